@@ -1,0 +1,64 @@
+"""From prompts to aggregates: small sums stored beside every result, and what the papers make of them. Numpy only.
+
+A study of thousands of prompts reads summaries, never arrays. Means are token-weighted over all tokens of all prompts [H25]; sums are kept
+with and without the first token, so that leaving out an attention sink needs no recomputation.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Mapping, Sequence
+
+import numpy as np
+
+from .probes import Probe, find
+from .types import ProbeResult
+
+Summary = Mapping[str, np.ndarray]
+
+
+def probe_of(result: ProbeResult) -> Probe:
+    """The probe, with the parameters a result was computed with."""
+    return find(result.request.probe).make(dict(result.request.parameters))
+
+
+def summarize(result: ProbeResult) -> ProbeResult:
+    """The result with its `summary`: float64 sums over tokens (`.sum`), the first token's value (`.first`), or the array itself."""
+    probe = probe_of(result)
+    values = {name: m.values for name, m in result.measures.items()}
+    values.update(probe.per_token(values))
+    summary: dict[str, np.ndarray] = {"n_tokens": np.asarray(result.n_tokens)}
+    for spec in probe.measures:
+        if spec.name not in values:
+            continue
+        if spec.reduce == "token_mean":
+            summary[f"{spec.name}.sum"] = values[spec.name].sum(-1, dtype=np.float64)
+            summary[f"{spec.name}.first"] = values[spec.name][..., 0].astype(np.float64)
+        elif spec.reduce:
+            summary[spec.name] = values[spec.name]
+    return replace(result, summary=summary)
+
+
+def aggregate(probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True) -> dict[str, np.ndarray]:
+    """Aggregates over prompts, float32, keyed by measure name; `<measure>_mean` beside every maximum.
+
+    `token_mean`: sum over all tokens of all prompts / number of tokens. `max`: over prompts; `mean`: over prompts. NaN (a prompt without
+    boundaries) is left out of both.
+    """
+    out: dict[str, np.ndarray] = {}
+    for spec in probe.measures:
+        if spec.reduce == "token_mean":
+            total = sum(s[f"{spec.name}.sum"] - (0 if first_token else s[f"{spec.name}.first"]) for s in summaries)
+            count = sum(int(s["n_tokens"]) - (not first_token) for s in summaries)
+            out[spec.name] = np.asarray(total / count if count else np.full_like(total, np.nan), np.float32)
+        elif spec.reduce:
+            stack = np.stack([s[spec.name] for s in summaries])
+            mean = _nanmean(stack)
+            out[spec.name] = np.fmax.reduce(stack) if spec.reduce == "max" else mean
+            if spec.reduce == "max":
+                out[f"{spec.name}_mean"] = mean
+    return out
+
+
+def _nanmean(stack: np.ndarray) -> np.ndarray:
+    count = np.isfinite(stack).sum(0)
+    return np.where(count > 0, np.nansum(stack, 0, dtype=np.float64) / np.maximum(count, 1), np.nan).astype(np.float32)

@@ -1,0 +1,121 @@
+"""From aggregated curves to effective depth: three criteria, each with its reason where it is not defined. Numpy only.
+
+Source: Hu et al. 2025 (arXiv 2512.14064), whose thresholds are the defaults. `ED` is a block index, its ratio `(ED + 1) / L`. The three
+criteria answer different questions (the cosine reads block l's own write, the lens what stands *before* block l) and are never averaged.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Mapping, Sequence
+
+import numpy as np
+
+KL_THRESHOLD = 0.5
+OVERLAP_THRESHOLD = 0.3
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One criterion's verdict. `depth` and `stable` are block indices or None; `reason` says why `depth` is None."""
+
+    name: str
+    depth: int | None
+    stable: int | None
+    n_layers: int
+    threshold: float | None = None
+    reason: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """`(ED + 1) / L`, in (0, 1], or None."""
+        return None if self.depth is None else (self.depth + 1) / self.n_layers
+
+
+def cosine_curve(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """`mean(attn_cos, mlp_cos, layer_cos)` per block, from the aggregated curves."""
+    return np.mean([np.asarray(curves[name], np.float64) for name in ("attn_cos", "mlp_cos", "layer_cos")], axis=0)
+
+
+def by_cosine(curve: Sequence[float]) -> Criterion:
+    """The last block `l` with `c[l] < 0 <= c[l+1]`: from there on, additions strengthen what the stream holds already.
+
+    Stable variant: the largest `l` with `c[l] < 0`, not defined if that is the last block.
+    """
+    c = _curve(curve)
+    n = len(c)
+    crossings = np.flatnonzero((c[:-1] < 0) & (c[1:] >= 0))
+    negative = np.flatnonzero(c < 0)
+    stable = int(negative[-1]) if len(negative) and negative[-1] < n - 1 else None
+    if len(crossings):
+        return Criterion("cosine", int(crossings[-1]), stable, n)
+    if not len(negative):
+        reason = "the mean cosine is never negative: no block turns from writing to refining"
+    elif len(negative) == n:
+        reason = "the mean cosine is negative in every block: it never turns to refining"
+    else:
+        reason = "the mean cosine only falls below 0 and never comes back up: no upward crossing"
+    return Criterion("cosine", None, None, n, reason=reason)
+
+
+def by_kl(kl: Sequence[float], threshold: float = KL_THRESHOLD) -> Criterion:
+    """The first block `l < L-1` whose lens divergence is below `threshold * max(kl)`; rows `0..L-1`, what stands before each block.
+
+    Stable variant: the smallest `l` from which that holds through `L-1`.
+    """
+    curve = _curve(kl)
+    return _first("kl", curve < threshold * curve.max(), threshold, f"below {threshold:g} of the largest divergence")
+
+
+def by_overlap(overlap: Sequence[float], threshold: float = OVERLAP_THRESHOLD) -> Criterion:
+    """The first block `l < L-1` whose lens shares more than `threshold` of its best tokens with the output; rows `0..L-1`."""
+    return _first("overlap", _curve(overlap) > threshold, threshold, f"above an overlap of {threshold:g}")
+
+
+def criteria(
+    contributions: Mapping[str, np.ndarray], lens: Mapping[str, np.ndarray], kl: float = KL_THRESHOLD, overlap: float = OVERLAP_THRESHOLD
+) -> dict[str, Criterion]:
+    """All three from the aggregates of `contributions` (rows 0..L-1) and `logit_lens` (rows 0..L; the last is the output itself)."""
+    return {
+        "cosine": by_cosine(cosine_curve(contributions)),
+        "kl": by_kl(np.asarray(lens["kl"])[:-1], kl),
+        "overlap": by_overlap(np.asarray(lens["overlap"])[:-1], overlap),
+    }
+
+
+def threshold_band(rule: Callable[..., Criterion], curve: Sequence[float], thresholds: Sequence[float]) -> tuple[int, int] | None:
+    """Smallest and largest depth as the threshold moves over `thresholds`: how much of a single prompt's figure is the threshold's
+    choice. No confidence interval. None where no threshold gives one."""
+    found = [c.depth for c in (rule(curve, t) for t in thresholds) if c.depth is not None]
+    return (min(found), max(found)) if found else None
+
+
+def bootstrap(
+    per_prompt: Sequence[Mapping[str, np.ndarray]],
+    verdict: Callable[[list[Mapping[str, np.ndarray]]], int | None],
+    resamples: int = 1000,
+    seed: int = 0,
+) -> tuple[float, float, float] | None:
+    """5 % and 95 % quantiles over the defined resamples, and the share undefined; prompts are the clusters. None below 5 prompts."""
+    if len(per_prompt) < 5:
+        return None
+    rng = np.random.default_rng(seed)
+    depths = [verdict([per_prompt[i] for i in rng.integers(0, len(per_prompt), len(per_prompt))]) for _ in range(resamples)]
+    defined = [d for d in depths if d is not None]
+    low, high = np.quantile(defined, [0.05, 0.95]) if defined else (np.nan, np.nan)
+    return float(low), float(high), 1 - len(defined) / resamples
+
+
+def _curve(values: Sequence[float]) -> np.ndarray:
+    curve = np.asarray(values, np.float64)
+    if curve.ndim != 1 or len(curve) < 2 or not np.isfinite(curve).all():
+        raise ValueError(f"a curve of at least two finite values is expected, found shape {curve.shape}")
+    return curve
+
+
+def _first(name: str, holds: np.ndarray, threshold: float, what: str) -> Criterion:
+    n = len(holds)
+    found = np.flatnonzero(holds[:-1])
+    if not len(found):
+        return Criterion(name, None, None, n, threshold, f"no block before the last is {what}")
+    lasting = np.flatnonzero(np.logical_and.accumulate(holds[::-1])[::-1][:-1])
+    return Criterion(name, int(found[0]), int(lasting[0]) if len(lasting) else None, n, threshold)

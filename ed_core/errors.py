@@ -1,0 +1,91 @@
+"""Everything that can go wrong, as one tree. Every message is one sentence or two: what was found, what was expected, what to do next.
+
+    EffectiveDepthError
+    ├── InputError                 the request is at fault; nothing was computed, nothing is lost
+    │   ├── PromptError            empty, too short, too long, unencodable
+    │   ├── PromptFileError        a malformed or empty .jsonl
+    │   └── ParameterError         an unknown probe, parameter or value
+    ├── ModelError                 the model cannot be used
+    │   ├── ModelNotFound          no such folder, or a folder without a model
+    │   ├── HubUnreachable         a hub id while no network answers
+    │   ├── BrokenWeights          missing, truncated or pickled weights
+    │   ├── UnknownFamily          no architecture describes this model_type
+    │   ├── IdentityFailed         the sums of METHODS do not hold: its curves would be wrong
+    │   └── NotFinite              NaN or infinite values in the forward pass
+    ├── JobError                   the computation did not finish
+    │   ├── Cancelled
+    │   └── WorkerDied             the worker process ended underneath the job
+    └── StoreError                 the store itself cannot be used (disk full, no permission)
+"""
+
+
+class EffectiveDepthError(Exception):
+    """Root of the tree; `str(error)` is fit to be shown to a user as it is."""
+
+
+class InputError(EffectiveDepthError):
+    """The request is at fault."""
+
+
+class PromptError(InputError):
+    """A prompt that cannot be used for this probe or model."""
+
+
+class PromptFileError(InputError):
+    """A prompts file that cannot be read; names the line."""
+
+
+class ParameterError(InputError):
+    """An unknown probe, parameter or value; names what exists."""
+
+
+class ModelError(EffectiveDepthError):
+    """The model cannot be used."""
+
+
+class ModelNotFound(ModelError):
+    """No such folder, or a folder that holds no model."""
+
+
+class HubUnreachable(ModelError):
+    """A hub id that is not in the local cache while no network answers."""
+
+
+class BrokenWeights(ModelError):
+    """Weights that are missing, truncated, of other shapes, or stored as pickle."""
+
+
+class UnknownFamily(ModelError):
+    """No architecture describes this `model_type`."""
+
+
+class IdentityFailed(ModelError):
+    """The residual identities do not hold, so every curve would be wrong."""
+
+
+class NotFinite(ModelError):
+    """The forward pass gave NaN or infinite values."""
+
+
+class JobError(EffectiveDepthError):
+    """The computation did not finish."""
+
+
+class Cancelled(JobError):
+    """Somebody asked for the computation to stop, or nobody waits for it any more."""
+
+
+class WorkerDied(JobError):
+    """The worker process ended underneath the job."""
+
+
+class StoreError(EffectiveDepthError):
+    """The store cannot be written or read at all."""
+
+
+BY_NAME: dict[str, type[EffectiveDepthError]] = {}
+_todo: list[type[EffectiveDepthError]] = [EffectiveDepthError]
+while _todo:
+    _cls = _todo.pop()
+    BY_NAME[_cls.__name__] = _cls
+    _todo.extend(_cls.__subclasses__())

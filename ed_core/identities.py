@@ -1,0 +1,168 @@
+"""The residual identities: the reason to believe any curve. Checked for every model that is opened, on a short prompt.
+
+With `h[l]` the stream entering block l, `a[l]`, `m[l]` what attention and the MLP add, and `y` the model's own logits:
+
+1. miss     `|h[l] + a[l] + m[l] - h[l+1]|` against the largest operand, per block and token; the maximum over tokens counts, because one
+            massive-activation token would hide any error in a global norm.
+2. slope    `h[l+1] - h[l]` regressed on `a[l]` and `m[l]`: both slopes are 1. In bf16 a small update drowns in the stream's rounding and
+            the miss says nothing; rounding does not correlate with the update, a forgotten multiplier or norm does.
+3. closure  `max|unembed(h[L]) - y| / max|y|`.
+4. replay   blocks called by hand, batch 1 and 3, give the full forward's logits; tracing and editing leave nothing behind.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .errors import IdentityFailed
+
+if TYPE_CHECKING:
+    from .architectures import Architecture
+    from .model import LanguageModel
+
+MISS_LIMIT = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+SLOPE_LIMIT = {torch.float32: 1e-4, torch.float16: 0.03, torch.bfloat16: 0.03}
+PROBE_TEXT = "The quick brown fox jumps over the lazy dog; 3 + 4 = 7, and 12 times 11 is 132."
+
+
+@dataclass(frozen=True)
+class Identities:
+    """Figures of one check. `slope_attn[l]` or `slope_mlp[l]` is None where that branch is below the dtype's rounding."""
+
+    dtype: str
+    n_tokens: int
+    miss: tuple[float, ...]
+    slope_attn: tuple[float | None, ...]
+    slope_mlp: tuple[float | None, ...]
+    closure: float
+    replay: dict[int, float]
+    left_behind: float
+    miss_limit: float
+    slope_limit: float
+
+    def failures(self) -> list[str]:
+        """What does not hold, with block, figure and limit; empty for an accepted model."""
+        found = []
+        for layer, miss in enumerate(self.miss):
+            if not miss <= self.miss_limit:
+                found.append(f"block {layer}: h + a + m misses the next residual by {miss:.2g} (limit {self.miss_limit:.0e})")
+        for name, slopes in (("attention", self.slope_attn), ("MLP", self.slope_mlp)):
+            for layer, slope in enumerate(slopes):
+                if slope is not None and not abs(slope - 1) <= self.slope_limit:
+                    found.append(
+                        f"block {layer}: the stream moves by {slope:.4g} times what is read from {name} (expected 1 ± {self.slope_limit:g})"
+                    )
+        if not self.closure <= self.miss_limit:
+            found.append(f"unembedding the last residual misses the logits by {self.closure:.2g} (limit {self.miss_limit:.0e})")
+        for batch, miss in self.replay.items():
+            if not miss <= self.miss_limit:
+                found.append(f"blocks replayed by hand with batch {batch} miss the logits by {miss:.2g} (limit {self.miss_limit:.0e})")
+        if self.left_behind != 0:
+            found.append(f"tracing and editing left something behind: logits differ by {self.left_behind:.2g} afterwards (expected 0)")
+        return found
+
+    def require(self, architecture: Architecture) -> None:
+        """Raise `IdentityFailed` unless everything holds."""
+        failures = self.failures()
+        if failures:
+            more = f" ({len(failures) - 1} more failures)" if len(failures) > 1 else ""
+            raise IdentityFailed(
+                f"Refused: the sums of this {architecture.family} model do not hold in {self.dtype}. {failures[0]}{more}. "
+                f"Modules read: {architecture.modules_read()}. Its curves would be smooth and wrong. Mend the family's entry in "
+                "ed_core/architectures/families.py, then run 'python -m ed_core verify MODEL'."
+            )
+
+    def to_json(self) -> dict:
+        """For the birth certificate: the worst of each figure."""
+        slopes = [abs(s - 1) for s in (*self.slope_attn, *self.slope_mlp) if s is not None]
+        return {
+            "dtype": self.dtype,
+            "miss": max(self.miss),
+            "slope_error": max(slopes, default=None),
+            "slopes_checked": len(slopes),
+            "closure": self.closure,
+            "replay": max(self.replay.values()),
+        }
+
+
+def miss(
+    h: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch d"], m: Float[Tensor, "*batch d"], after: Float[Tensor, "*batch d"]
+) -> Float[Tensor, "*batch"]:
+    """`|h + a + m - h_next|` over the largest operand's norm, per token: a block may cancel a massive activation."""
+    h, a, m, after = h.float(), a.float(), m.float(), after.float()
+    largest = torch.stack([x.norm(dim=-1) for x in (h, a, m, after)]).amax(0)
+    return (h + a + m - after).norm(dim=-1) / largest.clamp_min(1e-30)
+
+
+def slopes(
+    h: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch d"], m: Float[Tensor, "*batch d"], after: Float[Tensor, "*batch d"], limit: float
+) -> tuple[float | None, float | None]:
+    """Least-squares slopes of `h_next - h` on `a` and on `m`, tokens pooled, each token scaled by 1/|h_next - h|.
+
+    Only elements where the branch is at least two rounding steps of its surroundings enter its slope: smaller ones are rounded away
+    whole, which is not noise but a bias towards 0. A slope is None where too few are left to tell it from 1: its standard error *from
+    rounding alone* (known from dtype and operands; the fit's own residuals would be inflated by the very mistake sought) exceeds a
+    quarter of the limit.
+    """
+    eps = torch.finfo(h.dtype).eps
+    h, a, m, after = (x.double().flatten(0, -2) for x in (h, a, m, after))
+    change = after - h
+    scale = 1 / change.norm(dim=-1, keepdim=True).clamp_min(1e-30)
+    found = []
+    for branch, other in ((a, m), (m, a)):
+        step = eps * torch.stack([h.abs(), after.abs(), other.abs()]).amax(0)
+        kept = (branch.abs() > 2 * step) & (change.norm(dim=-1, keepdim=True) > 0)
+        weight = scale.expand_as(h)[kept]
+        x = torch.stack([branch[kept] * weight, other[kept] * weight], dim=-1)
+        gram = x.T @ x
+        inverse = torch.linalg.pinv(gram, hermitian=True, rtol=1e-12)
+        fitted = (inverse @ (x.T @ (change[kept] * weight)))[0]
+        noise = x * (step[kept] * weight / 2).unsqueeze(-1)
+        error = (inverse @ (noise.T @ noise) @ inverse)[0, 0].clamp_min(0).sqrt()
+        identified = (inverse @ gram)[0, 0] > 1 - 1e-6
+        found.append(float(fitted) if identified and error < limit / 4 else None)
+    return found[0], found[1]
+
+
+@torch.no_grad()
+def verify(model: LanguageModel) -> Identities:
+    """Measure every identity of an opened model on a short prompt. Raises `NotFinite` where the forward pass is not finite."""
+    ids = short_prompt(model)
+    untouched = model.logits(ids)
+    trace = model.trace(ids)
+    limit = SLOPE_LIMIT[model.dtype]
+    blocks = [(trace.resid[l], trace.attn_out[l], trace.mlp_out[l], trace.resid[l + 1]) for l in range(model.n_layers)]
+    both = [slopes(*block, limit=limit) for block in blocks]
+    scale = untouched.abs().max().clamp_min(1e-30)
+    relative = lambda logits: float((logits - untouched).abs().max() / scale)  # noqa: E731
+    replay = {}
+    for batch in (1, 3):
+        resid = trace.resid[0].repeat(batch, 1, 1)
+        for layer in range(model.n_layers):
+            *_, resid = model.run_block(trace, layer, resid)
+        replay[batch] = relative(model.unembed(resid))
+    model.run_block(trace, 0, trace.resid[0], attn_edit=torch.zeros_like, mlp_edit=torch.zeros_like)
+    return Identities(
+        dtype=str(model.dtype).removeprefix("torch."),
+        n_tokens=ids.shape[1],
+        miss=tuple(float(miss(*block).max()) for block in blocks),
+        slope_attn=tuple(s[0] for s in both),
+        slope_mlp=tuple(s[1] for s in both),
+        closure=relative(model.unembed(trace.resid[-1])),
+        replay=replay,
+        left_behind=relative(model.logits(ids)),
+        miss_limit=MISS_LIMIT[model.dtype],
+        slope_limit=limit,
+    )
+
+
+def short_prompt(model: LanguageModel) -> Int[Tensor, "1 pos"]:
+    """A short text's tokens; without a usable tokenizer, evenly spread token ids."""
+    ids = model.tokenizer(PROBE_TEXT)["input_ids"][:48] if model.tokenizer is not None else []
+    if len(set(ids)) < 8:
+        ids = [(7 * i + 3) % model.d_vocab for i in range(24)]
+    return torch.tensor([ids], device=model.device)

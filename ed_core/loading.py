@@ -1,0 +1,80 @@
+"""From a `ModelSpec` to weights and tokenizer on a device, or one clear refusal. Safetensors only, never a repository's own code."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from .architectures import Architecture, find, supported
+from .errors import BrokenWeights, ModelNotFound, ParameterError, UnknownFamily
+from .sources import ensure_reachable
+from .types import ModelSpec
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+SAMPLES = ("5 + 7 = 12", "The quick brown fox.", "a=3; b=a;\n  b?", "Ünïcode — 好")
+
+
+def load(spec: ModelSpec, architecture: Architecture | None = None):
+    """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device`."""
+    if spec.precision not in DTYPES:
+        raise ParameterError(f"The precision is {spec.precision!r}; expected one of {', '.join(DTYPES)}.")
+    ensure_reachable(spec.source)
+    options = {"revision": spec.revision or None, "trust_remote_code": False, "local_files_only": Path(spec.source).is_dir()}
+    config = _config(spec, options)
+    architecture = architecture or find(config.model_type)
+    if architecture is None:
+        raise UnknownFamily(
+            f"{spec.name} is of the family '{config.model_type}', which is not described yet; supported are {', '.join(supported())}. "
+            "A family is ten lines in ed_core/architectures/families.py."
+        )
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            spec.source, dtype=DTYPES[spec.precision], use_safetensors=True, output_loading_info=True, **options
+        )
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        raise BrokenWeights(
+            f"The weights of {spec.name} cannot be loaded: {_first_line(error)} Expected complete .safetensors files; download or convert "
+            "the model again."
+        ) from error
+    missing = sorted(report["missing_keys"]) + sorted(str(k) for k in report.get("mismatched_keys", ()))
+    if missing:
+        raise BrokenWeights(
+            f"{len(missing)} weights of {spec.name} are missing or of another shape, the first is {missing[0]}; running it would show random "
+            "layers. Download the model again."
+        )
+    return model.to(spec.device), _tokenizer(spec, options), architecture, spec
+
+
+def _config(spec: ModelSpec, options: dict):
+    try:
+        return AutoConfig.from_pretrained(spec.source, **options)
+    except (OSError, ValueError, KeyError) as error:
+        if "model_type" in str(error) or "does not recognize" in str(error):
+            raise UnknownFamily(f"{spec.name} is of a family this version of transformers does not know: {_first_line(error)}") from error
+        raise ModelNotFound(f"{spec.source} holds no readable config.json: {_first_line(error)} Give a model folder or a hub id.") from error
+
+
+def _tokenizer(spec: ModelSpec, options: dict):
+    """The model's tokenizer; for a folder, held against its tokenizer.json, because some families silently build their own instead."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(spec.source, **options)
+    except (OSError, ValueError) as error:
+        raise ModelNotFound(f"{spec.name} has no usable tokenizer: {_first_line(error)} Expected tokenizer.json beside the weights.") from error
+    file = Path(spec.source) / "tokenizer.json"
+    if file.is_file():
+        saved = PreTrainedTokenizerFast(tokenizer_file=str(file))
+        differs = any(tokenizer.encode(s, add_special_tokens=False) != saved.encode(s, add_special_tokens=False) for s in SAMPLES)
+        if differs:
+            settings = Path(spec.source) / "tokenizer_config.json"
+            saved.chat_template = json.loads(settings.read_text()).get("chat_template") if settings.is_file() else None
+            return saved
+    return tokenizer
+
+
+def _first_line(error: Exception) -> str:
+    text = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    return text if text.endswith(".") else text + "."
+

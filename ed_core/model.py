@@ -1,0 +1,237 @@
+"""A causal language model whose residual stream can be read, replayed block by block, and edited. The only user of transformers.
+
+Blocks are called by hand: one traced pass records how each block was called, `run_block` repeats that call on any batch. Hooks live only
+inside a locked call, because a hook belongs to the module: two users would otherwise run through each other's interventions.
+"""
+from __future__ import annotations
+
+import inspect
+import threading
+from contextlib import ExitStack, contextmanager
+from functools import reduce
+from typing import Callable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from .architectures import Architecture
+from .errors import NotFinite, PromptError
+from .identities import Identities, verify
+from .prompts import check_text
+from .trace import BlockCall, Trace
+from .types import Encoding, ModelSpec, Prompt
+
+Resid = Float[Tensor, "batch pos d_model"]
+Edit = Callable[[Tensor], Tensor]
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def submodule(root: nn.Module, path: str) -> nn.Module:
+    return reduce(getattr, path.split("."), root)
+
+
+def first(output):
+    """Blocks and sub-layers return a tensor or a tuple that begins with it."""
+    return output[0] if isinstance(output, tuple) else output
+
+
+def replace_first(output, tensor: Tensor):
+    return (tensor, *output[1:]) if isinstance(output, tuple) else tensor
+
+
+class LanguageModel:
+    """An opened model. `open` is the way in; the constructor takes the parts (tests hand in small random models)."""
+
+    def __init__(self, hf_model, tokenizer, architecture: Architecture, spec: ModelSpec):
+        self.hf, self.tokenizer, self.architecture, self.spec = hf_model.eval(), tokenizer, architecture, spec
+        self.config = hf_model.config
+        self.blocks = submodule(hf_model, architecture.blocks)
+        self.final_norm = submodule(hf_model, architecture.final_norm)
+        self.head = hf_model.get_output_embeddings()
+        self.branches = [(submodule(b, architecture.attn), submodule(b, architecture.mlp)) for b in self.blocks]
+        self.parallel = architecture.is_parallel(self.config)
+        self.multiplier = architecture.number(self.config, "residual_multiplier") or 1.0
+        self.n_layers = len(self.blocks)
+        self.d_model = self.config.hidden_size
+        self.d_vocab = self.head.weight.shape[0]
+        self.device = next(hf_model.parameters()).device
+        self.dtype = next(hf_model.parameters()).dtype
+        self.identities: Identities | None = None
+        self._lock = threading.RLock()
+
+    @classmethod
+    def open(cls, spec: ModelSpec | str, architecture: Architecture | None = None) -> LanguageModel:
+        """Load, check the identities, and return; refuses with a `ModelError` otherwise.
+
+        `architecture` overrides the family's own description (for trying out a new family).
+        """
+        from .loading import load
+
+        model = cls(*load(spec, architecture))
+        model.verify().require(model.architecture)
+        return model
+
+    def verify(self) -> Identities:
+        """Check the residual identities on a short prompt and remember the figures. See `ed_core.identities`."""
+        self.identities = verify(self)
+        return self.identities
+
+    # ---------------------------------------------------------------- tokens
+
+    def encode(self, prompt: Prompt, max_tokens: int | None = None) -> Encoding:
+        """Tokens of `text + answer`, encoded once and jointly; refuses with a `PromptError`, never truncates."""
+        check_text(prompt)
+        text, special = prompt.text, prompt.special_tokens
+        if prompt.template == "chat":
+            if not getattr(self.tokenizer, "chat_template", None):
+                raise PromptError(f"{self.spec.name} has no chat template; use the prompt as raw text instead.")
+            message = [{"role": "user", "content": text}]
+            text, special = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True), False
+        encoded = self.tokenizer(text + prompt.answer, add_special_tokens=special, return_offsets_mapping=True)
+        ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
+        positions = getattr(self.config, "max_position_embeddings", None)
+        limit = min(x for x in (max_tokens, positions, 1 << 30) if x)
+        if len(ids) > limit:
+            raise PromptError(f"The prompt has {len(ids)} tokens and the limit is {limit}; shorten it or raise the limit (ED_MAX_TOKENS).")
+        if not ids:
+            raise PromptError("The prompt has no tokens under this tokenizer; type some text.")
+        start = notes = None
+        if prompt.answer:
+            start = next((i for i, (_, end) in enumerate(offsets) if end > len(text)), None)
+            if start is None or start == 0:
+                raise PromptError("The answer has no tokens of its own, or the question has none; give both some text.")
+            if offsets[start][0] < len(text):
+                notes = (f"Token {start} ({self.token_text(ids[start])!r}) straddles question and answer; it counts as the answer's first.",)
+        return Encoding(tuple(ids), tuple(self.token_text(i) for i in ids), start, notes or ())
+
+    def tensor(self, encoding: Encoding | tuple[int, ...]) -> Int[Tensor, "1 pos"]:
+        """An encoding, or token ids, as a batch of one on the model's device."""
+        ids = encoding.ids if isinstance(encoding, Encoding) else encoding
+        return torch.tensor([ids], device=self.device)
+
+    def token_text(self, token_id: int) -> str:
+        """What a token stands for; the tokenizer's own symbol where it is only part of a character."""
+        text = self.tokenizer.decode([token_id], clean_up_tokenization_spaces=False)
+        return self.tokenizer.convert_ids_to_tokens([token_id])[0] or "" if "\ufffd" in text or not text else text
+
+    # ---------------------------------------------------------------- forward passes
+
+    @torch.no_grad()
+    def logits(self, ids: Int[Tensor, "batch pos"], keep: int = 0) -> Float[Tensor, "batch kept d_vocab"]:
+        """The model's own logits, float32; `keep` > 0 asks for the last positions only, where the family can."""
+        keep_last = {"logits_to_keep": keep} if keep and "logits_to_keep" in inspect.signature(self.hf.forward).parameters else {}
+        with self._lock:
+            return self.hf(input_ids=ids, use_cache=False, **keep_last).logits.float()
+
+    @torch.no_grad()
+    def trace(self, ids: Int[Tensor, "batch pos"], on_block: Callable[[int, Trace], None] | None = None, keep: int = 0) -> Trace:
+        """One forward pass, recorded. `on_block(l, trace)` is called when block l is done; what it raises ends the pass.
+
+        `trace.logits` are the model's own, float32: all positions, or the last `keep` where the family can give just those.
+        """
+        record = Trace(ids)
+
+        def before(layer):
+            def hook(module, args, kwargs):
+                hidden, rest, named = split_call(args, kwargs)
+                record.resid.append(hidden)
+                record.calls.append(BlockCall(rest, named))
+
+            return hook
+
+        def after(layer):
+            def hook(module, args, output):
+                if layer == self.n_layers - 1:
+                    record.resid.append(first(output))
+                if on_block is not None:
+                    on_block(layer, record)
+
+            return hook
+
+        def keeper(into):
+            return lambda module, args, output: into.append(self._added(output))
+
+        with self._lock, ExitStack() as hooks:
+            for layer, (block, (attn, mlp)) in enumerate(zip(self.blocks, self.branches)):
+                hooks.enter_context(hooked(block.register_forward_pre_hook(before(layer), with_kwargs=True)))
+                hooks.enter_context(hooked(attn.register_forward_hook(keeper(record.attn_out))))
+                hooks.enter_context(hooked(mlp.register_forward_hook(keeper(record.mlp_out))))
+                hooks.enter_context(hooked(block.register_forward_hook(after(layer))))
+            record.logits = self.logits(ids, keep)
+        if not torch.isfinite(record.resid[-1]).all() or not torch.isfinite(record.logits).all():
+            bad = next((l for l, h in enumerate(record.resid) if not torch.isfinite(h).all()), self.n_layers)
+            raise NotFinite(
+                f"{self.spec.name} gives NaN or infinite values from residual {bad} of {self.n_layers} on; "
+                "the weights may be damaged or the precision too narrow: try fp32 or bf16."
+            )
+        return record
+
+    @torch.no_grad()
+    def run_block(
+        self, trace: Trace, layer: int, resid: Resid, attn_edit: Edit | None = None, mlp_edit: Edit | None = None
+    ) -> tuple[Resid, Resid, Resid]:
+        """Block `layer` on another residual, called as in `trace`: `(attn_out, mlp_out, resid_post)`, each `[batch, pos, d_model]`.
+
+        An edit gets what is about to be added to the stream and returns what shall be added instead; what comes back is what was added.
+        """
+        call, (attn, mlp) = trace.calls[layer], self.branches[layer]
+        added: dict[str, Tensor] = {}
+
+        def reader(name: str, edit: Edit | None):
+            def hook(module, args, output):
+                added[name] = value = self._added(output)
+                if edit is None:
+                    return None
+                added[name] = edited = edit(value)
+                return replace_first(output, edited / self.multiplier if self.multiplier != 1.0 else edited)
+
+            return hook
+
+        with self._lock, hooked(attn.register_forward_hook(reader("attn", attn_edit))), hooked(
+            mlp.register_forward_hook(reader("mlp", mlp_edit))
+        ):
+            post = first(self.blocks[layer](resid, *call.args, **call.kwargs))
+        return added["attn"], added["mlp"], post
+
+    @torch.no_grad()
+    def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
+        """Final norm, head, and everything the model does after it (soft-cap, logit scale): float32 logits."""
+        logits = self.head(self.final_norm(resid))
+        number = lambda role: self.architecture.number(self.config, role)  # noqa: E731
+        if (divisor := number("logit_divisor")) is not None:
+            logits = logits / divisor
+        if (factor := number("logit_multiplier")) is not None:
+            logits = logits * factor
+        if (cap := number("logit_softcap")) is not None:
+            logits = torch.tanh(logits / cap) * cap
+        return logits.float()
+
+    @torch.no_grad()
+    def continuation(self, ids: Int[Tensor, "1 pos"], n_tokens: int, on_token: Callable[[int, Tensor], None]) -> None:
+        """Greedy continuation without a cache: `on_token(step, logits[d_vocab])` after each step. The prompt is short and so is this."""
+        for step in range(n_tokens):
+            logits = self.logits(ids, keep=1)[0, -1]
+            on_token(step, logits)
+            ids = torch.cat([ids, logits.argmax().view(1, 1)], dim=1)
+
+    def _added(self, output) -> Tensor:
+        """What a branch adds to the stream: its output times the family's residual multiplier."""
+        value = first(output)
+        return value * self.multiplier if self.multiplier != 1.0 else value
+
+
+def split_call(args: tuple, kwargs: dict) -> tuple[Tensor, tuple, dict]:
+    """A block's hidden state apart from its other arguments. The traced pass runs without a cache, so none is among them."""
+    if args:
+        return args[0], args[1:], dict(kwargs)
+    return kwargs["hidden_states"], (), {name: value for name, value in kwargs.items() if name != "hidden_states"}
+
+
+@contextmanager
+def hooked(handle):
+    """A hook that is gone when the block ends, whatever happens inside."""
+    try:
+        yield handle
+    finally:
+        handle.remove()

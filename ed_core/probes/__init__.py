@@ -1,0 +1,19 @@
+"""All probes, in the order the pages and the command line show them. Importing this costs no torch."""
+from __future__ import annotations
+
+from ..errors import ParameterError
+from .base import Probe
+from .continuation import Continuation
+from .contributions import Contributions
+from .layer_skip import LayerSkip
+from .logit_lens import LogitLens
+
+PROBES: tuple[type[Probe], ...] = (Contributions, LogitLens, LayerSkip, Continuation)
+
+
+def find(name: str) -> type[Probe]:
+    """The probe of that name; a `ParameterError` names the known ones."""
+    for probe in PROBES:
+        if probe.name == name:
+            return probe
+    raise ParameterError(f"There is no probe '{name}'; the probes are {', '.join(p.name for p in PROBES)}.")

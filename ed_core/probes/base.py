@@ -1,0 +1,96 @@
+"""What a probe is: a frozen dataclass whose fields are its parameters. Torch-free; only `compute` imports torch, when it runs.
+
+Cache key, command-line flags and the form on the page follow from the fields; the docstring is the help text. To add a probe: one file
+here, one line in `ed_core.probes.PROBES`.
+"""
+from __future__ import annotations
+
+import typing
+from dataclasses import Field, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Mapping
+
+import numpy as np
+
+from ..errors import ParameterError
+from ..types import MeasureSpec, ModelSpec, Prompt, Request
+
+if TYPE_CHECKING:
+    from ..model import LanguageModel
+    from ..recorder import Recorder
+    from ..types import Encoding
+
+
+def parameter(default: Any, help: str, *, low=None, high=None, choices: tuple | None = None, view_only: bool = False) -> Any:
+    """A probe's parameter. `view_only`: it changes only how stored numbers are put together, so it is no part of the cache key."""
+    return field(default=default, metadata={"help": help, "low": low, "high": high, "choices": choices, "view_only": view_only})
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Base of all probes."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    version: ClassVar[int] = 1
+    measures: ClassVar[tuple[MeasureSpec, ...]]
+    min_tokens: ClassVar[int] = 1
+
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        """Fill the record's arrays, calling `record.step` often: that is where progress, partial results and cancelling live."""
+        raise NotImplementedError
+
+    def check(self, n_tokens: int, answer_start: int | None) -> None:
+        """Refuse a prompt this probe has no answer for, before anything runs."""
+        if n_tokens < self.min_tokens:
+            from ..errors import PromptError
+
+            raise PromptError(f"The prompt has {n_tokens} token; {self.name} needs at least {self.min_tokens}: give it a longer prompt.")
+
+    def per_token(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Per-token arrays (…, pos) of the measures that exist as aggregates only."""
+        return {}
+
+    @classmethod
+    def spec(cls, measure: str) -> MeasureSpec:
+        for spec in cls.measures:
+            if spec.name == measure:
+                return spec
+        raise ValueError(f"{cls.name} has no measure {measure!r}")
+
+    @classmethod
+    def make(cls, values: Mapping[str, Any]) -> Probe:
+        """Build from names and values (strings from a command line, a URL or a form), refusing what is unknown or out of range."""
+        known = {f.name: f for f in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise ParameterError(f"{cls.name} has no parameter '{name}'; it has {', '.join(known) or 'none'}.")
+        hints = typing.get_type_hints(cls)
+        return cls(**{name: _parse(cls.name, known[name], hints[name], value) for name, value in values.items()})
+
+    def request(self, model: ModelSpec, prompt: Prompt) -> Request:
+        """The request for one prompt on one model."""
+        chosen = tuple((f.name, getattr(self, f.name)) for f in fields(self) if not f.metadata["view_only"])
+        return Request((model,), (prompt,), self.name, chosen, self.version)
+
+
+def _parse(probe: str, f: Field, kind: Any, value: Any) -> Any:
+    """One parameter's value, from its text where it is text."""
+    label, meta = f"{probe}.{f.name}", f.metadata
+    if meta["choices"]:
+        if value not in meta["choices"]:
+            raise ParameterError(f"{label} is {value!r}; expected one of {', '.join(map(str, meta['choices']))}.")
+        return value
+    try:
+        if kind is bool:
+            return value if isinstance(value, bool) else {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
+        if kind in (int, float):
+            number = kind(value)
+        else:  # a tuple of integers, or "auto" for the empty tuple
+            items = value.split(",") if isinstance(value, str) else value
+            return () if value in ("auto", "", ()) else tuple(int(item) for item in items)
+    except (KeyError, ValueError, TypeError):
+        expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "whole numbers like 8,16 or auto")
+        raise ParameterError(f"{label} is {value!r}; expected {expected}.") from None
+    if not (meta["low"] is None or number >= meta["low"]) or not (meta["high"] is None or number <= meta["high"]):
+        raise ParameterError(f"{label} is {value}; expected {meta['low']} to {meta['high'] if meta['high'] is not None else 'any'}.")
+    return number

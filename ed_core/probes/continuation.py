@@ -1,0 +1,43 @@
+"""What the model itself would write next."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..types import MeasureSpec
+from .base import Probe, parameter
+
+
+@dataclass(frozen=True)
+class Continuation(Probe):
+    """The model's own greedy continuation of the question (the answer, where one is given, is left out), with the best k tokens at each
+    step and their probabilities. It tells whether the model knows what the curves are read for.
+    """
+
+    n_tokens: int = parameter(8, "tokens to continue for", low=1, high=64)
+    k: int = parameter(5, "best tokens listed at each step", low=1, high=20)
+
+    name: ClassVar[str] = "continuation"
+    title: ClassVar[str] = "Continuation"
+    measures: ClassVar[tuple[MeasureSpec, ...]] = (
+        MeasureSpec("ids", ("step",), "token id", "the greedy continuation"),
+        MeasureSpec("top_ids", ("step", "rank"), "token id", "the best tokens at each step"),
+        MeasureSpec("top_probs", ("step", "rank"), "probability", "their probabilities", 0.0, 1.0),
+    )
+
+    def compute(self, model, encoding, record) -> None:
+        k = min(self.k, model.d_vocab)
+        record.allocate("ids", (self.n_tokens,), "int32")
+        record.allocate("top_ids", (self.n_tokens, k), "int32")
+        record.allocate("top_probs", (self.n_tokens, k))
+
+        def on_token(step, logits):
+            best = logits.softmax(-1).topk(k)
+            record.write("ids", step, best.indices[0])
+            record.write("top_ids", step, best.indices)
+            record.write("top_probs", step, best.values)
+            record.name_tokens(model, best.indices)
+            record.step((step + 1) / self.n_tokens)
+
+        question = encoding.ids[: encoding.answer_start] if encoding.answer_start else encoding.ids
+        model.continuation(model.tensor(question), self.n_tokens, on_token)

@@ -1,0 +1,78 @@
+"""How much each sub-layer writes into the residual stream, and in which direction."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..types import MeasureSpec
+from .base import Probe, parameter
+
+
+def _per_block(name: str, unit: str, meaning: str, low=0.0, high=None) -> MeasureSpec:
+    return MeasureSpec(name, ("layer", "pos"), unit, meaning, low, high, reduce="token_mean")
+
+
+@dataclass(frozen=True)
+class Contributions(Probe):
+    """Every block reads the residual stream `h` and adds to it: attention adds `a`, the MLP adds `m`, together the update `D = a + m`.
+
+    The **ratio** `|a| / |h|` tells how large an addition is against what is there already. The **cosine** between addition and stream
+    tells its direction: below 0 it erases, near 0 it writes a new feature, above 0 it strengthens what is there. Deep models turn from the
+    first kind to the last somewhere in the middle; the last such turn is the cosine criterion of effective depth.
+
+    Where attention and MLP run in parallel the MLP reads `h` itself, so its ratio and cosine are taken against `h` instead of `h + a`.
+    Source: Csordás et al. 2025 §3.1; Hu et al. 2025; block influence: ShortGPT, Men et al. 2024. A small cosine does not prove a layer
+    useless: Hinostroza et al. 2026.
+    """
+
+    first_token: bool = parameter(True, "count the first token (often an attention sink of huge norm) in the means", view_only=True)
+
+    name: ClassVar[str] = "contributions"
+    title: ClassVar[str] = "Contributions"
+    measures: ClassVar[tuple[MeasureSpec, ...]] = (
+        _per_block("attn_ratio", "ratio", "what attention adds, against the stream it adds to: |a| / |h|"),
+        _per_block("mlp_ratio", "ratio", "what the MLP adds, against the stream it adds to: |m| / |h + a|"),
+        _per_block("layer_ratio", "ratio", "what the whole block adds, against the stream: |a + m| / |h|"),
+        _per_block("attn_cos", "cosine", "direction of attention's addition: cos(a, h)", -1.0, 1.0),
+        _per_block("mlp_cos", "cosine", "direction of the MLP's addition: cos(m, h + a)", -1.0, 1.0),
+        _per_block("layer_cos", "cosine", "direction of the block's addition: cos(a + m, h)", -1.0, 1.0),
+        _per_block("io_cos", "cosine", "stream before against after the block: cos(h, h_next)", -1.0, 1.0),
+        _per_block("block_influence", "1 - cosine", "how far the block turns the stream: 1 - cos(h, h_next)", 0.0, 2.0),
+        MeasureSpec("resid_norm", ("depth", "pos"), "norm", "length of the residual stream |h|", 0.0, None, reduce="token_mean"),
+        _per_block("attn_norm", "norm", "length of what attention adds |a|"),
+        _per_block("mlp_norm", "norm", "length of what the MLP adds |m|"),
+    )
+
+    def compute(self, model, encoding, record) -> None:
+        from .. import metrics
+
+        n_layers, n_tokens = model.n_layers, len(encoding)
+        for spec in self.measures:
+            record.allocate(spec.name, (n_layers + (spec.dims[0] == "depth"), n_tokens))
+        if model.parallel:
+            record.note("Attention and MLP run in parallel here: the MLP's ratio and cosine are taken against h, which is what it reads.")
+
+        def measure(layer, trace):
+            h, a, m = (x[0].float() for x in (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]))
+            d, reads = a + m, h if model.parallel else h + a
+            io_cos = metrics.cosine(h, h + d)
+            row = {
+                "attn_ratio": metrics.ratio(a, h),
+                "mlp_ratio": metrics.ratio(m, reads),
+                "layer_ratio": metrics.ratio(d, h),
+                "attn_cos": metrics.cosine(a, h),
+                "mlp_cos": metrics.cosine(m, reads),
+                "layer_cos": metrics.cosine(d, h),
+                "io_cos": io_cos,
+                "block_influence": 1 - io_cos,
+                "resid_norm": metrics.norm(h),
+                "attn_norm": metrics.norm(a),
+                "mlp_norm": metrics.norm(m),
+            }
+            for name, values in row.items():
+                record.write(name, layer, values)
+            if layer == n_layers - 1:
+                record.write("resid_norm", n_layers, metrics.norm(h + d))
+            record.step((layer + 1) / n_layers)
+
+        model.trace(model.tensor(encoding), on_block=measure, keep=1)

@@ -1,0 +1,66 @@
+"""What breaks when a block is left out."""
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..errors import ParameterError, PromptError
+from ..types import MeasureSpec
+from .base import Probe, parameter
+
+
+@dataclass(frozen=True)
+class LayerSkip(Probe):
+    """Block s is skipped: what it would add to the stream is left out, and all that follows is computed anew. The effect on a later block
+    l is how much that block's own update changes, relative to its size, at the token where it changes most: 0 is "l does not care",
+    1 is "as much as the update itself". The first token is never intervened on.
+
+    **current**: skip on all tokens after the first, look at all tokens. **future**: skip only before a boundary token and look only from it
+    on, so what is seen is whether later tokens *use* what the block made: composition over tokens. Within a prompt the maximum over
+    boundaries counts. `output` is the change of the predicted distribution. Nothing before the skipped block can change: that triangle is
+    zero by construction, and so is the diagonal in future mode.
+
+    Source: Csordás et al. 2025 §3.2; top-1 agreement: Lad et al. 2024.
+    """
+
+    mode: str = parameter("current", "skip on all tokens, or only before a boundary", choices=("current", "future"))
+    part: str = parameter("layer", "what is left out of the block", choices=("layer", "attention", "mlp"))
+    boundaries: tuple = parameter((), "future mode: first tokens looked at, like 8,16; auto draws them as the papers do")
+    n_boundaries: int = parameter(4, "future mode: how many boundaries auto draws", low=1, high=64)
+    seed: int = parameter(123, "future mode: seed of that draw")
+
+    name: ClassVar[str] = "layer_skip"
+    title: ClassVar[str] = "Layer skip"
+    min_tokens: ClassVar[int] = 2
+    measures: ClassVar[tuple[MeasureSpec, ...]] = (
+        MeasureSpec("effect", ("skipped", "layer"), "relative change", "change of a block's update when an earlier one is skipped", 0.0, None, "max"),
+        MeasureSpec("output", ("skipped",), "L2 of probabilities", "change of the predicted distribution", 0.0, 2**0.5, "max"),
+        MeasureSpec("top1_kept", ("skipped",), "share", "share of tokens whose best prediction stays", 0.0, 1.0, "mean"),
+        MeasureSpec("output_pos", ("skipped", "pos"), "L2 of probabilities", "which token's prediction changes (current mode)", 0.0, 2**0.5),
+        MeasureSpec("noise_floor", ("layer",), "relative change", "what an intervention that does nothing would read", 0.0, None, "max"),
+        MeasureSpec("boundaries", ("boundary",), "token", "first token looked at (future mode)"),
+        MeasureSpec("effect_by_boundary", ("boundary", "skipped", "layer"), "relative change", "effect for each boundary", 0.0),
+        MeasureSpec("output_by_boundary", ("boundary", "skipped"), "L2 of probabilities", "output change for each boundary", 0.0, 2**0.5),
+    )
+
+    def chosen_boundaries(self, n_tokens: int) -> list[int]:
+        """Future mode's boundaries for a prompt: as given, or the first of `range(8, T - 4, 8)` shuffled afresh with the seed."""
+        if self.boundaries:
+            wrong = [b for b in self.boundaries if not 1 < b < n_tokens]
+            if wrong:
+                raise ParameterError(f"layer_skip.boundaries holds {wrong[0]}; expected tokens between 2 and {n_tokens - 1} for this prompt.")
+            return list(self.boundaries)
+        drawn = list(range(8, n_tokens - 4, 8))
+        random.Random(self.seed).shuffle(drawn)
+        return drawn[: self.n_boundaries]
+
+    def check(self, n_tokens, answer_start):
+        super().check(n_tokens, answer_start)
+        if self.mode == "future":
+            self.chosen_boundaries(n_tokens)
+
+    def compute(self, model, encoding, record) -> None:
+        from ..staircase import skip_sweep
+
+        skip_sweep(self, model, encoding, record)

@@ -1,0 +1,96 @@
+"""What the stream would predict if the model ended here."""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ..types import MeasureSpec
+from .base import Probe, parameter
+
+ROW_BYTES = 6 * 4  # float32 tensors of [pos, vocab] alive at once while one depth is measured
+LOGIT_BYTES = 600 << 20  # and what they may take together: the tensor [depth, pos, vocab] never exists
+
+
+def _per_depth(name: str, unit: str, meaning: str, low=0.0, high=None) -> MeasureSpec:
+    return MeasureSpec(name, ("depth", "pos"), unit, meaning, low, high, reduce="token_mean")
+
+
+@dataclass(frozen=True)
+class LogitLens(Probe):
+    """The **logit lens** applies the model's own final norm and head to the residual stream at every depth: row l has l blocks behind it,
+    row L is the model's output. Where its distribution becomes the final one, the output has settled.
+
+    **KL** falls to 0 as the lens approaches the output, the **overlap** of the best k tokens rises to 1. `settle_depth` is the first depth
+    from which the best token stays the final one. The deep-thinking ratio is the share of tokens whose Jensen–Shannon divergence first
+    falls below g only in the deep part, from ceil(rho L) on.
+
+    Source: nostalgebraist 2020; Csordás et al. 2025 §3.3; deep-thinking ratio: Chen et al. 2026, arXiv 2602.13517.
+    """
+
+    k: int = parameter(5, "best tokens compared and listed", low=1, high=50)
+    g: float = parameter(0.5, "divergence below which a token counts as settled, for the deep-thinking ratio", low=0.0, high=1.0)
+    rho: float = parameter(0.85, "where the deep part begins, as a share of the depth", low=0.0, high=1.0)
+
+    name: ClassVar[str] = "logit_lens"
+    title: ClassVar[str] = "Logit lens"
+    measures: ClassVar[tuple[MeasureSpec, ...]] = (
+        _per_depth("kl", "nats", "divergence of the lens from the output: sum_v p_lens (log p_lens - log p_out)"),
+        _per_depth("jsd", "bits", "Jensen–Shannon divergence between lens and output, base 2", 0.0, 1.0),
+        _per_depth("entropy", "nats", "uncertainty of the lens' distribution"),
+        _per_depth("overlap", "share", "share of the lens' best k tokens that are among the output's", 0.0, 1.0),
+        _per_depth("top1_match", "0 or 1", "whether the lens' best token is the output's", 0.0, 1.0),
+        MeasureSpec("rank", ("depth", "pos"), "rank", "rank of the output's best token in the lens", 1.0),
+        MeasureSpec("top_ids", ("depth", "pos", "rank"), "token id", "the lens' best tokens"),
+        MeasureSpec("top_probs", ("depth", "pos", "rank"), "probability", "their probabilities", 0.0, 1.0),
+        MeasureSpec("mrr", ("depth",), "1 / rank", "mean reciprocal rank of the output's best token", 0.0, 1.0, "token_mean", True),
+        MeasureSpec("settle_depth", ("pos",), "depth", "first depth from which the best token stays the final one", 0.0, None, "token_mean"),
+        MeasureSpec("deep_thinking_ratio", (), "share", "share of tokens that settle only in the deep part", 0.0, 1.0, "token_mean", True),
+    )
+
+    def per_token(self, values):
+        jsd = values["jsd"]
+        settled = np.minimum.accumulate(jsd, axis=0) <= self.g
+        deep = math.ceil(self.rho * (jsd.shape[0] - 1))
+        return {"mrr": 1.0 / values["rank"], "deep_thinking_ratio": (settled.argmax(0) >= deep).astype(np.float32)}
+
+    def compute(self, model, encoding, record) -> None:
+        import torch
+
+        from .. import metrics
+
+        n_depths, n_tokens, k = model.n_layers + 1, len(encoding), min(self.k, model.d_vocab)
+        for spec in self.measures:
+            if spec.dims == ("depth", "pos"):
+                record.allocate(spec.name, (n_depths, n_tokens), "int32" if spec.name == "rank" else "float32")
+        record.allocate("top_ids", (n_depths, n_tokens, k), "int32")
+        record.allocate("top_probs", (n_depths, n_tokens, k))
+        record.allocate("settle_depth", (n_tokens,))
+        trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
+        chunk = max(1, LOGIT_BYTES // (ROW_BYTES * model.d_vocab))
+        chunks = [slice(i, min(i + chunk, n_tokens)) for i in range(0, n_tokens, chunk)]
+        for done, at in enumerate(chunks):
+            log_out = model.unembed(trace.resid[-1][0, at]).log_softmax(-1)
+            final = log_out.topk(k).indices
+            top1 = []
+            for depth in range(n_depths):
+                log_lens = model.unembed(trace.resid[depth][0, at]).log_softmax(-1)
+                best = log_lens.topk(k)
+                top1.append(best.indices[:, 0])
+                row = {
+                    "kl": metrics.kl(log_lens, log_out),
+                    "jsd": metrics.jsd(log_lens, log_out),
+                    "entropy": metrics.entropy(log_lens),
+                    "overlap": metrics.overlap(best.indices, final),
+                    "top1_match": (best.indices[:, 0] == final[:, 0]).float(),
+                    "rank": metrics.rank(log_lens, final[:, 0]),
+                    "top_ids": best.indices,
+                    "top_probs": best.values.exp(),
+                }
+                for name, values in row.items():
+                    record.write(name, (depth, at), values)
+                record.name_tokens(model, best.indices)
+                record.step((done + (depth + 1) / n_depths) / len(chunks))
+            record.write("settle_depth", at, metrics.settle_depth(torch.stack(top1)))

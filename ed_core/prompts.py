@@ -1,0 +1,67 @@
+"""Prompts from a person, from a `.jsonl` file, and the bundled ones. Torch-free; refuses what cannot be encoded, never repairs it."""
+from __future__ import annotations
+
+import json
+import os
+import unicodedata
+from pathlib import Path
+
+from .errors import PromptError, PromptFileError
+from .types import Prompt
+
+FIELDS = {"text", "answer", "id", "template", "special_tokens"}
+
+
+def max_tokens() -> int:
+    """The longest prompt accepted, in tokens: `ED_MAX_TOKENS`, 512 unless set."""
+    return int(os.environ.get("ED_MAX_TOKENS", "512"))
+
+
+def check_text(prompt: Prompt) -> None:
+    """Refuse with a `PromptError` what no tokenizer can encode faithfully: nothing at all, lone surrogates, control characters."""
+    if not prompt.text.strip():
+        raise PromptError("The prompt is empty; type or pick some text.")
+    if prompt.template not in ("raw", "chat"):
+        raise PromptError(f"The template is {prompt.template!r}; expected 'raw' or 'chat'.")
+    for where, text in (("prompt", prompt.text), ("answer", prompt.answer)):
+        for i, char in enumerate(text):
+            category = unicodedata.category(char)
+            if category == "Cs" or (category == "Cc" and char not in "\t\n\r"):
+                kind = "half of a surrogate pair" if category == "Cs" else "a control character"
+                raise PromptError(f"Character {i} of the {where} is {kind} (U+{ord(char):04X}), which has no faithful encoding; remove it.")
+
+
+def read_jsonl(path: str | Path) -> list[Prompt]:
+    """Prompts of a file with one JSON object a line: `text`, optional `answer`, `id`, `template`, `special_tokens`.
+
+    Refuses the whole file with a `PromptFileError` that names the line: nothing is skipped in silence.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise PromptFileError(f"There is no prompts file {path}; give the path of a .jsonl file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PromptFileError(f"{path} cannot be read as UTF-8 text ({error}); expected one JSON object a line.") from None
+    prompts = [_parse(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not prompts:
+        raise PromptFileError(f"{path} holds no prompts; expected one JSON object a line with a 'text'.")
+    return prompts
+
+
+def _parse(path: str | Path, number: int, line: str) -> Prompt:
+    try:
+        data = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise PromptFileError(f"{path}, line {number}: not JSON ({error.msg}, column {error.colno}); expected one object a line.") from None
+    if not isinstance(data, dict) or not isinstance(data.get("text"), str):
+        raise PromptFileError(f"{path}, line {number}: expected an object with a string 'text'.")
+    known = {k: v for k, v in data.items() if k in FIELDS and v is not None}
+    wrong = [k for k, v in known.items() if not isinstance(v, bool if k == "special_tokens" else str)]
+    if wrong:
+        raise PromptFileError(f"{path}, line {number}: '{wrong[0]}' is of the wrong type ({type(known[wrong[0]]).__name__}).")
+    prompt = Prompt(**known)
+    try:
+        check_text(prompt)
+    except PromptError as error:
+        raise PromptFileError(f"{path}, line {number}: {error}") from None
+    return prompt

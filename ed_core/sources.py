@@ -1,0 +1,81 @@
+"""What a model's name refers to, without torch: bundled name, folder or hub id; its identity; whether it can be had at all."""
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+from pathlib import Path
+from urllib.parse import urlparse
+
+from .demo import MODELS as BUNDLED
+from .errors import HubUnreachable, ModelNotFound
+from .types import ModelSpec
+
+IDENTITY_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                  "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json", "added_tokens.json")
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+HUB_SECONDS = 5.0
+PRECISIONS = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
+_hashes: dict[tuple, str] = {}
+
+
+def resolve(source: str, precision: str = "fp32", device: str = "cpu") -> ModelSpec:
+    """The full identity of a model given by bundled name, folder or hub id; a `ModelError` says what is wrong with the name."""
+    from .errors import ParameterError
+
+    if precision not in PRECISIONS:
+        raise ParameterError(f"The precision is {precision!r}; expected one of {', '.join(PRECISIONS)}.")
+    common = {"precision": PRECISIONS[precision], "device": device}
+    source = source.strip()
+    folder = Path(BUNDLED.get(source, source)).expanduser()
+    if folder.is_dir():
+        return ModelSpec(str(folder), content_hash=content_hash(folder), **common)
+    if not HUB_ID.fullmatch(source):
+        raise ModelNotFound(f"There is no folder {source!r}, and it is not a hub id like 'Qwen/Qwen2.5-1.5B'; check the path.")
+    return ModelSpec(source, revision=_cached_commit(source), **common)
+
+
+def content_hash(folder: Path) -> str:
+    """SHA-256 over names and contents of weights, config and tokenizer. Remembered while size and times of every file stay the same."""
+    if not (folder / "config.json").is_file():
+        raise ModelNotFound(f"The folder {folder} holds no config.json; expected a model as save_pretrained writes it.")
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt"))
+        found = f"only {pickled[0].name}, whose format can run code when loaded" if pickled else "no weights"
+        raise ModelNotFound(f"The folder {folder} holds {found}; expected .safetensors files (convert with save_pretrained).")
+    files = [folder / name for name in IDENTITY_FILES if (folder / name).is_file()] + weights + sorted(folder.glob("*.index.json"))
+    stats = tuple((str(f), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for f in files for s in [f.stat()])
+    if stats not in _hashes:
+        digest = hashlib.sha256()
+        for file in files:
+            with file.open("rb") as handle:
+                digest.update(f"{file.name}\0".encode() + hashlib.file_digest(handle, "sha256").digest())
+        _hashes[stats] = digest.hexdigest()
+    return _hashes[stats]
+
+
+def _cached_commit(hub_id: str) -> str:
+    """The commit the local hub cache holds for this id, or "" where it holds none."""
+    from huggingface_hub import constants
+
+    ref = Path(constants.HF_HUB_CACHE) / ("models--" + hub_id.replace("/", "--")) / "refs" / "main"
+    return ref.read_text().strip() if ref.is_file() else ""
+
+
+def ensure_reachable(source: str) -> None:
+    """Raise `HubUnreachable` within seconds where a hub id is neither cached nor any network answers (the library itself takes half a
+    minute)."""
+    if Path(source).is_dir() or _cached_commit(source):
+        return
+    from huggingface_hub import constants
+
+    hint = "choose a bundled model or a local folder, or download it where there is a network (huggingface-cli download)"
+    if constants.HF_HUB_OFFLINE or os.environ.get("TRANSFORMERS_OFFLINE") == "1":
+        raise HubUnreachable(f"'{source}' is not in the local hub cache and offline mode is on; {hint}.")
+    address = urlparse(constants.ENDPOINT)
+    try:
+        socket.create_connection((address.hostname, address.port or 443), timeout=HUB_SECONDS).close()
+    except OSError as error:
+        raise HubUnreachable(f"'{source}' is not a local folder, and the model hub does not answer ({error}); {hint}.") from None

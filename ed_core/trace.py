@@ -1,0 +1,32 @@
+"""One forward pass, recorded: what entered each block, what attention and the MLP added, and how the block was called."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass
+class BlockCall:
+    """The arguments a block was called with besides the residual: masks, rotary embeddings, positions. No cache."""
+
+    args: tuple
+    kwargs: dict[str, Any]
+
+
+@dataclass
+class Trace:
+    """Everything on the model's device, in the model's dtype. `resid[l]` enters block l; `resid[L]` is before the final norm."""
+
+    ids: Int[Tensor, "batch pos"]
+    resid: list[Float[Tensor, "batch pos d_model"]] = field(default_factory=list)
+    attn_out: list[Float[Tensor, "batch pos d_model"]] = field(default_factory=list)
+    mlp_out: list[Float[Tensor, "batch pos d_model"]] = field(default_factory=list)
+    calls: list[BlockCall] = field(default_factory=list)
+    logits: Float[Tensor, "batch kept d_vocab"] | None = None
+
+    def update(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
+        """`D[l] = a[l] + m[l]`, summed in float32."""
+        return self.attn_out[layer].float() + self.mlp_out[layer].float()

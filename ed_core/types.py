@@ -1,0 +1,190 @@
+"""The nouns of the product: frozen, numpy only, importable in milliseconds.
+
+A `Request` names a computation completely (model, prompt, probe, parameters); its `key` is the same in every process and needs
+neither tokenizer nor model. A `ProbeResult` is what comes back: labelled arrays (`Measure`) plus the birth certificate (`provenance`).
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Mapping
+
+import numpy as np
+
+ENGINE_VERSION = 1  # raise when any number an unchanged request yields would change; old results are then never shown for it
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with one spelling per value: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as a person gives it. Every probe runs on `text + answer`, encoded once, jointly, without a separator.
+
+    `template`: "raw" (the text as it is) or "chat" (one user message through the model's chat template).
+    `special_tokens`: whether the tokenizer adds its special tokens (its own default unless switched off).
+    `id` is a label only: it is no part of the identity.
+    """
+
+    text: str
+    answer: str = ""
+    id: str = ""
+    template: str = "raw"
+    special_tokens: bool = True
+
+    def identity(self) -> dict:
+        return {"text": self.text, "answer": self.answer, "template": self.template, "special_tokens": self.special_tokens}
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A prompt's tokens. `answer_start` is the first token whose characters reach past the question's end or None."""
+
+    ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    answer_start: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Which weights, exactly, and how they are run.
+
+    `source` is a folder or a hub id, `revision` the hub commit, `content_hash` the SHA-256 over a local folder's weights, config and
+    tokenizer. The identity of a local model is its content, not its path.
+    """
+
+    source: str
+    revision: str = ""
+    content_hash: str = ""
+    precision: str = "fp32"
+    adapter: str = ""
+    control: str = ""
+    control_seed: int = 0
+    attention: str = "default"
+    device: str = "cpu"
+
+    @property
+    def name(self) -> str:
+        """Short label: the last component of the folder or hub id."""
+        return self.source.rstrip("/").rsplit("/", 1)[-1]
+
+    def identity(self) -> dict:
+        parts = asdict(self)
+        if self.content_hash:
+            del parts["source"]
+        return parts
+
+
+@dataclass(frozen=True)
+class Request:
+    """One computation: `models` and `prompts` are of length one for most probes (two models for a linear map)."""
+
+    models: tuple[ModelSpec, ...]
+    prompts: tuple[Prompt, ...]
+    probe: str
+    parameters: tuple[tuple[str, Any], ...] = ()
+    probe_version: int = 1
+
+    @property
+    def key(self) -> str:
+        """Run id: 128 bits of SHA-256 over everything that can change a number, as 32 hex digits."""
+        identity = {
+            "engine": ENGINE_VERSION,
+            "models": [m.identity() for m in self.models],
+            "prompts": [p.identity() for p in self.prompts],
+            "probe": [self.probe, self.probe_version],
+            "parameters": sorted([k, list(v) if isinstance(v, tuple) else v] for k, v in self.parameters),
+        }
+        return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:32]
+
+    def to_json(self) -> dict:
+        return {**asdict(self), "key": self.key}
+
+    @classmethod
+    def from_json(cls, data: Mapping) -> Request:
+        as_value = lambda v: tuple(v) if isinstance(v, list) else v  # noqa: E731
+        return cls(
+            models=tuple(ModelSpec(**m) for m in data["models"]),
+            prompts=tuple(Prompt(**p) for p in data["prompts"]),
+            probe=data["probe"],
+            parameters=tuple((k, as_value(v)) for k, v in data["parameters"]),
+            probe_version=data["probe_version"],
+        )
+
+
+@dataclass(frozen=True)
+class MeasureSpec:
+    """What one array means.
+
+    `dims`: names of its axes. "layer" counts blocks (L entries), "depth" counts points of the residual stream (L + 1 entries, entry l has
+    l blocks behind it), "pos" tokens, "skipped" the skipped block, "boundary", "rank" (of a top-k list), "step".
+    `reduce`: how positions and prompts are put together for the aggregate:
+    "token_mean" (mean over all tokens of all prompts), "max" (over prompts; the mean is kept beside it), "mean" (over prompts), "" (none).
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    unit: str
+    meaning: str
+    low: float | None = None
+    high: float | None = None
+    reduce: str = ""
+    aggregate_only: bool = False
+
+
+@dataclass(frozen=True)
+class Measure:
+    """An array with the meaning of its axes. NaN (floats) or -1 (integers) where nothing is computed yet."""
+
+    spec: MeasureSpec
+    values: np.ndarray
+
+    def __post_init__(self):
+        if self.values.ndim != len(self.spec.dims):
+            raise ValueError(f"{self.spec.name}: {self.values.ndim} axes found, {len(self.spec.dims)} expected ({', '.join(self.spec.dims)})")
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def labels(self, dim: str, tokens: tuple[str, ...] = ()) -> list:
+        """Labels along `dim`: token texts for "pos" where given, else indices."""
+        n = self.values.shape[self.spec.dims.index(dim)]
+        return list(tokens) if dim == "pos" and len(tokens) == n else list(range(n))
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """Measures of one request, possibly still filling.
+
+    `version` rises with every partial result; `complete` is set on the last one. `summary` holds the small sums from which aggregates over
+    many prompts are made (see `ed_core.aggregate`). `provenance` is the birth certificate; time and host are in it but in no hash.
+    """
+
+    request: Request
+    measures: Mapping[str, Measure]
+    tokens: tuple[str, ...]
+    token_ids: tuple[int, ...]
+    answer_start: int | None
+    n_layers: int
+    version: int = 0
+    complete: bool = False
+    progress: float = 0.0
+    summary: Mapping[str, np.ndarray] = field(default_factory=dict)
+    token_text: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.measures[name].values
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.token_ids)
