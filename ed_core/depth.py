@@ -90,16 +90,24 @@ def threshold_band(rule: Callable[..., Criterion], curve: Sequence[float], thres
 
 
 def bootstrap(
-    per_prompt: Sequence[Mapping[str, np.ndarray]],
-    verdict: Callable[[list[Mapping[str, np.ndarray]]], int | None],
+    sums: Mapping[str, np.ndarray],
+    counts: Sequence[int],
+    verdict: Callable[[dict[str, np.ndarray]], Criterion],
     resamples: int = 1000,
     seed: int = 0,
 ) -> tuple[float, float, float] | None:
-    """5 % and 95 % quantiles over the defined resamples, and the share undefined; prompts are the clusters. None below 5 prompts."""
-    if len(per_prompt) < 5:
+    """Uncertainty over prompts: 5 % and 95 % quantiles over the defined resamples, and the share undefined. None below 5 prompts.
+
+    Prompts are the clusters: `sums[name][p]` are prompt p's sums over its `counts[p]` tokens, from which every resample's curves are
+    made anew before `verdict` reads them.
+    """
+    n_prompts = len(counts)
+    if n_prompts < 5:
         return None
-    rng = np.random.default_rng(seed)
-    depths = [verdict([per_prompt[i] for i in rng.integers(0, len(per_prompt), len(per_prompt))]) for _ in range(resamples)]
+    drawn = np.random.default_rng(seed).multinomial(n_prompts, np.full(n_prompts, 1 / n_prompts), size=resamples)
+    tokens = (drawn @ np.asarray(counts, np.float64))[:, None]
+    curves = {name: drawn @ np.asarray(values, np.float64) / tokens for name, values in sums.items()}
+    depths = [verdict({name: curve[i] for name, curve in curves.items()}).depth for i in range(resamples)]
     defined = [d for d in depths if d is not None]
     low, high = np.quantile(defined, [0.05, 0.95]) if defined else (np.nan, np.nan)
     return float(low), float(high), 1 - len(defined) / resamples

@@ -24,7 +24,6 @@ from .types import Encoding, ModelSpec, Prompt
 
 Resid = Float[Tensor, "batch pos d_model"]
 Edit = Callable[[Tensor], Tensor]
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def submodule(root: nn.Module, path: str) -> nn.Module:
@@ -57,6 +56,7 @@ class LanguageModel:
         self.d_vocab = self.head.weight.shape[0]
         self.device = next(hf_model.parameters()).device
         self.dtype = next(hf_model.parameters()).dtype
+        self.bytes = sum(p.numel() * p.element_size() for p in hf_model.parameters())
         self.identities: Identities | None = None
         self._lock = threading.RLock()
 

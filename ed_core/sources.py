@@ -79,3 +79,20 @@ def ensure_reachable(source: str) -> None:
         socket.create_connection((address.hostname, address.port or 443), timeout=HUB_SECONDS).close()
     except OSError as error:
         raise HubUnreachable(f"'{source}' is not a local folder, and the model hub does not answer ({error}); {hint}.") from None
+
+
+def describe(spec: ModelSpec) -> dict[str, str]:
+    """What a model's config.json says of its size: `{"blocks": "16", "wide": "128", …}`; empty where there is none at hand."""
+    import json
+
+    config = Path(spec.source) / "config.json"
+    if not config.is_file():
+        return {}
+    fields = json.loads(config.read_text())
+    first = lambda *names: next((str(fields[n]) for n in names if fields.get(n)), "")  # noqa: E731
+    return {
+        "": first("model_type"),
+        "blocks": first("num_hidden_layers", "n_layer"),
+        "wide": first("hidden_size", "n_embd"),
+        "words": first("vocab_size"),
+    }

@@ -1,0 +1,92 @@
+"""From a request to a stored result: open the model, run the probe, write the birth certificate. What worker and command line share."""
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections import OrderedDict
+from importlib.metadata import version
+from typing import Callable
+
+import psutil
+
+from .errors import EffectiveDepthError, JobError
+from .model import LanguageModel
+from .prompts import max_tokens
+from .probes import find
+from .recorder import Recorder
+from .types import ENGINE_VERSION, ModelSpec, ProbeResult, Request
+
+LIBRARIES = ("torch", "transformers", "numpy", "tokenizers")
+
+
+class Models:
+    """Opened models, least recently used first out, within `ED_MODEL_MEMORY` bytes (half of the memory unless set)."""
+
+    def __init__(self, budget: int | None = None):
+        self.budget = budget or int(os.environ.get("ED_MODEL_MEMORY", psutil.virtual_memory().total // 2))
+        self._open: OrderedDict[str, LanguageModel] = OrderedDict()
+
+    def get(self, spec: ModelSpec) -> LanguageModel:
+        """The opened model; opens it, and closes others as the budget asks. The one returned is never among those closed."""
+        name = repr(sorted(spec.identity().items()))
+        if name not in self._open:
+            self._open[name] = LanguageModel.open(spec)
+        self._open.move_to_end(name)
+        while len(self._open) > 1 and sum(m.bytes for m in self._open.values()) > self.budget:
+            self._open.popitem(last=False)
+        return self._open[name]
+
+
+def run(
+    model: LanguageModel,
+    request: Request,
+    publish: Callable[[ProbeResult], None] | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> ProbeResult:
+    """The complete result of a request on an opened model. Raises the tree of `ed_core.errors`, nothing else.
+
+    `publish` gets partial results while it runs, `cancelled` is asked between blocks.
+    """
+    started = time.time()
+    prompt = request.prompts[0]
+    try:
+        probe = find(request.probe).make(dict(request.parameters))
+        encoding = model.encode(prompt, max_tokens())
+        probe.check(len(encoding), encoding.answer_start)
+        record = Recorder(request, encoding, model.n_layers, publish, cancelled)
+        probe.compute(model, encoding, record)
+    except EffectiveDepthError:
+        raise
+    except MemoryError as error:
+        raise JobError(f"{request.probe} ran out of memory on {model.spec.name}; use a shorter prompt or a smaller model.") from error
+    except Exception as error:  # a defect of ours, or of a library: named as such, never shown as a traceback
+        raise JobError(
+            f"{request.probe} failed on {model.spec.name} with {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''} "
+            "This is a defect; please report it with the model and the prompt."
+        ) from error
+    record.provenance.update(certificate(model, request, started))
+    return record.result(complete=True)
+
+
+def certificate(model: LanguageModel, request: Request, started: float) -> dict:
+    """Where a number came from: everything needed to make it again, and who made it when."""
+    return {
+        "run": request.key,
+        "engine": ENGINE_VERSION,
+        "probe": {"name": request.probe, "version": request.probe_version, "parameters": dict(request.parameters)},
+        "model": request.models[0].identity() | {"source": model.spec.name},
+        "family": model.architecture.family,
+        "read": model.architecture.modules_read(),
+        "parallel": model.parallel,
+        "n_layers": model.n_layers,
+        "d_model": model.d_model,
+        "d_vocab": model.d_vocab,
+        "attention": getattr(model.config, "_attn_implementation", None),
+        "identities": model.identities.to_json() if model.identities else None,
+        "prompt": request.prompts[0].identity(),
+        "device": f"{model.device.type} ({platform.machine()}, {os.cpu_count()} cores)",
+        "libraries": {name: version(name) for name in LIBRARIES} | {"python": platform.python_version()},
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        "seconds": round(time.time() - started, 3),
+    }

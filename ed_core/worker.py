@@ -1,0 +1,90 @@
+"""The process that holds the models: `python -m ed_core.worker`, spoken to by `ed_core.jobs` over its standard streams.
+
+A process of its own, because a crash or an out-of-memory in native code must not take the pages down, and because the app must not import
+torch. Frames both ways: lengths, a JSON header, bytes of a packed result; nothing is pickled. It ends when its input ends.
+"""
+from __future__ import annotations
+
+import json
+import os
+import queue
+import struct
+import sys
+import threading
+from typing import Any, BinaryIO
+
+LENGTHS = struct.Struct(">IQ")
+
+
+def send(stream: BinaryIO, header: dict[str, Any], body: bytes = b"") -> None:
+    """Write one frame."""
+    head = json.dumps(header).encode()
+    stream.write(LENGTHS.pack(len(head), len(body)) + head + body)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
+    """Read one frame; None at the end of the stream."""
+    lengths = stream.read(LENGTHS.size)
+    if len(lengths) < LENGTHS.size:
+        return None
+    n_head, n_body = LENGTHS.unpack(lengths)
+    head, body = stream.read(n_head), stream.read(n_body)
+    return (json.loads(head), body) if len(body) == n_body and len(head) == n_head else None
+
+
+def main() -> None:
+    """Serve jobs one after the other until the input ends."""
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not land among the frames
+    todo: queue.SimpleQueue[dict] = queue.SimpleQueue()
+    cancelled: set[str] = set()
+
+    def listen() -> None:
+        while (frame := receive(sys.stdin.buffer)) is not None:
+            header = frame[0]
+            if header["type"] == "cancel":
+                cancelled.add(header["job"])
+            else:
+                todo.put(header)
+        os._exit(0)  # the app is gone: nobody waits for what is running
+
+    threading.Thread(target=listen, daemon=True).start()
+    from . import compute
+    from .store import Store
+
+    models, store = compute.Models(), Store()
+    send(out, {"type": "ready", "pid": os.getpid()})
+    while True:
+        header = todo.get()
+        serve(header, models, store, out, cancelled)
+        cancelled.discard(header["job"])
+
+
+def serve(header: dict, models, store, out: BinaryIO, cancelled: set[str]) -> None:
+    """Run one job and report it: partial results, then `done` or `failed`."""
+    from . import compute
+    from .errors import EffectiveDepthError, StoreError
+    from .types import Request
+    from .wire import pack, with_provenance
+
+    job, request = header["job"], Request.from_json(header["request"])
+    try:
+        send(out, {"type": "stage", "job": job, "text": f"opening {request.models[0].name}"})
+        model = models.get(request.models[0])
+        send(out, {"type": "stage", "job": job, "text": "computing"})
+        publish = lambda result: send(out, {"type": "partial", "job": job}, pack(result))  # noqa: E731
+        result = compute.run(model, request, publish, lambda: job in cancelled)
+        try:
+            store.put(result)
+        except StoreError as error:
+            result = with_provenance(result, not_stored=str(error))
+        send(out, {"type": "done", "job": job}, pack(result))
+    except EffectiveDepthError as error:
+        send(out, {"type": "failed", "job": job, "error": type(error).__name__, "message": str(error)})
+    except Exception as error:
+        send(out, {"type": "failed", "job": job, "error": "JobError", "message": f"{type(error).__name__}: {error}. This is a defect."})
+
+
+if __name__ == "__main__":
+    main()
