@@ -36,12 +36,12 @@ def cosine_curve(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.mean([np.asarray(curves[name], np.float64) for name in ("attn_cos", "mlp_cos", "layer_cos")], axis=0)
 
 
-def by_cosine(curve: Sequence[float]) -> Criterion:
+def by_cosine(curve: Sequence[float], threshold: float = 0.0) -> Criterion:
     """The last block `l` with `c[l] < 0 <= c[l+1]`: from there on, additions strengthen what the stream holds already.
 
-    Stable variant: the largest `l` with `c[l] < 0`, not defined if that is the last block.
+    Stable variant: the largest `l` with `c[l] < 0`, not defined if that is the last block. `threshold` moves the 0 (for threshold bands).
     """
-    c = _curve(curve)
+    c = _curve(curve) - threshold
     n = len(c)
     crossings = np.flatnonzero((c[:-1] < 0) & (c[1:] >= 0))
     negative = np.flatnonzero(c < 0)
@@ -69,17 +69,6 @@ def by_kl(kl: Sequence[float], threshold: float = KL_THRESHOLD) -> Criterion:
 def by_overlap(overlap: Sequence[float], threshold: float = OVERLAP_THRESHOLD) -> Criterion:
     """The first block `l < L-1` whose lens shares more than `threshold` of its best tokens with the output; rows `0..L-1`."""
     return _first("overlap", _curve(overlap) > threshold, threshold, f"above an overlap of {threshold:g}")
-
-
-def criteria(
-    contributions: Mapping[str, np.ndarray], lens: Mapping[str, np.ndarray], kl: float = KL_THRESHOLD, overlap: float = OVERLAP_THRESHOLD
-) -> dict[str, Criterion]:
-    """All three from the aggregates of `contributions` (rows 0..L-1) and `logit_lens` (rows 0..L; the last is the output itself)."""
-    return {
-        "cosine": by_cosine(cosine_curve(contributions)),
-        "kl": by_kl(np.asarray(lens["kl"])[:-1], kl),
-        "overlap": by_overlap(np.asarray(lens["overlap"])[:-1], overlap),
-    }
 
 
 def threshold_band(rule: Callable[..., Criterion], curve: Sequence[float], thresholds: Sequence[float]) -> tuple[int, int] | None:

@@ -10,12 +10,10 @@ from typing import Mapping, Sequence
 
 import numpy as np
 
-from . import depth
 from .aggregate import aggregate
 from .probes import Probe
 from .types import ProbeResult
-
-COSINES = ("attn_cos", "mlp_cos", "layer_cos")
+from .verdict import verdicts
 
 
 def arrays(runs: Mapping[Probe, Sequence[ProbeResult]]) -> dict[str, np.ndarray]:
@@ -42,26 +40,27 @@ def arrays(runs: Mapping[Probe, Sequence[ProbeResult]]) -> dict[str, np.ndarray]
 
 def effective_depth(probe: Probe, contributions: Sequence[ProbeResult], lens: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
     """`effective_depth.<criterion>` with `_ratio`, `_stable`, and `_low`, `_high` over prompts. NaN = not defined (or too few prompts)."""
-    first = probe.first_token
-    sums, counts = prompt_sums(contributions, COSINES, first)
-    lens_sums, lens_counts = prompt_sums(lens, ("kl", "overlap"), True)
-    rules = {
-        "cosine": (sums, counts, lambda c: depth.by_cosine(depth.cosine_curve(c))),
-        "kl": (lens_sums, lens_counts, lambda c: depth.by_kl(c["kl"][:-1])),
-        "overlap": (lens_sums, lens_counts, lambda c: depth.by_overlap(c["overlap"][:-1])),
-    }
     out = {}
-    for name, (per_prompt, tokens, rule) in rules.items():
-        verdict = rule({k: v.sum(0) / sum(tokens) for k, v in per_prompt.items()})
-        low, high, _ = depth.bootstrap(per_prompt, tokens, rule) or (None, None, None)
+    for name, verdict, interval in verdicts(contributions, lens, probe.first_token):
+        low, high, _ = interval or (None, None, None)
         figures = {"": verdict.depth, "_ratio": verdict.ratio, "_stable": verdict.stable, "_low": low, "_high": high}
         for suffix, value in figures.items():
             out[f"effective_depth.{name}{suffix}"] = np.asarray(np.nan if value is None else value, np.float32)
     return out
 
 
-def prompt_sums(results: Sequence[ProbeResult], names: Sequence[str], first_token: bool) -> tuple[dict[str, np.ndarray], list[int]]:
-    """Per-prompt sums over tokens `[prompt, layer]` and token counts, from the summaries."""
-    take = lambda s, name: s[f"{name}.sum"] - (0 if first_token else s[f"{name}.first"])  # noqa: E731
-    sums = {name: np.stack([take(r.summary, name) for r in results]) for name in names}
-    return sums, [r.n_tokens - (not first_token) for r in results]
+def csv(result: ProbeResult, measure: str) -> str:
+    """One measure as CSV: a row per entry, a column per dim, then the value; tokens by index and as JSON strings (so that no
+    token is taken for a spreadsheet formula)."""
+    import csv as writer
+    import io
+
+    m = result.measures[measure]
+    buffer = io.StringIO()
+    table = writer.writer(buffer)
+    has_pos = "pos" in m.spec.dims
+    table.writerow([*m.spec.dims, *(["token"] if has_pos else []), measure])
+    at = m.spec.dims.index("pos") if has_pos else None
+    for index, value in np.ndenumerate(m.values):
+        table.writerow([*index, *([json.dumps(result.tokens[index[at]])] if has_pos else []), repr(value.item())])
+    return buffer.getvalue()

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import logging as transformers_logging
 
 from .architectures import Architecture, find, supported
 from .errors import BrokenWeights, ModelNotFound, ParameterError, UnknownFamily
@@ -14,6 +15,8 @@ from .sources import ensure_reachable
 from .types import ModelSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+transformers_logging.disable_progress_bar()
+transformers_logging.set_verbosity_error()
 SAMPLES = ("5 + 7 = 12", "The quick brown fox.", "a=3; b=a;\n  b?", "Ünïcode — 好")
 
 

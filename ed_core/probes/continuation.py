@@ -41,3 +41,4 @@ class Continuation(Probe):
 
         question = encoding.ids[: encoding.answer_start] if encoding.answer_start else encoding.ids
         model.continuation(model.tensor(question), self.n_tokens, on_token)
+        record.provenance["continuation"] = model.tokenizer.decode(record.arrays["ids"].tolist(), clean_up_tokenization_spaces=False)

@@ -1,0 +1,119 @@
+"""Running requests from a page: look each up, submit what is missing, follow the jobs, cancel."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Mapping
+from uuid import uuid4
+
+import streamlit as st
+
+from ed_core import lookup
+from ed_core.errors import EffectiveDepthError
+from ed_core.jobs import Job, Jobs
+from ed_core.types import ProbeResult, Request
+
+POLL_SECONDS = 0.3
+
+
+@st.cache_resource
+def jobs() -> Jobs:
+    """This server's queue, with its worker; one for all sessions."""
+    return Jobs()
+
+
+def viewer() -> str:
+    """This session, for jobs it shares with others."""
+    return st.session_state.setdefault("viewer", uuid4().hex)
+
+
+@dataclass
+class Batch:
+    """The requests a page shows: stored results, jobs on their way, and what went wrong."""
+
+    requests: Mapping[str, Request]
+    results: dict[str, ProbeResult] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    errors: dict[str, EffectiveDepthError] = field(default_factory=dict)
+    finished: bool = False
+
+    @property
+    def running(self) -> bool:
+        return any(not job.over for job in self.jobs.values())
+
+    @property
+    def missing(self) -> list[str]:
+        """Names neither stored nor on their way."""
+        return [name for name in self.requests if name not in self.results and name not in self.jobs]
+
+    def result(self, name: str) -> ProbeResult | None:
+        """The newest result, partial or complete."""
+        return self.results.get(name)
+
+
+def batch(page: str, requests: Mapping[str, Request]) -> Batch:
+    """This page's batch for these requests: the one in the session if it is the same, else a new one filled from the store."""
+    kept: Batch | None = st.session_state.get(f"batch.{page}")
+    if kept is None or {n: r.key for n, r in kept.requests.items()} != {n: r.key for n, r in requests.items()}:
+        if kept is not None:
+            cancel(kept)
+        kept = st.session_state[f"batch.{page}"] = Batch(requests)
+        for name, request in requests.items():
+            if (found := lookup.find(request)) is not None:
+                kept.results[name] = found
+    return kept
+
+
+def submit(batch: Batch) -> None:
+    """Queue everything the batch still lacks."""
+    batch.errors.clear()
+    for name in [n for n in batch.requests if n not in batch.results or not batch.results[n].complete]:
+        batch.results.pop(name, None)
+        batch.jobs[name] = jobs().submit(batch.requests[name], viewer())
+    batch.finished = False
+
+
+def cancel(batch: Batch) -> None:
+    """Leave every job of the batch; each stops unless somebody else waits for it."""
+    for job in batch.jobs.values():
+        if not job.over:
+            jobs().cancel(job, viewer())
+
+
+def poll(batch: Batch) -> bool:
+    """Fetch what is new. True exactly once, when the last job has ended: the page should then run as a whole."""
+    for name, job in list(batch.jobs.items()):
+        over = jobs().poll(job).over
+        if job.result is not None and job.state != "cancelled":
+            batch.results[name] = job.result
+        if over:
+            del batch.jobs[name]
+            if job.error is not None:
+                batch.errors[name] = job.error
+                batch.results.pop(name, None)
+    if not batch.jobs and not batch.finished:
+        batch.finished = True
+        return True
+    return False
+
+
+def status(batch: Batch) -> str:
+    """One line on what is going on."""
+    for name, job in batch.jobs.items():
+        if job.state == "running":
+            left = job.seconds_left()
+            share = f"{job.result.progress:.0%}" if job.result else ""
+            return " · ".join(x for x in (f"{name.replace('_', ' ')}: {job.stage or 'starting'}", share, f"about {left:.0f} s left" if left else "") if x)
+    ahead = min((jobs().position(job) for job in batch.jobs.values()), default=0)
+    return f"waiting, {ahead} job{'s' if ahead != 1 else ''} ahead" if batch.jobs else ""
+
+
+def controls(page: str, batch: Batch, ready: bool, label: str = "Run") -> None:
+    """Run and Cancel, side by side and always in the same place."""
+    row = st.container(horizontal=True, vertical_alignment="center")
+    if row.button(label, type="primary", key=f"run.{page}", icon=":material/play_arrow:", disabled=batch.running or not ready, width=120):
+        submit(batch)
+        st.rerun()
+    if row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not batch.running, width=120):
+        cancel(batch)
+        st.rerun()
+    return row

@@ -1,0 +1,91 @@
+"""Showing a measure: the figure in a box of fixed height, one caption line, and behind a button how to read it, its CSV and its origin."""
+from __future__ import annotations
+
+from typing import Callable
+
+import streamlit as st
+
+from ed_core import export
+from ed_core.figures import describe
+from ed_core.probes import find
+from ed_core.types import ProbeResult
+
+CONFIG = {"displayModeBar": False, "displaylogo": False}
+
+
+def figure(key: str, fig, caption: str, result: ProbeResult | None = None, measure: str = "", reading: str = "", select: bool = False, height: int = 430) -> None:
+    """One figure. `select`: a click on a cell chooses its token for all panels."""
+    with st.container(height=height + 50, border=False, key=f"box-{key}"):
+        event = st.plotly_chart(
+            fig,
+            key=key,
+            config=CONFIG,
+            on_select="rerun" if select else "ignore",
+            selection_mode="points",
+            alt=describe(result, measure) if result is not None and measure else caption,
+        )
+        row = st.container(horizontal=True, vertical_alignment="center", gap="small")
+        row.caption(caption)
+        if result is not None:
+            with row.popover("Details", icon=":material/info:", type="tertiary", key=f"about-{key}"):
+                details(key, result, measure, reading)
+    if select:
+        _chosen(key, event)
+
+
+def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
+    """Formula, how to read it, the numbers and where they came from."""
+    probe = find(result.request.probe)
+    if measure:
+        spec = probe.spec(measure)
+        st.markdown(f"**`{result.request.probe}.{measure}`** ({spec.unit}), dims ({', '.join(spec.dims)}): {spec.meaning}.")
+    if reading:
+        st.markdown(reading)
+    for note in result.notes:
+        st.info(note, icon=":material/info:")
+    if measure and result.complete:
+        st.download_button(
+            "CSV",
+            data=lambda: export.csv(result, measure),
+            file_name=f"{result.request.probe}.{measure}.csv",
+            mime="text/csv",
+            key=f"csv-{key}",
+            icon=":material/download:",
+        )
+    st.markdown("**Where it came from**")
+    if result.complete:
+        st.json(dict(result.provenance), expanded=1)
+    else:
+        st.caption("Written when the computation is complete.")
+
+
+def _chosen(key: str, event) -> None:
+    """Make the token of a newly clicked cell the selected one, for every panel."""
+    points = event.selection.points if event else []
+    clicked = points[0].get("customdata") if points else None
+    token = int(clicked[1]) if clicked else None
+    if token is not None and st.session_state.get(f"clicked.{key}") != clicked:
+        st.session_state[f"clicked.{key}"] = clicked
+        st.session_state["token"] = token
+        st.rerun(scope="fragment")
+
+
+def empty(title: str, text: str, height: int = 430) -> None:
+    """A panel that has nothing yet, and says what would fill it."""
+    with st.container(height=height + 50, border=True):
+        st.markdown(f"**{title}**")
+        st.caption(text)
+
+
+def guarded(page: Callable[[], None]) -> None:
+    """Run a page; whatever goes wrong becomes one sentence, never a traceback."""
+    from streamlit.runtime.scriptrunner import RerunException, StopException
+
+    from ed_core.errors import EffectiveDepthError
+
+    try:
+        page()
+    except (RerunException, StopException):
+        raise
+    except EffectiveDepthError as error:
+        st.error(str(error), icon=":material/error:")

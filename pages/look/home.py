@@ -1,0 +1,187 @@
+"""The main job: one model, one prompt, four live heatmaps, the verdict on depth."""
+import streamlit as st
+
+from ed_core import figures, lookup, verdict
+from ed_core.figures import View
+from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
+from ed_ui import running, scope, show
+
+BRANCHES = {"both": "layer", "attention": "attn", "MLP": "mlp"}
+SHADES = {"probability": "prob", "KL to output": "kl", "entropy": "entropy", "rank of the output": "rank"}
+WINDOW = 48
+PROBES = {"contributions": Contributions(), "logit_lens": LogitLens(), "layer_skip": LayerSkip(), "continuation": Continuation()}
+
+
+def page() -> None:
+    scope.open_link()
+    scope.prompt_box()
+    if trouble := st.session_state.pop("link_trouble", ""):
+        st.warning(trouble, icon=":material/link_off:")
+    chosen = scope.current()
+    if chosen.spec is None:
+        return
+    requests = {name: probe.request(chosen.spec, scope.prompt()) for name, probe in PROBES.items()}
+    batch = running.batch("home", requests)
+    row = running.controls("home", batch, ready=bool(scope.prompt().text.strip()))
+    if (above := scope.harder(st.session_state.get("example", ""))) is not None:
+        row.button("Same task, harder", on_click=_harder, args=(above, batch), icon=":material/trending_up:", type="tertiary")
+    if batch.results and not batch.running:
+        st.query_params["run"] = requests["contributions"].key
+    st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch)
+
+
+def _harder(example: str, batch: running.Batch) -> None:
+    """Step up, keeping the present verdict as a ghost on the ruler."""
+    if (reached := judged(batch)) is not None:
+        st.session_state["ghost"] = (reached, batch.results["contributions"].n_layers)
+    scope.pick(example)
+
+
+def judged(batch: running.Batch) -> verdict.Verdict | None:
+    """The verdict, once both of its probes are complete."""
+    needed = [batch.result("contributions"), batch.result("logit_lens")]
+    if any(r is None or not r.complete for r in needed):
+        return None
+    state = st.session_state
+    return verdict.of_prompt(*needed, state.get("first_token", True), state.get("kl_threshold", 0.5), state.get("overlap_threshold", 0.3))
+
+
+def panels(batch: running.Batch) -> None:
+    """Everything that fills while jobs run."""
+    if batch.jobs and running.poll(batch):
+        st.rerun()
+    reached = judged(batch)
+    headline(batch, reached)
+    if not batch.results and not batch.jobs and not batch.errors:
+        st.info(_teach(batch), icon=":material/play_circle:")
+        return
+    results = batch.results
+    some = next(iter(results.values()), None)
+    view = controls(some, reached)
+    left, right = st.columns(2)
+    with left:
+        norms(results.get("contributions"), view("norms"))
+    with right:
+        cosines(results.get("contributions"), view("cosine"))
+    left, right = st.columns(2)
+    with left:
+        lens(results.get("logit_lens"), view("lens"))
+    with right:
+        skips(results.get("layer_skip"), view("skip"))
+
+
+def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
+    """Status, verdict, what the model says, and the depth ruler: the same height whatever stands in it."""
+    with st.container(height=88, border=False, key="headline"):
+        for error in {str(e): None for e in batch.errors.values()}:
+            st.error(error, icon=":material/error:")
+        if batch.running:
+            st.markdown(f"**{running.status(batch)}**")
+        elif reached is not None:
+            st.markdown(f"**{reached.sentence}**")
+        st.markdown(says(batch))
+    if reached is not None:
+        ghost, n_ghost = st.session_state.get("ghost", (None, None))
+        fig = figures.depth_ruler(
+            reached.criteria,
+            batch.results["contributions"].n_layers,
+            bands=reached.bands,
+            published=figures.published_marks(),
+            ghost=ghost.criteria if ghost else {},
+            n_layers_ghost=n_ghost,
+        )
+        st.plotly_chart(fig, key="ruler", config=show.CONFIG, alt=reached.sentence)
+    elif batch.results or batch.jobs:
+        st.container(height=110, border=False)
+
+
+def says(batch: running.Batch) -> str:
+    """The model's own continuation, whether it is right, and its best next tokens."""
+    result = batch.result("continuation")
+    if result is None or not result.complete:
+        return ""
+    code = lambda text: "`" + figures.visible(text, html=False).replace("`", "ˋ") + "`"  # noqa: E731
+    mark = {True: " :green[✓ the known answer]", False: f" :orange[✗ expected {code(result.request.prompts[0].answer)}]", None: ""}[verdict.right(result)]
+    best = ", ".join(f"{code(result.token_text[int(i)])} {p:.0%}" for i, p in zip(result["top_ids"][0], result["top_probs"][0]))
+    source = ":gray-badge[stored example] " if lookup.is_shipped(result.request.key) else ""
+    return f"{source}The model continues {code(result.provenance['continuation'])}{mark} · next token: {best}"
+
+
+def _teach(batch: running.Batch) -> str:
+    return (
+        "Not computed yet. **Run** traces this prompt through the model: what each layer adds, in which direction, what it would predict, "
+        "and what breaks without it. Four heatmaps fill while it computes."
+    )
+
+
+def controls(some, reached):
+    """Branch, shade, window, thresholds; returns a maker of views."""
+    n = some.n_tokens if some is not None else 0
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="panel-controls")
+    row.segmented_control("Contribution of", list(BRANCHES), default="both", required=True, key="branch")
+    row.selectbox("Lens shade", list(SHADES), key="shade", width=190)
+    with row.popover("Thresholds", icon=":material/tune:", key="thresholds"):
+        st.slider("KL: below this share of its maximum", 0.05, 0.95, 0.5, 0.05, key="kl_threshold")
+        st.slider("Overlap: above", 0.05, 0.95, 0.3, 0.05, key="overlap_threshold")
+        st.toggle("Count the first token (often an attention sink)", value=True, key="first_token")
+        st.caption("The defaults are those of Hu et al. 2025. The three criteria measure different things and are never averaged.")
+    window = row.slider("Tokens shown", 0, n - 1, (0, WINDOW - 1), key=f"window.{n}", width=260) if n > WINDOW else None
+    token = st.session_state.get("token")
+    if token is not None and token < n:
+        row.button(f"token {token} selected", icon=":material/close:", type="tertiary", on_click=lambda: st.session_state.pop("token"))
+
+    def view(panel: str) -> View:
+        return View(
+            window=window,
+            selected=token if token is not None and token < n else None,
+            answer_start=some.answer_start if some is not None else None,
+            depth_lines=reached.lines if reached else {},
+            uirevision=panel,
+        )
+
+    return view
+
+
+def norms(result, view: View) -> None:
+    measure = f"{BRANCHES[st.session_state.get('branch') or 'both']}_ratio"
+    title = "Contribution norms"
+    if result is None:
+        return show.empty(title, "How much each layer adds to the residual stream, token by token.")
+    fig = figures.contribution_norms(result, view, measure, st.session_state.get("first_token", True))
+    show.figure("norms", fig, f"**{title}** · size of what is added, against the stream", result, measure, READ_NORMS, select=True)
+
+
+def cosines(result, view: View) -> None:
+    measure = f"{BRANCHES[st.session_state.get('branch') or 'both']}_cos"
+    title = "Cosine with the stream"
+    if result is None:
+        return show.empty(title, "Below 0 a layer erases, near 0 it writes something new, above 0 it strengthens what is there.")
+    fig = figures.cosine_map(result, view, measure, st.session_state.get("first_token", True))
+    show.figure("cosine", fig, f"**{title}** · below 0 erases, above 0 strengthens", result, measure, READ_COSINE, select=True)
+
+
+def lens(result, view: View) -> None:
+    title = "Logit lens"
+    if result is None:
+        return show.empty(title, "What the model would predict if it ended at each depth.")
+    fig = figures.lens_map(result, view, SHADES[st.session_state.get("shade") or "probability"])
+    show.figure("lens", fig, f"**{title}** · best token at each depth", result, "kl", READ_LENS, select=True)
+
+
+def skips(result, view: View) -> None:
+    title = "Layer skip"
+    if result is None:
+        return show.empty(title, "How much each later layer changes when one is left out.")
+    show.figure("skip", figures.skip_map(result, view), f"**{title}** · row left out, column affected", result, "effect", READ_SKIP)
+
+
+READ_NORMS = """Large early and small late is the usual picture: in Llama 3.1 70B the ratio stays above 0.15 in the first half and falls below
+0.05 in the second (Csordás et al. 2025). The first token is often an attention sink of huge norm, so it stands outside the colour range."""
+READ_COSINE = """In large models the first half is zero or negative (features are written and erased), then the sign turns: later layers
+strengthen what is there. A small cosine does not prove a layer useless (Hinostroza et al. 2026)."""
+READ_LENS = """Row 0 is the embedding, the top row the model's own output. The best token of each row settles at some depth; KL falls and
+top-5 overlap rises from there."""
+READ_SKIP = """Bright columns right of a row: those layers build on the skipped one. The triangle below the diagonal is zero by construction.
+In the papers, layers of the second half hardly influence each other: they refine independently."""
+
+show.guarded(page)
