@@ -1,0 +1,24 @@
+# docker build -t effective-depth . && docker run -p 8501:8501 -v ed-cache:/app/cache -v hf-cache:/home/lab/.cache/huggingface effective-depth
+FROM python:3.12-slim
+
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    OMP_WAIT_POLICY=PASSIVE TOKENIZERS_PARALLELISM=false HF_HOME=/home/lab/.cache/huggingface
+
+RUN useradd --create-home --uid 1000 lab
+WORKDIR /app
+
+# torch first: with it installed, no other package pulls another build. Only the application's packages, not the tests'.
+COPY requirements.txt .
+RUN pip install "$(grep '^torch==' requirements.txt)" && \
+    sed '/^# --- tests/,$d' requirements.txt > /tmp/app.txt && pip install -r /tmp/app.txt && rm /tmp/app.txt
+
+COPY --chown=lab:lab . .
+RUN mkdir -p cache /home/lab/.cache/huggingface && chown -R lab:lab /app/cache /home/lab/.cache
+USER lab
+VOLUME ["/app/cache", "/home/lab/.cache/huggingface"]
+EXPOSE 8501
+
+HEALTHCHECK --interval=30s --timeout=5s --start-period=30s \
+  CMD ["python", "-c", "import urllib.request as u, sys; sys.exit(u.urlopen('http://127.0.0.1:8501/_stcore/health', timeout=4).status != 200)"]
+
+CMD ["streamlit", "run", "app.py", "--server.address", "0.0.0.0", "--server.port", "8501"]

@@ -1,0 +1,162 @@
+"""The queue and its worker: order, sharing, cancelling, death, abandonment, and what a message may hold."""
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from ed_core import jobs as jobs_module
+from ed_core.jobs import Jobs
+from ed_core.probes import Contributions, LayerSkip, LogitLens
+from ed_core.sources import resolve
+from ed_core.types import Prompt
+from ed_core.worker import receive, send
+
+TEXT = "5 + 7 + 5 + 3 + 1 + 7 = "
+
+
+def until(condition, seconds=60.0):
+    """Wait for a condition; the message of a failure is the condition's last value."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {seconds} s: {value!r}"
+        time.sleep(0.02)
+    return value
+
+
+@pytest.fixture
+def queue(tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    made = []
+
+    def make(delay=0.0, **kwargs):
+        monkeypatch.setenv("ED_TEST_STEP_DELAY", str(delay))
+        made.append(Jobs(**kwargs))
+        return made[-1]
+
+    yield make
+    for jobs in made:
+        jobs.close()
+
+
+@pytest.fixture(scope="module")
+def spec(small_folder):
+    return resolve(str(small_folder))
+
+
+def request(spec, probe=Contributions(), text=TEXT):
+    return probe.request(spec, Prompt(text))
+
+
+def test_a_job_fills_and_completes(queue, spec):
+    job = queue(delay=0.15).submit(request(spec), "me")
+    versions, filled = set(), set()
+    while not job.over:
+        if job.result is not None:
+            versions.add(job.result.version)
+            filled.add(int((job.result["layer_cos"] == job.result["layer_cos"]).sum()))
+        time.sleep(0.03)
+    assert job.state == "done" and job.result.complete
+    assert len(versions) >= 3 and len(filled) >= 3, "partial results, each with more filled than the last"
+    assert job.result.provenance["identities"]["miss"] < 1e-5
+
+
+def test_equal_requests_share_a_job_and_a_cancel_leaves_the_other_viewer(queue, spec):
+    jobs = queue(delay=0.1)
+    mine, theirs = jobs.submit(request(spec), "me"), jobs.submit(request(spec), "you")
+    assert mine is theirs
+    jobs.cancel(mine, "me")
+    until(lambda: theirs.over)
+    assert theirs.state == "done"
+
+
+def test_cancel_ends_a_running_job_within_two_seconds_and_the_next_one_runs(queue, spec):
+    jobs = queue(delay=0.2)
+    long, waiting = jobs.submit(request(spec, LayerSkip()), "me"), jobs.submit(request(spec, LogitLens()), "me")
+    until(lambda: long.result is not None)
+    assert jobs.position(waiting) == 1
+    begun = time.monotonic()
+    jobs.cancel(long, "me")
+    until(lambda: long.over)
+    assert time.monotonic() - begun < 2 and long.state == "cancelled"
+    until(lambda: waiting.over)
+    assert waiting.state == "done"
+
+
+def test_a_cancelled_request_can_be_submitted_again_at_once(queue, spec):
+    jobs = queue(delay=0.1)
+    first = jobs.submit(request(spec), "me")
+    until(lambda: first.result is not None)
+    jobs.cancel(first, "me")
+    again = jobs.submit(request(spec), "me")
+    assert again is not first
+    until(lambda: again.over)
+    assert again.state == "done" and again.result.complete
+
+
+def test_a_queued_job_is_cancelled_without_running(queue, spec):
+    jobs = queue(delay=0.1)
+    running, queued = jobs.submit(request(spec), "me"), jobs.submit(request(spec, LogitLens()), "me")
+    jobs.cancel(queued, "me")
+    assert queued.state == "cancelled" and queued.result is None
+    until(lambda: running.over)
+
+
+def test_a_killed_worker_is_reported_and_the_queue_goes_on(queue, spec):
+    jobs = queue(delay=0.2)
+    victim, next_one = jobs.submit(request(spec, LayerSkip()), "me"), jobs.submit(request(spec), "me")
+    until(lambda: victim.result is not None)
+    os.kill(jobs._worker.pid, signal.SIGKILL)
+    until(lambda: victim.over)
+    assert victim.state == "failed" and "worker process ended" in str(victim.error) and "memory" in str(victim.error)
+    until(lambda: next_one.over)
+    assert next_one.state == "done"
+
+
+def test_a_job_nobody_polls_is_cancelled(queue, spec, monkeypatch):
+    monkeypatch.setattr(jobs_module, "ABANDONED_SECONDS", 1.0)
+    jobs = queue(delay=0.3)
+    left, watched = jobs.submit(request(spec, LayerSkip()), "gone"), jobs.submit(request(spec), "here")
+    until(lambda: jobs.poll(watched).over)
+    assert left.state == "cancelled" and watched.state == "done"
+
+
+def test_a_refusal_arrives_as_itself_and_the_worker_lives(queue, spec):
+    jobs = queue()
+    refused = jobs.submit(request(spec, LayerSkip(), text="5"), "me")
+    until(lambda: refused.over)
+    assert refused.state == "failed" and type(refused.error).__name__ == "PromptError" and "at least 2" in str(refused.error)
+    pid = jobs._worker.pid
+    fine = jobs.submit(request(spec), "me")
+    until(lambda: fine.over)
+    assert fine.state == "done" and jobs._worker.pid == pid
+
+
+def test_the_worker_ends_when_the_app_does(queue, spec):
+    jobs = queue(delay=0.2)
+    job = jobs.submit(request(spec, LayerSkip()), "me")
+    until(lambda: job.result is not None)
+    worker = jobs._worker
+    worker.stdin.close()
+    assert worker.wait(timeout=5) == 0
+
+
+def test_a_worker_that_cannot_start_fails_the_job(queue, spec):
+    jobs = queue(command=(sys.executable, "-c", "raise SystemExit(3)"), warm=False)
+    job = jobs.submit(request(spec), "me")
+    until(lambda: job.over)
+    assert job.state == "failed" and "exit code 3" in str(job.error)
+
+
+def test_frames_survive_and_a_cut_one_is_the_end():
+    stream = io.BytesIO()
+    send(stream, {"type": "partial", "job": "ü"}, b"\0" * 1000)
+    whole = stream.getvalue()
+    assert receive(io.BytesIO(whole)) == ({"type": "partial", "job": "ü"}, b"\0" * 1000)
+    assert receive(io.BytesIO(whole[:-1])) is None
+    assert receive(io.BytesIO(whole[:5])) is None
+    assert receive(io.BytesIO(b"")) is None
