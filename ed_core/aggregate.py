@@ -5,8 +5,8 @@ with and without the first token, so that leaving out an attention sink needs no
 """
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Mapping, Sequence
 
 import numpy as np
 

@@ -5,8 +5,8 @@ import os
 import platform
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from importlib.metadata import version
-from typing import Callable
 
 import psutil
 

@@ -5,10 +5,11 @@ criteria answer different questions (the cosine reads block l's own write, the l
 """
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 KL_THRESHOLD = 0.5
 OVERLAP_THRESHOLD = 0.3
@@ -36,7 +37,7 @@ def cosine_curve(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.mean([np.asarray(curves[name], np.float64) for name in ("attn_cos", "mlp_cos", "layer_cos")], axis=0)
 
 
-def by_cosine(curve: Sequence[float], threshold: float = 0.0) -> Criterion:
+def by_cosine(curve: ArrayLike, threshold: float = 0.0) -> Criterion:
     """The last block `l` with `c[l] < 0 <= c[l+1]`: from there on, additions strengthen what the stream holds already.
 
     Stable variant: the largest `l` with `c[l] < 0`, not defined if that is the last block. `threshold` moves the 0 (for threshold bands).
@@ -57,7 +58,7 @@ def by_cosine(curve: Sequence[float], threshold: float = 0.0) -> Criterion:
     return Criterion("cosine", None, None, n, reason=reason)
 
 
-def by_kl(kl: Sequence[float], threshold: float = KL_THRESHOLD) -> Criterion:
+def by_kl(kl: ArrayLike, threshold: float = KL_THRESHOLD) -> Criterion:
     """The first block `l < L-1` whose lens divergence is below `threshold * max(kl)`; rows `0..L-1`, what stands before each block.
 
     Stable variant: the smallest `l` from which that holds through `L-1`.
@@ -66,12 +67,12 @@ def by_kl(kl: Sequence[float], threshold: float = KL_THRESHOLD) -> Criterion:
     return _first("kl", curve < threshold * curve.max(), threshold, f"below {threshold:g} of the largest divergence")
 
 
-def by_overlap(overlap: Sequence[float], threshold: float = OVERLAP_THRESHOLD) -> Criterion:
+def by_overlap(overlap: ArrayLike, threshold: float = OVERLAP_THRESHOLD) -> Criterion:
     """The first block `l < L-1` whose lens shares more than `threshold` of its best tokens with the output; rows `0..L-1`."""
     return _first("overlap", _curve(overlap) > threshold, threshold, f"above an overlap of {threshold:g}")
 
 
-def threshold_band(rule: Callable[..., Criterion], curve: Sequence[float], thresholds: Sequence[float]) -> tuple[int, int] | None:
+def threshold_band(rule: Callable[..., Criterion], curve: ArrayLike, thresholds: Iterable[float]) -> tuple[int, int] | None:
     """Smallest and largest depth as the threshold moves over `thresholds`: how much of a single prompt's figure is the threshold's
     choice. No confidence interval. None where no threshold gives one."""
     found = [c.depth for c in (rule(curve, t) for t in thresholds) if c.depth is not None]
@@ -102,7 +103,7 @@ def bootstrap(
     return float(low), float(high), 1 - len(defined) / resamples
 
 
-def _curve(values: Sequence[float]) -> np.ndarray:
+def _curve(values: ArrayLike) -> np.ndarray:
     curve = np.asarray(values, np.float64)
     if curve.ndim != 1 or len(curve) < 2 or not np.isfinite(curve).all():
         raise ValueError(f"a curve of at least two finite values is expected, found shape {curve.shape}")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from functools import reduce
-from typing import Callable
 
 import torch
 from jaxtyping import Float, Int

@@ -6,8 +6,9 @@ here, one line in `ed_core.probes.PROBES`.
 from __future__ import annotations
 
 import typing
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
