@@ -1,0 +1,16 @@
+"""Pure functions from measures to plotly figures: no torch, no streamlit, no files but the published table.
+
+Trace 0 of every map is named "z" and holds the measure's array as it is; what makes it readable lies around it.
+"""
+from .colours import ATTENTION, BOTH, CRITERIA, MLP
+from .curves import describe, layer_curves, token_profile
+from .maps import contribution_norms, cosine_map, lens_map, output_by_token
+from .panel import View
+from .ruler import Published, depth_ruler, published, published_marks
+from .skips import output_bars, skip_map
+from .text import visible
+
+__all__ = [
+    "ATTENTION", "BOTH", "CRITERIA", "MLP", "Published", "View", "contribution_norms", "cosine_map", "depth_ruler", "describe", "layer_curves",
+    "lens_map", "output_bars", "output_by_token", "published", "published_marks", "skip_map", "token_profile", "visible",
+]

@@ -1,0 +1,85 @@
+"""Colours, and how numbers become colours. One meaning, one colour, on every page; readable by the colour-blind (Okabe–Ito, viridis).
+
+Figures are drawn on the page's own background, light or dark: nothing here is the page's black or white. What must be seen on both is grey;
+what must be seen on a heatmap too is drawn twice, a dark line on a light one.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from plotly.colors import sample_colorscale, sequential
+
+ATTENTION, MLP, BOTH = "#0072B2", "#E69F00", "#009E73"
+CRITERIA = {"cosine": "#CC79A7", "kl": "#D55E00", "overlap": "#56B4E9"}
+CRITERION_NAMES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
+OTHERS = ("#8C6BB1", "#A6761D", "#7F7F7F", "#66A61E")  # curves that are none of the above
+GREY, FAINT = "rgba(128,128,128,0.8)", "rgba(128,128,128,0.35)"
+LIGHT_EDGE, DARK_EDGE = "rgba(255,255,255,0.85)", "rgba(20,20,20,0.9)"
+CLEAR = "rgba(0,0,0,0)"
+
+SEQUENTIAL = list(sequential.Viridis)
+DIVERGING = ["#0072B2", "#7FB2D6", "#DCDCDC", "#EBA16F", "#D55E00"]  # erases, neutral, strengthens
+COMPOSING, REFINING = DIVERGING[0], DIVERGING[-1]
+
+
+@dataclass(frozen=True)
+class Shade:
+    """A colour range: `low` and `high` in the measure's own unit, and the colour scale between them."""
+
+    low: float
+    high: float
+    colours: list
+    log: bool = False
+
+
+def linear(low: float, high: float, reverse: bool = False) -> Shade:
+    """Equal steps, equal colour steps. `reverse`: the low end is bright."""
+    return Shade(low, high, _stops(np.linspace(0, 1, 21), reverse))
+
+
+def steep(low: float, high: float) -> Shade:
+    """As `linear` but with colour after the square root, for ranges whose values crowd at the low end. The colour bar shows it."""
+    u = np.linspace(0, 1, 33)
+    return Shade(low, high, _stops(u, at=u**2))
+
+
+def signed(bound: float = 1.0) -> Shade:
+    """Diverging around 0, colour after the signed square root: most cosines are small, and their sign is what matters."""
+    u = np.linspace(-1, 1, 41)
+    at = (np.sign(u) * u**2 + 1) / 2
+    return Shade(-bound, bound, [[float(p), c] for p, c in zip(at, sample_colorscale(DIVERGING, (u + 1) / 2))])
+
+
+def logarithmic(low: int, high: int, reverse: bool = False) -> Shade:
+    """From `10**low` to `10**high`: the stops are spaced by logarithm, so the values themselves stay as they are."""
+    u = np.linspace(0, 1, 41)
+    bottom, top = 10.0**low, 10.0**high
+    return Shade(bottom, top, _stops(u, reverse, at=(10 ** (low + u * (high - low)) - bottom) / (top - bottom)), log=True)
+
+
+def without_zero(shade: Shade) -> Shade:
+    """The same with an exact 0 left clear: for arrays where 0 stands by construction and something else marks it."""
+    (_, first), *rest = shade.colours
+    return Shade(shade.low, shade.high, [[0.0, CLEAR], [1e-9, first], *rest], shade.log)
+
+
+def decades(values: np.ndarray, at_least: tuple[int, int], at_most: tuple[int, int]) -> tuple[int, int]:
+    """Powers of ten that hold `values`, between two limits. Only widens while an array fills, and in whole decades."""
+    held = values[np.isfinite(values) & (values > 0)]
+    if not held.size:
+        return at_least
+    low, high = np.floor(np.log10(held.min())), np.ceil(np.log10(held.max()))
+    low, high = max(min(low, at_least[0]), at_most[0]), min(max(high, at_least[1]), at_most[1])
+    return int(low), int(high)
+
+
+def ceiling(values: np.ndarray, steps: tuple[float, ...]) -> float:
+    """The first of `steps` that is no smaller than any of `|values|`; the last if none is."""
+    largest = np.nanmax(np.abs(values)) if np.isfinite(values).any() else 0.0
+    return next((step for step in steps if largest <= step), steps[-1])
+
+
+def _stops(u: np.ndarray, reverse: bool = False, at: np.ndarray | None = None) -> list:
+    colours = sample_colorscale(SEQUENTIAL, 1 - u if reverse else u)
+    return [[float(p), c] for p, c in zip(u if at is None else at, colours)]

@@ -1,0 +1,126 @@
+"""Heatmaps over tokens: contributions, cosines, the logit lens, and whose prediction a skip changes."""
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ..types import ProbeResult
+from . import colours
+from .panel import Strip, View, mean_over_tokens, token_panel
+from .text import number, visible, width
+
+RATIO_DECADES, NORM_DECADES = ((-2, 0), (-3, 1)), ((0, 2), (-2, 5))
+TOP_SHOWN = 5
+CELL_FONT, SMALLEST_FONT = 11, 7
+
+
+def values_of(result: ProbeResult, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A measure's values, all NaN where the result does not have it (yet); missing integers (-1) become NaN too."""
+    if name not in result.measures:
+        return np.full(shape, np.nan, np.float32)
+    values = result[name]
+    return np.where(values < 0, np.nan, values).astype(np.float32) if values.dtype.kind == "i" else values
+
+
+def unit_of(result: ProbeResult, name: str) -> str:
+    return result.measures[name].spec.unit if name in result.measures else ""
+
+
+def missing(result: ProbeResult) -> str:
+    """What to say of a NaN."""
+    return "not defined here" if result.complete else "not computed yet"
+
+
+def contribution_norms(result: ProbeResult, view: View, measure: str = "layer_ratio", first_token: bool = True) -> go.Figure:
+    """How much each block adds, layers × tokens, colour by logarithm.
+
+    The colour range leaves out the first token, whose norm is huge in many models; `first_token` says whether the strip's mean counts it.
+    """
+    z = values_of(result, measure, (result.n_layers, result.n_tokens))
+    limits = NORM_DECADES if measure.endswith("norm") else RATIO_DECADES
+    shade = colours.logarithmic(*colours.decades(z[:, 1:] if z.shape[1] > 1 else z, *limits))
+    strip = Strip(mean_over_tokens(z, first_token), shade.low, shade.high, mean_title(first_token), part_colour(measure), log=True)
+    return token_panel(result, view, z, shade, unit_of(result, measure), strip, plain_hover(result, measure, z))
+
+
+def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", first_token: bool = True) -> go.Figure:
+    """Direction of what is added, layers × tokens: below 0 (blue) it erases, above 0 (orange) it strengthens. Always from -1 to 1."""
+    z = values_of(result, measure, (result.n_layers, result.n_tokens))
+    mean = mean_over_tokens(z, first_token)
+    bound = colours.ceiling(mean, (0.25, 0.5, 1.0))
+    strip = Strip(mean, -bound, bound, mean_title(first_token), part_colour(measure))
+    return token_panel(result, view, z, colours.signed(), unit_of(result, measure), strip, plain_hover(result, measure, z))
+
+
+def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = True) -> go.Figure:
+    """What the stream would predict at every depth: the best token in the cell, rows 0 to L (row l has l blocks behind it, L is the output).
+
+    `shade`: "prob" (probability of that token), "kl", "jsd", "entropy" or "rank"; bright is always near the output or sure.
+    """
+    shape = (result.n_layers + 1, result.n_tokens)
+    probs, ids = values_of(result, "top_probs", (*shape, 1)), result.measures.get("top_ids")
+    z = probs[..., 0] if shade == "prob" else values_of(result, shade, shape)
+    colour = _lens_shade(shade, z)
+    unit = unit_of(result, "top_probs" if shade == "prob" else shade)
+    strip = Strip(mean_over_tokens(z), colour.low, colour.high, mean_title(), colours.GREY, colour.log)
+    names = {token: visible(words) for token, words in result.token_text.items()}
+
+    def hover(depth: int, token: int) -> str:
+        if ids is None or ids.values[depth, token, 0] < 0:
+            return missing(result)
+        best = list(zip(ids.values[depth, token].tolist(), probs[depth, token].tolist()))[:TOP_SHOWN]
+        lines = [f"{number(p)}  {names.get(i, f'id {i}')}" for i, p in best]
+        return "<br>".join(lines if shade == "prob" else [f"{number(z[depth, token])} {unit}", *lines])
+
+    fig = token_panel(result, view, z, colour, unit, strip, hover, row="depth")
+    if text and ids is not None:
+        _write_tokens(fig, result, view, ids.values[..., 0])
+    return fig
+
+
+def output_by_token(result: ProbeResult, view: View) -> go.Figure:
+    """Which token's prediction changes when a block is skipped, skipped × tokens (current mode); the strip holds the maximum over tokens."""
+    z = values_of(result, "output_pos", (result.n_layers, result.n_tokens))
+    shade = colours.steep(0.0, 2**0.5)
+    strip = Strip(values_of(result, "output", (result.n_layers,)), 0.0, 2**0.5, "maximum")
+    fig = token_panel(result, view, z, shade, unit_of(result, "output_pos"), strip, plain_hover(result, "output_pos", z), row="skipped")
+    if "output_pos" not in result.measures and result.complete:
+        fig.add_annotation(text="measured in current mode only", x=0.5, y=0.5, xref="x domain", yref="y domain", showarrow=False)
+    return fig
+
+
+def mean_title(first_token: bool = True) -> str:
+    return "mean" if first_token else "mean, no first"
+
+
+def part_colour(name: str) -> str:
+    """The colour of what a measure or curve is about, by its name."""
+    return {"attn": colours.ATTENTION, "attention": colours.ATTENTION, "mlp": colours.MLP}.get(name.split("_")[0].split(" ")[0].lower(), colours.BOTH)
+
+
+def plain_hover(result: ProbeResult, name: str, z: np.ndarray):
+    """Hover text for a cell: the value with its unit, or why there is none."""
+    unit, absent = unit_of(result, name), missing(result)
+    return lambda row, column: f"{number(z[row, column])} {unit}" if np.isfinite(z[row, column]) else absent
+
+
+def _lens_shade(shade: str, z: np.ndarray) -> colours.Shade:
+    if shade == "prob":
+        return colours.linear(0.0, 1.0)
+    if shade == "jsd":
+        return colours.linear(0.0, 1.0, reverse=True)
+    if shade == "rank":
+        return colours.logarithmic(*colours.decades(z, (0, 3), (0, 6)), reverse=True)
+    return colours.linear(0.0, colours.ceiling(z, (5.0, 10.0, 20.0, 50.0)), reverse=True)
+
+
+def _write_tokens(fig: go.Figure, result: ProbeResult, view: View, best: np.ndarray) -> None:
+    """The best token into each cell that is wide enough for it; plotly picks light or dark letters by the cell's colour."""
+    across, high = view.cell(best.shape[1], best.shape[0])
+    size = int(min(CELL_FONT, high - 4))
+    first, last = view.span(best.shape[1])
+    if size < SMALLEST_FONT or across < 2 * size:
+        return
+    fits = {i: visible(words, 12) for i, words in result.token_text.items() if 0.62 * size * width(words, 12) + 3 <= across}
+    text = [[fits.get(i, "") if first <= x <= last else "" for x, i in enumerate(row)] for row in best.tolist()]
+    fig.data[0].update(text=text, texttemplate="%{text}", textfont_size=size)

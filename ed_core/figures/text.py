@@ -1,0 +1,42 @@
+"""Tokens are text from strangers: made visible, cut, and escaped before a figure shows them."""
+from __future__ import annotations
+
+import html
+import unicodedata
+
+MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"}
+FORMULA = {"$": "&#36;"}  # plotly would hand $…$ to MathJax where a page has it
+
+
+def shown(token: str, limit: int = 24) -> str:
+    """A token as plain text on one line: white space marked, invisible characters spelled out, at most `limit` characters."""
+    text = "".join(_mark(char) for char in token[: limit + 1])
+    if len(token) > limit or len(text) > limit:
+        text = text[: limit - 1] + "…"
+    if any(unicodedata.bidirectional(char) in ("R", "AL", "AN") for char in text):
+        text = f"\u2068{text}\u2069"  # isolated, so that right-to-left text does not reorder its neighbours
+    return text or "∅"
+
+
+def visible(token: str, limit: int = 24) -> str:
+    """A token for plotly and for HTML: as `shown`, and escaped, quotes included."""
+    escaped = html.escape(shown(token, limit), quote=False).replace('"', "&#34;").replace("'", "&#39;")
+    return escaped.replace("$", FORMULA["$"])
+
+
+def width(token: str, limit: int = 24) -> int:
+    """How many columns the shown token takes: wide East Asian characters and emoji take two."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in shown(token, limit))
+
+
+def number(value: float) -> str:
+    """Three significant digits, with a real minus sign."""
+    return f"{value:.3g}".replace("-", "\u2212") if value == value else "not computed"
+
+
+def _mark(char: str) -> str:
+    if char in MARKS:
+        return MARKS[char]
+    if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") or char.isspace():
+        return f"‹{ord(char):X}›"
+    return char
