@@ -1,0 +1,13 @@
+"""The bundled demo: two small language models trained here, and prompts they know the answers to."""
+
+import json
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+MODELS: dict[str, Path] = {name: FOLDER / "models" / name for name in ("ed-demo-16", "ed-demo-8")}
+PROMPTS: Path = FOLDER / "prompts.jsonl"
+
+
+def load_prompts() -> list[dict]:
+    """The bundled prompts, in the order of the file."""
+    return [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]

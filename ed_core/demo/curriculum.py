@@ -1,0 +1,78 @@
+"""What to train on next: every ladder opens rung by rung, and what is not mastered comes more often."""
+
+import random
+from dataclasses import asdict, dataclass
+
+from ed_core.demo.tasks import TASKS, Rung, Task
+
+MASTERED = 0.92
+FLOOR = 0.08
+MEMORY = 0.97
+BOOST = {"lookup": 1.5, "lookup_names": 1.5}
+
+
+@dataclass
+class Progress:
+    """Running accuracy on one rung, from zero: a rung must earn it."""
+
+    accuracy: float = 0.0
+
+    def update(self, right: int, asked: int) -> None:
+        """Count some answers, the newest weighing most."""
+        memory = MEMORY**asked
+        self.accuracy = memory * self.accuracy + (1 - memory) * right / asked
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One rung of one task in one format: the kind of line a document is made of."""
+
+    task: Task
+    rung: Rung
+    worked: bool
+
+    @property
+    def name(self) -> str:
+        """A key for logs and checkpoints."""
+        form = "worked" if self.worked else "direct"
+        return f"{self.task.name} {form} {self.rung.difficulty}/{self.rung.size}"
+
+
+class Curriculum:
+    """The ladders of all tasks in both formats, and how far each has been climbed."""
+
+    def __init__(self):
+        self.ladders = [
+            [Lesson(task, rung, worked) for rung in task.rungs(worked)]
+            for task in TASKS.values()
+            for worked in (False, True)
+            if task.rungs(worked)
+        ]
+        self.progress = {lesson.name: Progress() for ladder in self.ladders for lesson in ladder}
+
+    def open_lessons(self) -> list[Lesson]:
+        """Of each ladder the rungs up to the first that is not mastered."""
+        lessons = []
+        for ladder in self.ladders:
+            for lesson in ladder:
+                lessons.append(lesson)
+                if self.progress[lesson.name].accuracy < MASTERED:
+                    break
+        return lessons
+
+    def choose(self, rng: random.Random, count: int) -> list[Lesson]:
+        """Lessons for a batch, drawn by how much each has left to learn."""
+        lessons = self.open_lessons()
+        weights = [
+            (FLOOR + 1 - self.progress[lesson.name].accuracy) * BOOST.get(lesson.task.name, 1.0)
+            for lesson in lessons
+        ]
+        return rng.choices(lessons, weights, k=count)
+
+    def state(self) -> dict:
+        """All progress as plain data."""
+        return {name: asdict(progress) for name, progress in self.progress.items()}
+
+    def restore(self, state: dict) -> None:
+        """Take up progress saved by `state`."""
+        self.progress.update({name: Progress(**saved) for name, saved in state.items()})

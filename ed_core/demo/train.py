@@ -1,0 +1,185 @@
+"""Train a demo model from scratch: `python -m ed_core.demo.train --layers 8 --seconds 5400`.
+
+The budget is wall-clock time: the learning rate warms up, stays, and falls to zero over the last
+part of it. A run that was stopped goes on from its --work folder.
+"""
+
+import argparse
+import json
+import os
+import random
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from ed_core.demo import FOLDER
+from ed_core.demo.curriculum import Curriculum
+from ed_core.demo.documents import ANSWER, GIVEN, Writer, score
+from ed_core.demo.tokenizer import build_tokenizer
+
+WIDTH, HEAD, MLP = 128, 32, 384
+LENGTH, BATCH = 128, 16
+GIVEN_WEIGHT = 0.1
+WARMUP, DECAY = 0.01, 0.25
+CLIP = 1.0
+
+
+def build_model(layers: int, tokenizer, seed: int) -> Qwen3ForCausalLM:
+    """A fresh model; the seed settles every weight."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=WIDTH,
+        intermediate_size=MLP,
+        num_hidden_layers=layers,
+        num_attention_heads=WIDTH // HEAD,
+        num_key_value_heads=WIDTH // HEAD,
+        head_dim=HEAD,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        attn_implementation="eager",
+    )
+    return Qwen3ForCausalLM(config).train()
+
+
+def build_optimizer(model: Qwen3ForCausalLM, rate: float) -> torch.optim.AdamW:
+    """AdamW with weight decay on matrices only."""
+    weights = list(model.parameters())
+    groups = [
+        {"params": [w for w in weights if w.ndim > 1], "weight_decay": 0.05},
+        {"params": [w for w in weights if w.ndim == 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=True)
+
+
+def schedule(done: float) -> float:
+    """Factor on the learning rate after this share of the budget."""
+    return min(1.0, done / WARMUP + 0.01, max(0.0, 1 - done) / DECAY)
+
+
+class Run:
+    """One training run: model, optimizer, curriculum and how far they have come."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.options = options
+        self.tokenizer = build_tokenizer()
+        self.writer = Writer(self.tokenizer, LENGTH)
+        self.model = build_model(options.layers, self.tokenizer, options.seed)
+        self.optimizer = build_optimizer(self.model, options.rate)
+        self.curriculum = Curriculum()
+        self.step = self.tokens = 0
+        self.seconds = 0.0
+
+    def batch(self) -> tuple:
+        """The lessons and documents of this step, settled by seed, step and progress."""
+        rng = random.Random(f"{self.options.seed} {self.step}")
+        lessons = self.curriculum.choose(rng, BATCH)
+        documents = [self.writer.document(lesson, rng) for lesson in lessons]
+        return lessons, *self.writer.batch(documents)
+
+    def advance(self) -> float:
+        """One optimizer step; the loss on the answers."""
+        lessons, ids, marks = self.batch()
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = self.model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+        marks, targets = marks[:, 1:], ids[:, 1:]
+        losses = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
+        answers = losses[marks >= ANSWER].mean()
+        (answers + GIVEN_WEIGHT * losses[marks == GIVEN].mean()).backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+        factor = schedule(self.seconds / self.options.seconds)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.options.rate * factor
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        right = logits.argmax(-1) == targets
+        for lesson, row, row_marks in zip(lessons, right, marks, strict=True):
+            self.curriculum.progress[lesson.name].update(*score(row, row_marks))
+        self.step += 1
+        self.tokens += int((marks >= GIVEN).sum())
+        return answers.item()
+
+    def save(self) -> None:
+        """Write the model in bf16 to --out, and all that a continued run needs to --work."""
+        weights = {k: v.to(torch.bfloat16) for k, v in self.model.state_dict().items()}
+        self.model.config.dtype = torch.bfloat16
+        self.model.save_pretrained(self.options.out, state_dict=weights)
+        self.tokenizer.save_pretrained(self.options.out)
+        state = {}
+        for name, weight in self.model.named_parameters():
+            state[f"weight {name}"] = weight.detach()
+            for key, value in self.optimizer.state[weight].items():
+                state[f"{key} {name}"] = value
+        self.options.work.mkdir(parents=True, exist_ok=True)
+        save_file(state, self.options.work / "state.safetensors")
+        counts = {"step": self.step, "tokens": self.tokens, "seconds": self.seconds}
+        counts["curriculum"] = self.curriculum.state()
+        (self.options.work / "state.json").write_text(json.dumps(counts, indent=1))
+
+    def resume(self) -> None:
+        """Go on where the --work folder's run was saved."""
+        counts = json.loads((self.options.work / "state.json").read_text())
+        self.curriculum.restore(counts["curriculum"])
+        self.step, self.tokens, self.seconds = counts["step"], counts["tokens"], counts["seconds"]
+        state = load_file(self.options.work / "state.safetensors")
+        with torch.no_grad():
+            for name, weight in self.model.named_parameters():
+                weight.copy_(state[f"weight {name}"])
+                keys = ("step", "exp_avg", "exp_avg_sq")
+                self.optimizer.state[weight] = {key: state[f"{key} {name}"] for key in keys}
+
+    def report(self, loss: float) -> str:
+        """A line of figures and the accuracy of every open lesson."""
+        names = [lesson.name for lesson in self.curriculum.open_lessons()]
+        accuracy = "  ".join(f"{n} {self.curriculum.progress[n].accuracy:.2f}" for n in names)
+        rate = self.optimizer.param_groups[0]["lr"]
+        return f"step {self.step} {self.seconds:.0f}s tokens {self.tokens} lr {rate:.1e} loss {loss:.3f}\n  {accuracy}"
+
+    def train(self) -> None:
+        """Run until the budget is spent, reporting each minute and saving every few."""
+        last_report, last_save, average = self.seconds, self.seconds, 0.0
+        while self.seconds < self.options.seconds:
+            started = time.monotonic()
+            average = 0.98 * average + 0.02 * self.advance()
+            self.seconds += time.monotonic() - started
+            if self.seconds - last_report > 60:
+                print(self.report(average), flush=True)
+                last_report = self.seconds
+            if self.seconds - last_save > self.options.save_every:
+                self.save()
+                last_save = self.seconds
+        self.save()
+        print(self.report(average), flush=True)
+
+
+def main() -> None:
+    """Read the options and train."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=5400)
+    parser.add_argument("--save-every", type=float, default=240)
+    parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="default: the bundled folder of that depth")
+    parser.add_argument("--work", type=Path, help="default: OUT with .work appended")
+    options = parser.parse_args()
+    options.out = options.out or FOLDER / "models" / f"ed-demo-{options.layers}"
+    options.work = options.work or options.out.with_suffix(".work")
+    torch.set_num_threads(1)
+    run = Run(options)
+    if (options.work / "state.json").exists():
+        run.resume()
+    run.train()
+
+
+if __name__ == "__main__":
+    main()
