@@ -34,7 +34,7 @@ def arrays(runs: Mapping[Probe, Sequence[ProbeResult]]) -> dict[str, np.ndarray]
     if "contributions" in by_name and "logit_lens" in by_name:
         out |= effective_depth(*by_name["contributions"], by_name["logit_lens"][1])
     certificates = [{"prompt": i, **r.provenance} for probe_results in runs.values() for i, r in enumerate(probe_results)]
-    out["provenance"] = np.asarray(json.dumps({"runs": certificates}))
+    out["provenance"] = np.asarray(json.dumps({"runs": certificates}, sort_keys=True))
     return out
 
 

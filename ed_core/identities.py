@@ -118,11 +118,13 @@ def slopes(
         kept = (branch.abs() > 2 * step) & (change.norm(dim=-1, keepdim=True) > 0)
         weight = scale.expand_as(h)[kept]
         x = torch.stack([branch[kept] * weight, other[kept] * weight], dim=-1)
+        size = x.norm(dim=0).clamp_min(1e-30)
+        x = x / size  # else a small branch collinear with a large one passes for independent
         gram = x.T @ x
         inverse = torch.linalg.pinv(gram, hermitian=True, rtol=1e-12)
-        fitted = (inverse @ (x.T @ (change[kept] * weight)))[0]
+        fitted = (inverse @ (x.T @ (change[kept] * weight)))[0] / size[0]
         noise = x * (step[kept] * weight / 2).unsqueeze(-1)
-        error = (inverse @ (noise.T @ noise) @ inverse)[0, 0].clamp_min(0).sqrt()
+        error = (inverse @ (noise.T @ noise) @ inverse)[0, 0].clamp_min(0).sqrt() / size[0]
         identified = (inverse @ gram)[0, 0] > 1 - 1e-6
         found.append(float(fitted) if identified and error < limit / 4 else None)
     return found[0], found[1]

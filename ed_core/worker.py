@@ -11,19 +11,20 @@ import queue
 import struct
 import sys
 import threading
-from typing import Any, BinaryIO
+from io import BufferedIOBase
+from typing import Any
 
 LENGTHS = struct.Struct(">IQ")
 
 
-def send(stream: BinaryIO, header: dict[str, Any], body: bytes = b"") -> None:
+def send(stream: BufferedIOBase, header: dict[str, Any], body: bytes = b"") -> None:
     """Write one frame."""
     head = json.dumps(header).encode()
     stream.write(LENGTHS.pack(len(head), len(body)) + head + body)
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
+def receive(stream: BufferedIOBase) -> tuple[dict[str, Any], bytes] | None:
     """Read one frame; None at the end of the stream."""
     lengths = stream.read(LENGTHS.size)
     if len(lengths) < LENGTHS.size:
@@ -61,7 +62,7 @@ def main() -> None:
         cancelled.discard(header["job"])
 
 
-def serve(header: dict, models, store, out: BinaryIO, cancelled: set[str]) -> None:
+def serve(header: dict, models, store, out: BufferedIOBase, cancelled: set[str]) -> None:
     """Run one job and report it: partial results, then `done` or `failed`."""
     from . import compute
     from .errors import EffectiveDepthError, StoreError

@@ -58,3 +58,10 @@ def random_model(family: str, dtype=torch.float32, architecture=None, **override
     architecture = architecture or find(hf.config.model_type)
     precision = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
     return LanguageModel(hf, byte_tokenizer(), architecture, ModelSpec(f"random-{family}", content_hash=family, precision=precision))
+
+
+def save_random(folder, family: str = "qwen3", **overrides):
+    """A random model with its tokenizer, as `save_pretrained` writes them."""
+    random_hf(family, **overrides).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder

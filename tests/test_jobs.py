@@ -11,7 +11,7 @@ import pytest
 
 from ed_core import jobs as jobs_module
 from ed_core.jobs import Jobs
-from ed_core.probes import Contributions, LayerSkip, LogitLens
+from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.sources import resolve
 from ed_core.types import Prompt
 from ed_core.worker import receive, send
@@ -28,19 +28,15 @@ def until(condition, seconds=60.0):
     return value
 
 
-@pytest.fixture
-def queue(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    made = []
-
-    def make(delay=0.0, **kwargs):
-        monkeypatch.setenv("ED_TEST_STEP_DELAY", str(delay))
-        made.append(Jobs(**kwargs))
-        return made[-1]
-
-    yield make
-    for jobs in made:
-        jobs.close()
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory):
+    """One queue for all tests: starting a worker takes seconds. Every block takes at least 0.1 s, so that there is time to interfere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("ED_TEST_STEP_DELAY", "0.1")
+        made = Jobs()
+        yield made
+        made.close()
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +48,8 @@ def request(spec, probe=Contributions(), text=TEXT):
     return probe.request(spec, Prompt(text))
 
 
-def test_a_job_fills_and_completes(queue, spec):
-    job = queue(delay=0.15).submit(request(spec), "me")
+def test_a_job_fills_and_completes(jobs, spec):
+    job = jobs.submit(request(spec), "me")
     versions, filled = set(), set()
     while not job.over:
         if job.result is not None:
@@ -65,79 +61,71 @@ def test_a_job_fills_and_completes(queue, spec):
     assert job.result.provenance["identities"]["miss"] < 1e-5
 
 
-def test_equal_requests_share_a_job_and_a_cancel_leaves_the_other_viewer(queue, spec):
-    jobs = queue(delay=0.1)
+def test_equal_requests_share_a_job_and_a_cancel_leaves_the_other_viewer(jobs, spec):
     mine, theirs = jobs.submit(request(spec), "me"), jobs.submit(request(spec), "you")
     assert mine is theirs
     jobs.cancel(mine, "me")
-    until(lambda: theirs.over)
+    until(lambda: jobs.poll(theirs).over)
     assert theirs.state == "done"
 
 
-def test_cancel_ends_a_running_job_within_two_seconds_and_the_next_one_runs(queue, spec):
-    jobs = queue(delay=0.2)
+def test_cancel_ends_a_running_job_within_two_seconds_and_the_next_one_runs(jobs, spec):
     long, waiting = jobs.submit(request(spec, LayerSkip()), "me"), jobs.submit(request(spec, LogitLens()), "me")
     until(lambda: long.result is not None)
     assert jobs.position(waiting) == 1
     begun = time.monotonic()
     jobs.cancel(long, "me")
-    until(lambda: long.over)
+    until(lambda: jobs.poll(long).over)
     assert time.monotonic() - begun < 2 and long.state == "cancelled"
-    until(lambda: waiting.over)
+    until(lambda: jobs.poll(waiting).over)
     assert waiting.state == "done"
 
 
-def test_a_cancelled_request_can_be_submitted_again_at_once(queue, spec):
-    jobs = queue(delay=0.1)
+def test_a_cancelled_request_can_be_submitted_again_at_once(jobs, spec):
     first = jobs.submit(request(spec), "me")
     until(lambda: first.result is not None)
     jobs.cancel(first, "me")
     again = jobs.submit(request(spec), "me")
     assert again is not first
-    until(lambda: again.over)
+    until(lambda: jobs.poll(again).over)
     assert again.state == "done" and again.result.complete
 
 
-def test_a_queued_job_is_cancelled_without_running(queue, spec):
-    jobs = queue(delay=0.1)
+def test_a_queued_job_is_cancelled_without_running(jobs, spec):
     running, queued = jobs.submit(request(spec), "me"), jobs.submit(request(spec, LogitLens()), "me")
     jobs.cancel(queued, "me")
     assert queued.state == "cancelled" and queued.result is None
-    until(lambda: running.over)
+    until(lambda: jobs.poll(running).over)
 
 
-def test_a_killed_worker_is_reported_and_the_queue_goes_on(queue, spec):
-    jobs = queue(delay=0.2)
+def test_a_killed_worker_is_reported_and_the_queue_goes_on(jobs, spec):
     victim, next_one = jobs.submit(request(spec, LayerSkip()), "me"), jobs.submit(request(spec), "me")
     until(lambda: victim.result is not None)
     os.kill(jobs._worker.pid, signal.SIGKILL)
-    until(lambda: victim.over)
+    until(lambda: jobs.poll(victim).over)
     assert victim.state == "failed" and "worker process ended" in str(victim.error) and "memory" in str(victim.error)
-    until(lambda: next_one.over)
+    until(lambda: jobs.poll(next_one).over)
     assert next_one.state == "done"
 
 
-def test_a_job_nobody_polls_is_cancelled(queue, spec, monkeypatch):
+def test_a_job_nobody_polls_is_cancelled(jobs, spec, monkeypatch):
     monkeypatch.setattr(jobs_module, "ABANDONED_SECONDS", 1.0)
-    jobs = queue(delay=0.3)
-    left, watched = jobs.submit(request(spec, LayerSkip()), "gone"), jobs.submit(request(spec), "here")
+    left, watched = jobs.submit(request(spec, Continuation(n_tokens=64)), "gone"), jobs.submit(request(spec), "here")
     until(lambda: jobs.poll(watched).over)
     assert left.state == "cancelled" and watched.state == "done"
 
 
-def test_a_refusal_arrives_as_itself_and_the_worker_lives(queue, spec):
-    jobs = queue()
+def test_a_refusal_arrives_as_itself_and_the_worker_lives(jobs, spec):
     refused = jobs.submit(request(spec, LayerSkip(), text="5"), "me")
-    until(lambda: refused.over)
+    until(lambda: jobs.poll(refused).over)
     assert refused.state == "failed" and type(refused.error).__name__ == "PromptError" and "at least 2" in str(refused.error)
     pid = jobs._worker.pid
     fine = jobs.submit(request(spec), "me")
-    until(lambda: fine.over)
+    until(lambda: jobs.poll(fine).over)
     assert fine.state == "done" and jobs._worker.pid == pid
 
 
-def test_the_worker_ends_when_the_app_does(queue, spec):
-    jobs = queue(delay=0.2)
+def test_the_worker_ends_when_the_app_does(jobs, spec):
     job = jobs.submit(request(spec, LayerSkip()), "me")
     until(lambda: job.result is not None)
     worker = jobs._worker
@@ -145,10 +133,11 @@ def test_the_worker_ends_when_the_app_does(queue, spec):
     assert worker.wait(timeout=5) == 0
 
 
-def test_a_worker_that_cannot_start_fails_the_job(queue, spec):
-    jobs = queue(command=(sys.executable, "-c", "raise SystemExit(3)"), warm=False)
+def test_a_worker_that_cannot_start_fails_the_job(spec):
+    jobs = Jobs(command=(sys.executable, "-c", "raise SystemExit(3)"), warm=False)
     job = jobs.submit(request(spec), "me")
-    until(lambda: job.over)
+    until(lambda: jobs.poll(job).over)
+    jobs.close()
     assert job.state == "failed" and "exit code 3" in str(job.error)
 
 

@@ -1,0 +1,45 @@
+"""What every test stands on: one quiet thread, no network, and the engine's shape annotations checked at run time.
+
+The variables must stand before torch is imported, the import hook before `ed_core` is.
+"""
+import os
+
+os.environ.update(OMP_WAIT_POLICY="PASSIVE", OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
+
+from functools import cache  # noqa: E402
+
+import pytest  # noqa: E402
+from jaxtyping import install_import_hook  # noqa: E402
+
+install_import_hook("ed_core", "beartype.beartype")
+
+
+@pytest.fixture(scope="session")
+def model_of():
+    """`model_of(family, dtype=…)`: a small random model, built once. It is shared: a test that changes weights builds its own."""
+    from small_models import random_model
+
+    return cache(random_model)
+
+
+@pytest.fixture(scope="session")
+def measure():
+    """`measure(model, probe, prompt)`: the complete result of one probe on one prompt, computed in this process."""
+    from ed_core.recorder import Recorder
+
+    def run(model, probe, prompt):
+        encoding = model.encode(prompt)
+        probe.check(len(encoding), encoding.answer_start)
+        record = Recorder(probe.request(model.spec, prompt), encoding, model.n_layers)
+        probe.compute(model, encoding, record)
+        return record.result(complete=True)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def small_folder(tmp_path_factory):
+    """A model folder that opens in a moment: 5 random blocks, one token per byte."""
+    from small_models import save_random
+
+    return save_random(tmp_path_factory.mktemp("model"))

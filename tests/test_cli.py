@@ -1,0 +1,247 @@
+"""The command line: what it writes, and that everything refused is one sentence and exit code 2."""
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import time
+
+import numpy as np
+import pytest
+
+from ed_core.__main__ import main
+from ed_core.sources import resolve
+
+PROMPTS = [
+    {"id": "sum", "text": "5 + 7 + 5 + 3 + 1 + 7 = ", "answer": "28"},
+    {"text": "The spouse of the performer of Imagine is", "answer": " Yoko Ono"},
+    {"text": "a=3; b=a; c=b; c?"},
+]
+L = 5
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(map(json.dumps, PROMPTS)), encoding="utf-8")
+    return file
+
+
+def run(folder, prompts, out, *more, probes=("contributions", "logit_lens", "layer_skip")):
+    return main(["run", *probes, "--model", str(folder), "--prompts", str(prompts), "--out", str(out), *more])
+
+
+def refused(capsys, code, *words):
+    """Exit code 2, one line on stderr, no traceback, and the words that help."""
+    err = capsys.readouterr().err.strip()
+    assert code == 2
+    assert "Traceback" not in err and len(err.splitlines()) == 1
+    for word in words:
+        assert word in err, err
+    return err
+
+
+def test_run_writes_every_key_with_its_dims(small_folder, prompts, tmp_path):
+    out = tmp_path / "r.npz"
+    assert run(small_folder, prompts, out) == 0
+    with np.load(out, allow_pickle=False) as file:
+        data = {name: file[name] for name in file.files}
+    for i, prompt in enumerate(PROMPTS):
+        n = len((prompt["text"] + prompt.get("answer", "")).encode())
+        assert data[f"tokens.{i}"].shape == (n,)
+        for name in ("attn_ratio", "mlp_ratio", "layer_ratio", "attn_cos", "mlp_cos", "layer_cos", "io_cos", "block_influence", "attn_norm", "mlp_norm"):
+            assert data[f"contributions.{name}.{i}"].shape == (L, n), name
+        assert data[f"contributions.resid_norm.{i}"].shape == (L + 1, n)
+        for name in ("kl", "jsd", "entropy", "overlap", "top1_match", "rank"):
+            assert data[f"logit_lens.{name}.{i}"].shape == (L + 1, n), name
+        assert data[f"logit_lens.top_ids.{i}"].shape == data[f"logit_lens.top_probs.{i}"].shape == (L + 1, n, 5)
+        assert data[f"logit_lens.top_ids.{i}"].dtype == data[f"logit_lens.rank.{i}"].dtype == np.int32
+        assert data[f"logit_lens.settle_depth.{i}"].shape == (n,)
+        assert data[f"layer_skip.effect.{i}"].shape == (L, L)
+        assert data[f"layer_skip.output.{i}"].shape == data[f"layer_skip.top1_kept.{i}"].shape == data[f"layer_skip.noise_floor.{i}"].shape == (L,)
+        assert data[f"layer_skip.output_pos.{i}"].shape == (L, n)
+    assert data["answer_start.0"] == len(PROMPTS[0]["text"]) and data["answer_start.2"] == -1
+    for name in ("contributions.layer_cos", "layer_skip.output", "layer_skip.output_mean", "layer_skip.top1_kept"):
+        assert data[name].shape == (L,), name
+    assert data["logit_lens.kl"].shape == data["logit_lens.mrr"].shape == data["contributions.resid_norm"].shape == (L + 1,)
+    assert data["logit_lens.settle_depth"].shape == data["logit_lens.deep_thinking_ratio"].shape == data["n_tokens"].shape == ()
+    assert data["layer_skip.effect"].shape == data["layer_skip.effect_mean"].shape == (L, L)
+    for criterion in ("cosine", "kl", "overlap"):
+        for suffix in ("", "_ratio", "_stable", "_low", "_high"):
+            assert data[f"effective_depth.{criterion}{suffix}"].shape == ()
+    certificates = json.loads(str(data["provenance"]))["runs"]
+    assert len(certificates) == 9
+    assert {"model", "prompt", "libraries", "identities", "time", "seconds", "probe", "run"} <= set(certificates[0])
+    floats = [name for name, values in data.items() if values.dtype.kind == "f"]
+    assert all(data[name].dtype == np.float32 for name in floats)
+
+
+def test_a_second_run_reads_the_store_and_gives_the_same_arrays(small_folder, prompts, tmp_path, capsys):
+    assert run(small_folder, prompts, tmp_path / "a.npz") == 0
+    assert run(small_folder, prompts, tmp_path / "b.npz") == 0
+    assert "0 computed, 9 from the store" in capsys.readouterr().out
+    with np.load(tmp_path / "a.npz") as a, np.load(tmp_path / "b.npz") as b:
+        assert a.files == b.files
+        for name in a.files:
+            assert a[name].tobytes() == b[name].tobytes(), name
+
+
+def test_settings_reach_every_field(small_folder, prompts, tmp_path):
+    sets = ["--set", "layer_skip.mode=future", "--set", "layer_skip.boundaries=8,12", "--set", "layer_skip.part=attention", "--set", "logit_lens.k=3"]
+    assert run(small_folder, prompts, tmp_path / "r.npz", *sets) == 0
+    with np.load(tmp_path / "r.npz") as data:
+        assert data["layer_skip.boundaries.0"].tolist() == [8, 12]
+        assert data["layer_skip.effect_by_boundary.0"].shape == (2, L, L) and data["layer_skip.output_by_boundary.0"].shape == (2, L)
+        assert data["logit_lens.top_ids.0"].shape[-1] == 3
+        assert "layer_skip.output_pos.0" not in data.files
+
+
+def test_overwriting_a_folders_weights_gives_new_keys(small_folder, tmp_path):
+    folder = shutil.copytree(small_folder, tmp_path / "m")
+    before = resolve(str(folder))
+    assert resolve(str(shutil.copytree(folder, tmp_path / "copy"))).identity() == before.identity(), "the path is no part of it"
+    weights = folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert resolve(str(folder)).identity() != before.identity()
+
+
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ('{"text": ""}', ["line 1", "empty"]),
+        ('{"text": "  \\n "}', ["line 1", "empty"]),
+        ('{"text": "a\\ud800b"}', ["line 1", "surrogate", "Character 1"]),
+        ('{"text": "a\\u0007b"}', ["line 1", "control character", "U+0007"]),
+        ('{"text": 3}', ["line 1", "text"]),
+        ('["text"]', ["line 1", "object"]),
+        ('{"text": "a"', ["line 1", "not JSON"]),
+        ('{"text": "ab", "answer": 5}', ["line 1", "answer"]),
+        ("", ["no prompts"]),
+        ('{"text": "5"}', ["at least 2"]),
+        (json.dumps({"text": "x" * 600}), ["600", "512", "limit"]),
+    ],
+)
+def test_a_bad_prompt_refuses_the_whole_run(small_folder, tmp_path, capsys, line, words):
+    file = tmp_path / "bad.jsonl"
+    file.write_text(line + "\n", encoding="utf-8")
+    refused(capsys, run(small_folder, file, tmp_path / "r.npz"), *words)
+    assert not (tmp_path / "r.npz").exists()
+
+
+def test_the_limit_is_configurable(small_folder, prompts, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("ED_MAX_TOKENS", "10")
+    refused(capsys, run(small_folder, prompts, tmp_path / "r.npz"), "26 tokens", "limit is 10", "ED_MAX_TOKENS")
+
+
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        (["--set", "layer_skip.mode=sideways"], ["layer_skip.mode", "current, future"]),
+        (["--set", "layer_skip.speed=9"], ["no parameter 'speed'", "mode"]),
+        (["--set", "logit_lens.k=many"], ["logit_lens.k", "whole number"]),
+        (["--set", "logit_lens.k=0"], ["logit_lens.k", "1 to 50"]),
+        (["--set", "logit_lens.g=nan"], ["logit_lens.g"]),
+        (["--set", "layer_skip.mode=future", "--set", "layer_skip.boundaries=1"], ["boundaries", "2 and"]),
+        (["--set", "layer_skip.boundaries=a,b"], ["layer_skip.boundaries", "auto"]),
+        (["--set", "contributions.first_token=perhaps"], ["true or false"]),
+        (["--set", "nonsense"], ["PROBE.PARAMETER=VALUE"]),
+        (["--set", "residual.k=3"], ["residual", "not among"]),
+        (["--dtype", "float8"], ["float8", "float32"]),
+    ],
+)
+def test_a_bad_parameter_names_what_exists(small_folder, prompts, tmp_path, capsys, more, words):
+    refused(capsys, run(small_folder, prompts, tmp_path / "r.npz", *more), *words)
+
+
+def test_an_unknown_probe_and_missing_folders(small_folder, prompts, tmp_path, capsys):
+    refused(capsys, run(small_folder, prompts, tmp_path / "r.npz", probes=("attention",)), "no probe 'attention'", "contributions")
+    refused(capsys, run(small_folder, tmp_path / "none.jsonl", tmp_path / "r.npz"), "no prompts file")
+    refused(capsys, run(small_folder, prompts, tmp_path / "no" / "r.npz"), "does not exist")
+    refused(capsys, run(tmp_path / "no model", prompts, tmp_path / "r.npz"), "no folder")
+
+
+def test_a_hub_id_without_a_network_is_refused_at_once(prompts, tmp_path, capsys):
+    begun = time.monotonic()
+    refused(capsys, run("some-org/some-model", prompts, tmp_path / "r.npz"), "some-org/some-model", "bundled")
+    assert time.monotonic() - begun < 10
+
+
+def broken(folder, tmp_path, change):
+    copy = shutil.copytree(folder, tmp_path / "broken")
+    change(copy)
+    return copy
+
+
+def _truncate(folder):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+
+
+def _cut_header(folder):
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", 1 << 40) + b"{")
+
+
+def _pickle_only(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def _edit_config(**changes):
+    def change(folder):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | changes))
+
+    return change
+
+
+def _nan_weights(folder):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.2.mlp.down_proj.weight"].fill_(float("nan"))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda f: (f / "config.json").unlink(), ["config.json"]),
+        (lambda f: (f / "config.json").write_text("{"), ["config.json"]),
+        (lambda f: (f / "model.safetensors").unlink(), ["no weights", "safetensors"]),
+        (_pickle_only, ["pytorch_model.bin", "run code", "safetensors"]),
+        (_truncate, ["cannot be loaded", "again"]),
+        (_cut_header, ["cannot be loaded"]),
+        (_edit_config(num_hidden_layers=7, layer_types=["full_attention"] * 7), ["missing", "model.layers.5"]),
+        (_edit_config(num_hidden_layers=7), ["config.json", "layer_types"]),
+        (_edit_config(hidden_size=40), ["weights"]),
+        (lambda f: (f / "config.json").write_text('{"model_type": "mamba"}'), ["mamba", "Llama"]),
+        (_edit_config(model_type="who-knows"), ["family"]),
+        (_nan_weights, ["NaN", "residual 3"]),
+        (lambda f: (f / "tokenizer.json").write_text("{"), ["tokenizer"]),
+    ],
+    ids=lambda x: getattr(x, "__name__", None),
+)
+def test_a_broken_model_is_refused_with_the_reason(small_folder, prompts, tmp_path, capsys, change, words):
+    refused(capsys, run(broken(small_folder, tmp_path, change), prompts, tmp_path / "r.npz"), *words)
+
+
+def test_verify_prints_the_identities_and_its_exit_code_tells(small_folder, capsys):
+    assert main(["verify", str(small_folder)]) == 0
+    out = capsys.readouterr().out
+    assert "accepted" in out and "closure" in out and out.count("1.000000") == 2 * L
+
+
+def test_models_and_cache(small_folder, prompts, tmp_path, capsys):
+    assert main(["models"]) == 0
+    assert "ed-demo-16" in capsys.readouterr().out
+    run(small_folder, prompts, tmp_path / "r.npz")
+    assert main(["cache", "info"]) == 0
+    assert "9" in capsys.readouterr().out
+    assert main(["cache", "clear"]) == 0
+    assert "9 results removed" in capsys.readouterr().out
