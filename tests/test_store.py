@@ -1,0 +1,643 @@
+"""The store believes nothing it finds on the disk, says what is wrong, and loses nothing that was not damaged."""
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ed_core import probes, store as store_module
+from ed_core.errors import StoreError
+from ed_core.recorder import Recorder
+from ed_core.results_db import BytesDisk, Refused
+from ed_core.store import Store
+from ed_core.types import Encoding, ModelSpec, Prompt
+from ed_core.wire import pack
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def make_result(i: int = 0, n_layers: int = 16, n_tokens: int = 64):
+    """A complete result of about 45 KB (its bytes lie in a value file); 2 layers × 4 tokens lie in the row itself."""
+    probe = probes.find("contributions")
+    request = probe().request(ModelSpec("org/some-model", precision="bf16"), Prompt(f"prompt {i} " + "x" * 100))
+    record = Recorder(request, Encoding(tuple(range(n_tokens)), tuple(f"t{n}" for n in range(n_tokens))), n_layers)
+    for spec in probe.measures:
+        record.allocate(spec.name, (n_layers + (spec.dims[0] == "depth"), n_tokens))
+        record.write(spec.name, slice(None), np.random.default_rng(i).random(record.arrays[spec.name].shape, np.float32))
+    record.provenance.update(seconds=1.5, time="2026-11-21T12:00:00Z")
+    return record.result(complete=True)
+
+
+def key_of(result) -> str:
+    return result.request.key
+
+
+def execute(store: Store, sql: str, *arguments) -> None:
+    """What somebody who can write the folder might do to the database."""
+    with closing(sqlite3.connect(store.path / "cache.db", isolation_level=None)) as db:
+        assert db.execute(sql, arguments).rowcount, "the row to tamper with is not there"
+
+
+def set_row(store: Store, name: str, column: str, value) -> None:
+    execute(store, f"UPDATE Cache SET {column} = ? WHERE key = ?", value, name)
+
+
+def value_file(store: Store, name: str) -> Path:
+    with closing(sqlite3.connect(store.path / "cache.db")) as db:
+        return store.path / db.execute("SELECT filename FROM Cache WHERE key = ?", (name,)).fetchone()[0]
+
+
+def reseal(store: Store, name: str, payload: bytes) -> bytes:
+    return store_module._digest(name, payload) + payload
+
+
+class Bomb:
+    """Unpickled, it creates a file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path)
+
+
+@pytest.fixture
+def result():
+    return make_result()
+
+
+@pytest.fixture
+def child():
+    """`child(code, *arguments)`: another Python on this repository, started."""
+
+    def start(code: str, *arguments, **options):
+        prelude = f"import sys; sys.path[:0] = [{str(REPOSITORY)!r}, {str(REPOSITORY / 'tests')!r}]\n"
+        command = [sys.executable, "-c", prelude + textwrap.dedent(code), *map(str, arguments)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+    return start
+
+
+def output(process) -> str:
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return out
+
+
+# ---- what it is for
+
+
+@pytest.mark.parametrize("size", [(2, 4), (16, 64)], ids=["in the row", "in a file"])
+def test_a_result_comes_back_equal(store, size):
+    result = make_result(0, *size)
+    store.put(result)
+    assert pack(store.get(key_of(result))) == pack(result)
+    assert bool(list(store.path.glob("*/*.val"))) == (size == (16, 64))
+    assert store.get("0" * 32) is None and store.summary("0" * 32) is None and store.headline("0" * 32) is None
+    assert store.get("../../etc/passwd") is None and store.get("\ud800") is None
+
+
+def test_the_summary_and_the_headline_are_read_without_the_arrays(store, result, monkeypatch):
+    store.put(result)
+    value_file(store, f"result/{key_of(result)}").unlink()
+    monkeypatch.setattr(store_module, "unpack", None)
+    summary = store.summary(key_of(result))
+    assert summary.keys() == result.summary.keys()
+    for name, values in result.summary.items():
+        assert summary[name].dtype == values.dtype and np.array_equal(summary[name], values), name
+    [headline] = store.recent()
+    assert headline == store.headline(key_of(result))
+    assert {k: headline[k] for k in ("key", "probe", "model", "precision", "n_layers", "n_tokens", "seconds", "time")} == dict(
+        key=key_of(result), probe="contributions", model="some-model", precision="bf16", n_layers=16, n_tokens=64, seconds=1.5, time="2026-11-21T12:00:00Z"
+    )
+    assert headline["prompt"] == result.request.prompts[0].text[:80]
+
+
+def test_a_summary_of_scalars_and_empty_arrays_comes_back(store, result):
+    summary = {"n": np.asarray(3), "none": np.zeros((0, 2), np.float32), "last": np.arange(3)}
+    store.put(replace(result, summary=summary))
+    for name, values in store.summary(key_of(result)).items():
+        assert values.shape == summary[name].shape and values.dtype == summary[name].dtype and np.array_equal(values, summary[name])
+
+
+def test_recent_is_newest_first_and_leaves_out_engines_with_other_numbers(store, monkeypatch):
+    results = [make_result(i, 2, 4) for i in range(5)]
+    for result in results:
+        store.put(result)
+    assert [h["key"] for h in store.recent(3)] == [key_of(r) for r in results[:1:-1]]
+    monkeypatch.setattr(store_module, "ENGINE_VERSION", 99)
+    assert store.recent() == []
+
+
+def test_only_complete_results_are_stored(store, result):
+    with pytest.raises(ValueError, match="complete"):
+        store.put(replace(result, complete=False))
+    forged = pack(replace(result, complete=False))
+    store.put(result)
+    value_file(store, name := f"result/{key_of(result)}").write_bytes(reseal(store, name, forged))
+    assert store.get(key_of(result)) is None
+
+
+def test_settings_come_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("ED_CACHE_LIMIT", "12345678")
+    info = Store().info()
+    assert info["path"] == str(tmp_path / "elsewhere" / "results") and info["limit"] == 12345678
+    monkeypatch.setenv("ED_CACHE_LIMIT", "2 GB")
+    with pytest.raises(StoreError, match="ED_CACHE_LIMIT is '2 GB'"):
+        Store()
+
+
+def test_opening_and_reading_take_less_than_50_ms(store, result, tmp_path):
+    store.put(result)
+    store.close()
+
+    def once() -> float:
+        start = time.perf_counter()
+        assert Store(tmp_path).get(key_of(result))
+        return time.perf_counter() - start
+
+    assert min(once() for _ in range(5)) < 0.05
+
+
+def test_it_is_light_to_import(child):
+    assert output(child("import ed_core.store; print({'torch', 'transformers', 'streamlit'} & set(sys.modules))")).strip() == "set()"
+
+
+def test_clear_removes_results_and_leftovers_and_nothing_kept(store):
+    (store.root / "kept").mkdir()
+    (store.root / "kept" / "study.npz").write_bytes(b"mine")
+    for i in range(3):
+        store.put(make_result(i))
+    leftover = store.path / "ab" / ("0" * 30 + ".val")  # of a process killed between file and row
+    leftover.parent.mkdir(exist_ok=True)
+    leftover.write_bytes(b"torn")
+    assert store.info()["entries"] == 3 and store.info()["bytes"] > 3 * 40_000
+    assert store.clear() == 3
+    assert store.info()["entries"] == store.info()["bytes"] == 0 and not list(store.path.rglob("*.val"))
+    assert (store.root / "kept" / "study.npz").read_bytes() == b"mine"
+
+
+# ---- damage
+
+
+def is_set_aside(store: Store, result, words: str) -> None:
+    assert store.get(key_of(result)) is None
+    assert words in store.problems[-1] and key_of(result) in store.info()["problems"][-1]
+    assert store.info()["entries"] == 0 and store.recent() == []
+    store.put(result)
+    assert store.get(key_of(result)) is not None
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 20, 100, 40_000, -1])
+def test_a_truncated_value_file(store, result, kept_bytes):
+    store.put(result)
+    file = value_file(store, f"result/{key_of(result)}")
+    file.write_bytes(file.read_bytes()[:kept_bytes])
+    is_set_aside(store, result, "hash")
+
+
+@pytest.mark.parametrize("at", [0, 40, 20_000, -1])
+def test_a_flipped_bit(store, result, at):
+    store.put(result)
+    file = value_file(store, f"result/{key_of(result)}")
+    data = bytearray(file.read_bytes())
+    data[at] ^= 4
+    file.write_bytes(data)
+    is_set_aside(store, result, "hash")
+
+
+def test_a_flipped_bit_in_a_summary(store, result):
+    store.put(result)
+    with closing(sqlite3.connect(store.path / "cache.db")) as db:
+        data = bytearray(db.execute("SELECT value FROM Cache WHERE key = ?", (f"card/{key_of(result)}",)).fetchone()[0])
+    data[-1] ^= 1
+    set_row(store, f"card/{key_of(result)}", "value", bytes(data))
+    assert store.summary(key_of(result)) is None and "hash" in store.problems[-1]
+
+
+def test_a_missing_file_is_noticed(store, result):
+    store.put(result)
+    value_file(store, f"result/{key_of(result)}").unlink()
+    is_set_aside(store, result, "file is missing")
+
+
+@pytest.mark.parametrize("resealed", [False, True], ids=["as it is", "with a new hash"])
+@pytest.mark.parametrize("kind", ["result", "card"])
+def test_a_swapped_row_is_not_served(store, kind, resealed):
+    mine, other = make_result(1, 2, 4), make_result(2, 2, 4)
+    store.put(mine), store.put(other)
+    name, other_name = f"{kind}/{key_of(mine)}", f"{kind}/{key_of(other)}"
+    with closing(sqlite3.connect(store.path / "cache.db")) as db:
+        data = db.execute("SELECT value FROM Cache WHERE key = ?", (other_name,)).fetchone()[0]
+    set_row(store, name, "value", reseal(store, name, data[32:]) if resealed else data)
+    read = store.get if kind == "result" else store.summary
+    assert read(key_of(mine)) is None
+    assert (f"of {key_of(other)}" if resealed else "hash") in store.problems[-1]
+    assert read(key_of(other)) is not None
+
+
+# ---- malice
+
+
+@pytest.mark.parametrize("column", ["value", "filename"])
+@pytest.mark.parametrize("kind", ["result", "card"])
+def test_a_pickle_is_never_executed(store, result, tmp_path, kind, column):
+    store.put(result)
+    name, sprung = f"{kind}/{key_of(result)}", tmp_path / "sprung"
+    bomb = pickle.dumps(Bomb(sprung))
+    if column == "filename":
+        file = store.path / "ab" / ("1" * 30 + ".val")
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(bomb)
+    execute(
+        store, "UPDATE Cache SET mode = 4, value = ?, filename = ? WHERE key = ?",
+        bomb if column == "value" else None, "ab/" + "1" * 30 + ".val" if column == "filename" else None, name,
+    )  # fmt: skip
+    reader = Store(tmp_path)
+    assert reader.info()["entries"] == 1
+    assert [h["key"] for h in reader.recent()] == ([key_of(result)] if kind == "result" else [])
+    assert (reader.get if kind == "result" else reader.summary)(key_of(result)) is None
+    assert not sprung.exists()
+    pickle.loads(bomb)
+    assert sprung.exists(), "the bomb is a dud"
+
+
+def test_no_other_way_of_diskcache_executes_a_pickle(tmp_path):
+    """Keys as pickles, iteration, its own eviction, expiry, queues: nothing the store uses, all of it there."""
+    store, sprung = Store(tmp_path, size_limit=1_000_000), tmp_path / "sprung"
+    store.put(make_result())
+    cache, bomb = store._open(), pickle.dumps(Bomb(sprung))
+    insert = "INSERT INTO Cache (key, raw, mode, value, store_time, access_time, expire_time, tag) VALUES (?, ?, 4, ?, 0, 0, ?, ?)"
+    for key, raw, expire in ((bomb, 0, None), ("queue-500000000000000", 1, None), (bomb[:-1] + b" .", 0, 1.0), ("card/" + "a" * 32, 1, None)):
+        execute(store, insert, key, raw, bomb, expire, bomb)
+    calls = [
+        lambda: list(cache), lambda: list(reversed(cache)), lambda: list(cache.iterkeys()), lambda: list(cache.iterkeys(reverse=True)),
+        lambda: cache.get("card/" + "a" * 32, tag=True, expire_time=True), lambda: cache.read("card/" + "a" * 32),
+        lambda: cache.pop("card/" + "a" * 32), lambda: cache.peekitem(), lambda: cache.peekitem(last=False),
+        lambda: cache.peek("queue"), lambda: cache.pull("queue"), lambda: cache.incr("queue-500000000000000"), lambda: len(cache),
+        lambda: cache.check(), lambda: cache.expire(), lambda: cache.cull(), lambda: cache.stats(),
+    ]  # fmt: skip
+    for call in calls:
+        try:
+            call()
+        except (Refused, TypeError, KeyError, sqlite3.DatabaseError):
+            pass
+    execute(store, insert, bomb + b"again", 0, bomb, None, bomb)
+    for call in (store.info, store.recent, lambda: store.put(make_result(1)), lambda: Store(tmp_path, 1000).clear()):
+        call()
+    assert not sprung.exists()
+
+
+@pytest.mark.parametrize("key", [b"bytes", ("a", 1), 5, 1.5])
+def test_nothing_but_bytes_under_text_is_written(store, key):
+    cache = store._open()
+    with pytest.raises(TypeError):
+        cache.set(key, b"value")
+    for value in ("text", 1, 1.5, None, {"a": 1}, Bomb(store.root)):
+        with pytest.raises(TypeError):
+            cache.set("key", value)
+    with pytest.raises(Refused):
+        BytesDisk(str(store.path)).get(b"bytes", 1)
+
+
+@pytest.mark.parametrize("where", ["../../secret.txt", "absolute", "ab/../../secret.txt"])
+def test_a_file_outside_the_folder_is_neither_read_nor_deleted(tmp_path, where):
+    store, secret = Store(tmp_path / "cache", size_limit=250_000), tmp_path / "secret.txt"
+    result = make_result()
+    name = f"result/{key_of(result)}"
+    outside = str(secret) if where == "absolute" else where
+    target = (store.path / outside).resolve()
+    forged = reseal(store, name, pack(result))  # even a perfect one is not read from there
+    for harm in (
+        lambda: store.get(key_of(result)),  # and removed
+        lambda: [store.put(make_result(i)) for i in range(1, 9)],  # evicted
+        lambda: store.put(result),  # replaced
+        lambda: store.clear(),
+        lambda: store._open().cull(),
+        lambda: store._open().clear(),
+    ):
+        store.put(result)
+        set_row(store, name, "filename", outside)
+        target.write_bytes(forged)
+        os.utime(target, (1, 1))
+        harm()
+        assert target.read_bytes() == forged
+    store.put(result)
+    set_row(store, name, "filename", outside)
+    assert store.get(key_of(result)) is None and "tampered" in store.problems[-1]
+
+
+@pytest.mark.parametrize("size", [-(10**12), 10**15, 2**63 - 1, "many", 1.5])
+def test_a_size_that_cannot_be_does_not_switch_the_limit_off_nor_evict_the_rest(tmp_path, size):
+    store = Store(tmp_path, size_limit=500_000)
+    bad, good = make_result(100), make_result(101)
+    store.put(bad), store.put(good)
+    set_row(store, f"result/{key_of(bad)}", "size", size)
+    store.put(make_result(102))
+    assert store.info()["entries"] == 2 and store.get(key_of(good)) and store.get(key_of(bad)) is None
+    assert "size" in store.problems[-1]
+    for i in range(20):
+        store.put(make_result(i))
+    assert sum(f.stat().st_size for f in store.path.glob("*/*.val")) <= 500_000 and store.info()["bytes"] <= 500_000
+
+
+def test_counts_in_the_settings_table_are_not_believed(tmp_path):
+    store = Store(tmp_path, size_limit=500_000)
+    for name, value in (("size", -(10**12)), ("count", "x"), ("size_limit", 10**12), ("cull_limit", 0), ("eviction_policy", "none")):
+        execute(store, "UPDATE Settings SET value = ? WHERE key = ?", value, name)
+    store = Store(tmp_path, size_limit=500_000)
+    for i in range(20):
+        store.put(make_result(i))
+    assert 5 < store.info()["entries"] < 12 and store.info()["bytes"] <= 500_000 and not store.problems
+
+
+@pytest.mark.parametrize("name", ["_directory", "get", "disk__directory", "disk_anything", "sqlite_user_version", b"sqlite_user_version"])
+def test_settings_cannot_set_attributes_or_pragmas(store, result, tmp_path, name):
+    store.put(result)
+    execute(store, "INSERT INTO Settings VALUES (?, ?)", name, str(tmp_path / "elsewhere") if b"dir" in os.fsencode(name) else 7)
+    (tmp_path / "elsewhere").mkdir()
+    reader = Store(tmp_path)
+    assert "database" in reader.problems[-1] and "set aside" in reader.problems[-1]
+    reader.put(result)
+    assert reader.get(key_of(result)) and not list((tmp_path / "elsewhere").iterdir())
+    [aside] = tmp_path.glob("results.damaged-*")
+    with closing(sqlite3.connect(aside / "cache.db")) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (0,)
+
+
+def test_known_settings_keep_their_values(store, tmp_path):
+    execute(store, "UPDATE Settings SET value = 'off' WHERE key = 'sqlite_synchronous'")
+    execute(store, "UPDATE Settings SET value = 10 WHERE key = 'disk_min_file_size'")
+    cache = Store(tmp_path)._open()
+    assert cache._sql("PRAGMA synchronous").fetchone() == (1,) and cache.disk.min_file_size == 2**15
+    execute(store, "UPDATE Settings SET value = 'off' WHERE key = 'sqlite_synchronous'")
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(cache._sql("PRAGMA synchronous").fetchone()))  # a new connection reads them again
+    thread.start(), thread.join()
+    assert seen == [(1,)]
+
+
+# ---- a damaged database
+
+
+def damage_header(db: Path):
+    db.write_bytes(b"not a database at all, far from it" * 100)
+
+
+def damage_middle(db: Path):
+    data = bytearray(db.read_bytes())
+    data[4096:] = os.urandom(len(data) - 4096)
+    db.write_bytes(data)
+
+
+def truncate(db: Path):
+    db.write_bytes(db.read_bytes()[: db.stat().st_size // 2 // 4096 * 4096 + 100])
+
+
+def foreign_schema(db: Path):
+    with closing(sqlite3.connect(db)) as connection:
+        connection.execute("DROP TABLE Cache"), connection.execute("CREATE TABLE Cache (something)"), connection.commit()
+
+
+def no_utf8(db: Path):
+    with closing(sqlite3.connect(db)) as connection:
+        connection.execute("UPDATE Cache SET filename = CAST(x'ff' AS TEXT)"), connection.commit()
+
+
+@pytest.mark.parametrize("damage", [damage_header, damage_middle, truncate, foreign_schema, no_utf8])
+@pytest.mark.parametrize("while_open", [False, True], ids=["before it is opened", "while it is open"])
+def test_a_damaged_database_is_set_aside_and_begun_anew(tmp_path, damage, while_open):
+    store, results = Store(tmp_path), [make_result(i, 2, 4) for i in range(12)]
+    for result in results:
+        store.put(result)
+    store.close()  # the last connection: everything is in cache.db itself
+    damage(tmp_path / "results" / "cache.db")
+    reader = store if while_open else Store(tmp_path)
+    assert [reader.get(key_of(r)) for r in results] == [None] * 12
+    for result in results:
+        reader.put(result)
+    assert all(reader.get(key_of(r)) for r in results)
+    [aside] = tmp_path.glob("results.damaged-*")
+    assert aside.name in reader.problems[-1] and (aside / "cache.db").exists()
+
+
+def test_processes_that_meet_a_damaged_database_set_it_aside_once(tmp_path, result):
+    first, second = Store(tmp_path), Store(tmp_path)
+    first.close(), second.close()
+    damage_header(tmp_path / "results" / "cache.db")
+    first.put(result)
+    assert second.get(key_of(result)) and len(list(tmp_path.glob("results.damaged-*"))) == 1
+    second._set_aside((0, 0), sqlite3.DatabaseError("seen on the old one"))
+    assert first.get(key_of(result)) and len(list(tmp_path.glob("results.damaged-*"))) == 1
+
+
+def test_the_folder_may_be_deleted_while_it_is_open(tmp_path, result):
+    import shutil
+
+    writer, reader = Store(tmp_path), Store(tmp_path)
+    writer.put(result)
+    assert reader.get(key_of(result))
+    shutil.rmtree(tmp_path / "results")
+    assert reader.get(key_of(result)) is None and not reader.problems
+    writer.put(result)
+    assert reader.get(key_of(result)) and Store(tmp_path).get(key_of(result))
+
+
+# ---- no room, no permission
+
+
+def test_a_full_disk_when_the_file_is_written(store, result, child):
+    """A real write error, from a limit on the size of files; the result already there stays, and no torn file is left behind."""
+    store.put(make_result(1))
+    before = sorted(store.path.glob("*/*.val"))
+    code = """
+        import resource, signal
+        from test_store import *
+        store = Store(sys.argv[1])
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+        try:
+            store.put(make_result())
+        except StoreError as error:
+            print(error)
+    """
+    message = output(child(code, store.root))
+    assert "disk is full" in message and "ED_CACHE" in message and message.count("\n") == 1
+    assert sorted(store.path.glob("*/*.val")) == before
+    assert store.get(key_of(result)) is None and store.get(key_of(make_result(1))) and not store.problems
+
+
+def test_a_full_disk_when_the_row_is_written(store, result):
+    """SQLite rolls back by itself, so that diskcache's own roll-back fails and hides the cause: still no damage, no leftover file."""
+    store.put(make_result(1))
+    cache = store._open()
+    pages = cache._sql("PRAGMA page_count").fetchone()[0]
+    cache._sql(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StoreError, match="disk is full"):
+        for i in range(2, 99):
+            store.put(make_result(i))
+    named = {store.path / name for (name,) in cache.rows("SELECT filename FROM Cache WHERE filename IS NOT NULL")}
+    assert set(store.path.glob("*/*.val")) == named, "a file without a row"
+    assert store.get(key_of(make_result(1))) and not store.problems and not list(store.root.glob("results.damaged*"))
+
+
+@pytest.mark.parametrize("number, words", [(errno.ENOSPC, "disk is full"), (errno.EDQUOT, "disk is full"), (errno.EACCES, "may not write"), (errno.EROFS, "may not write"), (errno.EIO, "cannot be used")])
+def test_every_error_of_the_disk_is_one_clear_sentence(store, result, monkeypatch, number, words):
+    def fail(self, *arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(BytesDisk, "_write", fail)
+    with pytest.raises(StoreError, match=words) as caught:
+        store.put(result)
+    assert str(store.path) in str(caught.value) and "ED_CACHE" in str(caught.value)
+    assert not store.problems
+
+
+def test_a_folder_that_cannot_be_written(store, result, tmp_path, child):
+    """The store on a folder of somebody else, and where a file lies in the way."""
+    store.put(result)
+    store.close()
+    with pytest.raises(StoreError, match="may not write|cannot be used"):
+        Store(value_file(store, f"result/{key_of(result)}"))
+    store.close()
+    paths = [tmp_path, store.path, *store.path.rglob("*")]
+    code = """
+        import os, resource
+        from test_store import *
+        try:
+            if os.geteuid() == 0:
+                os.seteuid(65534)
+            Store(sys.argv[1]).put(make_result(1))
+        except StoreError as error:
+            print(error)
+    """
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    for parent in tmp_path.parents:  # the test's own folders are closed to others
+        if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    try:
+        message = output(child(code, tmp_path))
+    finally:
+        for path in paths:
+            path.chmod(0o755)
+    assert "may not write" in message and str(tmp_path) in message
+    assert Store(tmp_path).get(key_of(result)), "what is there was set aside or lost"
+
+
+def test_a_result_larger_than_a_quarter_of_the_limit_is_refused(tmp_path, result):
+    store = Store(tmp_path, size_limit=4 * len(pack(result)) - 4)
+    small = make_result(1, 2, 4)
+    store.put(small)
+    with pytest.raises(StoreError, match="quarter of the store's limit.*not stored.*ED_CACHE_LIMIT"):
+        store.put(result)
+    assert store.get(key_of(small)) and store.get(key_of(result)) is None
+
+
+def test_a_busy_database_is_reported_and_reading_goes_on(store, result, monkeypatch, tmp_path):
+    from ed_core import results_db
+
+    store.put(result)
+    monkeypatch.setattr(store_module, "BUSY_SECONDS", 0.1)
+    reader = Store(tmp_path)
+    with closing(sqlite3.connect(store.path / "cache.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert reader.get(key_of(result)) and reader.recent()
+        with pytest.raises(StoreError, match="another process"):
+            reader.put(make_result(1))
+    assert len(list(store.path.glob("*/*.val"))) == 1 and results_db.BUSY_SECONDS >= 5
+    reader.put(make_result(1))
+
+
+# ---- eviction
+
+
+def test_eviction_keeps_the_newest_and_the_used_and_all_that_is_kept(tmp_path):
+    kept = tmp_path / "kept" / "study.npz"
+    kept.parent.mkdir()
+    kept.write_bytes(b"mine" * 1_000_000)
+    store = Store(tmp_path, size_limit=500_000)
+    used, summed = make_result(100), make_result(101)
+    store.put(used), store.put(summed)
+    for i in range(30):
+        store.put(make_result(i))
+        assert store.get(key_of(used)) and store.summary(key_of(summed)) and store.get(key_of(make_result(i)))
+        assert store.info()["bytes"] <= 500_000
+    entries = store.info()["entries"]
+    assert entries >= 8
+    assert [h["key"] for h in store.recent(entries - 2)] == [key_of(make_result(i)) for i in range(29, 31 - entries, -1)]
+    assert store.get(key_of(make_result(5))) is None and store.headline(key_of(make_result(5))) is None
+    assert len(list(store.path.glob("*/*.val"))) == entries and kept.stat().st_size == 4_000_000 and not store.problems
+
+
+# ---- several threads, several processes
+
+
+def test_a_new_entry_of_another_process_is_seen_at_once(store, result, child):
+    writer = child(
+        """
+        from test_store import *
+        store = Store(sys.argv[1])
+        for line in sys.stdin:
+            store.put(make_result(int(line), 2, 4))
+            print("done", flush=True)
+        """,
+        store.root, stdin=subprocess.PIPE,
+    )  # fmt: skip
+    for i in range(5):
+        assert store.get(key_of(make_result(i, 2, 4))) is None
+        print(i, file=writer.stdin, flush=True)
+        assert writer.stdout.readline() == "done\n"
+        assert store.get(key_of(make_result(i, 2, 4))) and store.recent(1)[0]["key"] == key_of(make_result(i, 2, 4))
+    output(writer)
+
+
+HAMMER = """
+    from test_store import *
+    import random
+    store, results = Store(sys.argv[1]), [make_result(i) for i in range(6)]
+    originals = {key_of(r): pack(r) for r in results}
+    errors = []
+    def work(seed):
+        try:
+            rng, mine = random.Random(seed), set()
+            for step in range(15):
+                result = rng.choice(results)
+                if rng.random() < 0.5:
+                    store.put(result), mine.add(key_of(result))
+                found = store.get(key_of(result))
+                assert found is not None or key_of(result) not in mine, "lost"
+                assert found is None or pack(found) == originals[key_of(result)], "wrong"
+                assert len(store.recent()) <= 6
+        except BaseException as error:
+            errors.append(repr(error))
+    threads = [threading.Thread(target=work, args=(n + 10 * int(sys.argv[2]),)) for n in range(4)]
+    [t.start() for t in threads], [t.join() for t in threads]
+    print(errors + list(store.problems))
+"""
+
+
+def test_two_processes_and_eight_threads_on_the_same_keys(tmp_path, child):
+    """Both begin on an empty folder at the same moment, so that they also create the database together."""
+    for process in [child(HAMMER, tmp_path, n) for n in range(2)]:
+        assert output(process).strip() == "[]"
+    store = Store(tmp_path)
+    assert store.info()["entries"] == 6 and len(list(store.path.glob("*/*.val"))) == 6
