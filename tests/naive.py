@@ -1,0 +1,190 @@
+"""The probes once more, as naively as they can be written: plain hooks on modules, one full forward pass per intervention, loops over
+tokens, float64. It shares no line with the engine; where to read stands in a table of its own, written from transformers' source."""
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+POST_NORM = ("post_attention_layernorm", "post_feedforward_layernorm")
+READ = {  # model_type: blocks, final norm, what attention adds, what the MLP adds
+    "llama": ("model.layers", "model.norm", "self_attn", "mlp"),
+    "qwen2": ("model.layers", "model.norm", "self_attn", "mlp"),
+    "qwen3": ("model.layers", "model.norm", "self_attn", "mlp"),
+    "mistral": ("model.layers", "model.norm", "self_attn", "mlp"),
+    "granite": ("model.layers", "model.norm", "self_attn", "mlp"),
+    "olmo2": ("model.layers", "model.norm", *POST_NORM),
+    "gemma2": ("model.layers", "model.norm", *POST_NORM),
+    "gpt2": ("transformer.h", "transformer.ln_f", "attn", "mlp"),
+    "gpt_neox": ("gpt_neox.layers", "gpt_neox.final_layer_norm", "attention", "mlp"),
+}
+PARTS = {"layer": ("attention", "mlp"), "attention": ("attention",), "mlp": ("mlp",)}
+
+
+@dataclass
+class Pass:
+    """One forward pass: `resid[0..L]`, `attn[l]`, `mlp[l]` as `[T][d]`, `logits` as `[T][V]`; all float64."""
+
+    resid: list[torch.Tensor]
+    attn: list[torch.Tensor]
+    mlp: list[torch.Tensor]
+    logits: torch.Tensor
+
+    def update(self, layer: int) -> torch.Tensor:
+        return self.attn[layer] + self.mlp[layer]
+
+
+def blocks_of(hf):
+    return hf.get_submodule(READ[hf.config.model_type][0])
+
+
+def branch_of(hf, layer: int, part: str):
+    _, _, attention, mlp = READ[hf.config.model_type]
+    return blocks_of(hf)[layer].get_submodule(attention if part == "attention" else mlp)
+
+
+def final_norm_of(hf):
+    return hf.get_submodule(READ[hf.config.model_type][1])
+
+
+@contextmanager
+def hooks(*handles):
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@torch.no_grad()
+def run(hf, ids) -> Pass:
+    """A full forward pass, with whatever hooks hang on the model, and everything it wrote."""
+    resid, attn, mlp = [], [], []
+    multiplier = getattr(hf.config, "residual_multiplier", 1.0)
+    tensor = lambda output: (output[0] if isinstance(output, tuple) else output)[0].double()  # noqa: E731
+    handles = [final_norm_of(hf).register_forward_pre_hook(lambda module, args: resid.append(tensor(args)))]
+    for layer, block in enumerate(blocks_of(hf)):
+        entering = lambda module, args, kwargs: resid.append(tensor((args or (kwargs["hidden_states"],))))  # noqa: E731
+        handles.append(block.register_forward_pre_hook(entering, with_kwargs=True))
+        for part, into in (("attention", attn), ("mlp", mlp)):
+            keep = lambda module, args, output, into=into: into.append(tensor(output) * multiplier)  # noqa: E731
+            handles.append(branch_of(hf, layer, part).register_forward_hook(keep))
+    with hooks(*handles):
+        logits = hf(input_ids=torch.tensor([list(ids)]), use_cache=False).logits
+    return Pass(resid, attn, mlp, logits[0].double())
+
+
+def leave_out(hf, layer: int, part: str, positions):
+    """Hooks under which block `layer` adds nothing at `positions`: its attention, its MLP, or both."""
+
+    def zero(module, args, output):
+        added = (output[0] if isinstance(output, tuple) else output).clone()
+        for t in positions:
+            added[:, t] = 0
+        return (added, *output[1:]) if isinstance(output, tuple) else added
+
+    return hooks(*(branch_of(hf, layer, p).register_forward_hook(zero) for p in PARTS[part]))
+
+
+@torch.no_grad()
+def lens(hf, ids, resid: torch.Tensor) -> torch.Tensor:
+    """The logits the model gives where `resid` stands in the place of the last block's output."""
+    put = lambda module, args: (resid.to(args[0].dtype)[None],)  # noqa: E731
+    with hooks(final_norm_of(hf).register_forward_pre_hook(put)):
+        return hf(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0].double()
+
+
+def norm(x) -> float:
+    return math.sqrt(sum(v * v for v in x.tolist()))
+
+
+def cosine(x, y) -> float:
+    dot = sum(a * b for a, b in zip(x.tolist(), y.tolist()))
+    return min(1.0, max(-1.0, dot / (max(norm(x), 1e-8) * max(norm(y), 1e-8))))
+
+
+def contributions(hf, ids) -> dict[str, np.ndarray]:
+    seen = run(hf, ids)
+    n_layers, n_tokens = len(seen.attn), len(ids)
+    parallel = getattr(hf.config, "use_parallel_residual", False)
+    names = ("attn_ratio", "mlp_ratio", "layer_ratio", "attn_cos", "mlp_cos", "layer_cos", "io_cos", "block_influence", "attn_norm", "mlp_norm")
+    out = {name: np.zeros((n_layers, n_tokens)) for name in names}
+    out["resid_norm"] = np.array([[norm(h) for h in resid] for resid in seen.resid])
+    for layer in range(n_layers):
+        for t in range(n_tokens):
+            h, a, m, after = seen.resid[layer][t], seen.attn[layer][t], seen.mlp[layer][t], seen.resid[layer + 1][t]
+            reads = h if parallel else h + a
+            out["attn_ratio"][layer, t] = norm(a) / max(norm(h), 1e-6)
+            out["mlp_ratio"][layer, t] = norm(m) / max(norm(reads), 1e-6)
+            out["layer_ratio"][layer, t] = norm(a + m) / max(norm(h), 1e-6)
+            out["attn_cos"][layer, t] = cosine(a, h)
+            out["mlp_cos"][layer, t] = cosine(m, reads)
+            out["layer_cos"][layer, t] = cosine(a + m, h)
+            out["io_cos"][layer, t] = cosine(h, after)
+            out["block_influence"][layer, t] = 1 - cosine(h, after)
+            out["attn_norm"][layer, t] = norm(a)
+            out["mlp_norm"][layer, t] = norm(m)
+    return out
+
+
+def logit_lens(hf, ids, k: int) -> dict[str, np.ndarray]:
+    seen = run(hf, ids)
+    n_depths, n_tokens = len(seen.resid), len(ids)
+    out = {name: np.zeros((n_depths, n_tokens)) for name in ("kl", "jsd", "entropy", "overlap", "top1_match", "rank")}
+    out["top_ids"], out["top_probs"] = np.zeros((n_depths, n_tokens, k)), np.zeros((n_depths, n_tokens, k))
+    top1 = np.zeros((n_depths, n_tokens))
+    for depth in range(n_depths):
+        logits = lens(hf, ids, seen.resid[depth])
+        for t in range(n_tokens):
+            p, q = logits[t].softmax(-1), seen.logits[t].softmax(-1)
+            middle = (p + q) / 2
+            best = logits[t].argsort(descending=True)[:k].tolist()
+            final = seen.logits[t].argsort(descending=True)[:k].tolist()
+            out["kl"][depth, t] = (p * (p / q).log()).sum()
+            out["jsd"][depth, t] = ((p * (p / middle).log2()).sum() + (q * (q / middle).log2()).sum()) / 2
+            out["entropy"][depth, t] = -(p * p.log()).sum()
+            out["overlap"][depth, t] = len(set(best) & set(final)) / k
+            out["top1_match"][depth, t] = best[0] == final[0]
+            out["rank"][depth, t] = 1 + sum(v > logits[t][final[0]] for v in logits[t])
+            out["top_ids"][depth, t] = best
+            out["top_probs"][depth, t] = p[best]
+            top1[depth, t] = best[0]
+    out["settle_depth"] = np.array([min(l for l in range(n_depths) if (top1[l:, t] == top1[-1, t]).all()) for t in range(n_tokens)])
+    return out
+
+
+def layer_skip(hf, ids, part: str = "layer", boundaries=None) -> dict[str, np.ndarray]:
+    """Current mode without `boundaries`, future mode with them."""
+    base = run(hf, ids)
+    n_layers, n_tokens = len(base.attn), len(ids)
+    bounds = boundaries or [n_tokens]
+    effect, output = np.zeros((len(bounds), n_layers, n_layers)), np.zeros((len(bounds), n_layers))
+    kept, output_pos = np.zeros((len(bounds), n_layers)), np.zeros((n_layers, n_tokens))
+    for i, bound in enumerate(bounds):
+        looked_at = range(bound, n_tokens) if boundaries else range(n_tokens)
+        for s in range(n_layers):
+            with leave_out(hf, s, part, range(1, bound)):
+                changed = run(hf, ids)
+            if part == "layer":
+                skipped = changed.resid[s + 1][1:bound] - changed.resid[s][1:bound]
+                assert not skipped.any(), "the block was not left out"
+            for l in range(n_layers):
+                D, other = base.update(l), changed.update(l)
+                effect[i, s, l] = max(norm(D[t] - other[t]) / max(norm(D[t]), 1e-6) for t in looked_at)
+            for t in range(n_tokens):
+                output_pos[s, t] = norm(base.logits[t].softmax(-1) - changed.logits[t].softmax(-1))
+            output[i, s] = max(output_pos[s, t] for t in looked_at)
+            kept[i, s] = np.mean([bool(base.logits[t].argmax() == changed.logits[t].argmax()) for t in looked_at])
+    out = {"effect": effect.max(0), "output": output.max(0), "top1_kept": kept.min(0), "noise_floor": np.zeros(n_layers)}
+    if boundaries:
+        return out | {"boundaries": np.array(bounds), "effect_by_boundary": effect, "output_by_boundary": output}
+    return out | {"output_pos": output_pos}
+
+
+def token_mean(arrays, first_token: bool = True) -> np.ndarray:
+    """Mean over all tokens of all prompts of `[…, T]` arrays."""
+    tokens = [array[..., t] for array in arrays for t in range(0 if first_token else 1, array.shape[-1])]
+    return sum(tokens) / len(tokens)

@@ -1,0 +1,194 @@
+"""The three criteria on curves drawn by hand, with every reason for "not defined"; the published ratios; the bootstrap."""
+import numpy as np
+import pytest
+
+from ed_core import depth, verdict
+from ed_core.types import ProbeResult, Request
+
+
+@pytest.mark.parametrize(
+    "curve, expected, stable",
+    [
+        ([-1, -1, 1, 1], 1, 1),
+        ([-1, 1, 1, 1], 0, 0),
+        ([-1, 0, 0, 0], 0, 0),  # 0 counts as having come back up
+        ([1, -1, 1, 1], 1, 1),
+        ([-1, 1, -1, 1, 1], 2, 2),  # the last crossing, not the first
+        ([-1, 1, 1, -1, -1], 0, None),  # falls again for good: the paper's rule still names block 0, the stable one nothing
+        ([0.1, -0.1, 0.2, -1e-9, 0.0], 3, 3),
+        ([-1, 1], 0, 0),
+    ],
+)
+def test_cosine_takes_the_last_upward_crossing(curve, expected, stable):
+    found = depth.by_cosine(curve)
+    assert (found.depth, found.stable, found.reason) == (expected, stable, "")
+
+
+@pytest.mark.parametrize(
+    "curve, reason",
+    [([0.3, 0.0, 0.2], "never negative"), ([-0.3, -0.1, -0.2], "negative in every block"), ([0.3, 0.1, -0.2], "no upward crossing")],
+)
+def test_cosine_without_a_crossing_is_not_defined_and_says_why(curve, reason):
+    found = depth.by_cosine(curve)
+    assert found.depth is found.stable is found.ratio is None and reason in found.reason
+
+
+def test_the_cosine_curve_is_the_mean_of_the_three():
+    curves = {"attn_cos": np.float32([0.0, 0.5]), "mlp_cos": np.float32([0.3, -0.5]), "layer_cos": np.float32([-0.6, 0.3]), "io_cos": np.ones(2)}
+    assert depth.cosine_curve(curves) == pytest.approx([-0.1, 0.1])
+
+
+@pytest.mark.parametrize(
+    "curve, expected, stable",
+    [
+        ([10, 8, 4, 3, 1], 2, 2),
+        ([8, 10, 5, 4.9, 1], 3, 3),  # half of the largest, not of the first; exactly half is not below
+        ([10, 4, 8, 3, 1], 1, 3),  # a dip decides the paper's rule, not the stable one
+        ([10, 4, 8, 8, 1], 1, None),  # holds through the last only in the last block, which does not count
+        ([10, 4, 4, 9, 9], 1, None),
+        ([1, 1, 1, 10, 1], 0, None),  # the largest may come late
+    ],
+)
+def test_kl_takes_the_first_block_below_half_of_the_largest(curve, expected, stable):
+    found = depth.by_kl(curve)
+    assert (found.depth, found.stable, found.threshold, found.reason) == (expected, stable, 0.5, "")
+
+
+@pytest.mark.parametrize("curve", [[10, 9, 8, 7], [10, 9, 8, 1], [0, 0, 0]])
+def test_kl_that_falls_in_the_last_block_or_never_is_not_defined(curve):
+    found = depth.by_kl(curve)
+    assert found.depth is found.stable is found.ratio is None and "below 0.5" in found.reason
+
+
+@pytest.mark.parametrize(
+    "curve, expected, stable",
+    [
+        ([0.1, 0.2, 0.4, 0.6], 2, 2),
+        ([0.3, 0.2, 0.31, 0.6], 2, 2),  # exactly the threshold is not above it
+        ([0.4, 0.1, 0.5, 0.6], 0, 2),
+        ([0.4, 0.1, 0.5, 0.1], 0, None),
+    ],
+)
+def test_overlap_takes_the_first_block_above_the_threshold(curve, expected, stable):
+    found = depth.by_overlap(curve)
+    assert (found.depth, found.stable, found.threshold) == (expected, stable, 0.3)
+
+
+@pytest.mark.parametrize("curve", [[0.1, 0.2, 0.3], [0.0, 0.0, 0.9]])
+def test_overlap_that_rises_in_the_last_block_or_never_is_not_defined(curve):
+    found = depth.by_overlap(curve)
+    assert found.depth is found.stable is None and "above" in found.reason and "0.3" in found.reason
+
+
+def test_thresholds_move_the_lens_criteria():
+    assert [depth.by_kl([10, 7, 4, 2, 1], t).depth for t in (0.8, 0.5, 0.25, 0.1)] == [1, 2, 3, None]
+    assert [depth.by_overlap([0.1, 0.3, 0.5, 0.9], t).depth for t in (0.05, 0.2, 0.4, 0.6)] == [0, 1, 2, None]
+    assert depth.threshold_band(depth.by_kl, [10, 7, 4, 2, 1], (0.1, 0.25, 0.5, 0.8)) == (1, 3)
+    assert depth.threshold_band(depth.by_kl, [10, 9, 9], (0.1, 0.2)) is None
+
+
+def test_a_verdict_leaves_out_the_output_row_of_the_lens():
+    """Rows 0..L-1 count; row L is the output itself, with divergence 0 and overlap 1."""
+    cosines, lens = results([[-0.2, -0.1, 0.1, 0.2]], [[8, 6, 5, 3, 0]], [[0.0, 0.1, 0.2, 0.4, 1.0]])
+    found = verdict.of_prompt(cosines[0], lens[0])
+    assert found.lines == {"cosine": 1, "kl": None, "overlap": None}
+    assert found.bands == {"cosine": (1, 1), "kl": (2, 2), "overlap": (2, 2)}
+    found = verdict.of_prompt(cosines[0], lens[0], kl=0.7, overlap=0.15)
+    assert found.lines == {"cosine": 1, "kl": 2, "overlap": 2} and found.criteria["kl"].ratio == 0.75
+
+
+def test_the_verdict_over_prompts_weighs_tokens():
+    """One prompt of 30 tokens against five of 2: it decides, and it is not in every resample."""
+    early, late = [-0.3, 0.1, 0.2, 0.3], [-0.3, -0.2, -0.1, 0.3]
+    fast, slow = [9, 2, 2, 2, 0], [9, 9, 2, 2, 0]
+    cosines, lens = results([early] + 5 * [late], [fast] + 5 * [slow], 6 * [[0.0] * 4 + [1.0]], n_tokens=[30] + 5 * [2])
+    found = {name: (criterion.depth, interval) for name, criterion, interval in verdict.verdicts(cosines, lens)}
+    assert found["cosine"][0] == 0 and found["kl"][0] == 1
+    assert found["cosine"][1] == (0, 2, 0) and found["kl"][1] == (1, 2, 0)
+    depth_by_overlap, (low, high, undefined) = found["overlap"]
+    assert depth_by_overlap is None and np.isnan([low, high]).all() and undefined == 1
+
+
+def test_the_first_token_can_be_left_out_of_the_cosine():
+    cosines, lens = results([[-0.2, 0.1, 0.1, 0.2]], [[8, 2, 2, 2, 0]], [[0.0] * 5], n_tokens=[4], first=[-0.2, 5.0, 0.1, 0.2])
+    assert verdict.of_prompt(cosines[0], lens[0]).lines["cosine"] == 0
+    assert verdict.of_prompt(cosines[0], lens[0], first_token=False).lines["cosine"] == 1
+
+
+@pytest.mark.parametrize(
+    "blocks, effective_depth, ratio",
+    [  # Hu, Zhou, Zhang 2025 (arXiv 2512.14064): DeepSeek-R1-Distill-Qwen-1.5B on HellaSwag and GSM8K, Qwen2.5-1.5B-Instruct on AIME24
+        (28, 17, 0.64),
+        (28, 1, 0.07),
+        (28, 23, 0.86),
+        (28, 19, 0.71),
+    ],
+)
+def test_the_ratio_is_the_published_one(blocks, effective_depth, ratio):
+    assert round(depth.Criterion("cosine", effective_depth, None, blocks).ratio, 2) == ratio
+
+
+@pytest.mark.parametrize("curve", [[], [1.0], [1.0, np.nan], [1.0, np.inf], [[1.0, 2.0]]])
+def test_what_is_no_curve_is_refused(curve):
+    for rule in (depth.by_cosine, depth.by_kl, depth.by_overlap):
+        with pytest.raises(ValueError, match="curve"):
+            rule(np.array(curve))
+
+
+def results(cosines, kl, overlap, n_tokens=None, first=None):
+    """Complete results with the given curves (means over tokens), one of each probe for every prompt."""
+    n_tokens = n_tokens or [10] * len(cosines)
+
+    def result(probe, n, curves):
+        summary = {f"{name}.sum": n * np.float64(curve) for name, curve in curves.items()}
+        summary |= {f"{name}.first": np.float64(curve if first is None else first) for name, curve in curves.items()}
+        return ProbeResult(Request((), (), probe), {}, ("x",) * n, (0,) * n, None, 4, complete=True, summary=summary)
+
+    names = ("attn_cos", "mlp_cos", "layer_cos")
+    contributions = [result("contributions", n, dict.fromkeys(names, curve)) for n, curve in zip(n_tokens, cosines)]
+    return contributions, [result("logit_lens", n, {"kl": a, "overlap": b}) for n, a, b in zip(n_tokens, kl, overlap)]
+
+
+# ---------------------------------------------------------------- bootstrap
+
+
+def by_kl_of(curves):
+    return depth.by_kl(curves["kl"])
+
+
+def sums_and_counts(n, seed=0):
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(5, 50, n)
+    return {"kl": np.sort(rng.uniform(0, 10, (n, 12)))[:, ::-1] * counts[:, None]}, counts.tolist()
+
+
+def test_the_bootstrap_is_seeded_and_brackets_the_verdict():
+    sums, counts = sums_and_counts(8)
+    found = depth.bootstrap(sums, counts, by_kl_of)
+    assert found == depth.bootstrap(sums, counts, by_kl_of, resamples=1000, seed=0)
+    low, high, undefined = found
+    whole = depth.by_kl(sums["kl"].sum(0) / sum(counts)).depth
+    assert low <= whole <= high and low < high and undefined == 0
+
+
+def test_the_bootstrap_draws_whole_prompts_with_replacement_and_weighs_tokens():
+    """Prompt p's sum is 1 in column p and 0 elsewhere: a resample's curve tells how often each prompt was drawn."""
+    seen, counts = [], np.arange(1, 7)
+    depth.bootstrap({"which": np.eye(6)}, counts.tolist(), lambda c: seen.append(c["which"]) or depth.by_kl([2, 1]), resamples=200)
+    drawn = np.array([6 * curve / curve.sum() for curve in seen])
+    np.testing.assert_allclose(drawn, drawn.round(), atol=1e-9)
+    np.testing.assert_allclose(seen, drawn / (drawn @ counts)[:, None])
+    assert len(seen) == 200 and drawn.max() >= 3 and drawn.min() == 0 and abs(drawn.mean(0) - 1).max() < 0.3
+
+
+def test_quantiles_are_over_the_defined_resamples_and_the_rest_is_counted():
+    sums, counts = sums_and_counts(5)
+    depths = iter([None] * 25 + list(range(75)))
+    verdict_of = lambda curves: depth.Criterion("kl", next(depths), None, 100)  # noqa: E731
+    low, high, undefined = depth.bootstrap(sums, counts, verdict_of, resamples=100)
+    assert (low, high, undefined) == pytest.approx((0.05 * 74, 0.95 * 74, 0.25))
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_there_is_no_bootstrap_below_five_prompts(n):
+    assert depth.bootstrap(*sums_and_counts(n), by_kl_of) is None

@@ -1,0 +1,264 @@
+"""The identities accept every correct model and refuse every forgery: where only one token tells, and where only the slope does."""
+from dataclasses import replace
+from itertools import cycle
+
+import naive
+import pytest
+import torch
+from small_models import FAMILIES, byte_tokenizer, random_hf, random_model
+
+from ed_core.architectures import find
+from ed_core.errors import IdentityFailed, NotFinite
+from ed_core.identities import PROBE_TEXT
+from ed_core.model import LanguageModel
+from ed_core.types import ModelSpec, Prompt
+
+PROMPT = Prompt("The quick brown fox jump")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+LIMITS = {"fp32": (1e-5, 1e-4), "bf16": (2e-2, 0.03), "fp16": (4e-3, 0.03)}  # miss and closure; slope
+SHALLOW = dict(num_hidden_layers=2, n_layer=2)
+WRITERS = {"gpt2": ("attn.c_proj", "mlp.c_proj"), "gpt_neox": ("attention.dense", "mlp.dense_4h_to_h")}
+
+
+def opened(hf, precision="fp32", **forged) -> LanguageModel:
+    """The model behind its family's description, or a forged one."""
+    architecture = replace(find(hf.config.model_type), **forged)
+    return LanguageModel(hf.to(DTYPES[precision]), byte_tokenizer(), architecture, ModelSpec("model", precision=precision))
+
+
+def refusal(model) -> str:
+    with pytest.raises(IdentityFailed) as caught:
+        model.verify().require(model.architecture)
+    message = str(caught.value)
+    assert model.architecture.family in message and "ed_core/architectures/families.py" in message and "python -m ed_core verify" in message
+    assert model.architecture.modules_read() in message
+    return message
+
+
+def writers(hf):
+    """Per block, the two linear maps that write attention's and the MLP's addition."""
+    attn, mlp = WRITERS.get(hf.config.model_type, ("self_attn.o_proj", "mlp.down_proj"))
+    return [(block.get_submodule(attn), block.get_submodule(mlp)) for block in naive.blocks_of(hf)]
+
+
+@torch.no_grad()
+def scale_writers(hf, factor, part=None):
+    """Updates `factor` times as large; in the post-norm families it is the norm behind the writer that sets the size."""
+    for attn, mlp in writers(hf):
+        for parameter in [*(() if part == "mlp" else attn.parameters()), *(() if part == "attention" else mlp.parameters())]:
+            parameter.mul_(factor)
+    for name, weight in hf.named_parameters():
+        if "post_" in name and find(hf.config.model_type).attn.startswith("post_"):
+            weight.mul_(factor) if hf.config.model_type == "olmo2" else weight.add_(1).mul_(factor).sub_(1)  # Gemma: 1 + weight
+
+
+@torch.no_grad()
+def make_massive(hf, factor, characters="T"):
+    """The embeddings of some characters become huge: massive activations."""
+    for token in set(byte_tokenizer()(characters)["input_ids"]):
+        hf.get_input_embeddings().weight[token].mul_(factor)
+
+
+# ---------------------------------------------------------------- correct models
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_accepted_with_figures_within_the_limits(family, precision):
+    figures = random_model(family, DTYPES[precision]).verify()
+    miss_limit, slope_limit = LIMITS[precision]
+    assert figures.failures() == [] and (figures.miss_limit, figures.slope_limit) == LIMITS[precision]
+    assert len(figures.miss) == len(figures.slope_attn) == len(figures.slope_mlp) == 5 and max(figures.miss) <= miss_limit
+    for slope in (*figures.slope_attn, *figures.slope_mlp):
+        assert slope is not None and abs(slope - 1) <= slope_limit
+    assert figures.closure <= miss_limit and figures.left_behind == 0
+    assert set(figures.replay) == {1, 3} and max(figures.replay.values()) <= miss_limit
+
+
+HARD = {
+    "one massive token": lambda hf, seed: make_massive(hf, 1000),
+    "three huge tokens": lambda hf, seed: make_massive(hf, 10_000, "T o"),
+    "every token massive": lambda hf, seed: make_massive(hf, 1000, PROBE_TEXT),
+    "updates near rounding": lambda hf, seed: scale_writers(hf, 2.0 ** -(4 + seed % 4)),
+    "updates below rounding": lambda hf, seed: scale_writers(hf, 2.0**-12),
+    "attention near rounding": lambda hf, seed: scale_writers(hf, 2.0 ** -(4 + seed % 4), "attention"),
+    "massive tokens, tiny updates": lambda hf, seed: (make_massive(hf, 1000), scale_writers(hf, 2.0**-6)),
+    "silent attention, small MLP": lambda hf, seed: (scale_writers(hf, 0.0, "attention"), scale_writers(hf, 2.0 ** -(3 + seed % 4), "mlp")),
+    "a silent block": lambda hf, seed: silence(hf, seed % 2),
+    "nothing but silence": lambda hf, seed: scale_writers(hf, 0.0),
+}
+
+
+@torch.no_grad()
+def silence(hf, layer):
+    for writer in writers(hf)[layer]:
+        for parameter in writer.parameters():
+            parameter.zero_()
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_no_correct_model_is_refused(name):
+    """40 seeds in bf16 and 5 in the others, the families in turn."""
+    for seed, family in zip(range(40), cycle(FAMILIES)):
+        for precision in DTYPES if seed % 8 == 0 and "huge" not in name else ["bf16"]:  # 10 000 times overflows fp16
+            hf = random_hf(family, seed=seed, **SHALLOW)
+            HARD[name](hf, seed)
+            assert opened(hf, precision).verify().failures() == [], (family, precision, seed)
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize("share", [1.0, -0.5, 1e-3])
+def test_attention_and_mlp_that_write_the_same_thing_are_accepted(precision, share):
+    """Collinear additions leave the two slopes undetermined; that is no reason to refuse."""
+    hf = random_hf("gpt2")
+    scale_writers(hf, 0.0)
+    with torch.no_grad():
+        for attn, mlp in writers(hf):
+            attn.bias.copy_(torch.randn_like(attn.bias))
+            mlp.bias.copy_(share * attn.bias)
+    assert opened(hf, precision).verify().failures() == []
+
+
+# ---------------------------------------------------------------- forgeries
+
+
+@pytest.mark.parametrize("factor", [1, 1000])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_forgotten_multiplier_is_refused_even_beside_a_massive_token(precision, factor):
+    hf = random_hf("granite")
+    make_massive(hf, factor)
+    model = opened(hf, precision, residual_multiplier="")
+    figures, message = model.verify(), refusal(model)
+    assert "Granite" in message and "block 0: h + a + m misses" in message
+    slopes = [s for s in (*figures.slope_attn, *figures.slope_mlp) if s is not None]
+    assert slopes and all(abs(slope - 0.22) < 0.03 for slope in slopes)
+    if factor > 1:  # a global figure would have seen nothing
+        trace = model.trace(model.tensor(model.encode(Prompt(PROBE_TEXT))))
+        whole = max(float((trace.resid[l] + trace.update(l) - trace.resid[l + 1]).norm() / trace.resid[l].norm()) for l in range(5))
+        assert whole < 2e-2
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("factor", [1, 1000])
+def test_a_multiplier_a_tenth_off_is_seen_by_the_slope_alone(precision, factor):
+    hf = random_hf("granite")
+    make_massive(hf, factor)
+    scale_writers(hf, 0.05 if precision == "fp16" else 0.5)
+    hf.config.forged = 0.9 * hf.config.residual_multiplier
+    model = opened(hf, precision, residual_multiplier="forged")
+    figures = model.verify()
+    assert max(figures.miss) <= LIMITS[precision][0] and figures.closure == 0
+    assert any("the stream moves by 1.1" in failure for failure in figures.failures())
+    assert "(expected 1 ± 0.03)" in refusal(model)
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize(
+    "family, forged, branch",
+    [
+        ("olmo2", {"attn": "self_attn"}, "attention"),
+        ("olmo2", {"mlp": "mlp"}, "MLP"),
+        ("gemma2", {"attn": "self_attn"}, "attention"),
+        ("gemma2", {"mlp": "mlp"}, "MLP"),
+    ],
+)
+def test_a_branch_read_before_its_norm_is_refused(family, forged, branch, precision):
+    model = opened(random_hf(family), precision, **forged)
+    failures = model.verify().failures()
+    assert "h + a + m misses the next residual" in refusal(model)
+    assert any(f"what is read from {branch}" in failure for failure in failures)
+    assert all(any(failure.startswith(f"block {layer}:") for failure in failures) for layer in range(5))
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize("family, forged", [("gemma2", {"logit_softcap": ""}), ("granite", {"logit_divisor": ""})])
+def test_what_is_forgotten_behind_the_head_is_refused(family, forged, precision):
+    model = opened(random_hf(family), precision, **forged)
+    figures = model.verify()
+    assert max(figures.miss) <= LIMITS[precision][0] and figures.closure > LIMITS[precision][0]
+    assert "unembedding the last residual misses the logits" in refusal(model)
+
+
+def test_a_wrong_final_norm_is_refused():
+    hf = random_hf("llama")
+    assert "unembedding" in refusal(opened(hf, final_norm="model.layers.0.input_layernorm"))
+
+
+def test_a_model_that_gives_nan_is_refused_where_it_begins():
+    hf = random_hf("llama")
+    with torch.no_grad():
+        writers(hf)[2][1].weight[0, 0] = torch.nan
+    with pytest.raises(NotFinite, match="from residual 3 of 5 on"):
+        opened(hf).verify()
+
+
+# ---------------------------------------------------------------- replay
+
+
+def n_hooks(hf):
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in hf.modules())
+
+
+def zero(added):
+    return torch.zeros_like(added)
+
+
+def boom(*_):
+    raise RuntimeError("stop")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tracing_editing_and_failing_leave_nothing_behind(family):
+    model = random_model(family)
+    ids = model.tensor(model.encode(PROMPT))
+    before, weights = model.logits(ids), {name: p.clone() for name, p in model.hf.named_parameters()}
+    trace = model.trace(ids)
+    assert torch.equal(trace.logits, before)
+    model.run_block(trace, 2, trace.resid[2].repeat(3, 1, 1), attn_edit=zero, mlp_edit=zero)
+    with pytest.raises(RuntimeError, match="stop"):
+        model.trace(ids, on_block=lambda layer, _: boom() if layer == 2 else None)
+    with pytest.raises(RuntimeError, match="stop"):
+        model.run_block(trace, 1, trace.resid[1], mlp_edit=boom)
+    assert n_hooks(model.hf) == 0
+    assert torch.equal(model.logits(ids), before)
+    assert all(torch.equal(p, weights[name]) for name, p in model.hf.named_parameters())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("part", naive.PARTS)
+def test_an_edited_block_gives_what_a_full_forward_with_a_hook_gives(model_of, family, part):
+    """And the batch does not mix: the middle row alone is edited."""
+    model, positions, layer = model_of(family), range(3, 11), 1
+    encoding = model.encode(PROMPT)
+    trace = model.trace(model.tensor(encoding))
+
+    def edit(added):
+        added = added.clone()
+        added[1, 3:11] = 0
+        return added
+
+    edits = {"attn_edit": edit if part != "mlp" else None, "mlp_edit": edit if part != "attention" else None}
+    attn, mlp, hidden = model.run_block(trace, layer, trace.resid[layer].repeat(3, 1, 1), **edits)
+    with naive.leave_out(model.hf, layer, part, positions):
+        changed = naive.run(model.hf, encoding.ids)
+    for found, expected in ((attn, changed.attn[layer]), (mlp, changed.mlp[layer]), (hidden, changed.resid[layer + 1])):
+        assert abs(found[1] - expected).max() <= 1e-6 * abs(expected).max()
+    for row in (0, 2):
+        assert abs(hidden[row] - trace.resid[layer + 1][0]).max() <= 1e-6 * abs(hidden).max()
+    for later in range(layer + 1, model.n_layers):
+        *_, hidden = model.run_block(trace, later, hidden)
+    logits = model.unembed(hidden)
+    assert abs(logits[1] - changed.logits).max() <= 1e-5 * abs(changed.logits).max()
+    assert abs(logits[0] - trace.logits[0]).max() <= 1e-5 * abs(trace.logits).max()
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox", "olmo2", "gemma2"])
+def test_an_edit_that_changes_nothing_changes_nothing(model_of, family, dtype):
+    """To the last bit, in every precision: else every intervention would carry a noise of its own."""
+    model = model_of(family, dtype)
+    trace = model.trace(model.tensor(model.encode(PROMPT)))
+    same = lambda added: added  # noqa: E731
+    for layer in range(model.n_layers):
+        *_, hidden = model.run_block(trace, layer, trace.resid[layer], attn_edit=same, mlp_edit=same)
+        assert torch.equal(hidden, trace.resid[layer + 1])

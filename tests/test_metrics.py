@@ -1,0 +1,147 @@
+"""The metrics as maths: symmetry, bounds, and inputs where a formula has nothing to hold on to."""
+import math
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+from ed_core import metrics
+
+VOCAB = 50
+UNIFORM = torch.full((VOCAB,), -math.log(VOCAB))
+
+
+def log_distributions(n=200, sharpness=3.0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return (sharpness * torch.randn(n, VOCAB, generator=generator)).log_softmax(-1)
+
+
+def certain(token):
+    """All but everything on one token."""
+    logits = torch.zeros(VOCAB)
+    logits[token] = 200.0
+    return logits.log_softmax(-1)
+
+
+def vectors(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+P, Q = log_distributions(seed=1), log_distributions(seed=2)
+
+
+# ---------------------------------------------------------------- vectors
+
+
+def test_ratio_scales_and_has_a_floor():
+    x, y = vectors(100, 16, seed=1), vectors(100, 16, seed=2)
+    assert torch.allclose(metrics.ratio(3 * x, y), 3 * metrics.ratio(x, y))
+    assert torch.allclose(metrics.ratio(x, y) * metrics.ratio(y, x), torch.ones(100), rtol=1e-5)
+    assert metrics.ratio(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 2.0])) == 2.5
+    assert not metrics.ratio(torch.zeros(100, 16), y).any()
+    assert torch.allclose(metrics.ratio(x, torch.zeros(100, 16)), x.norm(dim=-1) / 1e-6)
+
+
+def test_cosine_is_symmetric_scale_free_and_bounded():
+    x, y = vectors(100, 16, seed=1), vectors(100, 16, seed=2)
+    assert torch.equal(metrics.cosine(x, y), metrics.cosine(y, x))
+    assert torch.allclose(metrics.cosine(7 * x, 0.01 * y), metrics.cosine(x, y), atol=1e-6)
+    assert torch.allclose(metrics.cosine(-x, y), -metrics.cosine(x, y))
+    tiny = torch.full((16,), 1e-3)
+    for scale in (1.0, 1e-3, 1e6, 1 / 3):
+        assert metrics.cosine(scale * tiny, tiny) <= 1 and metrics.cosine(scale * tiny, -tiny) >= -1
+    assert metrics.cosine(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 3**0.5])) == pytest.approx(0.5)
+
+
+def test_cosine_with_nothing_is_zero():
+    x = vectors(10, 16)
+    assert not metrics.cosine(x, torch.zeros(10, 16)).any() and not metrics.cosine(torch.zeros(10, 16), torch.zeros(10, 16)).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_everything_is_upcast_before_it_is_measured(dtype):
+    x, y = (100 * vectors(10, 512, seed=s).to(dtype) for s in (1, 2))  # squares of these overflow in fp16
+    for measure in (metrics.ratio, metrics.cosine):
+        assert measure(x, y).dtype == torch.float32
+        assert torch.equal(measure(x, y), measure(x.float(), y.float()))
+    assert torch.equal(metrics.norm(x), x.float().norm(dim=-1))
+
+
+def test_relative_change_is_the_largest_over_the_measured_tokens_only():
+    update = torch.tensor([[2.0, 0.0], [0.0, 4.0], [0.0, 0.0]])
+    changed = torch.tensor([[2.0, 1.0], [0.0, 0.0], [0.0, 3e-6]])
+    change = lambda *seen: float(metrics.relative_change(update, changed, torch.tensor(seen)))  # noqa: E731
+    assert change(True, False, False) == 0.5
+    assert change(True, True, False) == 1.0
+    assert change(True, True, True) == pytest.approx(3.0)  # |D| = 0 counts as 1e-6
+    assert metrics.relative_change(update, update, torch.ones(3, dtype=torch.bool)) == 0
+
+
+# ---------------------------------------------------------------- distributions
+
+
+def test_kl_is_a_divergence():
+    assert (metrics.kl(P, Q) > 0).all() and not torch.allclose(metrics.kl(P, Q), metrics.kl(Q, P))
+    assert (metrics.kl(P, P) == 0).all()
+    expected = (P.double().exp() * (P.double() - Q.double())).sum(-1)
+    assert torch.allclose(metrics.kl(P, Q).double(), expected, rtol=1e-5)
+    assert torch.allclose(metrics.kl(P, UNIFORM.expand_as(P)), math.log(VOCAB) - metrics.entropy(P), atol=1e-5)
+    assert metrics.kl(torch.tensor([0.5, 0.5]).log(), torch.tensor([0.25, 0.75]).log()) == pytest.approx(math.log(2 / 3**0.5), rel=1e-6)
+
+
+def test_kl_of_almost_equal_distributions_is_not_negative():
+    nearly = (P + 1e-6 * vectors(200, VOCAB)).log_softmax(-1)
+    assert (metrics.kl(P, nearly) >= 0).all() and (metrics.kl(P, nearly) < 1e-5).all()
+
+
+def test_jsd_is_symmetric_and_between_zero_and_one():
+    assert torch.allclose(metrics.jsd(P, Q), metrics.jsd(Q, P), atol=1e-7)
+    assert (metrics.jsd(P, Q) > 0).all() and (metrics.jsd(P, Q) < 1).all()
+    assert torch.allclose(metrics.jsd(P, P), torch.zeros(200), atol=1e-6)
+    assert metrics.jsd(certain(3), certain(4)) == pytest.approx(1)  # base 2: disjoint distributions are one bit apart
+    assert metrics.jsd(torch.tensor([0.5, 0.5]).log(), torch.tensor([1.0, 1e-30]).log()) == pytest.approx(0.311278, abs=1e-5)
+
+
+def test_jsd_obeys_the_triangle_inequality_as_a_square_root():
+    a, b, c = (log_distributions(seed=s) for s in (3, 4, 5))
+    distance = lambda x, y: metrics.jsd(x, y).sqrt()  # noqa: E731
+    assert (distance(a, c) <= distance(a, b) + distance(b, c) + 1e-6).all()
+
+
+def test_entropy_of_the_extremes():
+    assert metrics.entropy(UNIFORM) == pytest.approx(math.log(VOCAB), rel=1e-6)
+    assert metrics.entropy(certain(0)) == pytest.approx(0, abs=1e-6)
+    assert (metrics.entropy(P) > 0).all() and (metrics.entropy(P) < math.log(VOCAB)).all()
+
+
+# ---------------------------------------------------------------- rankings
+
+
+def test_overlap_counts_the_common_entries_in_any_order():
+    overlap = lambda a, b: float(metrics.overlap(torch.tensor(a), torch.tensor(b)))  # noqa: E731
+    assert overlap([1, 2, 3, 4], [4, 3, 2, 1]) == 1
+    assert overlap([1, 2, 3, 4], [5, 6, 7, 8]) == 0
+    assert overlap([1, 2, 3, 4], [9, 1, 8, 2]) == 0.5
+    ids, other = P.topk(5).indices, Q.topk(5).indices
+    assert torch.equal(metrics.overlap(ids, other), metrics.overlap(other, ids))
+    everything = P.topk(VOCAB).indices, Q.topk(VOCAB).indices
+    assert (metrics.overlap(*everything) == 1).all()
+
+
+def test_tied_logits_share_the_better_rank():
+    logits = torch.tensor([3.0, 5.0, 5.0, 1.0, 3.0])
+    assert [int(metrics.rank(logits, torch.tensor(i))) for i in range(5)] == [3, 1, 1, 5, 3]
+    assert (metrics.rank(torch.zeros(4, VOCAB), torch.tensor([0, 7, 8, 49])) == 1).all()
+    assert (metrics.rank(P, P.argmax(-1)) == 1).all() and (metrics.rank(P, P.argmin(-1)) == VOCAB).all()
+
+
+@pytest.mark.parametrize("column, expected", [([7, 7, 7], 0), ([1, 7, 7], 1), ([7, 1, 7], 2), ([1, 2, 7], 2), ([7, 7, 1, 7], 3), ([4], 0)])
+def test_settle_depth_is_the_first_row_from_which_nothing_changes(column, expected):
+    beside = [9] * len(column)  # another token, settled from the start
+    assert metrics.settle_depth(torch.tensor([column, beside]).T).tolist() == [expected, 0]
+
+
+def test_shapes_in_signatures_are_checked_here():
+    """The import hook of conftest.py is at work: without it this would broadcast."""
+    with pytest.raises(TypeCheckError):
+        metrics.ratio(torch.ones(4, 3), torch.ones(1, 3))
