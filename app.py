@@ -1,10 +1,12 @@
 """The frame: page config, navigation, the shared sidebar. `streamlit run app.py`."""
+from pathlib import Path
+
 import streamlit as st
 
 import ed_core  # noqa: F401  (sets OpenMP's waiting policy before anything can import torch)
-from ed_ui import scope
+from ed_ui import running, scope
 
-st.set_page_config(page_title="Effective depth", page_icon=":material/layers:", layout="wide", initial_sidebar_state="auto")
+st.set_page_config(page_title="Effective depth", page_icon="ed_ui/icon.svg", layout="wide", initial_sidebar_state="auto")
 
 pages = {
     "Look": [
@@ -16,6 +18,8 @@ pages = {
         st.Page("pages/intervene/skip.py", title="Layer skip", icon=":material/content_cut:"),
     ],
 }
+st.html(Path(__file__).parent / "ed_ui" / "style.css")
 page = st.navigation(pages)
+running.jobs()  # the worker imports torch while the first page is being read
 scope.sidebar()
 page.run()

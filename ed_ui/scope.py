@@ -14,15 +14,7 @@ from ed_core.prompts import check_text
 from ed_core.types import ModelSpec, Prompt
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-TASKS = {
-    "sum_mod10": "Sums mod 10",
-    "addition": "Addition",
-    "word_problem": "Word problems",
-    "lookup": "Look-ups",
-    "lookup_names": "Who follows whom",
-    "copy": "Copying",
-    "english": "Plain English",
-}
+TASKS = {"sum_mod10": "Sums mod 10", "lookup": "Look-ups", "lookup_names": "Who follows whom", "copy": "Copying", "english": "Plain English"}
 
 
 @dataclass(frozen=True)
@@ -77,8 +69,12 @@ def set_prompt(text: str, answer: str = "", example: str = "") -> None:
 
 @st.cache_data
 def examples() -> dict[str, dict]:
-    """Bundled prompts by id, easiest first within each task."""
-    return {p["id"]: p for p in sorted(load_prompts(), key=lambda p: (list(TASKS).index(p["task"]), p["difficulty"], p["id"]))}
+    """Bundled prompts by id, in the file's order: by task, easiest first."""
+    return {p["id"]: p for p in load_prompts()}
+
+
+def task_name(task: str) -> str:
+    return TASKS.get(task, task.replace("_", " ").capitalize() + "s")
 
 
 def harder(example: str) -> str | None:
@@ -87,8 +83,8 @@ def harder(example: str) -> str | None:
     if example not in known:
         return None
     here = known[example]
-    above = [p for p in known.values() if p["task"] == here["task"] and p["difficulty"] > here["difficulty"]]
-    return above[0]["id"] if above else None
+    above = (p["id"] for p in known.values() if p["task"] == here["task"] and p["difficulty"] > here["difficulty"])
+    return next(above, None)
 
 
 def pick(example: str) -> None:
@@ -129,11 +125,11 @@ def prompt_box() -> None:
     here = examples().get(st.session_state.get("example", ""), {})
     row = st.container(horizontal=True, vertical_alignment="bottom")
     st.session_state["task"] = here.get("task")
-    row.pills("Examples", tasks, format_func=TASKS.get, key="task", on_change=_task_picked, label_visibility="collapsed")
+    row.pills("Examples", tasks, format_func=task_name, key="task", on_change=_task_picked, label_visibility="collapsed")
     levels = [p["id"] for p in examples().values() if p["task"] == here.get("task")]
     if len(levels) > 1:
         st.session_state["level"] = here["id"]
-        row.selectbox("Level", levels, format_func=lambda i: examples()[i]["title"], key="level", on_change=_level_picked, label_visibility="collapsed", width=300)
+        row.selectbox("Level", levels, format_func=lambda i: examples()[i]["title"], key="level", on_change=_level_picked, label_visibility="collapsed", width=240)
 
 
 def _counted() -> str:

@@ -52,9 +52,6 @@ def panels(batch: running.Batch) -> None:
         st.rerun()
     reached = judged(batch)
     headline(batch, reached)
-    if not batch.results and not batch.jobs and not batch.errors:
-        st.info(_teach(batch), icon=":material/play_circle:")
-        return
     results = batch.results
     some = next(iter(results.values()), None)
     view = controls(some, reached)
@@ -79,6 +76,8 @@ def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
             st.markdown(f"**{running.status(batch)}**")
         elif reached is not None:
             st.markdown(f"**{reached.sentence}**")
+        elif batch.missing and not batch.errors:
+            st.markdown(TEACH)
         st.markdown(says(batch))
     if reached is not None:
         ghost, n_ghost = st.session_state.get("ghost", (None, None))
@@ -91,8 +90,8 @@ def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
             n_layers_ghost=n_ghost,
         )
         st.plotly_chart(fig, key="ruler", config=show.CONFIG, alt=reached.sentence)
-    elif batch.results or batch.jobs:
-        st.container(height=110, border=False)
+    else:
+        st.container(height=110, border=False, key="ruler-place")
 
 
 def says(batch: running.Batch) -> str:
@@ -100,18 +99,11 @@ def says(batch: running.Batch) -> str:
     result = batch.result("continuation")
     if result is None or not result.complete:
         return ""
-    code = lambda text: "`" + figures.visible(text, html=False).replace("`", "ˋ") + "`"  # noqa: E731
+    code = lambda text: "`" + figures.shown(text, 60).replace("`", "ˋ") + "`"  # noqa: E731
     mark = {True: " :green[✓ the known answer]", False: f" :orange[✗ expected {code(result.request.prompts[0].answer)}]", None: ""}[verdict.right(result)]
     best = ", ".join(f"{code(result.token_text[int(i)])} {p:.0%}" for i, p in zip(result["top_ids"][0], result["top_probs"][0]))
     source = ":gray-badge[stored example] " if lookup.is_shipped(result.request.key) else ""
     return f"{source}The model continues {code(result.provenance['continuation'])}{mark} · next token: {best}"
-
-
-def _teach(batch: running.Batch) -> str:
-    return (
-        "Not computed yet. **Run** traces this prompt through the model: what each layer adds, in which direction, what it would predict, "
-        "and what breaks without it. Four heatmaps fill while it computes."
-    )
 
 
 def controls(some, reached):
@@ -175,6 +167,8 @@ def skips(result, view: View) -> None:
     show.figure("skip", figures.skip_map(result, view), f"**{title}** · row left out, column affected", result, "effect", READ_SKIP)
 
 
+TEACH = """Not computed yet. **Run** traces this prompt through the model: what each layer adds and in which direction, what it would predict
+at each depth, and what breaks without it."""
 READ_NORMS = """Large early and small late is the usual picture: in Llama 3.1 70B the ratio stays above 0.15 in the first half and falls below
 0.05 in the second (Csordás et al. 2025). The first token is often an attention sink of huge norm, so it stands outside the colour range."""
 READ_COSINE = """In large models the first half is zero or negative (features are written and erased), then the sign turns: later layers
