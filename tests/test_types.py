@@ -1,0 +1,233 @@
+"""Identity and transport: a request's key is the same everywhere and moves with every number; bytes are a result or a `ValueError`."""
+import io
+import json
+import pickle
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ed_core import wire
+from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
+from ed_core.types import Measure, MeasureSpec, ModelSpec, Prompt, Request
+
+ROOT = Path(__file__).parents[1]
+MODEL = ModelSpec("/models/small", content_hash="ab12")
+PROMPT = Prompt("5 + 7 = ", answer="12", id="first")
+REQUEST = LayerSkip(mode="future", boundaries=(8, 16)).request(MODEL, PROMPT)
+PROBES = (Contributions(), LogitLens(k=3), LayerSkip(), LayerSkip(mode="future", boundaries=(4, 6)), Continuation(n_tokens=2))
+
+
+# ---------------------------------------------------------------- keys
+
+
+def test_a_key_is_32_hex_digits_and_the_same_in_another_process():
+    code = f"from ed_core.types import *; print({REQUEST!r}.key)"
+    for seed in "01":
+        other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True)
+        assert other.stdout.strip() == REQUEST.key
+    assert len(REQUEST.key) == 32 and set(REQUEST.key) <= set("0123456789abcdef")
+
+
+def of(model=MODEL, prompt=PROMPT, probe=LayerSkip(mode="future", boundaries=(8, 16))):
+    return probe.request(model, prompt).key
+
+
+def test_labels_paths_and_order_are_no_part_of_the_identity():
+    assert of(prompt=replace(PROMPT, id="another")) == REQUEST.key
+    assert of(model=replace(MODEL, source="/elsewhere/copy")) == REQUEST.key
+    assert replace(REQUEST, parameters=REQUEST.parameters[::-1]).key == REQUEST.key
+    assert of(probe=LayerSkip.make({"boundaries": "8,16", "mode": "future"})) == REQUEST.key
+    assert of(probe=Contributions(first_token=True)) == of(probe=Contributions(first_token=False))  # view only
+
+
+def test_every_thing_that_can_move_a_number_moves_the_key():
+    keys = [
+        REQUEST.key,
+        *(of(prompt=replace(PROMPT, **change)) for change in (
+            {"text": "5 + 7 ="}, {"answer": " 12"}, {"answer": ""}, {"template": "chat"}, {"special_tokens": False},
+            {"text": "5 + 7 = 1", "answer": "2"},  # the same tokens, but another answer
+        )),
+        *(of(model=replace(MODEL, **change)) for change in (
+            {"content_hash": "ab13"}, {"precision": "bf16"}, {"adapter": "x"}, {"control": "shuffled"}, {"control_seed": 1},
+            {"attention": "eager"}, {"device": "cuda"}, {"revision": "main"},
+        )),
+        *(of(probe=LayerSkip(**change)) for change in (
+            {}, {"mode": "future"}, {"mode": "future", "boundaries": (8,)}, {"mode": "future", "boundaries": (16, 8)},
+            {"part": "mlp"}, {"seed": 1}, {"n_boundaries": 2},
+        )),
+        of(probe=LogitLens()), of(probe=LogitLens(k=3)), of(probe=Contributions()),
+        replace(REQUEST, probe_version=2).key,
+        replace(REQUEST, models=(MODEL, MODEL)).key,
+        replace(REQUEST, prompts=(PROMPT, PROMPT)).key,
+    ]  # fmt: skip
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_hub_model_is_its_name_and_commit():
+    hub = ModelSpec("org/name", revision="c0ffee")
+    assert len({of(hub), of(replace(hub, source="org/other")), of(replace(hub, revision="decaf"))}) == 3
+    assert hub.name == "name" and MODEL.name == "small"
+
+
+def test_the_engine_version_is_part_of_the_key(monkeypatch):
+    before = of()
+    monkeypatch.setattr("ed_core.types.ENGINE_VERSION", -1)
+    assert of() != before
+
+
+def test_a_request_survives_json():
+    again = Request.from_json(json.loads(json.dumps(REQUEST.to_json())))
+    assert again == REQUEST and again.key == REQUEST.key == REQUEST.to_json()["key"]
+
+
+def test_a_measure_refuses_an_array_with_other_axes():
+    with pytest.raises(ValueError, match="effect: 1 axes found, 2 expected"):
+        Measure(MeasureSpec("effect", ("skipped", "layer"), "", ""), np.zeros(3))
+
+
+# ---------------------------------------------------------------- bytes
+
+
+@pytest.fixture(scope="module", params=PROBES, ids=lambda p: f"{p.name} {getattr(p, 'mode', '')}")
+def result(request, model_of, measure):
+    found = measure(model_of("llama"), request.param, Prompt("größer", answer=" ≥ 3", id="ü"))
+    return replace(found, notes=("a note",), provenance={"seconds": 0.25, "host": "h", "libraries": {"numpy": "2"}})
+
+
+def same(a, b):
+    """Equality of two results, arrays by their bytes (NaN is equal to itself)."""
+    arrays = lambda d: {k: (v.dtype, v.shape, v.tobytes()) for k, v in d.items()}  # noqa: E731
+    plain = lambda r: replace(r, measures={}, summary={})  # noqa: E731
+    values = lambda r: {k: m.values for k, m in r.measures.items()}  # noqa: E731
+    specs = lambda r: {k: m.spec for k, m in r.measures.items()}  # noqa: E731
+    return plain(a) == plain(b) and specs(a) == specs(b) and arrays(values(a)) == arrays(values(b)) and arrays(a.summary) == arrays(b.summary)
+
+
+def test_a_result_survives_the_wire(result):
+    assert result.complete and result.summary.keys() >= {"n_tokens"}
+    assert same(wire.unpack(wire.pack(result)), result)
+    partial = replace(result, complete=False, progress=0.4, version=3, summary={})
+    assert same(wire.unpack(wire.pack(partial)), partial)
+    for measure in partial.measures.values():
+        measure.values.flat[:1] = -1 if measure.values.dtype == np.int32 else np.nan  # not computed yet
+    assert same(wire.unpack(wire.pack(partial)), partial)
+
+
+@pytest.fixture(scope="module")
+def packed(model_of, measure):
+    return wire.pack(measure(model_of("llama"), LayerSkip(mode="future", boundaries=(4,)), Prompt("5 + 7 = ", answer="12")))
+
+
+def garble(data, rng):
+    """One seeded mutation: bytes changed, cut off, left out, doubled or moved."""
+    data = bytearray(data)
+    kind, at, length = rng.randrange(6), rng.randrange(len(data)), rng.choice([1, 2, 8, 64, 500])
+    if kind == 0:
+        data[at] ^= 1 << rng.randrange(8)
+    elif kind == 1:
+        data[at : at + length] = rng.randbytes(length)
+    elif kind == 2:
+        del data[at:]
+    elif kind == 3:
+        del data[at : at + length]
+    elif kind == 4:
+        data[at:at] = data[at : at + length]
+    else:
+        data = data[at:] + data[:at]
+    return bytes(data)
+
+
+def test_garbled_bytes_are_refused_or_harmless(packed):
+    """Never another result, never another error: what zip does not check (a time stamp) may differ, the content may not."""
+    original, rng, refused = wire.unpack(packed), random.Random(0), 0
+    for _ in range(300):
+        try:
+            found = wire.unpack(garble(packed, rng))
+        except ValueError:
+            refused += 1
+        else:
+            assert same(found, original)
+    assert refused > 200
+
+
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9, 0.999])
+def test_truncated_bytes_are_refused(packed, share):
+    with pytest.raises(ValueError):
+        wire.unpack(packed[: int(share * len(packed))])
+
+
+class Bomb:
+    """What unpickling would run."""
+
+    def __reduce__(self):
+        return pytest.fail, ("unpickled",)
+
+
+def npy(array):
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def npz(**arrays):
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def changed(packed, arrays=None, **fields):
+    """A well-formed archive whose header or arrays say something else; None takes an array away."""
+    with np.load(io.BytesIO(packed)) as archive:
+        found = dict(archive)
+    header = json.loads(found["header"].tobytes()) | fields
+    found["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    return npz(**{name: values for name, values in (found | (arrays or {})).items() if values is not None})
+
+
+FOREIGN = {
+    "text": b"not a result",
+    "json": b'{"schema": 1}',
+    "pickle": pickle.dumps({"header": 1}),
+    "pickled bomb": pickle.dumps(Bomb()),
+    "one array": npy(np.zeros(3)),
+    "array of objects": npy(np.array([Bomb()], dtype=object)),
+    "archive without header": npz(x=np.zeros(3)),
+    "archive of objects": npz(header=np.array([Bomb()], dtype=object)),
+    "header that is no JSON": npz(header=np.frombuffer(b"{", np.uint8)),
+    "header that is no object": npz(header=np.frombuffer(b"[]", np.uint8)),
+    "header of another kind": npz(header=np.frombuffer(b'{"schema": 1}', np.uint8)),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_foreign_bytes_are_refused(name):
+    with pytest.raises(ValueError):
+        wire.unpack(FOREIGN[name])
+
+
+LIES = {
+    "schema": dict(schema=2),
+    "key": dict(request={**REQUEST.to_json(), "key": "0" * 32}),
+    "request": dict(request=None),
+    "unknown probe": dict(request=(r := Request((MODEL,), (PROMPT,), "no_such_probe")).to_json() | {"key": r.key}),
+    "unknown measure": dict(arrays={"m.bogus": np.zeros(3, np.float32)}),
+    "measure of another probe": dict(arrays={"m.kl": np.zeros((6, 10), np.float32)}),
+    "dtype": dict(arrays={"m.output": np.zeros(5)}),
+    "axes": dict(arrays={"m.output": np.zeros((5, 1), np.float32)}),
+    "length": dict(arrays={"m.output": np.zeros(4, np.float32)}),
+    "objects": dict(arrays={"m.output": np.array([Bomb()] * 5)}),
+    "layers": dict(n_layers=6),
+    "layers in words": dict(n_layers="five"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_well_formed_archive_that_lies_is_refused(packed, name):
+    assert same(wire.unpack(changed(packed)), wire.unpack(packed))
+    with pytest.raises(ValueError):
+        wire.unpack(changed(packed, **LIES[name]))
