@@ -15,12 +15,12 @@ CRITERIA = {"cosine": "#CC79A7", "kl": "#D55E00", "overlap": "#56B4E9"}
 CRITERION_NAMES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
 OTHERS = ("#8C6BB1", "#A6761D", "#7F7F7F", "#66A61E")  # curves that are none of the above
 GREY, FAINT = "rgba(128,128,128,0.8)", "rgba(128,128,128,0.35)"
-LIGHT_EDGE, DARK_EDGE = "rgba(255,255,255,0.85)", "rgba(20,20,20,0.9)"
-CLEAR = "rgba(0,0,0,0)"
+LIGHT_EDGE, DARK_EDGE, SHADOW = "rgba(255,255,255,0.75)", "rgba(20,20,20,0.9)", "rgba(20,20,20,0.4)"
+CLEAR, VEIL = "rgba(0,0,0,0)", "rgba(128,128,128,0.12)"
 
 SEQUENTIAL = list(sequential.Viridis)
 DIVERGING = ["#0072B2", "#7FB2D6", "#DCDCDC", "#EBA16F", "#D55E00"]  # erases, neutral, strengthens
-COMPOSING, REFINING = DIVERGING[0], DIVERGING[-1]
+COMPOSING, BETWEEN, REFINING, ON_BAR = DIVERGING[0], "#8A8A8A", DIVERGING[-1], "#FFFFFF"  # the ruler, and letters on it
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def decades(values: np.ndarray, at_least: tuple[int, int], at_most: tuple[int, i
 
 def ceiling(values: np.ndarray, steps: tuple[float, ...]) -> float:
     """The first of `steps` that is no smaller than any of `|values|`; the last if none is."""
-    largest = np.nanmax(np.abs(values)) if np.isfinite(values).any() else 0.0
+    largest = np.nanmax(np.abs(values)) if np.isfinite(values).any() else 0
     return next((step for step in steps if largest <= step), steps[-1])
 
 

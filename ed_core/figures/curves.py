@@ -1,48 +1,39 @@
 """Curves over layers."""
 from __future__ import annotations
 
-from typing import Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import plotly.graph_objects as go
 
 from ..types import ProbeResult
 from . import colours
+from .canvas import PLAIN, STEADY, Canvas, axis_title, tick_step
 from .maps import mean_title, part_colour, unit_of, values_of
-from .panel import LEFT, RIGHT, STEADY, draw_depths, mean_over_tokens, tick_step
-from .text import shown, visible
+from .panel import View, mean_over_tokens
+from .text import visible
 
-TOP, BOTTOM = 48, 38
+MARGIN = (54, 44, 52, 46)  # left, right, top with title and legend, bottom
+LAYER_LABEL = 22  # pixels
 
 
 def layer_curves(
     curves: Mapping[str, np.ndarray], title: str, unit: str, *, depth_lines: Mapping[str, int | None] = {}, height: int = 260,
     log: bool = False, x: str = "layer", width_px: int = 600, uirevision: str = "curves",
 ) -> go.Figure:
-    """One line per curve, colour by name: attention, MLP, both, or a criterion; anything else gets a colour of its own."""
+    """One line per curve, colour by name: attention, MLP, both, or a criterion; anything else gets a colour of its own, means are dotted."""
     spare = iter(colours.OTHERS * (1 + len(curves) // len(colours.OTHERS)))
-    fig = go.Figure()
-    for name, values in curves.items():
-        colour = _colour(name) or next(spare)
-        hover = f"{x} %{{x}}<br>%{{meta}}: %{{y:.3g}} {unit}<extra></extra>"
-        label = visible(name, 40)
-        line = dict(color=colour, width=2, dash="dot" if "mean" in name else "solid")
-        fig.add_trace(go.Scatter(y=values, name=label, meta=label, mode="lines+markers", marker_size=4, line=line, hovertemplate=hover, **STEADY))
     n = max((len(values) for values in curves.values()), default=1)
-    plain = dict(showgrid=False, automargin=False, fixedrange=True, tickfont_size=10, title_font_size=11, zeroline=False)
-    step = tick_step(n, (width_px - LEFT - RIGHT) / 22)
-    fig.update_layout(
-        height=height, margin=dict(l=LEFT + 8, r=RIGHT, t=TOP, b=BOTTOM, autoexpand=False), uirevision=uirevision, hovermode="closest", dragmode=False,
-        paper_bgcolor=colours.CLEAR, plot_bgcolor=colours.CLEAR, hoverlabel=dict(align="left", namelength=0),
-        title=dict(text=title, x=0, xref="paper", y=1, yref="container", yanchor="top", pad_t=4, font_size=14),
-        showlegend=len(curves) > 1, legend=dict(orientation="h", x=0, y=1, yanchor="bottom", font_size=11, bgcolor=colours.CLEAR),
-        xaxis=dict(range=[-0.5, n - 0.5], tickvals=list(range(0, n, step)), title=dict(text=x, standoff=4), **plain),
-        yaxis=dict(type="log" if log else "linear", title=dict(text=unit, standoff=4), **{**plain, "showgrid": True, "gridcolor": colours.FAINT}),
-    )
-    if not log and any(np.nanmin(v, initial=0.0) < 0 for v in curves.values()):
-        fig.add_shape(type="line", xref="paper", x0=0, x1=1, y0=0, y1=0, line=dict(color=colours.GREY, width=1), layer="below")
-    draw_depths(fig, depth_lines, upright=True)
-    return fig
+    view = View(title, height, width_px, depth_lines=depth_lines, uirevision=uirevision)
+    canvas = _frame(n, view, x, unit)
+    for name, values in curves.items():
+        line = dict(color=_colour(name) or next(spare), width=2, dash="dot" if name.startswith("mean") else "solid")
+        _add(canvas, "scatter", values, visible(name, 40), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
+    canvas.layout["showlegend"] = len(curves) > 1
+    canvas.layout["yaxis"]["type"] = "log" if log else "linear"
+    if not log and any(np.nanmin(values, initial=0.0) < 0 for values in curves.values()):
+        canvas.line(colours.GREY, 1, xref="paper", x0=0, x1=1, y0=0, y1=0, layer="below")
+    return canvas.figure()
 
 
 def token_profile(
@@ -56,34 +47,40 @@ def token_profile(
     if len(names) == 1:
         curves[mean_title(first_token)] = mean_over_tokens(arrays[names[0]], first_token)
     rows = "depth" if len(arrays[names[0]]) > result.n_layers else "layer"
-    title = f"token {token} <b>{visible(result.tokens[token])}</b>"
-    return layer_curves(
-        curves, title, unit_of(result, names[0]), depth_lines=depth_lines, height=height, log=log, x=rows, width_px=width_px, uirevision="profile"
+    look = dict(depth_lines=depth_lines, height=height, log=log, x=rows, width_px=width_px, uirevision="profile")
+    return layer_curves(curves, f"token {token} <b>{visible(result.tokens[token])}</b>", unit_of(result, names[0]), **look)
+
+
+def output_bars(result: ProbeResult, view: View) -> go.Figure:
+    """Per skipped block: the change of the predicted distribution (bars), and the share of tokens whose best prediction stays (dots)."""
+    shape, x = (result.n_layers,), "skipped layer"
+    canvas = _frame(result.n_layers, view, x, "")
+    _add(canvas, "bar", values_of(result, "output", shape), "output change", x, unit_of(result, "output"), marker=dict(color=colours.BOTH))
+    dots = dict(mode="lines+markers", marker=dict(size=5), line=dict(color=colours.GREY, width=1.5))
+    _add(canvas, "scatter", values_of(result, "top1_kept", shape), "best token kept", x, "of the tokens", **dots)
+    canvas.layout["showlegend"] = True
+    canvas.layout["yaxis"].update(range=[0, 1.45], tickvals=[0, 0.5, 1])
+    return canvas.figure()
+
+
+def _frame(n: int, view: View, x: str, unit: str) -> Canvas:
+    """Layers 0 to n-1 to the right, the unit upwards, the legend in one line under the title."""
+    canvas = Canvas(view.height, MARGIN, view.title, view.uirevision)
+    layer_px = (view.width_px - MARGIN[0] - MARGIN[1]) / n
+    ticks = list(range(0, n, tick_step(n, n * layer_px / LAYER_LABEL)))
+    canvas.layout.update(
+        legend=dict(orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), bgcolor=colours.CLEAR),
+        xaxis=dict(PLAIN, range=[-0.5, n - 0.5], tickvals=ticks, title=axis_title(x)),
+        yaxis={**PLAIN, "title": axis_title(unit), "showgrid": True, "gridcolor": colours.FAINT},
     )
+    canvas.draw_depths(view.depth_lines, layer_px, upright=True)
+    return canvas
 
 
-def describe(result: ProbeResult, measure: str) -> str:
-    """One plain sentence instead of the picture: how large it is, its smallest and largest value and where, how much is computed."""
-    if measure not in result.measures:
-        return f"{measure}: nothing computed yet."
-    spec, values = result.measures[measure].spec, values_of(result, measure, ())
-    size = " × ".join(f"{n} {dim}" for n, dim in zip(values.shape, spec.dims)) or "one number"
-    known = np.isfinite(values)
-    if not known.any():
-        return f"{spec.meaning} ({spec.unit}), {size}: nothing computed yet."
-    ends = [f"{word} {values[at]:.3g} ({_place(at, spec.dims, result)})" for word, at in _extremes(values)]
-    share = "" if known.all() else f"; {known.mean():.0%} of the cells have a value"
-    return f"{spec.meaning} ({spec.unit}), {size}: {' and '.join(ends)}{share}."
-
-
-def _extremes(values: np.ndarray):
-    for word, find in (("smallest", np.nanargmin), ("largest", np.nanargmax)):
-        yield word, np.unravel_index(find(values), values.shape)
-
-
-def _place(at: tuple, dims: tuple[str, ...], result: ProbeResult) -> str:
-    words = {"pos": "token"}
-    return ", ".join(f"{words.get(d, d)} {i}" + (f" “{shown(result.tokens[i])}”" if d == "pos" else "") for d, i in zip(dims, at))
+def _add(canvas: Canvas, kind: str, values: np.ndarray, name: str, x: str, unit: str, **look) -> None:
+    """A curve with the hover all curves have; `name` is escaped by whoever took it from outside."""
+    hover = f"{x} %{{x}}<br>%{{meta}} %{{y:.3g}} {unit}<extra></extra>"
+    canvas.add(kind, x=np.arange(len(values)), y=values, name=name, meta=name, hovertemplate=hover, **look, **STEADY)
 
 
 def _colour(name: str) -> str | None:

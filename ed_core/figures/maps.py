@@ -11,7 +11,7 @@ from .text import number, visible, width
 
 RATIO_DECADES, NORM_DECADES = ((-2, 0), (-3, 1)), ((0, 2), (-2, 5))
 TOP_SHOWN = 5
-CELL_FONT, SMALLEST_FONT = 11, 7
+CELL_FONT, SMALL_FONT, SMALLEST_FONT = 11, 8, 7  # pixels: where there is room, where columns are narrow, and below it none
 
 
 def values_of(result: ProbeResult, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -39,7 +39,9 @@ def contribution_norms(result: ProbeResult, view: View, measure: str = "layer_ra
     z = values_of(result, measure, (result.n_layers, result.n_tokens))
     limits = NORM_DECADES if measure.endswith("norm") else RATIO_DECADES
     shade = colours.logarithmic(*colours.decades(z[:, 1:] if z.shape[1] > 1 else z, *limits))
-    strip = Strip(mean_over_tokens(z, first_token), shade.low, shade.high, mean_title(first_token), part_colour(measure), log=True)
+    mean = mean_over_tokens(z, first_token)
+    low, high = colours.decades(mean, limits[0], (-6, 6))
+    strip = Strip(mean, 10.0**low, 10.0**high, mean_title(first_token), part_colour(measure), log=True)
     return token_panel(result, view, z, shade, unit_of(result, measure), strip, plain_hover(result, measure, z))
 
 
@@ -47,7 +49,7 @@ def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", firs
     """Direction of what is added, layers × tokens: below 0 (blue) it erases, above 0 (orange) it strengthens. Always from -1 to 1."""
     z = values_of(result, measure, (result.n_layers, result.n_tokens))
     mean = mean_over_tokens(z, first_token)
-    bound = colours.ceiling(mean, (0.25, 0.5, 1.0))
+    bound = colours.ceiling(mean, (0.5, 1.0))
     strip = Strip(mean, -bound, bound, mean_title(first_token), part_colour(measure))
     return token_panel(result, view, z, colours.signed(), unit_of(result, measure), strip, plain_hover(result, measure, z))
 
@@ -72,10 +74,8 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
         lines = [f"{number(p)}  {names.get(i, f'id {i}')}" for i, p in best]
         return "<br>".join(lines if shade == "prob" else [f"{number(z[depth, token])} {unit}", *lines])
 
-    fig = token_panel(result, view, z, colour, unit, strip, hover, row="depth")
-    if text and ids is not None:
-        _write_tokens(fig, result, view, ids.values[..., 0])
-    return fig
+    written = _cell_text(result, view, ids.values[..., 0]) if text and ids is not None else None
+    return token_panel(result, view, z, colour, unit, strip, hover, row="depth", cell_text=written)
 
 
 def output_by_token(result: ProbeResult, view: View) -> go.Figure:
@@ -114,13 +114,13 @@ def _lens_shade(shade: str, z: np.ndarray) -> colours.Shade:
     return colours.linear(0.0, colours.ceiling(z, (5.0, 10.0, 20.0, 50.0)), reverse=True)
 
 
-def _write_tokens(fig: go.Figure, result: ProbeResult, view: View, best: np.ndarray) -> None:
-    """The best token into each cell that is wide enough for it; plotly picks light or dark letters by the cell's colour."""
-    across, high = view.cell(best.shape[1], best.shape[0])
-    size = int(min(CELL_FONT, high - 4))
-    first, last = view.span(best.shape[1])
-    if size < SMALLEST_FONT or across < 2 * size:
-        return
-    fits = {i: visible(words, 12) for i, words in result.token_text.items() if 0.62 * size * width(words, 12) + 3 <= across}
+def _cell_text(result: ProbeResult, view: View, best: np.ndarray) -> dict:
+    """The best token for each cell that is wide enough for it; plotly picks light or dark letters by the cell's colour."""
+    n_tokens, column = best.shape[1], view.column_px(best.shape[1])
+    size = int(min(CELL_FONT, view.plot_height / (result.n_layers + 1) - 4, max(SMALL_FONT, column / 4)))
+    fits = {i: visible(words, 12) for i, words in result.token_text.items() if 0.62 * size * width(words, 12) + 3 <= column}
+    if size < SMALLEST_FONT or not fits:
+        return {}
+    first, last = view.span(n_tokens)
     text = [[fits.get(i, "") if first <= x <= last else "" for x, i in enumerate(row)] for row in best.tolist()]
-    fig.data[0].update(text=text, texttemplate="%{text}", textfont_size=size)
+    return dict(text=text, texttemplate="%{text}", textfont=dict(size=size))

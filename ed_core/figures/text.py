@@ -4,6 +4,8 @@ from __future__ import annotations
 import html
 import unicodedata
 
+import numpy as np
+
 MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"}
 FORMULA = {"$": "&#36;"}  # plotly would hand $…$ to MathJax where a page has it
 
@@ -29,7 +31,7 @@ def width(token: str, limit: int = 24) -> int:
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in shown(token, limit))
 
 
-def number(value: float) -> str:
+def number(value: float | int | np.floating) -> str:
     """Three significant digits, with a real minus sign."""
     return f"{value:.3g}".replace("-", "\u2212") if value == value else "not computed"
 

@@ -1,0 +1,88 @@
+"""What every figure starts from: transparent, of fixed size, plain dictionaries until plotly validates them once at the end.
+
+Adding traces and shapes to a `go.Figure` one by one validates the whole layout each time and takes six times as long, which a live page feels.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+
+from . import colours
+
+LINE_LABEL = 12  # pixels that the name of a depth line needs
+STEADY = {"selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opacity": 1}}}  # a click must not fade anything
+PLAIN = dict(automargin=False, fixedrange=True, zeroline=False, showgrid=False, ticks="", tickfont=dict(size=10))  # an axis
+ROUND_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 256, 512)
+
+
+def tick_step(n: int, fit: float | int) -> int:
+    """The distance between labels, a round number, so that at most `fit` of `n` are drawn."""
+    return next((step for step in ROUND_STEPS if n / step <= max(fit, 1)), n)
+
+
+def axis_title(text: str, standoff: int = 4) -> dict:
+    return dict(text=text, standoff=standoff, font=dict(size=11))
+
+
+class Canvas:
+    """A figure being drawn."""
+
+    def __init__(self, height: int, margin: tuple[int, int, int, int], title: str = "", uirevision: str = ""):
+        """`margin`: left, right, top, bottom, in pixels; fixed, so that figures of one height have their plots at one height."""
+        self.data: list[dict] = []
+        self.shapes: list[dict] = []
+        self.annotations: list[dict] = []
+        self.layout: dict[str, Any] = dict(
+            height=height,
+            margin=dict(zip("lrtb", margin), autoexpand=False),
+            title=dict(text=title, x=0, xref="paper", y=1, yref="container", yanchor="top", pad=dict(t=6), font=dict(size=14)),
+            paper_bgcolor=colours.CLEAR,
+            plot_bgcolor=colours.CLEAR,
+            showlegend=False,
+            hovermode="closest",
+            hoverlabel=dict(align="left", namelength=0),
+            dragmode=False,
+            uirevision=uirevision,
+        )
+
+    def add(self, kind: str, **trace) -> None:
+        self.data.append(dict(type=kind, **trace))
+
+    def line(self, colour: str, thickness: float | int, **place) -> None:
+        self.shapes.append(dict(type="line", line=dict(color=colour, width=thickness), **place))
+
+    def write(self, text: str, size: int, colour: str | None = None, **place) -> None:
+        """Text; without a colour, in the page's own."""
+        font = dict(size=size, color=colour) if colour else dict(size=size)
+        self.annotations.append(dict(text=text, font=font, showarrow=False, borderpad=1, **place))
+
+    def figure(self) -> go.Figure:
+        return go.Figure(data=self.data, layout=dict(self.layout, shapes=self.shapes, annotations=self.annotations))
+
+    def draw_depths(self, lines: Mapping[str, int | None], layer_px: float, upright: bool = False) -> None:
+        """A dashed line per criterion at `depth + 0.5`, named beside it; `upright` where layers run along x, `layer_px` pixels each.
+
+        `depth` is a block, and `depth + 1` blocks count as effective: the line lies on the upper edge of block `depth`, that is at
+        `ratio * L` blocks from the bottom, for all three criteria and in all panels. In the lens it lies above row `depth`, the first one
+        past the threshold. Criteria that agree share one line, their dashes taking turns; names that would meet are pushed apart.
+        """
+        drawn = sorted((depth, name) for name, depth in lines.items() if depth is not None)
+        end = -LINE_LABEL  # pixel where the last name stood
+        for depth, name in drawn:
+            at, sharing = depth + 0.5, [other for d, other in drawn if d == depth]
+            turn = sharing.index(name)
+            place = dict(x0=at, x1=at, y0=0, y1=1, yref="paper") if upright else dict(x0=0, x1=1, y0=at, y1=at, xref="paper")
+            if not upright and turn == 0:
+                self.line(colours.SHADOW, 3.5, **{**place, "xref": "x domain"})
+            self.line(colours.CRITERIA[name], 2.0, name=name, **place)
+            self.shapes[-1]["line"]["dash"] = f"{6 * (len(sharing) - turn)}px,{6 * turn + 4}px"
+            centred = 0 if upright else (len(sharing) - 1) * LINE_LABEL / 2
+            end = max(depth * layer_px - centred, end + LINE_LABEL)
+            shift = end - depth * layer_px
+            if upright:
+                place = dict(x=at, xanchor="left", xshift=shift, y=1, yref="paper", yanchor="top", textangle=-90)
+            else:
+                place = dict(x=1, xref="paper", xanchor="left", y=at, yshift=shift)
+            self.write(colours.CRITERION_NAMES[name], 10, colours.CRITERIA[name], **place)
