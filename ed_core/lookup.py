@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -31,6 +32,20 @@ def by_key(key: str) -> ProbeResult | None:
 def find(request: Request) -> ProbeResult | None:
     """The stored result of a request, or None."""
     return by_key(request.key)
+
+
+def estimate(requests: Iterable[Request], n_tokens: int | None) -> float | None:
+    """Seconds these requests will take here, from the latest stored run of each probe on the same model, scaled by tokens; None if unknown."""
+    recent = store().recent(60)
+    total = 0.0
+    for request in requests:
+        model = request.models[0]
+        alike = (c for c in recent if c["probe"] == request.probe and (c["model"], c["precision"]) == (model.name, model.precision))
+        last = next(alike, None)
+        if last is None or not n_tokens or last["seconds"] is None:
+            return None
+        total += last["seconds"] * n_tokens / last["n_tokens"]
+    return total
 
 
 def is_shipped(key: str) -> bool:

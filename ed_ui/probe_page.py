@@ -11,7 +11,7 @@ from ed_core.errors import ParameterError
 from ed_core.figures import View
 from ed_core.probes import Probe
 from ed_core.types import ProbeResult
-from ed_ui import running, scope
+from ed_ui import running, scope, show
 
 WINDOW = 64
 
@@ -25,11 +25,11 @@ def page(probe: type[Probe], panels: Callable[[ProbeResult, View], None], teach:
     try:
         asked = form(probe, skip_fields)
     except ParameterError as error:
-        st.error(str(error), icon=":material/error:")
+        st.error(show.plain(str(error)), icon=":material/error:")
         return
     if chosen.spec is not None:
         batch = running.batch(probe.name, {probe.name: asked.request(chosen.spec, scope.prompt())})
-        running.controls(probe.name, batch, ready=bool(scope.prompt().text.strip()))
+        running.controls(probe.name, batch, ready=scope.ready(), n_tokens=scope.n_tokens())
         if batch.results and not batch.running:
             st.query_params["run"] = batch.requests[probe.name].key
         st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(probe, batch, panels, teach)
@@ -45,13 +45,13 @@ def _live(probe: type[Probe], batch: running.Batch, panels, teach: str) -> None:
         if batch.running:
             st.markdown(f"**{running.status(batch)}**")
         for error in batch.errors.values():
-            st.error(str(error), icon=":material/error:")
+            st.error(show.plain(str(error)), icon=":material/error:")
     if result is None:
         if not batch.errors and not batch.running:
             st.info(teach, icon=":material/play_circle:")
         return
     for note in result.notes:
-        st.info(note, icon=":material/info:")
+        st.info(show.plain(note), icon=":material/info:")
     panels(result, view(result))
 
 

@@ -107,13 +107,21 @@ def status(batch: Batch) -> str:
     return f"waiting, {ahead} job{'s' if ahead != 1 else ''} ahead" if batch.jobs else ""
 
 
-def controls(page: str, batch: Batch, ready: bool, label: str = "Run") -> None:
-    """Run and Cancel, side by side and always in the same place."""
+def controls(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
+    """Run and Cancel, side by side and always in the same place; beside them the model, and how long it will take. Returns the row."""
     row = st.container(horizontal=True, vertical_alignment="center")
-    if row.button(label, type="primary", key=f"run.{page}", icon=":material/play_arrow:", disabled=batch.running or not ready, width=120):
+    if row.button("Run", type="primary", key=f"run.{page}", icon=":material/play_arrow:", disabled=batch.running or not ready, width=120):
         submit(batch)
         st.rerun()
     if row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not batch.running, width=120):
         cancel(batch)
         st.rerun()
+    model = next(iter(batch.requests.values())).models[0]
+    todo = [batch.requests[name] for name in batch.missing]
+    seconds = lookup.estimate(todo, n_tokens) if todo else 0.0
+    if not todo:
+        told = "" if batch.running else "stored"
+    else:
+        told = f"about {max(seconds, 1):.0f} s on this machine" if seconds is not None else "not timed on this machine yet"
+    row.markdown(f":blue-badge[{model.name} · {model.precision}] " + (f":gray-badge[{told}]" if told else ""), width="content")
     return row

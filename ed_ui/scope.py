@@ -10,8 +10,9 @@ from ed_core import sources, tokens
 from ed_core.demo import MODELS, load_prompts
 from ed_core.errors import EffectiveDepthError, PromptError
 from ed_core.lookup import by_key
-from ed_core.prompts import check_text
+from ed_core.prompts import check_text, max_tokens
 from ed_core.types import ModelSpec, Prompt
+from ed_ui import show
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 TASKS = {"sum_mod10": "Sums mod 10", "lookup": "Look-ups", "lookup_names": "Who follows whom", "copy": "Copying", "english": "Plain English"}
@@ -39,10 +40,10 @@ def sidebar() -> None:
         st.segmented_control("Precision", PRECISIONS, default="fp32", required=True, key="precision", bind="query-params")
         scope = current()
         if scope.trouble:
-            st.error(scope.trouble, icon=":material/error:")
+            st.error(show.plain(scope.trouble), icon=":material/error:")
         else:
             card = sources.describe(scope.spec)
-            st.caption(" · ".join(f"{value} {name}".strip() for name, value in card.items() if value))
+            st.caption(show.plain(" · ".join(f"{value} {name}".strip() for name, value in card.items() if value)))
 
 
 def current() -> Scope:
@@ -132,15 +133,32 @@ def prompt_box() -> None:
         row.selectbox("Level", levels, format_func=lambda i: examples()[i]["title"], key="level", on_change=_level_picked, label_visibility="collapsed", width=240)
 
 
-def _counted() -> str:
-    """How many tokens the box holds, by the model's own tokenizer file."""
-    scope, asked = current(), prompt()
+def n_tokens() -> int | None:
+    """How many tokens the box holds, by the model's own tokenizer file; None where only the model could tell."""
+    scope = current()
+    return tokens.count(scope.spec, prompt()) if scope.spec else None
+
+
+def ready() -> bool:
+    """Whether what stands in the box can be run."""
+    return not _trouble()
+
+
+def _trouble() -> str:
     try:
-        check_text(asked)
+        check_text(prompt())
     except PromptError as error:
-        return f":red[{error}]"
-    n = tokens.count(scope.spec, asked) if scope.spec else None
-    return f"{n} tokens" if n is not None else ""
+        return str(error)
+    return ""
+
+
+def _counted() -> str:
+    if trouble := _trouble():
+        return f":red[{show.plain(trouble)}]"
+    n, limit = n_tokens(), max_tokens()
+    if n is None:
+        return ""
+    return f":red[{n} tokens: over the limit of {limit}]" if n > limit else f"{n} tokens"
 
 
 def _edited() -> None:

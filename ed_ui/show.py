@@ -1,6 +1,7 @@
 """Showing a measure: the figure in a box of fixed height, one caption line, and behind a button how to read it, its CSV and its origin."""
 from __future__ import annotations
 
+import re
 from typing import Callable
 
 import streamlit as st
@@ -13,9 +14,9 @@ from ed_core.types import ProbeResult
 CONFIG = {"displayModeBar": False, "displaylogo": False}
 
 
-def figure(key: str, fig, caption: str, result: ProbeResult | None = None, measure: str = "", reading: str = "", select: bool = False, height: int = 430) -> None:
+def figure(key: str, fig, caption: str, result: ProbeResult | None = None, measure: str = "", reading: str = "", select: bool = False) -> None:
     """One figure. `select`: a click on a cell chooses its token for all panels."""
-    with st.container(height=height + 50, border=False, key=f"box-{key}"):
+    with st.container(height=fig.layout.height + 66, border=False, key=f"box-{key}"):
         event = st.plotly_chart(
             fig,
             key=key,
@@ -42,7 +43,7 @@ def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
     if reading:
         st.markdown(reading)
     for note in result.notes:
-        st.info(note, icon=":material/info:")
+        st.info(plain(note), icon=":material/info:")
     if measure and result.complete:
         st.download_button(
             "CSV",
@@ -70,11 +71,16 @@ def _chosen(key: str, event) -> None:
         st.rerun(scope="fragment")
 
 
-def empty(title: str, text: str, height: int = 430) -> None:
+def empty(title: str, text: str, height: int = 420) -> None:
     """A panel that has nothing yet, and says what would fill it."""
-    with st.container(height=height + 50, border=True):
+    with st.container(height=height + 66, border=True):
         st.markdown(f"**{title}**")
         st.caption(text)
+
+
+def plain(text: str) -> str:
+    """Text that may hold a stranger's words, so that Markdown shows it as it is: no links, no images, no colours."""
+    return re.sub(r"([\\`*_{}\[\]()#+!|~<>$:])", r"\\\1", text)
 
 
 def guarded(page: Callable[[], None]) -> None:
@@ -88,4 +94,4 @@ def guarded(page: Callable[[], None]) -> None:
     except (RerunException, StopException):
         raise
     except EffectiveDepthError as error:
-        st.error(str(error), icon=":material/error:")
+        st.error(plain(str(error)), icon=":material/error:")

@@ -7,13 +7,13 @@ from ed_ui import probe_page, show
 
 
 def panels(result, view):
-    show.figure("map", figures.skip_map(result, view), "Row left out, column affected: 0 does not care, 1 changes as much as its own size", result, "effect", READING, height=530)
+    show.figure("map", figures.skip_map(result, view), "Row left out, column affected: 0 does not care, 1 changes as much as its own size", result, "effect", READING)
     left, right = st.columns(2)
     with left:
-        show.figure("output", figures.output_bars(result, view), "Change of the prediction, and share of tokens whose best guess stays", result, "output", height=420)
+        show.figure("output", figures.output_bars(result, view), "Change of the prediction, and share of tokens whose best guess stays", result, "output")
     with right:
         if "output_pos" in result.measures:
-            show.figure("where", figures.output_by_token(result, view), "Which token's prediction breaks", result, "output_pos", select=True, height=420)
+            show.figure("where", figures.output_by_token(result, view), "Which token's prediction breaks", result, "output_pos", select=True)
 
 
 READING = """Look for how far to the right a row stays bright. Cells above the diagonal's left side are zero by construction: nothing before

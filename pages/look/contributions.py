@@ -15,15 +15,15 @@ def panels(result, view):
         pick = lambda suffix: {name: curves[f"{short}_{suffix}"] for name, short in (("attention", "attn"), ("MLP", "mlp"), ("both", "layer"))}  # noqa: E731
         left, right = st.columns(2)
         with left:
-            show.figure("mean-ratio", figures.layer_curves(pick("ratio"), "", "ratio", log=True), "Mean contribution per layer, against the stream", height=280)
+            show.figure("mean-ratio", figures.layer_curves(pick("ratio"), "", "ratio", log=True), "Mean contribution per layer, against the stream")
         with right:
-            show.figure("mean-cosine", figures.layer_curves(pick("cos"), "", "cosine"), "Mean cosine per layer: below 0 erases, above 0 strengthens", height=280)
+            show.figure("mean-cosine", figures.layer_curves(pick("cos"), "", "cosine"), "Mean cosine per layer: below 0 erases, above 0 strengthens")
     measure = st.selectbox("Measure", MEASURES, index=MEASURES.index("layer_ratio"), key="contributions.measure", width=260)
     spec = Contributions.spec(measure)
     draw = figures.cosine_map if spec.unit == "cosine" else figures.contribution_norms
-    show.figure("map", draw(result, view, measure, first_token), spec.meaning, result, measure, select=True, height=530)
+    show.figure("map", draw(result, view, measure, first_token), spec.meaning, result, measure, select=True)
     if view.selected is not None:
-        show.figure("profile", figures.token_profile(result, measure, view.selected), f"Token {view.selected} over the layers", result, measure, height=280)
+        show.figure("profile", figures.token_profile(result, measure, view.selected), f"Token {view.selected} over the layers", result, measure)
 
 
 show.guarded(

@@ -16,15 +16,15 @@ def page() -> None:
     scope.open_link()
     scope.prompt_box()
     if trouble := st.session_state.pop("link_trouble", ""):
-        st.warning(trouble, icon=":material/link_off:")
+        st.warning(show.plain(trouble), icon=":material/link_off:")
     chosen = scope.current()
     if chosen.spec is None:
         return
     requests = {name: probe.request(chosen.spec, scope.prompt()) for name, probe in PROBES.items()}
     batch = running.batch("home", requests)
-    row = running.controls("home", batch, ready=bool(scope.prompt().text.strip()))
+    row = running.controls("home", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
     if (above := scope.harder(st.session_state.get("example", ""))) is not None:
-        row.button("Same task, harder", on_click=_harder, args=(above, batch), icon=":material/trending_up:", type="tertiary")
+        row.button("Same task, harder", key="harder", on_click=_harder, args=(above, batch), icon=":material/trending_up:", type="tertiary")
     if batch.results and not batch.running:
         st.query_params["run"] = requests["contributions"].key
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch)
@@ -71,7 +71,7 @@ def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     """Status, verdict, what the model says, and the depth ruler: the same height whatever stands in it."""
     with st.container(height=88, border=False, key="headline"):
         for error in {str(e): None for e in batch.errors.values()}:
-            st.error(error, icon=":material/error:")
+            st.error(show.plain(error), icon=":material/error:")
         if batch.running:
             st.markdown(f"**{running.status(batch)}**")
         elif reached is not None:

@@ -11,7 +11,7 @@ SHADES = {"probability": "prob", "KL to output": "kl", "Jensen–Shannon": "jsd"
 def panels(result, view):
     shade = st.segmented_control("Shade", list(SHADES), default="probability", required=True, key="logit_lens.shade", persist_state="session")
     measure = {"prob": "top_probs"}.get(SHADES[shade], SHADES[shade])
-    show.figure("map", figures.lens_map(result, view, SHADES[shade]), f"Best token at each depth, shaded by {shade}", result, measure, select=True, height=530)
+    show.figure("map", figures.lens_map(result, view, SHADES[shade]), f"Best token at each depth, shaded by {shade}", result, measure, select=True)
     if not result.complete:
         return
     curves = aggregate.aggregate(LogitLens, [result.summary])
@@ -20,10 +20,10 @@ def panels(result, view):
     b.metric("Deep-thinking ratio", f"{float(curves['deep_thinking_ratio']):.0%}", help=LogitLens.spec("deep_thinking_ratio").meaning)
     left, right = st.columns(2)
     with left:
-        show.figure("mean-kl", figures.layer_curves({"KL": curves["kl"], "entropy": curves["entropy"]}, "", "nats", x="depth"), "Divergence from the output, and uncertainty", height=280)
+        show.figure("mean-kl", figures.layer_curves({"KL": curves["kl"], "entropy": curves["entropy"]}, "", "nats", x="depth"), "Divergence from the output, and uncertainty")
     with right:
         shares = {"overlap": curves["overlap"], "top-1 match": curves["top1_match"], "MRR": curves["mrr"]}
-        show.figure("mean-overlap", figures.layer_curves(shares, "", "share", x="depth"), "Agreement with the output", height=280)
+        show.figure("mean-overlap", figures.layer_curves(shares, "", "share", x="depth"), "Agreement with the output")
 
 
 show.guarded(

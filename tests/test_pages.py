@@ -1,0 +1,174 @@
+"""Every page through AppTest: what it draws is what is stored, what is wrong becomes one sentence, links open."""
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from ed_core import compute, lookup
+from ed_core.demo import MODELS
+from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
+from ed_core.sources import resolve
+from ed_core.types import Prompt
+
+ROOT = Path(__file__).parent.parent
+PROMPT = Prompt("5 + 7 + 5 + 3 + 1 + 7 = ", "28")
+PAGES = {
+    "pages/look/home.py": (Contributions(), LogitLens(), LayerSkip(), Continuation()),
+    "pages/look/contributions.py": (Contributions(),),
+    "pages/look/logit_lens.py": (LogitLens(),),
+    "pages/intervene/skip.py": (LayerSkip(),),
+}
+
+
+@pytest.fixture(scope="module")
+def stored(small_folder, tmp_path_factory):
+    """A store that holds every page's results for one prompt on a small model; no worker is started."""
+    import ed_ui.running
+    from ed_core.jobs import Jobs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(ed_ui.running, "Jobs", lambda: Jobs(warm=False))
+        patch.setitem(MODELS, "small", small_folder)  # AppTest cannot hold a selectbox value that is not among its options
+        lookup.store.cache_clear()
+        ed_ui.running.jobs.clear()
+        spec = resolve("small")
+        model = compute.Models().get(spec)
+        results = {}
+        for probe in PAGES["pages/look/home.py"]:
+            results[probe.name] = compute.run(model, probe.request(spec, PROMPT))
+            lookup.store().put(results[probe.name])
+        yield results
+        lookup.store.cache_clear()
+        ed_ui.running.jobs.clear()
+
+
+def app(page="pages/look/home.py", prompt=PROMPT, model="small", **query) -> AppTest:
+    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
+    test.query_params["model"] = model
+    for name, value in query.items():
+        test.query_params[name] = value
+    if prompt is not None and "run" not in query:
+        test.session_state["text"], test.session_state["answer"] = prompt.text, prompt.answer
+    test.run()
+    return test.switch_page(page).run() if page != "pages/look/home.py" else test
+
+
+def plotted(test: AppTest) -> list[np.ndarray]:
+    """`z` of every figure that has one, decoded from plotly's JSON."""
+    found = []
+    for chart in test.get("plotly_chart"):
+        first = json.loads(chart.proto.spec)["data"][0]
+        if first.get("name") == "z":
+            z = first["z"]
+            if isinstance(z, dict):
+                z = np.frombuffer(b64decode(z["bdata"]), z["dtype"]).reshape([int(n) for n in z["shape"].split(",")])
+            found.append(np.asarray(z, float))
+    return found
+
+
+def holds(figures: list[np.ndarray], expected: np.ndarray) -> bool:
+    return any(z.shape == expected.shape and np.nanmax(np.abs(z - expected)) <= 1e-6 for z in figures)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_draws_exactly_what_is_stored(stored, page):
+    test = app(page)
+    assert not test.exception and not test.error
+    figures = plotted(test)
+    wanted = {
+        "contributions": ["layer_ratio", "layer_cos"] if "home" in page else ["layer_ratio"],
+        "logit_lens": ["top_probs"],
+        "layer_skip": ["effect"] if "home" in page else ["effect", "output_pos"],
+    }
+    for probe in PAGES[page]:
+        for measure in wanted.get(probe.name, []):
+            values = stored[probe.name][measure]
+            assert holds(figures, values[..., 0] if measure == "top_probs" else values), f"{page} does not show {probe.name}.{measure}"
+
+
+def test_home_says_the_verdict_and_what_the_model_continues(stored):
+    from ed_core import verdict
+
+    test = app()
+    said = " ".join(m.value for m in test.markdown)
+    assert verdict.of_prompt(stored["contributions"], stored["logit_lens"]).sentence in said
+    assert "The model continues" in said and "expected" in said
+    assert test.query_params["run"] == stored["contributions"].request.key
+
+
+def test_a_link_to_a_stored_run_opens_its_prompt(stored):
+    test = app(run=stored["contributions"].request.key)
+    assert test.text_area[0].value == PROMPT.text
+    assert holds(plotted(test), stored["layer_skip"]["effect"])
+
+
+def test_a_dead_link_says_so_and_loses_nothing(stored):
+    test = app(run="0" * 32)
+    assert not test.exception
+    assert any("No stored result" in w.value for w in test.warning)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_not_computed_teaches_and_starts_nothing(stored, page):
+    test = app(page, prompt=Prompt("a=3; b=a; b?"))
+    assert not test.exception and not plotted(test)
+    words = " ".join(e.value for e in [*test.markdown, *test.info])
+    assert "Not computed yet" in words and "**Run**" in words
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [("", "empty"), ("   ", "empty"), ("a\x07b", "control character"), ("x" * 2000, "over the limit")],
+)
+def test_a_bad_prompt_is_said_beside_the_box(stored, text, words):
+    test = app(prompt=Prompt(text))
+    assert not test.exception
+    assert any(words in c.value for c in test.caption)
+
+
+@pytest.mark.parametrize("model, words", [("/no/such/folder", "no folder"), ("x y z", "not a hub id"), ("![x](http://127.0.0.1/x.png)", "no folder")])
+def test_a_model_that_cannot_be_had_is_one_sentence_in_the_sidebar(stored, model, words):
+    test = app(model=model)
+    assert not test.exception
+    errors = [e.value for e in test.sidebar.error]
+    assert len(errors) == 1 and words in errors[0] and "Traceback" not in errors[0]
+    assert "![" not in errors[0].replace("\\!\\[", ""), "a stranger's Markdown is shown, not rendered"
+
+
+def test_controls_change_what_is_shown_not_what_is_stored(stored):
+    test = app()
+    test.segmented_control(key="branch").set_value("attention").run()
+    figures = plotted(test)
+    assert holds(figures, stored["contributions"]["attn_ratio"]) and holds(figures, stored["contributions"]["attn_cos"])
+    test.selectbox(key="shade").set_value("KL to output").run()
+    assert holds(plotted(test), stored["logit_lens"]["kl"])
+
+
+def test_harder_steps_up_the_same_task(stored):
+    test = app(prompt=None)
+    before = test.session_state["example"]
+    test.button(key="harder").click().run()
+    from ed_ui.scope import examples
+
+    known = examples()
+    after = known[test.session_state["example"]]
+    assert after["task"] == known[before]["task"] and after["difficulty"] > known[before]["difficulty"]
+
+
+def test_a_parameter_that_cannot_be_is_refused_on_the_page(stored):
+    test = app("pages/intervene/skip.py")
+    test.text_input(key="layer_skip.boundaries").set_value("a,b").run()
+    assert any("whole numbers" in e.value for e in test.error)
+
+
+def test_hostile_prompts_do_not_break_a_page(stored):
+    for text in ("<script>alert(1)</script>", "`code` **bold** $x^2$ :red[x] ![i](http://127.0.0.1/i.png)", "{{7*7}} %s {0}", "\u202eabc", "好" * 20):
+        test = app(prompt=replace(PROMPT, text=text))
+        assert not test.exception
