@@ -7,13 +7,15 @@ from ..types import ProbeResult
 from .maps import values_of
 from .text import shown
 
+PLURAL = {"layer": "layers", "depth": "depths", "pos": "tokens", "skipped": "skipped layers", "rank": "ranks", "boundary": "boundaries"}
+
 
 def describe(result: ProbeResult, measure: str) -> str:
     """How large it is, its smallest and largest value and where, and how much of it has a value. Plain text: tokens are not escaped."""
     if measure not in result.measures:
         return f"{measure}: nothing computed yet."
     spec, values = result.measures[measure].spec, values_of(result, measure, ())
-    size = " × ".join(f"{n} {dim}" for n, dim in zip(values.shape, spec.dims)) or "one number"
+    size = " × ".join(f"{n} {PLURAL.get(dim, dim)}" for n, dim in zip(values.shape, spec.dims)) or "one number"
     what, known = f"{spec.meaning} ({spec.unit}), {size}", np.isfinite(values)
     if not known.any():
         return f"{what}: nothing computed yet."

@@ -114,7 +114,7 @@ def add_heatmap(canvas: Canvas, z: np.ndarray, shade: Shade, unit: str, domain: 
     """The measure itself as trace 0, untouched; a logarithmic colour bar hangs on an invisible trace of its own."""
     bar = dict(
         orientation="h", thickness=8, len=domain[1] - domain[0], x=domain[0], xanchor="left", y=1, yanchor="bottom", ypad=6, xpad=0,
-        outlinewidth=0, tickfont=dict(size=9), ticks="",
+        outlinewidth=0, tickfont=dict(size=9), ticks="", title=dict(text=""),  # without a title of its own plotly shifts all other titles
     )
     scale = dict(zmin=shade.low, zmax=shade.high, colorscale=shade.colours, showscale=not shade.log, colorbar=bar)
     canvas.add("heatmap", z=z, name="z", hoverinfo="skip", xgap=int(gap), ygap=int(gap), **scale, **more)

@@ -103,7 +103,8 @@ def _mark(canvas: Canvas, name: str, row: float, criteria: Mapping[str, Criterio
         canvas.line(colour, 2, x0=x, x1=x, y0=-0.4, y1=row, opacity=0.75)
     if band:
         hover += f"<br>as the threshold moves: {band[0]} to {band[1]}"
-        canvas.line(colour, 5, name=f"{name} band", x0=band[0] - 0.4, x1=band[1] + 0.4, y0=row, y1=row, opacity=0.35)
+        y = row - 0.42  # below mark and label
+        canvas.line(colour, 4, name=f"{name} band", x0=band[0] - 0.4, x1=band[1] + 0.4, y0=y, y1=y, opacity=0.45)
     look = dict(marker=dict(symbol=symbol, size=10, color=colour, line=dict(color=colour, width=2)), textfont=dict(size=12), cliponaxis=False)
     words = dict(text=[text], textposition=f"middle {side}", customdata=[hover], hovertemplate="%{customdata}<extra></extra>")
     canvas.add("scatter", x=[x], y=[row], mode="markers+text", name=name, **words, **look, **STEADY)
