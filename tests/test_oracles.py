@@ -278,7 +278,7 @@ def test_nothing_reaches_back_in_time(model_of, family):
 # ---------------------------------------------------------------- the lens
 
 
-@pytest.mark.parametrize("layer", [0, 3, 7])
+@pytest.mark.parametrize("layer", [0, 5, 6, 7])
 def test_a_lens_that_settles_where_the_answer_is_written(measure, layer):
     """One block of eight writes the answer's direction; every token starts out predicting something else."""
     blocks = [(nothing, nothing)] * 8

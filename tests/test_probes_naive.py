@@ -84,14 +84,15 @@ def test_automatic_boundaries_of_short_prompts(n_tokens, expected):
 
 
 @pytest.mark.parametrize("first_token", [True, False])
-@pytest.mark.parametrize("probe", [Contributions(), LogitLens(k=3)], ids=lambda p: p.name)
+@pytest.mark.parametrize("probe", [Contributions(), LogitLens(k=3, g=0.02, rho=0.5)], ids=lambda p: p.name)
 def test_token_means_weigh_tokens_not_prompts(model_of, measure, probe, first_token):
     model = model_of("qwen3")
     found = aggregate(probe, [measure(model, probe, p).summary for p in SEVERAL], first_token)
     if probe.name == "contributions":
         each = [naive.contributions(model.hf, prompt_ids(p)) for p in SEVERAL]
     else:
-        each = [lens_with_aggregates(model.hf, p) for p in SEVERAL]
+        each = [lens_with_aggregates(model.hf, p, probe) for p in SEVERAL]
+        assert 0 < found["deep_thinking_ratio"] < 1
     assert set(found) == set(each[0])
     for name in found:
         expected = naive.token_mean([one[name] for one in each], first_token)
@@ -130,11 +131,11 @@ def prompt_ids(prompt):
     return [220 if char == " " else ord(char) - ord("!") for char in prompt.text + prompt.answer]
 
 
-def lens_with_aggregates(hf, prompt, g=0.5, rho=0.85):
+def lens_with_aggregates(hf, prompt, probe):
     """The lens' measures that have an aggregate, per token."""
-    out = naive.logit_lens(hf, prompt_ids(prompt), k=3)
+    out = naive.logit_lens(hf, prompt_ids(prompt), probe.k)
     n_depths, n_tokens = out["jsd"].shape
-    first_below = [min(l for l in range(n_depths) if out["jsd"][l, t] <= g) for t in range(n_tokens)]
+    first_below = [min(l for l in range(n_depths) if out["jsd"][l, t] <= probe.g) for t in range(n_tokens)]
     out["mrr"] = 1 / out["rank"]
-    out["deep_thinking_ratio"] = np.array([float(l >= math.ceil(rho * (n_depths - 1))) for l in first_below])
+    out["deep_thinking_ratio"] = np.array([float(l >= math.ceil(probe.rho * (n_depths - 1))) for l in first_below])
     return {name: values for name, values in out.items() if name not in ("rank", "top_ids", "top_probs")}
