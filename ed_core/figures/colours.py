@@ -13,6 +13,7 @@ from plotly.colors import sample_colorscale, sequential
 ATTENTION, MLP, BOTH = "#0072B2", "#E69F00", "#009E73"
 CRITERIA = {"cosine": "#CC79A7", "kl": "#D55E00", "overlap": "#56B4E9"}
 CRITERION_NAMES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
+NAMED = {"attn": ATTENTION, "attention": ATTENTION, "mlp": MLP, "layer": BOTH, "block": BOTH, "both": BOTH, **CRITERIA}
 OTHERS = ("#8C6BB1", "#A6761D", "#7F7F7F", "#66A61E")  # curves that are none of the above
 GREY, FAINT = "rgba(128,128,128,0.8)", "rgba(128,128,128,0.35)"
 LIGHT_EDGE, DARK_EDGE, SHADOW = "rgba(255,255,255,0.75)", "rgba(20,20,20,0.9)", "rgba(20,20,20,0.4)"
@@ -21,6 +22,11 @@ CLEAR, VEIL = "rgba(0,0,0,0)", "rgba(128,128,128,0.12)"
 SEQUENTIAL = list(sequential.Viridis)
 DIVERGING = ["#0072B2", "#7FB2D6", "#DCDCDC", "#EBA16F", "#D55E00"]  # erases, neutral, strengthens
 COMPOSING, BETWEEN, REFINING, ON_BAR = DIVERGING[0], "#8A8A8A", DIVERGING[-1], "#FFFFFF"  # the ruler, and letters on it
+
+
+def colour_of(name: str) -> str | None:
+    """The colour of what a measure or curve is about, by the first word of its name; None where it has none."""
+    return NAMED.get(name.lower().replace("_", " ").split(" ")[0])
 
 
 @dataclass(frozen=True)

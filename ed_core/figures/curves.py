@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from ..types import ProbeResult
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, axis_title, tick_step
-from .maps import mean_title, part_colour, unit_of, values_of
+from .maps import mean_title, unit_of, values_of
 from .panel import View, mean_over_tokens
 from .text import visible
 
@@ -27,7 +27,7 @@ def layer_curves(
     view = View(title, height, width_px, depth_lines=depth_lines, uirevision=uirevision)
     canvas = _frame(n, view, x, unit)
     for name, values in curves.items():
-        line = dict(color=_colour(name) or next(spare), width=2, dash="dot" if name.startswith("mean") else "solid")
+        line = dict(color=colours.colour_of(name) or next(spare), width=2, dash="dot" if name.startswith("mean") else "solid")
         _add(canvas, "scatter", values, visible(name, 40), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
     canvas.layout["showlegend"] = len(curves) > 1
     canvas.layout["yaxis"]["type"] = "log" if log else "linear"
@@ -81,10 +81,3 @@ def _add(canvas: Canvas, kind: str, values: np.ndarray, name: str, x: str, unit:
     """A curve with the hover all curves have; `name` is escaped by whoever took it from outside."""
     hover = f"{x} %{{x}}<br>%{{meta}} %{{y:.3g}} {unit}<extra></extra>"
     canvas.add(kind, x=np.arange(len(values)), y=values, name=name, meta=name, hovertemplate=hover, **look, **STEADY)
-
-
-def _colour(name: str) -> str | None:
-    if name.lower() in colours.CRITERIA:
-        return colours.CRITERIA[name.lower()]
-    first = name.split("_")[0].split(" ")[0].lower()
-    return part_colour(name) if first in ("attn", "attention", "mlp", "layer", "both", "block") else None

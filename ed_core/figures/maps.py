@@ -1,6 +1,8 @@
 """Heatmaps over tokens: contributions, cosines, the logit lens, and whose prediction a skip changes."""
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import plotly.graph_objects as go
 
@@ -10,6 +12,7 @@ from .panel import Strip, View, mean_over_tokens, token_panel
 from .text import number, visible, width
 
 RATIO_DECADES, NORM_DECADES = ((-2, 0), (-3, 1)), ((0, 2), (-2, 5))
+BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 100.0, 1000.0)  # colour ranges of measures that have none of their own
 TOP_SHOWN = 5
 CELL_FONT, SMALL_FONT, SMALLEST_FONT = 11, 8, 7  # pixels: where there is room, where columns are narrow, and below it none
 
@@ -41,8 +44,9 @@ def contribution_norms(result: ProbeResult, view: View, measure: str = "layer_ra
     shade = colours.logarithmic(*colours.decades(z[:, 1:] if z.shape[1] > 1 else z, *limits))
     mean = mean_over_tokens(z, first_token)
     low, high = colours.decades(mean, limits[0], (-6, 6))
-    strip = Strip(mean, 10.0**low, 10.0**high, mean_title(first_token), part_colour(measure), log=True)
-    return token_panel(result, view, z, shade, unit_of(result, measure), strip, plain_hover(result, measure, z))
+    strip = Strip(mean, 10.0**low, 10.0**high, mean_title(first_token), colours.colour_of(measure) or colours.GREY, log=True)
+    row = "layer" if len(z) == result.n_layers else "depth"
+    return token_panel(result, view, z, shade, unit_of(result, measure), strip, plain_hover(result, measure, z), row)
 
 
 def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", first_token: bool = True) -> go.Figure:
@@ -50,7 +54,7 @@ def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", firs
     z = values_of(result, measure, (result.n_layers, result.n_tokens))
     mean = mean_over_tokens(z, first_token)
     bound = colours.ceiling(mean, (0.5, 1.0))
-    strip = Strip(mean, -bound, bound, mean_title(first_token), part_colour(measure))
+    strip = Strip(mean, -bound, bound, mean_title(first_token), colours.colour_of(measure) or colours.GREY)
     return token_panel(result, view, z, colours.signed(), unit_of(result, measure), strip, plain_hover(result, measure, z))
 
 
@@ -89,16 +93,21 @@ def output_by_token(result: ProbeResult, view: View) -> go.Figure:
     return fig
 
 
+def token_map(result: ProbeResult, view: View, measure: str) -> go.Figure:
+    """Any other measure over layers or depths and tokens: diverging around 0 where it has no lower bound (attributions), from 0 else."""
+    z, spec = result[measure], result.measures[measure].spec
+    bound = spec.high or colours.ceiling(z, BOUNDS)
+    low = 0.0 if spec.low is not None and spec.low >= 0 else -bound
+    shade = colours.signed(bound) if low < 0 else colours.steep(0.0, bound)
+    strip = Strip(mean_over_tokens(z), low, bound, mean_title(), colours.GREY)
+    return token_panel(result, view, z, shade, spec.unit, strip, plain_hover(result, measure, z), spec.dims[0])
+
+
 def mean_title(first_token: bool = True) -> str:
     return "mean" if first_token else "mean, no first"
 
 
-def part_colour(name: str) -> str:
-    """The colour of what a measure or curve is about, by its name."""
-    return {"attn": colours.ATTENTION, "attention": colours.ATTENTION, "mlp": colours.MLP}.get(name.split("_")[0].split(" ")[0].lower(), colours.BOTH)
-
-
-def plain_hover(result: ProbeResult, name: str, z: np.ndarray):
+def plain_hover(result: ProbeResult, name: str, z: np.ndarray) -> Callable[[int, int], str]:
     """Hover text for a cell: the value with its unit, or why there is none."""
     unit, absent = unit_of(result, name), missing(result)
     return lambda row, column: f"{number(z[row, column])} {unit}" if np.isfinite(z[row, column]) else absent

@@ -130,8 +130,8 @@ def add_heatmap(canvas: Canvas, z: np.ndarray, shade: Shade, unit: str, domain: 
 def add_cells(canvas: Canvas, cells: Sequence[tuple[int, int]], texts: Sequence[str], hover: str) -> None:
     """Invisible markers over the cells: they carry hover and clicks, which a heatmap does not hand on. `customdata` is [row, column]."""
     y, x = np.array(cells, np.int16).T
-    place = dict(x=x, y=y, customdata=[list(cell) for cell in cells])
-    canvas.add("scatter", name="cells", mode="markers", opacity=0, text=list(texts), hovertemplate=hover + "<extra></extra>", **place)
+    place = dict(x=x, y=y, customdata=[list(cell) for cell in cells], marker=dict(color=colours.GREY), hovertemplate=hover + "<extra></extra>")
+    canvas.add("scatter", name="cells", mode="markers", opacity=0, text=list(texts), **place)
     canvas.layout.setdefault("hoverdistance", -1)  # the nearest cell, however wide cells are
 
 

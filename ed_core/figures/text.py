@@ -7,7 +7,7 @@ import unicodedata
 import numpy as np
 
 MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"}
-FORMULA = {"$": "&#36;"}  # plotly would hand $…$ to MathJax where a page has it
+ALSO_ESCAPED = {ord(char): f"&#{ord(char)};" for char in "\"'$"}  # plotly knows numbered entities, but not &quot;
 
 
 def shown(token: str, limit: int = 24) -> str:
@@ -21,9 +21,8 @@ def shown(token: str, limit: int = 24) -> str:
 
 
 def visible(token: str, limit: int = 24) -> str:
-    """A token for plotly and for HTML: as `shown`, and escaped, quotes included."""
-    escaped = html.escape(shown(token, limit), quote=False).replace('"', "&#34;").replace("'", "&#39;")
-    return escaped.replace("$", FORMULA["$"])
+    """A token for plotly and for HTML: as `shown`, and escaped; quotes and the dollar too, as plotly hands $…$ to MathJax where there is one."""
+    return html.escape(shown(token, limit), quote=False).translate(ALSO_ESCAPED)
 
 
 def width(token: str, limit: int = 24) -> int:
