@@ -152,13 +152,14 @@ class Results(diskcache.Cache):
         return len(strange)
 
     def wipe(self) -> int:
-        """Delete every row, then every value file, those a killed process left behind included."""
-        with self._transact() as (sql, _):
-            ((entries,),) = sql("SELECT count(*) FROM Cache WHERE key GLOB 'result/*'").fetchall()
-            sql("DELETE FROM Cache")
+        """Delete every value file, those a killed process left behind included, then every row: on a full disk the files make the room
+        that deleting rows needs."""
         folder = Path(self.directory)
         for file in folder.glob("*/*.val"):
             self._disk.remove(str(file.relative_to(folder)))
+        with self._transact() as (sql, _):
+            ((entries,),) = sql("SELECT count(*) FROM Cache WHERE key GLOB 'result/*'").fetchall()
+            sql("DELETE FROM Cache")
         return entries
 
 

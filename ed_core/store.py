@@ -40,7 +40,7 @@ KEY = re.compile(r"[0-9a-f]{32}")
 class Store:
     """Results by key. One object serves several threads; several processes may open the same folder.
 
-    Only `StoreError` is ever raised. `clear` and eviction touch `results/` alone: what lies in `kept/` belongs to the user.
+    `StoreError` means that the disk cannot be used; damage never raises. `clear` and eviction touch `results/` alone: what lies in `kept/` belongs to the user.
     """
 
     def __init__(self, root: str | Path | None = None, size_limit: int | None = None):
@@ -88,7 +88,7 @@ class Store:
 
     def recent(self, n: int = 20) -> list[dict]:
         """Headlines of the results stored last, newest first; none of an engine whose numbers were different."""
-        select = "SELECT key FROM Cache WHERE raw = 1 AND key GLOB 'card/*' ORDER BY store_time DESC LIMIT ?"
+        select = "SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text' AND key GLOB 'card/*' ORDER BY store_time DESC LIMIT ?"
         names = self._run(lambda cache: cache.rows(select, n))
         cards = (self._load("card", name[5:], _unpack_card, touch=False) for (name,) in names)
         return [card[0] for card in cards if card and card[0]["engine"] == ENGINE_VERSION]
@@ -135,6 +135,7 @@ class Store:
             try:
                 return work(self._open())
             except (sqlite3.Error, diskcache.Timeout, OSError) as error:
+                self.close()  # a COMMIT that failed may have left its transaction open, and all others locked out
                 # diskcache hides the cause behind its Timeout, and SQLite behind the roll-back it already did
                 hidden = isinstance(error, diskcache.Timeout) or "rollback" in str(error)
                 cause = error.__context__ if hidden else error
