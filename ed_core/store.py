@@ -40,7 +40,8 @@ KEY = re.compile(r"[0-9a-f]{32}")
 class Store:
     """Results by key. One object serves several threads; several processes may open the same folder.
 
-    `StoreError` means that the disk cannot be used; damage never raises. `clear` and eviction touch `results/` alone: what lies in `kept/` belongs to the user.
+    `StoreError` means that the disk cannot be used; damage never raises. `clear` and eviction touch `results/` alone: what lies in `kept/`
+    belongs to the user.
     """
 
     def __init__(self, root: str | Path | None = None, size_limit: int | None = None):
