@@ -5,22 +5,26 @@ from dataclasses import asdict, dataclass
 
 from ed_core.demo.tasks import TASKS, Rung, Task
 
-MASTERED = 0.92
+MASTERED = 0.9
 FLOOR = 0.08
-MEMORY = 0.97
-BOOST = {"lookup": 1.5, "lookup_names": 1.5}
+MEMORY = 0.99
+BOOST = {"lookup": 2.5, "lookup_names": 2.5}
 
 
 @dataclass
 class Progress:
-    """Running accuracy on one rung, from zero: a rung must earn it."""
+    """Running accuracy on one rung, from zero: a rung must earn it. Once mastered, the next is open."""
 
     accuracy: float = 0.0
+    mastered: bool = False
 
     def update(self, right: int, asked: int) -> None:
         """Count some answers, the newest weighing most."""
+        if not asked:
+            return
         memory = MEMORY**asked
         self.accuracy = memory * self.accuracy + (1 - memory) * right / asked
+        self.mastered |= self.accuracy >= MASTERED
 
 
 @dataclass(frozen=True)
@@ -51,12 +55,12 @@ class Curriculum:
         self.progress = {lesson.name: Progress() for ladder in self.ladders for lesson in ladder}
 
     def open_lessons(self) -> list[Lesson]:
-        """Of each ladder the rungs up to the first that is not mastered."""
+        """Of each ladder the rungs up to the first that was never mastered."""
         lessons = []
         for ladder in self.ladders:
             for lesson in ladder:
                 lessons.append(lesson)
-                if self.progress[lesson.name].accuracy < MASTERED:
+                if not self.progress[lesson.name].mastered:
                     break
         return lessons
 
@@ -75,4 +79,4 @@ class Curriculum:
 
     def restore(self, state: dict) -> None:
         """Take up progress saved by `state`."""
-        self.progress.update({name: Progress(**saved) for name, saved in state.items()})
+        self.progress |= {name: Progress(**state[name]) for name in self.progress.keys() & state}

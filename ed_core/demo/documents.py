@@ -10,8 +10,10 @@ from transformers import PreTrainedTokenizerBase
 from ed_core.demo.curriculum import Lesson
 
 GIVEN, ANSWER, COUNTED = 0, 1, 2
-ASKS = 4
+ASKS = 6
 """Questions a line of facts gets at most in training; prompts and evaluation ask one."""
+EASIER = 0.4
+"""Share of lines taken from any rung up to the lesson's: so no answer is at a fixed distance."""
 
 
 class Writer:
@@ -28,16 +30,24 @@ class Writer:
         """Token ids and their marks; at least one line, then as many as fit."""
         ids, marks = self.pieces([(lesson.task.heading(lesson.worked), GIVEN)])
         while True:
-            instance = lesson.task.sample(rng, lesson.rung)
-            asks = lesson.task.line(instance, lesson.worked, rng, asks=rng.randint(1, ASKS))
-            parts = []
-            for ask in asks:
-                parts += [(ask.text, GIVEN), (ask.answer, COUNTED if ask.counts else ANSWER)]
-            more, more_marks = self.pieces([*parts, ("\n", GIVEN)])
+            more, more_marks = self.line(lesson, rng)
             if len(ids) + len(more) > self.length:
                 return ids, marks
             ids += more
             marks += more_marks
+
+    def line(self, lesson: Lesson, rng: random.Random) -> tuple[list[int], list[int]]:
+        """One line of the lesson's rung, or of an easier one, which does not count."""
+        rung = lesson.rung
+        if rng.random() < EASIER:
+            rungs = lesson.task.rungs(lesson.worked)
+            rung = rng.choice(rungs[: rungs.index(rung) + 1])
+        instance = lesson.task.sample(rng, rung)
+        parts = []
+        for ask in lesson.task.line(instance, lesson.worked, rng, asks=rng.randint(1, ASKS)):
+            counts = ask.counts and rung == lesson.rung
+            parts += [(ask.text, GIVEN), (ask.answer, COUNTED if counts else ANSWER)]
+        return self.pieces([*parts, ("\n", GIVEN)])
 
     def pieces(self, parts: Iterable[tuple[str, int]]) -> tuple[list[int], list[int]]:
         """Token ids of marked pieces of text; pieces meet at token boundaries."""
@@ -49,10 +59,9 @@ class Writer:
         return ids, marks
 
     def batch(self, documents: list[tuple[list[int], list[int]]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids and marks as tensors, padded at the right; padding is marked -1."""
-        width = max(len(ids) for ids, _ in documents)
-        rows = [ids + [self.end] * (width - len(ids)) for ids, _ in documents]
-        marks = [m + [-1] * (width - len(m)) for _, m in documents]
+        """Ids and marks as tensors, padded at the right to the full length; padding is marked -1."""
+        rows = [ids + [self.end] * (self.length - len(ids)) for ids, _ in documents]
+        marks = [m + [-1] * (self.length - len(m)) for _, m in documents]
         return torch.tensor(rows), torch.tensor(marks)
 
 

@@ -30,7 +30,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Ask:
-    """Given text, the answer after it, and whether it has the difficulty of its rung."""
+    """Given text, the answer after it, and whether it is as hard as its rung says."""
 
     text: str
     answer: str
@@ -207,7 +207,10 @@ class _Chains(Task):
         return tuple(facts)
 
     def _queries(self, instance: tuple, rng: random.Random, asks: int) -> list[tuple[list, bool]]:
-        """Paths [symbol, next, ..., end], one of the full length first and others after it."""
+        """Paths [symbol, next, ..., end]: one of the full length, which counts, then any others.
+
+        The others make training denser. They do not count, for what was asked before helps them.
+        """
         following = dict(instance)
         paths = []
         for symbol in following:
@@ -216,11 +219,8 @@ class _Chains(Task):
                 path.append(following[path[-1]])
             paths.append(path)
         rng.shuffle(paths)
-        longest = max(map(len, paths))
-        paths.sort(key=len, reverse=True)
-        first, rest = paths[0], paths[1:]
-        rng.shuffle(rest)
-        return [(path, len(path) == longest) for path in [first, *rest[: asks - 1]]]
+        others = [(path, False) for path in rng.choices(paths, k=asks - 1)]
+        return [(max(paths, key=len), True), *others]
 
 
 class LookupLetters(_Chains):
@@ -228,9 +228,7 @@ class LookupLetters(_Chains):
 
     name, header = "lookup", "Look up"
     symbols = ascii_lowercase
-    ladder = worked_ladder = _ladder(
-        (1, 2), (1, 4), (1, 6), (2, 2), (2, 4), (2, 6), (3, 3), (3, 6), (4, 8)
-    )
+    ladder = worked_ladder = _ladder((1, 3), (1, 6), (2, 4), (2, 6), (3, 6), (4, 8))
 
     def title(self, difficulty):
         return f"Look-up of {difficulty} hop{'s' * (difficulty > 1)}, letters"
@@ -257,9 +255,7 @@ class LookupNames(_Chains):
 
     name, header = "lookup_names", "Who follows whom"
     symbols = NAMES
-    ladder = worked_ladder = _ladder(
-        (1, 2), (1, 4), (1, 6), (2, 2), (2, 4), (2, 6), (3, 3), (3, 6), (4, 8)
-    )
+    ladder = worked_ladder = _ladder((1, 3), (1, 6), (2, 4), (2, 6), (3, 6), (4, 8))
 
     def title(self, difficulty):
         return f"Look-up of {difficulty} hop{'s' * (difficulty > 1)}, names"

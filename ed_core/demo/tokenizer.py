@@ -5,17 +5,15 @@ between the parts of a problem ("` + `", "`; `") take their space with them, so 
 a letter is the same token wherever it stands.
 """
 
-import json
-import random
-from pathlib import Path
+from string import ascii_lowercase
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from ed_core.demo.tasks import TASKS
+from ed_core.demo.tasks import GAINS, LOSSES, NAMES, TASKS, THINGS
 
 END = "<|endoftext|>"
-VOCABULARY = 768
+VOCABULARY = 1024
 PATTERN = r" [-+=] |[;?] | ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 ENGLISH = """
 the of and to in is that it was for on are as with his they at be this have from or one had by
@@ -30,17 +28,13 @@ performer capital city country born author language world house school family mu
 """
 
 
-def corpus(seed: int = 0, lines: int = 300) -> list[str]:
-    """Text the merges are learned from: every kind of problem, and common English words."""
-    rng = random.Random(seed)
-    texts = [ENGLISH] * 100
-    for task in TASKS.values():
-        for worked in (False, True):
-            for rung in task.rungs(worked):
-                for _ in range(lines):
-                    asks = task.line(task.sample(rng, rung), worked, rng)
-                    texts.append(task.heading(worked) + "".join(a.text + a.answer for a in asks))
-    return texts
+def corpus() -> str:
+    """Every word of the problems and common English words: each becomes one token."""
+    starts = ["Given", "Say", *NAMES]
+    words = "has That leaves follows one who".split() + NAMES + THINGS + GAINS + LOSSES
+    headings = [task.heading(worked) for task in TASKS.values() for worked in (False, True)]
+    spaced = "".join(f" {word}" for word in [*words, *ascii_lowercase, *ENGLISH.split()])
+    return "".join(headings) + "\n".join(starts) + spaced + " + 0 - 0 = 0; 0? 0"
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -59,7 +53,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(corpus(), trainer)
+    tokenizer.train_from_iterator([corpus()], trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=END,
@@ -67,13 +61,3 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         clean_up_tokenization_spaces=False,
         model_max_length=512,
     )
-
-
-def encode_line(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
-    """Token ids of a text, with nothing added."""
-    return tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
-def saved_class(folder: Path) -> str:
-    """The tokenizer class a folder asks for."""
-    return json.loads((folder / "tokenizer_config.json").read_text())["tokenizer_class"]

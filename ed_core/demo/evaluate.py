@@ -1,0 +1,126 @@
+"""Accuracy of demo models per task, difficulty and format: `python -m ed_core.demo.evaluate`.
+
+Each question stands in a prompt like the bundled ones and is one that training never saw, unless
+its kind is too small to hold any out ("all seen"). An answer counts when greedy decoding gives
+it token for token; a worked-out one with all its steps.
+"""
+
+import argparse
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ed_core.demo import FOLDER, MODELS
+from ed_core.demo.prompts import write_prompt
+from ed_core.demo.tasks import TASKS, Task
+
+CARD = FOLDER / "README.md"
+BEGIN, END = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
+BATCH = 50
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kind of question: a task at one difficulty in one format."""
+
+    task: Task
+    difficulty: int
+    worked: bool
+
+    @property
+    def label(self) -> str:
+        """The row's first columns in the table."""
+        form = "worked out" if self.worked else "direct"
+        seen = "all seen" if self.task.all_seen(self.task.measured(self.worked)[self.difficulty]) else "held out"
+        return f"{self.task.title(self.difficulty)} | {form} | {seen}"
+
+
+def cells() -> list[Cell]:
+    """All kinds of question that are measured."""
+    return [
+        Cell(task, difficulty, worked)
+        for task in TASKS.values()
+        for worked in (False, True)
+        for difficulty in task.measured(worked)
+    ]
+
+
+def questions(cell: Cell, count: int, tokenizer, seed: int) -> Iterator[tuple[list[int], int]]:
+    """Token ids of prompt and answer, encoded jointly, and where the answer begins."""
+    rng = random.Random(f"{seed} {cell.label}")
+    rung = cell.task.measured(cell.worked)[cell.difficulty]
+    for _ in range(count):
+        text, answer = write_prompt(cell.task, rung, cell.worked, rng, tokenizer)
+        start = len(tokenizer(text, add_special_tokens=False)["input_ids"])
+        yield tokenizer(text + answer, add_special_tokens=False)["input_ids"], start
+
+
+@torch.inference_mode()
+def accuracy(model, tokenizer, cell: Cell, count: int, seed: int = 0) -> float:
+    """The share of answers that greedy decoding would give exactly.
+
+    It gives an answer exactly when each answer token is the likeliest after those before it,
+    so one pass over prompt and answer decides.
+    """
+    asked = list(questions(cell, count, tokenizer, seed))
+    right = 0
+    for first in range(0, count, BATCH):
+        part = asked[first : first + BATCH]
+        width = max(len(ids) for ids, _ in part)
+        rows = torch.tensor([ids + [tokenizer.pad_token_id] * (width - len(ids)) for ids, _ in part])
+        likeliest = model(input_ids=rows, use_cache=False).logits.argmax(-1)
+        for row, (ids, start) in zip(likeliest.tolist(), part, strict=True):
+            right += row[start - 1 : len(ids) - 1] == ids[start:]
+    return right / count
+
+
+def open_model(folder: Path) -> tuple:
+    """Model in float32 and tokenizer of a local folder."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    return model.eval(), AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def table(folders: list[Path], count: int, seed: int = 0) -> str:
+    """A Markdown table: a row for each kind of question, a column for each model."""
+    opened = [open_model(folder) for folder in folders]
+    lines = [
+        f"| task | format | instances | n | {' | '.join(folder.name for folder in folders)} |",
+        "|---|---|---|---|" + "---|" * len(folders),
+    ]
+    for cell in cells():
+        shares = [f"{accuracy(*pair, cell, count, seed):.1%}" for pair in opened]
+        lines.append(f"| {cell.label} | {count} | {' | '.join(shares)} |")
+    return "\n".join(lines)
+
+
+def write_card(text: str) -> None:
+    """Put the table between the marks in the model card."""
+    card = CARD.read_text(encoding="utf-8")
+    before, rest = card.split(BEGIN)
+    after = rest.split(END)[1]
+    CARD.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+
+
+def main() -> None:
+    """Read the options, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", nargs="*", type=Path, default=list(MODELS.values()), metavar="FOLDER")
+    parser.add_argument("--count", type=int, default=300, help="questions of each kind")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--card", action="store_true", help="rewrite the table in the model card")
+    options = parser.parse_args()
+    text = table(options.folders, options.count, options.seed)
+    print(text)
+    if options.card:
+        write_card(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The bundled prompts: `python -m ed_core.demo.prompts` writes prompts.jsonl, the same every time.
+
+A prompt is a heading, as many solved examples as fit, and an open question that training never
+saw (unless its kind is too small to hold any out). It stops right before the answer.
+"""
+
+import json
+import random
+from string import ascii_lowercase
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from ed_core.demo import MODELS, PROMPTS
+from ed_core.demo.tasks import TASKS, Rung, Task
+
+MIN_TOKENS, MAX_TOKENS, MAX_EXAMPLES = 40, 80, 6
+INSTANCES = 2
+
+ENGLISH = [
+    (
+        "Who is married to whom",
+        "The performer of Thriller is Michael Jackson. The spouse of the performer of Imagine is",
+        " Yoko Ono",
+    ),
+    ("A capital", "The capital of France is Paris. The capital of Italy is Rome. The capital of Japan is", " Tokyo"),
+    ("A sum beyond ten", "Sums:\n2 + 9 + 4 + 1 + 8 + 3 = 27\n6 + 1 + 1 + 9 + 5 + 2 = 24\n5 + 7 + 5 + 3 + 1 + 7 = ", "28"),
+    (
+        "A question about a story",
+        "Mary left the house with a red bag. She gave the bag to John, who went to school. The bag is now at the",
+        " school",
+    ),
+    ("The opposite", "The opposite of hot is cold. The opposite of up is down. The opposite of the word old is", " young"),
+]
+
+
+def write_prompt(
+    task: Task,
+    rung: Rung,
+    worked: bool,
+    rng: random.Random,
+    tokenizer: PreTrainedTokenizerBase,
+    max_tokens: int = MAX_TOKENS,
+) -> tuple[str, str]:
+    """The text of a prompt and its answer, together at most `max_tokens` long where possible."""
+
+    def size(text: str) -> int:
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    heading = task.heading(worked)
+    instance = task.sample(rng, rung, held_out=True)
+    (ask,) = task.line(instance, worked, rng)
+    room = max_tokens - size(heading + ask.text + ask.answer)
+    examples = ""
+    for _ in range(MAX_EXAMPLES):
+        other = instance
+        while task.key(other) == task.key(instance):
+            other = task.sample(rng, rung)
+        (solved,) = task.line(other, worked, rng)
+        example = solved.text + solved.answer + "\n"
+        room -= size(example)
+        if room < 0:
+            break
+        examples += example
+    return heading + examples + ask.text, ask.answer
+
+
+def build_prompts() -> list[dict]:
+    """All bundled prompts, easiest first within each task."""
+    tokenizer = AutoTokenizer.from_pretrained(next(iter(MODELS.values())))
+    prompts = []
+    for task in TASKS.values():
+        for difficulty in task.measured():
+            for letter in ascii_lowercase[:INSTANCES]:
+                prompts.append(_prompt(task, difficulty, letter, False, tokenizer))
+            if difficulty in task.measured(worked=True):
+                prompts.append(_prompt(task, difficulty, "worked", True, tokenizer))
+    for number, (title, text, answer) in enumerate(ENGLISH):
+        prompts.append(
+            {
+                "id": f"english-{ascii_lowercase[number]}",
+                "task": "english",
+                "difficulty": 1,
+                "title": title,
+                "text": text,
+                "answer": answer,
+                "known": False,
+            }
+        )
+    return prompts
+
+
+def _prompt(
+    task: Task, difficulty: int, label: str, worked: bool, tokenizer: PreTrainedTokenizerBase
+) -> dict:
+    name = f"{task.name.replace('_', '-')}-{difficulty}-{label}"
+    rung = task.measured(worked)[difficulty]
+    text, answer = write_prompt(task, rung, worked, random.Random(name), tokenizer)
+    return {
+        "id": name,
+        "task": task.name,
+        "difficulty": difficulty,
+        "title": f"{task.title(difficulty)} ({'worked out' if worked else label})",
+        "text": text,
+        "answer": answer,
+        "known": True,
+    }
+
+
+def to_jsonl(prompts: list[dict]) -> str:
+    """One JSON object a line."""
+    return "".join(json.dumps(prompt, ensure_ascii=False) + "\n" for prompt in prompts)
+
+
+if __name__ == "__main__":
+    PROMPTS.write_text(to_jsonl(build_prompts()), encoding="utf-8")
