@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import socket
@@ -83,16 +84,26 @@ def ensure_reachable(source: str) -> None:
 
 def describe(spec: ModelSpec) -> dict[str, str]:
     """What a model's config.json says of its size: `{"blocks": "16", "wide": "128", …}`; empty where there is none at hand."""
-    import json
-
-    config = Path(spec.source) / "config.json"
-    if not config.is_file():
-        return {}
-    fields = json.loads(config.read_text())
+    fields = _config(spec)
     first = lambda *names: next((str(fields[n]) for n in names if fields.get(n)), "")  # noqa: E731
-    return {
+    described = {
         "": first("model_type"),
         "blocks": first("num_hidden_layers", "n_layer"),
         "wide": first("hidden_size", "n_embd"),
-        "words": first("vocab_size"),
+        "tokens in the vocabulary": first("vocab_size"),
     }
+    return {name: value for name, value in described.items() if value}
+
+
+def n_layers(spec: ModelSpec) -> int | None:
+    """The number of blocks, from the config alone; None where there is none at hand."""
+    blocks = describe(spec).get("blocks", "")
+    return int(blocks) if blocks.isdigit() else None
+
+
+def _config(spec: ModelSpec) -> dict:
+    try:
+        fields = json.loads((Path(spec.source) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return fields if isinstance(fields, dict) else {}

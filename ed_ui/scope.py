@@ -43,7 +43,7 @@ def sidebar() -> None:
             st.error(show.plain(scope.trouble), icon=":material/error:")
         else:
             card = sources.describe(scope.spec)
-            st.caption(show.plain(" · ".join(f"{value} {name}".strip() for name, value in card.items() if value)))
+            st.caption(show.plain(" · ".join(f"{value} {name}".strip() for name, value in card.items())))
 
 
 def current() -> Scope:

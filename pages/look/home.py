@@ -1,7 +1,7 @@
 """The main job: one model, one prompt, four live heatmaps, the verdict on depth."""
 import streamlit as st
 
-from ed_core import figures, lookup, verdict
+from ed_core import figures, lookup, sources, verdict
 from ed_core.figures import View
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
 from ed_ui import running, scope, show
@@ -79,19 +79,26 @@ def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         elif batch.missing and not batch.errors:
             st.markdown(TEACH)
         st.markdown(says(batch))
-    if reached is not None:
-        ghost, n_ghost = st.session_state.get("ghost", (None, None))
-        fig = figures.depth_ruler(
-            reached.criteria,
-            batch.results["contributions"].n_layers,
-            bands=reached.bands,
-            published=figures.published_marks(),
-            ghost=ghost.criteria if ghost else {},
-            n_layers_ghost=n_ghost,
-        )
-        st.plotly_chart(fig, key="ruler", config=show.CONFIG, alt=reached.sentence)
-    else:
+    ruler(batch, reached)
+
+
+def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
+    """The depth ruler; without marks until there is a verdict, so that nothing moves when it comes."""
+    some = next(iter(batch.results.values()), None)
+    n_layers = some.n_layers if some is not None else sources.n_layers(next(iter(batch.requests.values())).models[0])
+    if n_layers is None:
         st.container(height=110, border=False, key="ruler-place")
+        return
+    ghost, n_ghost = st.session_state.get("ghost", (None, None))
+    fig = figures.depth_ruler(
+        reached.criteria if reached else {},
+        n_layers,
+        bands=reached.bands if reached else {},
+        published=figures.published_marks() if reached else (),
+        ghost=ghost.criteria if ghost else {},
+        n_layers_ghost=n_ghost,
+    )
+    st.plotly_chart(fig, key="ruler", config=show.CONFIG, alt=reached.sentence if reached else "Depth ruler: no verdict yet.")
 
 
 def says(batch: running.Batch) -> str:

@@ -1,0 +1,204 @@
+"""The main job in a real browser: panels fill while the worker computes, and what is plotted is what the command line writes."""
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.browser
+
+ROOT = Path(__file__).parent.parent
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --disable-background-networking --disable-component-update --disable-sync --no-first-run"
+).split()
+PANELS = {"norms": "contributions.layer_ratio", "cosine": "contributions.layer_cos", "lens": "logit_lens.top_probs", "skip": "layer_skip.effect"}
+SCRIPT = """
+window.panelRows = key => {
+  const plot = document.querySelector(`.st-key-box-${key} .js-plotly-plot`);
+  return plot && plot._fullData && plot.data[0] && plot.data[0].name === 'z' ? plot._fullData[0].z : null;
+};
+window.partlyFilled = {};  // per panel, how many cells were filled whenever somebody looked
+setInterval(() => { for (const key of KEYS) {
+  const rows = window.panelRows(key);
+  if (!rows) continue;
+  let cells = 0, filled = 0;
+  for (const row of rows) for (const v of row) { cells++; if (Number.isFinite(v)) filled++; }
+  if (filled > 0 && filled < cells) (window.partlyFilled[key] ??= {})[filled] = true;
+} }, 40);
+"""
+STATE = """Object.fromEntries(KEYS.map(key => {
+  const rows = window.panelRows(key);
+  return [key, rows ? Array.from(rows, row => Array.from(row, v => Number.isFinite(v) ? v : null)) : null];
+}))"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """The app on a free port with an empty store, every block slowed by 0.2 s so that the filling can be watched."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    env = os.environ | {"ED_CACHE": str(tmp_path_factory.mktemp("cache")), "ED_TEST_STEP_DELAY": "0.2"}
+    command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port)]
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+    for _ in range(120):
+        try:
+            assert urllib.request.urlopen(f"{address}/_stcore/health", timeout=1).status == 200
+            break
+        except OSError:
+            time.sleep(0.5)
+    yield address
+    process.terminate()
+    process.wait(10)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    path = shutil.which("chromium") or "/usr/bin/chromium"
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A fresh session; a console error or an exception box fails the test that saw it."""
+    context = browser.new_context(viewport={"width": 1440, "height": 1500})
+    context.add_init_script(f"window.KEYS = {json.dumps(list(PANELS))};{SCRIPT}")
+    tab = context.new_page()
+    errors = []
+    tab.on("console", lambda m: errors.append(m.text) if m.type == "error" and "404" not in m.text else None)
+    tab.on("pageerror", lambda e: errors.append(str(e)))
+    yield tab
+    boxes = [e.inner_text() for e in tab.query_selector_all("[data-testid=stException]")]
+    context.close()
+    assert not errors and not boxes
+
+
+def state(page) -> dict[str, np.ndarray | None]:
+    """What each panel plots now; NaN where it has nothing yet."""
+    found = page.evaluate(STATE)
+    return {key: None if rows is None else np.array([[np.nan if v is None else v for v in row] for row in rows], float) for key, rows in found.items()}
+
+
+def wait(page, condition, seconds=120.0):
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {seconds} s"
+        page.wait_for_timeout(100)
+    return value
+
+
+def start(page, address, query="", text=None, answer=None):
+    """Open Home, perhaps type a prompt, and press Run."""
+    page.goto(address + query)
+    run = page.get_by_role("button", name="Run")
+    run.wait_for(timeout=60_000)
+    for label, value in (("Prompt", text), ("Answer", answer)):
+        if value is not None:
+            box = page.get_by_label(label, exact=True)
+            box.fill(value)
+            box.blur()
+            page.wait_for_timeout(800)
+    wait(page, run.is_enabled)
+    run.click()
+
+
+def finished(page) -> bool:
+    return page.locator(".st-key-headline", has_text="settle").count() > 0 and page.get_by_role("button", name="Cancel").is_disabled()
+
+
+TEXT, ANSWER = "Sums mod 10:\n3 + 4 = 7\n8 + 5 = 3\n6 + 6 = ", "2"
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory):
+    """The command line's arrays for the same prompt."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "p.jsonl").write_text(json.dumps({"text": TEXT, "answer": ANSWER}))
+    command = [sys.executable, "-m", "ed_core", "run", "contributions", "logit_lens", "layer_skip", "--model", "ed-demo-16"]
+    subprocess.run([*command, "--prompts", folder / "p.jsonl", "--out", folder / "r.npz", "--no-cache"], cwd=ROOT, check=True)
+    with np.load(folder / "r.npz", allow_pickle=False) as data:
+        return {name: data[name] for name in data.files}
+
+
+def test_panels_fill_live_and_end_as_the_command_line_says(server, page, computed):
+    start(page, server, "/?model=ed-demo-16", TEXT, ANSWER)
+    wait(page, lambda: finished(page))
+    seen = page.evaluate("Object.fromEntries(Object.entries(window.partlyFilled).map(([key, counts]) => [key, Object.keys(counts).length]))")
+    assert set(seen) == set(PANELS) and min(seen.values()) >= 5, f"distinct partly filled states: {seen}"
+    page.wait_for_timeout(1500)
+    for key, z in state(page).items():
+        expected = computed[PANELS[key] + ".0"]
+        expected = expected[..., 0] if key == "lens" else expected
+        assert z.shape == expected.shape and np.abs(z - expected).max() <= 1e-6, key
+    assert "run=" in page.url and "Sums" not in page.url, "the run is in the URL, the prompt's text is not"
+    link, shown = page.url, state(page)
+    other = page.context.browser.new_context(viewport={"width": 1440, "height": 1500})
+    other.add_init_script(f"window.KEYS = {json.dumps(list(PANELS))};{SCRIPT}")
+    fresh = other.new_page()
+    fresh.goto(link)
+    wait(fresh, lambda: all(z is not None for z in state(fresh).values()), 30)
+    for key, z in state(fresh).items():
+        assert np.array_equal(z, shown[key]), f"{key} differs in a fresh session"
+    assert fresh.get_by_label("Prompt", exact=True).input_value() == TEXT
+    other.close()
+
+
+def test_changing_one_token_changes_the_plots(server, page, computed):
+    start(page, server, "/?model=ed-demo-16", TEXT.replace("3 + 4 = 7", "2 + 4 = 6"), ANSWER)
+    wait(page, lambda: finished(page))
+    page.wait_for_timeout(1500)
+    for key, z in state(page).items():
+        expected = computed[PANELS[key] + ".0"]
+        expected = expected[..., 0] if key == "lens" else expected
+        assert z.shape == expected.shape and np.abs(z - expected).max() > 1e-4, key
+
+
+def test_cancel_stops_and_the_page_stays_usable(server, page):
+    start(page, server, "/?model=ed-demo-8", "Copy:\nSay a b c: a b c\nSay d e f:", " d e f")
+    cancel = page.get_by_role("button", name="Cancel")
+    wait(page, lambda: any(z is not None for z in state(page).values()))
+    begun = time.monotonic()
+    cancel.click()
+    wait(page, lambda: cancel.is_disabled() and page.get_by_role("button", name="Run").is_enabled(), 20)
+    assert time.monotonic() - begun < 10
+    page.get_by_role("button", name="Run").click()
+    wait(page, lambda: finished(page))
+
+
+def test_a_click_on_a_cell_selects_its_token_in_every_panel(server, page):
+    page.goto(server + "/?model=ed-demo-16")
+    run = page.get_by_role("button", name="Run")
+    run.wait_for(timeout=60_000)
+    if not any(z is not None for z in state(page).values()):
+        start(page, server, "/?model=ed-demo-16", TEXT, ANSWER)
+    wait(page, lambda: finished(page))
+    page.wait_for_timeout(1500)
+    box = page.locator(".st-key-box-norms .nsewdrag").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.5)
+    page.wait_for_timeout(300)
+    page.mouse.click(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.5)
+    page.get_by_text("selected").first.wait_for(timeout=10_000)
+
+
+@pytest.mark.parametrize("path", ["", "contributions", "logit_lens", "skip"])
+def test_a_deep_link_keeps_the_frame(server, page, path):
+    page.goto(f"{server}/{path}")
+    page.get_by_role("button", name="Run").wait_for(timeout=60_000)
+    assert page.get_by_text("Precision").first.is_visible()
+    width = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    assert width <= 0
