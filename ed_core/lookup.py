@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
+from .errors import StoreError
 from .store import Store
 from .types import ProbeResult, Request
 from .wire import unpack
@@ -19,11 +20,23 @@ def store() -> Store:
     return Store()
 
 
+def trouble() -> str:
+    """Why the store cannot be used at the moment, or ""."""
+    try:
+        store()
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
 def by_key(key: str) -> ProbeResult | None:
     """The result with this run id: from the store, else among the shipped examples."""
     if not re.fullmatch(r"[0-9a-f]{32}", key):
         return None
-    found = store().get(key)
+    try:
+        found = store().get(key)
+    except StoreError:
+        found = None  # `trouble` says so on every page; what is computed is shown all the same
     if found is None and (file := EXAMPLES / f"{key}.npz").is_file():
         found = unpack(file.read_bytes())
     return found
@@ -36,7 +49,10 @@ def find(request: Request) -> ProbeResult | None:
 
 def estimate(requests: Iterable[Request], n_tokens: int | None) -> float | None:
     """Seconds these requests will take here, from the latest stored run of each probe on the same model, scaled by tokens; None if unknown."""
-    recent = store().recent(60)
+    try:
+        recent = store().recent(60)
+    except StoreError:
+        return None
     total = 0.0
     for request in requests:
         model = request.models[0]

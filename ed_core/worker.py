@@ -52,20 +52,20 @@ def main() -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     from . import compute
-    from .store import Store
 
-    models, store = compute.Models(), Store()
+    models = compute.Models()
     send(out, {"type": "ready", "pid": os.getpid()})
     while True:
         header = todo.get()
-        serve(header, models, store, out, cancelled)
+        serve(header, models, out, cancelled)
         cancelled.discard(header["job"])
 
 
-def serve(header: dict, models, store, out: BufferedIOBase, cancelled: set[str]) -> None:
+def serve(header: dict, models, out: BufferedIOBase, cancelled: set[str]) -> None:
     """Run one job and report it: partial results, then `done` or `failed`."""
     from . import compute
     from .errors import EffectiveDepthError, StoreError
+    from .store import Store
     from .types import Request
     from .wire import pack, with_provenance
 
@@ -77,7 +77,7 @@ def serve(header: dict, models, store, out: BufferedIOBase, cancelled: set[str])
         publish = lambda result: send(out, {"type": "partial", "job": job}, pack(result))  # noqa: E731
         result = compute.run(model, request, publish, lambda: job in cancelled)
         try:
-            store.put(result)
+            Store().put(result)
         except StoreError as error:
             result = with_provenance(result, not_stored=str(error))
         send(out, {"type": "done", "job": job}, pack(result))

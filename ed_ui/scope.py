@@ -6,10 +6,9 @@ from itertools import groupby
 
 import streamlit as st
 
-from ed_core import sources, tokens
+from ed_core import lookup, sources, tokens
 from ed_core.demo import MODELS, load_prompts
 from ed_core.errors import EffectiveDepthError, PromptError
-from ed_core.lookup import by_key
 from ed_core.prompts import check_text, max_tokens
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import show
@@ -43,6 +42,8 @@ def sidebar() -> None:
             st.error(show.plain(scope.trouble), icon=":material/error:")
         else:
             card = sources.describe(scope.spec)
+            if trouble := lookup.trouble():
+                st.warning(show.plain(trouble), icon=":material/database_off:")
             st.caption(show.plain(" · ".join(f"{value} {name}".strip() for name, value in card.items())))
 
 
@@ -99,7 +100,7 @@ def open_link() -> None:
     if "text" in st.session_state:
         return
     key = st.query_params.get("run", "")
-    stored = by_key(key) if key else None
+    stored = lookup.by_key(key) if key else None
     if stored is not None:
         asked = stored.request.prompts[0]
         set_prompt(asked.text, asked.answer, next((i for i, p in examples().items() if p["text"] == asked.text), ""))

@@ -172,3 +172,16 @@ def test_hostile_prompts_do_not_break_a_page(stored):
     for text in ("<script>alert(1)</script>", "`code` **bold** $x^2$ :red[x] ![i](http://127.0.0.1/i.png)", "{{7*7}} %s {0}", "\u202eabc", "好" * 20):
         test = app(prompt=replace(PROMPT, text=text))
         assert not test.exception
+
+
+def test_without_a_usable_store_the_pages_still_work_and_say_so(stored, tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    monkeypatch.setenv("ED_CACHE", str(blocked))
+    lookup.store.cache_clear()
+    try:
+        test = app()
+        assert not test.exception
+        assert any(str(blocked) in w.value.replace("\\", "") for w in test.sidebar.warning)
+    finally:
+        lookup.store.cache_clear()
