@@ -21,5 +21,6 @@ pages = {
 st.html(Path(__file__).parent / "ed_ui" / "style.css")
 page = st.navigation(pages)
 running.jobs()  # the worker imports torch while the first page is being read
+scope.open_link()
 scope.sidebar()
 page.run()

@@ -19,7 +19,6 @@ WINDOW = 64
 def page(probe: type[Probe], panels: Callable[[ProbeResult, View], None], teach: str, skip_fields: tuple[str, ...] = ()) -> None:
     """A page for one probe. `panels` draws a result, partial or complete; `teach` stands where there is none yet."""
     st.subheader(probe.title, anchor=False)
-    scope.open_link()
     scope.prompt_box()
     chosen = scope.current()
     try:
@@ -30,8 +29,7 @@ def page(probe: type[Probe], panels: Callable[[ProbeResult, View], None], teach:
     if chosen.spec is not None:
         batch = running.batch(probe.name, {probe.name: asked.request(chosen.spec, scope.prompt())})
         running.controls(probe.name, batch, ready=scope.ready(), n_tokens=scope.n_tokens())
-        if batch.results and not batch.running:
-            st.query_params["run"] = batch.requests[probe.name].key
+        scope.remember(batch.requests[probe.name].key if batch.results and not batch.running else "")
         st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(probe, batch, panels, teach)
     with st.expander("What this measures, and what the papers saw", expanded=False):
         st.markdown(probe.__doc__)
@@ -79,14 +77,15 @@ def form(probe: type[Probe], without: tuple[str, ...] = ()) -> Probe:
         if f.name in without:
             continue
         key, label, meta = f"{probe.name}.{f.name}", f.name.replace("_", " "), f.metadata
+        common = {"key": key, "help": meta["help"], "on_change": scope.keep, "args": (key,)}
+        is_list = hints[f.name] not in (bool, int, float, str)
+        st.session_state[key] = scope.kept(key, "auto" if is_list else f.default)
         if meta["choices"]:
-            values[f.name] = row.segmented_control(label, meta["choices"], default=f.default, required=True, key=key, help=meta["help"], persist_state="session")
+            values[f.name] = row.segmented_control(label, meta["choices"], required=True, **common)
         elif hints[f.name] is bool:
-            values[f.name] = row.toggle(label, value=f.default, key=key, help=meta["help"], persist_state="session")
-        elif hints[f.name] in (int, float):
-            values[f.name] = row.number_input(
-                label, min_value=meta["low"], max_value=meta["high"], value=f.default, key=key, help=meta["help"], width=150, persist_state="session"
-            )
+            values[f.name] = row.toggle(label, **common)
+        elif is_list:
+            values[f.name] = row.text_input(label, width=150, **common)
         else:
-            values[f.name] = row.text_input(label, value="auto", key=key, help=meta["help"], width=150, persist_state="session")
+            values[f.name] = row.number_input(label, min_value=meta["low"], max_value=meta["high"], width=150, **common)
     return probe.make(values)

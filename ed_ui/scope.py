@@ -7,10 +7,10 @@ from itertools import groupby
 import streamlit as st
 
 from ed_core import lookup, sources, tokens
-from ed_core.demo import MODELS, load_prompts
+from ed_core.demo import EXAMPLE, MODELS, load_prompts
 from ed_core.errors import EffectiveDepthError, PromptError
 from ed_core.prompts import check_text, max_tokens
-from ed_core.types import ModelSpec, Prompt
+from ed_core.types import ModelSpec, Prompt, Request
 from ed_ui import show
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -59,14 +59,24 @@ def current() -> Scope:
 # -------------------------------------------------------------------- the prompt
 
 
+def kept(key: str, default=None):
+    """What a widget held when it was last on the screen; Streamlit forgets a widget's value when another page is opened."""
+    return st.session_state.get(f"kept.{key}", default)
+
+
+def keep(key: str) -> None:
+    """A widget's `on_change`: remember its value across pages."""
+    st.session_state[f"kept.{key}"] = st.session_state[key]
+
+
 def prompt() -> Prompt:
     """What stands in the prompt box."""
-    return Prompt(text=st.session_state.get("text", ""), answer=st.session_state.get("answer", ""))
+    return Prompt(text=kept("text", ""), answer=kept("answer", ""))
 
 
 def set_prompt(text: str, answer: str = "", example: str = "") -> None:
     """Put a prompt into the box; only from a callback, or before the box is drawn."""
-    st.session_state.update(text=text, answer=answer, example=example)
+    st.session_state.update({"kept.text": text, "kept.answer": answer, "example": example})
 
 
 @st.cache_data
@@ -96,30 +106,56 @@ def pick(example: str) -> None:
 
 
 def open_link() -> None:
-    """Once per session: a run named in the URL puts its model and prompt into the boxes; else the first bundled prompt stands there."""
-    if "text" in st.session_state:
+    """Once per session, before anything is drawn: a run or an example named in the URL fills the boxes; else the shipped example does."""
+    if kept("text") is not None:
         return
-    key = st.query_params.get("run", "")
+    key, wanted = st.query_params.get("run", ""), st.query_params.get("example", "")
     stored = lookup.by_key(key) if key else None
     if stored is not None:
-        asked = stored.request.prompts[0]
-        set_prompt(asked.text, asked.answer, next((i for i, p in examples().items() if p["text"] == asked.text), ""))
+        _open_run(stored.request)
         return
     if key:
         st.session_state["link_trouble"] = f"No stored result has the id {key[:32]!r}: it was removed, or computed elsewhere. Choose model and prompt anew."
-    wanted = st.query_params.get("example", "")
-    pick(wanted if wanted in examples() else next(iter(examples())))
+    pick(wanted if wanted in examples() else EXAMPLE)
+
+
+def _open_run(request: Request) -> None:
+    """Put a stored run's model, prompt and parameters into the boxes."""
+    spec, asked = request.models[0], request.prompts[0]
+    bundled = {str(folder): name for name, folder in MODELS.items()}
+    st.session_state.update(model=bundled.get(spec.source, spec.source), precision=spec.precision)
+    set_prompt(asked.text, asked.answer, next((i for i, p in examples().items() if p["text"] == asked.text), ""))
+    for name, value in request.parameters:
+        st.session_state[f"kept.{request.probe}.{name}"] = (",".join(map(str, value)) or "auto") if isinstance(value, tuple) else value
+    now = current().spec
+    if now is None or now.identity() != spec.identity():
+        st.session_state["link_trouble"] = (
+            f"The linked run was made with other weights than {spec.name} has now, so it is not shown. Run computes it for the present ones."
+        )
+
+
+def remember(run: str = "") -> None:
+    """Put what is on the screen into the URL: the run where there is one, else the bundled prompt; never a prompt's text."""
+    example = st.session_state.get("example", "")
+    for name, value in (("run", run), ("example", "" if run else example)):
+        if value and st.query_params.get(name) != value:
+            st.query_params[name] = value
+        elif not value and name in st.query_params:
+            del st.query_params[name]
 
 
 def prompt_box() -> None:
     """Prompt, answer and example pills, shared by all pages."""
+    if trouble := st.session_state.pop("link_trouble", ""):
+        st.warning(show.plain(trouble), icon=":material/link_off:")
     left, right = st.columns([4, 1])
-    left.text_area("Prompt", key="text", height=104, persist_state="session", on_change=_edited, help="Every probe runs on prompt + answer, encoded jointly.")
+    st.session_state.update(text=kept("text", ""), answer=kept("answer", ""))
+    left.text_area("Prompt", key="text", height=104, on_change=_edited, args=("text",), help="Every probe runs on prompt + answer, encoded jointly.")
     right.text_input(
         "Answer",
         key="answer",
-        persist_state="session",
         on_change=_edited,
+        args=("answer",),
         help="Optional. Appended to the prompt without a separator, so begin it with a space where the language does.",
     )
     right.caption(_counted())
@@ -162,7 +198,8 @@ def _counted() -> str:
     return f":red[{n} tokens: over the limit of {limit}]" if n > limit else f"{n} tokens"
 
 
-def _edited() -> None:
+def _edited(box: str) -> None:
+    keep(box)
     st.session_state["example"] = ""
 
 

@@ -15,7 +15,9 @@ CONFIG = {"displayModeBar": False, "displaylogo": False}
 
 
 def figure(key: str, fig, caption: str, result: ProbeResult | None = None, measure: str = "", reading: str = "", select: bool = False) -> None:
-    """One figure. `select`: a click on a cell chooses its token for all panels."""
+    """One figure. `select`: a click on a cell chooses its token for all panels (once complete: a figure that can be clicked is made anew
+    by the browser with every new version)."""
+    select = select and (result is None or result.complete)
     with st.container(height=fig.layout.height + 66, border=False, key=f"box-{key}"):
         event = st.plotly_chart(
             fig,

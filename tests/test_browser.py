@@ -195,10 +195,26 @@ def test_a_click_on_a_cell_selects_its_token_in_every_panel(server, page):
     page.get_by_text("selected").first.wait_for(timeout=10_000)
 
 
+def test_the_prompt_survives_page_changes_and_the_browsers_back(server, page):
+    page.goto(server + "/?example=lookup-2-a&model=ed-demo-8")
+    box = page.get_by_label("Prompt", exact=True)
+    box.wait_for(timeout=60_000)
+    wait(page, lambda: box.input_value())
+    picked = box.input_value()
+    for name, heading in (("Contributions", "first token"), ("Layer skip", "boundaries")):
+        page.get_by_role("link", name=name).click()
+        page.get_by_text(heading).first.wait_for()
+        wait(page, lambda: box.input_value() == picked, 20)
+        assert "model=ed-demo-8" in page.url and "example=lookup-2-a" in page.url
+    page.go_back()
+    page.get_by_text("first token").first.wait_for()
+    wait(page, lambda: box.input_value() == picked, 20)
+
+
 @pytest.mark.parametrize("path", ["", "contributions", "logit_lens", "skip"])
 def test_a_deep_link_keeps_the_frame(server, page, path):
     page.goto(f"{server}/{path}")
     page.get_by_role("button", name="Run").wait_for(timeout=60_000)
-    assert page.get_by_text("Precision").first.is_visible()
+    page.locator("[data-testid=stSidebar]").get_by_text("Precision").wait_for()
     width = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
     assert width <= 0

@@ -55,7 +55,7 @@ def app(page="pages/look/home.py", prompt=PROMPT, model="small", **query) -> App
     for name, value in query.items():
         test.query_params[name] = value
     if prompt is not None and "run" not in query:
-        test.session_state["text"], test.session_state["answer"] = prompt.text, prompt.answer
+        test.session_state["kept.text"], test.session_state["kept.answer"] = prompt.text, prompt.answer
     test.run()
     return test.switch_page(page).run() if page != "pages/look/home.py" else test
 
@@ -107,6 +107,18 @@ def test_a_link_to_a_stored_run_opens_its_prompt(stored):
     test = app(run=stored["contributions"].request.key)
     assert test.text_area[0].value == PROMPT.text
     assert holds(plotted(test), stored["layer_skip"]["effect"])
+
+
+def test_a_link_brings_model_and_parameters_along(stored):
+    probe = LayerSkip(mode="future", boundaries=(4, 8), part="attention")
+    spec = resolve("small")
+    result = compute.run(compute.Models().get(spec), probe.request(spec, PROMPT))
+    lookup.store().put(result)
+    test = app("pages/intervene/skip.py", model="ed-demo-16", run=result.request.key)
+    assert test.sidebar.selectbox(key="model").value == "small"
+    assert test.segmented_control(key="layer_skip.mode").value == "future"
+    assert test.text_input(key="layer_skip.boundaries").value == "4,8"
+    assert holds(plotted(test), result["effect"])
 
 
 def test_a_dead_link_says_so_and_loses_nothing(stored):

@@ -13,10 +13,7 @@ PROBES = {"contributions": Contributions(), "logit_lens": LogitLens(), "layer_sk
 
 
 def page() -> None:
-    scope.open_link()
     scope.prompt_box()
-    if trouble := st.session_state.pop("link_trouble", ""):
-        st.warning(show.plain(trouble), icon=":material/link_off:")
     chosen = scope.current()
     if chosen.spec is None:
         return
@@ -25,8 +22,7 @@ def page() -> None:
     row = running.controls("home", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
     if (above := scope.harder(st.session_state.get("example", ""))) is not None:
         row.button("Same task, harder", key="harder", on_click=_harder, args=(above, batch), icon=":material/trending_up:", type="tertiary")
-    if batch.results and not batch.running:
-        st.query_params["run"] = requests["contributions"].key
+    scope.remember(requests["contributions"].key if "contributions" in batch.results and not batch.running else "")
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch)
 
 

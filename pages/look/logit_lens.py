@@ -9,7 +9,7 @@ SHADES = {"probability": "prob", "KL to output": "kl", "Jensen–Shannon": "jsd"
 
 
 def panels(result, view):
-    shade = st.segmented_control("Shade", list(SHADES), default="probability", required=True, key="logit_lens.shade", persist_state="session")
+    shade = st.segmented_control("Shade", list(SHADES), default="probability", required=True, key="logit_lens.shade")
     measure = {"prob": "top_probs"}.get(SHADES[shade], SHADES[shade])
     show.figure("map", figures.lens_map(result, view, SHADES[shade]), f"Best token at each depth, shaded by {shade}", result, measure, select=True)
     if not result.complete:

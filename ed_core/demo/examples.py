@@ -1,0 +1,37 @@
+"""The shipped examples: results of one bundled prompt on each bundled model, so that the first page is never blank.
+
+`python -m ed_core.demo.examples` writes them anew; it must run after the weights, the prompt or any number changed (a test holds it to that).
+Torch runs on one thread, so that the files come out the same on every machine of a kind.
+"""
+from __future__ import annotations
+
+import torch
+
+from .. import compute
+from ..lookup import EXAMPLES
+from ..probes import PROBES
+from ..sources import resolve
+from ..types import Prompt
+from ..wire import pack
+from . import EXAMPLE, MODELS, load_prompts
+
+
+def main() -> None:
+    """Compute every probe with its defaults and replace the folder's files."""
+    torch.set_num_threads(1)
+    chosen = next(p for p in load_prompts() if p["id"] == EXAMPLE)
+    models = compute.Models()
+    EXAMPLES.mkdir(exist_ok=True)
+    for old in EXAMPLES.glob("*.npz"):
+        old.unlink()
+    for name in MODELS:
+        spec = resolve(name)
+        for probe in PROBES:
+            result = compute.run(models.get(spec), probe().request(spec, Prompt(chosen["text"], chosen["answer"])))
+            file = EXAMPLES / f"{result.request.key}.npz"
+            file.write_bytes(pack(result))
+            print(f"{name} {probe.name}: {file.name}, {file.stat().st_size // 1024} KiB")
+
+
+if __name__ == "__main__":
+    main()
