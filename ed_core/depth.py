@@ -50,11 +50,11 @@ def by_cosine(curve: ArrayLike, threshold: float = 0.0) -> Criterion:
     if len(crossings):
         return Criterion("cosine", int(crossings[-1]), stable, n)
     if not len(negative):
-        reason = "the mean cosine is never negative: no block turns from writing to refining"
+        reason = "the mean cosine is never negative"
     elif len(negative) == n:
-        reason = "the mean cosine is negative in every block: it never turns to refining"
+        reason = "the mean cosine is negative in every block"
     else:
-        reason = "the mean cosine only falls below 0 and never comes back up: no upward crossing"
+        reason = "the mean cosine falls below 0 and never comes back up: no upward crossing"
     return Criterion("cosine", None, None, n, reason=reason)
 
 

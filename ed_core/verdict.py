@@ -70,7 +70,7 @@ def sentence(criteria: Mapping[str, Criterion]) -> str:
     """The verdict in words, layers 0-based; what is not defined is said with its reason."""
     cosine, kl, overlap = criteria["cosine"], criteria["kl"], criteria["overlap"]
     if cosine.depth is None:
-        turn = f"No turn from writing to refining: {cosine.reason}"
+        turn = f"No turn from writing to refining ({cosine.reason})"
     else:
         turn = f"Features turn from writing to refining after layer {cosine.depth} of {cosine.n_layers}"
     if kl.depth is None:

@@ -26,7 +26,9 @@ def page(probe: type[Probe], panels: Callable[[ProbeResult, View], None], teach:
     except ParameterError as error:
         st.error(show.plain(str(error)), icon=":material/error:")
         return
-    if chosen.spec is not None:
+    if chosen.spec is None:
+        st.error(show.plain(chosen.trouble), icon=":material/error:")
+    else:
         batch = running.batch(probe.name, {probe.name: asked.request(chosen.spec, scope.prompt())})
         running.controls(probe.name, batch, ready=scope.ready(), n_tokens=scope.n_tokens())
         scope.remember(batch.requests[probe.name].key if batch.results and not batch.running else "")
@@ -39,7 +41,7 @@ def _live(probe: type[Probe], batch: running.Batch, panels, teach: str) -> None:
     if batch.jobs and running.poll(batch):
         st.rerun()
     result = batch.result(probe.name)
-    with st.container(height=52, border=False, key="status"):
+    with st.container(key="status"):
         if batch.running:
             st.markdown(f"**{running.status(batch)}**")
         for error in batch.errors.values():
@@ -56,7 +58,7 @@ def _live(probe: type[Probe], batch: running.Batch, panels, teach: str) -> None:
 def view(result: ProbeResult) -> View:
     """Window and selected token of a full-width panel."""
     n = result.n_tokens
-    window = st.slider("Tokens shown", 0, n - 1, (0, WINDOW - 1), key=f"window.page.{n}") if n > WINDOW else None
+    window = st.slider("Tokens shown", 0, n - 1, (n - WINDOW, n - 1), key=f"window.page.{n}") if n > WINDOW else None
     token = st.session_state.get("token")
     return View(
         window=window,

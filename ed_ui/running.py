@@ -64,9 +64,10 @@ def batch(page: str, requests: Mapping[str, Request]) -> Batch:
 
 
 def submit(batch: Batch) -> None:
-    """Queue everything the batch still lacks."""
+    """Queue what the batch still lacks; where it lacks nothing, everything anew: whoever presses Run wants to see it run."""
     batch.errors.clear()
-    for name in [n for n in batch.requests if n not in batch.results or not batch.results[n].complete]:
+    lacking = [n for n in batch.requests if n not in batch.results or not batch.results[n].complete]
+    for name in lacking or list(batch.requests):
         batch.results.pop(name, None)
         batch.jobs[name] = jobs().submit(batch.requests[name], viewer())
     batch.finished = False

@@ -1,4 +1,4 @@
-"""Showing a measure: the figure in a box of fixed height, one caption line, and behind a button how to read it, its CSV and its origin."""
+"""Showing a measure: the figure at its fixed height, one caption line, and behind a button how to read it, its CSV and its origin."""
 from __future__ import annotations
 
 import re
@@ -18,7 +18,7 @@ def figure(key: str, fig, caption: str, result: ProbeResult | None = None, measu
     """One figure. `select`: a click on a cell chooses its token for all panels (once complete: a figure that can be clicked is made anew
     by the browser with every new version)."""
     select = select and (result is None or result.complete)
-    with st.container(height=fig.layout.height + 66, border=False, key=f"box-{key}"):
+    with st.container(key=f"box-{key}"):
         event = st.plotly_chart(
             fig,
             key=key,
@@ -75,7 +75,7 @@ def _chosen(key: str, event) -> None:
 
 def empty(title: str, text: str, height: int = 420) -> None:
     """A panel that has nothing yet, and says what would fill it."""
-    with st.container(height=height + 66, border=True):
+    with st.container(height=height + 56, border=True):
         st.markdown(f"**{title}**")
         st.caption(text)
 

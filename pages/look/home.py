@@ -16,6 +16,7 @@ def page() -> None:
     scope.prompt_box()
     chosen = scope.current()
     if chosen.spec is None:
+        st.error(show.plain(chosen.trouble), icon=":material/error:")
         return
     requests = {name: probe.request(chosen.spec, scope.prompt()) for name, probe in PROBES.items()}
     batch = running.batch("home", requests)
@@ -65,7 +66,7 @@ def panels(batch: running.Batch) -> None:
 
 def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     """Status, verdict, what the model says, and the depth ruler: the same height whatever stands in it."""
-    with st.container(height=88, border=False, key="headline"):
+    with st.container(key="headline"):
         for error in {str(e): None for e in batch.errors.values()}:
             st.error(show.plain(error), icon=":material/error:")
         if batch.running:
@@ -120,7 +121,7 @@ def controls(some, reached):
         st.slider("Overlap: above", 0.05, 0.95, 0.3, 0.05, key="overlap_threshold")
         st.toggle("Count the first token (often an attention sink)", value=True, key="first_token")
         st.caption("The defaults are those of Hu et al. 2025. The three criteria measure different things and are never averaged.")
-    window = row.slider("Tokens shown", 0, n - 1, (0, WINDOW - 1), key=f"window.{n}", width=260) if n > WINDOW else None
+    window = row.slider("Tokens shown", 0, n - 1, (n - WINDOW, n - 1), key=f"window.{n}", width=260) if n > WINDOW else None
     token = st.session_state.get("token")
     if token is not None and token < n:
         row.button(f"token {token} selected", icon=":material/close:", type="tertiary", on_click=lambda: st.session_state.pop("token"))
