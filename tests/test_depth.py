@@ -164,8 +164,13 @@ def sums_and_counts(n, seed=0):
 
 def test_the_bootstrap_is_seeded_and_brackets_the_verdict():
     sums, counts = sums_and_counts(8)
-    found = depth.bootstrap(sums, counts, by_kl_of)
-    assert found == depth.bootstrap(sums, counts, by_kl_of, resamples=1000, seed=0)
+    seen = []
+    noting = lambda curves: seen.append(curves["kl"]) or by_kl_of(curves)  # noqa: E731
+    found = depth.bootstrap(sums, counts, noting)
+    assert depth.bootstrap(sums, counts, noting, resamples=1000, seed=0) == found
+    depth.bootstrap(sums, counts, noting, seed=1)
+    first, again, other = np.array(seen).reshape(3, 1000, 12)
+    assert (first == again).all() and (first != other).any()
     low, high, undefined = found
     whole = depth.by_kl(sums["kl"].sum(0) / sum(counts)).depth
     assert low <= whole <= high and low < high and undefined == 0
