@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 from .demo import MODELS as BUNDLED
-from .errors import HubUnreachable, ModelNotFound
+from .errors import HubUnreachable, ModelNotFound, ParameterError
 from .types import ModelSpec
 
 IDENTITY_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
@@ -23,8 +23,6 @@ _hashes: dict[tuple, str] = {}
 
 def resolve(source: str, precision: str = "fp32", device: str = "cpu") -> ModelSpec:
     """The full identity of a model given by bundled name, folder or hub id; a `ModelError` says what is wrong with the name."""
-    from .errors import ParameterError
-
     if precision not in PRECISIONS:
         raise ParameterError(f"The precision is {precision!r}; expected one of {', '.join(PRECISIONS)}.")
     common = {"precision": PRECISIONS[precision], "device": device}

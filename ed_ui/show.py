@@ -1,4 +1,4 @@
-"""Showing a measure: the figure at its fixed height, one caption line, and behind a button how to read it, its CSV and its origin."""
+"""Showing a measure: one caption line, the figure at its fixed height, and behind a button how to read it, its CSV and its origin."""
 from __future__ import annotations
 
 import re
@@ -18,7 +18,12 @@ def figure(key: str, fig, caption: str, result: ProbeResult | None = None, measu
     """One figure. `select`: a click on a cell chooses its token for all panels (once complete: a figure that can be clicked is made anew
     by the browser with every new version)."""
     select = select and (result is None or result.complete)
-    with st.container(key=f"box-{key}"):
+    with st.container(key=f"box-{key}", gap="xxsmall"):
+        row = st.container(horizontal=True, vertical_alignment="center", gap="small")
+        row.caption(caption)
+        if result is not None:
+            with row.popover("Details", icon=":material/info:", type="tertiary", key=f"about-{key}"):
+                details(key, result, measure, reading)
         event = st.plotly_chart(
             fig,
             key=key,
@@ -27,11 +32,6 @@ def figure(key: str, fig, caption: str, result: ProbeResult | None = None, measu
             selection_mode="points",
             alt=describe(result, measure) if result is not None and measure else caption,
         )
-        row = st.container(horizontal=True, vertical_alignment="center", gap="small")
-        row.caption(caption)
-        if result is not None:
-            with row.popover("Details", icon=":material/info:", type="tertiary", key=f"about-{key}"):
-                details(key, result, measure, reading)
     if select:
         _chosen(key, event)
 

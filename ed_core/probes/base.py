@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..errors import ParameterError
+from ..errors import ParameterError, PromptError
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ class Probe:
     def check(self, n_tokens: int, answer_start: int | None) -> None:
         """Refuse a prompt this probe has no answer for, before anything runs."""
         if n_tokens < self.min_tokens:
-            from ..errors import PromptError
-
             raise PromptError(f"The prompt has {n_tokens} token; {self.name} needs at least {self.min_tokens}: give it a longer prompt.")
 
     def per_token(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..errors import ParameterError, PromptError
+from ..errors import ParameterError
 from ..types import MeasureSpec
 from .base import Probe, parameter
 
