@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from .recorder import Recorder
     from .types import Encoding
 
-TOKENS_PER_CALL = {"cpu": 1024}  # rows x positions of one block call; larger batches gain nothing on a CPU and cost memory
-LOGIT_BYTES = 256 << 20
+TOKENS_PER_CALL = {"cpu": 768}  # rows x positions of one block call; larger batches gain nothing on a CPU and leave its cache
+LOGIT_BYTES = {"cpu": 16 << 20}  # what the logits compared at once may take; larger arrays cost a page fault per 4 KB, each time anew
+LOGIT_TOKENS = 64  # positions unembedded at once at least: fewer would read the head's weights too often
 
 
 @torch.no_grad()
@@ -33,7 +34,7 @@ def skip_sweep(probe: LayerSkip, model: LanguageModel, encoding: Encoding, recor
     if not bounds:
         record.note(f"With {n_tokens} tokens no boundary can be drawn (the papers' rule needs 13): every value is NaN, and aggregates leave it out.")
         return
-    trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check())
+    trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
     pos = torch.arange(n_tokens, device=model.device)
     skip = torch.stack([(pos >= 1) & (pos < b) for b in bounds])  # [boundary, pos]: where the block is left out
     look = torch.stack([pos >= (b if future else 0) for b in bounds])  # where effects are measured
@@ -41,7 +42,7 @@ def skip_sweep(probe: LayerSkip, model: LanguageModel, encoding: Encoding, recor
     state = trace.resid[0].repeat(1 + n_layers * n_bounds, 1, 1)
     skips, looks = (torch.cat([x[:1], x.repeat(n_layers, 1)]) for x in (skip, look))
     looks[0] = True
-    rows_per_call = max(1, TOKENS_PER_CALL.get(model.device.type, 16384) // n_tokens)
+    most_rows = max(1, TOKENS_PER_CALL.get(model.device.type, 16384) // n_tokens)
     total = sum(1 + n_bounds * (layer + late) for layer in range(n_layers))
     done = 0
     for layer in range(n_layers):
@@ -50,8 +51,7 @@ def skip_sweep(probe: LayerSkip, model: LanguageModel, encoding: Encoding, recor
         if late:
             state[joining] = trace.resid[layer]
         effects = []
-        for begin in range(0, active, rows_per_call):
-            rows = slice(begin, min(begin + rows_per_call, active))
+        for rows in _even_chunks(active, most_rows):
             edit = _leave_out(skips[rows], rows.start, joining) if late else None
             added_attn, added_mlp, post = model.run_block(
                 trace, layer, state[rows], edit if probe.part == "attention" else None, edit if probe.part == "mlp" else None
@@ -68,6 +68,13 @@ def skip_sweep(probe: LayerSkip, model: LanguageModel, encoding: Encoding, recor
         done += active
         record.step(0.95 * done / total)
     _write_output(probe, model, record, trace.resid[-1], state[1:], look)
+
+
+def _even_chunks(n_rows: int, most: int) -> list[slice]:
+    """As few chunks as `most` rows each allow, of nearly equal size: a last chunk of one row would run at half the speed."""
+    n_chunks = -(-n_rows // most)
+    ends = [n_rows * i // n_chunks for i in range(n_chunks + 1)]
+    return [slice(begin, end) for begin, end in zip(ends, ends[1:])]
 
 
 def _leave_out(skips: Tensor, first_row: int, joining: slice):
@@ -108,17 +115,16 @@ def _write_output(probe: LayerSkip, model: LanguageModel, record: Recorder, fina
     n_layers = len(state) // n_bounds
     change = torch.empty(len(state), n_tokens)
     same = torch.empty(len(state), n_tokens, dtype=torch.bool)
-    chunk = max(1, LOGIT_BYTES // (12 * model.d_vocab))
+    chunk = max(LOGIT_TOKENS, LOGIT_BYTES.get(model.device.type, 256 << 20) // (12 * model.d_vocab))
     for begin in range(0, n_tokens, chunk):
         at = slice(begin, min(begin + chunk, n_tokens))
         base = model.unembed(final[0, at])
         best, base = base.argmax(-1), base.softmax(-1)
         rows_per_call = max(1, chunk // (at.stop - at.start))
-        for row in range(0, len(state), rows_per_call):
-            rows = slice(row, row + rows_per_call)
+        for rows in _even_chunks(len(state), rows_per_call):
             logits = model.unembed(state[rows, at])
             same[rows, at] = (logits.argmax(-1) == best).cpu()
-            change[rows, at] = (logits.softmax(-1) - base).norm(dim=-1).cpu()
+            change[rows, at] = logits.softmax(-1).sub_(base).norm(dim=-1).cpu()
             record.check()
     change, same, look = change.view(n_layers, n_bounds, n_tokens), same.view(n_layers, n_bounds, n_tokens), look.cpu()
     by_bound = change.masked_fill(~look, 0.0).amax(-1)

@@ -1,0 +1,7 @@
+"""The process of one measurement: `python -m ed_core.bench MODULE`."""
+import sys
+from importlib import import_module
+
+from . import report
+
+report(import_module(f".{sys.argv[1]}", __package__).measure())
