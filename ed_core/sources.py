@@ -6,8 +6,9 @@ import json
 import os
 import re
 import socket
+import threading
 from pathlib import Path
-from urllib.parse import urlparse
+from urllib.parse import ParseResult, urlparse
 
 from .demo import MODELS as BUNDLED
 from .errors import HubUnreachable, ModelNotFound, ParameterError
@@ -73,11 +74,25 @@ def ensure_reachable(source: str) -> None:
     hint = "choose a bundled model or a local folder, or download it where there is a network (huggingface-cli download)"
     if constants.HF_HUB_OFFLINE or os.environ.get("TRANSFORMERS_OFFLINE") == "1":
         raise HubUnreachable(f"'{source}' is not in the local hub cache and offline mode is on; {hint}.")
-    address = urlparse(constants.ENDPOINT)
-    try:
-        socket.create_connection((address.hostname, address.port or 443), timeout=HUB_SECONDS).close()
-    except OSError as error:
-        raise HubUnreachable(f"'{source}' is not a local folder, and the model hub does not answer ({error}); {hint}.") from None
+    if error := _no_answer(urlparse(constants.ENDPOINT)):
+        raise HubUnreachable(f"'{source}' is not a local folder, and the model hub does not answer ({error}); {hint}.")
+
+
+def _no_answer(address: ParseResult) -> str:
+    """Why a host cannot be reached within `HUB_SECONDS`, or "". In a thread of its own, because looking up a name knows no time limit."""
+    found = [f"nothing within {HUB_SECONDS:g} s"]
+
+    def knock() -> None:
+        try:
+            socket.create_connection((address.hostname, address.port or 443), timeout=HUB_SECONDS).close()
+            found.append("")
+        except OSError as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=knock, daemon=True)
+    thread.start()
+    thread.join(HUB_SECONDS)
+    return found[-1]
 
 
 def describe(spec: ModelSpec) -> dict[str, str]:

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import streamlit as st
 
-from ed_core import lookup, sources, tokens
+from ed_core import figures, lookup, sources, tokens
 from ed_core.demo import EXAMPLE, MODELS, load_prompts
 from ed_core.errors import EffectiveDepthError, PromptError
 from ed_core.prompts import check_text, max_tokens
@@ -70,8 +70,8 @@ def keep(key: str) -> None:
 
 
 def prompt() -> Prompt:
-    """What stands in the prompt box."""
-    return Prompt(text=kept("text", ""), answer=kept("answer", ""))
+    """What stands in the prompt box, and how it is to be encoded."""
+    return Prompt(kept("text", ""), kept("answer", ""), template=kept("template", "raw"), special_tokens=kept("special_tokens", True))
 
 
 def set_prompt(text: str, answer: str = "", example: str = "") -> None:
@@ -124,6 +124,7 @@ def _open_run(request: Request) -> None:
     spec, asked = request.models[0], request.prompts[0]
     bundled = {str(folder): name for name, folder in MODELS.items()}
     st.session_state.update(model=bundled.get(spec.source, spec.source), precision=spec.precision)
+    st.session_state.update({"kept.template": asked.template, "kept.special_tokens": asked.special_tokens})
     set_prompt(asked.text, asked.answer, next((i for i, p in examples().items() if p["text"] == asked.text), ""))
     for name, value in request.parameters:
         st.session_state[f"kept.{request.probe}.{name}"] = (",".join(map(str, value)) or "auto") if isinstance(value, tuple) else value
@@ -158,7 +159,8 @@ def prompt_box() -> None:
         args=("answer",),
         help="Optional. Appended to the prompt without a separator, so begin it with a space where the language does.",
     )
-    right.caption(_counted())
+    with right:
+        _tokens()
     tasks = [task for task, _ in groupby(examples().values(), key=lambda p: p["task"])]
     here = examples().get(st.session_state.get("example", ""), {})
     row = st.container(horizontal=True, vertical_alignment="bottom")
@@ -170,10 +172,16 @@ def prompt_box() -> None:
         row.selectbox("Level", levels, format_func=lambda i: examples()[i]["title"], key="level", on_change=_level_picked, label_visibility="collapsed", width=240)
 
 
-def n_tokens() -> int | None:
-    """How many tokens the box holds, by the model's own tokenizer file; None where only the model could tell."""
+def preview() -> list[str] | None:
+    """The tokens in the box, by the model's own tokenizer file; None where only the model could tell."""
     scope = current()
-    return tokens.count(scope.spec, prompt()) if scope.spec else None
+    return tokens.preview(scope.spec, prompt()) if scope.spec and not _trouble() else None
+
+
+def n_tokens() -> int | None:
+    """How many tokens the box holds."""
+    texts = preview()
+    return None if texts is None else len(texts)
 
 
 def ready() -> bool:
@@ -189,13 +197,20 @@ def _trouble() -> str:
     return ""
 
 
-def _counted() -> str:
+def _tokens() -> None:
+    """Token count, and behind it how the prompt is encoded: every token, template, special tokens."""
     if trouble := _trouble():
-        return f":red[{show.plain(trouble)}]"
-    n, limit = n_tokens(), max_tokens()
-    if n is None:
-        return ""
-    return f":red[{n} tokens: over the limit of {limit}]" if n > limit else f"{n} tokens"
+        st.caption(f":red[{show.plain(trouble)}]")
+        return
+    texts, limit = preview(), max_tokens()
+    if texts is not None and len(texts) > limit:
+        st.caption(f":red[{len(texts)} tokens: over the limit of {limit}]")
+    with st.popover("Encoding" if texts is None else f"{len(texts)} tokens", type="tertiary"):
+        st.session_state.update(template=kept("template", "raw"), special_tokens=kept("special_tokens", True))
+        st.segmented_control("Template", ("raw", "chat"), required=True, key="template", on_change=keep, args=("template",), help="chat: one user message through the model's chat template")
+        st.toggle("Special tokens, as the tokenizer adds them", key="special_tokens", on_change=keep, args=("special_tokens",))
+        if texts is not None:
+            st.markdown(" ".join(f"`{figures.shown(t, 40).replace('`', 'ˋ')}`" for t in texts[:limit]))
 
 
 def _edited(box: str) -> None:

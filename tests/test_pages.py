@@ -163,6 +163,16 @@ def test_controls_change_what_is_shown_not_what_is_stored(stored):
     assert holds(plotted(test), stored["logit_lens"]["kl"])
 
 
+def test_the_preview_shows_the_models_own_tokens(stored):
+    from ed_core import tokens
+
+    result = stored["contributions"]
+    assert tuple(tokens.preview(result.request.models[0], PROMPT)) == result.tokens
+    test = app()
+    test.segmented_control(key="template").set_value("chat").run()
+    assert not test.exception and not plotted(test), "another template is another prompt"
+
+
 def test_harder_steps_up_the_same_task(stored):
     test = app(prompt=None)
     before = test.session_state["example"]
