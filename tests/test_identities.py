@@ -106,6 +106,15 @@ def test_no_correct_model_is_refused(name):
             assert opened(hf, precision).verify().failures() == [], (family, precision, seed)
 
 
+@pytest.mark.parametrize("exponent", [6, 7, 8])
+def test_a_wide_model_with_updates_near_rounding_is_accepted(exponent):
+    """4096 wide, the slopes are sharp enough to see that additions below rounding are lost whole: those must not count."""
+    hf = random_hf("gemma2", hidden_size=4096, **SHALLOW)
+    scale_writers(hf, 2.0**-exponent)
+    figures = opened(hf, "bf16").verify()
+    assert figures.failures() == [] and None not in figures.slope_attn + figures.slope_mlp
+
+
 @pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize("share", [1.0, -0.5, 1e-3])
 def test_attention_and_mlp_that_write_the_same_thing_are_accepted(precision, share):
