@@ -1,0 +1,81 @@
+"""The benchmark command: what it accepts, how it reports, and that it compares and counts rightly. No times are asserted here."""
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from ed_core import bench, compute
+from ed_core.__main__ import main
+from ed_core.bench import skip
+from ed_core.bench.random_model import prompt, random_llama
+from ed_core.probes import LayerSkip
+
+L, D, V, T = 3, 16, 40, 12
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_llama(L, D, V)
+
+
+@pytest.fixture
+def request_(model):
+    return LayerSkip().request(model.spec, prompt(T, V))
+
+
+def test_an_unknown_measurement_is_refused_with_the_known_ones(capsys):
+    assert main(["bench", "speed"]) == 2
+    error = capsys.readouterr().err
+    assert "'speed'" in error and all(name in error for name in bench.MEASUREMENTS)
+
+
+@pytest.mark.parametrize("check, ok, code", [(True, False, 1), (False, False, 0), (True, True, 0)])
+def test_check_decides_the_exit_code_and_every_row_is_printed(capsys, monkeypatch, check, ok, code):
+    asked = []
+    monkeypatch.setattr(bench, "measured", lambda name: asked.append(name) or [bench.Row(f"{name} row", "1 s", "<= 2 s", ok)])
+    assert main(["bench", "live", "skip", "live", *(["--check"] if check else [])]) == code
+    assert asked == ["live", "skip"]
+    printed = capsys.readouterr().out
+    assert "live row" in printed and "skip row" in printed and ("ok" if ok else "missed") in printed
+
+
+def test_a_measurement_that_breaks_is_said_so(monkeypatch):
+    monkeypatch.setitem(bench.MEASUREMENTS, "skip", ("no_such_module", 1))
+    with pytest.raises(bench.JobError, match="skip"):
+        bench.measured("skip")
+
+
+def test_prompts_have_the_length_asked_for(model):
+    assert len(model.encode(prompt(T, V))) == T
+
+
+def test_the_naive_sweep_and_the_engine_agree(model, request_):
+    result = compute.run(model, request_)
+    effect, output = skip.naive_sweep(model.hf, model.tensor(model.encode(request_.prompts[0])))
+    assert skip.difference(torch.tensor(result["effect"]), effect) < skip.AGREEMENT
+    assert skip.difference(torch.tensor(result["output"]), output) < skip.AGREEMENT
+    assert effect.triu(1).max() > 1e-3, "the comparison is of something"
+
+
+def test_a_difference_is_relative_to_the_largest_value():
+    assert skip.difference(torch.tensor([1.0, -4.5]), torch.tensor([1.0, -4.0])) == 0.125
+
+
+def test_flops_are_those_of_the_formula_and_of_torchs_own_counter(model, request_):
+    calls, attention = skip.work(model, lambda: compute.run(model, request_))
+    rows = sum(1 + 1 + layer for layer in range(L))  # the traced pass, the no-op, and a variant for every block before
+    weights = sum(p.numel() for name, p in model.blocks[0].named_parameters() if "norm" not in name)
+    head = V * D * (1 + T + L * T)  # one position of the traced pass, the baseline, every variant
+    assert skip.linear_flops(calls) == 2 * (rows * T * weights + head)
+    assert attention == rows * 2 * T * (T + 1) * D
+    with FlopCounterMode(display=False) as counter:
+        compute.run(model, request_)
+    assert counter.get_total_flops() == skip.linear_flops(calls), "torch counts the linears only: it does not know the CPU's attention kernel"
+
+
+def test_plain_products_do_the_same_work(model, request_):
+    calls, _ = skip.work(model, lambda: compute.run(model, request_))
+    with FlopCounterMode(display=False) as counter:
+        skip.matrix_products(calls)()
+    assert counter.get_total_flops() == skip.linear_flops(calls)
