@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .model import LanguageModel
     from .probes.layer_skip import LayerSkip
     from .recorder import Recorder
+    from .trace import Trace
     from .types import Encoding
 
 TOKENS_PER_CALL = {"cpu": 768}  # rows x positions of one block call; larger batches gain nothing on a CPU and leave its cache
@@ -31,6 +32,8 @@ def skip_sweep(probe: LayerSkip, model: LanguageModel, encoding: Encoding, recor
     future = probe.mode == "future"
     bounds = probe.chosen_boundaries(n_tokens) if future else [n_tokens]
     _allocate(record, n_layers, n_tokens, bounds if future else None)
+    if probe.direct:
+        record.allocate("effect_direct", (n_layers, n_layers))
     if not bounds:
         record.note(f"With {n_tokens} tokens no boundary can be drawn (the papers' rule needs 13): every value is NaN, and aggregates leave it out.")
         return
@@ -65,9 +68,29 @@ def skip_sweep(probe: LayerSkip, model: LanguageModel, encoding: Encoding, recor
             effects.append(metrics.relative_change(update.expand_as(kept), kept, look))
             state[joining] = torch.where(skip.unsqueeze(-1), trace.resid[layer], trace.resid[layer + 1])
         _write_column(record, layer, n_bounds, torch.cat(effects))
+        if probe.direct:
+            _write_direct(probe, model, trace, layer, skip, look, most_rows, record)
         done += active
         record.step(0.95 * done / total)
     _write_output(probe, model, record, trace.resid[-1], state[1:], look)
+
+
+def _write_direct(
+    probe: LayerSkip, model: LanguageModel, trace: Trace, layer: int, skip: Tensor, look: Tensor, most_rows: int, record: Recorder
+) -> None:
+    """Direct effects on block `layer`: its update on the *original* residual less what one skipped block added, nothing in between."""
+    added = {"layer": trace.update, "attention": lambda s: trace.attn_out[s].float(), "mlp": lambda s: trace.mlp_out[s].float()}[probe.part]
+    n_bounds, update, found = len(skip), trace.update(layer), []
+    for rows in _even_chunks(layer * n_bounds, most_rows) if layer else []:
+        variants = [divmod(row, n_bounds) for row in range(rows.start, rows.stop)]
+        removed = torch.cat([added(s).masked_fill(~skip[b].unsqueeze(-1), 0.0) for s, b in variants])
+        attn, mlp, _ = model.run_block(trace, layer, (trace.resid[layer].float() - removed).to(model.dtype))
+        changed = attn.float() + mlp.float()
+        found.append(metrics.relative_change(update.expand_as(changed), changed, look[[b for _, b in variants]]))
+        record.check()
+    record.write("effect_direct", (slice(None), layer), 0.0)
+    if found:
+        record.write("effect_direct", (slice(0, layer), layer), torch.cat(found).view(layer, n_bounds).amax(1))
 
 
 def _even_chunks(n_rows: int, most: int) -> list[slice]:

@@ -184,6 +184,30 @@ def layer_skip(hf, ids, part: str = "layer", boundaries=None) -> dict[str, np.nd
     return out | {"output_pos": output_pos}
 
 
+def direct_effect(hf, ids, part: str = "layer", boundaries=None) -> np.ndarray:
+    """One full forward pass per pair of blocks: the later one's input is the original less what the skipped one added."""
+    base = run(hf, ids)
+    n_layers, n_tokens = len(base.attn), len(ids)
+    added = {"layer": base.update, "attention": base.attn.__getitem__, "mlp": base.mlp.__getitem__}[part]
+    effect = np.zeros((n_layers, n_layers))
+    for bound in boundaries or [n_tokens]:
+        looked_at = range(bound, n_tokens) if boundaries else range(n_tokens)
+        for s in range(n_layers):
+            for l in range(s + 1, n_layers):
+                edited = base.resid[l].clone()
+                edited[1:bound] -= added(s)[1:bound]
+
+                def put(module, args, kwargs, edited=edited):
+                    resid = edited.to(torch.float32)[None]
+                    return ((resid, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": resid})
+
+                with hooks(blocks_of(hf)[l].register_forward_pre_hook(put, with_kwargs=True)):
+                    other = run(hf, ids)
+                D, changed = base.update(l), other.update(l)
+                effect[s, l] = max(effect[s, l], *(norm(D[t] - changed[t]) / max(norm(D[t]), 1e-6) for t in looked_at))
+    return effect
+
+
 def token_mean(arrays, first_token: bool = True) -> np.ndarray:
     """Mean over all tokens of all prompts of `[…, T]` arrays."""
     tokens = [array[..., t] for array in arrays for t in range(0 if first_token else 1, array.shape[-1])]

@@ -92,11 +92,12 @@ def test_a_second_run_reads_the_store_and_gives_the_same_arrays(small_folder, pr
 
 
 def test_settings_reach_every_field(small_folder, prompts, tmp_path):
-    sets = ["--set", "layer_skip.mode=future", "--set", "layer_skip.boundaries=8,12", "--set", "layer_skip.part=attention", "--set", "logit_lens.k=3"]
+    sets = ["--set", "layer_skip.mode=future", "--set", "layer_skip.boundaries=8,12", "--set", "layer_skip.part=attention", "--set", "logit_lens.k=3", "--set", "layer_skip.direct=true"]
     assert run(small_folder, prompts, tmp_path / "r.npz", *sets) == 0
     with np.load(tmp_path / "r.npz") as data:
         assert data["layer_skip.boundaries.0"].tolist() == [8, 12]
         assert data["layer_skip.effect_by_boundary.0"].shape == (2, L, L) and data["layer_skip.output_by_boundary.0"].shape == (2, L)
+        assert data["layer_skip.effect_direct.0"].shape == data["layer_skip.effect_direct"].shape == data["layer_skip.effect_direct_mean"].shape == (L, L)
         assert data["logit_lens.top_ids.0"].shape[-1] == 3
         assert "layer_skip.output_pos.0" not in data.files
 

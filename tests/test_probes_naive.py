@@ -64,6 +64,17 @@ def test_layer_skip(model, measure, name):
     agree(measure(model, LayerSkip(**chosen), PROMPTS["text"]), expected)
 
 
+@pytest.mark.parametrize("name", SKIPS)
+def test_direct_effects(model, measure, name):
+    chosen = SKIPS[name]
+    found = measure(model, LayerSkip(direct=True, **chosen), PROMPTS["text"])
+    expected = naive.direct_effect(model.hf, prompt_ids(PROMPTS["text"]), chosen.get("part", "layer"), chosen.get("boundaries"))
+    assert np.abs(found["effect_direct"] - expected).max() <= 1e-4 * expected.max()
+    if chosen.get("part", "layer") == "layer":
+        behind = [(s, s + 1) for s in range(len(expected) - 1)]  # nothing lies in between there: direct and whole effect are the same
+        assert all(abs(found["effect_direct"][at] - found["effect"][at]) <= 1e-4 * found["effect"][at] for at in behind)
+
+
 def test_answers_are_part_of_the_prompt(model, measure):
     probe = LayerSkip(mode="future", boundaries=(24,))
     result = measure(model, probe, PROMPTS["answer"])

@@ -21,7 +21,10 @@ class LayerSkip(Probe):
     boundaries counts. `output` is the change of the predicted distribution. Nothing before the skipped block can change: that triangle is
     zero by construction, and so is the diagonal in future mode.
 
-    Source: Csordás et al. 2025 §3.2; top-1 agreement: Lad et al. 2024.
+    The **direct** effect takes the skipped addition out of each later block's original input on its own, so nothing in between passes the
+    change on: what is left of the effect is what that block reads of the skipped one itself.
+
+    Source: Csordás et al. 2025 §3.2 (direct effects of attention or MLP alone are ours); top-1 agreement: Lad et al. 2024.
     """
 
     mode: str = parameter("current", "skip on all tokens, or only before a boundary", choices=("current", "future"))
@@ -29,12 +32,16 @@ class LayerSkip(Probe):
     boundaries: tuple = parameter((), "future mode: first tokens looked at, like 8,16; auto draws them as the papers do")
     n_boundaries: int = parameter(4, "future mode: how many boundaries auto draws", low=1, high=64)
     seed: int = parameter(123, "future mode: seed of that draw")
+    direct: bool = parameter(False, "measure the direct effect as well: each later block on the original residual less what the skipped one added")
 
     name: ClassVar[str] = "layer_skip"
     title: ClassVar[str] = "Layer skip"
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec("effect", ("skipped", "layer"), "relative change", "change of a block's update when an earlier one is skipped", 0.0, None, "max"),
+        MeasureSpec(
+            "effect_direct", ("skipped", "layer"), "relative change", "change of a block's update when one addition is taken out of its input only", 0.0, None, "max"
+        ),
         MeasureSpec("output", ("skipped",), "L2 of probabilities", "change of the predicted distribution", 0.0, 2**0.5, "max"),
         MeasureSpec("top1_kept", ("skipped",), "share", "share of tokens whose best prediction stays", 0.0, 1.0, "mean"),
         MeasureSpec("output_pos", ("skipped", "pos"), "L2 of probabilities", "which token's prediction changes (current mode)", 0.0, 2**0.5),

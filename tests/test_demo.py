@@ -1,0 +1,160 @@
+"""The bundled demo: folders, tokenizer, tasks, prompts, and the accuracy the card claims."""
+
+import json
+import random
+import re
+
+import pytest
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from ed_core.demo import MODELS, load_prompts
+from ed_core.demo.curriculum import Curriculum
+from ed_core.demo.documents import COUNTED, GIVEN, Writer, score
+from ed_core.demo.evaluate import CARD, Cell, accuracy, cells, open_model
+from ed_core.demo.prompts import build_prompts
+from ed_core.demo.tasks import TASKS
+from ed_core.demo.tokenizer import build_tokenizer
+
+HOSTILE = [
+    "".join(map(chr, range(256))),
+    "".join(chr(c) for c in range(0x20, 0x3000, 7)),
+    "naïve e\u0301 \ufb01 Å\u212b ½ ² 1234567 ٣٤ \u200b\u200d\ufeff",
+    "👩‍👩‍👧‍👦 🇺🇦 𝔘𝔫𝔦 \U0010ffff 漢字 עברית",
+    "  two  spaces \t\r\n\n x ;; ?  =  + - \x00\x7f",
+    "a = 3; b=a ; c? d ?e  + - ' \"quoted\" don't",
+    "",
+    " ",
+    "\n",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(MODELS["ed-demo-8"])
+
+
+def ids(tokenizer, text):
+    return tokenizer(text)["input_ids"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_folder_opens_small_and_in_bf16(name):
+    folder = MODELS[name]
+    assert sum(file.stat().st_size for file in folder.iterdir()) <= 12e6
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["model_type"], config["dtype"]) == ("qwen3", "bfloat16")
+    assert config["num_hidden_layers"] == int(name.rsplit("-", 1)[1])
+    model, _ = open_model(folder)
+    assert torch.isfinite(model(input_ids=torch.arange(40)[None]).logits).all()
+
+
+def test_both_models_share_the_tokenizer_the_recipe_makes(tokenizer):
+    files = [(folder / "tokenizer.json").read_bytes() for folder in MODELS.values()]
+    assert files[0] == files[1]
+    assert json.loads(files[0]) == json.loads(build_tokenizer().backend_tokenizer.to_str())
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_tokenizer_loses_nothing_and_is_the_one_in_the_file(tokenizer, text):
+    file = PreTrainedTokenizerFast(tokenizer_file=str(MODELS["ed-demo-16"] / "tokenizer.json"))
+    assert ids(tokenizer, text) == ids(file, text)
+    assert tokenizer.decode(ids(tokenizer, text)) == text
+
+
+def test_every_byte_has_a_token(tokenizer):
+    assert len({i for i, token in enumerate(tokenizer.convert_ids_to_tokens(range(257))) if len(token) == 1}) == 256
+
+
+def test_digits_stand_alone_and_nothing_is_added(tokenizer):
+    assert len(ids(tokenizer, "9081726354")) == 10
+    assert ids(tokenizer, "7 + 7")[0] == ids(tokenizer, "7 + 7")[-1] == ids(tokenizer, "7")[0]
+    assert ids(tokenizer, "") == []
+
+
+@pytest.mark.parametrize("worked", [False, True])
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_training_never_draws_what_is_held_out(task, worked):
+    for rung in task.rungs(worked):
+        trained = {task.key(task.sample(random.Random(i), rung)) for i in range(150)}
+        tested = {task.key(task.sample(random.Random(i), rung, held_out=True)) for i in range(50)}
+        assert task.all_seen(rung) or not trained & tested
+
+
+def test_held_out_sums_are_held_out_in_every_order():
+    task, rung = TASKS["sum_mod10"], TASKS["sum_mod10"].measured()[4]
+    instance = task.sample(random.Random(0), rung, held_out=True)
+    assert all(task.is_held_out(tuple(random.Random(i).sample(instance, 4)), rung) for i in range(9))
+
+
+@pytest.mark.parametrize("worked, answer", [(False, "7"), (True, "8; 7")])
+def test_sums_are_right(worked, answer):
+    (ask,) = TASKS["sum_mod10"].line((3, 5, 9), worked, random.Random(0))
+    assert (ask.text, ask.answer) == ("3 + 5 + 9 = ", answer)
+
+
+def test_additions_and_stories_are_right():
+    rng = random.Random(0)
+    assert TASKS["addition"].line((47, 85), True, rng)[0].answer == "12; 13; 132"
+    assert TASKS["word_problem"].line((3, 7, 2), True, rng)[0].answer == "7; 2"
+
+
+def test_lookups_are_right():
+    rng = random.Random(0)
+    (ask,) = TASKS["lookup"].line((("a", "3"), ("b", "a"), ("c", "b")), True, rng)
+    assert (ask.text, ask.answer) == ("a=3; b=a; c=b; c=", "b=a=3")
+    (ask,) = TASKS["lookup_names"].line((("Bob", "Cid"), ("Ann", "Bob")), False, rng)
+    assert ask.text == "Given Bob follows Cid, Ann follows Bob: Ann follows one who follows"
+    assert ask.answer == " Cid"
+
+
+def test_documents_are_their_text_encoded(tokenizer):
+    writer, rng = Writer(tokenizer, 128), random.Random(0)
+    for ladder in Curriculum().ladders:
+        for lesson in ladder:
+            document, marks = writer.document(lesson, rng)
+            assert len(document) == len(marks) <= 128 and max(marks) > GIVEN
+            assert ids(tokenizer, tokenizer.decode(document)) == document
+
+
+def test_an_answer_is_right_only_in_every_token():
+    marks = torch.tensor([GIVEN, COUNTED, COUNTED, GIVEN, COUNTED, COUNTED, GIVEN, COUNTED])
+    right = torch.tensor([False, True, True, False, True, False, True, True])
+    assert score(right, marks) == (2, 3)
+
+
+def test_the_next_rung_opens_when_one_is_mastered():
+    curriculum = Curriculum()
+    closed = curriculum.open_lessons()
+    curriculum.progress[closed[0].name].update(1000, 1000)
+    assert len(curriculum.open_lessons()) == len(closed) + 1
+
+
+def test_prompts_are_what_the_recipe_makes():
+    assert load_prompts() == build_prompts()
+
+
+@pytest.mark.parametrize("prompt", load_prompts(), ids=lambda p: p["id"])
+def test_prompt_has_its_size_and_its_answer_a_token_boundary(tokenizer, prompt):
+    question, whole = ids(tokenizer, prompt["text"]), ids(tokenizer, prompt["text"] + prompt["answer"])
+    assert 40 <= len(whole) <= 80
+    assert whole[: len(question)] == question
+
+
+def claimed() -> dict[str, list[float]]:
+    """The card's accuracies: row label to a share for each model."""
+    rows = re.findall(r"^\| (.+? \| .+? \| .+?) \| \d+ \| (.+) \|$", CARD.read_text(), re.MULTILINE)
+    return {label: [float(share.rstrip("%")) / 100 for share in shares.split(" | ")] for label, shares in rows if "%" in shares}
+
+
+def test_the_card_has_every_cell():
+    assert set(claimed()) == {cell.label for cell in cells()}
+
+
+@pytest.mark.parametrize("task, difficulty", [("sum_mod10", 3), ("lookup", 2)])
+@pytest.mark.parametrize("column, name", enumerate(MODELS))
+def test_the_card_says_what_is_measured(task, difficulty, column, name):
+    cell, count = Cell(TASKS[task], difficulty, worked=False), 50
+    share = claimed()[cell.label][column]
+    measured = accuracy(*open_model(MODELS[name]), cell, count, seed=1)
+    assert abs(measured - share) <= 4 * max(share * (1 - share), 0.01) ** 0.5 / count**0.5
