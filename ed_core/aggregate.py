@@ -33,6 +33,11 @@ def summarize(result: ProbeResult) -> ProbeResult:
         if spec.reduce == "token_mean":
             summary[f"{spec.name}.sum"] = values[spec.name].sum(-1, dtype=np.float64)
             summary[f"{spec.name}.first"] = values[spec.name][..., 0].astype(np.float64)
+        elif spec.reduce == "pos_max":
+            summary[spec.name] = np.fmax.reduce(values[spec.name], axis=-1)
+            summary[f"{spec.name}.mean"] = _nanmean(np.moveaxis(values[spec.name], -1, 0))
+        elif spec.reduce == "pos_abs_sum":
+            summary[spec.name] = np.nansum(np.abs(values[spec.name]), -1)
         elif spec.reduce:
             summary[spec.name] = values[spec.name]
     return replace(result, summary=summary)
@@ -41,20 +46,21 @@ def summarize(result: ProbeResult) -> ProbeResult:
 def aggregate(probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True) -> dict[str, np.ndarray]:
     """Aggregates over prompts, float32, keyed by measure name; `<measure>_mean` beside every maximum.
 
-    `token_mean`: sum over all tokens of all prompts / number of tokens. `max`: over prompts; `mean`: over prompts. NaN (a prompt without
-    boundaries) is left out of both.
+    How each measure is put together stands in its `MeasureSpec.reduce`. NaN (a prompt without boundaries) is left out.
     """
     out: dict[str, np.ndarray] = {}
     for spec in probe.measures:
+        if spec.name not in summaries[0] and f"{spec.name}.sum" not in summaries[0]:
+            continue  # not measured with these parameters
         if spec.reduce == "token_mean":
             total = sum(s[f"{spec.name}.sum"] - (0 if first_token else s[f"{spec.name}.first"]) for s in summaries)
             count = sum(int(s["n_tokens"]) - (not first_token) for s in summaries)
             out[spec.name] = np.asarray(total / count if count else np.full_like(total, np.nan), np.float32)
         elif spec.reduce:
             stack = np.stack([s[spec.name] for s in summaries])
-            mean = _nanmean(stack)
-            out[spec.name] = np.fmax.reduce(stack) if spec.reduce == "max" else mean
-            if spec.reduce == "max":
+            mean = _nanmean(np.stack([s.get(f"{spec.name}.mean", s[spec.name]) for s in summaries]))
+            out[spec.name] = mean if spec.reduce == "mean" else np.fmax.reduce(stack)
+            if spec.reduce != "mean":
                 out[f"{spec.name}_mean"] = mean
     return out
 

@@ -31,8 +31,14 @@ def cosine(x: Float[Tensor, "*batch d"], y: Float[Tensor, "*batch d"]) -> Float[
 
 
 def kl(logp: Float[Tensor, "*batch v"], logq: Float[Tensor, "*batch v"]) -> Float[Tensor, "*batch"]:
-    """Kullback–Leibler divergence `sum_v p (log p - log q)` in nats from log-probabilities. Range 0…∞."""
-    return (logp.exp() * (logp - logq)).sum(-1).clamp_min(0)
+    """Kullback–Leibler divergence `sum_v p (log p - log q)` in nats from log-probabilities. Range 0…∞.
+
+    Summed as `p (x - 1 + exp(-x))` with `x = log p - log q`, whose terms are never negative (the added ones cancel, as both sum to one):
+    near 0, where the plain sum is a difference of large terms, this keeps its digits.
+    """
+    x = logp - logq
+    rest = torch.where(x < 0, -logq.exp() * torch.expm1(x.clamp_max(0)), logp.exp() * torch.expm1(-x.clamp_min(0)))
+    return (logp.exp() * x + rest).sum(-1).clamp_min(0)
 
 
 def jsd(logp: Float[Tensor, "*batch v"], logq: Float[Tensor, "*batch v"]) -> Float[Tensor, "*batch"]:

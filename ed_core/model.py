@@ -43,7 +43,7 @@ class LanguageModel:
     """An opened model. `open` is the way in; the constructor takes the parts (tests hand in small random models)."""
 
     def __init__(self, hf_model, tokenizer, architecture: Architecture, spec: ModelSpec):
-        self.hf, self.tokenizer, self.architecture, self.spec = hf_model.eval(), tokenizer, architecture, spec
+        self.hf, self.tokenizer, self.architecture, self.spec = hf_model.eval().requires_grad_(False), tokenizer, architecture, spec
         self.config = hf_model.config
         self.blocks = submodule(hf_model, architecture.blocks)
         self.final_norm = submodule(hf_model, architecture.final_norm)
@@ -167,13 +167,13 @@ class LanguageModel:
             )
         return record
 
-    @torch.no_grad()
     def run_block(
         self, trace: Trace, layer: int, resid: Resid, attn_edit: Edit | None = None, mlp_edit: Edit | None = None
     ) -> tuple[Resid, Resid, Resid]:
         """Block `layer` on another residual, called as in `trace`: `(attn_out, mlp_out, resid_post)`, each `[batch, pos, d_model]`.
 
         An edit gets what is about to be added to the stream and returns what shall be added instead; what comes back is what was added.
+        Gradients flow where `resid` or an edit's tensor asks for them; the weights never do.
         """
         call, (attn, mlp) = trace.calls[layer], self.branches[layer]
         added: dict[str, Tensor] = {}
@@ -184,7 +184,9 @@ class LanguageModel:
                 if edit is None:
                     return None
                 added[name] = edited = edit(value)
-                return replace_first(output, edited / self.multiplier if self.multiplier != 1.0 else edited)
+                if self.multiplier != 1.0:  # where nothing is changed nothing may change, not even by rounding there and back
+                    edited = torch.where(edited == value, first(output), edited / self.multiplier)
+                return replace_first(output, edited)
 
             return hook
 
@@ -194,7 +196,6 @@ class LanguageModel:
             post = first(self.blocks[layer](resid, *call.args, **call.kwargs))
         return added["attn"], added["mlp"], post
 
-    @torch.no_grad()
     def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
         """Final norm, head, and everything the model does after it (soft-cap, logit scale): float32 logits."""
         logits = self.head(self.final_norm(resid))

@@ -54,7 +54,7 @@ def skip_sweep(probe: LayerSkip, model: LanguageModel, encoding: Encoding, recor
         if late:
             state[joining] = trace.resid[layer]
         effects = []
-        for rows in _even_chunks(active, most_rows):
+        for rows in even_chunks(active, most_rows):
             edit = _leave_out(skips[rows], rows.start, joining) if late else None
             added_attn, added_mlp, post = model.run_block(
                 trace, layer, state[rows], edit if probe.part == "attention" else None, edit if probe.part == "mlp" else None
@@ -81,7 +81,7 @@ def _write_direct(
     """Direct effects on block `layer`: its update on the *original* residual less what one skipped block added, nothing in between."""
     added = {"layer": trace.update, "attention": lambda s: trace.attn_out[s].float(), "mlp": lambda s: trace.mlp_out[s].float()}[probe.part]
     n_bounds, update, found = len(skip), trace.update(layer), []
-    for rows in _even_chunks(layer * n_bounds, most_rows) if layer else []:
+    for rows in even_chunks(layer * n_bounds, most_rows) if layer else []:
         variants = [divmod(row, n_bounds) for row in range(rows.start, rows.stop)]
         removed = torch.cat([added(s).masked_fill(~skip[b].unsqueeze(-1), 0.0) for s, b in variants])
         attn, mlp, _ = model.run_block(trace, layer, (trace.resid[layer].float() - removed).to(model.dtype))
@@ -93,7 +93,7 @@ def _write_direct(
         record.write("effect_direct", (slice(0, layer), layer), torch.cat(found).view(layer, n_bounds).amax(1))
 
 
-def _even_chunks(n_rows: int, most: int) -> list[slice]:
+def even_chunks(n_rows: int, most: int) -> list[slice]:
     """As few chunks as `most` rows each allow, of nearly equal size: a last chunk of one row would run at half the speed."""
     n_chunks = -(-n_rows // most)
     ends = [n_rows * i // n_chunks for i in range(n_chunks + 1)]
@@ -144,7 +144,7 @@ def _write_output(probe: LayerSkip, model: LanguageModel, record: Recorder, fina
         base = model.unembed(final[0, at])
         best, base = base.argmax(-1), base.softmax(-1)
         rows_per_call = max(1, chunk // (at.stop - at.start))
-        for rows in _even_chunks(len(state), rows_per_call):
+        for rows in even_chunks(len(state), rows_per_call):
             logits = model.unembed(state[rows, at])
             same[rows, at] = (logits.argmax(-1) == best).cpu()
             change[rows, at] = logits.softmax(-1).sub_(base).norm(dim=-1).cpu()

@@ -85,13 +85,17 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class Request:
-    """One computation: `models` and `prompts` are of length one for most probes (two models for a linear map)."""
+    """One computation: `models` and `prompts` are of length one for most probes (two models for a linear map).
+
+    `files`: SHA-256 of the files that parameters name; they stand for the paths in the identity.
+    """
 
     models: tuple[ModelSpec, ...]
     prompts: tuple[Prompt, ...]
     probe: str
     parameters: tuple[tuple[str, Any], ...] = ()
     probe_version: int = 1
+    files: tuple[tuple[str, str], ...] = ()
 
     @property
     def key(self) -> str:
@@ -101,7 +105,7 @@ class Request:
             "models": [m.identity() for m in self.models],
             "prompts": [p.identity() for p in self.prompts],
             "probe": [self.probe, self.probe_version],
-            "parameters": sorted([k, list(v) if isinstance(v, tuple) else v] for k, v in self.parameters),
+            "parameters": sorted([k, list(v) if isinstance(v, tuple) else v] for k, v in (dict(self.parameters) | dict(self.files)).items()),
         }
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:32]
 
@@ -117,6 +121,7 @@ class Request:
             probe=data["probe"],
             parameters=tuple((k, as_value(v)) for k, v in data["parameters"]),
             probe_version=data["probe_version"],
+            files=tuple((k, v) for k, v in data.get("files", ())),
         )
 
 
@@ -127,7 +132,9 @@ class MeasureSpec:
     `dims`: names of its axes. "layer" counts blocks (L entries), "depth" counts points of the residual stream (L + 1 entries, entry l has
     l blocks behind it), "pos" tokens, "skipped" the skipped block, "boundary", "rank" (of a top-k list), "step".
     `reduce`: how positions and prompts are put together for the aggregate:
-    "token_mean" (mean over all tokens of all prompts), "max" (over prompts; the mean is kept beside it), "mean" (over prompts), "" (none).
+    "token_mean" (mean over all tokens of all prompts), "max" (over prompts; the mean is kept beside it), "mean" (over prompts), "pos_max"
+    (maximum and mean over positions first, then maximum of the maxima and mean of the means over prompts), "pos_abs_sum" (sum of magnitudes
+    over positions first, then maximum and mean over prompts), "" (none). NaN is left out.
     """
 
     name: str

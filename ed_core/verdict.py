@@ -40,13 +40,14 @@ def of_prompt(
     overlap: float = depth.OVERLAP_THRESHOLD,
 ) -> Verdict:
     """The verdict on one prompt from its complete `contributions` and `logit_lens`."""
-    rules = _rules(kl, overlap)
     criteria, bands = {}, {}
-    for name, (curve_of, rule, threshold) in rules.items():
+    for name, (curve_of, rule, threshold) in _rules(kl, overlap).items():
         sums, counts = prompt_sums([contributions if name == "cosine" else lens], _names(name), first_token or name != "cosine")
-        curve = curve_of({k: v[0] / counts[0] for k, v in sums.items()})
-        criteria[name] = rule(curve, threshold)
-        bands[name] = depth.threshold_band(rule, curve, BANDS[name])
+        criteria[name] = _undefined(name, counts, lens.n_layers)
+        if criteria[name] is None:
+            curve = curve_of({k: v[0] / counts[0] for k, v in sums.items()})
+            criteria[name] = rule(curve, threshold)
+            bands[name] = depth.threshold_band(rule, curve, BANDS[name])
     return Verdict(criteria, bands, sentence(criteria))
 
 
@@ -56,6 +57,9 @@ def verdicts(
     """Over prompts, with the papers' thresholds: `(name, criterion, (low, high, share undefined))`; None for the interval below 5 prompts."""
     for name, (curve_of, rule, threshold) in _rules(depth.KL_THRESHOLD, depth.OVERLAP_THRESHOLD).items():
         sums, counts = prompt_sums(contributions if name == "cosine" else lens, _names(name), first_token or name != "cosine")
+        if (undefined := _undefined(name, counts, lens[0].n_layers)) is not None:
+            yield name, undefined, None
+            continue
         judge = lambda curves: rule(curve_of(curves), threshold)  # noqa: E731, B023 (used within this iteration only)
         yield name, judge({k: v.sum(0) / sum(counts) for k, v in sums.items()}), depth.bootstrap(sums, counts, judge)
 
@@ -89,6 +93,15 @@ def right(continuation: ProbeResult) -> bool | None:
     if not answer:
         return None
     return text.startswith(answer) and not (text[len(answer) :][:1].isalnum() and answer[-1].isalnum())
+
+
+def _undefined(name: str, counts: Sequence[int], n_layers: int) -> Criterion | None:
+    """The reason why there is no curve to read, where there is none."""
+    if n_layers < 2:
+        return Criterion(name, None, None, n_layers, reason="the model has one block only")
+    if not sum(counts):
+        return Criterion(name, None, None, n_layers, reason="no token is left when the first is not counted")
+    return None
 
 
 def _names(criterion: str) -> tuple[str, ...]:

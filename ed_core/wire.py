@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from .aggregate import summarize
 from .probes import find
 from .types import Measure, ProbeResult, Request, canonical_json
 
 SCHEMA = 1
+INTEGER_UNITS = ("token", "token id", "rank", "nodes")
 
 
 def pack(result: ProbeResult) -> bytes:
@@ -36,6 +38,7 @@ def pack(result: ProbeResult) -> bytes:
     }
     arrays = {f"m.{name}": m.values for name, m in result.measures.items()}
     arrays |= {f"s.{name}": np.asarray(values) for name, values in result.summary.items()}
+    header["arrays"] = sorted(arrays)
     buffer = io.BytesIO()
     np.savez(buffer, header=np.frombuffer(canonical_json(header).encode(), np.uint8), **arrays)
     return buffer.getvalue()
@@ -57,22 +60,15 @@ def unpack(data: bytes) -> ProbeResult:
 def _result(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> ProbeResult:
     if header["schema"] != SCHEMA:
         raise ValueError(f"schema {header['schema']} found, {SCHEMA} expected")
+    _expect(header["arrays"] == sorted(arrays), "the arrays are not those the header lists")
     request = Request.from_json(header["request"])
-    if request.key != header["request"]["key"]:
-        raise ValueError("the stored request does not have the stored key")
+    _expect(request.key == header["request"]["key"], "the stored request does not have the stored key")
+    _check_header(header)
     probe = find(request.probe)
-    n = {"layer": header["n_layers"], "skipped": header["n_layers"], "depth": header["n_layers"] + 1, "pos": len(header["token_ids"])}
-    measures = {}
-    for name in [a for a in arrays if a.startswith("m.")]:
-        spec = probe.spec(name[2:])
-        expected = [n.get(dim) for dim in spec.dims]
-        shape = arrays[name].shape
-        if len(shape) != len(expected) or any(e not in (None, s) for e, s in zip(expected, shape)):
-            raise ValueError(f"{spec.name} has shape {shape}, expected {expected}")
-        if arrays[name].dtype not in (np.float32, np.int32):
-            raise ValueError(f"{spec.name} is {arrays[name].dtype}, expected float32 or int32")
-        measures[spec.name] = Measure(spec, arrays[name])
-    return ProbeResult(
+    measures = {name[2:]: Measure(probe.spec(name[2:]), values) for name, values in arrays.items() if name.startswith("m.")}
+    summary = {name[2:]: values for name, values in arrays.items() if name.startswith("s.")}
+    _expect(len(measures) + len(summary) == len(arrays), "an array is neither a measure nor a summary")
+    result = ProbeResult(
         request=request,
         measures=measures,
         tokens=tuple(header["tokens"]),
@@ -82,11 +78,47 @@ def _result(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> ProbeResul
         version=header["version"],
         complete=header["complete"],
         progress=header["progress"],
-        summary={name[2:]: values for name, values in arrays.items() if name.startswith("s.")},
+        summary=summary,
         token_text={int(k): v for k, v in header["token_text"]},
         notes=tuple(header["notes"]),
         provenance=header["provenance"],
     )
+    _check_arrays(result)
+    return result
+
+
+def _check_header(header: dict[str, Any]) -> None:
+    """Every field of the kind and in the range the program writes."""
+    n_tokens, start = len(header["token_ids"]), header["answer_start"]
+    _expect(len(header["tokens"]) == n_tokens and all(isinstance(t, str) for t in header["tokens"]), "tokens")
+    _expect(n_tokens > 0 and all(type(i) is int for i in header["token_ids"]), "token_ids")
+    _expect(start is None or (type(start) is int and 0 < start < n_tokens), "answer_start")
+    _expect(all(type(header[name]) is int and header[name] >= 0 for name in ("n_layers", "version")), "n_layers or version")
+    _expect(type(header["complete"]) is bool and type(header["progress"]) in (int, float), "complete or progress")
+    _expect(isinstance(header["notes"], list) and all(isinstance(n, str) for n in header["notes"]), "notes")
+    _expect(isinstance(header["provenance"], dict), "provenance")
+
+
+def _check_arrays(result: ProbeResult) -> None:
+    """Dtypes and shapes as the probe describes them; where complete, every summary that belongs to what was measured."""
+    n = {"layer": result.n_layers, "skipped": result.n_layers, "depth": result.n_layers + 1, "pos": result.n_tokens}
+    for name, measure in result.measures.items():
+        expected = np.int32 if measure.spec.unit in INTEGER_UNITS else np.float32
+        _expect(measure.values.dtype == expected, f"{name} is {measure.values.dtype}, expected {np.dtype(expected)}")
+        for dim, size in zip(measure.spec.dims, measure.values.shape):
+            _expect(n.setdefault(dim, size) == size, f"{name} has {size} along {dim}, expected {n[dim]}")
+    if result.complete:
+        again = summarize(result).summary
+        _expect(set(again) == set(result.summary), "the summary is not that of the measures")
+        same = all(np.array_equal(values, result.summary[name], equal_nan=True) for name, values in again.items())
+        _expect(same and bool(result.measures), "the summary is not that of the measures")
+    else:
+        _expect(not result.summary, "a partial result has no summary")
+
+
+def _expect(holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(f"not as written by this program: {what}")
 
 
 def with_provenance(result: ProbeResult, **more: Any) -> ProbeResult:

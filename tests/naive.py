@@ -208,6 +208,63 @@ def direct_effect(hf, ids, part: str = "layer", boundaries=None) -> np.ndarray:
     return effect
 
 
+def replace_resid(hf, depth: int, resid: torch.Tensor):
+    """A hook under which `resid` [T][d] stands at this depth, whatever the blocks before made."""
+    n_layers = len(blocks_of(hf))
+
+    def put(module, args, kwargs):
+        old = args[0] if args else kwargs["hidden_states"]
+        new = resid.to(old.dtype).expand_as(old)
+        return ((new, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": new})
+
+    module = final_norm_of(hf) if depth == n_layers else blocks_of(hf)[depth]
+    return hooks(module.register_forward_pre_hook(put, with_kwargs=True))
+
+
+def residual_erasure(hf, ids, answer_start, background, target: str = "answer") -> np.ndarray:
+    """One full forward pass per depth and position; `background` holds token ids of every background prompt."""
+    base, n_tokens = run(hf, ids), len(ids)
+    passes = [run(hf, other) for other in background]
+    effect = np.zeros((len(base.resid), n_tokens))
+    for depth in range(len(base.resid)):
+        tokens = [h for seen in passes for h in seen.resid[depth]]
+        mean = sum(tokens) / len(tokens)
+        for t in range(n_tokens):
+            erased = base.resid[depth].clone()
+            erased[t] = mean
+            with replace_resid(hf, depth, erased):
+                changed = run(hf, ids)
+            looked_at = range(answer_start - 1, n_tokens - 1) if target == "answer" else range(t + 1, n_tokens)
+            changes = [norm(base.logits[p].softmax(-1) - changed.logits[p].softmax(-1)) for p in looked_at]
+            effect[depth, t] = max(changes, default=math.nan)
+    return effect
+
+
+def integrated_gradients(hf, ids, answer_start, part: str = "layer", steps: int = 512) -> np.ndarray:
+    """Midpoint sums over whole forward and backward passes, one node at a time."""
+    base, n_tokens = run(hf, ids), len(ids)
+    n_layers = len(base.attn)
+    out = np.zeros((n_layers, n_tokens))
+    for layer in range(n_layers):
+        x = {"layer": base.resid[layer + 1], "attention": base.attn[layer], "mlp": base.mlp[layer]}[part].float()
+        start = x.mean(0, keepdim=True).expand_as(x)
+        total = torch.zeros_like(x, dtype=torch.float64)
+        for i in range(steps):
+            point = (start + (i + 0.5) / steps * (x - start)).requires_grad_()
+
+            def put(module, args, output):
+                multiplier = 1.0 if part == "layer" else getattr(hf.config, "residual_multiplier", 1.0)
+                return (point[None] / multiplier, *output[1:]) if isinstance(output, tuple) else point[None] / multiplier
+
+            module = blocks_of(hf)[layer] if part == "layer" else branch_of(hf, layer, part)
+            with hooks(module.register_forward_hook(put)):
+                probabilities = hf(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0].softmax(-1)
+            sum(probabilities[t - 1, ids[t]] for t in range(answer_start, n_tokens)).backward()
+            total += point.grad
+        out[layer] = ((x - start) * total / steps).sum(-1)
+    return out
+
+
 def token_mean(arrays, first_token: bool = True) -> np.ndarray:
     """Mean over all tokens of all prompts of `[…, T]` arrays."""
     tokens = [array[..., t] for array in arrays for t in range(0 if first_token else 1, array.shape[-1])]

@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 
 from ed_core import depth, verdict
-from ed_core.types import ProbeResult, Request
+from ed_core.probes import Contributions, LogitLens
+from ed_core.types import Prompt, ProbeResult, Request
 
 
 @pytest.mark.parametrize(
@@ -197,3 +198,13 @@ def test_quantiles_are_over_the_defined_resamples_and_the_rest_is_counted():
 @pytest.mark.parametrize("n", [1, 4])
 def test_there_is_no_bootstrap_below_five_prompts(n):
     assert depth.bootstrap(*sums_and_counts(n), by_kl_of) is None
+
+
+def test_a_verdict_without_a_token_or_with_one_block_is_not_defined_with_its_reason(model_of, measure):
+    """Nothing left to average, nothing to compare with: never a number, never an error."""
+    probes = (Contributions(), LogitLens())
+    one_token = verdict.of_prompt(*(measure(model_of("llama"), probe, Prompt("a")) for probe in probes), first_token=False)
+    assert one_token.lines["cosine"] is None and "first is not counted" in one_token.criteria["cosine"].reason
+    shallow = model_of("llama", num_hidden_layers=1)
+    one_block = verdict.of_prompt(*(measure(shallow, probe, Prompt("ab")) for probe in probes))
+    assert set(one_block.lines.values()) == {None} and "one block" in one_block.sentence

@@ -262,7 +262,7 @@ def test_an_edited_block_gives_what_a_full_forward_with_a_hook_gives(model_of, f
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox", "olmo2", "gemma2"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox", "olmo2", "gemma2", "granite"])
 def test_an_edit_that_changes_nothing_changes_nothing(model_of, family, dtype):
     """To the last bit, in every precision: else every intervention would carry a noise of its own."""
     model = model_of(family, dtype)

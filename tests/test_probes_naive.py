@@ -17,7 +17,6 @@ PROMPTS = {
     "answer": Prompt("5 + 7 + 5 + 3 + 1 + 7 = ", answer="28"),
 }
 SEVERAL = (PROMPTS["answer"], Prompt("Nine b."), Prompt("colorless green ideas sleep furiously"))
-LOUD = {"granite": {"logits_scaling": 0.5}}  # at 6.0 the lens of an untrained Granite is uniform to 1e-4: float32 sees rounding only
 SKIPS = {
     "current": dict(),
     "future": dict(mode="future", boundaries=(8, 15)),
@@ -46,7 +45,7 @@ def prompt(request):
 
 @pytest.fixture(params=FAMILIES)
 def model(request, model_of):
-    return model_of(request.param, **LOUD.get(request.param, {}))
+    return model_of(request.param)
 
 
 def test_contributions(model, measure, prompt):

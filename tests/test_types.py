@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ed_core import wire
+from ed_core.errors import ParameterError
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.types import Measure, MeasureSpec, ModelSpec, Prompt, Request
 
@@ -231,3 +232,42 @@ def test_a_well_formed_archive_that_lies_is_refused(packed, name):
     assert same(wire.unpack(changed(packed)), wire.unpack(packed))
     with pytest.raises(ValueError):
         wire.unpack(changed(packed, **LIES[name]))
+
+
+@pytest.mark.parametrize(
+    "name, lie",
+    [
+        ("tokens", dict(tokens=["x"])),
+        ("token ids", dict(token_ids=["x"] * 10)),
+        ("answer_start", dict(answer_start=99)),
+        ("progress", dict(progress=None)),
+        ("provenance", dict(provenance=[1])),
+        ("notes", dict(notes="abc")),
+        ("a complete result without a measure", dict(arrays={"m.effect": None})),
+        ("a complete result without its summary", dict(arrays={"s.effect": None})),
+        ("foreign array", dict(arrays={"x.y": np.zeros(2, np.float32)})),
+    ],
+)
+def test_lies_in_a_well_formed_archive_are_refused(packed, name, lie, tmp_path):
+    """In a process without the import hook: here the hook's own check of ProbeResult's fields would refuse some of them."""
+    (tmp_path / "bytes").write_bytes(changed(packed, **lie))
+    code = f"from ed_core import wire; wire.unpack(open({str(tmp_path / 'bytes')!r}, 'rb').read())"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "ValueError" in found.stderr, name
+
+
+def test_a_garbled_directory_loses_no_array_in_silence(packed):
+    """A flipped byte in the archive's central directory can make arrays vanish without an error."""
+    original, rng = wire.unpack(packed), random.Random(1)
+    for _ in range(3000):
+        try:
+            found = wire.unpack(garble(packed, rng))
+        except ValueError:
+            continue
+        assert same(found, original)
+
+
+def test_a_fraction_is_no_whole_number():
+    for probe, values in ((LogitLens, {"k": 8.7}), (LogitLens, {"k": "8.7"}), (LayerSkip, {"boundaries": [2.5]})):
+        with pytest.raises(ParameterError):
+            probe.make(values)

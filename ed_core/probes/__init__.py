@@ -5,10 +5,12 @@ from ..errors import ParameterError
 from .base import Probe
 from .continuation import Continuation
 from .contributions import Contributions
+from .integrated_gradients import IntegratedGradients
 from .layer_skip import LayerSkip
 from .logit_lens import LogitLens
+from .residual_erasure import ResidualErasure
 
-PROBES: tuple[type[Probe], ...] = (Contributions, LogitLens, LayerSkip, Continuation)
+PROBES: tuple[type[Probe], ...] = (Contributions, LogitLens, LayerSkip, ResidualErasure, IntegratedGradients, Continuation)
 
 
 def find(name: str) -> type[Probe]:

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from ..types import Encoding
 
 
-def parameter(default: Any, help: str, *, low=None, high=None, choices: tuple | None = None, view_only: bool = False) -> Any:
-    """A probe's parameter. `view_only`: it changes only how stored numbers are put together, so it is no part of the cache key."""
-    return field(default=default, metadata={"help": help, "low": low, "high": high, "choices": choices, "view_only": view_only})
+def parameter(default: Any, help: str, *, low=None, high=None, choices: tuple | None = None, view_only: bool = False, file: bool = False) -> Any:
+    """A probe's parameter. `view_only`: it changes only how stored numbers are put together, so it is no part of the cache key. `file`: it
+    names a file (or a bundled default), whose content enters the key in the path's place."""
+    return field(default=default, metadata={"help": help, "low": low, "high": high, "choices": choices, "view_only": view_only, "file": file})
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,12 @@ class Probe:
     def request(self, model: ModelSpec, prompt: Prompt) -> Request:
         """The request for one prompt on one model."""
         chosen = tuple((f.name, getattr(self, f.name)) for f in fields(self) if not f.metadata["view_only"])
-        return Request((model,), (prompt,), self.name, chosen, self.version)
+        files = tuple((f.name, self.content_hash(f.name)) for f in fields(self) if f.metadata["file"])
+        return Request((model,), (prompt,), self.name, chosen, self.version, files)
+
+    def content_hash(self, parameter: str) -> str:
+        """SHA-256 of what a `file` parameter names."""
+        raise NotImplementedError
 
 
 def _parse(probe: str, f: Field, kind: Any, value: Any) -> Any:
@@ -79,14 +85,23 @@ def _parse(probe: str, f: Field, kind: Any, value: Any) -> Any:
         if value not in meta["choices"]:
             raise ParameterError(f"{label} is {value!r}; expected one of {', '.join(map(str, meta['choices']))}.")
         return value
+    if kind is str:
+        return str(value)
     try:
         if kind is bool:
             return value if isinstance(value, bool) else {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
         if kind in (int, float):
             number = kind(value)
+            if number != (float(value) if isinstance(value, str) else value) and number == number:
+                raise ValueError
         else:  # a tuple of integers, or "auto" for the empty tuple
             items = value.split(",") if isinstance(value, str) else value
-            return () if value in ("auto", "", ()) else tuple(int(item) for item in items)
+            if value in ("auto", "", ()):
+                return ()
+            numbers = tuple(int(item) for item in items)
+            if any(number != item for number, item in zip(numbers, items) if not isinstance(item, str)):
+                raise ValueError
+            return numbers
     except (KeyError, ValueError, TypeError):
         expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "whole numbers like 8,16 or auto")
         raise ParameterError(f"{label} is {value!r}; expected {expected}.") from None

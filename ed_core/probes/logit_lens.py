@@ -11,7 +11,7 @@ from ..types import MeasureSpec
 from .base import Probe, parameter
 
 ROW_BYTES = 6 * 4  # float32 tensors of [pos, vocab] alive at once while one depth is measured
-LOGIT_BYTES = 600 << 20  # and what they may take together: the tensor [depth, pos, vocab] never exists
+LOGIT_BYTES = 150 << 20  # and what they may take together: the tensor [depth, pos, vocab] never exists; more costs page faults
 
 
 def _per_depth(name: str, unit: str, meaning: str, low=0.0, high=None) -> MeasureSpec:

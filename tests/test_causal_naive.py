@@ -1,0 +1,106 @@
+"""Erasure and gradients against one full pass per intervention, and against what is known without computing anything."""
+import naive
+import numpy as np
+import pytest
+
+from ed_core import gradients
+from ed_core.aggregate import aggregate
+from ed_core.errors import PromptError, PromptFileError
+from ed_core.probes import IntegratedGradients, ResidualErasure
+from ed_core.types import Prompt
+
+FAMILIES = ("qwen3", "gpt2", "gpt_neox", "olmo2", "gemma2", "granite")
+PROMPT = Prompt("5 + 7 + 5 = ", "17")
+BACKGROUND = ("a=3; b=a; b?", "It rains.", "12 + 9")
+
+
+@pytest.fixture(params=FAMILIES)
+def model(request, model_of):
+    return model_of(request.param)
+
+
+@pytest.fixture
+def background(tmp_path):
+    file = tmp_path / "background.jsonl"
+    file.write_text("\n".join(f'{{"text": "{text}"}}' for text in BACKGROUND))
+    return str(file)
+
+
+@pytest.mark.parametrize("target", ["answer", "future"])
+def test_erasure(model, measure, background, target):
+    found = measure(model, ResidualErasure(target, background), PROMPT)
+    others = [model.encode(Prompt(text)).ids for text in BACKGROUND]
+    expected = naive.residual_erasure(model.hf, found.token_ids, found.answer_start, others, target)
+    assert found["effect"].shape == expected.shape
+    assert np.array_equal(np.isnan(found["effect"]), np.isnan(expected))
+    assert np.nanmax(np.abs(found["effect"] - expected)) <= 1e-4 * np.nanmax(expected)
+
+
+def test_erasure_is_zero_where_nothing_can_be_felt(model_of, measure, background):
+    answer = measure(model_of("llama"), ResidualErasure("answer", background), PROMPT)["effect"]
+    assert (answer[:, -1] == 0).all(), "the last position predicts nothing that is looked at"
+    assert (answer[-1, :11] < 1e-6).all(), "behind the last block a position speaks only for itself"
+    assert (answer[:-1, :11] > 0).all()
+    future = measure(model_of("llama"), ResidualErasure("future", background), PROMPT)["effect"]
+    assert np.isnan(future[:, -1]).all() and (future[-1, :-1] < 1e-6).all()
+
+
+def test_erasure_reduces_positions_first_then_prompts(model_of, measure, background):
+    probe, model = ResidualErasure("future", background), model_of("llama")
+    results = [measure(model, probe, p) for p in (PROMPT, Prompt("Nine b. or not"))]
+    found = aggregate(probe, [r.summary for r in results])
+    each = [r["effect"] for r in results]
+    assert np.allclose(found["effect"], np.maximum(*(np.nanmax(e, -1) for e in each)))
+    assert np.allclose(found["effect_mean"], sum(np.nanmean(e, -1) for e in each) / 2)
+
+
+def test_the_backgrounds_content_is_part_of_the_key_not_its_path(model_of, tmp_path):
+    spec = model_of("llama").spec
+    keys = []
+    for name, text in (("a", "It rains."), ("b", "It rains."), ("c", "It snows.")):
+        (tmp_path / name).write_text(f'{{"text": "{text}"}}')
+        keys.append(ResidualErasure(background=str(tmp_path / name)).request(spec, PROMPT).key)
+    assert keys[0] == keys[1] != keys[2]
+    with pytest.raises(PromptFileError):
+        ResidualErasure(background=str(tmp_path / "none")).request(spec, PROMPT)
+
+
+@pytest.mark.parametrize("probe", [ResidualErasure(), IntegratedGradients()], ids=lambda p: p.name)
+def test_without_an_answer_they_refuse(model_of, measure, probe):
+    with pytest.raises(PromptError, match="there is no answer"):
+        measure(model_of("llama"), probe, Prompt("5 + 7 = "))
+
+
+@pytest.mark.parametrize("part", ["layer", "attention", "mlp"])
+@pytest.mark.parametrize("family", ["gpt_neox", "gemma2", "granite"])
+def test_gradients(model_of, measure, family, part, monkeypatch):
+    """With a tiny tolerance the doubling goes on, and the map is the integral."""
+    monkeypatch.setattr(gradients, "TOLERANCE", 1e-5)
+    model = model_of(family)
+    found = measure(model, IntegratedGradients(part, nodes=1025), PROMPT)
+    expected = naive.integrated_gradients(model.hf, found.token_ids, found.answer_start, part, steps=48)
+    assert np.abs(found["attribution"] - expected).max() <= 1e-3 * np.abs(expected).max()
+    assert (found["completeness_error"] <= 1e-3 * np.abs(expected).max()).all()
+
+
+def test_what_the_tolerance_promises_is_kept(model, measure):
+    """Default settings against an integral far finer: within the promised 0.5 % of the largest value, with some room for the estimate."""
+    found = measure(model, IntegratedGradients(), PROMPT)
+    expected = naive.integrated_gradients(model.hf, found.token_ids, found.answer_start, steps=48)
+    assert np.abs(found["attribution"] - expected).max() <= 0.005 * np.abs(expected).max()
+    gain = found["f_x"] - found["f_baseline"]
+    assert np.allclose(np.abs(found["attribution"].sum(-1) - gain), found["completeness_error"], atol=1e-6)
+    assert (found["nodes_used"] >= 17).all() and not found.notes
+
+
+def test_a_block_that_does_not_settle_is_said(model_of, measure):
+    found = measure(model_of("qwen3"), IntegratedGradients(nodes=3), PROMPT)
+    assert (found["nodes_used"] <= 3).all()
+    assert "did not settle" in found.notes[0] and "0, 1, 2" in found.notes[0]
+
+
+def test_gradients_leave_nothing_on_the_weights(model_of, measure):
+    model = model_of("qwen3")
+    measure(model, IntegratedGradients(), PROMPT)
+    assert all(p.grad is None for p in model.hf.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.hf.modules())
