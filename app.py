@@ -16,6 +16,8 @@ pages = {
     ],
     "Intervene": [
         st.Page("pages/intervene/skip.py", title="Layer skip", icon=":material/content_cut:"),
+        st.Page("pages/intervene/erase.py", title="Erase", icon=":material/ink_eraser:"),
+        st.Page("pages/intervene/gradients.py", title="Gradients", icon=":material/trending_down:"),
     ],
 }
 st.html(Path(__file__).parent / "ed_ui" / "style.css")

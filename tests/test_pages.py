@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from ed_core import compute, lookup
 from ed_core.demo import MODELS
-from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
+from ed_core.probes import Continuation, Contributions, IntegratedGradients, LayerSkip, LogitLens, ResidualErasure
 from ed_core.sources import resolve
 from ed_core.types import Prompt
 
@@ -23,6 +23,8 @@ PAGES = {
     "pages/look/contributions.py": (Contributions(),),
     "pages/look/logit_lens.py": (LogitLens(),),
     "pages/intervene/skip.py": (LayerSkip(),),
+    "pages/intervene/erase.py": (ResidualErasure(),),
+    "pages/intervene/gradients.py": (IntegratedGradients(),),
 }
 
 
@@ -41,7 +43,7 @@ def stored(small_folder, tmp_path_factory):
         spec = resolve("small")
         model = compute.Models().get(spec)
         results = {}
-        for probe in PAGES["pages/look/home.py"]:
+        for probe in {p.name: p for probes in PAGES.values() for p in probes}.values():
             results[probe.name] = compute.run(model, probe.request(spec, PROMPT))
             lookup.store().put(results[probe.name])
         yield results
@@ -85,6 +87,8 @@ def test_a_page_draws_exactly_what_is_stored(stored, page):
     wanted = {
         "contributions": ["layer_ratio", "layer_cos"] if "home" in page else ["layer_ratio"],
         "logit_lens": ["top_probs"],
+        "residual_erasure": ["effect"],
+        "integrated_gradients": ["attribution"],
         "layer_skip": ["effect"] if "home" in page else ["effect", "output_pos"],
     }
     for probe in PAGES[page]:
@@ -129,7 +133,7 @@ def test_a_dead_link_says_so_and_loses_nothing(stored):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_what_is_not_computed_teaches_and_starts_nothing(stored, page):
-    test = app(page, prompt=Prompt("a=3; b=a; b?"))
+    test = app(page, prompt=Prompt("a=3; b=a; b?", "3"))
     assert not test.exception and not plotted(test)
     words = " ".join(e.value for e in [*test.markdown, *test.info])
     assert "Not computed yet" in words and "**Run**" in words
@@ -182,6 +186,19 @@ def test_harder_steps_up_the_same_task(stored):
     known = examples()
     after = known[test.session_state["example"]]
     assert after["task"] == known[before]["task"] and after["difficulty"] > known[before]["difficulty"]
+
+
+@pytest.mark.parametrize("page", ["pages/intervene/erase.py", "pages/intervene/gradients.py"])
+def test_without_an_answer_the_models_own_is_offered(stored, page):
+    question = Prompt(PROMPT.text)
+    request = Continuation(n_tokens=2).request(resolve("small"), question)
+    lookup.store().put(compute.run(compute.Models().get(resolve("small")), request))
+    test = app(page, prompt=question)
+    assert not test.exception and not plotted(test)
+    use = next(b for b in test.button if b.label.startswith("Use"))
+    use.click().run()
+    assert test.text_input(key="answer").value == lookup.find(request).provenance["continuation"]
+    assert not test.exception
 
 
 def test_a_parameter_that_cannot_be_is_refused_on_the_page(stored):
