@@ -94,7 +94,7 @@ def _write_direct(
 
 
 def even_chunks(n_rows: int, most: int) -> list[slice]:
-    """As few chunks as `most` rows each allow, of nearly equal size: a last chunk of one row would run at half the speed."""
+    """As few chunks as `most` rows each allow, of nearly equal size: a last chunk of one row would run a quarter slower."""
     n_chunks = -(-n_rows // most)
     ends = [n_rows * i // n_chunks for i in range(n_chunks + 1)]
     return [slice(begin, end) for begin, end in zip(ends, ends[1:])]

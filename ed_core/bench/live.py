@@ -22,7 +22,7 @@ from . import Row
 
 MODEL = "ed-demo-16"
 HOME = (Contributions(), LogitLens(), LayerSkip(), Continuation())
-PROMPTS = tuple(" + ".join((digits * 8)[:32]) + " = " for digits in ("1234", "5678", "2468"))  # 64 tokens each: digits and signs are one each
+PROMPTS = tuple(" + ".join(digits * 8) + " = " for digits in ("1234", "5678", "2468"))  # 64 tokens each: a digit is one, a sign is one
 WARM_UP = " + ".join("11") + " = "
 FIRST_SECONDS, ALL_SECONDS = 2.0, 10.0
 POLL_SECONDS = 0.01
