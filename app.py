@@ -22,6 +22,7 @@ pages = {
 }
 st.html(Path(__file__).parent / "ed_ui" / "style.css")
 page = st.navigation(pages)
+scope.mend_first_deep_link(page)
 running.jobs()  # the worker imports torch while the first page is being read
 scope.open_link()
 scope.sidebar()

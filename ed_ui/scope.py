@@ -25,6 +25,22 @@ class Scope:
     trouble: str = ""
 
 
+_served = False  # whether this server has answered anybody yet
+
+
+def mend_first_deep_link(page) -> None:
+    """Load the page once more where a server's very first visitor opens a link to a page other than Home.
+
+    Streamlit takes an app with a `pages/` folder for one without `st.navigation` until that has been called once, and puts a "page not found"
+    dialog over the right page.
+    """
+    global _served
+    first, _served = not _served, True
+    if first and page.url_path:
+        st.html("<script>window.location.reload()</script>", unsafe_allow_javascript=True)
+        st.stop()
+
+
 def sidebar() -> None:
     """Model and precision, on every page and in the URL."""
     with st.sidebar:

@@ -135,6 +135,14 @@ def computed(tmp_path_factory):
         return {name: data[name] for name in data.files}
 
 
+def test_the_first_visitors_deep_link_opens(server, page):
+    """Must stay the first test: only a fresh server's first visitor saw Streamlit's "page not found" over the right page."""
+    page.goto(server + "/skip")
+    page.get_by_text("boundaries").first.wait_for(timeout=60_000)
+    page.wait_for_timeout(2000)
+    assert page.get_by_text("does not seem to exist").count() == 0
+
+
 def test_panels_fill_live_and_end_as_the_command_line_says(server, page, computed):
     start(page, server, "/?model=ed-demo-16", TEXT, ANSWER)
     wait(page, lambda: finished(page))
@@ -211,7 +219,7 @@ def test_the_prompt_survives_page_changes_and_the_browsers_back(server, page):
     wait(page, lambda: box.input_value() == picked, 20)
 
 
-@pytest.mark.parametrize("path", ["", "contributions", "logit_lens", "skip"])
+@pytest.mark.parametrize("path", ["", "contributions", "logit_lens", "skip", "erase", "gradients"])
 def test_a_deep_link_keeps_the_frame(server, page, path):
     page.goto(f"{server}/{path}")
     page.get_by_role("button", name="Run").wait_for(timeout=60_000)
