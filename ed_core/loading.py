@@ -10,7 +10,7 @@ from transformers.utils import logging as transformers_logging
 
 from .architectures import Architecture, find, supported
 from .errors import BrokenWeights, ModelNotFound, ParameterError, UnknownFamily
-from .sources import ensure_reachable
+from .sources import ensure_reachable, location
 from .types import ModelSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -23,8 +23,9 @@ def load(spec: ModelSpec, architecture: Architecture | None = None):
     """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device`."""
     if spec.precision not in DTYPES:
         raise ParameterError(f"The precision is {spec.precision!r}; expected one of {', '.join(DTYPES)}.")
-    ensure_reachable(spec.source)
-    options = {"revision": spec.revision or None, "trust_remote_code": False, "local_files_only": Path(spec.source).is_dir()}
+    place = location(spec)
+    ensure_reachable(place)
+    options = {"revision": spec.revision or None, "trust_remote_code": False, "local_files_only": Path(place).is_dir()}
     config = _config(spec, options)
     architecture = architecture or find(config.model_type)
     if architecture is None:
@@ -34,7 +35,7 @@ def load(spec: ModelSpec, architecture: Architecture | None = None):
         )
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            spec.source, dtype=DTYPES[spec.precision], use_safetensors=True, output_loading_info=True, **options
+            place, dtype=DTYPES[spec.precision], use_safetensors=True, output_loading_info=True, **options
         )
     except Exception as error:  # OSError, SafetensorError, and what the library raises on shapes that do not fit
         raise BrokenWeights(
@@ -52,7 +53,7 @@ def load(spec: ModelSpec, architecture: Architecture | None = None):
 
 def _config(spec: ModelSpec, options: dict):
     try:
-        return AutoConfig.from_pretrained(spec.source, **options)
+        return AutoConfig.from_pretrained(location(spec), **options)
     except Exception as error:  # whatever a stranger's config provokes inside the library
         if "does not recognize this architecture" in str(error) or "model_type" in str(error):
             raise UnknownFamily(f"{spec.name} is of a family this version of transformers does not know: {_one_line(error)}") from error
@@ -62,15 +63,15 @@ def _config(spec: ModelSpec, options: dict):
 def _tokenizer(spec: ModelSpec, options: dict):
     """The model's tokenizer; for a folder, held against its tokenizer.json, because some families silently build their own instead."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(spec.source, **options)
+        tokenizer = AutoTokenizer.from_pretrained(location(spec), **options)
     except Exception as error:
         raise ModelNotFound(f"{spec.name} has no usable tokenizer: {_one_line(error)} Expected tokenizer.json beside the weights.") from error
-    file = Path(spec.source) / "tokenizer.json"
+    file = Path(location(spec)) / "tokenizer.json"
     if file.is_file():
         saved = PreTrainedTokenizerFast(tokenizer_file=str(file))
         differs = any(tokenizer.encode(s, add_special_tokens=False) != saved.encode(s, add_special_tokens=False) for s in SAMPLES)
         if differs:
-            settings = Path(spec.source) / "tokenizer_config.json"
+            settings = Path(location(spec)) / "tokenizer_config.json"
             saved.chat_template = json.loads(settings.read_text()).get("chat_template") if settings.is_file() else None
             return saved
     return tokenizer

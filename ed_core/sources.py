@@ -30,10 +30,16 @@ def resolve(source: str, precision: str = "fp32", device: str = "cpu") -> ModelS
     source = source.strip()
     folder = Path(BUNDLED.get(source, source)).expanduser()
     if folder.is_dir():
-        return ModelSpec(str(folder), content_hash=content_hash(folder), **common)
+        bundled = (name for name, place in BUNDLED.items() if place.resolve() == folder.resolve())
+        return ModelSpec(next(bundled, str(folder)), content_hash=content_hash(folder), **common)
     if not HUB_ID.fullmatch(source):
         raise ModelNotFound(f"There is no folder {source!r}, and it is not a hub id like 'Qwen/Qwen2.5-1.5B'; check the path.")
     return ModelSpec(source, revision=_cached_commit(source), **common)
+
+
+def location(spec: ModelSpec) -> str:
+    """Where the model is loaded from: a folder, or the hub id. A bundled model goes by its name, which is the same on every machine."""
+    return str(BUNDLED.get(spec.source, spec.source))
 
 
 def content_hash(folder: Path) -> str:
@@ -116,7 +122,7 @@ def n_layers(spec: ModelSpec) -> int | None:
 
 def _config(spec: ModelSpec) -> dict:
     try:
-        fields = json.loads((Path(spec.source) / "config.json").read_text(encoding="utf-8"))
+        fields = json.loads((Path(location(spec)) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return fields if isinstance(fields, dict) else {}

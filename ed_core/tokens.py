@@ -4,13 +4,15 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from .sources import location
 from .types import ModelSpec, Prompt
 
 
 def _file(spec: ModelSpec) -> Path | None:
     """The model's tokenizer.json: in its folder, or in the hub cache's snapshot."""
-    if Path(spec.source).is_dir():
-        file = Path(spec.source) / "tokenizer.json"
+    place = Path(location(spec))
+    if place.is_dir():
+        file = place / "tokenizer.json"
     elif spec.revision:
         from huggingface_hub import constants
 

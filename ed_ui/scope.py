@@ -138,9 +138,7 @@ def open_link() -> None:
 def _open_run(request: Request) -> None:
     """Put a stored run's model, prompt and parameters into the boxes."""
     spec, asked = request.models[0], request.prompts[0]
-    bundled = {str(folder): name for name, folder in MODELS.items()}
-    st.session_state.update(model=bundled.get(spec.source, spec.source), precision=spec.precision)
-    st.session_state.update({"kept.template": asked.template, "kept.special_tokens": asked.special_tokens})
+    st.session_state.update({"model": spec.source, "precision": spec.precision, "kept.template": asked.template, "kept.special_tokens": asked.special_tokens})
     set_prompt(asked.text, asked.answer, next((i for i, p in examples().items() if p["text"] == asked.text), ""))
     for name, value in request.parameters:
         st.session_state[f"kept.{request.probe}.{name}"] = (",".join(map(str, value)) or "auto") if isinstance(value, tuple) else value
