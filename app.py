@@ -18,6 +18,7 @@ pages = {
         st.Page("pages/intervene/skip.py", title="Layer skip", icon=":material/content_cut:"),
         st.Page("pages/intervene/erase.py", title="Erase", icon=":material/ink_eraser:"),
         st.Page("pages/intervene/gradients.py", title="Gradients", icon=":material/trending_down:"),
+        st.Page("pages/intervene/prune.py", title="Prune and exit", icon=":material/compress:"),
     ],
 }
 st.html(Path(__file__).parent / "ed_ui" / "style.css")

@@ -31,8 +31,11 @@ def summarize(result: ProbeResult) -> ProbeResult:
         if spec.name not in values:
             continue
         if spec.reduce == "token_mean":
-            summary[f"{spec.name}.sum"] = values[spec.name].sum(-1, dtype=np.float64)
-            summary[f"{spec.name}.first"] = values[spec.name][..., 0].astype(np.float64)
+            per_token = values[spec.name].astype(np.float64)
+            summary[f"{spec.name}.sum"] = np.nansum(per_token, -1)
+            summary[f"{spec.name}.first"] = per_token[..., 0]
+            if (missing := np.isnan(per_token).reshape(-1, result.n_tokens).any(0)).any():  # the last token has no next one to lose on
+                summary[f"{spec.name}.count"] = np.asarray(result.n_tokens - missing.sum())
         elif spec.reduce == "pos_max":
             summary[spec.name] = np.fmax.reduce(values[spec.name], axis=-1)
             summary[f"{spec.name}.mean"] = _nanmean(np.moveaxis(values[spec.name], -1, 0))
@@ -54,7 +57,7 @@ def aggregate(probe: Probe | type[Probe], summaries: Sequence[Summary], first_to
             continue  # not measured with these parameters
         if spec.reduce == "token_mean":
             total = sum(s[f"{spec.name}.sum"] - (0 if first_token else s[f"{spec.name}.first"]) for s in summaries)
-            count = sum(int(s["n_tokens"]) - (not first_token) for s in summaries)
+            count = sum(int(s.get(f"{spec.name}.count", s["n_tokens"])) - (not first_token) for s in summaries)
             out[spec.name] = np.asarray(total / count if count else np.full_like(total, np.nan), np.float32)
         elif spec.reduce:
             stack = np.stack([s[spec.name] for s in summaries])

@@ -130,7 +130,7 @@ class MeasureSpec:
     """What one array means.
 
     `dims`: names of its axes. "layer" counts blocks (L entries), "depth" counts points of the residual stream (L + 1 entries, entry l has
-    l blocks behind it), "pos" tokens, "skipped" the skipped block, "boundary", "rank" (of a top-k list), "step".
+    l blocks behind it), "pos" tokens, "skipped" the skipped block, "start" the first block of a stretch, "boundary", "rank" (of a top-k list), "step".
     `reduce`: how positions and prompts are put together for the aggregate:
     "token_mean" (mean over all tokens of all prompts), "max" (over prompts; the mean is kept beside it), "mean" (over prompts), "pos_max"
     (maximum and mean over positions first, then maximum of the maxima and mean of the means over prompts), "pos_abs_sum" (sum of magnitudes

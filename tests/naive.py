@@ -265,6 +265,32 @@ def integrated_gradients(hf, ids, answer_start, part: str = "layer", steps: int 
     return out
 
 
+def without(hf, drop):
+    """Hooks under which the blocks in `drop` hand their input on."""
+
+    def through(module, args, kwargs, output):
+        resid = args[0] if args else kwargs["hidden_states"]
+        return (resid, *output[1:]) if isinstance(output, tuple) else resid
+
+    return hooks(*(blocks_of(hf)[b].register_forward_hook(through, with_kwargs=True) for b in drop))
+
+
+def pruned(hf, ids, drop) -> dict[str, np.ndarray]:
+    """KL(whole || pruned), whether the best token stays, and the loss on the next token, per token."""
+    whole = run(hf, ids).logits
+    with without(hf, drop):
+        other = run(hf, ids).logits
+    n_tokens = len(ids)
+    out = {"kl": np.zeros(n_tokens), "top1_kept": np.zeros(n_tokens), "nll": np.full(n_tokens, np.nan)}
+    for t in range(n_tokens):
+        p, q = whole[t].softmax(-1), other[t].softmax(-1)
+        out["kl"][t] = (p * (p / q).log()).sum()
+        out["top1_kept"][t] = whole[t].argmax() == other[t].argmax()
+        if t + 1 < n_tokens:
+            out["nll"][t] = -math.log(q[ids[t + 1]])
+    return out
+
+
 def token_mean(arrays, first_token: bool = True) -> np.ndarray:
     """Mean over all tokens of all prompts of `[…, T]` arrays."""
     tokens = [array[..., t] for array in arrays for t in range(0 if first_token else 1, array.shape[-1])]

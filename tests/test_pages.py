@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from ed_core import compute, lookup
 from ed_core.demo import MODELS
-from ed_core.probes import Continuation, Contributions, IntegratedGradients, LayerSkip, LogitLens, ResidualErasure
+from ed_core.probes import Continuation, Contributions, EarlyExit, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
 from ed_core.sources import resolve
 from ed_core.types import Prompt
 
@@ -25,6 +25,7 @@ PAGES = {
     "pages/intervene/skip.py": (LayerSkip(),),
     "pages/intervene/erase.py": (ResidualErasure(),),
     "pages/intervene/gradients.py": (IntegratedGradients(),),
+    "pages/intervene/prune.py": (Prune(), EarlyExit()),
 }
 
 
@@ -199,6 +200,21 @@ def test_without_an_answer_the_models_own_is_offered(stored, page):
     use.click().run()
     assert test.text_input(key="answer").value == lookup.find(request).provenance["continuation"]
     assert not test.exception
+
+
+def test_the_prune_page_says_what_was_measured(stored):
+    from ed_core import aggregate, pruning
+
+    test = app("pages/intervene/prune.py")
+    curves = aggregate.aggregate(Prune, [stored["prune"].summary])
+    cheapest = pruning.best_stretch(curves["kl"], 1)[0]
+    said = " ".join(m.value for m in test.markdown)
+    assert f"Cheapest block: {cheapest}" in said and f"KL {curves['kl'][cheapest]:.3g} nats" in said
+    drawn = [json.loads(c.proto.spec)["data"] for c in test.get("plotly_chart")]
+    assert len(drawn) == 3
+    assert test.metric[0].value == f"{pruning.rank_correlation(curves['block_influence'], curves['kl']):+.2f}"
+    test.text_input(key="prune.drop").set_value("1,2").run()
+    assert "Not computed yet" not in " ".join(i.value for i in test.info), "early exit is still there"
 
 
 def test_a_parameter_that_cannot_be_is_refused_on_the_page(stored):

@@ -5,12 +5,14 @@ from ..errors import ParameterError
 from .base import Probe
 from .continuation import Continuation
 from .contributions import Contributions
+from .early_exit import EarlyExit
 from .integrated_gradients import IntegratedGradients
 from .layer_skip import LayerSkip
 from .logit_lens import LogitLens
+from .prune import Prune
 from .residual_erasure import ResidualErasure
 
-PROBES: tuple[type[Probe], ...] = (Contributions, LogitLens, LayerSkip, ResidualErasure, IntegratedGradients, Continuation)
+PROBES: tuple[type[Probe], ...] = (Contributions, LogitLens, LayerSkip, ResidualErasure, IntegratedGradients, Prune, EarlyExit, Continuation)
 
 
 def find(name: str) -> type[Probe]:

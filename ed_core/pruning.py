@@ -1,0 +1,59 @@
+"""From measured prunings to a choice: which stretch costs least, how well proxies rank, and the list to keep. Numpy only."""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+PROXIES = ("block_influence", "angular_distance")
+
+
+def rank_correlation(proxy: ArrayLike, truth: ArrayLike) -> float | None:
+    """Spearman's rank correlation, ties sharing their mean rank, in [-1, 1]; None below three values or where one side is constant."""
+    x, y = (_ranks(np.asarray(v, np.float64)) for v in (proxy, truth))
+    if len(x) < 3 or x.std() == 0 or y.std() == 0:
+        return None
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def best_stretch(kl: ArrayLike, n: int) -> list[int]:
+    """The stretch of n blocks whose removal changes the predictions least."""
+    start = int(np.argmin(np.asarray(kl)))
+    return list(range(start, start + n))
+
+
+def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, float]:
+    """What a pruning costs, from the aggregates of `prune`: of the stretch that begins at `start`, or of the chosen set (None)."""
+    at = {name: curves[name][start] if start is not None else curves[f"drop_{name}"] for name in ("kl", "top1_kept", "nll")}
+    return {
+        "kl": float(at["kl"]),
+        "top1_kept": float(at["top1_kept"]),
+        "perplexity": float(np.exp(at["nll"])),
+        "perplexity_whole": float(np.exp(curves["nll_whole"])),
+    }
+
+
+def keep_list(n_layers: int, drop: Sequence[int], model: str, evidence: Mapping[str, float]) -> str:
+    """JSON: what to keep, what to drop, and the figures that say what it costs."""
+    keep = [layer for layer in range(n_layers) if layer not in set(drop)]
+    return json.dumps({"model": model, "n_layers": n_layers, "keep": keep, "drop": sorted(set(drop)), "measured": dict(evidence)}, indent=2)
+
+
+def mergekit_yaml(n_layers: int, drop: Sequence[int], model: str, dtype: str = "bfloat16") -> str:
+    """A passthrough merge that keeps every block but the dropped ones; `layer_range` excludes its end, as mergekit reads it."""
+    keep = [layer for layer in range(n_layers) if layer not in set(drop)]
+    if not keep:
+        raise ValueError("no block is left to keep")
+    breaks = [i for i in range(1, len(keep)) if keep[i] != keep[i - 1] + 1]
+    runs = [(part[0], part[-1] + 1) for part in np.split(np.asarray(keep), breaks)]
+    lines = ["slices:"]
+    for begin, end in runs:
+        lines += ["  - sources:", f"      - model: {json.dumps(model)}", f"        layer_range: [{begin}, {end}]"]
+    return "\n".join([*lines, "merge_method: passthrough", f"dtype: {dtype}", ""])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]

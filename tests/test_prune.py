@@ -1,0 +1,102 @@
+"""Pruning and early exit against one forward pass per choice, and what is made of the figures."""
+import json
+
+import naive
+import numpy as np
+import pytest
+
+from ed_core import pruning
+from ed_core.aggregate import aggregate
+from ed_core.errors import ParameterError
+from ed_core.probes import EarlyExit, LogitLens, Prune
+from ed_core.types import Prompt
+
+PROMPT = Prompt("5 + 7 + 5 = ", "17")
+FAMILIES = ("qwen3", "gpt2", "gpt_neox", "gemma2", "granite")
+
+
+@pytest.fixture(params=FAMILIES)
+def model(request, model_of):
+    return model_of(request.param)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_every_stretch_is_measured_as_if_it_were_gone(model, measure, n):
+    found = measure(model, Prune(n=n, drop=(0, 3)), PROMPT)
+    ids = found.token_ids
+    for start in range(model.n_layers - n + 1):
+        expected = naive.pruned(model.hf, ids, range(start, start + n))
+        for name, values in expected.items():
+            assert np.array_equal(np.isnan(found[name][start]), np.isnan(values))
+            assert np.nanmax(np.abs(found[name][start] - values)) <= 1e-4 * max(1e-3, np.nanmax(values)), name
+    for name, values in naive.pruned(model.hf, ids, (0, 3)).items():
+        assert np.nanmax(np.abs(found[f"drop_{name}"] - values)) <= 1e-4 * max(1e-3, np.nanmax(values)), name
+    assert np.nanmax(np.abs(found["nll_whole"] - naive.pruned(model.hf, ids, ())["nll"])) <= 1e-4
+
+
+def test_the_proxies_are_the_papers(model, measure):
+    found, resid = measure(model, Prune(n=2), PROMPT), naive.run(model.hf, model.encode(PROMPT).ids).resid
+    for start in range(model.n_layers - 1):
+        for t in range(found.n_tokens):
+            cosine = naive.cosine(resid[start][t], resid[start + 2][t])
+            assert abs(found["block_influence"][start, t] - (1 - cosine)) <= 1e-5
+            assert abs(found["angular_distance"][start, t] - np.arccos(cosine) / np.pi) <= 1e-3
+
+
+def test_the_loss_is_averaged_over_tokens_that_have_a_next_one(model_of, measure):
+    model = model_of("qwen3")
+    results = [measure(model, Prune(), p) for p in (PROMPT, Prompt("Nine b."))]
+    found = aggregate(Prune(), [r.summary for r in results])
+    losses = np.concatenate([r["nll"][:, :-1] for r in results], axis=1)
+    assert np.allclose(found["nll"], losses.mean(1), rtol=1e-5)
+    assert np.allclose(found["kl"], np.concatenate([r["kl"] for r in results], axis=1).mean(1), rtol=1e-5)
+    assert "drop_kl" not in found
+
+
+@pytest.mark.parametrize("values, words", [({"n": 5}, "5 blocks"), ({"drop": (5,)}, "0 to 4"), ({"drop": (0, 1, 2, 3, 4)}, "at least one")])
+def test_what_cannot_be_dropped_is_refused(model_of, measure, values, words):
+    with pytest.raises(ParameterError, match=words):
+        measure(model_of("qwen3"), Prune(**values), PROMPT)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.05, 1.0])
+def test_early_exit(model, measure, threshold):
+    found = measure(model, EarlyExit(threshold), PROMPT)
+    lens = naive.logit_lens(model.hf, found.token_ids, 1)
+    confidence = lens["top_probs"][..., 0]
+    assert np.abs(found["confidence"] - confidence).max() <= 1e-4
+    assert np.array_equal(found["agreement"], lens["top1_match"])
+    for t in range(found.n_tokens):
+        leaves = [l for l in range(model.n_layers + 1) if confidence[l, t] >= threshold or l == model.n_layers]
+        assert found["exit_depth"][t] == leaves[0]
+        assert found["exit_agrees"][t] == lens["top1_match"][leaves[0], t]
+
+
+def test_early_exit_reads_the_same_lens(model_of, measure):
+    model = model_of("llama")
+    lens, found = measure(model, LogitLens(), PROMPT), measure(model, EarlyExit(), PROMPT)
+    assert np.array_equal(found["agreement"], lens["top1_match"])
+
+
+def test_rank_correlation():
+    assert pruning.rank_correlation([1, 2, 3, 4], [10, 20, 30, 99]) == pytest.approx(1)
+    assert pruning.rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
+    assert pruning.rank_correlation([1, 1, 2], [1, 2, 3]) == pytest.approx(np.sqrt(3) / 2)  # ranks 1.5, 1.5, 3 against 1, 2, 3
+    assert pruning.rank_correlation([1, 1, 1], [1, 2, 3]) is None and pruning.rank_correlation([1, 2], [1, 2]) is None
+
+
+def test_costs_are_those_of_the_stretch_or_of_the_set(model_of, measure):
+    result = measure(model_of("qwen3"), Prune(n=2, drop=(1, 2)), PROMPT)
+    curves = aggregate(Prune(), [result.summary])
+    stretch, chosen = pruning.costs(curves, 1), pruning.costs(curves, None)
+    assert stretch == pytest.approx(chosen, rel=1e-4), "the set is the stretch"
+    assert chosen["perplexity"] == pytest.approx(np.exp(np.nanmean(result["drop_nll"])), rel=1e-4)
+
+
+def test_exports_name_every_block_once():
+    kept = json.loads(pruning.keep_list(6, [4, 2], "a/b", {"kl": 0.5}))
+    assert kept["keep"] == [0, 1, 3, 5] and kept["drop"] == [2, 4] and kept["measured"] == {"kl": 0.5}
+    text = pruning.mergekit_yaml(6, [4, 2], "a/b: c")
+    assert [line.strip() for line in text.splitlines() if "layer_range" in line] == ["layer_range: [0, 2]", "layer_range: [3, 4]", "layer_range: [5, 6]"]
+    assert text.count('model: "a/b: c"') == 3 and "merge_method: passthrough" in text
+    assert pruning.best_stretch([0.3, 0.1, 0.2], 2) == [1, 2]
