@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from .errors import EffectiveDepthError, InputError, ParameterError, PromptFileError
+from .probes import PROBES
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m ed_core", description="Effective depth of language models, from the shell.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     p = commands.add_parser("run", help="run probes over the prompts of a file and write one .npz")
-    p.add_argument("probes", nargs="+", help="contributions, logit_lens, layer_skip, continuation")
+    p.add_argument("probes", nargs="+", help=", ".join(probe.name for probe in PROBES))
     p.add_argument("--model", required=True, help="a bundled name, a folder, or a hub id")
     p.add_argument("--prompts", required=True, metavar="FILE.jsonl", help="one JSON object a line: text, and where needed answer, id")
     p.add_argument("--out", required=True, metavar="FILE.npz")

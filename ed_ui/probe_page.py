@@ -108,7 +108,7 @@ def form(probe: type[Probe]) -> Probe:
         key, label, meta = f"{probe.name}.{f.name}", f.name.replace("_", " "), f.metadata
         common = {"key": key, "help": meta["help"], "on_change": scope.keep, "args": (key,)}
         is_list = hints[f.name] not in (bool, int, float, str)
-        st.session_state[key] = scope.kept(key, "auto" if is_list else f.default)
+        st.session_state[key] = scope.kept(key, meta["empty"] if is_list else f.default)
         if meta["file"]:
             values[f.name] = row.text_input(label, width=260, **common)
         elif meta["choices"]:

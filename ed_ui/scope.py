@@ -141,7 +141,7 @@ def _open_run(request: Request) -> None:
     st.session_state.update({"model": spec.source, "precision": spec.precision, "kept.template": asked.template, "kept.special_tokens": asked.special_tokens})
     set_prompt(asked.text, asked.answer, next((i for i, p in examples().items() if p["text"] == asked.text), ""))
     for name, value in request.parameters:
-        st.session_state[f"kept.{request.probe}.{name}"] = (",".join(map(str, value)) or "auto") if isinstance(value, tuple) else value
+        st.session_state[f"kept.{request.probe}.{name}"] = ",".join(map(str, value)) if isinstance(value, tuple) else value
     now = current().spec
     if now is None or now.identity() != spec.identity():
         st.session_state["link_trouble"] = (

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from ..types import Encoding
 
 
-def parameter(default: Any, help: str, *, low=None, high=None, choices: tuple | None = None, view_only: bool = False, file: bool = False) -> Any:
+def parameter(default: Any, help: str, *, low=None, high=None, choices: tuple | None = None, view_only: bool = False, file: bool = False, empty: str = "auto") -> Any:
     """A probe's parameter. `view_only`: it changes only how stored numbers are put together, so it is no part of the cache key. `file`: it
-    names a file (or a bundled default), whose content enters the key in the path's place."""
-    return field(default=default, metadata={"help": help, "low": low, "high": high, "choices": choices, "view_only": view_only, "file": file})
+    names a file (or a bundled default), whose content enters the key in the path's place. `empty`: what an empty list means."""
+    meta = {"help": help, "low": low, "high": high, "choices": choices, "view_only": view_only, "file": file, "empty": empty}
+    return field(default=default, metadata=meta)
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def _parse(probe: str, f: Field, kind: Any, value: Any) -> Any:
                 raise ValueError
         else:  # a tuple of integers, or "auto" for the empty tuple
             items = value.split(",") if isinstance(value, str) else value
-            if value in ("auto", "", ()):
+            if value in (meta["empty"], "", ()):
                 return ()
             numbers = tuple(int(item) for item in items)
             if any(number != item for number, item in zip(numbers, items) if not isinstance(item, str)):

@@ -32,7 +32,7 @@ class Prune(Probe):
     """
 
     n: int = parameter(1, "blocks in a stretch", low=1, high=256)
-    drop: tuple = parameter((), "any set of blocks to take out as well, like 5,6,9")
+    drop: tuple = parameter((), "any set of blocks to take out as well, like 5,6,9", empty="none")
 
     name: ClassVar[str] = "prune"
     title: ClassVar[str] = "Prune and exit"
