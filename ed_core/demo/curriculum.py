@@ -5,10 +5,11 @@ from dataclasses import asdict, dataclass
 
 from ed_core.demo.tasks import TASKS, Rung, Task
 
-MASTERED = 0.9
+MASTERED = 0.8
 FLOOR = 0.08
 MEMORY = 0.99
-BOOST = {"lookup": 2.5, "lookup_names": 2.5}
+FIRST = 5.0
+"""Weight of first rungs not yet mastered: matching is learned all at once, after many questions."""
 
 
 @dataclass
@@ -67,11 +68,12 @@ class Curriculum:
     def choose(self, rng: random.Random, count: int) -> list[Lesson]:
         """Lessons for a batch, drawn by how much each has left to learn."""
         lessons = self.open_lessons()
-        weights = [
-            (FLOOR + 1 - self.progress[lesson.name].accuracy) * BOOST.get(lesson.task.name, 1.0)
-            for lesson in lessons
-        ]
-        return rng.choices(lessons, weights, k=count)
+        return rng.choices(lessons, [self._weight(lesson) for lesson in lessons], k=count)
+
+    def _weight(self, lesson: Lesson) -> float:
+        progress = self.progress[lesson.name]
+        first = lesson.rung == lesson.task.ladder[0] and not progress.mastered
+        return (FLOOR + 1 - progress.accuracy) * (FIRST if first else 1.0)
 
     def state(self) -> dict:
         """All progress as plain data."""

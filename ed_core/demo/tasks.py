@@ -11,10 +11,10 @@ import random
 from dataclasses import dataclass
 from string import ascii_lowercase
 
-NAMES = "Ann Bob Cid Dan Eve Fay Gus Hal Ida Jim Kay Leo Mia Ned Pam Roy".split()
-THINGS = "apples books cards coins eggs pens".split()
-GAINS = "gets finds buys".split()
-LOSSES = "loses sells gives".split()
+NAMES = ["Ann", "Bob", "Cid", "Dan", "Eve", "Fay", "Gus", "Hal", "Ida", "Jim", "Kay", "Leo", "Mia", "Ned", "Pam", "Roy"]
+THINGS = ["apples", "books", "cards", "coins", "eggs", "pens"]
+GAINS = ["gets", "finds", "buys"]
+LOSSES = ["loses", "sells", "gives"]
 
 ALL_SEEN_BELOW = 1000
 """Kinds of problem with fewer instances than this are trained on whole: nothing is held out."""
@@ -245,7 +245,7 @@ class LookupLetters(_Chains):
         result = []
         for path, counts in self._queries(instance, rng, asks):
             answer = "=".join(path[1:]) if worked else path[-1]
-            result.append(Ask(f"{given}; {path[0]}? ", answer, counts))
+            result.append(Ask(f"{given}; {path[0]}=", answer, counts))
             given = ""
         return result
 
@@ -270,7 +270,7 @@ class LookupNames(_Chains):
         result = []
         for path, counts in self._queries(instance, rng, asks):
             text = f"{given} {path[0]} follows" + " one who follows" * (len(path) - 2)
-            answer = ",".join(f" {name}" for name in path[1:]) if worked else f" {path[-1]}"
+            answer = " " + (" follows ".join(path[1:]) if worked else path[-1])
             result.append(Ask(text, answer, counts))
             given = ","
         return result

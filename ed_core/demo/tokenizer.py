@@ -1,8 +1,9 @@
 """The demo models' tokenizer: byte-level BPE over a small vocabulary, digits split one by one.
 
 Nothing is normalised and nothing added, so decoding gives back any text. The marks that stand
-between the parts of a problem ("` + `", "`; `") take their space with them, so that a digit or
-a letter is the same token wherever it stands.
+between the parts of a problem (` + `, `; `) take their space with them, so that a digit or a
+letter is the same token wherever it stands. What asks for a value (`a=`, ` Ann follows`) is one
+token, right before the value: without that, look-ups were not learned in the time there was.
 """
 
 from string import ascii_lowercase
@@ -14,7 +15,7 @@ from ed_core.demo.tasks import GAINS, LOSSES, NAMES, TASKS, THINGS
 
 END = "<|endoftext|>"
 VOCABULARY = 1024
-PATTERN = r" [-+=] |[;?] | ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+PATTERN = r"[a-z]=| ?\p{L}+ follows| [-+=] |; | ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 ENGLISH = """
 the of and to in is that it was for on are as with his they at be this have from or one had by
 word but not what all were we when your can said there use an each which she do how their if
@@ -31,10 +32,12 @@ performer capital city country born author language world house school family mu
 def corpus() -> str:
     """Every word of the problems and common English words: each becomes one token."""
     starts = ["Given", "Say", *NAMES]
-    words = "has That leaves follows one who".split() + NAMES + THINGS + GAINS + LOSSES
+    words = ["has", "That", "leaves", "one"] + NAMES + THINGS + GAINS + LOSSES
+    asks = "\n" + "".join(f"{letter}=0; " for letter in ascii_lowercase)
+    asks += "".join(f" {name} follows" for name in ["who", *NAMES])
     headings = [task.heading(worked) for task in TASKS.values() for worked in (False, True)]
     spaced = "".join(f" {word}" for word in [*words, *ascii_lowercase, *ENGLISH.split()])
-    return "".join(headings) + "\n".join(starts) + spaced + " + 0 - 0 = 0; 0? 0"
+    return "".join(headings) + "\n".join(starts) + asks + spaced + " + 0 - 0 = 0"
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:

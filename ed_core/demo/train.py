@@ -26,7 +26,7 @@ from ed_core.demo.tokenizer import build_tokenizer
 
 WIDTH, HEAD, MLP = 128, 32, 384
 LENGTH, BATCH = 128, 16
-GIVEN_WEIGHT = 0.1
+GIVEN_WEIGHT = 0.03
 WARMUP, DECAY = 0.01, 0.25
 CLIP = 1.0
 
