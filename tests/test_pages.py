@@ -108,6 +108,17 @@ def test_home_says_the_verdict_and_what_the_model_continues(stored):
     assert test.query_params["run"] == stored["contributions"].request.key
 
 
+def test_a_long_answer_is_judged_to_its_end():
+    """Nine letters take nine tokens: eight of them right are not yet an answer, and not a wrong one either."""
+    from ed_core import verdict
+    from ed_core.demo import load_prompts
+
+    asked = next(p for p in load_prompts() if p["id"] == "copy-12-a")
+    spec = resolve("ed-demo-8")
+    result = compute.run(compute.Models().get(spec), Continuation().request(spec, Prompt(asked["text"], asked["answer"])))
+    assert len(result["ids"]) == 13 and verdict.right(result) is True
+
+
 def test_a_link_to_a_stored_run_opens_its_prompt(stored):
     test = app(run=stored["contributions"].request.key)
     assert test.text_area[0].value == PROMPT.text

@@ -5,7 +5,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 MODELS: dict[str, Path] = {name: FOLDER / "models" / name for name in ("ed-demo-16", "ed-demo-8")}
-EXAMPLE = "sum-mod10-3-a"  # the prompt whose results are shipped: what the first page shows
+EXAMPLE = "sum-mod10-5-a"  # the prompt whose results are shipped: what the first page shows
 PROMPTS: Path = FOLDER / "prompts.jsonl"
 
 

@@ -11,10 +11,10 @@ from .base import Probe, parameter
 @dataclass(frozen=True)
 class Continuation(Probe):
     """The model's own greedy continuation of the question (the answer, where one is given, is left out), with the best k tokens at each
-    step and their probabilities. It tells whether the model knows what the curves are read for.
+    step and their probabilities. It tells whether the model knows what the curves are read for; a longer answer is continued to its end.
     """
 
-    n_tokens: int = parameter(8, "tokens to continue for", low=1, high=64)
+    n_tokens: int = parameter(8, "tokens to continue for, at least", low=1, high=64)
     k: int = parameter(5, "best tokens listed at each step", low=1, high=20)
 
     name: ClassVar[str] = "continuation"
@@ -26,10 +26,11 @@ class Continuation(Probe):
     )
 
     def compute(self, model, encoding, record) -> None:
-        k = min(self.k, model.d_vocab)
-        record.allocate("ids", (self.n_tokens,), "int32")
-        record.allocate("top_ids", (self.n_tokens, k), "int32")
-        record.allocate("top_probs", (self.n_tokens, k))
+        start = encoding.answer_start or len(encoding)
+        k, n_steps = min(self.k, model.d_vocab), max(self.n_tokens, len(encoding) - start + 1)
+        record.allocate("ids", (n_steps,), "int32")
+        record.allocate("top_ids", (n_steps, k), "int32")
+        record.allocate("top_probs", (n_steps, k))
 
         def on_token(step, logits):
             best = logits.softmax(-1).topk(k)
@@ -37,8 +38,7 @@ class Continuation(Probe):
             record.write("top_ids", step, best.indices)
             record.write("top_probs", step, best.values)
             record.name_tokens(model, best.indices)
-            record.step((step + 1) / self.n_tokens)
+            record.step((step + 1) / n_steps)
 
-        question = encoding.ids[: encoding.answer_start] if encoding.answer_start else encoding.ids
-        model.continuation(model.tensor(question), self.n_tokens, on_token)
+        model.continuation(model.tensor(encoding.ids[:start]), n_steps, on_token)
         record.provenance["continuation"] = model.tokenizer.decode(record.arrays["ids"].tolist(), clean_up_tokenization_spaces=False)
