@@ -1,6 +1,8 @@
 # make app    environment, then the app on http://127.0.0.1:8501
 # make test   environment, then the tests;  make test-all  the browser tests as well
-PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+# The first that runs and is new enough: a command of that name may be a version manager's stub that runs nothing.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PORT ?= 8501
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +13,7 @@ export TOKENIZERS_PARALLELISM := false
 
 # torch first and alone: with it installed, no other package pulls another build.
 $(VENV)/.installed: requirements.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "Python 3.11 or newer is needed, this is %d.%d; set PYTHON=..." % v[:2])'
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none was found; set PYTHON=/path/to/python"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
