@@ -180,6 +180,8 @@ def prompt_box() -> None:
     row = st.container(horizontal=True, vertical_alignment="bottom")
     st.session_state["task"] = here.get("task")
     row.pills("Examples", tasks, format_func=task_name, key="task", on_change=_task_picked, label_visibility="collapsed")
+    if here and not here["known"]:
+        row.markdown(":orange-badge[outside what the bundled models know]", width="content")
     levels = [p["id"] for p in examples().values() if p["task"] == here.get("task")]
     if len(levels) > 1:
         st.session_state["level"] = here["id"]

@@ -108,6 +108,12 @@ def test_home_says_the_verdict_and_what_the_model_continues(stored):
     assert test.query_params["run"] == stored["contributions"].request.key
 
 
+def test_a_prompt_outside_what_the_models_know_is_marked(stored):
+    mark = "outside what the bundled models know"
+    assert any(mark in m.value for m in app(prompt=None, example="english-a").markdown)
+    assert not any(mark in m.value for m in app(prompt=None, example="copy-3-a").markdown)
+
+
 def test_a_long_answer_is_judged_to_its_end():
     """Nine letters take nine tokens: eight of them right are not yet an answer, and not a wrong one either."""
     from ed_core import verdict
