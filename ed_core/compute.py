@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 import psutil
 
-from .errors import EffectiveDepthError, JobError
+from .errors import EffectiveDepthError, JobError, ParameterError
 from .model import LanguageModel
 from .prompts import max_tokens
 from .probes import find
@@ -52,6 +52,8 @@ def run(
     prompt = request.prompts[0]
     try:
         probe = find(request.probe).make(dict(request.parameters))
+        if any(probe.content_hash(name) != content for name, content in request.files):
+            raise ParameterError(f"A file that {request.probe} was asked to use has changed since; ask again to use it as it is now.")
         encoding = model.encode(prompt, max_tokens())
         probe.check(len(encoding), encoding.answer_start)
         record = Recorder(request, encoding, model.n_layers, publish, cancelled)

@@ -3,9 +3,9 @@ import naive
 import numpy as np
 import pytest
 
-from ed_core import gradients
+from ed_core import compute, gradients
 from ed_core.aggregate import aggregate
-from ed_core.errors import PromptError, PromptFileError
+from ed_core.errors import ParameterError, PromptError, PromptFileError
 from ed_core.probes import IntegratedGradients, ResidualErasure
 from ed_core.types import Prompt
 
@@ -63,6 +63,15 @@ def test_the_backgrounds_content_is_part_of_the_key_not_its_path(model_of, tmp_p
     assert keys[0] == keys[1] != keys[2]
     with pytest.raises(PromptFileError):
         ResidualErasure(background=str(tmp_path / "none")).request(spec, PROMPT)
+
+
+def test_a_background_that_changed_after_the_asking_is_refused(model_of, background):
+    model = model_of("llama")
+    request = ResidualErasure(background=background).request(model.spec, PROMPT)
+    with open(background, "a") as file:
+        file.write('\n{"text": "and more"}')
+    with pytest.raises(ParameterError, match="has changed"):
+        compute.run(model, request)
 
 
 @pytest.mark.parametrize("probe", [ResidualErasure(), IntegratedGradients()], ids=lambda p: p.name)

@@ -54,9 +54,9 @@ def panels(batch: running.Batch) -> None:
     view = controls(some, reached)
     left, right = st.columns(2)
     with left:
-        norms(results.get("contributions"), view("norms"))
+        contributions("norms", "ratio", figures.contribution_norms, *NORMS, results.get("contributions"), view("norms"))
     with right:
-        cosines(results.get("contributions"), view("cosine"))
+        contributions("cosine", "cos", figures.cosine_map, *COSINES, results.get("contributions"), view("cosine"))
     left, right = st.columns(2)
     with left:
         lens(results.get("logit_lens"), view("lens"))
@@ -138,30 +138,22 @@ def controls(some, reached):
     return view
 
 
-def norms(result, view: View) -> None:
-    measure = f"{BRANCHES[st.session_state.get('branch') or 'both']}_ratio"
-    title = "Contribution norms"
+def contributions(key: str, suffix: str, draw, title: str, caption: str, teach: str, reading: str, result, view: View) -> None:
+    """One panel on the chosen branch: its size or its direction."""
     if result is None:
-        return show.empty(title, "How much each layer adds to the residual stream, token by token.")
-    fig = figures.contribution_norms(result, view, measure, st.session_state.get("first_token", True))
-    show.figure("norms", fig, f"**{title}** · size of what is added, against the stream", result, measure, READ_NORMS, select=True)
-
-
-def cosines(result, view: View) -> None:
-    measure = f"{BRANCHES[st.session_state.get('branch') or 'both']}_cos"
-    title = "Cosine with the stream"
-    if result is None:
-        return show.empty(title, "Below 0 a layer erases, near 0 it writes something new, above 0 it strengthens what is there.")
-    fig = figures.cosine_map(result, view, measure, st.session_state.get("first_token", True))
-    show.figure("cosine", fig, f"**{title}** · below 0 erases, above 0 strengthens", result, measure, READ_COSINE, select=True)
+        return show.empty(title, teach)
+    measure = f"{BRANCHES[st.session_state.get('branch') or 'both']}_{suffix}"
+    fig = draw(result, view, measure, st.session_state.get("first_token", True))
+    show.figure(key, fig, f"**{title}** · {caption}", result, measure, reading, select=True)
 
 
 def lens(result, view: View) -> None:
     title = "Logit lens"
     if result is None:
         return show.empty(title, "What the model would predict if it ended at each depth.")
-    fig = figures.lens_map(result, view, SHADES[st.session_state.get("shade") or "probability"])
-    show.figure("lens", fig, f"**{title}** · best token at each depth", result, "kl", READ_LENS, select=True)
+    shade = SHADES[st.session_state.get("shade") or "probability"]
+    measure = "top_probs" if shade == "prob" else shade  # what is drawn is also what Details and its CSV hold
+    show.figure("lens", figures.lens_map(result, view, shade), f"**{title}** · best token at each depth", result, measure, READ_LENS, select=True)
 
 
 def skips(result, view: View) -> None:
@@ -181,5 +173,13 @@ READ_LENS = """Row 0 is the embedding, the top row the model's own output. The b
 top-5 overlap rises from there."""
 READ_SKIP = """Bright columns right of a row: those layers build on the skipped one. The triangle below the diagonal is zero by construction.
 In the papers, layers of the second half hardly influence each other: they refine independently."""
+# title, caption, what an empty panel teaches, how to read it
+NORMS = ("Contribution norms", "size of what is added, against the stream", "How much each layer adds to the residual stream, token by token.", READ_NORMS)
+COSINES = (
+    "Cosine with the stream",
+    "below 0 erases, above 0 strengthens",
+    "Below 0 a layer erases, near 0 it writes something new, above 0 it strengthens what is there.",
+    READ_COSINE,
+)
 
 show.guarded(page)
