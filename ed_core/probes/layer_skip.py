@@ -31,7 +31,7 @@ class LayerSkip(Probe):
     part: str = parameter("layer", "what is left out of the block", choices=("layer", "attention", "mlp"))
     boundaries: tuple = parameter((), "future mode: first tokens looked at, like 8,16; auto draws them as the papers do")
     n_boundaries: int = parameter(4, "future mode: how many boundaries auto draws", low=1, high=64)
-    seed: int = parameter(123, "future mode: seed of that draw")
+    seed: int = parameter(123, "future mode: seed of that draw", low=0)
     direct: bool = parameter(False, "measure the direct effect as well: each later block on the original residual less what the skipped one added")
 
     name: ClassVar[str] = "layer_skip"
