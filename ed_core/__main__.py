@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", default="cpu")
     p.add_argument("--set", action="append", default=[], metavar="PROBE.PARAMETER=VALUE", help="any field of any probe; repeatable")
     p.add_argument("--no-cache", action="store_true", help="compute everything anew and store nothing")
+    p.add_argument("--memory", default="", metavar="SIZE", help="what a probe may hold above model and trace, like 500M or 2G")
     p.set_defaults(run=run)
     p = commands.add_parser("verify", help="open a model and print its residual identities, block by block")
     p.add_argument("model")
@@ -51,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(args) -> None:
+    from .budget import parse
     from .export import arrays
     from .probes import find
     from .prompts import read_jsonl
@@ -67,8 +69,9 @@ def run(args) -> None:
     requests = {probe: [probe.request(spec, prompt) for prompt in prompts] for probe in probes}
     found = {r.key: store.get(r.key) for rs in requests.values() for r in rs} if store else {}
     todo = [(probe, r) for probe, rs in requests.items() for r in rs if found.get(r.key) is None]
+    memory = parse(args.memory)
     if todo:
-        _compute(todo, spec, store, found)
+        _compute(todo, spec, store, found, memory)
     import numpy as np
 
     partial = out.with_name(out.name + ".partial")
@@ -78,7 +81,7 @@ def run(args) -> None:
     print(f"{out}: {len(probes)} probes on {len(prompts)} prompts, {len(todo)} computed, {sum(map(len, requests.values())) - len(todo)} from the store")
 
 
-def _compute(todo, spec, store, found) -> None:
+def _compute(todo, spec, store, found, memory: int | None) -> None:
     """Check every prompt first, so that a bad one refuses the whole run before anything is computed; then compute and store."""
     from tqdm import tqdm
 
@@ -98,7 +101,7 @@ def _compute(todo, spec, store, found) -> None:
         for probe, request in bar:
             bar.set_description(probe.name)
             if found.get(request.key) is None:
-                found[request.key] = compute.run(model, request)
+                found[request.key] = compute.run(model, request, memory=memory)
                 try:
                     if store:
                         store.put(found[request.key])
@@ -137,6 +140,7 @@ def verify(args) -> int:
     print(f"limit  {figures.miss_limit:>9.0e}  {'1 ± %g' % figures.slope_limit:>15}  {'1 ± %g' % figures.slope_limit:>15}")
     replay = ", ".join(f"batch {batch}: {miss:.2e}" for batch, miss in figures.replay.items())
     print(f"closure {figures.closure:.2e}   replay {replay}   left behind {figures.left_behind:.1e}")
+    print(f"suffix  {'not possible' if figures.suffix is None else f'{figures.suffix:.2e}'}: erasure {'reuses' if figures.suffix_holds else 'cannot reuse'} the prefix's keys and values")
     try:
         figures.require(model.architecture)
     except IdentityFailed as error:

@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 import psutil
 
+from .budget import Budget, ran_out
 from .errors import EffectiveDepthError, JobError, ParameterError
 from .model import LanguageModel
 from .prompts import max_tokens
@@ -43,10 +44,12 @@ def run(
     request: Request,
     publish: Callable[[ProbeResult], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
+    memory: int | None = None,
 ) -> ProbeResult:
     """The complete result of a request on an opened model. Raises the tree of `ed_core.errors`, nothing else.
 
-    `publish` gets partial results while it runs, `cancelled` is asked between blocks.
+    `publish` gets partial results while it runs, `cancelled` is asked between blocks. `memory`: bytes the probe may hold above model and
+    trace (else ED_PROBE_MEMORY, else what suits the device).
     """
     started = time.time()
     prompt = request.prompts[0]
@@ -56,18 +59,23 @@ def run(
             raise ParameterError(f"A file that {request.probe} was asked to use has changed since; ask again to use it as it is now.")
         encoding = model.encode(prompt, max_tokens())
         probe.check(len(encoding), encoding.answer_start)
-        record = Recorder(request, encoding, model.n_layers, publish, cancelled)
+        budget = Budget(memory, model.device.type, f"{request.probe} on {model.spec.name}")
+        record = Recorder(request, encoding, model.n_layers, publish, cancelled, budget)
         probe.compute(model, encoding, record)
     except EffectiveDepthError:
         raise
-    except MemoryError as error:
-        raise JobError(f"{request.probe} ran out of memory on {model.spec.name}; use a shorter prompt or a smaller model.") from error
-    except Exception as error:  # a defect of ours, or of a library: named as such, never shown as a traceback
+    except Exception as error:
+        if ran_out(error):
+            raise JobError(
+                f"{request.probe} ran out of memory on {model.spec.name} with {len(encoding)} tokens; use a shorter prompt, a smaller model or a "
+                "narrower precision."
+            ) from None  # from here on nothing holds what filled the memory
+        # a defect of ours, or of a library: named as such, never shown as a traceback
         raise JobError(
             f"{request.probe} failed on {model.spec.name} with {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''} "
             "This is a defect; please report it with the model and the prompt."
         ) from error
-    record.provenance.update(certificate(model, request, started))
+    record.provenance.update(certificate(model, request, started) | {"memory": budget.certificate()})
     return record.result(complete=True)
 
 

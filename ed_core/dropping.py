@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from . import metrics
-from .staircase import LOGIT_BYTES, TOKENS_PER_CALL, even_chunks
+from .budget import even_chunks
 
 if TYPE_CHECKING:
     from .model import LanguageModel
@@ -33,30 +34,41 @@ def drop_sweep(probe: Prune, model: LanguageModel, encoding: Encoding, record: R
         record.write("block_influence", start, 1 - cosine)
         record.write("angular_distance", start, cosine.arccos() / math.pi)
     record.step(0.1)
-    final = _walk(model, trace, n, record)
-    targets = trace.ids[0, 1:]
-    chunk = max(1, LOGIT_BYTES.get(model.device.type, 256 << 20) // (16 * model.d_vocab))
-    for begin in range(0, n_tokens, chunk):
-        at = slice(begin, min(begin + chunk, n_tokens))
-        whole = model.unembed(trace.resid[-1][0, at]).log_softmax(-1)
-        record.write("nll_whole", at, _loss(whole, targets[at]))
-        for start in range(n_starts):
-            _compare(model, final[start, at], whole, targets[at], record, ("kl", "top1_kept", "nll"), (start, at))
-        record.step(0.6 + 0.35 * at.stop / n_tokens)
+    stretches = even_chunks(n_starts, record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize))
+    for done, part in enumerate(stretches):
+        starts = range(part.start, part.stop)
+        final = _walk(model, trace, n, starts, record, lambda share: record.step(0.1 + 0.85 * (done + 0.6 * share) / len(stretches)))
+        for at in _positions(model, n_tokens, record):
+            whole = model.unembed(trace.resid[-1][0, at]).log_softmax(-1)
+            record.write("nll_whole", at, _loss(whole, trace.ids[0, 1:][at]))
+            for start in starts:
+                _compare(model, final[start - starts[0], at], whole, trace.ids[0, 1:][at], record, ("kl", "top1_kept", "nll"), (start, at))
+            record.step(0.1 + 0.85 * (done + 0.6 + 0.4 * at.stop / n_tokens) / len(stretches))
     if probe.drop:
         _chosen_set(probe.drop, model, trace, record)
 
 
-def _walk(model: LanguageModel, trace: Trace, n: int, record: Recorder) -> Float[Tensor, "start pos d_model"]:
-    """The last residual without blocks s … s+n-1, for every s: variant s joins at block s+n with what entered block s."""
-    n_layers, n_starts = model.n_layers, model.n_layers - n + 1
-    state = torch.cat(trace.resid[:n_starts])
-    most_rows = max(1, TOKENS_PER_CALL.get(model.device.type, 16384) // state.shape[1])
-    for layer in range(n, n_layers):
-        for rows in even_chunks(layer - n + 1, most_rows):
+def _positions(model: LanguageModel, n_tokens: int, record: Recorder) -> list[slice]:
+    """Positions whose logits are compared at once."""
+    return even_chunks(n_tokens, max(1, record.budget.logit_bytes // (16 * model.d_vocab)))
+
+
+def _walk(
+    model: LanguageModel, trace: Trace, n: int, starts: range, record: Recorder, step: Callable[[float], None]
+) -> Float[Tensor, "start pos d_model"]:
+    """The last residual without blocks s … s+n-1, for these s: variant s joins at block s+n with what entered block s."""
+    n_tokens = trace.ids.shape[1]
+    state = torch.cat([trace.resid[start] for start in starts])
+    for layer in range(starts[0] + n, model.n_layers):
+
+        def work(rows: slice) -> None:
             *_, state[rows] = model.run_block(trace, layer, state[rows])
             record.check()
-        record.step(0.1 + 0.5 * (layer + 1) / n_layers)
+
+        joined = min(layer - n, starts[-1]) - starts[0] + 1
+        for _ in record.budget.each(joined, lambda: record.budget.rows(n_tokens, model.call_bytes(n_tokens)), work):
+            pass
+        step((layer + 1 - starts[0] - n) / (model.n_layers - starts[0] - n))
     return state
 
 
@@ -66,10 +78,12 @@ def _chosen_set(drop: tuple[int, ...], model: LanguageModel, trace: Trace, recor
     for layer in range(model.n_layers):
         if layer not in drop:
             *_, resid = model.run_block(trace, layer, resid)
-    for name in ("drop_kl", "drop_top1_kept", "drop_nll"):
+    names = ("drop_kl", "drop_top1_kept", "drop_nll")
+    for name in names:
         record.allocate(name, (resid.shape[1],))
-    whole = model.unembed(trace.resid[-1][0]).log_softmax(-1)
-    _compare(model, resid[0], whole, trace.ids[0, 1:], record, ("drop_kl", "drop_top1_kept", "drop_nll"), slice(None))
+    for at in _positions(model, resid.shape[1], record):
+        whole = model.unembed(trace.resid[-1][0, at]).log_softmax(-1)
+        _compare(model, resid[0, at], whole, trace.ids[0, 1:][at], record, names, at)
 
 
 def _compare(model, resid, whole, targets, record, names: tuple[str, str, str], at) -> None:

@@ -1,22 +1,25 @@
 """Residual erasure as a staircase over depths: the variant erased at depth l joins at block l, and one walk carries all of them.
 
-A group of positions is walked at a time: its columns are complete when the walk is, and the memory is that of one group.
+A group of positions is walked at a time: its columns are complete when the walk is, and the memory is that of one group. Tokens before the
+group are as they were, so only their keys and values are needed; where a model's blocks cannot be called that way, whole sequences are walked.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from .budget import even_chunks
 from .prompts import max_tokens
-from .staircase import TOKENS_PER_CALL, even_chunks
 
 if TYPE_CHECKING:
     from .model import LanguageModel
     from .probes.residual_erasure import ResidualErasure
     from .recorder import Recorder
+    from .trace import Trace
     from .types import Encoding, Prompt
 
 POSITIONS_PER_WALK = 4
@@ -30,39 +33,72 @@ def erasure_sweep(probe: ResidualErasure, model: LanguageModel, encoding: Encodi
     mean = background_mean(model, probe.background_prompts(), record)
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
     future = probe.target == "future"
-    look_from = 1 if future else encoding.answer_start - 1
-    look_to = n_tokens if future else n_tokens - 1
-    base = model.unembed(trace.resid[-1][0, look_from:look_to]).softmax(-1)
-    groups = [list(range(i, min(i + POSITIONS_PER_WALK, n_tokens))) for i in range(0, n_tokens, POSITIONS_PER_WALK)]
-    for done, group in enumerate(groups):
-        final = _walk(model, trace, mean, group, record, lambda share: record.step((done + share) / len(groups)))
-        for rows in even_chunks(len(final), max(1, TOKENS_PER_CALL.get(model.device.type, 16384) // max(1, look_to - look_from))):
-            change = (model.unembed(final[rows, look_from:look_to]).softmax(-1) - base).norm(dim=-1)
-            for row, values in zip(range(rows.start, rows.stop), change):
-                depth, t = row // len(group), group[row % len(group)]
-                seen = values[t + 1 - look_from if future else 0 :]
-                record.write("effect", (depth, t), seen.amax() if len(seen) else (float("nan") if future else 0.0))
-        if not future and n_tokens - 1 in group:
-            record.write("effect", (slice(None), n_tokens - 1), 0.0)
-        record.step((done + 1) / len(groups))
+    look = slice(1, n_tokens) if future else slice(encoding.answer_start - 1, n_tokens - 1)
+    base = model.unembed(trace.resid[-1][0, look]).softmax(-1)
+    suffix = model.identities is not None and model.identities.suffix_holds
+    record.provenance["prefix"] = "keys and values reused" if suffix else "computed anew"
+    if not suffix:
+        record.note("This model's blocks cannot be replayed from the middle of a prompt on: whole sequences were computed, which takes longer.")
+    at_once = record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize)  # residuals of one walk
+    depths = even_chunks(n_layers + 1, at_once)
+    size = max(1, min(POSITIONS_PER_WALK, at_once // (n_layers + 1)))
+    groups = [range(i, min(i + size, n_tokens - 1)) for i in range(0, n_tokens - 1, size)]
+    walks = [(group, range(part.start, part.stop)) for group in groups for part in depths]
+    for done, (group, part) in enumerate(walks):
+        start = group[0] if suffix else 0
+        final = _walk(model, trace, mean, group, part, start, record, lambda share: record.step((done + share) / len(walks)))
+        _compare(model, final, base, look, group, part, start, future, record)
+        record.step((done + 1) / len(walks))
+    if not future:
+        record.write("effect", (slice(None), n_tokens - 1), 0.0)  # nothing that is looked at can feel the last position
 
 
-def _walk(model: LanguageModel, trace, mean: Tensor, group: list[int], record: Recorder, step) -> Float[Tensor, "row pos d_model"]:
-    """The last residual of every variant, ordered by depth, positions within: `[(L + 1) * group, pos, d_model]`."""
+def _walk(
+    model: LanguageModel, trace: Trace, mean: Tensor, group: range, depths: range, start: int, record: Recorder, step: Callable[[float], None]
+) -> Float[Tensor, "row suffix d_model"]:
+    """The last residual, from `start` on, of every variant erased at these depths and positions; ordered by depth, positions within."""
     n_layers, size = model.n_layers, len(group)
-    state = trace.resid[0].repeat((n_layers + 1) * size, 1, 1)
-    at = torch.arange(size, device=state.device), torch.tensor(group, device=state.device)
-    most_rows = max(1, TOKENS_PER_CALL.get(model.device.type, 16384) // state.shape[1])
-    for depth in range(n_layers + 1):
-        joining = trace.resid[depth].repeat(size, 1, 1)
-        joining[at] = mean[depth].to(joining.dtype)
-        state[depth * size : (depth + 1) * size] = joining
+    n_suffix = trace.ids.shape[1] - start
+    state = trace.resid[0][:, start:].repeat(len(depths) * size, 1, 1)
+    at = torch.arange(size, device=state.device), torch.tensor(group, device=state.device) - start
+    most = lambda: record.budget.rows(n_suffix, model.call_bytes(trace.ids.shape[1]))  # noqa: E731
+    for depth in range(depths[0], n_layers + 1):
+        joined = min(depth, depths[-1]) - depths[0] + 1
+        if depth in depths:
+            joining = trace.resid[depth][:, start:].repeat(size, 1, 1)
+            joining[at] = mean[depth].to(joining.dtype)
+            state[(joined - 1) * size : joined * size] = joining
         if depth == n_layers:
-            return state
-        for rows in even_chunks((depth + 1) * size, most_rows):
-            *_, state[rows] = model.run_block(trace, depth, state[rows])
+            break
+
+        def work(rows: slice) -> None:
+            *_, state[rows] = model.run_block(trace, depth, state[rows], start=start)
             record.check()
-        step((depth + 1) * (depth + 2) / ((n_layers + 1) * (n_layers + 2)))
+
+        for _ in record.budget.each(joined * size, most, work):
+            pass
+        step((depth + 1 - depths[0]) / (n_layers + 1 - depths[0]))
+    return state
+
+
+def _compare(
+    model: LanguageModel, final: Tensor, base: Tensor, look: slice, group: range, depths: range, start: int, future: bool, record: Recorder
+) -> None:
+    """Change of the predicted distribution where it is looked at: what stands before `start` has not changed."""
+    begin = max(look.start, start)
+    base = base[begin - look.start :]
+
+    def work(rows: slice) -> None:
+        change = (model.unembed(final[rows, begin - start : look.stop - start]).softmax(-1) - base).norm(dim=-1)
+        for row, values in zip(range(rows.start, rows.stop), change):
+            depth, pos = depths[row // len(group)], group[row % len(group)]
+            seen = values[max(pos + 1 - begin, 0) :] if future else values
+            record.write("effect", (depth, pos), seen.amax())
+        record.check()
+
+    at_once = max(1, record.budget.logit_bytes // (12 * model.d_vocab * len(base)))
+    for _ in record.budget.each(len(final), lambda: max(1, at_once >> record.budget.halvings), work):
+        pass
 
 
 def background_mean(model: LanguageModel, prompts: list[Prompt], record: Recorder) -> Float[Tensor, "depth d_model"]:

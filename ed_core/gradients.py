@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 TOLERANCE = 0.005
 FIRST_INTERVALS = 8
-TOKENS_PER_CALL = {"cpu": 1024}  # nodes x positions of one forward and backward pass
 
 
 def integrate(probe: IntegratedGradients, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
@@ -87,9 +86,9 @@ class _Path:
 
     def _evaluate(self, alphas: list[float]) -> None:
         """F and its slope along the path at new nodes, in chunks of bounded memory."""
-        size = max(1, TOKENS_PER_CALL.get(self.model.device.type, 16384) // len(self.difference))
-        for i in range(0, len(alphas), size):
-            chunk = alphas[i : i + size]
+
+        def work(nodes: slice) -> None:
+            chunk = alphas[nodes]
             alpha = torch.tensor(chunk, device=self.difference.device).view(-1, 1, 1)
             x = (self.baseline + alpha * self.difference).to(self.model.dtype).requires_grad_()
             value = self._f(x)
@@ -98,6 +97,16 @@ class _Path:
             self.values.update(zip(chunk, value.double().tolist()))
             self.slopes.update(zip(chunk, slopes))
             self.record.check()
+
+        for _ in self.record.budget.each(len(alphas), self._at_once, work):
+            pass
+
+    def _at_once(self) -> int:
+        """Nodes of one forward and backward pass: all blocks above keep what the way back needs."""
+        n_tokens = len(self.difference)
+        blocks = self.model.n_layers - self.layer
+        logits = 16 * self.model.d_vocab * (self.read.stop - self.read.start) / n_tokens
+        return self.record.budget.rows(n_tokens, blocks * self.model.call_bytes(n_tokens, gradients=True) + logits)
 
     def _f(self, x: Float[Tensor, "node pos d_model"]) -> Float[Tensor, "node"]:
         """Summed probability of the answer's tokens where the activation is `x`."""

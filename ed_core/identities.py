@@ -8,6 +8,9 @@ With `h[l]` the stream entering block l, `a[l]`, `m[l]` what attention and the M
             the miss says nothing; rounding does not correlate with the update, a forgotten multiplier or norm does.
 3. closure  `max|unembed(h[L]) - y| / max|y|`.
 4. replay   blocks called by hand, batch 1 and 3, give the full forward's logits; tracing and editing leave nothing behind.
+
+Besides, and never a reason to refuse: suffix, blocks called by hand from the middle of the prompt on, with the keys and values of what
+stands before. Where it holds, erasure need not compute the tokens before the erased one.
 """
 from __future__ import annotations
 
@@ -43,6 +46,12 @@ class Identities:
     left_behind: float
     miss_limit: float
     slope_limit: float
+    suffix: float | None = None
+
+    @property
+    def suffix_holds(self) -> bool:
+        """Whether positions before an intervention may be left out of a replay."""
+        return self.suffix is not None and self.suffix <= self.miss_limit
 
     def failures(self) -> list[str]:
         """What does not hold, with block, figure and limit; empty for an accepted model."""
@@ -86,6 +95,7 @@ class Identities:
             "slopes_checked": len(slopes),
             "closure": self.closure,
             "replay": max(self.replay.values()),
+            "suffix": self.suffix,
         }
 
 
@@ -159,7 +169,22 @@ def verify(model: LanguageModel) -> Identities:
         left_behind=relative(model.logits(ids)),
         miss_limit=MISS_LIMIT[model.dtype],
         slope_limit=limit,
+        suffix=_suffix(model, trace, untouched),
     )
+
+
+def _suffix(model: LanguageModel, trace, untouched: Float[Tensor, "1 pos v"]) -> float | None:
+    """The miss of the logits when only the second half is replayed, batch 2; None where this model's blocks cannot be called so."""
+    start = trace.ids.shape[1] // 2
+    try:
+        resid = trace.resid[0][:, start:].repeat(2, 1, 1)
+        for layer in range(model.n_layers):
+            *_, resid = model.run_block(trace, layer, resid, start=start)
+        logits = model.unembed(resid)
+    except Exception:  # whatever a block says to arguments it was not made for: the answer is that it cannot be done
+        return None
+    off = float((logits - untouched[:, start:]).abs().max() / untouched.abs().max().clamp_min(1e-30))
+    return off if off == off else None
 
 
 def short_prompt(model: LanguageModel) -> Int[Tensor, "1 pos"]:

@@ -70,7 +70,7 @@ def settle_depth(top1: Int[Tensor, "depth pos"]) -> Int[Tensor, "pos"]:
 
 
 def relative_change(
-    update: Float[Tensor, "*batch pos d"],
+    update: Float[Tensor, "#*batch pos d"],
     changed: Float[Tensor, "*batch pos d"],
     measured: Bool[Tensor, "*batch pos"],
 ) -> Float[Tensor, "*batch"]:

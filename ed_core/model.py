@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from . import suffix
 from .architectures import Architecture
 from .errors import NotFinite, PromptError
 from .identities import Identities, verify
@@ -168,14 +169,19 @@ class LanguageModel:
         return record
 
     def run_block(
-        self, trace: Trace, layer: int, resid: Resid, attn_edit: Edit | None = None, mlp_edit: Edit | None = None
+        self, trace: Trace, layer: int, resid: Resid, attn_edit: Edit | None = None, mlp_edit: Edit | None = None, start: int = 0
     ) -> tuple[Resid, Resid, Resid]:
         """Block `layer` on another residual, called as in `trace`: `(attn_out, mlp_out, resid_post)`, each `[batch, pos, d_model]`.
 
         An edit gets what is about to be added to the stream and returns what shall be added instead; what comes back is what was added.
         Gradients flow where `resid` or an edit's tensor asks for them; the weights never do.
+
+        `start`: `resid` holds positions `start..T-1` only, and what stands before is as in the trace (its keys and values are used, it is not
+        computed). Only for models whose `identities.suffix_holds`.
         """
         call, (attn, mlp) = trace.calls[layer], self.branches[layer]
+        if start:
+            call = BlockCall((), self._suffix_arguments(trace, layer, start))
         added: dict[str, Tensor] = {}
 
         def reader(name: str, edit: Edit | None):
@@ -195,6 +201,27 @@ class LanguageModel:
         ):
             post = first(self.blocks[layer](resid, *call.args, **call.kwargs))
         return added["attn"], added["mlp"], post
+
+    @torch.no_grad()
+    def _suffix_arguments(self, trace: Trace, layer: int, start: int) -> dict:
+        """Block `layer`'s arguments for positions `start..T-1`; the whole prompt's keys and values are computed once and kept in the trace."""
+        named, n_tokens = suffix.arguments(self.blocks[layer], trace.calls[layer]), trace.ids.shape[1]
+        if layer not in trace.keys_values:
+            cache = suffix.Prefix()
+            with self._lock:
+                self.blocks[layer](trace.resid[layer], **suffix.with_cache(named, cache))
+            if cache.seen is None:
+                raise RuntimeError("attention hands no keys and values to a cache")
+            trace.keys_values[layer] = cache.seen
+        keys, values = (x[..., :start, :] for x in trace.keys_values[layer])
+        return suffix.with_cache(suffix.from_position(named, start, n_tokens), suffix.Prefix((keys, values)))
+
+    def call_bytes(self, n_keys: int, gradients: bool = False) -> int:
+        """About how many bytes per token one block call takes, `n_keys` tokens being attended to; with `gradients`, how many it keeps for the
+        way back. From the config alone, so that chunks follow from the request."""
+        size, d_mlp = self.dtype.itemsize, getattr(self.config, "intermediate_size", None) or 4 * self.d_model
+        scores = getattr(self.config, "num_attention_heads", 1) * n_keys * (2 * size + 4) if getattr(self.config, "_attn_implementation", "") == "eager" else 0
+        return (14 if gradients else 8) * size * self.d_model + (5 if gradients else 4) * size * d_mlp + 12 * self.d_model + scores
 
     def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
         """Final norm, head, and everything the model does after it (soft-cap, logit scale): float32 logits."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .aggregate import summarize
+from .budget import Budget
 from .errors import Cancelled
 from .probes import find
 from .types import Encoding, Measure, ProbeResult, Request
@@ -22,7 +23,8 @@ def as_array(values: Any) -> np.ndarray:
 
 
 class Recorder:
-    """Collects one result. `publish(result)` gets partial ones; `cancelled()` is asked between blocks."""
+    """Collects one result. `publish(result)` gets partial ones; `cancelled()` is asked between blocks; `budget` is what
+    the probe may hold."""
 
     def __init__(
         self,
@@ -31,7 +33,9 @@ class Recorder:
         n_layers: int,
         publish: Callable[[ProbeResult], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
+        budget: Budget | None = None,
     ):
+        self.budget = budget or Budget(what=request.probe)
         self.request, self.encoding, self.n_layers = request, encoding, n_layers
         self.arrays: dict[str, np.ndarray] = {}
         self.token_text: dict[int, str] = {}

@@ -2,16 +2,20 @@
 
 At block l the batch holds a no-op row and every variant whose skipped block lies before l; variant s joins behind its block. That is L
 batched calls instead of L forward passes, half the arithmetic, and every weight is read once. The baseline is the model's own traced pass,
-so the no-op row shows what batching alone does to the numbers: the noise floor.
+so the no-op row shows what batching alone does to the numbers: the noise floor. Where the residuals of all variants do not fit the memory
+budget, there are several walks, each over a stretch of the variants.
 """
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from . import metrics
+from .budget import even_chunks
 
 if TYPE_CHECKING:
     from .model import LanguageModel
@@ -20,20 +24,16 @@ if TYPE_CHECKING:
     from .trace import Trace
     from .types import Encoding
 
-TOKENS_PER_CALL = {"cpu": 768}  # rows x positions of one block call; larger batches gain nothing on a CPU and leave its cache
-LOGIT_BYTES = {"cpu": 16 << 20}  # what the logits compared at once may take; larger arrays cost a page fault per 4 KB, each time anew
 LOGIT_TOKENS = 64  # positions unembedded at once at least: fewer would read the head's weights too often
 
 
 @torch.no_grad()
 def skip_sweep(probe: LayerSkip, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-    """Fill `layer_skip`'s measures. Rows: 0 is the no-op, then the variants ordered by skipped block, boundaries within."""
+    """Fill `layer_skip`'s measures. Variant v skips block `v // n_boundaries` before boundary `v % n_boundaries`."""
     n_layers, n_tokens = model.n_layers, len(encoding)
     future = probe.mode == "future"
     bounds = probe.chosen_boundaries(n_tokens) if future else [n_tokens]
-    _allocate(record, n_layers, n_tokens, bounds if future else None)
-    if probe.direct:
-        record.allocate("effect_direct", (n_layers, n_layers))
+    _allocate(record, n_layers, n_tokens, bounds if future else None, probe.direct)
     if not bounds:
         record.note(f"With {n_tokens} tokens no boundary can be drawn (the papers' rule needs 13): every value is NaN, and aggregates leave it out.")
         return
@@ -41,77 +41,165 @@ def skip_sweep(probe: LayerSkip, model: LanguageModel, encoding: Encoding, recor
     pos = torch.arange(n_tokens, device=model.device)
     skip = torch.stack([(pos >= 1) & (pos < b) for b in bounds])  # [boundary, pos]: where the block is left out
     look = torch.stack([pos >= (b if future else 0) for b in bounds])  # where effects are measured
-    n_bounds, late = len(bounds), probe.part != "layer"
-    state = trace.resid[0].repeat(1 + n_layers * n_bounds, 1, 1)
-    skips, looks = (torch.cat([x[:1], x.repeat(n_layers, 1)]) for x in (skip, look))
-    looks[0] = True
-    most_rows = max(1, TOKENS_PER_CALL.get(model.device.type, 16384) // n_tokens)
-    total = sum(1 + n_bounds * (layer + late) for layer in range(n_layers))
-    done = 0
-    for layer in range(n_layers):
-        joining = slice(1 + layer * n_bounds, 1 + (layer + 1) * n_bounds)
-        update, active = trace.update(layer), 1 + n_bounds * (layer + late)
-        if late:
-            state[joining] = trace.resid[layer]
-        effects = []
-        for rows in even_chunks(active, most_rows):
-            edit = _leave_out(skips[rows], rows.start, joining) if late else None
-            added_attn, added_mlp, post = model.run_block(
-                trace, layer, state[rows], edit if probe.part == "attention" else None, edit if probe.part == "mlp" else None
-            )
-            changed = added_attn.float() + added_mlp.float()
-            effects.append(metrics.relative_change(update.expand_as(changed), changed, looks[rows]))
+    sweep = _Sweep(probe, model, trace, skip, look, record)
+    at_once = record.budget.fit(2 * n_tokens * model.d_model * model.dtype.itemsize)
+    stretches = even_chunks(n_layers * len(bounds), at_once)
+    for done, variants in enumerate(stretches):
+        sweep.walk(range(variants.start, variants.stop), lambda share: record.step((done + share) / len(stretches)))
+
+
+class _Sweep:
+    """One prompt's variants: what they share, and the arrays their figures go to."""
+
+    def __init__(self, probe: LayerSkip, model: LanguageModel, trace: Trace, skip: Bool[Tensor, "b pos"], look: Bool[Tensor, "b pos"], record: Recorder):
+        self.probe, self.model, self.trace, self.skip, self.look, self.record = probe, model, trace, skip, look, record
+        self.n_bounds, self.n_tokens = skip.shape
+        self.late = probe.part != "layer"  # a part is left out inside its block, so its variant joins there; a whole block's joins behind it
+        self.most_rows = lambda: record.budget.rows(self.n_tokens, model.call_bytes(self.n_tokens))
+        shape = (self.n_bounds, model.n_layers)
+        self.effects, self.direct = np.full((*shape, model.n_layers), np.nan, np.float32), np.full((*shape, model.n_layers), np.nan, np.float32)
+        self.output, self.kept = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
+
+    def walk(self, variants: range, step) -> None:
+        """Fill the figures of a stretch of variants, from the first block they touch to the output. Row 0 is the no-op."""
+        model, trace, n_bounds = self.model, self.trace, self.n_bounds
+        skipped, bound = np.divmod(np.array(variants), n_bounds)
+        skips, looks = self.skip[bound.tolist()], self.look[bound.tolist()]
+        first = int(skipped[0])
+        self._nothing_before(first, skipped, bound)
+        state = trace.resid[first].repeat(1 + len(variants), 1, 1)
+        total = sum(1 + int((skipped < layer + self.late).sum()) for layer in range(first, model.n_layers))
+        done = 0
+        for layer in range(first, model.n_layers):
+            here = slice(1 + int((skipped < layer).sum()), 1 + int((skipped <= layer).sum()))  # rows whose block this is
+            active = here.stop if self.late else here.start
+            if self.late:
+                state[here] = trace.resid[layer]
+            effects = self._through(layer, state, active, here, skips, looks)
+            joining = slice(here.start - 1, here.stop - 1)
+            if not self.late:
+                update, where = trace.update(layer), skips[joining].unsqueeze(-1)
+                kept = update.masked_fill(where, 0.0)
+                effects.append(metrics.relative_change(update, kept, looks[joining]))
+                state[here] = torch.where(where, trace.resid[layer], trace.resid[layer + 1])
+            self._publish(layer, torch.cat(effects).cpu().numpy(), skipped, bound)
+            if self.probe.direct:
+                self._direct(layer, skipped, bound)
+            done += active
+            step(0.95 * done / total)
+        self._outputs(state[1:], looks, skipped, bound)
+
+    def _through(self, layer: int, state: Tensor, active: int, here: slice, skips: Tensor, looks: Tensor) -> list[Tensor]:
+        """Take the first `active` rows of `state` through a block; their effects on it."""
+        model, trace, update = self.model, self.trace, self.trace.update(layer)
+
+        def work(rows: slice) -> Tensor:
+            edits = {}
+            if self.late:
+                row = torch.arange(rows.start, rows.stop, device=state.device)
+                own = ((row >= here.start) & (row < here.stop)).view(-1, 1)
+                zero = own & skips[(row - 1).clamp_min(0)]
+                edits = {"attn_edit" if self.probe.part == "attention" else "mlp_edit": lambda added: added.masked_fill(zero.unsqueeze(-1), 0.0)}
+            attn, mlp, post = model.run_block(trace, layer, state[rows], **edits)
+            seen = looks[max(rows.start - 1, 0) : rows.stop - 1]
+            if rows.start == 0:
+                seen = torch.cat([torch.ones_like(looks[:1]), seen])
+            effect = metrics.relative_change(update, attn.float() + mlp.float(), seen)
             state[rows] = post
-            record.check()
-        if not late:
-            kept = update.masked_fill(skip.unsqueeze(-1), 0.0)
-            effects.append(metrics.relative_change(update.expand_as(kept), kept, look))
-            state[joining] = torch.where(skip.unsqueeze(-1), trace.resid[layer], trace.resid[layer + 1])
-        _write_column(record, layer, n_bounds, torch.cat(effects))
-        if probe.direct:
-            _write_direct(probe, model, trace, layer, skip, look, most_rows, record)
-        done += active
-        record.step(0.95 * done / total)
-    _write_output(probe, model, record, trace.resid[-1], state[1:], look)
+            self.record.check()
+            return effect
+
+        return list(self.record.budget.each(active, self.most_rows, work))
+
+    def _direct(self, layer: int, skipped: np.ndarray, bound: np.ndarray) -> None:
+        """Direct effects on block `layer`: its update on the *original* residual less what one skipped block added, nothing in between."""
+        model, trace, update = self.model, self.trace, self.trace.update(layer)
+        added = {"layer": trace.update, "attention": lambda s: trace.attn_out[s].float(), "mlp": lambda s: trace.mlp_out[s].float()}[self.probe.part]
+        before = skipped < layer
+        variants = list(zip(skipped[before].tolist(), bound[before].tolist()))
+
+        def work(rows: slice) -> Tensor:
+            chosen = variants[rows]
+            removed = torch.cat([added(s).masked_fill(~self.skip[b].unsqueeze(-1), 0.0) for s, b in chosen])
+            attn, mlp, _ = model.run_block(trace, layer, (trace.resid[layer].float() - removed).to(model.dtype))
+            self.record.check()
+            return metrics.relative_change(update, attn.float() + mlp.float(), self.look[[b for _, b in chosen]])
+
+        found = list(self.record.budget.each(len(variants), self.most_rows, work))
+        self.direct[bound, skipped, layer] = 0.0
+        if found:
+            self.direct[tuple(np.array(variants).T[::-1]) + (layer,)] = torch.cat(found).cpu().numpy()
+        self.record.write("effect_direct", (slice(None), layer), _over_bounds(self.direct[:, :, layer]))
+
+    def _nothing_before(self, first: int, skipped: np.ndarray, bound: np.ndarray) -> None:
+        """Blocks before the first one skipped in this walk cannot change: zero by construction."""
+        for values, name in ((self.effects, "effect"), *([(self.direct, "effect_direct")] if self.probe.direct else [])):
+            values[bound, skipped, :first] = 0.0
+            self.record.write(name, (slice(None), slice(0, first)), _over_bounds(values[:, :, :first]))
+        if "effect_by_boundary" in self.record.arrays:
+            self.record.write("effect_by_boundary", (slice(None), slice(None), slice(0, first)), self.effects[:, :, :first])
+
+    def _publish(self, layer: int, effects: np.ndarray, skipped: np.ndarray, bound: np.ndarray) -> None:
+        """Effects of the no-op and of every variant on block `layer`; later ones cannot reach it: zero by construction."""
+        if np.isnan(self.record.arrays["noise_floor"][layer]):
+            self.record.write("noise_floor", layer, effects[0])
+        values = np.zeros(len(skipped), np.float32)
+        values[: len(effects) - 1] = effects[1:]
+        self.effects[bound, skipped, layer] = values
+        self.record.write("effect", (slice(None), layer), _over_bounds(self.effects[:, :, layer]))
+        if "effect_by_boundary" in self.record.arrays:
+            self.record.write("effect_by_boundary", (slice(None), slice(None), layer), self.effects[:, :, layer])
+
+    def _outputs(self, state: Float[Tensor, "row pos d"], looks: Bool[Tensor, "row pos"], skipped: np.ndarray, bound: np.ndarray) -> None:
+        """Change of the predicted distribution, `|softmax(y) - softmax(y')|_2` where it is looked at, and whether the best token stays."""
+        model, final = self.model, self.trace.resid[-1]
+        change, same = torch.zeros(looks.shape), torch.zeros(looks.shape, dtype=torch.bool)
+        chunk = max(LOGIT_TOKENS, self.record.budget.logit_bytes // (12 * model.d_vocab))
+        for at in even_chunks(self.n_tokens, chunk):
+            base = model.unembed(final[0, at])
+            best, base = base.argmax(-1), base.softmax(-1)
+            for b in np.unique(bound):  # rows of one boundary are looked at in the same places
+                begin = max(int(self.look[b].int().argmax()), at.start)
+                if begin < at.stop:
+                    rows, seen = torch.from_numpy(np.flatnonzero(bound == b)), slice(begin - at.start, at.stop - at.start)
+                    self._compare(state, rows, slice(begin, at.stop), best[seen], base[seen], change, same)
+        looks = looks.cpu()
+        self.output[bound, skipped] = change.amax(-1).numpy()
+        self.kept[bound, skipped] = ((same & looks).sum(-1) / looks.sum(-1)).numpy()
+        self.record.write("output", slice(None), _over_bounds(self.output))
+        self.record.write("top1_kept", slice(None), -_over_bounds(-self.kept))
+        if self.probe.mode == "current":
+            self.record.write("output_pos", skipped, change)
+        else:
+            self.record.write("output_by_boundary", slice(None), self.output)
 
 
-def _write_direct(
-    probe: LayerSkip, model: LanguageModel, trace: Trace, layer: int, skip: Tensor, look: Tensor, most_rows: int, record: Recorder
-) -> None:
-    """Direct effects on block `layer`: its update on the *original* residual less what one skipped block added, nothing in between."""
-    added = {"layer": trace.update, "attention": lambda s: trace.attn_out[s].float(), "mlp": lambda s: trace.mlp_out[s].float()}[probe.part]
-    n_bounds, update, found = len(skip), trace.update(layer), []
-    for rows in even_chunks(layer * n_bounds, most_rows) if layer else []:
-        variants = [divmod(row, n_bounds) for row in range(rows.start, rows.stop)]
-        removed = torch.cat([added(s).masked_fill(~skip[b].unsqueeze(-1), 0.0) for s, b in variants])
-        attn, mlp, _ = model.run_block(trace, layer, (trace.resid[layer].float() - removed).to(model.dtype))
-        changed = attn.float() + mlp.float()
-        found.append(metrics.relative_change(update.expand_as(changed), changed, look[[b for _, b in variants]]))
-        record.check()
-    record.write("effect_direct", (slice(None), layer), 0.0)
-    if found:
-        record.write("effect_direct", (slice(0, layer), layer), torch.cat(found).view(layer, n_bounds).amax(1))
+    def _compare(self, state: Tensor, rows: Tensor, at: slice, best: Tensor, base: Tensor, change: Tensor, same: Tensor) -> None:
+        """Write the change of the distribution at these positions of these rows, and whether the best token is still unsurpassed."""
+        every = len(rows) == len(state)
+
+        def work(part: slice) -> None:
+            logits = self.model.unembed(state[part, at] if every else state[rows[part], at])
+            target = best.expand(len(logits), -1).unsqueeze(-1)
+            same[rows[part], at] = (logits.gather(-1, target).squeeze(-1) >= logits.amax(-1)).cpu()
+            change[rows[part], at] = logits.softmax(-1).sub_(base).norm(dim=-1).cpu()
+            self.record.check()
+
+        budget, chunk = self.record.budget, max(LOGIT_TOKENS, self.record.budget.logit_bytes // (12 * self.model.d_vocab))
+        for _ in budget.each(len(rows), lambda: max(1, (chunk >> budget.halvings) // len(base)), work):
+            pass
 
 
-def even_chunks(n_rows: int, most: int) -> list[slice]:
-    """As few chunks as `most` rows each allow, of nearly equal size: a last chunk of one row would run a quarter slower."""
-    n_chunks = -(-n_rows // most)
-    ends = [n_rows * i // n_chunks for i in range(n_chunks + 1)]
-    return [slice(begin, end) for begin, end in zip(ends, ends[1:])]
+def _over_bounds(values: Float[np.ndarray, "b *rest"]) -> Float[np.ndarray, "*rest"]:
+    """The maximum over the boundaries computed so far; NaN where there is none yet."""
+    return np.fmax.reduce(values, axis=0)
 
 
-def _leave_out(skips: Tensor, first_row: int, joining: slice):
-    """The edit that zeroes an addition on the skipped positions of the rows that join at this block."""
-    row = torch.arange(first_row, first_row + len(skips), device=skips.device)
-    zero = (skips & ((row >= joining.start) & (row < joining.stop)).unsqueeze(-1)).unsqueeze(-1)
-    return lambda added: added.masked_fill(zero, 0.0)
-
-
-def _allocate(record: Recorder, n_layers: int, n_tokens: int, bounds: list[int] | None) -> None:
-    record.allocate("effect", (n_layers, n_layers))
-    record.allocate("output", (n_layers,))
-    record.allocate("top1_kept", (n_layers,))
-    record.allocate("noise_floor", (n_layers,))
+def _allocate(record: Recorder, n_layers: int, n_tokens: int, bounds: list[int] | None, direct: bool) -> None:
+    for name in ("effect", *(["effect_direct"] if direct else [])):
+        record.allocate(name, (n_layers, n_layers))
+    for name in ("output", "top1_kept", "noise_floor"):
+        record.allocate(name, (n_layers,))
     if bounds is None:
         record.allocate("output_pos", (n_layers, n_tokens))
         return
@@ -119,41 +207,3 @@ def _allocate(record: Recorder, n_layers: int, n_tokens: int, bounds: list[int] 
     record.write("boundaries", slice(None), bounds)
     record.allocate("effect_by_boundary", (len(bounds), n_layers, n_layers))
     record.allocate("output_by_boundary", (len(bounds), n_layers))
-
-
-def _write_column(record: Recorder, layer: int, n_bounds: int, effects: Tensor) -> None:
-    """Effects of the no-op and of every block up to this one on block `layer`; later ones cannot reach it: zero by construction."""
-    per_bound = effects[1:].view(layer + 1, n_bounds)
-    record.write("noise_floor", layer, effects[0])
-    record.write("effect", (slice(0, layer + 1), layer), per_bound.amax(1))
-    record.write("effect", (slice(layer + 1, None), layer), 0.0)
-    if "effect_by_boundary" in record.arrays:
-        record.write("effect_by_boundary", (slice(None), slice(0, layer + 1), layer), per_bound.T)
-        record.write("effect_by_boundary", (slice(None), slice(layer + 1, None), layer), 0.0)
-
-
-def _write_output(probe: LayerSkip, model: LanguageModel, record: Recorder, final: Tensor, state: Tensor, look: Tensor) -> None:
-    """Change of the predicted distribution per skipped block: `|softmax(y) - softmax(y')|_2`, maximum over the tokens looked at."""
-    n_bounds, n_tokens = look.shape
-    n_layers = len(state) // n_bounds
-    change = torch.empty(len(state), n_tokens)
-    same = torch.empty(len(state), n_tokens, dtype=torch.bool)
-    chunk = max(LOGIT_TOKENS, LOGIT_BYTES.get(model.device.type, 256 << 20) // (12 * model.d_vocab))
-    for begin in range(0, n_tokens, chunk):
-        at = slice(begin, min(begin + chunk, n_tokens))
-        base = model.unembed(final[0, at])
-        best, base = base.argmax(-1), base.softmax(-1)
-        rows_per_call = max(1, chunk // (at.stop - at.start))
-        for rows in even_chunks(len(state), rows_per_call):
-            logits = model.unembed(state[rows, at])
-            same[rows, at] = (logits.argmax(-1) == best).cpu()
-            change[rows, at] = logits.softmax(-1).sub_(base).norm(dim=-1).cpu()
-            record.check()
-    change, same, look = change.view(n_layers, n_bounds, n_tokens), same.view(n_layers, n_bounds, n_tokens), look.cpu()
-    by_bound = change.masked_fill(~look, 0.0).amax(-1)
-    record.write("output", slice(None), by_bound.amax(-1))
-    record.write("top1_kept", slice(None), ((same & look).sum(-1) / look.sum(-1)).amin(-1))
-    if probe.mode == "current":
-        record.write("output_pos", slice(None), change[:, 0])
-    else:
-        record.write("output_by_boundary", slice(None), by_bound.T)

@@ -26,6 +26,7 @@ class Trace:
     mlp_out: list[Float[Tensor, "batch pos d_model"]] = field(default_factory=list)
     calls: list[BlockCall] = field(default_factory=list)
     logits: Float[Tensor, "batch kept d_vocab"] | None = None
+    keys_values: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # of the traced pass, per block, where a suffix was asked for
 
     def update(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
         """`D[l] = a[l] + m[l]`, summed in float32."""

@@ -1,4 +1,6 @@
 """Erasure and gradients against one full pass per intervention, and against what is known without computing anything."""
+import dataclasses
+
 import naive
 import numpy as np
 import pytest
@@ -28,12 +30,41 @@ def background(tmp_path):
 
 @pytest.mark.parametrize("target", ["answer", "future"])
 def test_erasure(model, measure, background, target):
+    assert model.verify().suffix_holds
     found = measure(model, ResidualErasure(target, background), PROMPT)
     others = [model.encode(Prompt(text)).ids for text in BACKGROUND]
     expected = naive.residual_erasure(model.hf, found.token_ids, found.answer_start, others, target)
     assert found["effect"].shape == expected.shape
     assert np.array_equal(np.isnan(found["effect"]), np.isnan(expected))
     assert np.nanmax(np.abs(found["effect"] - expected)) <= 1e-4 * np.nanmax(expected)
+
+
+def test_where_a_suffix_cannot_be_replayed_whole_sequences_are(model_of, measure, background, monkeypatch):
+    model = model_of("gemma2")
+    monkeypatch.setattr(model, "identities", dataclasses.replace(model.verify(), suffix=0.5))
+    whole = measure(model, ResidualErasure("future", background), PROMPT)
+    monkeypatch.setattr(model, "identities", dataclasses.replace(model.identities, suffix=0.0))
+    reused = measure(model, ResidualErasure("future", background), PROMPT)
+    assert "whole sequences" in whole.notes[0] and not reused.notes
+    assert (whole.provenance["prefix"], reused.provenance["prefix"]) == ("computed anew", "keys and values reused")
+    assert np.nanmax(np.abs(whole["effect"] - reused["effect"])) <= 1e-5
+
+
+def test_reusing_the_prefix_computes_half_of_the_tokens(model_of, measure, background, monkeypatch):
+    """The tokens that blocks see, counted: each erased position needs itself and what follows only."""
+    model, seen = model_of("llama"), []
+    model.verify()
+    original = type(model).run_block
+
+    def run_block(self, trace, layer, resid, *args, **kwargs):
+        seen.append(resid.shape[0] * resid.shape[1])
+        return original(self, trace, layer, resid, *args, **kwargs)
+
+    monkeypatch.setattr(type(model), "run_block", run_block)
+    n_layers, n_tokens, size = model.n_layers, 14, 4
+    measure(model, ResidualErasure("answer", background), PROMPT)
+    rows = sum(range(1, n_layers + 1))
+    assert sum(seen) == sum(rows * min(size, n_tokens - 1 - start) * (n_tokens - start) for start in range(0, n_tokens - 1, size))
 
 
 def test_erasure_is_zero_where_nothing_can_be_felt(model_of, measure, background):

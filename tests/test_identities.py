@@ -7,6 +7,7 @@ import pytest
 import torch
 from small_models import FAMILIES, byte_tokenizer, random_hf, random_model
 
+from ed_core import suffix
 from ed_core.architectures import find
 from ed_core.errors import IdentityFailed, NotFinite
 from ed_core.identities import PROBE_TEXT
@@ -271,3 +272,25 @@ def test_an_edit_that_changes_nothing_changes_nothing(model_of, family, dtype):
     for layer in range(model.n_layers):
         *_, hidden = model.run_block(trace, layer, trace.resid[layer], attn_edit=same, mlp_edit=same)
         assert torch.equal(hidden, trace.resid[layer + 1])
+
+
+def test_a_replayed_suffix_with_another_mask_is_found_out(model_of, monkeypatch):
+    """One key too few: the logits move, the model is accepted all the same, and nothing reuses the prefix."""
+    cut = suffix.from_position
+    monkeypatch.setattr(suffix, "from_position", lambda named, start, n: cut(named, start, n) | {"attention_mask": _one_key_short(n, start)})
+    figures = model_of("qwen3").verify()
+    monkeypatch.undo()
+    assert figures.suffix > 1e-3 and not figures.suffix_holds and not figures.failures()
+    assert model_of("qwen3").verify().suffix_holds
+
+
+def test_blocks_that_know_no_cache_are_replayed_whole(model_of, monkeypatch):
+    monkeypatch.setattr(suffix, "CACHES", ())
+    figures = model_of("qwen3").verify()
+    monkeypatch.undo()
+    model_of("qwen3").verify()
+    assert figures.suffix is None and not figures.suffix_holds and not figures.failures()
+
+
+def _one_key_short(n_tokens: int, start: int):
+    return torch.ones(n_tokens - start, n_tokens, dtype=torch.bool).tril(start - 1)[None, None]

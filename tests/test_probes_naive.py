@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from small_models import FAMILIES
 
-from ed_core import staircase
 from ed_core.aggregate import aggregate
-from ed_core.probes import Contributions, LayerSkip, LogitLens, logit_lens
+from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.types import Prompt
 
 PROMPTS = {
@@ -79,17 +78,6 @@ def test_answers_are_part_of_the_prompt(model, measure):
     result = measure(model, probe, PROMPTS["answer"])
     assert result.answer_start == 24 and result.n_tokens == 26
     agree(result, naive.layer_skip(model.hf, prompt_ids(PROMPTS["answer"]), boundaries=[24]))
-
-
-def test_work_done_in_pieces_gives_the_same(model_of, measure, monkeypatch):
-    """As with long prompts and large vocabularies: the staircase row by row, the lens token by token, the logits in several chunks."""
-    monkeypatch.setitem(staircase.TOKENS_PER_CALL, "cpu", 1)
-    monkeypatch.setattr(logit_lens, "LOGIT_BYTES", 1)
-    model = model_of("llama")
-    agree(measure(model, LogitLens(), PROMPTS["text"]), naive.logit_lens(model.hf, prompt_ids(PROMPTS["text"]), k=5))
-    large, long = model_of("llama", vocab_size=1 << 14, num_hidden_layers=3), Prompt(4 * PROMPTS["text"].text)
-    found = measure(large, LayerSkip(mode="future", part="mlp", boundaries=(8, 70)), long)
-    agree(found, naive.layer_skip(large.hf, prompt_ids(long), "mlp", [8, 70]))
 
 
 def test_automatic_boundaries_are_the_papers(model_of, measure):

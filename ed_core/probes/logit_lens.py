@@ -69,7 +69,7 @@ class LogitLens(Probe):
         record.allocate("top_probs", (n_depths, n_tokens, k))
         record.allocate("settle_depth", (n_tokens,))
         trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
-        chunk = max(1, LOGIT_BYTES // (ROW_BYTES * model.d_vocab))
+        chunk = max(1, min(LOGIT_BYTES, record.budget.bytes) // (ROW_BYTES * model.d_vocab))
         chunks = [slice(i, min(i + chunk, n_tokens)) for i in range(0, n_tokens, chunk)]
         for done, at in enumerate(chunks):
             log_out = model.unembed(trace.resid[-1][0, at]).log_softmax(-1)

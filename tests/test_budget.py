@@ -1,0 +1,143 @@
+"""Memory: whatever the budget, the numbers are those of the naive way; when memory runs out the work goes on smaller, and says so."""
+import naive
+import numpy as np
+import pytest
+import torch
+from test_probes_naive import PROMPTS, agree, prompt_ids
+
+from ed_core import compute
+from ed_core.budget import Budget, even_chunks, parse, ran_out
+from ed_core.errors import JobError, ParameterError
+from ed_core.probes import EarlyExit, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
+from ed_core.types import Prompt
+
+ASKED = Prompt("5 + 7 + 5 = ", "17")
+SWEEPS = {
+    "skip": LayerSkip(direct=True),
+    "future": LayerSkip(mode="future", part="mlp", boundaries=(3, 7), direct=True),
+    "erase": ResidualErasure("future"),
+    "gradients": IntegratedGradients(nodes=17),
+    "prune": Prune(n=2, drop=(0, 3)),
+    "exit": EarlyExit(),
+    "lens": LogitLens(),
+}
+TINY = 1  # byte: everything one row, one variant and one position at a time
+
+
+def run(model, probe, prompt=ASKED, memory=None):
+    return compute.run(model, probe.request(model.spec, prompt), memory=memory)
+
+
+@pytest.mark.parametrize("probe", SWEEPS.values(), ids=SWEEPS)
+def test_a_small_budget_changes_nothing_but_the_way(model_of, probe):
+    """Every variant in a walk of its own against all of them in one."""
+    model = model_of("qwen3")
+    whole, pieces = run(model, probe), run(model, probe, memory=TINY)
+    assert pieces.provenance["memory"] == {"budget_bytes": TINY, "halved": 0}
+    for name, measure in whole.measures.items():
+        scale = np.nanmax(np.abs(measure.values))
+        assert np.array_equal(np.isnan(measure.values), np.isnan(pieces[name])), name
+        assert np.nanmax(np.abs(measure.values - pieces[name])) <= 1e-5 * max(scale, 1e-3), name
+
+
+def test_pieces_agree_with_the_naive_way(model_of):
+    """As with long prompts and large vocabularies: several walks, and the logits in several chunks."""
+    model = model_of("llama")
+    agree(run(model, LogitLens(), PROMPTS["text"], TINY), naive.logit_lens(model.hf, prompt_ids(PROMPTS["text"]), k=5))
+    large, long = model_of("llama", vocab_size=1 << 14, num_hidden_layers=3), Prompt(4 * PROMPTS["text"].text)
+    found = run(large, LayerSkip(mode="future", part="mlp", boundaries=(8, 70)), long, TINY)
+    agree(found, naive.layer_skip(large.hf, prompt_ids(long), "mlp", [8, 70]))
+
+
+@pytest.fixture
+def small_memory(model_of, monkeypatch):
+    """A model whose blocks run out of memory above this many rows; the largest batch that passed is remembered."""
+
+    def of(most: int, error: BaseException):
+        model, passed = model_of("qwen3"), []
+        original = type(model).run_block
+
+        def run_block(self, trace, layer, resid, *args, **kwargs):
+            if len(resid) > most:
+                raise error
+            passed.append(len(resid))
+            return original(self, trace, layer, resid, *args, **kwargs)
+
+        monkeypatch.setattr(type(model), "run_block", run_block)
+        return model, passed
+
+    return of
+
+
+ERRORS = {
+    "torch": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    "cpu": RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
+    "mps": RuntimeError("MPS backend out of memory (MPS allocated: 8 GB)"),
+    "python": MemoryError(),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize("name", ["skip", "future", "erase", "gradients", "prune"])
+def test_out_of_memory_halves_and_goes_on(model_of, small_memory, name, error):
+    probe = SWEEPS[name]
+    whole = run(model_of("qwen3"), probe)
+    model, passed = small_memory(2, error)
+    found = run(model, probe)
+    assert max(passed) <= 2 and found.provenance["memory"]["halved"] >= 1
+    for measure, values in whole.measures.items():
+        assert np.allclose(values.values, found[measure], atol=1e-5, equal_nan=True), measure
+
+
+@pytest.mark.parametrize("name", ["skip", "erase", "gradients", "prune"])
+def test_below_one_row_it_ends_with_a_sentence_and_the_model_goes_on(model_of, small_memory, monkeypatch, name):
+    model, _ = small_memory(0, ERRORS["torch"])
+    with pytest.raises(JobError, match="out of memory with a single row.*use a shorter prompt") as caught:
+        run(model, SWEEPS[name])
+    assert caught.value.__cause__ is None
+    monkeypatch.undo()
+    assert run(model, SWEEPS[name]).complete
+
+
+def test_another_error_is_not_taken_for_memory(small_memory):
+    model, _ = small_memory(2, RuntimeError("shapes do not fit"))
+    with pytest.raises(JobError, match="This is a defect"):
+        run(model, LayerSkip())
+
+
+def test_chunks_follow_from_request_and_budget_alone():
+    budget = Budget(1 << 20)
+    assert budget.rows(16, 1 << 12) == 16 and budget.rows(16, 1 << 30) == 1
+    assert budget.rows(100, 1) == 7, "no more tokens a call than a CPU works well with"
+    assert even_chunks(17, 16) == [slice(0, 8), slice(8, 17)]
+    with pytest.raises(RuntimeError):
+        list(budget.each(3, lambda: 2, lambda rows: (_ for _ in ()).throw(RuntimeError("other"))))
+
+
+def test_what_was_done_before_memory_ran_out_is_not_done_again():
+    budget, seen = Budget(1 << 20), []
+
+    def work(rows):
+        if rows.start >= 4 and rows.stop - rows.start > 1:
+            raise MemoryError
+        seen.extend(range(rows.start, rows.stop))
+
+    list(budget.each(8, lambda: 4 >> budget.halvings or 1, work))
+    assert seen == list(range(8)) and budget.halvings == 2
+
+
+@pytest.mark.parametrize("text, expected", [("", None), ("2G", 2 << 30), ("500 MB", 500 << 20), ("1.5GiB", 3 << 29), ("4096", 4096)])
+def test_budgets_in_words(text, expected):
+    assert parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["much", "0", "-1G", "2X"])
+def test_a_budget_nobody_understands_is_refused(text):
+    with pytest.raises(ParameterError, match="memory budget"):
+        parse(text)
+
+
+def test_torchs_own_out_of_memory_is_known():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert ran_out(caught.value)
