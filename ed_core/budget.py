@@ -30,12 +30,13 @@ class Budget:
     def __init__(self, n_bytes: int | None = None, device: str = "cpu", what: str = "The computation"):
         self.bytes = n_bytes or parse(os.environ.get("ED_PROBE_MEMORY", "")) or BYTES.get(device, 4 << 30)
         self.tokens_per_call = TOKENS_PER_CALL.get(device, 16384)
-        self.logit_bytes = min(LOGIT_BYTES.get(device, 256 << 20), self.bytes)
+        self.logit_bytes = min(LOGIT_BYTES.get(device, 256 << 20), self.bytes // 2)
         self.what, self.halvings = what, 0
 
     def fit(self, bytes_each: int | float) -> int:
-        """How many things of this size fit, one at least."""
-        return max(1, int(self.bytes / max(bytes_each, 1)) >> self.halvings)
+        """How many things of this size fit into half of the budget, one at least: what is kept through a sweep may have one half, what a
+        single call takes the other."""
+        return max(1, int(self.bytes / 2 / max(bytes_each, 1)) >> self.halvings)
 
     def rows(self, tokens_each: int, bytes_per_token: int | float) -> int:
         """Rows of one block call: no more than the device works well with, and no more than fit."""

@@ -42,7 +42,7 @@ def skip_sweep(probe: LayerSkip, model: LanguageModel, encoding: Encoding, recor
     skip = torch.stack([(pos >= 1) & (pos < b) for b in bounds])  # [boundary, pos]: where the block is left out
     look = torch.stack([pos >= (b if future else 0) for b in bounds])  # where effects are measured
     sweep = _Sweep(probe, model, trace, skip, look, record)
-    at_once = record.budget.fit(2 * n_tokens * model.d_model * model.dtype.itemsize)
+    at_once = record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize)
     stretches = even_chunks(n_layers * len(bounds), at_once)
     for done, variants in enumerate(stretches):
         sweep.walk(range(variants.start, variants.stop), lambda share: record.step((done + share) / len(stretches)))

@@ -107,7 +107,7 @@ def test_another_error_is_not_taken_for_memory(small_memory):
 
 def test_chunks_follow_from_request_and_budget_alone():
     budget = Budget(1 << 20)
-    assert budget.rows(16, 1 << 12) == 16 and budget.rows(16, 1 << 30) == 1
+    assert budget.rows(16, 1 << 12) == 8 and budget.rows(16, 1 << 30) == 1
     assert budget.rows(100, 1) == 7, "no more tokens a call than a CPU works well with"
     assert even_chunks(17, 16) == [slice(0, 8), slice(8, 17)]
     with pytest.raises(RuntimeError):
