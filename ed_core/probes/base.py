@@ -52,6 +52,11 @@ class Probe:
         return {}
 
     @classmethod
+    def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Numbers made of aggregates (over prompts, or one prompt's own): rank correlations, depth scores. Empty for most probes."""
+        return {}
+
+    @classmethod
     def spec(cls, measure: str) -> MeasureSpec:
         for spec in cls.measures:
             if spec.name == measure:

@@ -4,6 +4,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
+from ..depth import depth_score
 from ..errors import PromptError
 from ..types import MeasureSpec
 from .base import Probe, parameter
@@ -35,6 +38,12 @@ class IntegratedGradients(Probe):
         MeasureSpec("f_baseline", ("layer",), "probability", "the same at the baseline", 0.0),
         MeasureSpec("nodes_used", ("layer",), "nodes", "nodes the integral took", 0.0),
     )
+
+    @classmethod
+    def derive(cls, curves):
+        """`center`: the block where the attributions' magnitudes (summed over positions) are centred; `center_mean` that of the means."""
+        pairs = {"center": "attribution", "center_mean": "attribution_mean"}
+        return {name: np.asarray(depth_score(curves[curve]), np.float32) for name, curve in pairs.items() if curve in curves}
 
     def check(self, n_tokens, answer_start):
         super().check(n_tokens, answer_start)
