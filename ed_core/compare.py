@@ -74,19 +74,27 @@ SCORES: dict[str, Score] = {
 
 def curves_of(probe: Probe | type[Probe], summary: Summary, first_token: bool = True) -> dict[str, np.ndarray]:
     """One prompt's aggregates and what is derived from them."""
-    curves = aggregate(probe, [summary], first_token)
+    return over_prompts(probe, [summary], first_token)
+
+
+def over_prompts(probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True) -> dict[str, np.ndarray]:
+    """Aggregates over prompts and what is derived from them: what the command line writes without an index."""
+    curves = aggregate(probe, summaries, first_token)
     return curves | probe.derive(curves)
 
 
 def spreads(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True) -> list[Spread]:
     """This prompt's curves over the spread of the others; prompts on which a curve is not defined are left out of it."""
     mine, theirs = curves_of(probe, this, first_token), [curves_of(probe, s, first_token) for s in others]
-    found = []
-    for curve in CURVES[probe.name]:
-        stack = [c[curve.name] for c in theirs if np.isfinite(c[curve.name]).all()]
-        quantiles = np.quantile(np.stack(stack), QUANTILES, axis=0) if len(stack) >= FEWEST else np.empty((0, len(mine[curve.name])))
-        found.append(Spread(curve, mine[curve.name], quantiles, len(stack)))
-    return found
+    return [Spread(curve, mine[curve.name], *quantiles([c[curve.name] for c in theirs])) for curve in CURVES[probe.name]]
+
+
+def quantiles(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
+    """`QUANTILES` over curves of one length, `[3, layer]`, and over how many; those with a NaN are left out. No row below `FEWEST`."""
+    finite = [c for c in curves if np.isfinite(c).all()]
+    if len(finite) < FEWEST:
+        return np.empty((0, 0)), len(finite)
+    return np.quantile(np.stack(finite), QUANTILES, axis=0), len(finite)
 
 
 def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True) -> str:

@@ -50,6 +50,11 @@ def effective_depth(probe: Probe, contributions: Sequence[ProbeResult], lens: Se
     return out
 
 
+def curve_csv(name: str, dim: str, values: np.ndarray) -> str:
+    """A curve as CSV: index and value, all digits."""
+    return "\n".join([f"{dim},{name}", *(f"{i},{value.item()!r}" for i, value in enumerate(values)), ""])
+
+
 def csv(result: ProbeResult, measure: str) -> str:
     """One measure as CSV: a row per entry, a column per dim, then the value; tokens by index and as JSON strings (so that no
     token is taken for a spreadsheet formula)."""

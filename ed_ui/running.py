@@ -8,7 +8,7 @@ from uuid import uuid4
 import streamlit as st
 
 from ed_core import lookup
-from ed_core.errors import EffectiveDepthError
+from ed_core.errors import Cancelled, EffectiveDepthError
 from ed_core.jobs import Job, Jobs
 from ed_core.types import ProbeResult, Request
 
@@ -108,6 +108,15 @@ def poll(batch: Batch) -> bool:
         batch.finished = True
         return True
     return False
+
+
+def troubles(batch: Batch) -> dict[str, list[str]]:
+    """What went wrong, each message once, with the prompts it befell (by the number behind the name of a request); a cancel is no trouble."""
+    found: dict[str, list[str]] = {}
+    for name, error in batch.errors.items():
+        if not isinstance(error, Cancelled) and (number := name.rpartition(".")[2]) not in found.setdefault(str(error), []):
+            found[str(error)].append(number)
+    return found
 
 
 def status(batch: Batch) -> str:

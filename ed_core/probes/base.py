@@ -73,6 +73,10 @@ class Probe:
         hints = typing.get_type_hints(cls)
         return cls(**{name: _parse(cls.name, known[name], hints[name], value) for name, value in values.items()})
 
+    def settings(self) -> dict[str, Any]:
+        """The parameters that are not at their defaults."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+
     def request(self, model: ModelSpec, prompt: Prompt) -> Request:
         """The request for one prompt on one model."""
         chosen = tuple((f.name, getattr(self, f.name)) for f in fields(self) if not f.metadata["view_only"])
