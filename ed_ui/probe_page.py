@@ -35,7 +35,7 @@ class Page:
     more: Panels
     teach: str
     texts: Mapping[str, str]
-    controls: Callable[[], None] = lambda: None
+    controls: Callable[[], None] | None = None
     needs_answer: Callable[[Probe], bool] = lambda _: False
     over_tokens: bool = True
     sound: Callable[[ProbeResult], bool] = lambda _: True
@@ -73,7 +73,9 @@ def _live(page: Page, batch: running.Batch) -> None:
         st.rerun()
     result = batch.result(page.probe.name)
     status(batch)
-    page.controls()
+    if page.controls is not None:
+        with st.container(key="map-controls"):
+            page.controls()
     place, below = st.container(), st.container()  # what is drawn while a result arrives stays in the place of what stood there before
     texts(page.texts)
     if result is None:
@@ -129,7 +131,7 @@ def view(result: ProbeResult) -> View:
 def window(result: ProbeResult, seen: View) -> None:
     """Beside a figure over tokens: which ones it shows, and the way back from a selected one."""
     n = result.n_tokens
-    row = st.container(horizontal=True, vertical_alignment="bottom")
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="window")
     if n > WINDOW:
         row.slider("Tokens shown", 0, n - 1, seen.window, key=f"window.page.{n}", width=420)
     if seen.selected is not None:

@@ -13,13 +13,13 @@ from ed_core.types import ModelSpec, Prompt
 from ed_ui import scope
 
 MOST = 20
-BYTES = 1 << 20  # of an uploaded file
+MEGABYTES = 1  # of an uploaded file
 ONE, BUNDLED, LINES = SOURCES = ("This prompt", "Bundled prompts", "A file or pasted lines")
 HOLDER = '{"text": "5 + 7 + 5 = ", "answer": "17"}\n{"text": "The capital of France is", "answer": " Paris"}'
 
 
 def choose() -> list[Prompt]:
-    """The inputs, and the prompts chosen with them; a `PromptError` says what is wrong."""
+    """The inputs, and the prompts chosen with them, none while nothing is pasted; a `PromptError` says what is wrong."""
     st.session_state["prompts.source"] = scope.kept("prompts.source", ONE)
     st.segmented_control("Prompts", SOURCES, required=True, key="prompts.source", on_change=scope.keep, args=("prompts.source",), label_visibility="collapsed")
     source = st.session_state["prompts.source"]
@@ -33,7 +33,7 @@ def _bundled() -> list[Prompt]:
     """Tasks, difficulties, how many."""
     known = scope.examples().values()
     tasks = [task for task, _ in groupby(known, key=lambda p: p["task"])]
-    row = st.container(horizontal=True, vertical_alignment="bottom")
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prompts")
     picked = _keeping(row.multiselect, "Tasks", "prompts.tasks", [], options=tasks, format_func=scope.task_name, placeholder="all that the models know", width=520)
     levels = sorted({p["difficulty"] for p in known if not picked or p["task"] in picked})
     st.session_state["kept.prompts.difficulties"] = [d for d in scope.kept("prompts.difficulties", []) if d in levels]
@@ -49,14 +49,15 @@ def _bundled() -> list[Prompt]:
 def _lines() -> list[Prompt]:
     """A file fills the box below it, so that what runs is always what stands there."""
     left, right = st.columns([1, 2])
-    left.file_uploader("A .jsonl file", type=["jsonl", "json", "txt"], key="prompts.file", on_change=_uploaded)
+    left.file_uploader("A .jsonl file", type=["jsonl", "json", "txt"], key="prompts.file", on_change=_uploaded, max_upload_size=MEGABYTES)
     st.session_state["prompts.lines"] = scope.kept("prompts.lines", "")
     help_ = "One JSON object a line: text, where wanted answer (appended to the text as it is), id, template, special_tokens. As the command line reads it."
     right.text_area("Prompts, one JSON object a line", key="prompts.lines", height=150, placeholder=HOLDER, on_change=scope.keep, args=("prompts.lines",), help=help_)
     if trouble := st.session_state.get("prompts.trouble"):
         raise PromptError(trouble)
     if not scope.kept("prompts.lines", "").strip():
-        raise PromptError("There are no prompts yet: choose a file, or paste lines like those shown in grey.")
+        st.info("No prompts yet: choose a file, or paste lines like those shown in grey.", icon=":material/playlist_add:")
+        return []
     found = parse_jsonl(scope.kept("prompts.lines"), "The list")
     if len(found) > MOST:
         st.warning(f"The list holds {len(found)} prompts; the first {MOST} are measured. The command line takes any number.", icon=":material/content_cut:")
@@ -70,13 +71,9 @@ def _uploaded() -> None:
     if file is None:
         return
     try:
-        if file.size > BYTES:
-            raise PromptError(f"The file has {file.size} bytes; expected at most {BYTES}. The command line takes any size.")
         st.session_state["kept.prompts.lines"] = file.getvalue().decode("utf-8")
     except UnicodeDecodeError:
         st.session_state["prompts.trouble"] = "The file is not UTF-8 text; expected one JSON object a line."
-    except PromptError as error:
-        st.session_state["prompts.trouble"] = str(error)
 
 
 def _keeping(widget, label: str, key: str, default, **more):

@@ -23,7 +23,7 @@ def figure(
     by the browser with every new version)."""
     select = select and (result is None or result.complete)
     with st.container(key=f"box-{key}", gap="xxsmall"):
-        row = st.container(horizontal=True, vertical_alignment="center", gap="small")
+        row = st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"caption-{key}")
         row.caption(caption)
         if result is not None or about is not None:
             with row.popover("Details", icon=":material/info:", type="tertiary", key=f"about-{key}"):

@@ -48,7 +48,7 @@ def spread_curve(
         edge = dict(mode="lines", line=dict(width=0), showlegend=False)
         _add(canvas, "scatter", low, "10 % of the others", x, unit, **edge)
         _add(canvas, "scatter", high, f"10–90 % of {others}", x, unit, **{**edge, "showlegend": True}, fill="tonexty", fillcolor=colours.FAINT)
-        _add(canvas, "scatter", median, "their median", x, unit, mode="lines", line=dict(color=colours.GREY, width=1.5, dash="dot"))
+        _add(canvas, "scatter", median, "median", x, unit, mode="lines", line=dict(color=colours.GREY, width=1.5, dash="dot"))
     _add(canvas, "scatter", values, label, x, unit, mode="lines+markers", marker=dict(size=4), line=dict(color=colours.BOTH, width=2))
     canvas.layout["showlegend"] = bool(len(quantiles))
     canvas.layout["yaxis"].update(dict(type="log") if log else dict(rangemode="tozero"))

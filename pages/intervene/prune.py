@@ -14,6 +14,8 @@ def page() -> None:
     chosen = scope.current()
     try:
         prompts = prompt_set.choose()
+        if not prompts:
+            return
         row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prune")
         asked = {probe.name: probe_page.form(probe, LABELS[probe.name], row) for probe in PROBES}
         if chosen.spec is None:
@@ -73,7 +75,7 @@ def curve(key: str, results: list, probe, name: str, title: str, unit: str, x: s
     """One aggregate over the prompts, above the spread of the single prompts where there are some."""
     values = compare.over_prompts(probe, [r.summary for r in results])[name]
     spread, n = compare.quantiles([compare.curves_of(probe, r.summary)[name] for r in results])
-    fig = figures.spread_curve(values, spread, unit, x=x, label="over all tokens", others=f"{n} single prompts", height=HEIGHT, log=name == "perplexity")
+    fig = figures.spread_curve(values, spread, unit, x=x, label="over all tokens", others=f"{n} prompts", height=HEIGHT, log=name == "perplexity")
     about = lambda: show.details_of_many(key, f"{probe.name}.{name}", x, values, results, title, reading)  # noqa: E731
     show.figure(key, fig, title, about=about)
 
