@@ -28,7 +28,7 @@ def layer_curves(
     canvas = _frame(n, view, x, unit)
     for name, values in curves.items():
         line = dict(color=colours.colour_of(name) or next(spare), width=2, dash="dot" if name.startswith("mean") else "solid")
-        _add(canvas, "scatter", values, visible(name, 40), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
+        _add(canvas, "scatter", values, " ".join(visible(word, 40) for word in name.split(" ")), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
     canvas.layout["showlegend"] = len(curves) > 1
     canvas.layout["yaxis"]["type"] = "log" if log else "linear"
     if not log and any(np.nanmin(values, initial=0.0) < 0 for values in curves.values()):

@@ -43,7 +43,7 @@ TEXTS = {
     "negative first, then turns positive (Csordás et al. 2025, §3.1).",
     "Look for": "the layer where the mean cosine crosses 0 for the last time: from there on layers strengthen what the stream already holds.",
     "Beware": "The first token is often an attention sink of huge norm. A small ratio or cosine does not prove a layer useless (Hinostroza et al. "
-    "2026).",
+    "2026, arXiv 2605.14075).",
 }
 
 show.guarded(
