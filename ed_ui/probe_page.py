@@ -108,10 +108,11 @@ def status(batch: running.Batch) -> None:
             shipped = " · :gray-badge[stored example]" if lookup.is_shipped(result.request.key) else ""
             made = result.provenance
             st.markdown(f"Measured on {result.n_tokens} tokens, {made.get('time', '')[:16].replace('T', ' ')} UTC, in {made.get('seconds', 0):.2g} s{shipped}")
-        elif not batch.errors:
-            st.markdown("Nothing measured yet for this prompt, model and parameters.")
-        for error in batch.errors.values():
-            st.error(show.plain(str(error)), icon=":material/error:")
+        elif not (troubles := running.troubles(batch)):
+            st.markdown("Cancelled: nothing of that run is kept." if batch.errors else "Nothing measured yet for this prompt, model and parameters.")
+        else:
+            for message in troubles:
+                st.error(show.plain(message), icon=":material/error:")
 
 
 def view(result: ProbeResult) -> View:

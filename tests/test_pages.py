@@ -396,6 +396,8 @@ def test_a_boundary_can_be_looked_at_alone(stored):
     assert holds(plotted(test), result["effect_by_boundary"][1]) and not holds(plotted(test), result["effect"])
     assert any({"boundary 8", "boundary 16"} <= {t.get("name") for t in json.loads(c.proto.spec)["data"]} for c in test.get("plotly_chart"))
     assert drawn(test, "noise floor", result["noise_floor"])
+    largest = [np.nan, *(result["effect"][:layer, layer].max() for layer in range(1, 5))]
+    assert any(np.allclose(figure.get("largest effect", 0), largest, equal_nan=True) for figure in traces(test))
 
 
 def test_a_failing_completeness_is_a_failure_not_a_picture(stored):

@@ -64,11 +64,11 @@ def boundary_map(result: ProbeResult, view: View, chosen: int | None = None) -> 
 
 
 def effect_on_layers(result: ProbeResult, view: View) -> go.Figure:
-    """Per affected block, the largest effect that any skip before it has; beside it the noise floor, what an intervention that does nothing
-    reads there."""
+    """Per affected block, the largest effect that any skip before it has (none before the first); beside it the noise floor, what an
+    intervention that does nothing reads there."""
     n = result.n_layers
-    z = np.triu(values_of(result, "effect", (n, n)), 1)
-    curves = {"largest effect": np.fmax.reduce(z, axis=0, initial=0.0), "noise floor": values_of(result, "noise_floor", (n,))}
+    before = np.where(np.triu(np.ones((n, n), bool), 1), values_of(result, "effect", (n, n)), np.nan)
+    curves = {"largest effect": np.fmax.reduce(before, axis=0), "noise floor": values_of(result, "noise_floor", (n,))}
     return layer_curves(curves, "", unit_of(result, "effect"), x="affected layer", height=view.height, uirevision="floor")
 
 

@@ -113,7 +113,7 @@ def _parse(probe: str, f: Field, kind: Any, value: Any) -> Any:
                 raise ValueError
             return numbers
     except (KeyError, ValueError, TypeError):
-        expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "whole numbers like 8,16 or auto")
+        expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, f"whole numbers like 8,16 or {meta['empty']}")
         raise ParameterError(f"{label} is {value!r}; expected {expected}.") from None
     if not (meta["low"] is None or number >= meta["low"]) or not (meta["high"] is None or number <= meta["high"]):
         raise ParameterError(f"{label} is {value}; expected {meta['low']} to {meta['high'] if meta['high'] is not None else 'any'}.")

@@ -147,10 +147,10 @@ def exits(leaving: list, lens: list, busy: bool) -> None:
     else:
         with left:
             show.empty(EXIT_TITLE, "" if busy else TEACH["exit"], HEIGHT)
-    right.caption(EXIT_CAUTION)
     if lens:
         ratio = aggregate.aggregate(LogitLens, [r.summary for r in lens])["deep_thinking_ratio"]
         right.metric("Deep-thinking ratio", f"{float(ratio):.0%}", help=LogitLens.spec("deep_thinking_ratio").meaning)
+    right.caption(EXIT_CAUTION)
 
 
 HEIGHT = 280
