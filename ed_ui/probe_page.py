@@ -56,6 +56,7 @@ def show_page(page: Page) -> None:
         st.error(show.plain(chosen.trouble), icon=":material/error:")
     elif page.needs_answer(asked) and not scope.prompt().answer:
         _ask_for_answer(chosen.spec)
+        texts(page.texts)
     else:
         batch = running.batch(probe.name, {probe.name: asked.request(chosen.spec, scope.prompt())})
         running.controls(probe.name, batch, ready=scope.ready(), n_tokens=scope.n_tokens())

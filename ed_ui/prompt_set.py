@@ -1,6 +1,7 @@
 """Which prompts a page over several runs on: the one in the box, bundled ones, or lines of a .jsonl file."""
 from __future__ import annotations
 
+import shlex
 from itertools import groupby
 
 import streamlit as st
@@ -52,7 +53,7 @@ def _lines() -> list[Prompt]:
     left.file_uploader("A .jsonl file", type=["jsonl", "json", "txt"], key="prompts.file", on_change=_uploaded, max_upload_size=MEGABYTES)
     st.session_state["prompts.lines"] = scope.kept("prompts.lines", "")
     help_ = "One JSON object a line: text, where wanted answer (appended to the text as it is), id, template, special_tokens. As the command line reads it."
-    right.text_area("Prompts, one JSON object a line", key="prompts.lines", height=150, placeholder=HOLDER, on_change=scope.keep, args=("prompts.lines",), help=help_)
+    right.text_area("Prompts, one JSON object a line", key="prompts.lines", height=150, placeholder=HOLDER, on_change=_pasted, help=help_)
     if trouble := st.session_state.get("prompts.trouble"):
         raise PromptError(trouble)
     if not scope.kept("prompts.lines", "").strip():
@@ -62,6 +63,11 @@ def _lines() -> list[Prompt]:
     if len(found) > MOST:
         st.warning(f"The list holds {len(found)} prompts; the first {MOST} are measured. The command line takes any number.", icon=":material/content_cut:")
     return found[:MOST]
+
+
+def _pasted() -> None:
+    scope.keep("prompts.lines")
+    st.session_state["prompts.trouble"] = ""
 
 
 def _uploaded() -> None:
@@ -95,9 +101,9 @@ def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:
 
 def command(spec: ModelSpec, probes, prompts: list[Prompt]) -> None:
     """The same run from the command line, and the file it needs."""
-    settings = [f"--set {p.name}.{name}={_text(value)}" for p in probes for name, value in p.settings().items()]
+    settings = ["--set " + shlex.quote(f"{p.name}.{name}={_text(value)}") for p in probes for name, value in p.settings().items()]
     dtype = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(spec.precision, spec.precision)
-    line = f"python -m ed_core run {' '.join(p.name for p in probes)} --model {spec.source} --prompts prompts.jsonl --dtype {dtype}"
+    line = f"python -m ed_core run {' '.join(p.name for p in probes)} --model {shlex.quote(spec.source)} --prompts prompts.jsonl --dtype {dtype}"
     st.code(" \\\n    ".join([line, *settings, "--out result.npz"]), language="bash")
     st.download_button("prompts.jsonl", to_jsonl(prompts), "prompts.jsonl", "application/jsonl", icon=":material/download:")
 

@@ -74,6 +74,7 @@ def test_a_large_card_is_found_although_its_row_has_no_value(model_of, tmp_path)
     result = fake("layer_skip", n_layers=120)
     assert result.summary["effect"].nbytes > 32 << 10
     store.put(result)
+    store.put(fake("layer_skip", n_layers=120, part="mlp"))
     assert list(store.series(result.request.series)) == [result.request.key]
 
 
