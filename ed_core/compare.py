@@ -25,6 +25,7 @@ class Curve:
     title: str
     unit: str
     x: str = "layer"
+    log: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Spread:
 
 CURVES: dict[str, tuple[Curve, ...]] = {
     "contributions": (
-        Curve("layer_ratio", "Mean contribution, against the stream", "ratio"),
+        Curve("layer_ratio", "Mean contribution, against the stream", "ratio", log=True),
         Curve("layer_cos", "Mean cosine with the stream", "cosine"),
     ),
     "logit_lens": (

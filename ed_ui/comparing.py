@@ -32,8 +32,9 @@ def _live(probe: Probe, result: ProbeResult, batch: running.Batch) -> None:
     spreads = compare.spreads(probe, result.summary, others, first_token)
     for column, spread in zip(st.columns(2), spreads):
         with column:
-            fig = figures.spread_curve(spread.values, spread.quantiles, spread.curve.unit, x=spread.curve.x, others=f"{spread.n} others")
-            show.figure(f"spread-{spread.curve.name}", fig, f"{spread.curve.title}: this prompt{' over the others' if len(spread.quantiles) else ''}")
+            curve, told = spread.curve, " over the others" if len(spread.quantiles) else ""
+            fig = figures.spread_curve(spread.values, spread.quantiles, curve.unit, x=curve.x, others=f"{spread.n} others", log=curve.log)
+            show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}")
 
 
 def _more(batch: running.Batch, n_others: int, result: ProbeResult) -> None:
