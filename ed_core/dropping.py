@@ -25,14 +25,16 @@ def drop_sweep(probe: Prune, model: LanguageModel, encoding: Encoding, record: R
     """Fill `prune`'s measures."""
     n_layers, n_tokens, n = model.n_layers, len(encoding), probe.n
     n_starts = n_layers - n + 1
-    for name in ("kl", "top1_kept", "nll", "block_influence", "angular_distance"):
+    for name in ("kl", "top1_kept", "nll", "block_influence", "angular_distance", "update_cosine"):
         record.allocate(name, (n_starts, n_tokens))
     record.allocate("nll_whole", (n_tokens,))
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
     for start in range(n_starts):
-        cosine = metrics.cosine(trace.resid[start][0], trace.resid[start + n][0])
+        before, after = trace.resid[start][0].float(), trace.resid[start + n][0].float()
+        cosine = metrics.cosine(before, after)
         record.write("block_influence", start, 1 - cosine)
         record.write("angular_distance", start, cosine.arccos() / math.pi)
+        record.write("update_cosine", start, metrics.cosine(after - before, before))
     record.step(0.1)
     stretches = even_chunks(n_starts, record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize))
     for done, part in enumerate(stretches):

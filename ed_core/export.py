@@ -1,6 +1,7 @@
 """Results as one `.npz` that `numpy.load(..., allow_pickle=False)` opens: what `python -m ed_core run --out` writes. Numpy only.
 
-`<probe>.<measure>.<i>` for prompt i, `<probe>.<measure>` the papers' aggregate, `<probe>.<measure>_mean` beside a maximum, `tokens.<i>`,
+`<probe>.<measure>.<i>` for prompt i, `<probe>.<measure>` the papers' aggregate, `<probe>.<measure>_mean` beside a maximum; what a probe derives from
+its aggregates (`layer_skip.depth_score`, `prune.spearman_block_influence`) stands under its name, and per prompt with `.<i>`; `tokens.<i>`,
 `answer_start.<i>` (-1 without an answer), `n_tokens`, `effective_depth.*`, `provenance` (JSON). Nothing is padded.
 """
 from __future__ import annotations
@@ -22,9 +23,9 @@ def arrays(runs: Mapping[Probe, Sequence[ProbeResult]]) -> dict[str, np.ndarray]
     for probe, results in runs.items():
         for i, result in enumerate(results):
             out |= {f"{probe.name}.{name}.{i}": m.values for name, m in result.measures.items()}
-        first_token = getattr(probe, "first_token", True)
-        for name, values in aggregate(probe, [r.summary for r in results], first_token).items():
-            out[f"{probe.name}.{name}"] = values
+            out |= {f"{probe.name}.{name}.{i}": values for name, values in probe.derive(aggregate(probe, [result.summary])).items() if not name.endswith("_mean")}
+        curves = aggregate(probe, [r.summary for r in results], getattr(probe, "first_token", True))
+        out |= {f"{probe.name}.{name}": values for name, values in (curves | probe.derive(curves)).items()}
     results = next(iter(runs.values()))
     for i, result in enumerate(results):
         out[f"tokens.{i}"] = np.asarray(result.token_ids, np.int32)
@@ -47,6 +48,11 @@ def effective_depth(probe: Probe, contributions: Sequence[ProbeResult], lens: Se
         for suffix, value in figures.items():
             out[f"effective_depth.{name}{suffix}"] = np.asarray(np.nan if value is None else value, np.float32)
     return out
+
+
+def curve_csv(name: str, dim: str, values: np.ndarray) -> str:
+    """A curve as CSV: index and value, all digits."""
+    return "\n".join([f"{dim},{name}", *(f"{i},{value.item()!r}" for i, value in enumerate(values)), ""])
 
 
 def csv(result: ProbeResult, measure: str) -> str:

@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
+
+import numpy as np
 
 from .errors import StoreError
 from .store import Store
@@ -48,6 +50,25 @@ def by_key(key: str) -> ProbeResult | None:
 def find(request: Request) -> ProbeResult | None:
     """The stored result of a request, or None."""
     return by_key(request.key)
+
+
+def alike(request: Request) -> list[Mapping[str, np.ndarray]]:
+    """Summaries of other prompts on the same model, by the same probe with the same parameters: what is stored, and the shipped examples."""
+    try:
+        found = store().series(request.series)
+    except StoreError:
+        found = {}
+    return [summary for key, summary in ({**_shipped().get(request.series, {}), **found}).items() if key != request.key]
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> dict[str, dict[str, Mapping[str, np.ndarray]]]:
+    """Summaries of the shipped examples by series and key."""
+    found: dict[str, dict] = {}
+    for file in sorted(EXAMPLES.glob("*.npz")):
+        if (result := by_key(file.stem)) is not None:
+            found.setdefault(result.request.series, {})[result.request.key] = result.summary
+    return found
 
 
 def estimate(requests: Iterable[Request], n_tokens: int | None) -> float | None:

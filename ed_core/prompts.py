@@ -4,6 +4,8 @@ from __future__ import annotations
 import json
 import os
 import unicodedata
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from .errors import PromptError, PromptFileError
@@ -37,18 +39,29 @@ def read_jsonl(path: str | Path) -> list[Prompt]:
     Refuses the whole file with a `PromptFileError` that names the line: nothing is skipped in silence.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise PromptFileError(f"There is no prompts file {path}; give the path of a .jsonl file.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise PromptFileError(f"{path} cannot be read as UTF-8 text ({error}); expected one JSON object a line.") from None
-    prompts = [_parse(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    return parse_jsonl(text, str(path))
+
+
+def parse_jsonl(text: str, name: str) -> list[Prompt]:
+    """The same of text that is there already; `name` stands for it in what is refused."""
+    prompts = [_parse(name, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not prompts:
-        raise PromptFileError(f"{path} holds no prompts; expected one JSON object a line with a 'text'.")
+        raise PromptFileError(f"{name} holds no prompts; expected one JSON object a line with a 'text'.")
     return prompts
 
 
-def _parse(path: str | Path, number: int, line: str) -> Prompt:
+def to_jsonl(prompts: Sequence[Prompt]) -> str:
+    """What `read_jsonl` reads, fields at their defaults left out."""
+    kept = [{f.name: getattr(p, f.name) for f in fields(p) if f.name == "text" or getattr(p, f.name) != f.default} for p in prompts]
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
+
+
+def _parse(path: str, number: int, line: str) -> Prompt:
     try:
         data = json.loads(line)
     except json.JSONDecodeError as error:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-PROXIES = ("block_influence", "angular_distance")
+PROXIES = ("block_influence", "angular_distance", "update_cosine")
 
 
 def rank_correlation(proxy: ArrayLike, truth: ArrayLike) -> float | None:
@@ -16,6 +16,20 @@ def rank_correlation(proxy: ArrayLike, truth: ArrayLike) -> float | None:
     if len(x) < 3 or x.std() == 0 or y.std() == 0:
         return None
     return float(np.corrcoef(x, y)[0, 1])
+
+
+def derive(curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What is made of `prune`'s aggregates, float32: `perplexity` per stretch, `perplexity_whole`, `drop_perplexity` where a set was chosen;
+    `spearman_<proxy>` (and `spearman_top1_lost`) with the measured divergence, NaN where it is not defined; `cheapest`, the first block of
+    the stretch whose removal changes the predictions least."""
+    found = {f"perplexity{suffix}": np.exp(curves[f"nll{suffix}"]) for suffix in ("", "_whole")}
+    if "drop_nll" in curves:
+        found["drop_perplexity"] = np.exp(curves["drop_nll"])
+    for name, values in {**{name: curves[name] for name in PROXIES}, "top1_lost": 1 - curves["top1_kept"]}.items():
+        correlation = rank_correlation(values, curves["kl"])
+        found[f"spearman_{name}"] = np.nan if correlation is None else correlation
+    found["cheapest"] = best_stretch(curves["kl"], 1)[0]
+    return {name: np.asarray(value, np.float32) for name, value in found.items()}
 
 
 def best_stretch(kl: ArrayLike, n: int) -> list[int]:
@@ -35,20 +49,22 @@ def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, floa
     }
 
 
-def keep_list(n_layers: int, drop: Sequence[int], model: str, evidence: Mapping[str, float]) -> str:
-    """JSON: what to keep, what to drop, and the figures that say what it costs."""
+def keep_list(n_layers: int, drop: Sequence[int], model: str, evidence: Mapping[str, float | int]) -> str:
+    """JSON: what to keep, what to drop, and what that costs: figures, and on how many prompts and tokens they rest."""
     keep = [layer for layer in range(n_layers) if layer not in set(drop)]
     return json.dumps({"model": model, "n_layers": n_layers, "keep": keep, "drop": sorted(set(drop)), "measured": dict(evidence)}, indent=2)
 
 
-def mergekit_yaml(n_layers: int, drop: Sequence[int], model: str, dtype: str = "bfloat16") -> str:
-    """A passthrough merge that keeps every block but the dropped ones; `layer_range` excludes its end, as mergekit reads it."""
+def mergekit_yaml(n_layers: int, drop: Sequence[int], model: str, evidence: Mapping[str, float | int] = {}, dtype: str = "bfloat16") -> str:
+    """A passthrough merge that keeps every block but the dropped ones; `layer_range` excludes its end, as mergekit reads it. The evidence
+    stands in a comment."""
     keep = [layer for layer in range(n_layers) if layer not in set(drop)]
     if not keep:
         raise ValueError("no block is left to keep")
     breaks = [i for i in range(1, len(keep)) if keep[i] != keep[i - 1] + 1]
     runs = [(part[0], part[-1] + 1) for part in np.split(np.asarray(keep), breaks)]
-    lines = ["slices:"]
+    lines = ["# measured: " + ", ".join(f"{name} {value:.4g}" for name, value in evidence.items())] if evidence else []
+    lines += ["slices:"]
     for begin, end in runs:
         lines += ["  - sources:", f"      - model: {json.dumps(model)}", f"        layer_range: [{begin}, {end}]"]
     return "\n".join([*lines, "merge_method: passthrough", f"dtype: {dtype}", ""])

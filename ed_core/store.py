@@ -94,6 +94,16 @@ class Store:
         cards = (self._load("card", name[5:], _unpack_card, touch=False) for (name,) in names)
         return [card[0] for card in cards if card and card[0]["engine"] == ENGINE_VERSION]
 
+    def series(self, name: str, n: int = 200) -> dict[str, dict[str, np.ndarray]]:
+        """Summaries by key of the results of one `Request.series`, newest first, at most `n`."""
+        select = (
+            "SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text' AND key GLOB 'card/*' AND (value IS NULL OR instr(value, ?)) "
+            "ORDER BY store_time DESC LIMIT ?"  # a large card lies in a file of its own: its row has no value to look into
+        )
+        names = self._run(lambda cache: cache.rows(select, f'"series":"{name}"'.encode(), n))
+        cards = {key[5:]: self._load("card", key[5:], _unpack_card, touch=False) for (key,) in names}
+        return {key: card[1] for key, card in cards.items() if card and card[0].get("series") == name}
+
     def info(self) -> dict:
         """How many results there are, what they take and may take, where, and what went wrong."""
         select = "SELECT total(key GLOB 'result/*'), total(max(size, 0) + ifnull(length(value), 0)) FROM Cache"
@@ -222,6 +232,7 @@ def _pack_card(result: ProbeResult) -> bytes:
     headline = {
         "key": request.key,
         "engine": ENGINE_VERSION,
+        "series": request.series,
         "probe": request.probe,
         "model": ", ".join(m.name for m in request.models),
         "precision": ", ".join(m.precision for m in request.models),

@@ -100,10 +100,18 @@ class Request:
     @property
     def key(self) -> str:
         """Run id: 128 bits of SHA-256 over everything that can change a number, as 32 hex digits."""
+        return self._digest([p.identity() for p in self.prompts])
+
+    @property
+    def series(self) -> str:
+        """As `key`, with the prompts left out: results of one series differ in the prompt alone, and can stand in one figure."""
+        return self._digest([])
+
+    def _digest(self, prompts: list[dict]) -> str:
         identity = {
             "engine": ENGINE_VERSION,
             "models": [m.identity() for m in self.models],
-            "prompts": [p.identity() for p in self.prompts],
+            "prompts": prompts,
             "probe": [self.probe, self.probe_version],
             "parameters": sorted([k, list(v) if isinstance(v, tuple) else v] for k, v in (dict(self.parameters) | dict(self.files)).items()),
         }

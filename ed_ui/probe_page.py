@@ -1,25 +1,49 @@
-"""What the pages of single probes share: prompt, the probe's own parameters as a form, Run, and the live part."""
+"""What the pages of single probes share: prompt, the probe's own parameters as a form, Run, the live part, and how the prompt compares."""
 from __future__ import annotations
 
 import typing
-from dataclasses import fields
-from typing import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 
 import streamlit as st
 
-from ed_core import figures
+from ed_core import figures, lookup
 from ed_core.errors import ParameterError
 from ed_core.figures import View
 from ed_core.probes import Continuation, Probe
 from ed_core.types import ModelSpec, ProbeResult
-from ed_ui import running, scope, show
+from ed_ui import comparing, running, scope, show
 
 WINDOW = 64
+MAP_HEIGHT = 520
+Panels = Callable[[ProbeResult, View], None]
 
 
-def page(probe: type[Probe], panels: Callable[[ProbeResult, View], None], teach: str, needs_answer: Callable[[Probe], bool] = lambda _: False) -> None:
-    """A page for one probe. `panels` draws a result, partial or complete; `teach` stands where there is none yet. `needs_answer` tells
-    whether the probe, with its parameters, reads the answer's tokens: the page then offers the model's own continuation as one."""
+@dataclass(frozen=True)
+class Page:
+    """A page for one probe.
+
+    `figure` draws the main map of a result, partial or complete; `more` what stands below it. `teach` says what Run would do. `texts`: short
+    paragraphs under headings of their own, what the papers saw, what to look for, what is fixed by construction, what to beware of.
+    `controls` draws inputs that the map needs; `over_tokens`: whether the map has tokens to choose a window of; `sound`: whether a
+    result may be compared with others. `needs_answer` tells whether the probe, with its parameters, reads the answer's tokens: the
+    page then offers the model's own continuation as one.
+    """
+
+    probe: type[Probe]
+    figure: Panels
+    more: Panels
+    teach: str
+    texts: Mapping[str, str]
+    controls: Callable[[], None] | None = None
+    needs_answer: Callable[[Probe], bool] = lambda _: False
+    over_tokens: bool = True
+    sound: Callable[[ProbeResult], bool] = lambda _: True
+
+
+def show_page(page: Page) -> None:
+    """Everything on such a page; what is below the map may come and go, the map itself stays where it is."""
+    probe = page.probe
     st.subheader(probe.title, anchor=False)
     scope.prompt_box()
     chosen = scope.current()
@@ -30,53 +54,90 @@ def page(probe: type[Probe], panels: Callable[[ProbeResult, View], None], teach:
         return
     if chosen.spec is None:
         st.error(show.plain(chosen.trouble), icon=":material/error:")
-    elif needs_answer(asked) and not scope.prompt().answer:
+    elif page.needs_answer(asked) and not scope.prompt().answer:
         _ask_for_answer(chosen.spec)
+        texts(page.texts)
     else:
         batch = running.batch(probe.name, {probe.name: asked.request(chosen.spec, scope.prompt())})
         running.controls(probe.name, batch, ready=scope.ready(), n_tokens=scope.n_tokens())
         scope.remember(batch.requests[probe.name].key if batch.results and not batch.running else "")
-        st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(probe, batch, panels, teach)
-    with st.expander("What this measures, and what the papers saw", expanded=False):
+        st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(page, batch)
+        result = batch.result(probe.name)
+        if result is not None and result.complete and page.sound(result):
+            comparing.section(asked, result)
+    with st.expander("What this measures, exactly", expanded=False):
         st.markdown(probe.__doc__)
 
 
-def _live(probe: type[Probe], batch: running.Batch, panels, teach: str) -> None:
+def _live(page: Page, batch: running.Batch) -> None:
     if batch.jobs and running.poll(batch):
         st.rerun()
-    result = batch.result(probe.name)
+    result = batch.result(page.probe.name)
     status(batch)
+    if page.controls is not None:
+        with st.container(key="map-controls"):
+            page.controls()
+    place, below = st.container(), st.container()  # what is drawn while a result arrives stays in the place of what stood there before
+    texts(page.texts)
     if result is None:
-        if not batch.errors and not batch.running:
-            st.info(teach, icon=":material/play_circle:")
+        with place:
+            show.empty(page.probe.title, "" if batch.running else page.teach, MAP_HEIGHT, first=True)
         return
-    for note in result.notes:
-        st.info(show.plain(note), icon=":material/info:")
-    panels(result, view(result))
+    seen = view(result)
+    with place:
+        page.figure(result, seen)
+    with below:
+        if page.over_tokens:
+            window(result, seen)
+        for note in result.notes:
+            st.info(show.plain(note), icon=":material/info:")
+    page.more(result, seen)
+
+
+def texts(paragraphs: Mapping[str, str]) -> None:
+    """Short paragraphs side by side."""
+    for column, (heading, text) in zip(st.columns(len(paragraphs)), paragraphs.items()):
+        column.caption(f"**{heading}:** {text}")
 
 
 def status(batch: running.Batch) -> None:
-    """What is going on, and what went wrong: the same room whether there is anything or not."""
+    """What is going on, and what went wrong: always at least one line, so that nothing moves when there is something to say."""
     with st.container(key="status"):
         if batch.running:
             st.markdown(f"**{running.status(batch)}**")
-        for error in batch.errors.values():
-            st.error(show.plain(str(error)), icon=":material/error:")
+        elif result := next(iter(batch.results.values()), None):
+            shipped = " · :gray-badge[stored example]" if lookup.is_shipped(result.request.key) else ""
+            made = result.provenance
+            st.markdown(f"Measured on {result.n_tokens} tokens, {made.get('time', '')[:16].replace('T', ' ')} UTC, in {made.get('seconds', 0):.2g} s{shipped}")
+        elif not (troubles := running.troubles(batch)):
+            st.markdown("Cancelled: nothing of that run is kept." if batch.errors else "Nothing measured yet for this prompt, model and parameters.")
+        else:
+            for message in troubles:
+                st.error(show.plain(message), icon=":material/error:")
 
 
 def view(result: ProbeResult) -> View:
     """Window and selected token of a full-width panel."""
     n = result.n_tokens
-    window = st.slider("Tokens shown", 0, n - 1, (n - WINDOW, n - 1), key=f"window.page.{n}") if n > WINDOW else None
     token = st.session_state.get("token")
     return View(
-        window=window,
+        window=st.session_state.get(f"window.page.{n}", (n - WINDOW, n - 1)) if n > WINDOW else None,
         selected=token if token is not None and token < n else None,
         answer_start=result.answer_start,
         width_px=1100,
-        height=520,
+        height=MAP_HEIGHT,
         uirevision="page",
     )
+
+
+def window(result: ProbeResult, seen: View) -> None:
+    """Beside a figure over tokens: which ones it shows, and the way back from a selected one."""
+    n = result.n_tokens
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="window")
+    if n > WINDOW:
+        row.slider("Tokens shown", 0, n - 1, seen.window, key=f"window.page.{n}", width=420)
+    if seen.selected is not None:
+        row.button(f"token {seen.selected} selected", icon=":material/close:", type="tertiary", on_click=lambda: st.session_state.pop("token"))
 
 
 def _ask_for_answer(spec: ModelSpec) -> None:
@@ -99,13 +160,14 @@ def _offer_answer(batch: running.Batch) -> None:
         st.button(f"Use `{figures.shown(text, 60).replace('`', 'ˋ')}` as the answer", icon=":material/check:", on_click=use)
 
 
-def form(probe: type[Probe]) -> Probe:
-    """The probe with the parameters chosen in a row of inputs; a `ParameterError` says what is wrong with one."""
+def form(probe: type[Probe], labels: Mapping[str, str] | None = None, row=None) -> Probe:
+    """The probe with the parameters chosen in a row of inputs, or in a `row` that is there already; of `labels` only those named there. A
+    `ParameterError` says what is wrong with one."""
     hints = typing.get_type_hints(probe)
-    row = st.container(horizontal=True, vertical_alignment="bottom", key=f"form-{probe.name}")
+    row = st.container(horizontal=True, vertical_alignment="bottom", key=f"form-{probe.name}") if row is None else row
     values = {}
-    for f in fields(probe):
-        key, label, meta = f"{probe.name}.{f.name}", f.name.replace("_", " "), f.metadata
+    for f in (f for f in fields(probe) if labels is None or f.name in labels):
+        key, label, meta = f"{probe.name}.{f.name}", (labels or {}).get(f.name, f.name.replace("_", " ")), f.metadata
         common = {"key": key, "help": meta["help"], "on_change": scope.keep, "args": (key,)}
         is_list = hints[f.name] not in (bool, int, float, str)
         st.session_state[key] = scope.kept(key, meta["empty"] if is_list else f.default)

@@ -8,11 +8,12 @@ from uuid import uuid4
 import streamlit as st
 
 from ed_core import lookup
-from ed_core.errors import EffectiveDepthError
+from ed_core.errors import Cancelled, EffectiveDepthError
 from ed_core.jobs import Job, Jobs
 from ed_core.types import ProbeResult, Request
 
 POLL_SECONDS = 0.3
+AT_ONCE = 4  # jobs of one batch in the queue: a Run by somebody else never waits behind a whole study
 
 
 @st.cache_resource
@@ -28,9 +29,11 @@ def viewer() -> str:
 
 @dataclass
 class Batch:
-    """The requests a page shows: stored results, jobs on their way, and what went wrong."""
+    """The requests a page shows: stored results, jobs on their way, and what went wrong. `waiting`: names asked for, not yet in the queue."""
 
     requests: Mapping[str, Request]
+    at_once: int = AT_ONCE
+    waiting: list[str] = field(default_factory=list)
     results: dict[str, ProbeResult] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     errors: dict[str, EffectiveDepthError] = field(default_factory=dict)
@@ -38,25 +41,25 @@ class Batch:
 
     @property
     def running(self) -> bool:
-        return any(not job.over for job in self.jobs.values())
+        return bool(self.waiting) or any(not job.over for job in self.jobs.values())
 
     @property
     def missing(self) -> list[str]:
         """Names neither stored nor on their way."""
-        return [name for name in self.requests if name not in self.results and name not in self.jobs]
+        return [name for name in self.requests if name not in self.results and name not in self.jobs and name not in self.waiting]
 
     def result(self, name: str) -> ProbeResult | None:
         """The newest result, partial or complete."""
         return self.results.get(name)
 
 
-def batch(page: str, requests: Mapping[str, Request]) -> Batch:
+def batch(page: str, requests: Mapping[str, Request], at_once: int = AT_ONCE) -> Batch:
     """This page's batch for these requests: the one in the session if it is the same, else a new one filled from the store."""
     kept: Batch | None = st.session_state.get(f"batch.{page}")
     if kept is None or {n: r.key for n, r in kept.requests.items()} != {n: r.key for n, r in requests.items()}:
         if kept is not None:
             cancel(kept)
-        kept = st.session_state[f"batch.{page}"] = Batch(requests)
+        kept = st.session_state[f"batch.{page}"] = Batch(requests, at_once)
         for name, request in requests.items():
             if (found := lookup.find(request)) is not None:
                 kept.results[name] = found
@@ -69,12 +72,21 @@ def submit(batch: Batch) -> None:
     lacking = [n for n in batch.requests if n not in batch.results or not batch.results[n].complete]
     for name in lacking or list(batch.requests):
         batch.results.pop(name, None)
-        batch.jobs[name] = jobs().submit(batch.requests[name], viewer())
+    batch.waiting = lacking or list(batch.requests)
     batch.finished = False
+    _hand_over(batch)
+
+
+def _hand_over(batch: Batch) -> None:
+    """Put what is waiting into the queue, as far as the batch may take it up."""
+    while batch.waiting and len(batch.jobs) < batch.at_once:
+        name = batch.waiting.pop(0)
+        batch.jobs[name] = jobs().submit(batch.requests[name], viewer())
 
 
 def cancel(batch: Batch) -> None:
     """Leave every job of the batch; each stops unless somebody else waits for it."""
+    batch.waiting.clear()
     for job in batch.jobs.values():
         if not job.over:
             jobs().cancel(job, viewer())
@@ -91,10 +103,20 @@ def poll(batch: Batch) -> bool:
             if job.error is not None:
                 batch.errors[name] = job.error
                 batch.results.pop(name, None)
+    _hand_over(batch)
     if not batch.jobs and not batch.finished:
         batch.finished = True
         return True
     return False
+
+
+def troubles(batch: Batch) -> dict[str, list[str]]:
+    """What went wrong, each message once, with the prompts it befell (by the number behind the name of a request); a cancel is no trouble."""
+    found: dict[str, list[str]] = {}
+    for name, error in batch.errors.items():
+        if not isinstance(error, Cancelled) and (number := name.rpartition(".")[2]) not in found.setdefault(str(error), []):
+            found[str(error)].append(number)
+    return found
 
 
 def status(batch: Batch) -> str:

@@ -163,7 +163,7 @@ def prompt_box() -> None:
     """Prompt, answer and example pills, shared by all pages."""
     if trouble := st.session_state.pop("link_trouble", ""):
         st.warning(show.plain(trouble), icon=":material/link_off:")
-    left, right = st.columns([4, 1])
+    left, right = st.container(key="prompt-box").columns([4, 1])
     st.session_state.update(text=kept("text", ""), answer=kept("answer", ""))
     left.text_area("Prompt", key="text", height=104, on_change=_edited, args=("text",), help="Every probe runs on prompt + answer, encoded jointly.")
     right.text_input(

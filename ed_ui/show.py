@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import re
-from typing import Callable
+from collections.abc import Callable, Sequence
 
 import streamlit as st
 
@@ -11,19 +11,23 @@ from ed_core.figures import describe
 from ed_core.probes import find
 from ed_core.types import ProbeResult
 
+CAPTION = 44  # pixels that a figure's caption line takes
 CONFIG = {"displayModeBar": False, "displaylogo": False}
 
 
-def figure(key: str, fig, caption: str, result: ProbeResult | None = None, measure: str = "", reading: str = "", select: bool = False) -> None:
-    """One figure. `select`: a click on a cell chooses its token for all panels (once complete: a figure that can be clicked is made anew
+def figure(
+    key: str, fig, caption: str, result: ProbeResult | None = None, measure: str = "", reading: str = "", select: bool = False,
+    about: Callable[[], None] | None = None,
+) -> None:
+    """One figure. `about` fills Details where the figure is not one result's measure. `select`: a click on a cell chooses its token for all panels (once complete: a figure that can be clicked is made anew
     by the browser with every new version)."""
     select = select and (result is None or result.complete)
     with st.container(key=f"box-{key}", gap="xxsmall"):
-        row = st.container(horizontal=True, vertical_alignment="center", gap="small")
+        row = st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"caption-{key}")
         row.caption(caption)
-        if result is not None:
+        if result is not None or about is not None:
             with row.popover("Details", icon=":material/info:", type="tertiary", key=f"about-{key}"):
-                details(key, result, measure, reading)
+                about() if about is not None else details(key, result, measure, reading)
         event = st.plotly_chart(
             fig,
             key=key,
@@ -62,6 +66,17 @@ def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
         st.caption("Written when the computation is complete.")
 
 
+def details_of_many(key: str, name: str, dim: str, values, results: Sequence[ProbeResult], meaning: str, reading: str = "") -> None:
+    """The same of a curve over several prompts: what it is, its numbers, and the runs it is made of."""
+    st.markdown(f"**`{name}`**, dims ({dim}): {meaning}.")
+    if reading:
+        st.markdown(reading)
+    csv = export.curve_csv(name, dim, values)
+    st.download_button("CSV", csv, f"{name}.csv", "text/csv", key=f"csv-{key}", icon=":material/download:")
+    st.markdown(f"**Where it came from**: {len(results)} prompt{'s' * (len(results) != 1)}, {sum(r.n_tokens for r in results)} tokens")
+    st.json([dict(r.provenance) for r in results], expanded=1)
+
+
 def _chosen(key: str, event) -> None:
     """Make the token of a newly clicked cell the selected one, for every panel."""
     points = event.selection.points if event else []
@@ -73,11 +88,14 @@ def _chosen(key: str, event) -> None:
         st.rerun(scope="fragment")
 
 
-def empty(title: str, text: str, height: int = 420) -> None:
-    """A panel that has nothing yet, and says what would fill it."""
-    with st.container(height=height + 56, border=True):
+def empty(title: str, text: str, height: int = 420, first: bool = False) -> None:
+    """A panel that has nothing yet, and says what would fill it; the `first` of a page says it louder."""
+    with st.container(height=height + CAPTION, border=True):
         st.markdown(f"**{title}**")
-        st.caption(text)
+        if first and text:
+            st.info(text, icon=":material/play_circle:")
+        else:
+            st.caption(text)
 
 
 def plain(text: str) -> str:

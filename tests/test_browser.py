@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -42,13 +43,13 @@ STATE = """Object.fromEntries(KEYS.map(key => {
 }))"""
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """The app on a free port with an empty store, every block slowed by 0.2 s so that the filling can be watched."""
+@contextmanager
+def serve(cache: Path, **more: str):
+    """The app on a free port with its own store; gives its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    env = os.environ | {"ED_CACHE": str(tmp_path_factory.mktemp("cache")), "ED_TEST_STEP_DELAY": "0.2"}
+    env = os.environ | {"ED_CACHE": str(cache)} | more
     command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port)]
     process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
@@ -61,6 +62,13 @@ def server(tmp_path_factory):
     yield address
     process.terminate()
     process.wait(10)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """With an empty store, and every block slowed by 0.2 s so that the filling can be watched."""
+    with serve(tmp_path_factory.mktemp("cache"), ED_TEST_STEP_DELAY="0.2") as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

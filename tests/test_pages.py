@@ -25,7 +25,7 @@ PAGES = {
     "pages/intervene/skip.py": (LayerSkip(),),
     "pages/intervene/erase.py": (ResidualErasure(),),
     "pages/intervene/gradients.py": (IntegratedGradients(),),
-    "pages/intervene/prune.py": (Prune(), EarlyExit()),
+    "pages/intervene/prune.py": (Prune(), EarlyExit(), LogitLens()),
 }
 
 
@@ -87,7 +87,7 @@ def test_a_page_draws_exactly_what_is_stored(stored, page):
     figures = plotted(test)
     wanted = {
         "contributions": ["layer_ratio", "layer_cos"] if "home" in page else ["layer_ratio"],
-        "logit_lens": ["top_probs"],
+        "logit_lens": [] if "prune" in page else ["top_probs"],
         "residual_erasure": ["effect"],
         "integrated_gradients": ["attribution"],
         "layer_skip": ["effect"] if "home" in page else ["effect", "output_pos"],
@@ -153,6 +153,7 @@ def test_a_dead_link_says_so_and_loses_nothing(stored):
 def test_what_is_not_computed_teaches_and_starts_nothing(stored, page):
     test = app(page, prompt=Prompt("a=3; b=a; b?", "3"))
     assert not test.exception and not plotted(test)
+    assert not test.get("plotly_chart") or "home" in page
     words = " ".join(e.value for e in [*test.markdown, *test.info])
     assert "Not computed yet" in words and "**Run**" in words
 
@@ -217,21 +218,6 @@ def test_without_an_answer_the_models_own_is_offered(stored, page):
     use.click().run()
     assert test.text_input(key="answer").value == lookup.find(request).provenance["continuation"]
     assert not test.exception
-
-
-def test_the_prune_page_says_what_was_measured(stored):
-    from ed_core import aggregate, pruning
-
-    test = app("pages/intervene/prune.py")
-    curves = aggregate.aggregate(Prune, [stored["prune"].summary])
-    cheapest = pruning.best_stretch(curves["kl"], 1)[0]
-    said = " ".join(m.value for m in test.markdown)
-    assert f"Cheapest block: {cheapest}" in said and f"KL {curves['kl'][cheapest]:.3g} nats" in said
-    drawn = [json.loads(c.proto.spec)["data"] for c in test.get("plotly_chart")]
-    assert len(drawn) == 3
-    assert test.metric[0].value == f"{pruning.rank_correlation(curves['block_influence'], curves['kl']):+.2f}"
-    test.text_input(key="prune.drop").set_value("1,2").run()
-    assert "Not computed yet" not in " ".join(i.value for i in test.info), "early exit is still there"
 
 
 def test_a_parameter_that_cannot_be_is_refused_on_the_page(stored):

@@ -41,6 +41,8 @@ def test_the_proxies_are_the_papers(model, measure):
             cosine = naive.cosine(resid[start][t], resid[start + 2][t])
             assert abs(found["block_influence"][start, t] - (1 - cosine)) <= 1e-5
             assert abs(found["angular_distance"][start, t] - np.arccos(cosine) / np.pi) <= 1e-3
+            added = naive.cosine(resid[start + 2][t] - resid[start][t], resid[start][t])
+            assert abs(found["update_cosine"][start, t] - added) <= 1e-4
 
 
 def test_the_loss_is_averaged_over_tokens_that_have_a_next_one(model_of, measure):
@@ -93,10 +95,26 @@ def test_costs_are_those_of_the_stretch_or_of_the_set(model_of, measure):
     assert chosen["perplexity"] == pytest.approx(np.exp(np.nanmean(result["drop_nll"])), rel=1e-4)
 
 
+def test_what_is_derived_from_the_aggregates(model_of, measure):
+    results = [measure(model_of("qwen3"), Prune(drop=(1, 2)), p) for p in (PROMPT, Prompt("Nine b."), Prompt("a b c a b c"))]
+    curves = aggregate(Prune(), [r.summary for r in results])
+    derived = Prune.derive(curves)
+    losses = np.concatenate([r["nll"][:, :-1] for r in results], axis=1)
+    assert np.allclose(derived["perplexity"], np.exp(losses.mean(1)), rtol=1e-5)
+    assert derived["drop_perplexity"] == pytest.approx(np.exp(np.concatenate([r["drop_nll"][:-1] for r in results]).mean()), rel=1e-5)
+    for name in pruning.PROXIES:
+        assert derived[f"spearman_{name}"] == pytest.approx(pruning.rank_correlation(curves[name], curves["kl"]))
+    assert derived["spearman_top1_lost"] == pytest.approx(pruning.rank_correlation(1 - curves["top1_kept"], curves["kl"]))
+    assert derived["cheapest"] == np.argmin(curves["kl"]) and all(v.dtype == np.float32 for v in derived.values())
+    assert np.isnan(Prune.derive({**curves, "block_influence": np.ones(5)})["spearman_block_influence"])
+
+
 def test_exports_name_every_block_once():
     kept = json.loads(pruning.keep_list(6, [4, 2], "a/b", {"kl": 0.5}))
     assert kept["keep"] == [0, 1, 3, 5] and kept["drop"] == [2, 4] and kept["measured"] == {"kl": 0.5}
     text = pruning.mergekit_yaml(6, [4, 2], "a/b: c")
     assert [line.strip() for line in text.splitlines() if "layer_range" in line] == ["layer_range: [0, 2]", "layer_range: [3, 4]", "layer_range: [5, 6]"]
     assert text.count('model: "a/b: c"') == 3 and "merge_method: passthrough" in text
+    measured = pruning.mergekit_yaml(6, [4, 2], "a/b", {"kl": 0.51234, "n_prompts": 20, "n_tokens": 1500})
+    assert measured.splitlines()[0] == "# measured: kl 0.5123, n_prompts 20, n_tokens 1500" and measured.splitlines()[1] == "slices:"
     assert pruning.best_stretch([0.3, 0.1, 0.2], 2) == [1, 2]

@@ -3,15 +3,16 @@
 Trace 0 of every map is named "z" and holds the measure's array as it is; what makes it readable lies around it.
 """
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
-from .curves import layer_curves, output_bars, token_profile
+from .curves import layer_curves, limit_bars, output_bars, spread_curve, token_profile
 from .describe import describe
 from .maps import contribution_norms, cosine_map, lens_map, output_by_token, token_map
 from .panel import View
 from .ruler import Published, depth_ruler, published, published_marks
-from .skips import skip_map
+from .skips import boundary_map, effect_on_layers, skip_map
 from .text import shown, visible
 
 __all__ = [
-    "ATTENTION", "BOTH", "CRITERIA", "MLP", "Published", "View", "contribution_norms", "cosine_map", "depth_ruler", "describe", "layer_curves",
-    "lens_map", "output_bars", "output_by_token", "published", "published_marks", "shown", "skip_map", "token_map", "token_profile", "visible",
+    "ATTENTION", "BOTH", "CRITERIA", "MLP", "Published", "View", "boundary_map", "contribution_norms", "cosine_map", "depth_ruler", "describe",
+    "effect_on_layers", "layer_curves", "lens_map", "limit_bars", "output_bars", "output_by_token", "published", "published_marks", "shown",
+    "skip_map", "spread_curve", "token_map", "token_profile", "visible",
 ]

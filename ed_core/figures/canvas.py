@@ -50,8 +50,8 @@ class Canvas:
     def add(self, kind: str, **trace) -> None:
         self.data.append(dict(type=kind, **trace))
 
-    def line(self, colour: str, thickness: float | int, **place) -> None:
-        self.shapes.append(dict(type="line", line=dict(color=colour, width=thickness), **place))
+    def line(self, colour: str, thickness: float | int, dash: str = "solid", **place) -> None:
+        self.shapes.append(dict(type="line", line=dict(color=colour, width=thickness, dash=dash), **place))
 
     def write(self, text: str, size: int, colour: str | None = None, **place) -> None:
         """Text; without a colour, in the page's own."""

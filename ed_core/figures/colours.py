@@ -19,6 +19,8 @@ GREY, FAINT = "rgba(128,128,128,0.8)", "rgba(128,128,128,0.35)"
 LIGHT_EDGE, DARK_EDGE, SHADOW = "rgba(255,255,255,0.75)", "rgba(20,20,20,0.9)", "rgba(20,20,20,0.4)"
 CLEAR, VEIL = "rgba(0,0,0,0)", "rgba(128,128,128,0.12)"
 
+FAILED = "#B2182B"  # what is not to be relied on
+
 SEQUENTIAL = list(sequential.Viridis)
 DIVERGING = ["#0072B2", "#7FB2D6", "#DCDCDC", "#EBA16F", "#D55E00"]  # erases, neutral, strengthens
 COMPOSING, BETWEEN, REFINING, ON_BAR = DIVERGING[0], "#8A8A8A", DIVERGING[-1], "#FFFFFF"  # the ruler, and letters on it

@@ -28,11 +28,44 @@ def layer_curves(
     canvas = _frame(n, view, x, unit)
     for name, values in curves.items():
         line = dict(color=colours.colour_of(name) or next(spare), width=2, dash="dot" if name.startswith("mean") else "solid")
-        _add(canvas, "scatter", values, visible(name, 40), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
+        _add(canvas, "scatter", values, " ".join(visible(word, 40) for word in name.split(" ")), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
     canvas.layout["showlegend"] = len(curves) > 1
     canvas.layout["yaxis"]["type"] = "log" if log else "linear"
     if not log and any(np.nanmin(values, initial=0.0) < 0 for values in curves.values()):
         canvas.line(colours.GREY, 1, xref="paper", x0=0, x1=1, y0=0, y1=0, layer="below")
+    return canvas.figure()
+
+
+def spread_curve(
+    values: np.ndarray, quantiles: np.ndarray, unit: str, *, label: str = "this prompt", others: str = "", x: str = "layer", height: int = 260,
+    width_px: int = 600, log: bool = False,
+) -> go.Figure:
+    """A curve over the spread of others: grey from their 10 % to their 90 % quantile, dotted at the median. `quantiles` holds these three
+    rows, or none where the others are too few to speak of a spread."""
+    canvas = _frame(len(values), View(height=height, width_px=width_px, uirevision="spread"), x, unit)
+    if len(quantiles):
+        low, median, high = quantiles
+        edge = dict(mode="lines", line=dict(width=0), showlegend=False)
+        _add(canvas, "scatter", low, "10 % of the others", x, unit, **edge)
+        _add(canvas, "scatter", high, f"10–90 % of {others}", x, unit, **{**edge, "showlegend": True}, fill="tonexty", fillcolor=colours.FAINT)
+        _add(canvas, "scatter", median, "median", x, unit, mode="lines", line=dict(color=colours.GREY, width=1.5, dash="dot"))
+    _add(canvas, "scatter", values, label, x, unit, mode="lines+markers", marker=dict(size=4), line=dict(color=colours.BOTH, width=2))
+    canvas.layout["showlegend"] = bool(len(quantiles))
+    canvas.layout["yaxis"].update(dict(type="log") if log else dict(rangemode="tozero"))
+    if not log and any(np.fmin.reduce(row, initial=0.0) < 0 for row in (values, *quantiles)):
+        canvas.line(colours.GREY, 1, xref="paper", x0=0, x1=1, y0=0, y1=0, layer="below")
+    return canvas.figure()
+
+
+def limit_bars(values: np.ndarray, limit: float | int, unit: str, *, name: str, limit_name: str, x: str = "layer", height: int = 260, width_px: int = 600) -> go.Figure:
+    """One bar per layer under a line it must not pass; those that do are in the colour of a failure."""
+    canvas = _frame(len(values), View(height=height, width_px=width_px, uirevision="limit"), x, unit)
+    values = np.where(np.asarray(values) < 0, np.nan, values)  # -1: a whole number not computed yet
+    failed = np.nan_to_num(values) > limit
+    _add(canvas, "bar", values, name, x, unit, marker=dict(color=[colours.FAILED if bad else colours.BOTH for bad in failed]))
+    canvas.line(colours.GREY, 1.5, xref="paper", x0=0, x1=1, y0=limit, y1=limit, dash="dash")
+    canvas.write(limit_name, 10, x=1, xref="paper", xanchor="right", y=limit, yanchor="bottom")
+    canvas.layout["yaxis"]["range"] = [0, 1.15 * max(limit, float(np.fmax.reduce(values, initial=0.0)))]
     return canvas.figure()
 
 
@@ -70,7 +103,7 @@ def _frame(n: int, view: View, x: str, unit: str) -> Canvas:
     ticks = list(range(0, n, tick_step(n, n * layer_px / LAYER_LABEL)))
     canvas.layout.update(
         legend=dict(orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), bgcolor=colours.CLEAR),
-        xaxis=dict(PLAIN, range=[-0.5, n - 0.5], tickvals=ticks, title=axis_title(x)),
+        xaxis=dict(PLAIN, range=[-0.5, n - 0.5], tickvals=ticks, title=axis_title(x, 8)),
         yaxis={**PLAIN, "title": axis_title(unit), "showgrid": True, "gridcolor": colours.FAINT},
     )
     canvas.draw_depths(view.depth_lines, layer_px, upright=True)

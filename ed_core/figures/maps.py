@@ -1,7 +1,7 @@
 """Heatmaps over tokens: contributions, cosines, the logit lens, and whose prediction a skip changes."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import plotly.graph_objects as go
@@ -93,14 +93,24 @@ def output_by_token(result: ProbeResult, view: View) -> go.Figure:
     return fig
 
 
-def token_map(result: ProbeResult, view: View, measure: str) -> go.Figure:
-    """Any other measure over layers or depths and tokens: diverging around 0 where it has no lower bound (attributions), from 0 else."""
+def token_map(result: ProbeResult, view: View, measure: str, failed: Sequence[int] = ()) -> go.Figure:
+    """Any other measure over layers or depths and tokens: diverging around 0 where it has no lower bound (attributions), from 0 else.
+    Rows that `failed` are crossed out: what stands there is not to be relied on. The strip holds the measure's own reduction over tokens."""
     z, spec = result[measure], result.measures[measure].spec
     bound = spec.high or colours.ceiling(z, BOUNDS)
     low = 0.0 if spec.low is not None and spec.low >= 0 else -bound
     shade = colours.signed(bound) if low < 0 else colours.steep(0.0, bound)
-    strip = Strip(mean_over_tokens(z), low, bound, mean_title(), colours.GREY)
-    return token_panel(result, view, z, shade, spec.unit, strip, plain_hover(result, measure, z), spec.dims[0])
+    if spec.reduce == "pos_abs_sum":
+        total = np.where(np.isfinite(z).any(1), np.nansum(np.abs(z), 1), np.nan)
+        strip = Strip(total, 0.0, colours.ceiling(total, BOUNDS), "sum of magnitudes", colours.GREY)
+    elif spec.reduce == "pos_max":
+        strip = Strip(np.fmax.reduce(z, axis=1), low, bound, "maximum", colours.GREY)
+    else:
+        strip = Strip(mean_over_tokens(z), low, bound, mean_title(), colours.GREY)
+    fig = token_panel(result, view, z, shade, spec.unit, strip, plain_hover(result, measure, z), spec.dims[0])
+    for row in failed:
+        fig.add_shape(type="line", x0=0, x1=1, xref="x domain", y0=row, y1=row, line=dict(color=colours.FAILED, width=3), name="not reliable")
+    return fig
 
 
 def mean_title(first_token: bool = True) -> str:

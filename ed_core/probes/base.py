@@ -52,6 +52,11 @@ class Probe:
         return {}
 
     @classmethod
+    def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Numbers made of aggregates (over prompts, or one prompt's own): rank correlations, depth scores. Empty for most probes."""
+        return {}
+
+    @classmethod
     def spec(cls, measure: str) -> MeasureSpec:
         for spec in cls.measures:
             if spec.name == measure:
@@ -67,6 +72,10 @@ class Probe:
                 raise ParameterError(f"{cls.name} has no parameter '{name}'; it has {', '.join(known) or 'none'}.")
         hints = typing.get_type_hints(cls)
         return cls(**{name: _parse(cls.name, known[name], hints[name], value) for name, value in values.items()})
+
+    def settings(self) -> dict[str, Any]:
+        """The parameters that are not at their defaults."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
 
     def request(self, model: ModelSpec, prompt: Prompt) -> Request:
         """The request for one prompt on one model."""
@@ -104,7 +113,7 @@ def _parse(probe: str, f: Field, kind: Any, value: Any) -> Any:
                 raise ValueError
             return numbers
     except (KeyError, ValueError, TypeError):
-        expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "whole numbers like 8,16 or auto")
+        expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, f"whole numbers like 8,16 or {meta['empty']}")
         raise ParameterError(f"{label} is {value!r}; expected {expected}.") from None
     if not (meta["low"] is None or number >= meta["low"]) or not (meta["high"] is None or number <= meta["high"]):
         raise ParameterError(f"{label} is {value}; expected {meta['low']} to {meta['high'] if meta['high'] is not None else 'any'}.")

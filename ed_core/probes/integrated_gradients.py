@@ -4,9 +4,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
+from ..depth import depth_score
 from ..errors import PromptError
-from ..types import MeasureSpec
+from ..types import MeasureSpec, ProbeResult
 from .base import Probe, parameter
+
+
+TOLERANCE = 0.005  # share of the scale that the completeness error may reach; the engine integrates until it holds
+
+
+def completeness(result: ProbeResult) -> np.ndarray:
+    """`[layer]`: the completeness error over `max(|F(x) - F(baseline)|, max_t |attribution|)`; 0 where all three are 0, NaN where not computed."""
+    scale = np.fmax(np.abs(result["f_x"] - result["f_baseline"]), np.abs(result["attribution"]).max(-1))
+    return result["completeness_error"] / np.where(scale == 0, 1.0, scale)
+
+
+def incomplete(result: ProbeResult) -> list[int]:
+    """The blocks whose attributions are not to be relied on: their sum misses by more than `TOLERANCE` of the scale."""
+    return np.flatnonzero(completeness(result) > TOLERANCE * (1 + 1e-4)).tolist()  # the engine decides before rounding to float32
 
 
 @dataclass(frozen=True)
@@ -35,6 +52,12 @@ class IntegratedGradients(Probe):
         MeasureSpec("f_baseline", ("layer",), "probability", "the same at the baseline", 0.0),
         MeasureSpec("nodes_used", ("layer",), "nodes", "nodes the integral took", 0.0),
     )
+
+    @classmethod
+    def derive(cls, curves):
+        """`center`: the block where the attributions' magnitudes (summed over positions) are centred; `center_mean` that of the means."""
+        pairs = {"center": "attribution", "center_mean": "attribution_mean"}
+        return {name: np.asarray(depth_score(curves[curve]), np.float32) for name, curve in pairs.items() if curve in curves}
 
     def check(self, n_tokens, answer_start):
         super().check(n_tokens, answer_start)

@@ -5,6 +5,9 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
+from .. import depth
 from ..errors import ParameterError
 from ..types import MeasureSpec
 from .base import Probe, parameter
@@ -61,6 +64,18 @@ class LayerSkip(Probe):
         drawn = list(range(8, n_tokens - 4, 8))
         random.Random(self.seed).shuffle(drawn)
         return drawn[: self.n_boundaries]
+
+    @classmethod
+    def derive(cls, curves):
+        """`layer_effect` over later blocks, `depth_score` of it, `depth_score_output` of the output change (Csordás et al. 2025 §5); with
+        `_mean` of the means over prompts."""
+        found = {}
+        for suffix in ("", "_mean"):
+            if f"effect{suffix}" in curves:
+                e = depth.layer_effect(curves[f"effect{suffix}"])
+                found |= {f"layer_effect{suffix}": e, f"depth_score{suffix}": depth.depth_score(e)}
+                found[f"depth_score_output{suffix}"] = depth.depth_score(curves[f"output{suffix}"])
+        return {name: np.asarray(value, np.float32) for name, value in found.items()}
 
     def check(self, n_tokens, answer_start):
         super().check(n_tokens, answer_start)

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+
+from ..depth import depth_score
 from ..errors import PromptError
 from ..prompts import read_jsonl
 from ..types import MeasureSpec, Prompt, canonical_json
@@ -33,6 +36,12 @@ class ResidualErasure(Probe):
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec("effect", ("depth", "pos"), "L2 of probabilities", "change of the prediction when this token is erased at this depth", 0.0, 2**0.5, "pos_max"),
     )
+
+    @classmethod
+    def derive(cls, curves):
+        """`center`: the depth where the effect (its largest over positions) is centred; `center_mean` that of the means."""
+        pairs = {"center": "effect", "center_mean": "effect_mean"}
+        return {name: np.asarray(depth_score(curves[effect]), np.float32) for name, effect in pairs.items() if effect in curves}
 
     def background_prompts(self) -> list[Prompt]:
         """The background: the first bundled prompt of every task and difficulty, or the file's."""

@@ -1,98 +1,195 @@
 """Which layers can go, measured; and where the model could have stopped."""
 import streamlit as st
 
-from ed_core import aggregate, figures, pruning
-from ed_core.errors import ParameterError
-from ed_core.probes import EarlyExit, Prune
-from ed_ui import probe_page, running, scope, show
+from ed_core import aggregate, compare, figures, pruning, sources
+from ed_core.errors import EffectiveDepthError
+from ed_core.probes import EarlyExit, LogitLens, Prune
+from ed_ui import probe_page, prompt_set, running, scope, show
 
-TEACH = """Not computed yet. **Run** takes every stretch of blocks out in turn and measures what the predictions lose, beside the proxies by which
-layers are usually chosen; and lets every token leave at the first depth where the lens is sure."""
-READING = """Low is cheap: the predictions hardly change without the stretch that begins there. In Llama-2 and its like up to half of the layers
-can go with little loss on question answering, mathematics being the exception (Gromov et al. 2024)."""
-PROXIES = """If a proxy were a good guide, its curve would rise and fall with the measured one. Cosine-based proxies are known to miss layers
-that matter (Hinostroza et al. 2026)."""
-EXIT = """Agreement at a depth is the share of tokens whose best guess there is the whole model's. No exit was trained for this."""
+PROBES = (Prune, EarlyExit, LogitLens)
 
 
 def page() -> None:
     st.subheader(Prune.title, anchor=False)
-    scope.prompt_box()
     chosen = scope.current()
     try:
-        asked = {"prune": probe_page.form(Prune), "early_exit": probe_page.form(EarlyExit)}
-    except ParameterError as error:
+        prompts = prompt_set.choose()
+        if not prompts:
+            return
+        row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prune")
+        asked = {probe.name: probe_page.form(probe, LABELS[probe.name], row) for probe in PROBES}
+        if chosen.spec is None:
+            raise EffectiveDepthError(chosen.trouble)
+        if (n_layers := sources.n_layers(chosen.spec)) is not None:
+            asked["prune"].check_layers(n_layers)
+        n_tokens = prompt_set.n_tokens(chosen.spec, prompts) if len(prompts) > 1 else scope.n_tokens()
+    except EffectiveDepthError as error:
         st.error(show.plain(str(error)), icon=":material/error:")
         return
-    if chosen.spec is None:
-        st.error(show.plain(chosen.trouble), icon=":material/error:")
-        return
-    batch = running.batch("prune", {name: probe.request(chosen.spec, scope.prompt()) for name, probe in asked.items()})
-    running.controls("prune", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
-    scope.remember(batch.requests["prune"].key if "prune" in batch.results and not batch.running else "")
-    st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, asked["prune"])
-    with st.expander("What this measures, and what the papers saw"):
+    requests = {f"{name}.{i}": probe.request(chosen.spec, prompt) for i, prompt in enumerate(prompts) for name, probe in asked.items()}
+    batch = running.batch("prune", requests)
+    alone = len(prompts) == 1
+    running.controls("prune", batch, ready=scope.ready() or not alone, n_tokens=n_tokens)
+    scope.remember(requests["prune.0"].key if alone and "prune.0" in batch.results and not batch.running else "")
+    st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, asked, len(prompts))
+    with st.expander("The same from the command line"):
+        prompt_set.command(chosen.spec, list(asked.values()), prompts)
+    with st.expander("What this measures, exactly"):
         st.markdown(Prune.__doc__)
         st.markdown(EarlyExit.__doc__)
 
 
-def panels(batch: running.Batch, asked: Prune) -> None:
+def panels(batch: running.Batch, asked: dict, n_prompts: int) -> None:
+    """Everything that fills while jobs run: aggregates over the prompts that all probes have been measured on."""
     if batch.jobs and running.poll(batch):
         st.rerun()
-    probe_page.status(batch)
-    pruned, leaving = batch.result("prune"), batch.result("early_exit")
-    if not batch.results and not batch.jobs and not batch.errors:
-        st.info(TEACH, icon=":material/play_circle:")
-    if pruned is not None and pruned.complete:
-        stretches(pruned, asked)
-    if leaving is not None and leaving.complete:
-        exits(leaving)
+    done = [i for i in range(n_prompts) if all((r := batch.result(f"{name}.{i}")) is not None and r.complete for name in asked)]
+    pruned, leaving, lens = ([batch.results[f"{name}.{i}"] for i in done] for name in asked)
+    status(batch, pruned, n_prompts)
+    stretches(pruned, asked["prune"], batch.running)
+    with st.container(key="offers"):
+        if pruned:
+            offers(pruned, asked["prune"], ready=not batch.running and len(pruned) == n_prompts)
+    probe_page.texts(TEXTS)
+    exits(leaving, lens, batch.running)
 
 
-def stretches(result, asked: Prune) -> None:
-    """Measured cost and proxies per stretch, the cheapest one, and its exports."""
-    curves = aggregate.aggregate(Prune, [result.summary])
-    left, right = st.columns(2)
-    with left:
-        measured = {"KL from the whole model": curves["kl"]}
-        show.figure("kl", figures.layer_curves(measured, "", "nats", x="first block taken out"), "Measured: what the predictions lose", result, "kl", READING)
-    with right:
-        proxies = {name.replace("_", " "): curves[name] for name in pruning.PROXIES}
-        show.figure("proxies", figures.layer_curves(proxies, "", "distance", x="first block taken out"), "Proxies of the same stretches", result, "block_influence", PROXIES)
+def status(batch: running.Batch, done: list, of: int) -> None:
+    """What is going on, and over how many prompts the figures are."""
+    with st.container(key="status"):
+        over = f"{len(done)} of {of} prompt{'s' * (of != 1)} measured"
+        if batch.running:
+            st.markdown(f"**{over}** · {running.status(batch)}")
+        elif len(done) == of:
+            st.markdown(f"Over **{of} prompt{'s' * (of != 1)}**, {sum(r.n_tokens for r in done)} tokens.")
+        elif done or batch.errors:
+            st.markdown(f"**{over}**: the figures are over these. **Run** measures the rest.")
+        else:
+            st.markdown("Nothing measured yet for these prompts, this model and these parameters.")
+        for message, keys in running.troubles(batch).items():
+            which = f"Prompt{'s' * (len(keys) > 1)} {', '.join(keys)}: " if of > 1 else ""
+            st.error(show.plain(which + message), icon=":material/error:")
+
+
+def curve(key: str, results: list, probe, name: str, title: str, unit: str, x: str, reading: str) -> None:
+    """One aggregate over the prompts, above the spread of the single prompts where there are some."""
+    values = compare.over_prompts(probe, [r.summary for r in results])[name]
+    spread, n = compare.quantiles([compare.curves_of(probe, r.summary)[name] for r in results])
+    fig = figures.spread_curve(values, spread, unit, x=x, label="over all tokens", others=f"{n} prompts", height=HEIGHT, log=name == "perplexity")
+    about = lambda: show.details_of_many(key, f"{probe.name}.{name}", x, values, results, title, reading)  # noqa: E731
+    show.figure(key, fig, title, about=about)
+
+
+def stretches(results: list, asked: Prune, busy: bool) -> None:
+    """Measured cost per stretch, and how the proxies rank them."""
+    x = "first block taken out" if asked.n > 1 else "block taken out"
+    for row in (MEASURED[:2], MEASURED[2:]):
+        for column, (name, title, unit, reading) in zip(st.columns(2), row):
+            with column:
+                if not results:
+                    show.empty(title, "" if busy else TEACH[name], HEIGHT, first=name == "kl")
+                elif name:
+                    curve(name, results, asked, name, title, unit, x, reading)
+                else:
+                    proxies(results, asked, x)
+    derived = compare.over_prompts(asked, [r.summary for r in results]) if results else {}
     columns = st.columns(len(pruning.PROXIES) + 1)
-    for column, name in zip(columns, pruning.PROXIES):
-        found = pruning.rank_correlation(curves[name], curves["kl"])
-        column.metric(f"{name.replace('_', ' ').capitalize()} against measured", "–" if found is None else f"{found:+.2f}", help="Spearman's rank correlation over the stretches; 1 = ranks them as the measurement does")
-    found = pruning.rank_correlation(1 - curves["top1_kept"], curves["kl"])
-    columns[-1].metric("Best guesses lost against KL", "–" if found is None else f"{found:+.2f}", help="the two measurements against each other")
+    for column, name in zip(columns, (*pruning.PROXIES, "top1_lost")):
+        column.metric(f"{RANKED[name]} against measured KL", signed(derived.get(f"spearman_{name}")), help=SPEARMAN)
+
+
+def proxies(results: list, asked: Prune, x: str) -> None:
+    curves = compare.over_prompts(asked, [r.summary for r in results])
+    lines = {name.replace("_", " "): curves[name] for name in pruning.PROXIES}
+    about = lambda: show.details_of_many("proxies", "prune.block_influence", x, curves["block_influence"], results, PROXY, PROXIES)  # noqa: E731
+    show.figure("proxies", figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT), "Proxies of the same stretches", about=about)
+
+
+def signed(value) -> str:
+    return "–" if value is None or value != value else f"{float(value):+.2f}"
+
+
+def offers(results: list, asked: Prune, ready: bool) -> None:
+    """The cheapest stretch and the chosen set, in words and as files."""
+    curves = aggregate.aggregate(asked, [r.summary for r in results])
     best = pruning.best_stretch(curves["kl"], asked.n)
-    offer(result, best, pruning.costs(curves, best[0]), f"Cheapest stretch of {asked.n}" if asked.n > 1 else "Cheapest block", "best")
+    offer(results, best, pruning.costs(curves, best[0]), f"Cheapest stretch of {asked.n}" if asked.n > 1 else "Cheapest block", "best", ready)
     if asked.drop:
-        offer(result, list(asked.drop), pruning.costs(curves, None), "The chosen set", "set")
+        offer(results, list(asked.drop), pruning.costs(curves, None), "The chosen set", "set", ready)
 
 
-def offer(result, drop: list[int], cost: dict[str, float], title: str, key: str) -> None:
+def offer(results: list, drop: list[int], cost: dict[str, float], title: str, key: str, ready: bool) -> None:
     """One pruning in words, and what to hand to other tools."""
     blocks = ", ".join(map(str, sorted(drop)))
     row = st.container(horizontal=True, vertical_alignment="center")
     row.markdown(
-        f"**{title}: {blocks}** · KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} of the best guesses stay, perplexity on this text "
-        f"{cost['perplexity_whole']:.3g} → {cost['perplexity']:.3g}"
+        f"**{title}: {blocks}** · KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} of the best guesses stay, perplexity on "
+        f"{'this text' if len(results) == 1 else 'these texts'} {cost['perplexity_whole']:.3g} → {cost['perplexity']:.3g}"
     )
-    name = result.request.models[0].source
-    row.download_button("Keep-list", pruning.keep_list(result.n_layers, drop, name, cost), f"keep-{key}.json", "application/json", key=f"json-{key}", icon=":material/download:")
-    row.download_button("mergekit", pruning.mergekit_yaml(result.n_layers, drop, name), f"prune-{key}.yaml", "text/yaml", key=f"yaml-{key}", icon=":material/download:")
+    name, n_layers = results[0].request.models[0].source, results[0].n_layers
+    evidence = cost | {"n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
+    common = dict(icon=":material/download:", disabled=not ready, help=EXPORTS)
+    row.download_button("Keep-list", pruning.keep_list(n_layers, drop, name, evidence), f"keep-{key}.json", "application/json", key=f"json-{key}", **common)
+    row.download_button("mergekit", pruning.mergekit_yaml(n_layers, drop, name, evidence), f"prune-{key}.yaml", "text/yaml", key=f"yaml-{key}", **common)
 
 
-def exits(result) -> None:
+def exits(leaving: list, lens: list, busy: bool) -> None:
     """Agreement and confidence per depth, and what a threshold gives."""
-    curves = aggregate.aggregate(EarlyExit, [result.summary])
     left, right = st.columns([2, 1])
-    with left:
+    if leaving:
+        curves = aggregate.aggregate(EarlyExit, [r.summary for r in leaving])
         lines = {"agreement": curves["agreement"], "confidence": curves["confidence"]}
-        show.figure("exit", figures.layer_curves(lines, "", "share", x="depth"), "Early exit through the lens, depth by depth", result, "agreement", EXIT)
-    right.metric("Mean exit depth", f"{float(curves['exit_depth']):.1f} of {result.n_layers}", help=EarlyExit.spec("exit_depth").meaning)
-    right.metric("Agreement on leaving", f"{float(curves['exit_agrees']):.0%}", help=EarlyExit.spec("exit_agrees").meaning)
+        about = lambda: show.details_of_many("exit", "early_exit.agreement", "depth", curves["agreement"], leaving, EXIT_TITLE, EXIT)  # noqa: E731
+        with left:
+            show.figure("exit", figures.layer_curves(lines, "", "share", x="depth", height=HEIGHT), EXIT_TITLE, about=about)
+        right.metric("Mean exit depth", f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}", help=EarlyExit.spec("exit_depth").meaning)
+        right.metric("Agreement on leaving", f"{float(curves['exit_agrees']):.0%}", help=EarlyExit.spec("exit_agrees").meaning)
+    else:
+        with left:
+            show.empty(EXIT_TITLE, "" if busy else TEACH["exit"], HEIGHT)
+    if lens:
+        ratio = aggregate.aggregate(LogitLens, [r.summary for r in lens])["deep_thinking_ratio"]
+        right.metric("Deep-thinking ratio", f"{float(ratio):.0%}", help=LogitLens.spec("deep_thinking_ratio").meaning)
+    right.caption(EXIT_CAUTION)
 
+
+HEIGHT = 280
+LABELS = {
+    "prune": {"n": "n: stretch length", "drop": "drop: any blocks"},
+    "early_exit": {"threshold": "exit threshold"},
+    "logit_lens": {"g": "g: settled below", "rho": "rho: deep from"},  # what the deep-thinking ratio depends on
+}
+TEACH = {
+    "kl": "Not computed yet. **Run** takes every stretch of blocks out in turn and measures what the predictions lose.",
+    "top1_kept": "How many best guesses survive without the stretch.",
+    "perplexity": "How much worse the text itself is predicted.",
+    "": "Block influence, angular distance and cosine: what layers are usually chosen by, and how well they rank what was measured.",
+    "exit": "At every depth, the share of tokens whose best guess is already the whole model's; and where tokens would leave.",
+}
+READING = """Low is cheap: the predictions hardly change without the stretch that begins there."""
+MEASURED = (
+    ("kl", "Measured: divergence from the whole model", "nats", READING),
+    ("top1_kept", "Measured: share of the best guesses that stay", "share", "High is cheap."),
+    ("perplexity", "Measured: perplexity on the text without the stretch", "perplexity", "exp of the mean log-loss on the next token."),
+    ("", "Proxies of the same stretches", "", ""),
+)
+RANKED = {"block_influence": "Block influence", "angular_distance": "Angular distance", "update_cosine": "Update's cosine", "top1_lost": "Best guesses lost"}
+SPEARMAN = """Spearman's rank correlation over the stretches. +1: ranks them as the measurement does. The update's cosine should be negative if
+layers that strengthen what is there (cosine above 0) are the ones that can go. Best guesses lost: the two measurements against each other."""
+PROXY = "how far the stretch turns the stream, 1 - cos(h[s], h[s+n]); the other two proxies are in the same result"
+PROXIES = """If a proxy were a good guide, its curve would rise and fall with the measured one (the cosine's the other way round)."""
+EXPORTS = "Made from the aggregate over all chosen prompts; the file says how many prompts and tokens it rests on."
+EXIT_CAUTION = """Sure is not right: where embedding and head share their weights, depth 0 is sure of the token it has just read. Choose a threshold
+by the agreement, not by the confidence."""
+EXIT_TITLE = "Early exit through the lens, depth by depth"
+EXIT = """Agreement at a depth is the share of tokens whose best guess there is the whole model's. No exit was trained for this."""
+TEXTS = {
+    "The papers saw": "Up to half of the layers of Llama-2 and its like can go with little loss on question answering, mathematics being the "
+    "exception; deep contiguous blocks go first (Gromov et al. 2024). Llama-2-13B without 10 of 40: MMLU 55.0 → 52.2 (ShortGPT, Men et al. 2024).",
+    "Look for": "a stretch whose measured cost is low on all three curves; then whether the proxies would have found it.",
+    "By construction": "Agreement at the last depth is 1. Nothing else here is: a stretch at the very start or end is measured like any other.",
+    "Beware": "Cosine is a weak proxy: one OLMo layer of low influence cost 66 % of the accuracy (Hinostroza et al. 2026, arXiv 2605.14075). These figures hold for "
+    "the chosen prompts, before any healing by fine-tuning; small models use all of their depth.",
+}
 
 show.guarded(page)

@@ -8,29 +8,54 @@ from ed_ui import probe_page, show
 MEASURES = [s.name for s in Contributions.measures]
 
 
-def panels(result, view):
-    first_token = st.session_state.get("contributions.first_token", True)
-    if result.complete:
-        curves = aggregate.aggregate(Contributions, [result.summary], first_token)
-        pick = lambda suffix: {name: curves[f"{short}_{suffix}"] for name, short in (("attention", "attn"), ("MLP", "mlp"), ("both", "layer"))}  # noqa: E731
-        left, right = st.columns(2)
-        with left:
-            show.figure("mean-ratio", figures.layer_curves(pick("ratio"), "", "ratio", log=True), "Mean contribution per layer, against the stream")
-        with right:
-            show.figure("mean-cosine", figures.layer_curves(pick("cos"), "", "cosine"), "Mean cosine per layer: below 0 erases, above 0 strengthens")
-    measure = st.selectbox("Measure", MEASURES, index=MEASURES.index("layer_ratio"), key="contributions.measure", width=260)
+def controls():
+    st.selectbox("Measure", MEASURES, index=MEASURES.index("layer_ratio"), key="contributions.measure", width=260)
+
+
+def figure(result, view):
+    measure = st.session_state.get("contributions.measure") or "layer_ratio"
     spec = Contributions.spec(measure)
     draw = figures.cosine_map if spec.unit == "cosine" else figures.contribution_norms
-    show.figure("map", draw(result, view, measure, first_token), spec.meaning, result, measure, select=True)
+    show.figure("map", draw(result, view, measure, counts_first_token()), spec.meaning, result, measure, select=True)
+
+
+def counts_first_token() -> bool:
+    return st.session_state.get("contributions.first_token", True)
+
+
+def more(result, view):
+    measure = st.session_state.get("contributions.measure") or "layer_ratio"
     if view.selected is not None:
         show.figure("profile", figures.token_profile(result, measure, view.selected), f"Token {view.selected} over the layers", result, measure)
+    if not result.complete:
+        return
+    curves = aggregate.aggregate(Contributions, [result.summary], counts_first_token())
+    pick = lambda suffix: {name: curves[f"{short}_{suffix}"] for name, short in (("attention", "attn"), ("MLP", "mlp"), ("both", "layer"))}  # noqa: E731
+    left, right = st.columns(2)
+    with left:
+        show.figure("mean-ratio", figures.layer_curves(pick("ratio"), "", "ratio", log=True), "Mean contribution per layer, against the stream")
+    with right:
+        show.figure("mean-cosine", figures.layer_curves(pick("cos"), "", "cosine"), "Mean cosine per layer: below 0 erases, above 0 strengthens")
 
+
+TEXTS = {
+    "The papers saw": "In Llama 3.1 70B on GSM8K the ratio stays above 0.15 in the first half and falls below 0.05 in the second; the cosine is 0 or "
+    "negative first, then turns positive (Csordás et al. 2025, §3.1).",
+    "Look for": "the layer where the mean cosine crosses 0 for the last time: from there on layers strengthen what the stream already holds.",
+    "Beware": "The first token is often an attention sink of huge norm. A small ratio or cosine does not prove a layer useless (Hinostroza et al. "
+    "2026, arXiv 2605.14075).",
+}
 
 show.guarded(
-    lambda: probe_page.page(
-        Contributions,
-        panels,
-        "Not computed yet. **Run** shows, for every layer and token, how large attention's and the MLP's additions are and whether they erase, "
-        "write or strengthen. One forward pass.",
+    lambda: probe_page.show_page(
+        probe_page.Page(
+            Contributions,
+            figure,
+            more,
+            "Not computed yet. **Run** shows, for every layer and token, how large attention's and the MLP's additions are and whether they erase, "
+            "write or strengthen. One forward pass.",
+            TEXTS,
+            controls,
+        )
     )
 )

@@ -8,10 +8,18 @@ from ed_ui import probe_page, show
 SHADES = {"probability": "prob", "KL to output": "kl", "Jensen–Shannon": "jsd", "entropy": "entropy", "rank of the output": "rank"}
 
 
-def panels(result, view):
-    shade = st.segmented_control("Shade", list(SHADES), default="probability", required=True, key="logit_lens.shade")
-    measure = {"prob": "top_probs"}.get(SHADES[shade], SHADES[shade])
-    show.figure("map", figures.lens_map(result, view, SHADES[shade]), f"Best token at each depth, shaded by {shade}", result, measure, select=True)
+def controls():
+    st.segmented_control("Shade", list(SHADES), default="probability", required=True, key="logit_lens.shade")
+
+
+def figure(result, view):
+    name = st.session_state.get("logit_lens.shade") or "probability"
+    shade = SHADES[name]
+    measure = "top_probs" if shade == "prob" else shade
+    show.figure("map", figures.lens_map(result, view, shade), f"Best token at each depth, shaded by {name}", result, measure, select=True)
+
+
+def more(result, view):
     if not result.complete:
         return
     curves = aggregate.aggregate(LogitLens, [result.summary])
@@ -26,10 +34,24 @@ def panels(result, view):
         show.figure("mean-overlap", figures.layer_curves(shares, "", "share", x="depth"), "Agreement with the output")
 
 
+TEXTS = {
+    "The papers saw": "KL to the output falls steeply and the overlap of the best five tokens rises from the middle on, at the same place (Csordás "
+    "et al. 2025, §3.3); relative to the depth that place hardly moves with size, training or difficulty (Hu et al. 2025).",
+    "Look for": "the depth at which the best token of a column stays what it is.",
+    "By construction": "The top row is the model's own output: KL 0, overlap 1. Row 0 is the embedding.",
+    "Beware": "The head was trained for the last layer only: an early row that reads as nonsense may still hold what matters. Depth may be used "
+    "adaptively in places (Curth et al. 2026, arXiv 2604.12426).",
+}
+
 show.guarded(
-    lambda: probe_page.page(
-        LogitLens,
-        panels,
-        "Not computed yet. **Run** applies the model's own final norm and head at every depth and shows when its prediction settles.",
+    lambda: probe_page.show_page(
+        probe_page.Page(
+            LogitLens,
+            figure,
+            more,
+            "Not computed yet. **Run** applies the model's own final norm and head at every depth and shows when its prediction settles.",
+            TEXTS,
+            controls,
+        )
     )
 )

@@ -1,0 +1,131 @@
+"""One prompt among others: its curve over the layers beside those of other prompts on the same model, and one sentence in figures. Numpy only.
+
+The others are results of one `Request.series`: same model, precision, probe and parameters. Their summaries suffice, no array is read.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import depth
+from .aggregate import Summary, aggregate
+from .probes import Probe
+
+FEWEST = 3  # other prompts that make a spread
+QUANTILES = (0.1, 0.5, 0.9)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A curve over layers or depths, by its name among a probe's aggregates or derived numbers."""
+
+    name: str
+    title: str
+    unit: str
+    x: str = "layer"
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number that a prompt's curves come down to; `of` gives None or NaN where it is not defined. `share`: the curve whose first half
+    the sentence tells of, and what that curve is."""
+
+    name: str
+    of: Callable[[Mapping[str, np.ndarray]], float | int | None]
+    share: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """This prompt's curve, and at every layer the 10 %, 50 % and 90 % quantiles over `n` other prompts (empty below `FEWEST`)."""
+
+    curve: Curve
+    values: np.ndarray
+    quantiles: np.ndarray
+    n: int
+
+
+CURVES: dict[str, tuple[Curve, ...]] = {
+    "contributions": (
+        Curve("layer_ratio", "Mean contribution, against the stream", "ratio", log=True),
+        Curve("layer_cos", "Mean cosine with the stream", "cosine"),
+    ),
+    "logit_lens": (
+        Curve("kl", "Divergence from the output", "nats", "depth"),
+        Curve("overlap", "Best tokens shared with the output", "share", "depth"),
+    ),
+    "layer_skip": (
+        Curve("layer_effect", "Effect on a later layer, on average", "relative change", "skipped layer"),
+        Curve("output", "Change of the prediction", "L2 of probabilities", "skipped layer"),
+    ),
+    "residual_erasure": (Curve("effect", "Change of the prediction, at the token that matters most", "L2 of probabilities", "depth"),),
+    "integrated_gradients": (Curve("attribution", "Attribution, magnitudes summed over tokens", "probability"),),
+}
+SCORES: dict[str, Score] = {
+    "contributions": Score("The cosine criterion", lambda c: depth.by_cosine(depth.cosine_curve(c)).depth),
+    "logit_lens": Score("The KL criterion", lambda c: depth.by_kl(c["kl"][:-1]).depth),
+    "layer_skip": Score("depth score", lambda c: float(c["depth_score"]), ("layer_effect", "effect on later layers")),
+    "residual_erasure": Score("its centre", lambda c: float(c["center"]), ("effect", "erasure effect")),
+    "integrated_gradients": Score("its centre", lambda c: float(c["center"]), ("attribution", "attribution")),
+}
+
+
+def curves_of(probe: Probe | type[Probe], summary: Summary, first_token: bool = True) -> dict[str, np.ndarray]:
+    """One prompt's aggregates and what is derived from them."""
+    return over_prompts(probe, [summary], first_token)
+
+
+def over_prompts(probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True) -> dict[str, np.ndarray]:
+    """Aggregates over prompts and what is derived from them: what the command line writes without an index."""
+    curves = aggregate(probe, summaries, first_token)
+    return curves | probe.derive(curves)
+
+
+def spreads(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True) -> list[Spread]:
+    """This prompt's curves over the spread of the others; prompts on which a curve is not defined are left out of it."""
+    mine, theirs = curves_of(probe, this, first_token), [curves_of(probe, s, first_token) for s in others]
+    return [Spread(curve, mine[curve.name], *quantiles([c[curve.name] for c in theirs])) for curve in CURVES[probe.name]]
+
+
+def quantiles(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
+    """`QUANTILES` over curves of one length, `[3, layer]`, and over how many; those with a NaN are left out. No row below `FEWEST`."""
+    finite = [c for c in curves if np.isfinite(c).all()]
+    if len(finite) < FEWEST:
+        return np.empty((0, 0)), len(finite)
+    return np.quantile(np.stack(finite), QUANTILES, axis=0), len(finite)
+
+
+def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True) -> str:
+    """Where this prompt's curve lies and where the others', in figures."""
+    score = SCORES[probe.name]
+    value_of = lambda summary: _number(score.of(curves_of(probe, summary, first_token)))  # noqa: E731
+    mine = value_of(this)
+    if not score.share:
+        told = f"{score.name} {'gives ' + _say(mine, score) if np.isfinite(mine) else 'is not defined'} for this prompt"
+    else:
+        curve, what = score.share
+        values = curves_of(probe, this, first_token)[curve]
+        half = (len(values) + 1) // 2
+        if np.isfinite(mine):
+            rows = next(c.x for c in CURVES[probe.name] if c.name == curve).removeprefix("skipped ")
+            told = f"{values[:half].sum() / values.sum():.0%} of this prompt's {what} lies at {rows}s 0–{half - 1}, {score.name} {_say(mine, score)}"
+        else:
+            told = f"This prompt's {what} is not defined or zero everywhere: no centre"
+    theirs = np.asarray([value_of(s) for s in others])
+    defined = theirs[np.isfinite(theirs)]
+    if len(defined) < FEWEST:
+        return f"{told}."
+    low, middle, high = (_say(v, score) for v in np.quantile(defined, QUANTILES))
+    undefined = f"; not defined for {len(theirs) - len(defined)} more" if len(defined) < len(theirs) else ""
+    return f"{told}; the median of {len(defined)} other prompts is {middle} (10–90 %: {low} to {high}{undefined})."
+
+
+def _number(value: float | int | None) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _say(value: float | np.floating, score: Score) -> str:
+    return "not defined" if not np.isfinite(value) else f"{value:.1f}" if score.share else f"layer {value:.3g}"

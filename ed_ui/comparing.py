@@ -1,0 +1,61 @@
+"""How this prompt compares: its curves over those of other prompts on the same model, and a button that measures some."""
+from __future__ import annotations
+
+import streamlit as st
+
+from ed_core import compare, figures, lookup
+from ed_core.demo import mixed_prompts
+from ed_core.probes import Probe
+from ed_core.types import Prompt, ProbeResult
+from ed_ui import running, show
+
+ENOUGH = 12  # bundled prompts that the button measures
+
+
+def section(probe: Probe, result: ProbeResult) -> None:
+    """Below a complete result. The bundled prompts run one at a time, so that a Run of one's own waits for one of them at most."""
+    spec, here = result.request.models[0], result.request.prompts[0]
+    prompts = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(ENOUGH + 1)]
+    others = [p for p in prompts if p.identity() != here.identity()][:ENOUGH]
+    batch = running.batch(f"compare.{probe.name}", {f"{probe.name}.{i}": probe.request(spec, p) for i, p in enumerate(others)}, at_once=1)
+    st.markdown("##### How this prompt compares")
+    st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(probe, result, batch)
+
+
+def _live(probe: Probe, result: ProbeResult, batch: running.Batch) -> None:
+    if batch.jobs and running.poll(batch):
+        st.rerun()
+    others, first_token = lookup.alike(result.request), getattr(probe, "first_token", True)
+    with st.container(key="compared"):
+        st.markdown(compare.sentence(probe, result.summary, others, first_token))
+        _more(batch, len(others), result)
+    spreads = compare.spreads(probe, result.summary, others, first_token)
+    for column, spread in zip(st.columns(2), spreads):
+        with column:
+            curve, told = spread.curve, " over the others" if len(spread.quantiles) else ""
+            fig = figures.spread_curve(spread.values, spread.quantiles, curve.unit, x=curve.x, others=f"{spread.n} others", log=curve.log)
+            show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}")
+
+
+def _more(batch: running.Batch, n_others: int, result: ProbeResult) -> None:
+    """How many others there are, and how to get some."""
+    row = st.container(horizontal=True, vertical_alignment="center")
+    if batch.running:
+        done = sum(r.complete for r in batch.results.values())
+        row.markdown(f"**{done} of {len(batch.requests)} bundled prompts measured** · {running.status(batch)}", width="content")
+        if row.button("Stop", key=f"stop.{result.request.probe}", icon=":material/stop:", type="tertiary"):
+            running.cancel(batch)
+        return
+    if n_others < compare.FEWEST:
+        few = "No other prompt has" if not n_others else f"Only {n_others} other prompt{'s have' if n_others > 1 else ' has'}"
+        row.markdown(f"{few} been measured with these parameters: measure the bundled set.", width="content")
+    else:
+        row.caption(f"Others: {n_others} prompts on this model, with the same probe and parameters, in this store or shipped with the app.", width="content")
+    if batch.missing:
+        seconds = lookup.estimate([batch.requests[name] for name in batch.missing], result.n_tokens)
+        told = "" if seconds is None else f" (about {max(seconds, 1):.0f} s)"
+        if row.button(f"Measure {len(batch.missing)} bundled prompts{told}", key=f"measure.{result.request.probe}", icon=":material/group_add:"):
+            running.submit(batch)
+            st.rerun()
+    for message, which in running.troubles(batch).items():
+        st.warning(show.plain(f"{len(which)} could not be measured: {message}"), icon=":material/error:")

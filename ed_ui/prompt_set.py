@@ -1,0 +1,112 @@
+"""Which prompts a page over several runs on: the one in the box, bundled ones, or lines of a .jsonl file."""
+from __future__ import annotations
+
+import shlex
+from itertools import groupby
+
+import streamlit as st
+
+from ed_core import tokens
+from ed_core.demo import mixed_prompts
+from ed_core.errors import PromptError
+from ed_core.prompts import max_tokens, parse_jsonl, to_jsonl
+from ed_core.types import ModelSpec, Prompt
+from ed_ui import scope
+
+MOST = 20
+MEGABYTES = 1  # of an uploaded file
+ONE, BUNDLED, LINES = SOURCES = ("This prompt", "Bundled prompts", "A file or pasted lines")
+HOLDER = '{"text": "5 + 7 + 5 = ", "answer": "17"}\n{"text": "The capital of France is", "answer": " Paris"}'
+
+
+def choose() -> list[Prompt]:
+    """The inputs, and the prompts chosen with them, none while nothing is pasted; a `PromptError` says what is wrong."""
+    st.session_state["prompts.source"] = scope.kept("prompts.source", ONE)
+    st.segmented_control("Prompts", SOURCES, required=True, key="prompts.source", on_change=scope.keep, args=("prompts.source",), label_visibility="collapsed")
+    source = st.session_state["prompts.source"]
+    if source == ONE:
+        scope.prompt_box()
+        return [scope.prompt()]
+    return _bundled() if source == BUNDLED else _lines()
+
+
+def _bundled() -> list[Prompt]:
+    """Tasks, difficulties, how many."""
+    known = scope.examples().values()
+    tasks = [task for task, _ in groupby(known, key=lambda p: p["task"])]
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prompts")
+    picked = _keeping(row.multiselect, "Tasks", "prompts.tasks", [], options=tasks, format_func=scope.task_name, placeholder="all that the models know", width=520)
+    levels = sorted({p["difficulty"] for p in known if not picked or p["task"] in picked})
+    st.session_state["kept.prompts.difficulties"] = [d for d in scope.kept("prompts.difficulties", []) if d in levels]
+    hard = _keeping(row.multiselect, "Difficulties", "prompts.difficulties", [], options=levels, placeholder="all", width=260)
+    n = _keeping(row.number_input, "How many", "prompts.n", 12, min_value=1, max_value=MOST, width=150)
+    chosen = mixed_prompts(n, picked, hard)
+    if not chosen:
+        raise PromptError("No bundled prompt is of these tasks and difficulties; leave one of them open.")
+    st.caption(f"{len(chosen)} prompts, spread evenly: {', '.join(p['title'] for p in chosen[:6])}{' …' if len(chosen) > 6 else ''}")
+    return [Prompt(p["text"], p["answer"], p["id"]) for p in chosen]
+
+
+def _lines() -> list[Prompt]:
+    """A file fills the box below it, so that what runs is always what stands there."""
+    left, right = st.columns([1, 2])
+    left.file_uploader("A .jsonl file", type=["jsonl", "json", "txt"], key="prompts.file", on_change=_uploaded, max_upload_size=MEGABYTES)
+    st.session_state["prompts.lines"] = scope.kept("prompts.lines", "")
+    help_ = "One JSON object a line: text, where wanted answer (appended to the text as it is), id, template, special_tokens. As the command line reads it."
+    right.text_area("Prompts, one JSON object a line", key="prompts.lines", height=150, placeholder=HOLDER, on_change=_pasted, help=help_)
+    if trouble := st.session_state.get("prompts.trouble"):
+        raise PromptError(trouble)
+    if not scope.kept("prompts.lines", "").strip():
+        st.info("No prompts yet: choose a file, or paste lines like those shown in grey.", icon=":material/playlist_add:")
+        return []
+    found = parse_jsonl(scope.kept("prompts.lines"), "The list")
+    if len(found) > MOST:
+        st.warning(f"The list holds {len(found)} prompts; the first {MOST} are measured. The command line takes any number.", icon=":material/content_cut:")
+    return found[:MOST]
+
+
+def _pasted() -> None:
+    scope.keep("prompts.lines")
+    st.session_state["prompts.trouble"] = ""
+
+
+def _uploaded() -> None:
+    """Put the file's lines into the box, or remember why not."""
+    st.session_state["prompts.trouble"] = ""
+    file = st.session_state["prompts.file"]
+    if file is None:
+        return
+    try:
+        st.session_state["kept.prompts.lines"] = file.getvalue().decode("utf-8")
+    except UnicodeDecodeError:
+        st.session_state["prompts.trouble"] = "The file is not UTF-8 text; expected one JSON object a line."
+
+
+def _keeping(widget, label: str, key: str, default, **more):
+    """A widget whose value outlives a page change."""
+    st.session_state[key] = scope.kept(key, default)
+    return widget(label, key=key, on_change=scope.keep, args=(key,), **more)
+
+
+def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:
+    """Mean number of tokens, by the model's tokenizer file; a `PromptError` names a prompt that is over the limit."""
+    texts = [tokens.preview(spec, prompt) for prompt in prompts]
+    if any(t is None for t in texts):
+        return None
+    for i, t in enumerate(texts):
+        if len(t) > max_tokens():
+            raise PromptError(f"Prompt {i} ({prompts[i].text[:30]!r}…) has {len(t)} tokens, over the limit of {max_tokens()}; shorten it or set ED_MAX_TOKENS.")
+    return round(sum(map(len, texts)) / len(texts))
+
+
+def command(spec: ModelSpec, probes, prompts: list[Prompt]) -> None:
+    """The same run from the command line, and the file it needs."""
+    settings = ["--set " + shlex.quote(f"{p.name}.{name}={_text(value)}") for p in probes for name, value in p.settings().items()]
+    dtype = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(spec.precision, spec.precision)
+    line = f"python -m ed_core run {' '.join(p.name for p in probes)} --model {shlex.quote(spec.source)} --prompts prompts.jsonl --dtype {dtype}"
+    st.code(" \\\n    ".join([line, *settings, "--out result.npz"]), language="bash")
+    st.download_button("prompts.jsonl", to_jsonl(prompts), "prompts.jsonl", "application/jsonl", icon=":material/download:")
+
+
+def _text(value) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,179 @@
+"""One prompt among others: depth scores by hand, who counts as another prompt, the spread, and the sentence."""
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ed_core import compare, depth, export, lookup
+from ed_core.demo import load_prompts, mixed_prompts
+from ed_core.probes import PROBES, Contributions, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
+from ed_core.probes.integrated_gradients import TOLERANCE, completeness, incomplete
+from ed_core.prompts import parse_jsonl, to_jsonl
+from ed_core.store import Store
+from ed_core.types import Prompt
+
+TEXTS = ("5 + 7 + 5 = ", "a=3; b=a; b?", "The capital of France is", "copy a b c: a b", "one two three four")
+COMPARED = (Contributions(), LogitLens(), LayerSkip(), ResidualErasure(), IntegratedGradients())
+
+
+def test_the_effect_on_later_layers_and_its_score():
+    effect = np.float32([[9, 2, 4, 6], [9, 9, 1, 3], [9, 9, 9, 5], [9, 9, 9, 9]])  # the diagonal and below do not count
+    e = depth.layer_effect(effect)
+    assert e.tolist() == [4, 2, 5, 0]
+    assert depth.depth_score(e) == pytest.approx((0 * 4 + 1 * 2 + 2 * 5) / 11)
+    assert np.isnan(depth.depth_score([0, 0, 0])) and np.isnan(depth.depth_score([1, np.nan])) and depth.depth_score([0, 0, 3]) == 2
+    effect[1, 3] = np.nan
+    assert np.isnan(depth.layer_effect(effect)).tolist() == [False, True, False, False]
+
+
+def test_the_command_line_writes_the_scores(model_of, measure):
+    probe, model = LayerSkip(), model_of("qwen3")
+    results = [measure(model, probe, Prompt(text)) for text in TEXTS[:2]]
+    data = export.arrays({probe: results})
+    for i, result in enumerate(results):
+        assert data[f"layer_skip.depth_score.{i}"] == pytest.approx(depth.depth_score(depth.layer_effect(result["effect"])))
+        assert data[f"layer_skip.depth_score_output.{i}"] == pytest.approx(depth.depth_score(result["output"]))
+    effects = np.stack([r["effect"] for r in results])
+    assert data["layer_skip.depth_score"] == pytest.approx(depth.depth_score(depth.layer_effect(effects.max(0))))
+    assert data["layer_skip.depth_score_mean"] == pytest.approx(depth.depth_score(depth.layer_effect(effects.mean(0))), rel=1e-5)
+    assert data["layer_skip.depth_score"].dtype == np.float32 and "layer_skip.depth_score_mean.0" not in data
+
+
+def test_a_series_is_everything_but_the_prompt(model_of):
+    spec = model_of("qwen3").spec
+    one, two = (LayerSkip().request(spec, Prompt(text)) for text in TEXTS[:2])
+    assert one.series == two.series and one.key != two.key and one.series not in (one.key, two.key)
+    others = [LayerSkip(mode="future").request(spec, Prompt(TEXTS[0])), LogitLens().request(spec, Prompt(TEXTS[0]))]
+    others += [LayerSkip().request(replace(spec, **change), Prompt(TEXTS[0])) for change in ({"precision": "bf16"}, {"content_hash": "other"})]
+    assert len({one.series, *(r.series for r in others)}) == 5
+
+
+def test_the_store_finds_a_series_newest_first_and_nothing_else(model_of, measure, tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    lookup.store.cache_clear()
+    store, model = Store(tmp_path), model_of("qwen3")
+    results = [measure(model, LogitLens(), Prompt(text)) for text in TEXTS[:3]]
+    for result in [*results, measure(model, LogitLens(k=3), Prompt(TEXTS[0])), measure(model, Contributions(), Prompt(TEXTS[0]))]:
+        store.put(result)
+    found = store.series(results[0].request.series)
+    assert list(found) == [r.request.key for r in results[::-1]]
+    assert list(store.series(results[0].request.series, 2)) == [r.request.key for r in results[:0:-1]]
+    for result in results:
+        assert {name: v.tolist() for name, v in found[result.request.key].items()} == {name: np.asarray(v).tolist() for name, v in result.summary.items()}
+    others = lookup.alike(results[1].request)
+    assert sorted(int(s["n_tokens"]) for s in others) == sorted(r.n_tokens for r in (results[0], results[2])), "itself is none of the others"
+    lookup.store.cache_clear()
+
+
+def test_a_large_card_is_found_although_its_row_has_no_value(model_of, tmp_path):
+    from test_figures import fake
+
+    store = Store(tmp_path)
+    result = fake("layer_skip", n_layers=120)
+    assert result.summary["effect"].nbytes > 32 << 10
+    store.put(result)
+    store.put(fake("layer_skip", n_layers=120, part="mlp"))
+    assert list(store.series(result.request.series)) == [result.request.key]
+
+
+def test_shipped_examples_count_as_other_prompts(tmp_path, monkeypatch):
+    from ed_core.demo import EXAMPLE
+    from ed_core.sources import resolve
+
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    lookup.store.cache_clear()
+    shipped = next(p for p in load_prompts() if p["id"] == EXAMPLE)
+    spec = resolve("ed-demo-8")
+    assert len(lookup.alike(LayerSkip().request(spec, Prompt("something else")))) == 1
+    assert lookup.alike(LayerSkip().request(spec, Prompt(shipped["text"], shipped["answer"]))) == []
+    lookup.store.cache_clear()
+
+
+@pytest.mark.parametrize("probe", COMPARED, ids=lambda p: p.name)
+def test_the_curves_are_the_measures_own_reductions_and_the_band_their_quantiles(model_of, measure, probe):
+    model = model_of("qwen3")
+    results = [measure(model, probe, Prompt(text, " 17")) for text in TEXTS]
+    mine, *others = results
+    reduce = {
+        "layer_ratio": lambda r: r["layer_ratio"].mean(1), "layer_cos": lambda r: r["layer_cos"].mean(1), "kl": lambda r: r["kl"].mean(1),
+        "overlap": lambda r: r["overlap"].mean(1), "output": lambda r: r["output"], "effect": lambda r: r["effect"].max(1),
+        "layer_effect": lambda r: [r["effect"][s, s + 1 :].sum() / max(4 - s, 1) for s in range(5)], "attribution": lambda r: np.abs(r["attribution"]).sum(1),
+    }  # fmt: skip
+    for spread in compare.spreads(probe, mine.summary, [r.summary for r in others]):
+        by_hand = reduce[spread.curve.name]
+        assert spread.n == 4 and spread.values == pytest.approx(by_hand(mine), rel=1e-5, abs=1e-6)
+        expected = np.quantile(np.stack([by_hand(r) for r in others]), [0.1, 0.5, 0.9], axis=0)
+        assert np.abs(spread.quantiles - expected).max() <= 1e-5 * max(1.0, np.abs(expected).max())
+        assert "depth" in spread.curve.x or len(spread.values) == 5
+    few = compare.spreads(probe, mine.summary, [r.summary for r in others[:2]])
+    assert all(not len(s.quantiles) and s.n == 2 for s in few), "two are no spread"
+
+
+def test_the_sentence_says_what_the_curves_hold(model_of, measure):
+    model = model_of("qwen3")
+    mine, *others = (measure(model, LayerSkip(), Prompt(text)).summary for text in TEXTS)
+    said = compare.sentence(LayerSkip(), mine, others)
+    e = depth.layer_effect(mine["effect"])
+    scores = [depth.depth_score(depth.layer_effect(s["effect"])) for s in others]
+    assert f"{e[:3].sum() / e.sum():.0%} of this prompt's effect on later layers lies at layers 0–2" in said
+    assert f"depth score {depth.depth_score(e):.1f}; the median of 4 other prompts is {np.median(scores):.1f}" in said
+    assert "median" not in compare.sentence(LayerSkip(), mine, others[:2])
+
+
+def test_prompts_without_boundaries_are_left_out_and_said_to_be(model_of, measure):
+    probe, model = LayerSkip(mode="future"), model_of("qwen3")
+    long = [measure(model, probe, Prompt(text * 2)).summary for text in TEXTS[:4]]
+    short = measure(model, probe, Prompt("ab")).summary
+    assert [s.n for s in compare.spreads(probe, long[0], [*long[1:], short])] == [3, 3]
+    assert "not defined for 1 more" in compare.sentence(probe, long[0], [*long[1:], short])
+    assert "not defined" in compare.sentence(probe, short, long)
+
+
+def test_criteria_are_compared_by_their_layer(model_of, measure):
+    results = [measure(model_of("qwen3"), LogitLens(), Prompt(text)) for text in TEXTS]
+    said = compare.sentence(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
+    found = [depth.by_kl(r["kl"][:-1].mean(1)).depth for r in results]
+    assert ("The KL criterion is not defined" if found[0] is None else f"The KL criterion gives layer {found[0]} for this prompt") in said
+
+
+def test_completeness_is_measured_against_the_scale_and_by_the_engines_own_limit(model_of, measure):
+    from ed_core.gradients import TOLERANCE as ENGINE
+
+    assert TOLERANCE == ENGINE
+    model, prompt = model_of("qwen3"), Prompt(TEXTS[0], "17")
+    good, poor = measure(model, IntegratedGradients(nodes=1024), prompt), measure(model, IntegratedGradients(nodes=3), prompt)
+    assert incomplete(good) == [] and not good.notes
+    for result in (good, poor):
+        for layer, share in enumerate(completeness(result)):
+            scale = max(abs(result["f_x"][layer] - result["f_baseline"][layer]), np.abs(result["attribution"][layer]).max())
+            assert share == pytest.approx(result["completeness_error"][layer] / scale, rel=1e-5)
+    assert incomplete(poor) == [i for i, share in enumerate(completeness(poor)) if share > 0.005] != []
+
+
+def test_the_updates_cosine_of_one_block_is_the_cosine_criterions(model_of, measure):
+    for family in ("qwen3", "gpt_neox", "gemma2", "granite"):
+        model, prompt = model_of(family), Prompt(TEXTS[0])
+        pruned, written = measure(model, Prune(), prompt), measure(model, Contributions(), prompt)
+        assert np.abs(pruned["update_cosine"] - written["layer_cos"]).max() <= 1e-4, family
+
+
+def test_mixed_prompts_are_spread_over_tasks_and_difficulties():
+    known = {(p["task"], p["difficulty"]) for p in load_prompts() if p["known"]}
+    chosen = mixed_prompts(12)
+    assert len({p["id"] for p in chosen}) == 12 and len({p["task"] for p in chosen}) == len({task for task, _ in known})
+    assert {(p["task"], p["difficulty"]) for p in mixed_prompts(len(known))} == known
+    assert [p["difficulty"] for p in mixed_prompts(4, ["copy"], [9])] == [9, 9], "as many as there are"
+    assert {p["task"] for p in mixed_prompts(3, ["english"])} == {"english"} and mixed_prompts(3, ["copy"], [77]) == []
+
+
+def test_prompts_survive_the_way_into_a_file_and_back():
+    prompts = [Prompt("5 + 7 = ", "12", "sum"), Prompt("héllo\nthere", special_tokens=False), Prompt("x", template="chat")]
+    assert parse_jsonl(to_jsonl(prompts), "it") == prompts
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda p: p.name)
+def test_settings_are_what_differs_from_the_defaults(probe):
+    assert probe().settings() == {}
+    assert Prune(n=2, drop=(1,)).settings() == {"n": 2, "drop": (1,)}
