@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from .probes.integrated_gradients import TOLERANCE
+
 if TYPE_CHECKING:
     from .model import LanguageModel
     from .probes.integrated_gradients import IntegratedGradients
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from .trace import Trace
     from .types import Encoding
 
-TOLERANCE = 0.005
 FIRST_INTERVALS = 8
 
 

@@ -9,7 +9,7 @@ import pytest
 from ed_core import compare, depth, export, lookup
 from ed_core.demo import load_prompts, mixed_prompts
 from ed_core.probes import PROBES, Contributions, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
-from ed_core.probes.integrated_gradients import TOLERANCE, completeness, incomplete
+from ed_core.probes.integrated_gradients import completeness, incomplete
 from ed_core.prompts import parse_jsonl, to_jsonl
 from ed_core.store import Store
 from ed_core.types import Prompt
@@ -139,9 +139,6 @@ def test_criteria_are_compared_by_their_layer(model_of, measure):
 
 
 def test_completeness_is_measured_against_the_scale_and_by_the_engines_own_limit(model_of, measure):
-    from ed_core.gradients import TOLERANCE as ENGINE
-
-    assert TOLERANCE == ENGINE
     model, prompt = model_of("qwen3"), Prompt(TEXTS[0], "17")
     good, poor = measure(model, IntegratedGradients(nodes=1024), prompt), measure(model, IntegratedGradients(nodes=3), prompt)
     assert incomplete(good) == [] and not good.notes

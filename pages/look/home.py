@@ -67,7 +67,7 @@ def panels(batch: running.Batch) -> None:
 def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     """Status, verdict, what the model says, and the depth ruler: the same height whatever stands in it."""
     with st.container(key="headline"):
-        for error in {str(e): None for e in batch.errors.values()}:
+        for error in running.troubles(batch):
             st.error(show.plain(error), icon=":material/error:")
         if batch.running:
             st.markdown(f"**{running.status(batch)}**")
