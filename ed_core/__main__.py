@@ -29,15 +29,13 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--model", required=True, help="a bundled name, a folder, or a hub id")
     p.add_argument("--prompts", required=True, metavar="FILE.jsonl", help="one JSON object a line: text, and where needed answer, id")
     p.add_argument("--out", required=True, metavar="FILE.npz")
-    p.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
-    p.add_argument("--device", default="cpu")
+    _how_to_open(p)
     p.add_argument("--set", action="append", default=[], metavar="PROBE.PARAMETER=VALUE", help="any field of any probe; repeatable")
     p.add_argument("--no-cache", action="store_true", help="compute everything anew and store nothing")
     p.set_defaults(run=run)
     p = commands.add_parser("verify", help="open a model and print its residual identities, block by block")
     p.add_argument("model")
-    p.add_argument("--dtype", default="float32")
-    p.add_argument("--device", default="cpu")
+    _how_to_open(p)
     p.set_defaults(run=verify)
     commands.add_parser("models", help="list bundled models and supported families").set_defaults(run=models)
     p = commands.add_parser("cache", help="what the store holds, or empty it")
@@ -50,11 +48,36 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _how_to_open(p: argparse.ArgumentParser) -> None:
+    """The options that say how a model is to be opened."""
+    p.add_argument("--precision", metavar="P", help="auto, fp32 (unless given), bf16, fp16, int8 or 4bit")
+    p.add_argument("--dtype", help="another name for the unquantized precisions: float32, bfloat16 or float16")
+    p.add_argument("--device", default="cpu", help="auto, cpu, cuda (as many GPUs as it takes), cuda:1 or mps")
+    p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
+    p.add_argument("--offload", default="", metavar="FOLDER", help="where weights may lie that fit into no memory")
+
+
+def _spec(args, name: str = "model"):
+    """The model that the options name; what `auto` came to is said on stderr."""
+    from .precision import asked
+    from .sources import resolve
+
+    wanted, device, free = asked(args.precision, args.dtype), args.device, None
+    if device != "cpu":
+        from . import placement
+
+        device = placement.pick(device)
+        free = placement.free_bytes(device)
+    spec = resolve(getattr(args, name), wanted, device, args.adapter, args.offload, free)
+    if spec.why:
+        print(f"ed_core: precision {spec.why}", file=sys.stderr)
+    return spec
+
+
 def run(args) -> None:
     from .export import arrays
     from .probes import find
     from .prompts import read_jsonl
-    from .sources import resolve
     from .store import Store
 
     settings = _settings(args.set, args.probes)
@@ -62,7 +85,9 @@ def run(args) -> None:
     out = Path(args.out)
     if not out.parent.is_dir():
         raise ParameterError(f"The folder {out.parent} of --out does not exist; make it first.")
-    prompts, spec = read_jsonl(args.prompts), resolve(args.model, args.dtype, args.device)
+    prompts, spec = read_jsonl(args.prompts), _spec(args)
+    for probe in probes:
+        probe.check_precision(spec.precision)
     store = None if args.no_cache else Store()
     requests = {probe: [probe.request(spec, prompt) for prompt in prompts] for probe in probes}
     found = {r.key: store.get(r.key) for rs in requests.values() for r in rs} if store else {}
@@ -124,12 +149,11 @@ def verify(args) -> int:
     from .errors import IdentityFailed
     from .loading import load
     from .model import LanguageModel
-    from .sources import resolve
 
-    model = LanguageModel(*load(resolve(args.model, args.dtype, args.device)))
+    model = LanguageModel(*load(_spec(args)))
     figures = model.verify()
     show = lambda slope: "below rounding" if slope is None else f"{slope:.6f}"  # noqa: E731
-    print(f"{model.spec.name}: {model.architecture.family}, {model.n_layers} blocks x {model.d_model}, {figures.dtype}, {figures.n_tokens} tokens")
+    print(f"{model.spec.name}: {model.architecture.family}, {model.n_layers} blocks x {model.d_model}, {model.spec.precision}, {figures.n_tokens} tokens")
     print(f"read: {model.architecture.modules_read()}")
     print(f"{'block':>5}  {'miss':>9}  {'slope attention':>15}  {'slope MLP':>15}")
     for layer, row in enumerate(zip(figures.miss, figures.slope_attn, figures.slope_mlp)):

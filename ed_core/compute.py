@@ -12,6 +12,7 @@ import psutil
 
 from .errors import EffectiveDepthError, JobError, ParameterError
 from .model import LanguageModel
+from .precision import QUANTIZED
 from .prompts import max_tokens
 from .probes import find
 from .recorder import Recorder
@@ -54,6 +55,7 @@ def run(
         probe = find(request.probe).make(dict(request.parameters))
         if any(probe.content_hash(name) != content for name, content in request.files):
             raise ParameterError(f"A file that {request.probe} was asked to use has changed since; ask again to use it as it is now.")
+        probe.check_precision(model.spec.precision)
         encoding = model.encode(prompt, max_tokens())
         probe.check(len(encoding), encoding.answer_start)
         record = Recorder(request, encoding, model.n_layers, publish, cancelled)
@@ -73,11 +75,14 @@ def run(
 
 def certificate(model: LanguageModel, request: Request, started: float) -> dict:
     """Where a number came from: everything needed to make it again, and who made it when."""
+    extra = [name for name, used in {"bitsandbytes": model.spec.precision in QUANTIZED, "peft": model.spec.adapter}.items() if used]
     return {
         "run": request.key,
         "engine": ENGINE_VERSION,
         "probe": {"name": request.probe, "version": request.probe_version, "parameters": dict(request.parameters)},
         "model": request.models[0].identity() | {"source": model.spec.name},
+        "precision": {"name": model.spec.precision, "computes_in": str(model.dtype).removeprefix("torch."), "why": request.models[0].why},
+        "weights_bytes": model.bytes,
         "family": model.architecture.family,
         "read": model.architecture.modules_read(),
         "parallel": model.parallel,
@@ -88,7 +93,7 @@ def certificate(model: LanguageModel, request: Request, started: float) -> dict:
         "identities": model.identities.to_json() if model.identities else None,
         "prompt": request.prompts[0].identity(),
         "device": f"{model.device.type} ({platform.machine()}, {os.cpu_count()} cores)",
-        "libraries": {name: version(name) for name in LIBRARIES} | {"python": platform.python_version()},
+        "libraries": {name: version(name) for name in (*LIBRARIES, *extra)} | {"python": platform.python_version()},
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "seconds": round(time.time() - started, 3),
     }
