@@ -60,6 +60,9 @@ def merge(hf_model: nn.Module, folder: Path) -> nn.Module:
         if not fits:
             found = f"{path} is {' x '.join(map(str, sizes))} there" if sizes else f"there is no {path}"
             raise BrokenWeights(f"The adapter {folder.name} belongs to another base: it changes {path} by {kind[0]} of {shape}, and {found}.")
+    from .quantized import prepare
+
+    prepare()  # peft imports bitsandbytes
     from peft import PeftModel
 
     return PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True).merge_and_unload()

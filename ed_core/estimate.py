@@ -129,7 +129,7 @@ def _need(probe: str, size: Size, precision: str, n_tokens: int, kind: str, rate
     return int(held), _seconds(size, precision, passes * T, ceil(passes * T / per_call), unembedded, rates)
 
 
-def _seconds(size: Size, precision: str, block_tokens: float, calls: int, unembedded: int, rates: Rates) -> float:
+def _seconds(size: Size, precision: str, block_tokens: int | float, calls: int, unembedded: int, rates: Rates) -> float:
     read, multiply = rates[precision]
     head_read, head_multiply = rates[compute_name(precision)]
     blocks = size.block_maps * (max(calls, size.n_layers) * read + block_tokens * multiply)
@@ -180,12 +180,12 @@ def save_rates(kind: str, rates: Rates) -> None:
 # ---------------------------------------------------------------- words
 
 
-def gigabytes(n: float) -> str:
+def gigabytes(n: int | float) -> str:
     """ "812 MB", "3.1 GB" (decimal)."""
     return f"{n / 1e6:.0f} MB" if n < 1e9 else f"{n / 1e9:.1f} GB"
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: int | float) -> str:
     """ "0.4 s", "12 min", "3 h"."""
     for unit, length in (("h", 3600), ("min", 60)):
         if seconds >= 2 * length:

@@ -62,7 +62,10 @@ def load(spec: ModelSpec, architecture: Architecture | None = None):
 
 def _quantization(spec: ModelSpec) -> dict:
     """How the library is to quantize; nothing for a checkpoint that is quantized already: it says so itself."""
-    if spec.precision in DTYPES or precision.stored(config_of(spec)):
+    if spec.precision in DTYPES:
+        return {}
+    quantized.prepare()
+    if precision.stored(config_of(spec)):
         return {}
     if spec.precision == "int8":
         return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
@@ -131,4 +134,6 @@ def _tokenizer(spec: ModelSpec, options: dict):
 def _one_line(error: Exception) -> str:
     """A library's message on one line, cut where it rambles."""
     text = " ".join(str(error).split())[:300] or type(error).__name__
+    if "ignore_mismatched_sizes" in text:
+        text = "they have other shapes than its config.json says."
     return text if text.endswith(".") else text + "."

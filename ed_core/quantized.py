@@ -1,19 +1,35 @@
 """What quantized models need after loading, and what they hold. The bitsandbytes library is imported only for them."""
 from __future__ import annotations
 
+import importlib
 import logging
+import sys
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
+def prepare() -> None:
+    """Import the library quietly, and without letting it fetch compiled code from a hub, which it does on import where the package
+    `kernels` is installed."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    if "bitsandbytes" not in sys.modules:
+        kernels = sys.modules.get("kernels")
+        sys.modules["kernels"] = None
+        try:
+            importlib.import_module("bitsandbytes")
+        finally:
+            del sys.modules["kernels"]
+            if kernels is not None:
+                sys.modules["kernels"] = kernels
+
+
 def cure(hf_model: nn.Module) -> None:
-    """Two defects of the library on a CPU, cured before the first forward pass.
+    """A defect of the library on a CPU, cured before the first forward pass.
 
     4bit: where the processor has avx512_bf16, the first pass without gradients repacks every map in place; input gradients are then
-    silently wrong (cosine 0.02 to the true ones on the bundled model) and odd shapes raise. int8: a warning about its own cast, on every call.
+    silently wrong (cosine 0.02 to the true ones on the bundled model) and odd shapes raise.
     """
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     for module in hf_model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False

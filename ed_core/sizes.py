@@ -24,7 +24,9 @@ class Layout:
     where the config is silent).
 
     `norms`: vectors of the stream's width per block; `qk_norm`: "head" (one head wide) or "all" (all heads); `tied`: where the config is
-    silent; `fused`: query, key and value in one map (and gate and up, where there is a gate): only the constants' rounding notices.
+    silent; `fused`: query, key and value in one map (and gate and up, where there is a gate): only the constants' rounding notices;
+    `grouped`: whether the family knows fewer key and value heads, and a head size of its own; `mlp_field`: the config field of the MLP's width
+    (four times the stream's where it is silent).
     """
 
     gated: bool = True
@@ -37,6 +39,8 @@ class Layout:
     positions: bool = False
     tied: bool = False
     fused: bool = False
+    grouped: bool = True
+    mlp_field: str = "intermediate_size"
 
 
 LLAMA = Layout(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
@@ -50,8 +54,8 @@ LAYOUTS: dict[str, Layout] = {
     "olmo2": Layout(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="all"),
     "gemma2": Layout(qkv_bias="attention_bias", out_bias="attention_bias", norms=4, tied=True),
     "gemma3_text": Layout(qkv_bias="attention_bias", out_bias="attention_bias", norms=4, qk_norm="head", tied=True),
-    "gpt2": Layout(False, True, True, True, norm_bias=True, positions=True, tied=True, fused=True),
-    "gpt_neox": Layout(False, "+attention_bias", "+attention_bias", True, norm_bias=True, fused=True),
+    "gpt2": Layout(False, True, True, True, norm_bias=True, positions=True, tied=True, fused=True, grouped=False, mlp_field="n_inner"),
+    "gpt_neox": Layout(False, "+attention_bias", "+attention_bias", True, norm_bias=True, fused=True, grouped=False),
 }
 HEAD_DIM = {"qwen3": 128, "gemma2": 256, "gemma3_text": 256}  # the family's own default where the config is silent
 
@@ -119,9 +123,9 @@ def read(config: Mapping[str, Any]) -> Size:
     missing = [what for what, value in {"blocks": n_layers, "width": d_model, "heads": n_heads, "vocabulary": d_vocab}.items() if not value]
     if missing:
         raise ParameterError(f"The config does not tell the model's {', '.join(missing)}; expected a decoder's config.json.")
-    n_kv_heads = number("num_key_value_heads") or n_heads
-    head_dim = number("head_dim") or HEAD_DIM.get(family) or d_model // n_heads
-    d_mlp = number("intermediate_size", "n_inner", "ffn_dim") or 4 * d_model
+    n_kv_heads = number("num_key_value_heads") * layout.grouped or n_heads
+    head_dim = number("head_dim") * layout.grouped or HEAD_DIM.get(family) or d_model // n_heads
+    d_mlp = number(layout.mlp_field) or 4 * d_model
     flag = lambda value: bool(config.get(value.lstrip("+"), value[0] == "+")) if isinstance(value, str) else value  # noqa: E731
     q, kv = n_heads * head_dim, n_kv_heads * head_dim
     attention = [(q + 2 * kv,)] if layout.fused else [(q,), (kv,), (kv,)]
