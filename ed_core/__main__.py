@@ -37,7 +37,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("model")
     _how_to_open(p)
     p.set_defaults(run=verify)
-    commands.add_parser("models", help="list bundled models and supported families").set_defaults(run=models)
+    p = commands.add_parser("estimate", help="what a model needs in memory and time, before anything is loaded")
+    p.add_argument("model", help="a bundled name, a folder, or a hub id of the catalogue")
+    p.add_argument("--precision", default="auto", metavar="P", help="auto (unless given), fp32, bf16, fp16, int8 or 4bit")
+    p.add_argument("--tokens", type=int, default=64, help="length of the prompt")
+    p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
+    p.add_argument("--calibrate", action="store_true", help="measure this device's speed first (a second or two), and keep it")
+    p.set_defaults(run=estimate)
+    commands.add_parser("models", help="list the catalogue and the supported families").set_defaults(run=models)
     p = commands.add_parser("cache", help="what the store holds, or empty it")
     p.add_argument("action", choices=("info", "clear"))
     p.set_defaults(run=cache)
@@ -170,13 +177,41 @@ def verify(args) -> int:
     return 0
 
 
-def models(args) -> None:
-    from .architectures import supported
-    from .demo import MODELS
+def estimate(args) -> None:
+    from .estimate import report
+    from .sources import size_of
 
-    print("bundled models:")
-    for name, folder in MODELS.items():
-        print(f"  {name:<14} {folder}")
+    device, free = args.device, None
+    if device != "cpu":
+        from . import placement
+
+        device = placement.pick(device)
+        free = placement.free_bytes(device)
+    if args.calibrate:
+        from .calibrate import calibrate
+
+        calibrate(device)
+    print("\n".join(report(args.model, size_of(args.model), args.precision, args.tokens, device, free)))
+
+
+def models(args) -> None:
+    from . import catalogue
+    from .architectures import supported
+    from .estimate import count
+    from .sources import size_of
+
+    group = ""
+    for entry in catalogue.entries():
+        if entry.group != group:
+            group = entry.group
+            print(f"{group}{' (gated: needs a token in HF_TOKEN)' if entry.gated else ''}:")
+        size = size_of(entry.id)
+        tied, mlp = "tied" if size.tied else "untied", f"MLP {size.d_mlp}"
+        published = f"  published: {', '.join(entry.published)}" if entry.published else ""
+        print(
+            f"  {entry.id:<44} {count(size.parameters):>7}  {size.n_layers:>2} x {size.d_model:<5} {size.n_heads}/{size.n_kv_heads} heads of "
+            f"{size.head_dim:<4} {mlp:<10} V {size.d_vocab} {tied}{published}"
+        )
     print("families: " + ", ".join(supported()))
     print("Any folder that save_pretrained writes, or a hub id, of one of these families can be opened.")
 

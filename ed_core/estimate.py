@@ -15,11 +15,12 @@ from pathlib import Path
 
 import psutil
 
-from .precision import BYTES, WIDEST_FIRST, compute_name
+from .precision import BYTES, WIDEST_FIRST, asked, compute_name
 from .sizes import Size
 
 ROOM = 0.9  # share of the free memory that may be planned with
 TOKENS = 64
+FIRST_PAGE = ("contributions", "logit_lens", "layer_skip", "continuation")
 NODES = 65  # nodes of an integral: typical of trained models
 ANSWER_TOKENS = 4
 CONTINUATION_TOKENS = 16
@@ -53,12 +54,15 @@ class Estimate:
 
     @property
     def peak(self) -> int:
-        """Bytes of weights and of the hungriest probe."""
-        return self.weights + max((need.activations for need in self.needs), default=0)
+        """Bytes of the weights and of the hungriest probe of the first page; the others are judged one by one (`has_room`)."""
+        return self.weights + max(need.activations for need in self.needs if need.probe in FIRST_PAGE)
 
     @property
     def fits(self) -> bool:
         return self.peak <= ROOM * self.free
+
+    def has_room(self, need: Need) -> bool:
+        return self.weights + need.activations <= ROOM * self.free
 
 
 def estimate(size: Size, precision: str, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None) -> Estimate:
@@ -178,6 +182,37 @@ def save_rates(kind: str, rates: Rates) -> None:
 
 
 # ---------------------------------------------------------------- words
+
+
+def report(name: str, size: Size, precision: str, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None) -> list[str]:
+    """What the command line prints; the same figures are in `estimate`."""
+    free = free_memory() if free is None else free
+    lines = [
+        f"{name}: {size.family}, {size.n_layers} blocks x {size.d_model}, {count(size.parameters)} parameters "
+        f"({count(size.block)} in each block){'' if size.exact else '; family unknown here, counted as a Llama'}"
+    ]
+    if precision == "auto":
+        precision, why = choose(size, n_tokens, device, free)
+        lines.append(f"auto takes {why}")
+    found = estimate(size, asked(precision, None), n_tokens, device, free)
+    weights = ", ".join(f"{p} {gigabytes(size.weight_bytes(p))}" for p in WIDEST_FIRST)
+    lines += [f"weights: {weights}", f"{found.precision} on {device}, {n_tokens} tokens:", f"  {'probe':<22} {'activations':>12} {'in all':>10} {'time':>8}"]
+    for need in found.needs:
+        in_all = gigabytes(found.weights + need.activations)
+        lines.append(f"  {need.probe:<22} {gigabytes(need.activations):>12} {in_all:>10} {duration(need.seconds):>8}{'' if found.has_room(need) else '  too large'}")
+    lines.append(f"times rest on {'a measurement of this device' if found.calibrated else 'default speeds; --calibrate measures this device'}")
+    if not found.fits:
+        others = fitting(size, free, n_tokens, device)
+        instead = f"what fits: {', '.join(others)}" if others else "no precision fits: take a smaller model, more devices, or --offload"
+        lines.append(f"too large: {gigabytes(found.peak)} needed, {gigabytes(free)} free on {device}; {instead}")
+    else:
+        lines.append(f"fits: {gigabytes(found.peak)} needed, {gigabytes(free)} free on {device}")
+    return lines
+
+
+def count(n: int) -> str:
+    """ "7.6 B", "124 M" parameters."""
+    return f"{n / 1e9:.1f} B" if n >= 1e9 else f"{n / 1e6:.1f} M"
 
 
 def gigabytes(n: int | float) -> str:

@@ -43,7 +43,7 @@ def resolve(
         if not HUB_ID.fullmatch(source):
             raise ModelNotFound(f"There is no folder {source!r}, and it is not a hub id like 'Qwen/Qwen2.5-1.5B'; check the path.")
         name, _, revision = source.partition("@")
-        spec = ModelSpec(name, revision=_cached_commit(name, revision) or revision, device=device, offload=offload)
+        spec = ModelSpec(name, revision=cached_commit(name, revision) or revision, device=device, offload=offload)
     if adapter:
         spec = _adapted(spec, Path(adapter).expanduser())
     return settle(spec, precision, free, n_tokens)
@@ -114,7 +114,7 @@ def _hub_cache(hub_id: str) -> Path:
     return Path(constants.HF_HUB_CACHE) / ("models--" + hub_id.replace("/", "--"))
 
 
-def _cached_commit(hub_id: str, revision: str = "") -> str:
+def cached_commit(hub_id: str, revision: str = "") -> str:
     """The commit the local hub cache holds for this id and revision, or "" where it holds none."""
     place = _hub_cache(hub_id)
     if revision and (place / "snapshots" / revision).is_dir():
@@ -126,7 +126,7 @@ def _cached_commit(hub_id: str, revision: str = "") -> str:
 def ensure_reachable(source: str) -> None:
     """Raise `HubUnreachable` within seconds where a hub id is neither cached nor any network answers (the library itself takes half a
     minute)."""
-    if Path(source).is_dir() or _cached_commit(source):
+    if Path(source).is_dir() or cached_commit(source):
         return
     from huggingface_hub import constants
 
@@ -171,6 +171,18 @@ def n_layers(spec: ModelSpec) -> int | None:
     """The number of blocks, from the config alone; None where there is none at hand."""
     blocks = describe(spec).get("blocks", "")
     return int(blocks) if blocks.isdigit() else None
+
+
+def size_of(source: str) -> sizes.Size:
+    """The size of a bundled model, a folder, a downloaded hub model or an entry of the catalogue; of others nothing is known without a
+    network."""
+    name, _, revision = source.partition("@")
+    config = config_of(ModelSpec(source) if Path(source).is_dir() else ModelSpec(name, revision=cached_commit(name, revision)))
+    if not config and HUB_ID.fullmatch(source):
+        raise ModelNotFound(f"{source} is neither in the catalogue ('python -m ed_core models') nor downloaded, so its size is not known here.")
+    if not config:
+        raise ModelNotFound(f"There is no model folder {source!r}, and it is not a hub id like 'Qwen/Qwen2.5-1.5B'; check the path.")
+    return sizes.read(config)
 
 
 def config_of(spec: ModelSpec) -> dict:
