@@ -44,6 +44,13 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
     p.add_argument("--calibrate", action="store_true", help="measure this device's speed first (a second or two), and keep it")
     p.set_defaults(run=estimate)
+    p = commands.add_parser("audit", help="the same prompts through several precisions: is a number an artefact of one?")
+    p.add_argument("model")
+    p.add_argument("--precisions", default="fp32,bf16,int8,4bit", metavar="P,P,…", help="two or more; the widest is the reference")
+    p.add_argument("--prompts", metavar="FILE.jsonl", help="every fourth of the bundled ones unless given")
+    p.add_argument("--device", default="cpu")
+    p.add_argument("--out", metavar="FILE.npz", help="write curves, correlations and verdicts")
+    p.set_defaults(run=audit)
     commands.add_parser("models", help="list the catalogue and the supported families").set_defaults(run=models)
     p = commands.add_parser("cache", help="what the store holds, or empty it")
     p.add_argument("action", choices=("info", "clear"))
@@ -175,6 +182,37 @@ def verify(args) -> int:
         return 2
     print("accepted")
     return 0
+
+
+def audit(args) -> None:
+    import numpy as np
+
+    from . import audit as auditing
+    from .demo import load_prompts
+    from .prompts import read_jsonl
+    from .sources import resolve
+    from .store import Store
+    from .types import Prompt
+
+    bundled = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()[::4]]
+    prompts = read_jsonl(args.prompts) if args.prompts else bundled
+    precisions = list(dict.fromkeys(args.precisions.split(",")))
+    if args.device != "cpu":
+        from .placement import pick
+
+        args.device = pick(args.device)
+    requests = auditing.plan(resolve(args.model, device=args.device), precisions, prompts)
+    store, results = Store(), {}
+    for precision, of_one in requests.items():
+        found = {r.key: store.get(r.key) for r in of_one}
+        if todo := auditing.todo(of_one, found):
+            _compute(todo, of_one[0].models[0], store, found)
+        results[precision] = [found[r.key] for r in of_one]
+    outcome = auditing.compare(results, auditing.reference_of(precisions))
+    if args.out:
+        np.savez(args.out, **outcome.arrays())
+    print(f"{args.model}: {len(prompts)} prompts through {', '.join(precisions)}")
+    print("\n".join(auditing.table(outcome)))
 
 
 def estimate(args) -> None:
