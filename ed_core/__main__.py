@@ -1,4 +1,4 @@
-"""The command line: `python -m ed_core run | verify | models | cache | bench`. Exit code 2 and one sentence for everything refused."""
+"""The command line: `python -m ed_core run | verify | estimate | audit | fetch | models | cache | bench`. Exit code 2 and one sentence for everything refused."""
 from __future__ import annotations
 
 import argparse
@@ -44,6 +44,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
     p.add_argument("--calibrate", action="store_true", help="measure this device's speed first (a second or two), and keep it")
     p.set_defaults(run=estimate)
+    p = commands.add_parser("fetch", help="download a model from the hub; a broken-off download goes on where it stopped")
+    p.add_argument("model", help="org/name, or org/name@revision")
+    p.set_defaults(run=fetch)
     p = commands.add_parser("audit", help="the same prompts through several precisions: is a number an artefact of one?")
     p.add_argument("model")
     p.add_argument("--precisions", default="fp32,bf16,int8,4bit", metavar="P,P,…", help="two or more; the widest is the reference")
@@ -82,10 +85,34 @@ def _spec(args, name: str = "model"):
 
         device = placement.pick(device)
         free = placement.free_bytes(device)
+    _here(getattr(args, name))
     spec = resolve(getattr(args, name), wanted, device, args.adapter, args.offload, free)
     if spec.why:
         print(f"ed_core: precision {spec.why}", file=sys.stderr)
     return spec
+
+
+def _here(source: str) -> str:
+    """Download a hub model that is not here, with a progress bar; returns its commit ("" for a folder)."""
+    from tqdm import tqdm
+
+    from . import hub
+    from .sources import resolve
+
+    spec = resolve(source)
+    if hub.is_here(spec):
+        return spec.revision
+    with tqdm(unit="B", unit_scale=True, desc=spec.name, disable=not sys.stderr.isatty()) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        return hub.ensure(spec, progress).revision
+
+
+def fetch(args) -> None:
+    print(f"{args.model}: {_here(args.model) or 'a folder, nothing to download'}")
 
 
 def run(args) -> None:
@@ -201,6 +228,7 @@ def audit(args) -> None:
         from .placement import pick
 
         args.device = pick(args.device)
+    _here(args.model)
     requests = auditing.plan(resolve(args.model, device=args.device), precisions, prompts)
     store, results = Store(), {}
     for precision, of_one in requests.items():

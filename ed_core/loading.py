@@ -9,10 +9,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from . import adapters, placement, precision, quantized, sizes, weights
+from . import adapters, hub, placement, precision, quantized, sizes, weights
 from .architectures import Architecture, find, supported
 from .errors import BrokenWeights, EffectiveDepthError, ModelNotFound, ParameterError, UnknownFamily
-from .sources import config_of, ensure_reachable, location
+from .sources import config_of, location
 from .types import ModelSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -23,12 +23,11 @@ SAMPLES = ("5 + 7 = 12", "The quick brown fox.", "a=3; b=a;\n  b?", "Ünïcode �
 
 def load(spec: ModelSpec, architecture: Architecture | None = None):
     """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device` or spread from there."""
+    spec = hub.ensure(spec)
     place = location(spec)
-    ensure_reachable(place)
-    if Path(place).is_dir():
-        weights.check(Path(place), spec.name)
+    weights.check(Path(place), spec.name)
     _refuse_own_code(spec)
-    options = {"revision": spec.revision or None, "trust_remote_code": False, "local_files_only": Path(place).is_dir()}
+    options = {"trust_remote_code": False, "local_files_only": True}
     config = _config(spec, options)
     architecture = architecture or find(config.model_type)
     if architecture is None:

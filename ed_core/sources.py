@@ -78,7 +78,7 @@ def _adapted(spec: ModelSpec, folder: Path) -> ModelSpec:
 def location(spec: ModelSpec) -> str:
     """Where the model is loaded from: a folder (a cached hub model's snapshot is one), or the hub id. A bundled model goes by its name, which
     is the same on every machine."""
-    if spec.revision and (snapshot := _hub_cache(spec.source) / "snapshots" / spec.revision).is_dir():
+    if spec.revision and (snapshot := hub_cache(spec.source) / "snapshots" / spec.revision).is_dir():
         return str(snapshot)
     return str(BUNDLED.get(spec.source, spec.source))
 
@@ -108,7 +108,7 @@ def content_hash(folder: Path) -> str:
     return _hashes[stats]
 
 
-def _hub_cache(hub_id: str) -> Path:
+def hub_cache(hub_id: str) -> Path:
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE) / ("models--" + hub_id.replace("/", "--"))
@@ -116,17 +116,17 @@ def _hub_cache(hub_id: str) -> Path:
 
 def cached_commit(hub_id: str, revision: str = "") -> str:
     """The commit the local hub cache holds for this id and revision, or "" where it holds none."""
-    place = _hub_cache(hub_id)
+    place = hub_cache(hub_id)
     if revision and (place / "snapshots" / revision).is_dir():
         return revision
     ref = place / "refs" / (revision or "main")
     return ref.read_text().strip() if ref.is_file() else ""
 
 
-def ensure_reachable(source: str) -> None:
+def ensure_reachable(source: str, even_if_cached: bool = False) -> None:
     """Raise `HubUnreachable` within seconds where a hub id is neither cached nor any network answers (the library itself takes half a
     minute)."""
-    if Path(source).is_dir() or cached_commit(source):
+    if Path(source).is_dir() or (cached_commit(source) and not even_if_cached):
         return
     from huggingface_hub import constants
 

@@ -39,11 +39,11 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["ed-demo-8", "ed-demo-16"])
 def test_the_bundled_models_keep_their_curves_and_depths_in_every_precision(name):
-    """Contributions and lens over every eighth bundled prompt; skip effects need more prompts for their order to settle (see the log)."""
+    """Contributions and lens over every twelfth bundled prompt; skip effects need more prompts for their order to settle (see the log)."""
     from ed_core.compute import Models, run
     from ed_core.demo import load_prompts
 
-    prompts = [Prompt(p["text"], p["answer"]) for p in load_prompts()[::8]]
+    prompts = [Prompt(p["text"], p["answer"]) for p in load_prompts()[::12]]
     models, plan = Models(), audit.plan(resolve(name), WIDEST_FIRST, prompts)
     results = {p: [run(models.get(r.models[0]), r) for r in requests if r.probe != "layer_skip"] for p, requests in plan.items()}
     outcome = audit.compare(results, "fp32")
