@@ -187,6 +187,7 @@ def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
 
 
 def verify(args) -> int:
+    from . import sanity
     from .errors import IdentityFailed
     from .loading import load
     from .model import LanguageModel
@@ -202,8 +203,13 @@ def verify(args) -> int:
     print(f"limit  {figures.miss_limit:>9.0e}  {'1 ± %g' % figures.slope_limit:>15}  {'1 ± %g' % figures.slope_limit:>15}")
     replay = ", ".join(f"batch {batch}: {miss:.2e}" for batch, miss in figures.replay.items())
     print(f"closure {figures.closure:.2e}   replay {replay}   left behind {figures.left_behind:.1e}")
+    device = sanity.check(model, always=True)
+    if device:
+        print(f"against float32 on the CPU: {device.unchecked or f'blocks {max(device.blocks):.2e}, logits {device.logits:.2e} (limit {device.limit:g})'}")
     try:
         figures.require(model.architecture)
+        if device:
+            device.require(str(model.device))
     except IdentityFailed as error:
         print(error)
         return 2

@@ -68,10 +68,13 @@ class LanguageModel:
 
         `architecture` overrides the family's own description (for trying out a new family).
         """
+        from . import sanity
         from .loading import load
 
         model = cls(*load(spec, architecture))
         model.verify().require(model.architecture)
+        if found := sanity.check(model):
+            found.require(str(model.device))
         return model
 
     def verify(self) -> Identities:
