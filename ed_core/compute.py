@@ -1,6 +1,7 @@
 """From a request to a stored result: open the model, run the probe, write the birth certificate. What worker and command line share."""
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import time
@@ -9,8 +10,9 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 import psutil
+import torch
 
-from .errors import EffectiveDepthError, JobError, ParameterError
+from .errors import EffectiveDepthError, JobError, ParameterError, TooLarge
 from .model import LanguageModel
 from .precision import QUANTIZED
 from .prompts import max_tokens
@@ -31,12 +33,23 @@ class Models:
     def get(self, spec: ModelSpec) -> LanguageModel:
         """The opened model; opens it, and closes others as the budget asks. The one returned is never among those closed."""
         name = repr(sorted(spec.identity().items()))
-        if name not in self._open:
-            self._open[name] = LanguageModel.open(spec)
+        while name not in self._open:
+            try:
+                self._open[name] = LanguageModel.open(spec)
+            except TooLarge:
+                if not self._open:
+                    raise
+                self._close_oldest()
         self._open.move_to_end(name)
         while len(self._open) > 1 and sum(m.bytes for m in self._open.values()) > self.budget:
-            self._open.popitem(last=False)
+            self._close_oldest()
         return self._open[name]
+
+    def _close_oldest(self) -> None:
+        self._open.popitem(last=False)
+        gc.collect()  # a spread model's hooks refer to themselves
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def run(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from . import weights
+from . import adapters, weights
 from .errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, HubUnreachable, TooLarge
 from .estimate import gigabytes
 from .sources import IDENTITY_FILES, ensure_reachable, hub_cache, location
@@ -21,6 +21,7 @@ from .types import ModelSpec
 
 ANSWER_SECONDS = 4.0  # how long the hub may take to say what a model consists of
 SPARE_BYTES = 200 << 20  # what a download leaves free on the disk
+WEIGHTS = (".safetensors", ".safetensors.index.json")
 SHA256 = re.compile("[0-9a-f]{64}")
 TOKEN = "accept its terms on its hub page, make a read token there, and set it in the environment: HF_TOKEN=…"
 Progress = Callable[[int, int], None]
@@ -48,7 +49,7 @@ def is_here(spec: ModelSpec) -> bool:
         weights.check(place, spec.name)
     except BrokenWeights:
         return False
-    return (place / "config.json").is_file() and any(place.glob("*.safetensors"))
+    return any((place / name).is_file() for name in ("config.json", adapters.CONFIG)) and any(place.glob("*.safetensors"))
 
 
 def ensure(spec: ModelSpec, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False) -> ModelSpec:
@@ -59,14 +60,15 @@ def ensure(spec: ModelSpec, progress: Progress | None = None, cancelled: Callabl
 
 
 def plan(hub_id: str, revision: str = "") -> Plan:
-    """Ask the hub what a model consists of: safetensors, config and tokenizer. Refuses what is gated, unknown, pickled."""
+    """Ask the hub what a model (or an adapter) consists of: safetensors, config and tokenizer. Refuses what is gated, unknown, pickled."""
     ensure_reachable(hub_id, even_if_cached=True)
     from huggingface_hub import HfApi
 
     with _said_plainly(hub_id, revision):
         info = HfApi().model_info(hub_id, revision=revision or None, files_metadata=True, timeout=ANSWER_SECONDS)
     sizes = {s.rfilename: s.size or 0 for s in info.siblings or ()}
-    kept = {name: size for name, size in sizes.items() if name in IDENTITY_FILES or (name.endswith((".safetensors", ".safetensors.index.json")) and "/" not in name)}
+    ours = lambda name: name in (*IDENTITY_FILES, adapters.CONFIG) or ("/" not in name and name.endswith(WEIGHTS))  # noqa: E731
+    kept = {name: size for name, size in sizes.items() if ours(name)}
     if not any(name.endswith(".safetensors") for name in kept):
         pickled = next((name for name in sizes if name.endswith((".bin", ".pt", ".pth"))), "")
         found = f"only {pickled}, whose format can run code when loaded" if pickled else "no weights"

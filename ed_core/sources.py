@@ -34,18 +34,12 @@ def resolve(
     """
     if precision != "auto" and precision not in precisions.PRECISIONS:
         raise ParameterError(f"The precision is {precision!r}; expected auto or one of {', '.join(precisions.PRECISIONS)}.")
-    source = source.strip()
-    folder = Path(BUNDLED.get(source, source)).expanduser()
-    if folder.is_dir():
-        bundled = (name for name, place in BUNDLED.items() if place.resolve() == folder.resolve())
-        spec = ModelSpec(next(bundled, str(folder)), content_hash=content_hash(folder), device=device, offload=offload)
-    else:
-        if not HUB_ID.fullmatch(source):
-            raise ModelNotFound(f"There is no folder {source!r}, and it is not a hub id like 'Qwen/Qwen2.5-1.5B'; check the path.")
-        name, _, revision = source.partition("@")
-        spec = ModelSpec(name, revision=cached_commit(name, revision) or revision, device=device, offload=offload)
+    spec = named(source)
+    if not spec.revision and not spec.content_hash and Path(location(spec)).is_dir():
+        spec = replace(spec, content_hash=content_hash(Path(location(spec))))
+    spec = replace(spec, device=device, offload=offload)
     if adapter:
-        spec = _adapted(spec, Path(adapter).expanduser())
+        spec = _adapted(spec, named(adapter))
     return settle(spec, precision, free, n_tokens)
 
 
@@ -68,9 +62,22 @@ def settle(spec: ModelSpec, precision: str, free: int | None = None, n_tokens: i
     return replace(spec, precision=chosen, why=why)
 
 
-def _adapted(spec: ModelSpec, folder: Path) -> ModelSpec:
+def named(source: str) -> ModelSpec:
+    """What a name refers to, without a look at the content: a bundled model, a folder, or a hub id with the commit that is here."""
+    source = source.strip()
+    folder = Path(BUNDLED.get(source, source)).expanduser()
+    if folder.is_dir():
+        return ModelSpec(next((name for name, place in BUNDLED.items() if place.resolve() == folder.resolve()), str(folder)))
+    if not HUB_ID.fullmatch(source):
+        raise ModelNotFound(f"There is no folder {source!r}, and it is not a hub id like 'Qwen/Qwen2.5-1.5B'; check the path.")
+    name, _, revision = source.partition("@")
+    return ModelSpec(name, revision=cached_commit(name, revision) or revision)
+
+
+def _adapted(spec: ModelSpec, adapter: ModelSpec) -> ModelSpec:
+    folder = Path(location(adapter))
     if not folder.is_dir():
-        raise ModelNotFound(f"There is no adapter folder {str(folder)!r}; download the adapter and give its folder.")
+        raise ModelNotFound(f"The adapter {adapter.source} is not here; 'python -m ed_core fetch {adapter.source}' downloads it.")
     adapters.check_base(folder, spec.source)
     return replace(spec, adapter=str(folder), adapter_hash=adapters.content_hash(folder))
 
@@ -176,12 +183,9 @@ def n_layers(spec: ModelSpec) -> int | None:
 def size_of(source: str) -> sizes.Size:
     """The size of a bundled model, a folder, a downloaded hub model or an entry of the catalogue; of others nothing is known without a
     network."""
-    name, _, revision = source.partition("@")
-    config = config_of(ModelSpec(source) if Path(source).is_dir() else ModelSpec(name, revision=cached_commit(name, revision)))
-    if not config and HUB_ID.fullmatch(source):
-        raise ModelNotFound(f"{source} is neither in the catalogue ('python -m ed_core models') nor downloaded, so its size is not known here.")
+    config = config_of(named(source))
     if not config:
-        raise ModelNotFound(f"There is no model folder {source!r}, and it is not a hub id like 'Qwen/Qwen2.5-1.5B'; check the path.")
+        raise ModelNotFound(f"{source} is neither in the catalogue ('python -m ed_core models') nor downloaded, so its size is not known here.")
     return sizes.read(config)
 
 

@@ -180,3 +180,14 @@ def test_a_model_of_pickled_weights_only_is_refused_before_anything_is_downloade
         code, _, err, _ = client(hub, "fetch", "org/model")
         assert code == 2 and "pytorch_model.bin" in err and "run code" in err
         assert not any("/resolve/" in path for _, path, _ in hub.asked)
+
+
+def test_an_adapter_comes_from_the_hub_too(client, tmp_path, small_folder):
+    from small_models import random_hf
+    from test_precision import save_adapter
+
+    save_adapter(tmp_path / "adapter", random_hf("qwen3"), small_folder)
+    with serving(tmp_path / "adapter") as hub:
+        code, _, err, _ = client(hub, "verify", str(small_folder), "--adapter", "org/model")
+        assert code == 0, err
+        assert not any(path.endswith("README.md") for _, path, _ in hub.asked)

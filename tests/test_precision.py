@@ -355,3 +355,18 @@ def test_probes_see_one_device_even_where_blocks_lie_on_another(model_of):
     finally:
         del model._home
     assert n == 3 * model.n_layers + 2 and len(homed) == n + 3
+
+
+def test_models_that_lie_idle_make_room_for_one_that_does_not_fit_beside_them(folder_of, monkeypatch):
+    from ed_core.compute import Models
+
+    models = Models()
+    specs = [resolve(str(folder_of(family))) for family in ("qwen3", "llama", "gpt2")]
+    first, second = models.get(specs[0]), models.get(specs[1])
+    free = lambda: 1_000_000 if len(models._open) < 2 else 1000  # noqa: E731
+    monkeypatch.setattr(placement, "free_memory", free)
+    models.get(specs[2])
+    assert len(models._open) == 2 and models.get(specs[1]) is second, "the least recently used one went"
+    monkeypatch.setattr(placement, "free_memory", lambda: 1000)
+    with pytest.raises(TooLarge):
+        models.get(specs[0])
