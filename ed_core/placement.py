@@ -35,6 +35,11 @@ def free_bytes(device: str) -> int:
     return free_memory()
 
 
+def overview() -> dict[str, int]:
+    """Bytes free on every device."""
+    return {device: free_bytes(device) for device in devices()}
+
+
 def plan(spec: ModelSpec, needed: int) -> dict[str, Any]:
     """Arguments for `from_pretrained` that bring `needed` bytes of weights to the spec's device, or a `TooLarge`.
 

@@ -51,10 +51,10 @@ def main() -> None:
         os._exit(0)  # the app is gone: nobody waits for what is running
 
     threading.Thread(target=listen, daemon=True).start()
-    from . import compute
+    from . import compute, placement
 
     models = compute.Models()
-    send(out, {"type": "ready", "pid": os.getpid()})
+    send(out, {"type": "ready", "pid": os.getpid(), "devices": placement.overview()})
     while True:
         header = todo.get()
         serve(header, models, out, cancelled)

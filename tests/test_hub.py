@@ -182,6 +182,35 @@ def test_a_model_of_pickled_weights_only_is_refused_before_anything_is_downloade
         assert not any("/resolve/" in path for _, path, _ in hub.asked)
 
 
+WORKER = SMALL + """
+import time
+from ed_core import lookup
+from ed_core.jobs import Jobs
+from ed_core.probes import Contributions
+from ed_core.sources import resolve
+from ed_core.types import Prompt
+request = lambda: Contributions().request(resolve("org/model"), Prompt("5 + 7 = "))
+assert not request().models[0].revision
+jobs, stages = Jobs(), []
+job = jobs.submit(request(), "viewer")
+while not job.over:
+    job.polled = time.monotonic()
+    stages.append(job.stage)
+    time.sleep(0.005)
+jobs.close()
+assert job.state == "done", job.error
+assert any(stage.startswith("downloading model: ") for stage in stages), set(stages)
+assert lookup.find(request()).request == job.result.request, "stored under the commit"
+print(job.result.request.models[0].revision)
+"""
+
+
+def test_the_apps_worker_downloads_what_is_asked_for_and_stores_it_under_the_commit(model, client):
+    with serving(model, slow=0.02) as hub:
+        code, out, err, _ = client(hub, code=WORKER)
+        assert code == 0 and out.strip() == COMMIT, err
+
+
 def test_an_adapter_comes_from_the_hub_too(client, tmp_path, small_folder):
     from small_models import random_hf
     from test_precision import save_adapter
