@@ -1,4 +1,7 @@
-"""The command line: `python -m ed_core run | verify | estimate | audit | fetch | models | cache | bench`. Exit code 2 and one sentence for everything refused."""
+"""The command line: `python -m ed_core run | verify | estimate | audit | fetch | models | cache | bench`.
+
+Exit code 2 and one sentence for everything refused.
+"""
 from __future__ import annotations
 
 import argparse

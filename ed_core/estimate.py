@@ -88,7 +88,8 @@ def choose(size: Size, n_tokens: int = TOKENS, device: str = "cpu", free: int | 
             return precision, f"{precision}: {gigabytes(found.peak)} with room for the probes, of {gigabytes(free)} free on {device}{wider}."
         tried.append(found)
     return WIDEST_FIRST[-1], (
-        f"{WIDEST_FIRST[-1]}, the narrowest, and even that takes {gigabytes(tried[-1].peak)} with room for the probes, of {gigabytes(free)} free on {device}."
+        f"{WIDEST_FIRST[-1]}, the narrowest, and even that takes {gigabytes(tried[-1].peak)} with room for the probes, of {gigabytes(free)} free on "
+        f"{device}."
     )
 
 
@@ -182,7 +183,8 @@ def save_rates(kind: str, rates: Rates) -> None:
         known = {}
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.{os.getpid()}")
-    partial.write_text(json.dumps((known if isinstance(known, dict) else {}) | {kind: {name: list(rate) for name, rate in rates.items()}}), encoding="utf-8")
+    kept = (known if isinstance(known, dict) else {}) | {kind: {name: list(rate) for name, rate in rates.items()}}
+    partial.write_text(json.dumps(kept), encoding="utf-8")
     partial.replace(file)
 
 
@@ -201,17 +203,19 @@ def report(name: str, size: Size, precision: str, n_tokens: int = TOKENS, device
         lines.append(f"auto takes {why}")
     found = estimate(size, asked(precision, None), n_tokens, device, free)
     weights = ", ".join(f"{p} {gigabytes(size.weight_bytes(p))}" for p in WIDEST_FIRST)
-    lines += [f"weights: {weights}", f"{found.precision} on {device}, {n_tokens} tokens:", f"  {'probe':<22} {'activations':>12} {'in all':>10} {'time':>8}"]
+    row = lambda *cells: "  {:<22} {:>12} {:>10} {:>8}{}".format(*cells)  # noqa: E731
+    lines += [f"weights: {weights}", f"{found.precision} on {device}, {n_tokens} tokens:", row("probe", "activations", "in all", "time", "")]
     for need in found.needs:
-        in_all = gigabytes(found.weights + need.activations)
-        lines.append(f"  {need.probe:<22} {gigabytes(need.activations):>12} {in_all:>10} {duration(need.seconds):>8}{'' if found.has_room(need) else '  too large'}")
+        in_all, remark = gigabytes(found.weights + need.activations), "" if found.has_room(need) else "  too large"
+        lines.append(row(need.probe, gigabytes(need.activations), in_all, duration(need.seconds), remark))
     if device == "cpu" and precision in QUANTIZED:
-        lines.append("on a CPU quantized weights save memory, not time: bf16 is as fast" + (", and fits" if "bf16" in fitting(size, free, n_tokens) else ""))
+        also = ", and fits" if "bf16" in fitting(size, free, n_tokens) else ""
+        lines.append(f"on a CPU quantized weights save memory, not time: bf16 is as fast{also}")
     lines.append(f"times rest on {'a measurement of this device' if found.calibrated else 'default speeds; --calibrate measures this device'}")
     if not found.fits:
         others = fitting(size, free, n_tokens, device)
         instead = f"what fits: {', '.join(others)}" if others else "no precision fits: take a smaller model, more devices, or --offload"
-        lines.append(f"too large: {gigabytes(found.peak)} needed, {gigabytes(free)} free on {device}; {instead}")
+        lines.append(f"too large: {gigabytes(found.peak)} needed, {gigabytes(free)} free on {device}, a tenth of which stays free; {instead}")
     else:
         lines.append(f"fits: {gigabytes(found.peak)} needed, {gigabytes(free)} free on {device}")
     return lines

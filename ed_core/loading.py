@@ -27,6 +27,7 @@ def load(spec: ModelSpec, architecture: Architecture | None = None):
     place = location(spec)
     weights.check(Path(place), spec.name)
     _refuse_own_code(spec)
+    _refuse_adapter(spec)
     options = {"trust_remote_code": False, "local_files_only": True}
     config = _config(spec, options)
     architecture = architecture or find(config.model_type)
@@ -55,7 +56,7 @@ def load(spec: ModelSpec, architecture: Architecture | None = None):
         )
     quantized.cure(model)
     if spec.adapter:
-        model = _with_adapter(model, spec)
+        model = adapters.merge(model, Path(spec.adapter))
     return model, _tokenizer(spec, options), architecture, spec
 
 
@@ -83,13 +84,10 @@ def _placement(spec: ModelSpec) -> dict:
     return placement.plan(spec, needed)
 
 
-def _with_adapter(model, spec: ModelSpec):
-    if spec.precision in precision.QUANTIZED or precision.stored(config_of(spec)):
-        raise ParameterError(
-            f"An adapter cannot be merged into {spec.precision} weights without rounding them a second time; open it in bf16 or fp32, or merge and "
-            "save it first."
-        )
-    return adapters.merge(model, Path(spec.adapter))
+def _refuse_adapter(spec: ModelSpec) -> None:
+    if spec.adapter and (spec.precision not in DTYPES or spec.offload):
+        kind = f"{spec.precision} weights without rounding them a second time" if spec.precision not in DTYPES else "weights that are offloaded"
+        raise ParameterError(f"An adapter cannot be merged into {kind}; open it in bf16 or fp32, or merge it into the base and save that first.")
 
 
 def _refuse_own_code(spec: ModelSpec) -> None:

@@ -24,7 +24,13 @@ _hashes: dict[tuple, str] = {}
 
 
 def resolve(
-    source: str, precision: str = "fp32", device: str = "cpu", adapter: str = "", offload: str = "", free: int | None = None, n_tokens: int = estimate.TOKENS
+    source: str,
+    precision: str = "fp32",
+    device: str = "cpu",
+    adapter: str = "",
+    offload: str = "",
+    free: int | None = None,
+    n_tokens: int = estimate.TOKENS,
 ) -> ModelSpec:
     """The full identity of a model given by bundled name, folder or hub id (`org/name`, or `org/name@revision`); a `ModelError` says what is
     wrong with the name.

@@ -297,6 +297,7 @@ def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path)
     adapter = save_adapter(tmp_path / "a", random_hf("qwen3"), "somewhere")
     for wanted in precision.QUANTIZED:
         assert "second time" in refusal(ParameterError, folder_of("qwen3"), precision=wanted, adapter=str(adapter))
+    assert "offloaded" in refusal(ParameterError, folder_of("qwen3"), offload=str(tmp_path), adapter=str(adapter))
     with pytest.raises(ModelNotFound, match="--adapter"):
         resolve(str(adapter))
     (adapter / adapters.WEIGHTS).rename(adapter / "adapter_model.bin")
