@@ -1,12 +1,17 @@
-"""The command line: `python -m ed_core run | verify | models | cache | bench`. Exit code 2 and one sentence for everything refused."""
+"""The command line: `python -m ed_core run | verify | estimate | audit | fetch | models | cache | bench`.
+
+Exit code 2 and one sentence for everything refused.
+"""
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
 
-from .errors import EffectiveDepthError, InputError, ParameterError, PromptFileError
+from . import size_commands
+from .errors import EffectiveDepthError, ParameterError
 from .probes import PROBES
+from .size_commands import compute_missing, opened_as
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -29,18 +34,33 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--model", required=True, help="a bundled name, a folder, or a hub id")
     p.add_argument("--prompts", required=True, metavar="FILE.jsonl", help="one JSON object a line: text, and where needed answer, id")
     p.add_argument("--out", required=True, metavar="FILE.npz")
-    p.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
-    p.add_argument("--device", default="cpu")
+    _how_to_open(p)
     p.add_argument("--set", action="append", default=[], metavar="PROBE.PARAMETER=VALUE", help="any field of any probe; repeatable")
     p.add_argument("--no-cache", action="store_true", help="compute everything anew and store nothing")
     p.add_argument("--memory", default="", metavar="SIZE", help="what a probe may hold above model and trace, like 500M or 2G")
     p.set_defaults(run=run)
     p = commands.add_parser("verify", help="open a model and print its residual identities, block by block")
     p.add_argument("model")
-    p.add_argument("--dtype", default="float32")
-    p.add_argument("--device", default="cpu")
+    _how_to_open(p)
     p.set_defaults(run=verify)
-    commands.add_parser("models", help="list bundled models and supported families").set_defaults(run=models)
+    p = commands.add_parser("estimate", help="what a model needs in memory and time, before anything is loaded")
+    p.add_argument("model", help="a bundled name, a folder, or a hub id of the catalogue")
+    p.add_argument("--precision", default="auto", metavar="P", help="auto (unless given), fp32, bf16, fp16, int8 or 4bit")
+    p.add_argument("--tokens", type=int, default=64, help="length of the prompt")
+    p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
+    p.add_argument("--calibrate", action="store_true", help="measure this device's speed first (a second or two), and keep it")
+    p.set_defaults(run=size_commands.estimate)
+    p = commands.add_parser("fetch", help="download a model from the hub; a broken-off download goes on where it stopped")
+    p.add_argument("model", help="org/name, or org/name@revision")
+    p.set_defaults(run=size_commands.fetch)
+    p = commands.add_parser("audit", help="the same prompts through several precisions: is a number an artefact of one?")
+    p.add_argument("model")
+    p.add_argument("--precisions", default="fp32,bf16,int8,4bit", metavar="P,P,…", help="two or more; the widest is the reference")
+    p.add_argument("--prompts", metavar="FILE.jsonl", help="every fourth of the bundled ones unless given")
+    p.add_argument("--device", default="cpu")
+    p.add_argument("--out", metavar="FILE.npz", help="write curves, correlations and verdicts")
+    p.set_defaults(run=size_commands.audit)
+    commands.add_parser("models", help="list the catalogue and the supported families").set_defaults(run=size_commands.models)
     p = commands.add_parser("cache", help="what the store holds, or empty it")
     p.add_argument("action", choices=("info", "clear"))
     p.set_defaults(run=cache)
@@ -51,12 +71,20 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _how_to_open(p: argparse.ArgumentParser) -> None:
+    """The options that say how a model is to be opened."""
+    p.add_argument("--precision", metavar="P", help="auto, fp32 (unless given), bf16, fp16, int8 or 4bit")
+    p.add_argument("--dtype", help="another name for the unquantized precisions: float32, bfloat16 or float16")
+    p.add_argument("--device", default="cpu", help="auto, cpu, cuda (as many GPUs as it takes), cuda:1 or mps")
+    p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
+    p.add_argument("--offload", default="", metavar="FOLDER", help="where weights may lie that fit into no memory")
+
+
 def run(args) -> None:
     from .budget import parse
     from .export import arrays
     from .probes import find
     from .prompts import read_jsonl
-    from .sources import resolve
     from .store import Store
 
     settings = _settings(args.set, args.probes)
@@ -64,14 +92,16 @@ def run(args) -> None:
     out = Path(args.out)
     if not out.parent.is_dir():
         raise ParameterError(f"The folder {out.parent} of --out does not exist; make it first.")
-    prompts, spec = read_jsonl(args.prompts), resolve(args.model, args.dtype, args.device)
+    prompts, spec = read_jsonl(args.prompts), opened_as(args)
+    for probe in probes:
+        probe.check_precision(spec.precision)
     store = None if args.no_cache else Store()
     requests = {probe: [probe.request(spec, prompt) for prompt in prompts] for probe in probes}
     found = {r.key: store.get(r.key) for rs in requests.values() for r in rs} if store else {}
     todo = [(probe, r) for probe, rs in requests.items() for r in rs if found.get(r.key) is None]
     memory = parse(args.memory)
     if todo:
-        _compute(todo, spec, store, found, memory)
+        compute_missing(todo, spec, store, found, memory)
     import numpy as np
 
     partial = out.with_name(out.name + ".partial")
@@ -79,34 +109,6 @@ def run(args) -> None:
         np.savez(handle, **arrays({probe: [found[r.key] for r in rs] for probe, rs in requests.items()}))
     partial.replace(out)
     print(f"{out}: {len(probes)} probes on {len(prompts)} prompts, {len(todo)} computed, {sum(map(len, requests.values())) - len(todo)} from the store")
-
-
-def _compute(todo, spec, store, found, memory: int | None) -> None:
-    """Check every prompt first, so that a bad one refuses the whole run before anything is computed; then compute and store."""
-    from tqdm import tqdm
-
-    from . import compute
-    from .errors import StoreError
-    from .prompts import max_tokens
-
-    model = compute.Models().get(spec)
-    for probe, request in todo:
-        prompt = request.prompts[0]
-        try:
-            encoding = model.encode(prompt, max_tokens())
-            probe.check(len(encoding), encoding.answer_start)
-        except InputError as error:
-            raise PromptFileError(f"Prompt {prompt.id or prompt.text[:40]!r}: {error}") from None
-    with tqdm(todo, disable=not sys.stderr.isatty(), unit="prompt") as bar:
-        for probe, request in bar:
-            bar.set_description(probe.name)
-            if found.get(request.key) is None:
-                found[request.key] = compute.run(model, request, memory=memory)
-                try:
-                    if store:
-                        store.put(found[request.key])
-                except StoreError as error:
-                    print(f"ed_core: {error}", file=sys.stderr)
 
 
 def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
@@ -124,15 +126,15 @@ def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
 
 
 def verify(args) -> int:
+    from . import sanity
     from .errors import IdentityFailed
     from .loading import load
     from .model import LanguageModel
-    from .sources import resolve
 
-    model = LanguageModel(*load(resolve(args.model, args.dtype, args.device)))
+    model = LanguageModel(*load(opened_as(args)))
     figures = model.verify()
     show = lambda slope: "below rounding" if slope is None else f"{slope:.6f}"  # noqa: E731
-    print(f"{model.spec.name}: {model.architecture.family}, {model.n_layers} blocks x {model.d_model}, {figures.dtype}, {figures.n_tokens} tokens")
+    print(f"{model.spec.name}: {model.architecture.family}, {model.n_layers} blocks x {model.d_model}, {model.spec.precision}, {figures.n_tokens} tokens")
     print(f"read: {model.architecture.modules_read()}")
     print(f"{'block':>5}  {'miss':>9}  {'slope attention':>15}  {'slope MLP':>15}")
     for layer, row in enumerate(zip(figures.miss, figures.slope_attn, figures.slope_mlp)):
@@ -141,24 +143,18 @@ def verify(args) -> int:
     replay = ", ".join(f"batch {batch}: {miss:.2e}" for batch, miss in figures.replay.items())
     print(f"closure {figures.closure:.2e}   replay {replay}   left behind {figures.left_behind:.1e}")
     print(f"suffix  {'not possible' if figures.suffix is None else f'{figures.suffix:.2e}'}: erasure {'reuses' if figures.suffix_holds else 'cannot reuse'} the prefix's keys and values")
+    device = sanity.check(model, always=True)
+    if device:
+        print(f"against float32 on the CPU: {device.unchecked or f'blocks {max(device.blocks):.2e}, logits {device.logits:.2e} (limit {device.limit:g})'}")
     try:
         figures.require(model.architecture)
+        if device:
+            device.require(str(model.device))
     except IdentityFailed as error:
         print(error)
         return 2
     print("accepted")
     return 0
-
-
-def models(args) -> None:
-    from .architectures import supported
-    from .demo import MODELS
-
-    print("bundled models:")
-    for name, folder in MODELS.items():
-        print(f"  {name:<14} {folder}")
-    print("families: " + ", ".join(supported()))
-    print("Any folder that save_pretrained writes, or a hub id, of one of these families can be opened.")
 
 
 def cache(args) -> None:

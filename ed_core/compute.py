@@ -1,6 +1,7 @@
 """From a request to a stored result: open the model, run the probe, write the birth certificate. What worker and command line share."""
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import time
@@ -9,10 +10,12 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 import psutil
+import torch
 
 from .budget import Budget, ran_out
-from .errors import EffectiveDepthError, JobError, ParameterError
+from .errors import EffectiveDepthError, JobError, ParameterError, TooLarge
 from .model import LanguageModel
+from .precision import QUANTIZED
 from .prompts import max_tokens
 from .probes import find
 from .recorder import Recorder
@@ -31,12 +34,23 @@ class Models:
     def get(self, spec: ModelSpec) -> LanguageModel:
         """The opened model; opens it, and closes others as the budget asks. The one returned is never among those closed."""
         name = repr(sorted(spec.identity().items()))
-        if name not in self._open:
-            self._open[name] = LanguageModel.open(spec)
+        while name not in self._open:
+            try:
+                self._open[name] = LanguageModel.open(spec)
+            except TooLarge:
+                if not self._open:
+                    raise
+                self._close_oldest()
         self._open.move_to_end(name)
         while len(self._open) > 1 and sum(m.bytes for m in self._open.values()) > self.budget:
-            self._open.popitem(last=False)
+            self._close_oldest()
         return self._open[name]
+
+    def _close_oldest(self) -> None:
+        self._open.popitem(last=False)
+        gc.collect()  # a spread model's hooks refer to themselves
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def run(
@@ -57,6 +71,7 @@ def run(
         probe = find(request.probe).make(dict(request.parameters))
         if any(probe.content_hash(name) != content for name, content in request.files):
             raise ParameterError(f"A file that {request.probe} was asked to use has changed since; ask again to use it as it is now.")
+        probe.check_precision(model.spec.precision)
         encoding = model.encode(prompt, max_tokens())
         probe.check(len(encoding), encoding.answer_start)
         budget = Budget(memory, model.device.type, f"{request.probe} on {model.spec.name}")
@@ -81,11 +96,14 @@ def run(
 
 def certificate(model: LanguageModel, request: Request, started: float) -> dict:
     """Where a number came from: everything needed to make it again, and who made it when."""
+    extra = [name for name, used in {"bitsandbytes": model.spec.precision in QUANTIZED, "peft": model.spec.adapter}.items() if used]
     return {
         "run": request.key,
         "engine": ENGINE_VERSION,
         "probe": {"name": request.probe, "version": request.probe_version, "parameters": dict(request.parameters)},
         "model": request.models[0].identity() | {"source": model.spec.name},
+        "precision": {"name": model.spec.precision, "computes_in": str(model.dtype).removeprefix("torch."), "why": request.models[0].why},
+        "weights_bytes": model.bytes,
         "family": model.architecture.family,
         "read": model.architecture.modules_read(),
         "parallel": model.parallel,
@@ -96,7 +114,7 @@ def certificate(model: LanguageModel, request: Request, started: float) -> dict:
         "identities": model.identities.to_json() if model.identities else None,
         "prompt": request.prompts[0].identity(),
         "device": f"{model.device.type} ({platform.machine()}, {os.cpu_count()} cores)",
-        "libraries": {name: version(name) for name in LIBRARIES} | {"python": platform.python_version()},
+        "libraries": {name: version(name) for name in (*LIBRARIES, *extra)} | {"python": platform.python_version()},
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "seconds": round(time.time() - started, 3),
     }

@@ -8,6 +8,8 @@
     ├── ModelError                 the model cannot be used
     │   ├── ModelNotFound          no such folder, or a folder without a model
     │   ├── HubUnreachable         a hub id while no network answers
+    │   ├── HubRefused             the hub answers, and does not give this model: gated, private, no such id or revision
+    │   ├── TooLarge               the model does not fit the free memory, or its download the free disk
     │   ├── BrokenWeights          missing, truncated or pickled weights
     │   ├── UnknownFamily          no architecture describes this model_type
     │   ├── IdentityFailed         the sums of METHODS do not hold: its curves would be wrong
@@ -49,6 +51,14 @@ class ModelNotFound(ModelError):
 
 class HubUnreachable(ModelError):
     """A hub id that is not in the local cache while no network answers."""
+
+
+class HubRefused(ModelError):
+    """The hub answered and did not give the model: gated, private, or no such id or revision."""
+
+
+class TooLarge(ModelError):
+    """The model does not fit the free memory, or its download the free disk; names both figures and what would fit."""
 
 
 class BrokenWeights(ModelError):

@@ -64,6 +64,7 @@ class Jobs:
     """Queue in front of one worker process. `warm=True` starts it at once, so that importing torch is over before the first click."""
 
     def __init__(self, warm: bool = True, command: tuple[str, ...] = (sys.executable, "-m", "ed_core.worker")):
+        self.devices: dict[str, int] = {}  # what the worker can use, with the bytes free there when it started; empty until it is ready
         self._command = command
         self._lock = threading.RLock()
         self._queue: deque[Job] = deque()
@@ -160,6 +161,8 @@ class Jobs:
             header, body = frame
             with self._lock:
                 job = self._running
+                if header["type"] == "ready":
+                    self.devices = header["devices"]
                 if job is None or header.get("job") != job.id:
                     continue
                 if header["type"] == "stage":

@@ -5,12 +5,14 @@ import json
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedTokenizerFast
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
+from . import adapters, hub, placement, precision, quantized, sizes, weights
 from .architectures import Architecture, find, supported
-from .errors import BrokenWeights, ModelNotFound, ParameterError, UnknownFamily
-from .sources import ensure_reachable, location
+from .errors import BrokenWeights, EffectiveDepthError, ModelNotFound, ParameterError, UnknownFamily
+from .sources import config_of, location
 from .types import ModelSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -20,12 +22,13 @@ SAMPLES = ("5 + 7 = 12", "The quick brown fox.", "a=3; b=a;\n  b?", "Ünïcode �
 
 
 def load(spec: ModelSpec, architecture: Architecture | None = None):
-    """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device`."""
-    if spec.precision not in DTYPES:
-        raise ParameterError(f"The precision is {spec.precision!r}; expected one of {', '.join(DTYPES)}.")
+    """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device` or spread from there."""
+    spec = hub.ensure(spec)
     place = location(spec)
-    ensure_reachable(place)
-    options = {"revision": spec.revision or None, "trust_remote_code": False, "local_files_only": Path(place).is_dir()}
+    weights.check(Path(place), spec.name)
+    _refuse_own_code(spec)
+    _refuse_adapter(spec)
+    options = {"trust_remote_code": False, "local_files_only": True}
     config = _config(spec, options)
     architecture = architecture or find(config.model_type)
     if architecture is None:
@@ -35,8 +38,11 @@ def load(spec: ModelSpec, architecture: Architecture | None = None):
         )
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            place, dtype=DTYPES[spec.precision], use_safetensors=True, output_loading_info=True, **options
+            place, dtype=DTYPES[precision.compute_name(spec.precision)], use_safetensors=True, output_loading_info=True,
+            **_quantization(spec), **_placement(spec), **options,
         )
+    except EffectiveDepthError:
+        raise
     except Exception as error:  # OSError, SafetensorError, and what the library raises on shapes that do not fit
         raise BrokenWeights(
             f"The weights of {spec.name} cannot be loaded: {_one_line(error)} Expected complete .safetensors files; download or convert "
@@ -48,7 +54,52 @@ def load(spec: ModelSpec, architecture: Architecture | None = None):
             f"{len(missing)} weights of {spec.name} are missing or of another shape, the first is {missing[0]}; running it would show random "
             "layers. Download the model again."
         )
-    return model.to(spec.device), _tokenizer(spec, options), architecture, spec
+    quantized.cure(model)
+    if spec.adapter:
+        model = adapters.merge(model, Path(spec.adapter))
+    return model, _tokenizer(spec, options), architecture, spec
+
+
+def _quantization(spec: ModelSpec) -> dict:
+    """How the library is to quantize; nothing for a checkpoint that is quantized already: it says so itself."""
+    if spec.precision in DTYPES:
+        return {}
+    quantized.prepare()
+    if precision.stored(config_of(spec)):
+        return {}
+    if spec.precision == "int8":
+        return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
+    if spec.precision != "4bit":
+        raise ParameterError(f"The precision is {spec.precision!r}; expected one of {', '.join(precision.PRECISIONS)}.")
+    nf4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": DTYPES[precision.compute_name("4bit")]}
+    return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **nf4)}
+
+
+def _placement(spec: ModelSpec) -> dict:
+    """Where the weights go, from their size; refuses what fits nowhere. A family whose size cannot be told goes to its device as it is."""
+    try:
+        needed = sizes.read(config_of(spec)).weight_bytes(spec.precision)
+    except ParameterError:
+        return {"device_map": {"": spec.device}}
+    return placement.plan(spec, needed)
+
+
+def _refuse_adapter(spec: ModelSpec) -> None:
+    if spec.adapter and (spec.precision not in DTYPES or spec.offload):
+        kind = f"{spec.precision} weights without rounding them a second time" if spec.precision not in DTYPES else "weights that are offloaded"
+        raise ParameterError(f"An adapter cannot be merged into {kind}; open it in bf16 or fp32, or merge it into the base and save that first.")
+
+
+def _refuse_own_code(spec: ModelSpec) -> None:
+    """A repository that brings its own modelling code is refused by name, unless that code is what the library itself has for the family."""
+    config = config_of(spec)
+    own = config.get("auto_map")
+    wanted = str(own.get("AutoModelForCausalLM", "")) if isinstance(own, dict) else ""
+    if wanted and wanted.rpartition(".")[2] != MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.get("model_type", "")):
+        raise UnknownFamily(
+            f"{spec.name} needs its own code ({wanted}, named by auto_map in its config.json), and a repository's code is never run here; "
+            "look for a version of the model that transformers supports itself."
+        )
 
 
 def _config(spec: ModelSpec, options: dict):
@@ -80,4 +131,6 @@ def _tokenizer(spec: ModelSpec, options: dict):
 def _one_line(error: Exception) -> str:
     """A library's message on one line, cut where it rambles."""
     text = " ".join(str(error).split())[:300] or type(error).__name__
+    if "ignore_mismatched_sizes" in text:
+        text = "they have other shapes than its config.json says."
     return text if text.endswith(".") else text + "."

@@ -19,7 +19,9 @@ from . import suffix
 from .architectures import Architecture
 from .errors import NotFinite, PromptError
 from .identities import Identities, verify
+from .placement import main_device
 from .prompts import check_text
+from .quantized import held_bytes
 from .trace import BlockCall, Trace
 from .types import Encoding, ModelSpec, Prompt
 
@@ -55,9 +57,9 @@ class LanguageModel:
         self.n_layers = len(self.blocks)
         self.d_model = self.config.hidden_size
         self.d_vocab = self.head.weight.shape[0]
-        self.device = next(hf_model.parameters()).device
-        self.dtype = next(hf_model.parameters()).dtype
-        self.bytes = sum(p.numel() * p.element_size() for p in hf_model.parameters())
+        self.device = main_device(hf_model)
+        self.dtype = next(p.dtype for p in hf_model.parameters() if p.is_floating_point())  # of the embeddings, which are never quantized
+        self.bytes = held_bytes(hf_model)
         self.identities: Identities | None = None
         self._lock = threading.RLock()
 
@@ -67,10 +69,13 @@ class LanguageModel:
 
         `architecture` overrides the family's own description (for trying out a new family).
         """
+        from . import sanity
         from .loading import load
 
         model = cls(*load(spec, architecture))
         model.verify().require(model.architecture)
+        if found := sanity.check(model):
+            found.require(str(model.device))
         return model
 
     def verify(self) -> Identities:
@@ -123,7 +128,7 @@ class LanguageModel:
         """The model's own logits, float32; `keep` > 0 asks for the last positions only, where the family can."""
         keep_last = {"logits_to_keep": keep} if keep and "logits_to_keep" in inspect.signature(self.hf.forward).parameters else {}
         with self._lock:
-            return self.hf(input_ids=ids, use_cache=False, **keep_last).logits.float()
+            return self._home(self.hf(input_ids=ids, use_cache=False, **keep_last).logits).float()
 
     @torch.no_grad()
     def trace(self, ids: Int[Tensor, "batch pos"], on_block: Callable[[int, Trace], None] | None = None, keep: int = 0) -> Trace:
@@ -136,7 +141,7 @@ class LanguageModel:
         def before(layer):
             def hook(module, args, kwargs):
                 hidden, rest, named = split_call(args, kwargs)
-                record.resid.append(hidden)
+                record.resid.append(self._home(hidden))
                 record.calls.append(BlockCall(rest, named))
 
             return hook
@@ -144,14 +149,14 @@ class LanguageModel:
         def after(layer):
             def hook(module, args, output):
                 if layer == self.n_layers - 1:
-                    record.resid.append(first(output))
+                    record.resid.append(self._home(first(output)))
                 if on_block is not None:
                     on_block(layer, record)
 
             return hook
 
         def keeper(into):
-            return lambda module, args, output: into.append(self._added(output))
+            return lambda module, args, output: into.append(self._home(self._added(output)))
 
         with self._lock, ExitStack() as hooks:
             for layer, (block, (attn, mlp)) in enumerate(zip(self.blocks, self.branches)):
@@ -186,10 +191,11 @@ class LanguageModel:
 
         def reader(name: str, edit: Edit | None):
             def hook(module, args, output):
-                added[name] = value = self._added(output)
+                added[name] = value = self._home(self._added(output))
                 if edit is None:
                     return None
                 added[name] = edited = edit(value)
+                edited, value = edited.to(first(output).device), value.to(first(output).device)
                 if self.multiplier != 1.0:  # where nothing is changed nothing may change, not even by rounding there and back
                     edited = torch.where(edited == value, first(output), edited / self.multiplier)
                 return replace_first(output, edited)
@@ -200,7 +206,7 @@ class LanguageModel:
             mlp.register_forward_hook(reader("mlp", mlp_edit))
         ):
             post = first(self.blocks[layer](resid, *call.args, **call.kwargs))
-        return added["attn"], added["mlp"], post
+        return added["attn"], added["mlp"], self._home(post)
 
     @torch.no_grad()
     def _suffix_arguments(self, trace: Trace, layer: int, start: int) -> dict:
@@ -225,7 +231,7 @@ class LanguageModel:
 
     def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
         """Final norm, head, and everything the model does after it (soft-cap, logit scale): float32 logits."""
-        logits = self.head(self.final_norm(resid))
+        logits = self._home(self.head(self.final_norm(resid)))
         number = lambda role: self.architecture.number(self.config, role)  # noqa: E731
         if (divisor := number("logit_divisor")) is not None:
             logits = logits / divisor
@@ -242,6 +248,10 @@ class LanguageModel:
             logits = self.logits(ids, keep=1)[0, -1]
             on_token(step, logits)
             ids = torch.cat([ids, logits.argmax().view(1, 1)], dim=1)
+
+    def _home(self, tensor: Tensor) -> Tensor:
+        """On the model's main device, wherever its block lies: probes see one device (nothing happens where there is only one)."""
+        return tensor.to(self.device)
 
     def _added(self, output) -> Tensor:
         """What a branch adds to the stream: its output times the family's residual multiplier."""

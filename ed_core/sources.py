@@ -7,50 +7,109 @@ import os
 import re
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import ParseResult, urlparse
 
+from . import adapters, catalogue, estimate, precision as precisions, sizes
 from .demo import MODELS as BUNDLED
 from .errors import HubUnreachable, ModelNotFound, ParameterError
 from .types import ModelSpec
 
 IDENTITY_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                   "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json", "added_tokens.json")
-HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")
 HUB_SECONDS = 5.0
-PRECISIONS = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
 _hashes: dict[tuple, str] = {}
 
 
-def resolve(source: str, precision: str = "fp32", device: str = "cpu") -> ModelSpec:
-    """The full identity of a model given by bundled name, folder or hub id; a `ModelError` says what is wrong with the name."""
-    if precision not in PRECISIONS:
-        raise ParameterError(f"The precision is {precision!r}; expected one of {', '.join(PRECISIONS)}.")
-    common = {"precision": PRECISIONS[precision], "device": device}
+def resolve(
+    source: str,
+    precision: str = "fp32",
+    device: str = "cpu",
+    adapter: str = "",
+    offload: str = "",
+    free: int | None = None,
+    n_tokens: int = estimate.TOKENS,
+) -> ModelSpec:
+    """The full identity of a model given by bundled name, folder or hub id (`org/name`, or `org/name@revision`); a `ModelError` says what is
+    wrong with the name.
+
+    `precision` may be "auto": what it comes to, with the reason, is in the spec. `adapter`: a LoRA adapter's folder. `free`: bytes free on
+    the device, where it is not this process's memory.
+    """
+    if precision != "auto" and precision not in precisions.PRECISIONS:
+        raise ParameterError(f"The precision is {precision!r}; expected auto or one of {', '.join(precisions.PRECISIONS)}.")
+    spec = named(source)
+    if not spec.revision and not spec.content_hash and Path(location(spec)).is_dir():
+        spec = replace(spec, content_hash=content_hash(Path(location(spec))))
+    spec = replace(spec, device=device, offload=offload)
+    if adapter:
+        spec = _adapted(spec, named(adapter))
+    return settle(spec, precision, free, n_tokens)
+
+
+def settle(spec: ModelSpec, precision: str, free: int | None = None, n_tokens: int = estimate.TOKENS) -> ModelSpec:
+    """The spec with the precision that `precision` comes to on its device, and why: a checkpoint that is quantized already stays as it is,
+    "auto" takes the widest that fits."""
+    config = config_of(spec)
+    held = precisions.stored(config)
+    if held and precisions.PRECISIONS.get(precision, precision) not in ("auto", held):
+        raise ParameterError(f"The checkpoint {spec.name} is stored in {held}; it cannot be opened in {precision}: give --precision auto.")
+    if held:
+        return replace(spec, precision=held, why=f"{held}: the checkpoint is stored so.")
+    if precision != "auto":
+        return replace(spec, precision=precisions.PRECISIONS[precision])
+    if not config:
+        raise ParameterError(f"How large {spec.name} is can only be told once its config.json is here; download it, or give a precision.")
+    if spec.device.startswith("cuda") and free is None:
+        raise ParameterError("What is free on a GPU only the process that uses it can tell; give a precision.")
+    chosen, why = estimate.choose(sizes.read(config), n_tokens, spec.device, free)
+    return replace(spec, precision=chosen, why=why)
+
+
+def named(source: str) -> ModelSpec:
+    """What a name refers to, without a look at the content: a bundled model, a folder, or a hub id with the commit that is here."""
     source = source.strip()
     folder = Path(BUNDLED.get(source, source)).expanduser()
     if folder.is_dir():
-        bundled = (name for name, place in BUNDLED.items() if place.resolve() == folder.resolve())
-        return ModelSpec(next(bundled, str(folder)), content_hash=content_hash(folder), **common)
+        return ModelSpec(next((name for name, place in BUNDLED.items() if place.resolve() == folder.resolve()), str(folder)))
     if not HUB_ID.fullmatch(source):
         raise ModelNotFound(f"There is no folder {source!r}, and it is not a hub id like 'Qwen/Qwen2.5-1.5B'; check the path.")
-    return ModelSpec(source, revision=_cached_commit(source), **common)
+    name, _, revision = source.partition("@")
+    return ModelSpec(name, revision=cached_commit(name, revision) or revision)
+
+
+def _adapted(spec: ModelSpec, adapter: ModelSpec) -> ModelSpec:
+    folder = Path(location(adapter))
+    if not folder.is_dir():
+        raise ModelNotFound(f"The adapter {adapter.source} is not here; 'python -m ed_core fetch {adapter.source}' downloads it.")
+    adapters.check_base(folder, spec.source)
+    return replace(spec, adapter=str(folder), adapter_hash=adapters.content_hash(folder))
 
 
 def location(spec: ModelSpec) -> str:
-    """Where the model is loaded from: a folder, or the hub id. A bundled model goes by its name, which is the same on every machine."""
+    """Where the model is loaded from: a folder (a cached hub model's snapshot is one), or the hub id. A bundled model goes by its name, which
+    is the same on every machine."""
+    if spec.revision and (snapshot := hub_cache(spec.source) / "snapshots" / spec.revision).is_dir():
+        return str(snapshot)
     return str(BUNDLED.get(spec.source, spec.source))
 
 
 def content_hash(folder: Path) -> str:
     """SHA-256 over names and contents of weights, config and tokenizer. Remembered while size and times of every file stay the same."""
     if not (folder / "config.json").is_file():
+        if (folder / adapters.CONFIG).is_file():
+            raise ModelNotFound(f"The folder {folder} holds an adapter, not a model; give its base as the model and this folder as --adapter.")
         raise ModelNotFound(f"The folder {folder} holds no config.json; expected a model as save_pretrained writes it.")
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt"))
         found = f"only {pickled[0].name}, whose format can run code when loaded" if pickled else "no weights"
-        raise ModelNotFound(f"The folder {folder} holds {found}; expected .safetensors files (convert with save_pretrained).")
+        raise ModelNotFound(
+            f"The folder {folder} holds {found}; expected .safetensors files. Where you trust the file, convert it: python -c \"from transformers "
+            f"import AutoModelForCausalLM as M; M.from_pretrained('{folder}', use_safetensors=False).save_pretrained('{folder}')\""
+        )
     files = [folder / name for name in IDENTITY_FILES if (folder / name).is_file()] + weights + sorted(folder.glob("*.index.json"))
     stats = tuple((str(f), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for f in files for s in [f.stat()])
     if stats not in _hashes:
@@ -62,18 +121,25 @@ def content_hash(folder: Path) -> str:
     return _hashes[stats]
 
 
-def _cached_commit(hub_id: str) -> str:
-    """The commit the local hub cache holds for this id, or "" where it holds none."""
+def hub_cache(hub_id: str) -> Path:
     from huggingface_hub import constants
 
-    ref = Path(constants.HF_HUB_CACHE) / ("models--" + hub_id.replace("/", "--")) / "refs" / "main"
+    return Path(constants.HF_HUB_CACHE) / ("models--" + hub_id.replace("/", "--"))
+
+
+def cached_commit(hub_id: str, revision: str = "") -> str:
+    """The commit the local hub cache holds for this id and revision, or "" where it holds none."""
+    place = hub_cache(hub_id)
+    if revision and (place / "snapshots" / revision).is_dir():
+        return revision
+    ref = place / "refs" / (revision or "main")
     return ref.read_text().strip() if ref.is_file() else ""
 
 
-def ensure_reachable(source: str) -> None:
+def ensure_reachable(source: str, even_if_cached: bool = False) -> None:
     """Raise `HubUnreachable` within seconds where a hub id is neither cached nor any network answers (the library itself takes half a
     minute)."""
-    if Path(source).is_dir() or _cached_commit(source):
+    if Path(source).is_dir() or (cached_commit(source) and not even_if_cached):
         return
     from huggingface_hub import constants
 
@@ -103,7 +169,7 @@ def _no_answer(address: ParseResult) -> str:
 
 def describe(spec: ModelSpec) -> dict[str, str]:
     """What a model's config.json says of its size: `{"blocks": "16", "wide": "128", …}`; empty where there is none at hand."""
-    fields = _config(spec)
+    fields = config_of(spec)
     first = lambda *names: next((str(fields[n]) for n in names if fields.get(n)), "")  # noqa: E731
     described = {
         "": first("model_type"),
@@ -120,9 +186,20 @@ def n_layers(spec: ModelSpec) -> int | None:
     return int(blocks) if blocks.isdigit() else None
 
 
-def _config(spec: ModelSpec) -> dict:
+def size_of(source: str) -> sizes.Size:
+    """The size of a bundled model, a folder, a downloaded hub model or an entry of the catalogue; of others nothing is known without a
+    network."""
+    config = config_of(named(source))
+    if not config:
+        raise ModelNotFound(f"{source} is neither in the catalogue ('python -m ed_core models') nor downloaded, so its size is not known here.")
+    return sizes.read(config)
+
+
+def config_of(spec: ModelSpec) -> dict:
+    """The fields of a model's config.json where it is at hand, else those the catalogue knows; {} where there are none."""
     try:
         fields = json.loads((Path(location(spec)) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return {}
+        entry = catalogue.find(spec.source)
+        return dict(entry.config) if entry else {}
     return fields if isinstance(fields, dict) else {}

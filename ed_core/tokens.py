@@ -10,15 +10,7 @@ from .types import ModelSpec, Prompt
 
 def _file(spec: ModelSpec) -> Path | None:
     """The model's tokenizer.json: in its folder, or in the hub cache's snapshot."""
-    place = Path(location(spec))
-    if place.is_dir():
-        file = place / "tokenizer.json"
-    elif spec.revision:
-        from huggingface_hub import constants
-
-        file = Path(constants.HF_HUB_CACHE) / ("models--" + spec.source.replace("/", "--")) / "snapshots" / spec.revision / "tokenizer.json"
-    else:
-        return None
+    file = Path(location(spec)) / "tokenizer.json"
     return file if file.is_file() else None
 
 

@@ -58,7 +58,9 @@ class ModelSpec:
     """Which weights, exactly, and how they are run.
 
     `source` is a folder or a hub id, `revision` the hub commit, `content_hash` the SHA-256 over a local folder's weights, config and
-    tokenizer. The identity of a local model is its content, not its path.
+    tokenizer. The identity of a local model is its content, not its path; likewise `adapter_hash` stands for the adapter's folder, and of
+    `device` only the kind counts. `why` says how the precision came about, `offload` where weights may lie that fit nowhere else: neither
+    changes a number.
     """
 
     source: str
@@ -70,6 +72,9 @@ class ModelSpec:
     control_seed: int = 0
     attention: str = "default"
     device: str = "cpu"
+    adapter_hash: str = ""
+    why: str = field(default="", compare=False)
+    offload: str = field(default="", compare=False)
 
     @property
     def name(self) -> str:
@@ -78,8 +83,12 @@ class ModelSpec:
 
     def identity(self) -> dict:
         parts = asdict(self)
+        for name in ("why", "offload"):
+            del parts[name]
         if self.content_hash:
             del parts["source"]
+        parts["adapter"] = parts.pop("adapter_hash") or self.adapter
+        parts["device"] = self.device.partition(":")[0]
         return parts
 
 

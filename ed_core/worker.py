@@ -51,10 +51,10 @@ def main() -> None:
         os._exit(0)  # the app is gone: nobody waits for what is running
 
     threading.Thread(target=listen, daemon=True).start()
-    from . import compute
+    from . import compute, placement
 
     models = compute.Models()
-    send(out, {"type": "ready", "pid": os.getpid()})
+    send(out, {"type": "ready", "pid": os.getpid(), "devices": placement.overview()})
     while True:
         header = todo.get()
         serve(header, models, out, cancelled)
@@ -63,16 +63,23 @@ def main() -> None:
 
 def serve(header: dict, models, out: BufferedIOBase, cancelled: set[str]) -> None:
     """Run one job and report it: partial results, then `done` or `failed`."""
-    from . import compute
+    from dataclasses import replace
+
+    from . import compute, hub
     from .errors import EffectiveDepthError, StoreError
+    from .estimate import gigabytes
     from .store import Store
     from .types import Request
     from .wire import pack, with_provenance
 
     job, request = header["job"], Request.from_json(header["request"])
     try:
-        send(out, {"type": "stage", "job": job, "text": f"opening {request.models[0].name}"})
-        model = models.get(request.models[0])
+        come = lambda done, total: f"downloading {request.models[0].name}: {gigabytes(done)} of {gigabytes(total)}"  # noqa: E731
+        stage = lambda done, total: send(out, {"type": "stage", "job": job, "text": come(done, total)})  # noqa: E731
+        spec = hub.ensure(request.models[0], stage, lambda: job in cancelled)
+        request = replace(request, models=(spec,))  # a downloaded model goes by its commit
+        send(out, {"type": "stage", "job": job, "text": f"opening {spec.name}"})
+        model = models.get(spec)
         send(out, {"type": "stage", "job": job, "text": "computing"})
         publish = lambda result: send(out, {"type": "partial", "job": job}, pack(result))  # noqa: E731
         result = compute.run(model, request, publish, lambda: job in cancelled)

@@ -59,6 +59,7 @@ def test_a_job_fills_and_completes(jobs, spec):
     assert job.state == "done" and job.result.complete
     assert len(versions) >= 3 and len(filled) >= 3, "partial results, each with more filled than the last"
     assert job.result.provenance["identities"]["miss"] < 1e-5
+    assert jobs.devices["cpu"] > 1_000_000, "what is free there, told by the worker when it is ready"
 
 
 def test_equal_requests_share_a_job_and_a_cancel_leaves_the_other_viewer(jobs, spec):

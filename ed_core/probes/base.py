@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..errors import ParameterError, PromptError
+from ..precision import require_gradients
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Probe:
     version: ClassVar[int] = 1
     measures: ClassVar[tuple[MeasureSpec, ...]]
     min_tokens: ClassVar[int] = 1
+    needs_gradients: ClassVar[bool] = False
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         """Fill the record's arrays, calling `record.step` often: that is where progress, partial results and cancelling live."""
@@ -46,6 +48,11 @@ class Probe:
         """Refuse a prompt this probe has no answer for, before anything runs."""
         if n_tokens < self.min_tokens:
             raise PromptError(f"The prompt has {n_tokens} token; {self.name} needs at least {self.min_tokens}: give it a longer prompt.")
+
+    def check_precision(self, precision: str) -> None:
+        """Refuse a precision in which this probe's numbers would be wrong."""
+        if self.needs_gradients:
+            require_gradients(precision, self.name)
 
     def per_token(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Per-token arrays (…, pos) of the measures that exist as aggregates only."""

@@ -45,6 +45,7 @@ class IntegratedGradients(Probe):
     name: ClassVar[str] = "integrated_gradients"
     title: ClassVar[str] = "Integrated gradients"
     min_tokens: ClassVar[int] = 2
+    needs_gradients: ClassVar[bool] = True
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec("attribution", ("layer", "pos"), "probability", "share of the answer's probability that rests on this token here", None, None, "pos_abs_sum"),
         MeasureSpec("completeness_error", ("layer",), "probability", "|sum of attributions - (F(x) - F(baseline))|", 0.0),

@@ -1,0 +1,73 @@
+"""What quantized models need after loading, and what they hold. The bitsandbytes library is imported only for them."""
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+def prepare() -> None:
+    """Import the library quietly, and without letting it fetch compiled code from a hub, which it does on import where the package
+    `kernels` is installed."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    if "bitsandbytes" not in sys.modules:
+        kernels = sys.modules.get("kernels")
+        sys.modules["kernels"] = None
+        try:
+            importlib.import_module("bitsandbytes")
+        finally:
+            del sys.modules["kernels"]
+            if kernels is not None:
+                sys.modules["kernels"] = kernels
+
+
+def cure(hf_model: nn.Module) -> None:
+    """A defect of the library on a CPU, cured before the first forward pass.
+
+    4bit: where the processor has avx512_bf16, the first pass without gradients repacks every map in place; input gradients are then
+    silently wrong (cosine 0.02 to the true ones on the bundled model) and odd shapes raise.
+    """
+    for module in hf_model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+
+
+def held_bytes(hf_model: nn.Module) -> int:
+    """Bytes the weights take: every storage once (a tied head is one), quantization constants included; what is offloaded to disk is not
+    held."""
+    held: dict[tuple, int] = {}
+    for parameter in hf_model.parameters():
+        for tensor in (parameter.data, *_constants(parameter)):
+            if tensor.device.type != "meta":
+                held[tensor.device, tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+    for module in hf_model.modules():
+        state = getattr(module, "state", None)  # int8 moves its constants here in the first pass
+        if isinstance(scale := getattr(state, "SCB", None), Tensor):
+            held[scale.device, scale.data_ptr()] = scale.numel() * scale.element_size()
+    return sum(held.values())
+
+
+def _constants(parameter: nn.Parameter) -> Iterator[Tensor]:
+    """The tensors that a quantized parameter carries beside its data."""
+    state, scale = getattr(parameter, "quant_state", None), getattr(parameter, "SCB", None)
+    if isinstance(scale, Tensor):
+        yield scale
+    while state is not None:
+        yield from (value for value in (state.absmax, state.code, state.offset) if isinstance(value, Tensor))
+        state = state.state2
+
+
+def weight(module: nn.Module) -> Tensor:
+    """A linear map's weights `[out, in]` as they act, in float32: what was packed is unpacked."""
+    packed = module.weight
+    if (state := getattr(packed, "quant_state", None)) is not None:
+        from bitsandbytes.functional import dequantize_4bit
+
+        return dequantize_4bit(packed.data, state).float()
+    if packed.dtype == torch.int8:
+        scale = packed.SCB if packed.SCB is not None else module.state.SCB
+        return packed.data.float() * (scale / 127).unsqueeze(1)
+    return packed.float()

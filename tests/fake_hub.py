@@ -1,0 +1,118 @@
+"""A model hub on 127.0.0.1, as far as its client asks: what a model consists of, and its files, with ranges. Run as a program it prints its
+port; each behaviour that a test wants is an option."""
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub(ThreadingHTTPServer):
+    """`folder`: the model's files. `gated`: 401 or 403 without the token "good". `slow`: seconds per chunk. `silent`: never answers.
+    `cut`: bytes after which a file's connection is closed, once per file. `lie`: bytes added to every size it states. `spoil`: one byte of the
+    weights is sent wrong. `asked`: what was asked for."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, gated: int = 0, slow: float = 0.0, silent: bool = False, cut: int = 0, lie: int = 0, spoil: bool = False):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.folder, self.gated, self.slow, self.silent, self.cut, self.lie, self.spoil = folder, gated, slow, silent, cut, lie, spoil
+        self.asked: list[tuple[str, str, str]] = []
+        self.was_cut: set[str] = set()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def reply(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        hub, path = self.server, unquote(urlparse(self.path).path)
+        hub.asked.append((self.command, path, self.headers.get("Range", "")))
+        if hub.silent:
+            time.sleep(30)
+            return
+        if path.startswith("/api/models/"):
+            self.describe(path.removeprefix("/api/models/"))
+        elif hub.gated and self.headers.get("Authorization") != "Bearer good":
+            self.reply(hub.gated, b"gated", X_Error_Code="GatedRepo", X_Error_Message="Access to this model is restricted")
+        elif "/resolve/" in path:
+            self.send_file(path.split("/resolve/")[1].partition("/")[2])
+        else:
+            self.reply(404)
+
+    def describe(self, path: str) -> None:
+        name, _, revision = path.partition("/revision/")
+        if name != "org/model":
+            self.reply(404, b"{}", X_Error_Code="RepoNotFound")
+        elif revision not in ("", "main", "v1", COMMIT):
+            self.reply(404, b"{}", X_Error_Code="RevisionNotFound")
+        else:
+            files = [{"rfilename": f.name, "size": f.stat().st_size + self.server.lie} for f in sorted(self.server.folder.iterdir())]
+            self.reply(200, json.dumps({"id": name, "modelId": name, "sha": COMMIT, "siblings": files}).encode(), Content_Type="application/json")
+
+    def send_file(self, name: str) -> None:
+        file = self.server.folder / name
+        if not file.is_file():
+            self.reply(404, b"", X_Error_Code="EntryNotFound")
+            return
+        data = file.read_bytes()
+        first = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0] or 0)
+        etag = hashlib.sha256(data).hexdigest()
+        if self.server.spoil and name.endswith(".safetensors"):
+            data = data[:-1] + bytes([data[-1] ^ 1])
+        self.send_response(206 if first else 200)
+        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Content-Length": str(len(data) - first), "Accept-Ranges": "bytes"}
+        if first:
+            headers["Content-Range"] = f"bytes {first}-{len(data) - 1}/{len(data)}"
+        for key, value in headers.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        for at in range(first, len(data), 16384):
+            if self.server.cut and at - first >= self.server.cut and name not in self.server.was_cut:
+                self.server.was_cut.add(name)
+                self.close_connection = True
+                self.connection.close()
+                return
+            try:
+                self.wfile.write(data[at : at + 16384])
+            except OSError:
+                return
+            time.sleep(self.server.slow)
+
+
+@contextmanager
+def serving(folder: Path, **behaviour):
+    """A running hub."""
+    hub = Hub(Path(folder), **behaviour)
+    threading.Thread(target=hub.serve_forever, daemon=True).start()
+    try:
+        yield hub
+    finally:
+        hub.shutdown()
+        hub.server_close()

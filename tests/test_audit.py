@@ -1,0 +1,102 @@
+"""The quantization audit: what it must find, what it must not, and that the bundled models pass it."""
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ed_core import audit
+from ed_core.__main__ import main
+from ed_core.aggregate import summarize
+from ed_core.errors import ParameterError
+from ed_core.precision import WIDEST_FIRST
+from ed_core.sources import resolve
+from ed_core.types import Measure, Prompt
+
+PROMPTS = [Prompt("Sums mod 10:\n3 + 6 = 9\n4 + 1 = 5\n5 + 7 = ", "2"), Prompt("The quick brown fox jumps over the lazy dog.")]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """`results(name)`: two prompts through every precision, computed once."""
+    from ed_core.compute import Models, run
+
+    found = {}
+
+    def of(name):
+        if name not in found:
+            models, plan = Models(), audit.plan(resolve(name), WIDEST_FIRST, PROMPTS)
+            found[name] = {p: [run(models.get(r.models[0]), r) for r in requests] for p, requests in plan.items()}
+        return found[name]
+
+    return of
+
+
+@pytest.mark.parametrize("name", ["ed-demo-8", "ed-demo-16"])
+def test_the_bundled_models_keep_their_curves_and_depths_in_every_precision(name):
+    """Contributions and lens over every twelfth bundled prompt; skip effects need more prompts for their order to settle (see the log)."""
+    from ed_core.compute import Models, run
+    from ed_core.demo import load_prompts
+
+    prompts = [Prompt(p["text"], p["answer"]) for p in load_prompts()[::12]]
+    models, plan = Models(), audit.plan(resolve(name), WIDEST_FIRST, prompts)
+    results = {p: [run(models.get(r.models[0]), r) for r in requests if r.probe != "layer_skip"] for p, requests in plan.items()}
+    outcome = audit.compare(results, "fp32")
+    assert outcome.findings() == []
+    for precision, limit in {"bf16": 0.98, **audit.AT_LEAST}.items():
+        rhos = {c.curve: c.spearman for c in outcome.comparisons if c.precision == precision}
+        assert len(rhos) == 16 and all(rho >= limit for rho in rhos.values() if rho is not None), (precision, rhos)
+        assert all(abs(s) <= 1 for n in outcome.depths["fp32"] if (s := outcome.shift(precision, n)) is not None)
+    assert any(not np.array_equal(outcome.curves["4bit"][n], values) for n, values in outcome.curves["fp32"].items()), "4bit was not run"
+
+
+def shaken(result, measure, change):
+    """A result with one measure changed and its summary made anew."""
+    m = result.measures[measure]
+    return summarize(replace(result, measures=dict(result.measures) | {measure: Measure(m.spec, change(m.values))}, summary={}))
+
+
+def test_a_curve_that_is_ordered_otherwise_and_a_depth_that_moved_are_findings(results):
+    whole = results("ed-demo-8")
+    reverse = lambda values: np.ascontiguousarray(values[::-1])  # noqa: E731
+    forged = [shaken(r, "kl", reverse) if r.request.probe == "logit_lens" else r for r in whole["int8"]]
+    outcome = audit.compare({**whole, "int8": forged}, "fp32")
+    found = outcome.findings()
+    assert any("int8: logit_lens.kl is ordered otherwise" in line for line in found)
+    assert any("int8: kl depth" in line for line in found)
+    assert not any(line.startswith(("bf16", "4bit")) for line in found)
+    assert any(line in found for line in audit.table(outcome))
+
+
+def test_a_depth_that_is_no_longer_defined_is_a_finding(results):
+    whole = results("ed-demo-8")
+    flat = [shaken(r, "overlap", np.zeros_like) if r.request.probe == "logit_lens" else r for r in whole["4bit"]]
+    outcome = audit.compare({"fp32": whole["fp32"], "4bit": flat}, "fp32")
+    constant = next(c for c in outcome.comparisons if c.curve == "logit_lens.overlap")
+    assert constant.spearman is None and constant.difference > 0.5
+    assert any("4bit: overlap depth is not defined, in fp32" in line for line in outcome.findings())
+
+
+def test_the_widest_is_the_reference_and_one_is_not_enough():
+    assert audit.reference_of(["4bit", "bf16", "int8"]) == "bf16" and audit.reference_of(["int8", "fp32"]) == "fp32"
+    with pytest.raises(ParameterError, match="two"):
+        audit.plan(resolve("ed-demo-8"), ["int8"], PROMPTS)
+
+
+def test_the_command_line_prints_and_writes_it_and_uses_what_is_stored(tmp_path, capsys):
+    prompts, out = tmp_path / "p.jsonl", tmp_path / "a.npz"
+    prompts.write_text("\n".join(json.dumps({"text": p.text, "answer": p.answer}) for p in PROMPTS))
+    command = ["audit", "ed-demo-8", "--precisions", "bf16,4bit", "--prompts", str(prompts), "--out", str(out)]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "Spearman against bf16" in text and "logit_lens.kl" in text and "effective depth" in text
+    with np.load(out, allow_pickle=False) as file:
+        assert file["bf16.logit_lens.kl"].shape == (9,) and file["spearman.4bit.logit_lens.kl"] >= 0.9
+        assert set(json.loads(str(file["summary"]))["effective_depth"]["4bit"]) == {"cosine", "kl", "overlap"}
+    assert main(command) == 0 and capsys.readouterr().out == text
+    assert main([*command[:3], "bf16", *command[4:]]) == 2

@@ -1,0 +1,122 @@
+"""Sizes from configs against real models on the meta device; the estimate's arithmetic, its words, and that no network is asked."""
+import json
+import math
+
+import pytest
+import torch
+from small_models import COMMON, FAMILIES
+
+from ed_core import catalogue, estimate, sizes
+from ed_core.__main__ import main
+from ed_core.errors import ModelNotFound, ParameterError
+from ed_core.precision import WIDEST_FIRST
+from ed_core.sources import size_of
+
+STATED = {  # as the publishers state them
+    "Qwen/Qwen2.5-1.5B": 1_543_714_304, "Qwen/Qwen2.5-3B": 3_085_938_688, "Qwen/Qwen2.5-7B": 7_615_616_512, "Qwen/Qwen2.5-14B": 14_770_033_664,
+    "Qwen/Qwen2.5-32B": 32_763_876_352, "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000, "Qwen/Qwen3-4B": 4_022_468_096,
+    "Qwen/Qwen3-8B": 8_190_735_360, "meta-llama/Llama-3.2-1B": 1_235_814_400, "meta-llama/Llama-3.2-3B": 3_212_749_824,
+    "meta-llama/Llama-3.1-8B": 8_030_261_248, "meta-llama/Llama-3.1-70B": 70_553_706_496, "google/gemma-2-2b": 2_614_341_888,
+    "google/gemma-2-9b": 9_241_705_984, "google/gemma-2-27b": 27_227_128_320, "google/gemma-3-1b-pt": 999_885_952,
+    "EleutherAI/pythia-70m": 70_426_624, "EleutherAI/pythia-160m": 162_322_944, "EleutherAI/pythia-12b": 11_846_072_320,
+    "openai-community/gpt2": 124_439_808, "openai-community/gpt2-xl": 1_557_611_200,
+}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+
+
+def on_meta(config) -> int:
+    """Parameters of the model that the library builds from a config, a tied head counted once."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    fields = dict(config)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(fields.pop("model_type"), **fields))
+    model.tie_weights()
+    return sum(p.numel() for p in model.parameters())
+
+
+SHAPES = {json.dumps(entry.config): entry for entry in catalogue.entries() if entry.config}
+
+
+@pytest.mark.parametrize("entry", SHAPES.values(), ids=lambda entry: entry.id)
+def test_every_catalogue_config_has_the_parameters_that_are_counted(entry):
+    size = sizes.read(entry.config)
+    assert size.exact and size.parameters == on_meta(entry.config)
+
+
+def test_counts_are_those_the_publishers_state():
+    for name, stated in STATED.items():
+        assert size_of(name).parameters == stated, name
+
+
+@pytest.mark.parametrize("more", [{}, {"attention_bias": True, "mlp_bias": True}, {"tie_word_embeddings": True}, {"num_key_value_heads": 4}], ids=str)
+@pytest.mark.parametrize("family", [*FAMILIES, "gemma3_text", "phi3"])
+def test_every_family_is_counted_exactly_off_its_defaults_too(family, more):
+    config = {**COMMON, **FAMILIES.get(family, {}), **more, "model_type": family.removesuffix("_sequential")}
+    if family.startswith(("gpt_neox", "gpt2")) and "tie_word_embeddings" not in more:
+        config["tie_word_embeddings"] = family == "gpt2"
+    assert sizes.read(config).parameters == on_meta(config)
+
+
+def test_an_unknown_family_is_counted_as_a_llama_and_says_so():
+    size = sizes.read({**COMMON, "model_type": "somebody"})
+    assert not size.exact and size.parameters == sizes.read({**COMMON, "model_type": "llama"}).parameters
+    assert any("counted as a Llama" in line for line in estimate.report("x", size, "fp32"))
+    with pytest.raises(ParameterError, match="blocks, heads"):
+        sizes.read({"hidden_size": 8, "vocab_size": 9})
+
+
+def test_the_catalogue_names_gating_and_published_figures():
+    entries = {entry.id: entry for entry in catalogue.entries()}
+    assert len(entries) == len(catalogue.entries()) and [e.group for e in catalogue.entries()][:2] == ["Bundled"] * 2
+    assert entries["meta-llama/Llama-3.1-70B"].gated and not entries["Qwen/Qwen2.5-32B"].gated
+    assert sum(bool(e.published) for e in entries.values()) == 12 and entries["Qwen/Qwen2.5-32B"].published == ("hellaswag", "gsm8k", "aime24")
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-32B", "google/gemma-2-9b", "openai-community/gpt2"])
+def test_narrower_is_smaller_and_longer_needs_more(name):
+    size = size_of(name)
+    weights = [size.weight_bytes(p) for p in WIDEST_FIRST]
+    assert weights == sorted(weights, reverse=True) and weights[0] == 4 * size.parameters == 2 * weights[1]
+    short, long = (estimate.estimate(size, "bf16", n) for n in (64, 512))
+    for a, b in zip(short.needs, long.needs):
+        assert a.probe == b.probe and b.activations >= a.activations > 0 and b.seconds >= a.seconds > 0, a.probe
+        assert math.isfinite(b.seconds)
+
+
+def test_what_does_not_fit_is_said_with_what_would(capsys):
+    assert main(["estimate", "Qwen/Qwen2.5-32B", "--precision", "4bit"]) == 0
+    out = capsys.readouterr().out
+    assert "32.8 B parameters" in out and "4bit 19.2 GB" in out and "layer_skip" in out and "free on cpu" in out
+    size = size_of("Qwen/Qwen2.5-7B")
+    last = estimate.report("x", size, "fp32", free=20 * 10**9)[-1]
+    assert last.startswith("too large") and last.endswith("what fits: bf16, int8, 4bit")
+    assert "no precision fits" in estimate.report("x", size, "fp32", free=10**9)[-1]
+    assert estimate.report("x", size, "fp32", free=10**11)[-1].startswith("fits")
+
+
+def test_folders_and_bundled_models_are_read_and_unknown_names_refused(small_folder):
+    assert size_of(str(small_folder)).n_layers == 5 and size_of("ed-demo-16").n_layers == 16
+    for name in ("some-org/unknown", "/no/such folder"):
+        with pytest.raises(ModelNotFound):
+            size_of(name)
+
+
+def test_a_calibration_is_kept_used_and_distrusted(tmp_path):
+    from ed_core.calibrate import calibrate
+
+    size = size_of("Qwen/Qwen2.5-7B")
+    assert not estimate.estimate(size, "bf16").calibrated
+    rates = calibrate("cpu")
+    assert set(rates) == {*WIDEST_FIRST, "fp16"} and all(a >= 0 and b > 0 for a, b in rates.values())
+    assert estimate.load_rates("cpu") == (rates, True) and estimate.estimate(size, "bf16").calibrated
+    assert not estimate.load_rates("cuda")[1]
+    for damaged in ("{", "[]", '{"cpu": {"fp32": [1]}}', '{"cpu": 3}'):
+        estimate.rates_file().write_text(damaged)
+        assert estimate.load_rates("cpu") == (estimate.DEFAULT_RATES["cpu"], False)
+        estimate.save_rates("cpu", rates)
+        assert estimate.load_rates("cpu")[1]

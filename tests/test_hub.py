@@ -1,0 +1,222 @@
+"""Downloads against a hub on 127.0.0.1: whole, cancelled, resumed, broken off, gated, silent, without room; and that what is here needs none."""
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fake_hub import COMMIT, serving
+from small_models import save_random
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """About 1 MB, so that a download takes several chunks."""
+    return save_random(tmp_path_factory.mktemp("hub"), hidden_size=64, intermediate_size=256, num_hidden_layers=5)
+
+
+@pytest.fixture
+def client(tmp_path):
+    """`client(hub, code or arguments…)`: a fresh process whose hub is the given one; `(exit code, stdout, stderr, seconds)`."""
+
+    def run(hub, *arguments, code="", **environment):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TRANSFORMERS_"))}
+        more = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "hf"), "ED_CACHE": str(tmp_path / "cache"), "HF_HUB_DISABLE_XET": "1"}
+        command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "ed_core", *arguments]
+        begun = time.monotonic()
+        done = subprocess.run(command, cwd=ROOT, env=clean | more | environment, capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout, done.stderr.strip(), time.monotonic() - begun
+
+    return run
+
+
+def arrived(home, model):
+    """Whether every byte of the weights is in its place."""
+    place = home / "hf/hub/models--org--model/snapshots" / COMMIT / "model.safetensors"
+    return place.read_bytes() == (model / "model.safetensors").read_bytes()
+
+
+def weights_asked(hub):
+    return [wanted for method, path, wanted in hub.asked if method == "GET" and path.endswith(".safetensors")]
+
+
+def test_a_model_is_downloaded_opened_and_then_works_without_the_hub(model, client, tmp_path):
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text(json.dumps({"text": "5 + 7 = "}))
+    (model / "pytorch_model.bin").write_bytes(b"never downloaded")
+    run = ["run", "contributions", "--model", "org/model", "--prompts", str(prompts), "--out", str(tmp_path / "r.npz")]
+    try:
+        with serving(model) as hub:
+            code, out, err, _ = client(hub, *run)
+            assert code == 0, err
+            assert not any(path.endswith(".bin") for _, path, _ in hub.asked)
+    finally:
+        (model / "pytorch_model.bin").unlink()
+    import numpy as np
+
+    with np.load(tmp_path / "r.npz") as file:
+        assert json.loads(str(file["provenance"]))["runs"][0]["model"]["revision"] == COMMIT
+    with serving(model) as other:
+        code, out, err, _ = client(other, *run[:-1], str(tmp_path / "again.npz"), HF_HUB_OFFLINE="1")
+        assert code == 0 and "1 from the store" in out and other.asked == [], err
+        code, out, _, _ = client(other, "estimate", "org/model")
+        assert code == 0 and "qwen3" in out and other.asked == [], "the config is here"
+
+
+def test_a_revision_is_asked_for_by_name_and_an_unknown_one_refused(model, client):
+    with serving(model) as hub:
+        assert client(hub, "fetch", "org/model@v1")[1].strip().endswith(COMMIT)
+        assert any(path.endswith("/revision/v1") for _, path, _ in hub.asked)
+        n = len(hub.asked)
+        assert client(hub, "fetch", "org/model@v1")[0] == 0 and len(hub.asked) == n, "here already"
+        code, _, err, _ = client(hub, "fetch", "org/model@v9")
+        assert code == 2 and "no revision 'v9'" in err and len(err.splitlines()) == 1
+        code, _, err, _ = client(hub, "fetch", "org/other")
+        assert code == 2 and "org/other" in err and "HF_TOKEN" in err and len(err.splitlines()) == 1
+
+
+SMALL = """
+from huggingface_hub import constants
+constants.DOWNLOAD_CHUNK_SIZE = 16384  # 10 MB otherwise, which is more than the model
+"""
+CANCEL = SMALL + """
+import time
+from ed_core.hub import Download
+from ed_core.errors import Cancelled
+one = Download("org/model")
+while not one.over and one.progress[0] < 100_000:
+    time.sleep(0.01)
+assert 0 < one.progress[0] < one.progress[1], one.progress
+one.cancel(); one.wait(10)
+assert one.over and isinstance(one.error, Cancelled) and "goes on" in str(one.error), one.error
+print(one.progress[0])
+"""
+WATCH = SMALL + """
+from ed_core.hub import fetch
+seen = []
+print(fetch("org/model", progress=lambda done, total: seen.append((done, total))))
+assert seen and seen[-1][0] == seen[-1][1] and all(a <= b for (a, _), (b, _) in zip(seen, seen[1:])), seen[:5] + seen[-5:]
+"""
+
+
+def test_a_cancelled_download_goes_on_where_it_stopped(model, client, tmp_path):
+    with serving(model, slow=0.05) as hub:
+        code, out, err, _ = client(hub, code=CANCEL)
+        assert code == 0, err
+    with serving(model) as hub:
+        code, out, err, _ = client(hub, code=WATCH)
+        assert code == 0 and out.strip() == COMMIT, err
+        assert [r for r in weights_asked(hub) if r and r != "bytes=0-"], "the file was asked for from the middle"
+        assert arrived(tmp_path, model)
+
+
+def test_a_connection_that_breaks_off_is_taken_up_again(model, client, tmp_path):
+    with serving(model, cut=100_000) as hub:
+        code, out, err, _ = client(hub, code=WATCH)
+        assert code == 0 and out.strip() == COMMIT, err
+        assert len(weights_asked(hub)) == 2 and weights_asked(hub)[1]
+        assert arrived(tmp_path, model)
+
+
+def test_an_incomplete_model_is_not_taken_for_a_downloaded_one(model, client, tmp_path):
+    with serving(model) as hub:
+        assert client(hub, "fetch", "org/model")[0] == 0
+        snapshot = tmp_path / "hf/hub/models--org--model/snapshots" / COMMIT
+        (snapshot / "model.safetensors").unlink()
+        before = len(hub.asked)
+        assert client(hub, "verify", "org/model")[0] == 0 and len(hub.asked) > before
+        real = (snapshot / "model.safetensors").resolve()
+        real.write_bytes(real.read_bytes()[:-100])  # the library takes any file that is there for whole
+        code, _, err, _ = client(hub, "verify", "org/model")
+        assert code == 2 and "promises" in err and "again" in err
+
+
+def test_weights_that_arrive_damaged_are_removed(model, client, tmp_path):
+    with serving(model, spoil=True) as hub:
+        code, _, err, _ = client(hub, "fetch", "org/model")
+        assert code == 2 and "arrived damaged" in err
+    with serving(model) as hub:
+        assert client(hub, "fetch", "org/model")[0] == 0 and arrived(tmp_path, model)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_gated_model_is_refused_with_how_to_get_it_and_opens_with_a_token(model, client, status):
+    with serving(model, gated=status) as hub:
+        code, _, err, _ = client(hub, "fetch", "org/model")
+        assert code == 2 and "gated" in err and "HF_TOKEN" in err and len(err.splitlines()) == 1
+        code, _, err, _ = client(hub, "fetch", "org/model", HF_TOKEN="secret-and-wrong")
+        assert code == 2 and "secret" not in err
+        code, out, err, _ = client(hub, "fetch", "org/model", HF_TOKEN="good")
+        assert code == 0, err
+
+
+def test_a_silent_hub_is_given_up_within_ten_seconds_and_bundled_models_work_on(model, client):
+    with serving(model, silent=True) as hub:
+        code, _, err, seconds = client(hub, "fetch", "org/model")
+        assert code == 2 and seconds < 10 and len(err.splitlines()) == 1 and "bundled" in err
+        assert len([path for _, path, _ in hub.asked if path.startswith("/api/models")]) == 1, "asked once"
+        n = len(hub.asked)
+        assert client(hub, "estimate", "ed-demo-8")[0] == 0 and len(hub.asked) == n
+    code, _, err, seconds = client(hub, "fetch", "org/model")  # nobody listens any more
+    assert code == 2 and seconds < 10 and "does not answer" in err
+
+
+def test_without_room_on_the_disk_nothing_is_downloaded(model, client):
+    with serving(model, lie=10**15) as hub:
+        code, _, err, _ = client(hub, "fetch", "org/model")
+        assert code == 2 and "are free in" in err and "HF_HOME" in err
+        assert not any("/resolve/" in path for _, path, _ in hub.asked)
+
+
+def test_a_model_of_pickled_weights_only_is_refused_before_anything_is_downloaded(client, tmp_path):
+    (tmp_path / "m").mkdir()
+    for name in ("config.json", "pytorch_model.bin"):
+        (tmp_path / "m" / name).write_text("{}")
+    with serving(tmp_path / "m") as hub:
+        code, _, err, _ = client(hub, "fetch", "org/model")
+        assert code == 2 and "pytorch_model.bin" in err and "run code" in err
+        assert not any("/resolve/" in path for _, path, _ in hub.asked)
+
+
+WORKER = SMALL + """
+import time
+from ed_core import lookup
+from ed_core.jobs import Jobs
+from ed_core.probes import Contributions
+from ed_core.sources import resolve
+from ed_core.types import Prompt
+request = lambda: Contributions().request(resolve("org/model"), Prompt("5 + 7 = "))
+assert not request().models[0].revision
+jobs, stages = Jobs(), []
+job = jobs.submit(request(), "viewer")
+while not job.over:
+    job.polled = time.monotonic()
+    stages.append(job.stage)
+    time.sleep(0.005)
+jobs.close()
+assert job.state == "done", job.error
+assert any(stage.startswith("downloading model: ") for stage in stages), set(stages)
+assert lookup.find(request()).request == job.result.request, "stored under the commit"
+print(job.result.request.models[0].revision)
+"""
+
+
+def test_the_apps_worker_downloads_what_is_asked_for_and_stores_it_under_the_commit(model, client):
+    with serving(model, slow=0.02) as hub:
+        code, out, err, _ = client(hub, code=WORKER)
+        assert code == 0 and out.strip() == COMMIT, err
+
+
+def test_an_adapter_comes_from_the_hub_too(client, tmp_path, small_folder):
+    from small_models import random_hf
+    from test_precision import save_adapter
+
+    save_adapter(tmp_path / "adapter", random_hf("qwen3"), small_folder)
+    with serving(tmp_path / "adapter") as hub:
+        code, _, err, _ = client(hub, "verify", str(small_folder), "--adapter", "org/model")
+        assert code == 0, err
+        assert not any(path.endswith("README.md") for _, path, _ in hub.asked)

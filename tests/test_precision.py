@@ -1,0 +1,373 @@
+"""Every precision opens, holds its identities and runs what it can do rightly; what it cannot is refused; the same for adapters and offload."""
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from small_models import FAMILIES, byte_tokenizer, random_hf, save_random
+
+from ed_core import adapters, estimate, placement, precision, quantized, sizes
+from ed_core.__main__ import main
+from ed_core.compute import run
+from ed_core.errors import BrokenWeights, ModelNotFound, ParameterError, TooLarge, UnknownFamily
+from ed_core.loading import load
+from ed_core.model import LanguageModel
+from ed_core.probes import PROBES, IntegratedGradients
+from ed_core.sources import config_of, resolve
+from ed_core.types import Prompt
+
+PROMPT = Prompt("5 + 7 + 5 + 3 = ", "20")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory):
+    """A small model folder per family."""
+    made = {}
+
+    def folder(family):
+        if family not in made:
+            made[family] = save_random(tmp_path_factory.mktemp(family), family)
+        return made[family]
+
+    return folder
+
+
+def opened(folder, wanted="fp32", **more) -> LanguageModel:
+    return LanguageModel(*load(resolve(str(folder), wanted, **more)))
+
+
+# ---------------------------------------------------------------- quantized models
+
+
+@pytest.mark.parametrize("wanted", precision.WIDEST_FIRST)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_opens_in_every_precision_and_holds_the_bytes_that_were_estimated(folder_of, family, wanted):
+    model = opened(folder_of(family), wanted)
+    assert model.verify().failures() == []
+    assert model.dtype == {"fp32": torch.float32}.get(wanted, torch.bfloat16)
+    assert model.bytes == sizes.read(config_of(model.spec)).weight_bytes(wanted)
+    tied = sizes.read(config_of(model.spec)).tied
+    assert (model.head.weight is model.hf.get_input_embeddings().weight) == tied
+    assert model.head.weight.is_floating_point(), "the head is never quantized"
+    run_one = model.logits(model.tensor(model.encode(PROMPT)))
+    assert torch.isfinite(run_one).all() and model.bytes == quantized.held_bytes(model.hf), "the first pass must not move the figure"
+
+
+@pytest.mark.parametrize("wanted", precision.QUANTIZED)
+def test_every_probe_runs_quantized_or_refuses_with_the_reason(wanted):
+    model = opened("ed-demo-8", wanted)
+    for kind in PROBES:
+        request = kind().request(model.spec, PROMPT)
+        if kind.needs_gradients and wanted in precision.NO_GRADIENT:
+            with pytest.raises(ParameterError, match="choose 4bit"):
+                run(model, request)
+            continue
+        result = run(model, request)
+        assert result.complete and result.provenance["precision"]["name"] == wanted and "bitsandbytes" in result.provenance["libraries"]
+
+
+def unpacked(model: LanguageModel) -> torch.nn.Module:
+    """The same model with its quantized maps replaced by ordinary ones that hold what they stand for."""
+    for module in list(model.hf.modules()):
+        for name, child in list(module.named_children()):
+            if type(child).__name__ in ("Linear4bit", "Linear8bitLt"):
+                plain = torch.nn.Linear(child.in_features, child.out_features, bias=child.bias is not None)
+                plain.weight.data = quantized.weight(child).to(model.dtype)
+                if child.bias is not None:
+                    plain.bias.data = child.bias.data
+                setattr(module, name, plain)
+    return model.hf
+
+
+def input_gradient(hf, ids):
+    x = hf.get_input_embeddings().weight.detach()[ids].clone().requires_grad_()
+    loss = hf(inputs_embeds=x, use_cache=False).logits.float()[0, -1].log_softmax(-1)[3]
+    return torch.autograd.grad(loss, x)[0].float()
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "gpt2"])
+def test_gradients_through_4bit_are_those_of_the_unpacked_weights_after_a_pass_without_gradients(folder_of, family):
+    """The library's own repacking in that first pass made them wrong (cosine 0.02 on a bundled model) or raised."""
+    model = opened(folder_of(family), "4bit")
+    ids = model.tensor(model.encode(PROMPT))
+    model.logits(ids)
+    found = input_gradient(model.hf, ids)
+    expected = input_gradient(unpacked(model), ids)
+    assert torch.cosine_similarity(found.flatten(), expected.flatten(), dim=0) > 0.9999
+    assert (found - expected).norm() < 1e-2 * expected.norm()
+
+
+def test_int8_gradients_are_off_which_is_why_they_are_refused():
+    model = opened("ed-demo-8", "int8")
+    ids = model.tensor(model.encode(PROMPT))
+    found, expected = input_gradient(model.hf, ids), input_gradient(unpacked(model), ids)
+    assert (found - expected).norm() > 0.02 * expected.norm()
+
+
+@pytest.mark.parametrize("wanted", precision.QUANTIZED)
+def test_a_quantized_checkpoint_is_opened_as_it_comes(tmp_path, wanted):
+    folder = tmp_path / "stored"
+    first = opened("ed-demo-8", wanted)
+    first.hf.save_pretrained(folder)
+    first.tokenizer.save_pretrained(folder)
+    spec = resolve(str(folder), "auto")
+    assert spec.precision == wanted and "stored" in spec.why
+    again = LanguageModel(*load(spec))
+    ids = first.tensor(first.encode(PROMPT))
+    assert torch.equal(again.logits(ids), first.logits(ids))
+    with pytest.raises(ParameterError, match="stored in"):
+        resolve(str(folder), "fp32")
+
+
+def test_the_library_is_imported_without_fetching_compiled_code(monkeypatch):
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, types; k = types.ModuleType('kernels'); k.get_kernel = lambda *a, **b: print('FETCHED'); sys.modules['kernels'] = k\n"
+        "from ed_core import quantized; quantized.prepare(); print(sys.modules['kernels'] is k)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True" and not done.stderr.strip()
+
+
+# ---------------------------------------------------------------- which precision
+
+
+def test_auto_takes_the_widest_that_fits_and_says_why():
+    size = sizes.read(config_of(resolve("ed-demo-16")))
+    for wanted in precision.WIDEST_FIRST:
+        need = estimate.estimate(size, wanted).peak
+        chosen, why = estimate.choose(size, free=int(need / estimate.ROOM) + 1)
+        assert chosen == wanted and wanted in why and "free on cpu" in why
+    assert estimate.choose(size, free=1000)[0] == "4bit" and "narrowest" in estimate.choose(size, free=1000)[1]
+
+
+def test_the_resolved_precision_is_the_identity_and_the_reason_is_not(monkeypatch):
+    monkeypatch.setattr(estimate, "free_memory", lambda: 1 << 40)
+    chosen, plain = resolve("ed-demo-8", "auto"), resolve("ed-demo-8", "float32")
+    assert chosen.why and not plain.why and chosen.identity() == plain.identity() and chosen == plain
+    assert chosen.identity()["precision"] == "fp32" and "auto" not in json.dumps(chosen.identity())
+    assert resolve("ed-demo-8", device="cpu").identity() != resolve("ed-demo-8", "4bit").identity()
+
+
+@pytest.mark.parametrize(
+    "given, expected", [((None, None), "fp32"), (("auto", None), "auto"), (("4bit", None), "4bit"), ((None, "bfloat16"), "bf16"), (("fp16", "float16"), "fp16")]
+)
+def test_precision_and_its_other_name(given, expected):
+    assert precision.asked(*given) == expected
+
+
+@pytest.mark.parametrize("given", [("4bit", "float32"), (None, "int8"), ("fp8", None), (None, "float8"), ("auto", "float32")])
+def test_contradicting_or_unknown_precisions_are_refused(given):
+    with pytest.raises(ParameterError):
+        precision.asked(*given)
+
+
+def test_the_command_line_says_what_auto_came_to_and_refuses_before_anything_is_computed(small_folder, tmp_path, capsys):
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text(json.dumps({"text": PROMPT.text, "answer": PROMPT.answer}))
+    options = ["--model", str(small_folder), "--prompts", str(prompts), "--out", str(tmp_path / "r.npz")]
+    assert main(["run", "contributions", *options, "--precision", "auto"]) == 0
+    assert "precision fp32" in capsys.readouterr().err
+    with np.load(tmp_path / "r.npz") as file:
+        certificate = json.loads(str(file["provenance"]))["runs"][0]
+    assert certificate["precision"]["why"].startswith("fp32") and certificate["model"]["precision"] == "fp32"
+    (tmp_path / "r.npz").unlink()
+    assert main(["run", "contributions", "integrated_gradients", *options, "--precision", "int8"]) == 2
+    assert "int8 rounds activations" in capsys.readouterr().err and not (tmp_path / "r.npz").exists()
+
+
+# ---------------------------------------------------------------- broken input
+
+
+def changed(folder, tmp_path, **fields):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | fields))
+    return copy
+
+
+def refusal(kind, folder, **more) -> str:
+    with pytest.raises(kind) as caught:
+        load(resolve(str(folder), **more))
+    return str(caught.value)
+
+
+def test_a_model_with_code_of_its_own_is_refused_by_name_and_one_whose_code_the_library_has_is_not(small_folder, tmp_path):
+    own = changed(small_folder, tmp_path, auto_map={"AutoModelForCausalLM": "modeling_mine.MineForCausalLM"})
+    message = refusal(UnknownFamily, own)
+    assert "modeling_mine.MineForCausalLM" in message and "never run" in message
+    shutil.rmtree(own)
+    load(resolve(str(changed(small_folder, tmp_path, auto_map={"AutoModelForCausalLM": "modeling_qwen3.Qwen3ForCausalLM"}))))
+
+
+def test_pickled_weights_are_refused_with_how_to_convert_them(small_folder, tmp_path):
+    copy = shutil.copytree(small_folder, tmp_path / "copy")
+    (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
+    message = refusal(ModelNotFound, copy)
+    assert "pytorch_model.bin" in message and "run code" in message and "use_safetensors=False" in message
+
+
+def test_missing_truncated_and_overlong_shards_are_refused_before_anything_is_loaded(small_folder, tmp_path):
+    copy = tmp_path / "shards"
+    model = opened(small_folder)
+    model.hf.save_pretrained(copy, max_shard_size="100KB")
+    byte_tokenizer().save_pretrained(copy)
+    shards = sorted(copy.glob("*.safetensors"))
+    assert len(shards) > 2
+    ids = model.tensor(model.encode(PROMPT))
+    assert torch.equal(opened(copy).logits(ids), model.logits(ids))
+    whole = shards[1].read_bytes()
+    for damaged, word in ((whole[:-1], "promises"), (whole + b"\0", "promises"), (whole[:6], "safetensors"), (b"", "safetensors")):
+        shards[1].write_bytes(damaged)
+        assert word in refusal(BrokenWeights, copy) and shards[1].name in refusal(BrokenWeights, copy)
+    shards[1].unlink()
+    message = refusal(BrokenWeights, copy)
+    assert "missing" in message and shards[1].name in message
+
+
+def test_weights_of_other_shapes_are_refused(small_folder, tmp_path):
+    assert "shape" in refusal(BrokenWeights, changed(small_folder, tmp_path, intermediate_size=48))
+
+
+# ---------------------------------------------------------------- adapters
+
+
+def save_adapter(folder, base, base_name, **more):
+    """A LoRA adapter with random weights, as peft writes it."""
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(1)
+    targets = ["c_attn"] if base.config.model_type == "gpt2" else ["q_proj", "down_proj"]
+    model = get_peft_model(base, LoraConfig(r=4, lora_alpha=6, target_modules=targets, task_type="CAUSAL_LM", **more))
+    for name, weight in model.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(weight, std=0.2)
+    model.peft_config["default"].base_model_name_or_path = str(base_name)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
+def test_an_adapter_is_merged_as_its_formula_says(folder_of, tmp_path, family):
+    folder = folder_of(family)
+    adapter = save_adapter(tmp_path / "adapter", random_hf(family), folder)
+    plain, merged = opened(folder), opened(folder, adapter=str(adapter))
+    low_rank = load_file(adapter / "adapter_model.safetensors")
+    weights = dict(plain.hf.named_parameters())
+    for key in [k for k in low_rank if "lora_A" in k]:
+        path = key.removeprefix("base_model.model.").split(".lora_A")[0]
+        delta = 6 / 4 * low_rank[key.replace("lora_A", "lora_B")] @ low_rank[key]
+        before, after = weights[f"{path}.weight"], dict(merged.hf.named_parameters())[f"{path}.weight"]
+        torch.testing.assert_close(after, before + (delta.T if family == "gpt2" else delta))
+        assert not torch.allclose(after, before)
+    assert merged.verify().failures() == [] and set(dict(merged.hf.named_parameters())) == set(weights)
+
+
+def test_an_adapter_is_part_of_the_identity_by_content(folder_of, tmp_path):
+    folder = folder_of("qwen3")
+    adapter = save_adapter(tmp_path / "a", random_hf("qwen3"), folder)
+    copy = shutil.copytree(adapter, tmp_path / "b")
+    one, other = resolve(str(folder), adapter=str(adapter)), resolve(str(folder), adapter=str(copy))
+    assert one.identity() == other.identity() != resolve(str(folder)).identity()
+    weights = load_file(copy / adapters.WEIGHTS)
+    save_file({k: v + 0.01 for k, v in weights.items()}, copy / adapters.WEIGHTS)
+    assert resolve(str(folder), adapter=str(copy)).identity() != one.identity()
+
+
+def test_an_adapter_for_another_base_is_refused(folder_of, tmp_path):
+    deeper = save_adapter(tmp_path / "deeper", random_hf("qwen3", num_hidden_layers=6), "somewhere")
+    assert "layers.5" in refusal(BrokenWeights, folder_of("qwen3"), adapter=str(deeper))
+    wider = save_adapter(tmp_path / "wider", random_hf("qwen3", hidden_size=48), "somewhere")
+    assert "another base" in refusal(BrokenWeights, folder_of("qwen3"), adapter=str(wider))
+    named = save_adapter(tmp_path / "named", random_hf("qwen3"), "Qwen/Qwen3-0.6B")
+    with pytest.raises(ParameterError, match="trained on Qwen/Qwen3-0.6B, not on Qwen/Qwen3-1.7B"):
+        resolve("Qwen/Qwen3-1.7B", adapter=str(named))
+
+
+def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path):
+    adapter = save_adapter(tmp_path / "a", random_hf("qwen3"), "somewhere")
+    for wanted in precision.QUANTIZED:
+        assert "second time" in refusal(ParameterError, folder_of("qwen3"), precision=wanted, adapter=str(adapter))
+    assert "offloaded" in refusal(ParameterError, folder_of("qwen3"), offload=str(tmp_path), adapter=str(adapter))
+    with pytest.raises(ModelNotFound, match="--adapter"):
+        resolve(str(adapter))
+    (adapter / adapters.WEIGHTS).rename(adapter / "adapter_model.bin")
+    with pytest.raises(ModelNotFound, match="pickled"):
+        resolve(str(folder_of("qwen3")), adapter=str(adapter))
+    (adapter / adapters.CONFIG).write_text(json.dumps({"peft_type": "PREFIX_TUNING"}))
+    with pytest.raises(ParameterError, match="PREFIX_TUNING"):
+        resolve(str(folder_of("qwen3")), adapter=str(adapter))
+
+
+# ---------------------------------------------------------------- placement
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt2", "gemma2", "granite"])
+def test_probes_on_a_model_offloaded_to_disk_equal_those_of_the_plain_model(folder_of, tmp_path, monkeypatch, family):
+    folder = folder_of(family)
+    plain = opened(folder)
+    free = int(0.6 * plain.bytes / estimate.ROOM)  # more than half stays in memory, the rest goes to disk
+    for module in (estimate, placement):
+        monkeypatch.setattr(module, "free_memory", lambda: free)
+    spread = opened(folder, offload=str(tmp_path / "offload"))
+    places = set(spread.hf.hf_device_map.values())
+    assert places == {"cpu", "disk"} and 0 < spread.bytes < plain.bytes
+    assert spread.verify().failures() == []
+    for kind in PROBES:
+        ours, theirs = (run(model, kind().request(model.spec, PROMPT)) for model in (spread, plain))
+        for name in ours.measures:
+            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=f"{kind.name}.{name}")
+    assert spread.spec.identity() == plain.spec.identity(), "where the weights lie changes no number"
+
+
+def test_what_fits_nowhere_is_refused_with_what_would(folder_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(placement, "free_memory", lambda: 50_000)
+    message = refusal(TooLarge, folder_of("qwen3"))
+    assert "free on cpu" in message and "estimate" in message and "--offload" in message
+    assert "cannot be offloaded" in refusal(TooLarge, folder_of("qwen3"), precision="4bit", offload=str(tmp_path))
+
+
+def test_a_device_that_is_not_there_is_refused(small_folder, capsys):
+    for device in ("cuda:7", "tpu", "mps" if "mps" not in placement.devices() else "cuda:9"):
+        assert main(["verify", str(small_folder), "--device", device]) == 2
+        assert "expected auto or one of cpu" in capsys.readouterr().err
+    assert main(["verify", str(small_folder), "--device", "auto"]) == 0
+
+
+def test_probes_see_one_device_even_where_blocks_lie_on_another(model_of):
+    """Two devices, the second one faked: what comes home is counted."""
+    model = model_of("qwen3")
+    homed = []
+    home = model._home
+    model._home = lambda tensor: homed.append(tensor.shape) or home(tensor)
+    try:
+        trace = model.trace(model.tensor(model.encode(PROMPT)))
+        n = len(homed)
+        model.run_block(trace, 2, trace.resid[2])
+    finally:
+        del model._home
+    assert n == 3 * model.n_layers + 2 and len(homed) == n + 3
+
+
+def test_models_that_lie_idle_make_room_for_one_that_does_not_fit_beside_them(folder_of, monkeypatch):
+    from ed_core.compute import Models
+
+    models = Models()
+    specs = [resolve(str(folder_of(family))) for family in ("qwen3", "llama", "gpt2")]
+    first, second = models.get(specs[0]), models.get(specs[1])
+    free = lambda: 1_000_000 if len(models._open) < 2 else 1000  # noqa: E731
+    monkeypatch.setattr(placement, "free_memory", free)
+    models.get(specs[2])
+    assert len(models._open) == 2 and models.get(specs[1]) is second, "the least recently used one went"
+    monkeypatch.setattr(placement, "free_memory", lambda: 1000)
+    with pytest.raises(TooLarge):
+        models.get(specs[0])
