@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .errors import IdentityFailed
+from .errors import EffectiveDepthError, IdentityFailed
 
 if TYPE_CHECKING:
     from .architectures import Architecture
@@ -158,24 +158,23 @@ def slopes(
 
 @torch.no_grad()
 def verify(model: LanguageModel) -> Identities:
-    """Measure every identity of an opened model on a short prompt. Raises `NotFinite` where the forward pass is not finite."""
+    """Measure every identity of an opened model on a short prompt. Raises `NotFinite` where the forward pass is not finite, and
+    `IdentityFailed` at once where what is to be read does not exist or blocks cannot be called by hand at all."""
     ids = short_prompt(model)
     untouched = model.logits(ids)
     trace = model.trace(ids)
     limit = SLOPE_LIMIT[model.dtype]
     blocks = [(trace.resid[l], trace.attn_out[l], trace.mlp_out[l], trace.resid[l + 1]) for l in range(model.n_layers)]
     both = [slopes(*block, limit=limit, other=other) for block, other in zip(blocks, trace.other_out)]
-    moved = trace.resid[0].roll(1, dims=1)
-    replay, detour = {}, 0.0
-    for batch in (1, 3):
-        resid, elsewhere = trace.resid[0].repeat(batch, 1, 1), moved
-        for layer in range(model.n_layers):
-            if batch == 1:
-                *_, elsewhere = model.run_block(trace, layer, elsewhere)
-            *_, resid = model.run_block(trace, layer, resid)
-        replay[batch] = _relative(model.unembed(resid), untouched)
-        if batch == 1:
-            detour = _relative(model.unembed(elsewhere), model.logits_from(ids, moved))
+    try:
+        replay, detour = _replay(model, trace, untouched)
+    except EffectiveDepthError:
+        raise
+    except Exception as error:  # whatever a block does that is called otherwise than its model calls it
+        raise IdentityFailed(
+            f"Refused: the blocks of this {model.architecture.family} model cannot be called by hand ({type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}). docs/adding-a-model-family.md tells how arguments are prepared for a batch (per_row)."
+        ) from error
     mlp_moves = tuple(_mlp_moves(model, trace, layer) for layer in range(model.n_layers))
     return Identities(
         dtype=str(model.dtype).removeprefix("torch."),
@@ -192,6 +191,22 @@ def verify(model: LanguageModel) -> Identities:
         miss_limit=MISS_LIMIT[model.dtype],
         slope_limit=limit,
     )
+
+
+def _replay(model: LanguageModel, trace: Trace, untouched: Tensor) -> tuple[dict[int, float], float]:
+    """Misses of the logits by hand for batch 1 and 3, and of the detour: the stream's tokens moved along by one at block 0."""
+    moved = trace.resid[0].roll(1, dims=1)
+    replay, detour = {}, 0.0
+    for batch in (1, 3):
+        resid, elsewhere = trace.resid[0].repeat(batch, 1, 1), moved
+        for layer in range(model.n_layers):
+            if batch == 1:
+                *_, elsewhere = model.run_block(trace, layer, elsewhere)
+            *_, resid = model.run_block(trace, layer, resid)
+        replay[batch] = _relative(model.unembed(resid), untouched)
+        if batch == 1:
+            detour = _relative(model.unembed(elsewhere), model.logits_from(trace.ids, moved))
+    return replay, detour
 
 
 def _relative(logits: Tensor, expected: Tensor) -> float:

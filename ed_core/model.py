@@ -221,7 +221,9 @@ class LanguageModel:
                     return None
                 added[name] = edited = edit(value)
                 if self.multiplier != 1.0:  # where nothing is changed nothing may change, not even by rounding there and back
-                    edited = torch.where(edited == value, first(output).reshape(value.shape), edited / self.multiplier)
+                    put = edited / self.multiplier
+                    as_it_was = put + (first(output).reshape(put.shape) - put).detach()  # the gradient stays the edit's
+                    edited = torch.where(edited == value, as_it_was, put)
                 edited = edited.clone() if self.architecture.in_place else edited
                 return replace_first(output, edited.reshape(first(output).shape))
 

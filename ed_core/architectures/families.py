@@ -12,7 +12,7 @@ FAMILIES: tuple[Architecture, ...] = (
     # Blocks with experts and blocks without name the MLP alike; its experts come out flat.
     Architecture("Llama 4", ("llama4_text",), mlp="feed_forward"),
     Architecture("Mistral", ("mistral",)),
-    Architecture("Ministral", ("ministral", "ministral3")),
+    Architecture("Ministral", ("ministral",)),
     Architecture("Mixtral", ("mixtral",)),
     Architecture("Qwen2", ("qwen2",)),
     Architecture("Qwen2-MoE", ("qwen2_moe",)),
