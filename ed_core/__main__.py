@@ -39,7 +39,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--dtype", default="float32")
     p.add_argument("--device", default="cpu")
     p.set_defaults(run=verify)
-    commands.add_parser("models", help="list bundled models and supported families").set_defaults(run=models)
+    p = commands.add_parser("models", help="list bundled models and supported families")
+    p.add_argument("--families", action="store_true", help="every family: where it is read, and its identities on small random models (10 s)")
+    p.add_argument("--markdown", action="store_true", help="with --families: print docs/models.md")
+    p.set_defaults(run=models)
     p = commands.add_parser("cache", help="what the store holds, or empty it")
     p.add_argument("action", choices=("info", "clear"))
     p.set_defaults(run=cache)
@@ -122,12 +125,11 @@ def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
 
 def verify(args) -> int:
     from .errors import IdentityFailed
-    from .loading import load
     from .model import LanguageModel
     from .sources import resolve
 
-    model = LanguageModel(*load(resolve(args.model, args.dtype, args.device)))
-    figures = model.verify()
+    model = LanguageModel.load(resolve(args.model, args.dtype, args.device))
+    figures = model.identities or model.verify()
     show = lambda slope: "below rounding" if slope is None else f"{slope:.6f}"  # noqa: E731
     print(f"{model.spec.name}: {model.architecture.family}, {model.n_layers} blocks x {model.d_model}, {figures.dtype}, {figures.n_tokens} tokens")
     print(f"read: {model.architecture.modules_read()}")
@@ -136,7 +138,9 @@ def verify(args) -> int:
         print(f"{layer:>5}  {row[0]:>9.2e}  {show(row[1]):>15}  {show(row[2]):>15}")
     print(f"limit  {figures.miss_limit:>9.0e}  {'1 ± %g' % figures.slope_limit:>15}  {'1 ± %g' % figures.slope_limit:>15}")
     replay = ", ".join(f"batch {batch}: {miss:.2e}" for batch, miss in figures.replay.items())
-    print(f"closure {figures.closure:.2e}   replay {replay}   left behind {figures.left_behind:.1e}")
+    print(f"closure {figures.closure:.2e}   replay {replay}   detour {figures.detour:.2e}   left behind {figures.left_behind:.1e}")
+    if model.architecture.note:
+        print(f"note: {model.architecture.note}")
     try:
         figures.require(model.architecture)
     except IdentityFailed as error:
@@ -150,11 +154,27 @@ def models(args) -> None:
     from .architectures import supported
     from .demo import MODELS
 
+    if args.families or args.markdown:
+        return _families(args.markdown)
     print("bundled models:")
     for name, folder in MODELS.items():
         print(f"  {name:<14} {folder}")
     print("families: " + ", ".join(supported()))
     print("Any folder that save_pretrained writes, or a hub id, of one of these families can be opened.")
+
+
+def _families(markdown: bool) -> None:
+    from .architectures.families import FAMILIES
+    from .architectures.refused import REFUSED
+    from .bench import families
+
+    if markdown:
+        print(families.markdown(FAMILIES, REFUSED), end="")
+        return
+    for name, types, attn, mlp, norms, order, *figures in families.rows(FAMILIES):
+        print(f"{name} ({types}): attention's addition at {attn}, the MLP's at {mlp}; norms {norms}; MLP {order} attention")
+        print("    " + ", ".join(f"{column} {figure}" for column, figure in zip(families.COLUMNS[-len(figures):], figures)))
+    print(f"refused by name: {', '.join(sorted(REFUSED))}")
 
 
 def cache(args) -> None:

@@ -159,22 +159,26 @@ def slopes(
 @torch.no_grad()
 def verify(model: LanguageModel) -> Identities:
     """Measure every identity of an opened model on a short prompt. Raises `NotFinite` where the forward pass is not finite, and
-    `IdentityFailed` at once where what is to be read does not exist or blocks cannot be called by hand at all."""
+    `IdentityFailed` at once where what is to be read does not exist, or where the model or its blocks cannot be called at all."""
+    try:
+        return _measure(model)
+    except (EffectiveDepthError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever a strange config, or a block called otherwise than its model calls it, provokes inside the library
+        raise IdentityFailed(
+            f"Refused: this {model.architecture.family} model, or one of its blocks by hand, cannot be run on a short prompt ({type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}). Check its config.json; docs/adding-a-model-family.md tells what blocks may need."
+        ) from error
+
+
+def _measure(model: LanguageModel) -> Identities:
     ids = short_prompt(model)
     untouched = model.logits(ids)
     trace = model.trace(ids)
     limit = SLOPE_LIMIT[model.dtype]
     blocks = [(trace.resid[l], trace.attn_out[l], trace.mlp_out[l], trace.resid[l + 1]) for l in range(model.n_layers)]
     both = [slopes(*block, limit=limit, other=other) for block, other in zip(blocks, trace.other_out)]
-    try:
-        replay, detour = _replay(model, trace, untouched)
-    except EffectiveDepthError:
-        raise
-    except Exception as error:  # whatever a block does that is called otherwise than its model calls it
-        raise IdentityFailed(
-            f"Refused: the blocks of this {model.architecture.family} model cannot be called by hand ({type(error).__name__}: "
-            f"{' '.join(str(error).split())[:200]}). docs/adding-a-model-family.md tells how arguments are prepared for a batch (per_row)."
-        ) from error
+    replay, detour = _replay(model, trace, untouched)
     mlp_moves = tuple(_mlp_moves(model, trace, layer) for layer in range(model.n_layers))
     return Identities(
         dtype=str(model.dtype).removeprefix("torch."),

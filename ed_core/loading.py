@@ -8,8 +8,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
-from .architectures import Architecture, find, supported
-from .errors import BrokenWeights, ModelNotFound, ParameterError, UnknownFamily
+from .architectures import Architecture, find
+from .architectures.refused import reason
+from .errors import BrokenWeights, ModelNotFound, ParameterError, RefusedFamily, UnknownFamily
 from .sources import ensure_reachable, location
 from .types import ModelSpec
 
@@ -20,7 +21,8 @@ SAMPLES = ("5 + 7 = 12", "The quick brown fox.", "a=3; b=a;\n  b?", "Ünïcode �
 
 
 def load(spec: ModelSpec, architecture: Architecture | None = None):
-    """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device`."""
+    """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device`; the architecture is None where nobody
+    described the family."""
     if spec.precision not in DTYPES:
         raise ParameterError(f"The precision is {spec.precision!r}; expected one of {', '.join(DTYPES)}.")
     place = location(spec)
@@ -28,11 +30,10 @@ def load(spec: ModelSpec, architecture: Architecture | None = None):
     options = {"revision": spec.revision or None, "trust_remote_code": False, "local_files_only": Path(place).is_dir()}
     config = _config(spec, options)
     architecture = architecture or find(config.model_type)
-    if architecture is None:
-        raise UnknownFamily(
-            f"{spec.name} is of the family '{config.model_type}', which is not described yet; supported are {', '.join(supported())}. "
-            "A family is ten lines in ed_core/architectures/families.py."
-        )
+    refusal = architecture.refusal(config.get_text_config()) if architecture else reason(config)
+    if refusal:
+        family = architecture.family if architecture else config.model_type
+        raise RefusedFamily(f"Refused: {spec.name} is of the family '{family}', and {refusal}. `python -m ed_core models --families` lists what is read.")
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             place, dtype=DTYPES[spec.precision], use_safetensors=True, output_loading_info=True, **options

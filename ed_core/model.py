@@ -55,7 +55,8 @@ class LanguageModel:
 
     def __init__(self, hf_model, tokenizer, architecture: Architecture, spec: ModelSpec):
         self.hf, self.tokenizer, self.architecture, self.spec = hf_model.eval().requires_grad_(False), tokenizer, architecture, spec
-        self.config = hf_model.config.get_text_config()
+        config = hf_model.config
+        self.config = config.get_text_config() if hasattr(config, "get_text_config") else config
         self.blocks = self._module(hf_model, "blocks")
         self.final_norm = self._module(hf_model, "final_norm")
         self.head = hf_model.get_output_embeddings()
@@ -82,16 +83,23 @@ class LanguageModel:
         return found
 
     @classmethod
-    def open(cls, spec: ModelSpec | str, architecture: Architecture | None = None) -> LanguageModel:
+    def open(cls, spec: ModelSpec, architecture: Architecture | None = None) -> LanguageModel:
         """Load, check the identities, and return; refuses with a `ModelError` otherwise.
 
         `architecture` overrides the family's own description (for trying out a new family).
         """
+        model = cls.load(spec, architecture)
+        (model.identities or model.verify()).require(model.architecture)
+        return model
+
+    @classmethod
+    def load(cls, spec: ModelSpec, architecture: Architecture | None = None) -> LanguageModel:
+        """Load without asking whether the sums hold; a family that nobody described is tried under the known layouts (`adoption`)."""
+        from .adoption import adopt
         from .loading import load
 
-        model = cls(*load(spec, architecture))
-        model.verify().require(model.architecture)
-        return model
+        hf, tokenizer, architecture, spec = load(spec, architecture)
+        return cls(hf, tokenizer, architecture, spec) if architecture else adopt(hf, tokenizer, spec)
 
     def verify(self) -> Identities:
         """Check the residual identities on a short prompt and remember the figures. See `ed_core.identities`."""
@@ -117,14 +125,14 @@ class LanguageModel:
             raise PromptError(f"The prompt has {len(ids)} tokens and the limit is {limit}; shorten it or raise the limit (ED_MAX_TOKENS).")
         if not ids:
             raise PromptError("The prompt has no tokens under this tokenizer; type some text.")
-        start = notes = None
+        start, notes = None, [self.architecture.note] if self.architecture.note else []
         if prompt.answer:
             start = next((i for i, (_, end) in enumerate(offsets) if end > len(text)), None)
             if start is None or start == 0:
                 raise PromptError("The answer has no tokens of its own, or the question has none; give both some text.")
             if offsets[start][0] < len(text):
-                notes = (f"Token {start} ({self.token_text(ids[start])!r}) straddles question and answer; it counts as the answer's first.",)
-        return Encoding(tuple(ids), tuple(self.token_text(i) for i in ids), start, notes or ())
+                notes.append(f"Token {start} ({self.token_text(ids[start])!r}) straddles question and answer; it counts as the answer's first.")
+        return Encoding(tuple(ids), tuple(self.token_text(i) for i in ids), start, tuple(notes))
 
     def tensor(self, encoding: Encoding | tuple[int, ...]) -> Int[Tensor, "1 pos"]:
         """An encoding, or token ids, as a batch of one on the model's device."""

@@ -2,6 +2,7 @@
 docs/adding-a-model-family.md goes through it step by step."""
 from . import Architecture
 
+ONE = "one before both branches"
 SANDWICH = "before and after each branch"
 BEHIND = "after each branch"
 POST_NORMS = {"attn": "post_attention_layernorm", "mlp": "post_feedforward_layernorm"}
@@ -47,12 +48,12 @@ FAMILIES: tuple[Architecture, ...] = (
     Architecture("OLMo 2", ("olmo2",), **POST_NORMS, norms=BEHIND),
     Architecture("OLMo 3", ("olmo3",), **POST_NORMS, norms=BEHIND),
     Architecture("OLMoE", ("olmoe",)),
-    Architecture("Phi 1 and 2", ("phi",), final_norm="model.final_layernorm", parallel=True),
+    Architecture("Phi 1 and 2", ("phi",), final_norm="model.final_layernorm", parallel=True, norms=ONE),
     Architecture("Phi 3 and 4", ("phi3",)),
     Architecture("Phi-MoE", ("phimoe",)),
     Architecture("GPT-2", ("gpt2",), **GPT),
     Architecture("GPT-Neo", ("gpt_neo",), **GPT),
-    Architecture("GPT-J", ("gptj",), **GPT, parallel=True),
+    Architecture("GPT-J", ("gptj",), **GPT, parallel=True, norms=ONE),
     Architecture("GPT-BigCode", ("gpt_bigcode",), **GPT),
     Architecture(
         "GPT-NeoX",
@@ -94,9 +95,10 @@ FAMILIES: tuple[Architecture, ...] = (
         attn="self_attention",
         parallel=("parallel_attn", "new_decoder_architecture"),
         in_place=True,
+        norms="before each branch, or one before both",
         per_row=("alibi",),
     ),
-    Architecture("StableLM", ("stablelm",), parallel="use_parallel_residual"),
+    Architecture("StableLM", ("stablelm",), parallel="use_parallel_residual", norms="before each branch, or one before both"),
     Architecture("StarCoder2", ("starcoder2",)),
     Architecture("SmolLM3", ("smollm3",)),
     Architecture("Nemotron", ("nemotron",)),
@@ -108,8 +110,8 @@ FAMILIES: tuple[Architecture, ...] = (
     Architecture("GLM", ("glm",)),
     Architecture("GLM-4", ("glm4",), attn="post_self_attn_layernorm", mlp="post_mlp_layernorm", norms=SANDWICH),
     Architecture("EXAONE 4", ("exaone4",), **POST_NORMS, norms=BEHIND),
-    Architecture("Cohere", ("cohere",), parallel=True, logit_multiplier="logit_scale", norms="one before both branches"),
-    Architecture("Cohere 2", ("cohere2",), parallel=True, logit_multiplier="logit_scale", norms="one before both branches"),
+    Architecture("Cohere", ("cohere",), parallel=True, logit_multiplier="logit_scale", norms=ONE),
+    Architecture("Cohere 2", ("cohere2",), parallel=True, logit_multiplier="logit_scale", norms=ONE),
     Architecture("DeepSeek V2", ("deepseek_v2",)),
     Architecture("DeepSeek V3", ("deepseek_v3",)),
 )
