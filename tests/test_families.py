@@ -14,7 +14,7 @@ from ed_core.model import LanguageModel
 from ed_core.probes import PROBES, Contributions, EarlyExit, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
 from ed_core.types import ModelSpec, Prompt
 
-PROMPT = Prompt("5 + 7 = ", "12")  # 10 tokens: more than the sliding windows hold
+PROMPT = Prompt("5+7=", "12")  # 6 tokens: more than the sliding windows hold
 BACKGROUND = ("a=3", "Rain.")
 NODES = 5
 
@@ -43,7 +43,7 @@ def probe_logit_lens(model, measure):
 
 def probe_layer_skip(model, measure):
     ids = model.encode(PROMPT).ids
-    for part, boundaries, direct in (("layer", None, True), ("layer", [4, 8], False), ("attention", None, False), ("mlp", [6], True)):
+    for part, boundaries, direct in (("layer", None, True), ("layer", [2, 4], False), ("attention", None, False), ("mlp", [3], True)):
         probe = LayerSkip(mode="future" if boundaries else "current", part=part, boundaries=tuple(boundaries or ()), direct=direct)
         expected = naive.layer_skip(model.hf, ids, part, boundaries)
         if direct:

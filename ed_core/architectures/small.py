@@ -8,7 +8,7 @@ COMMON = dict(
     head_dim=8, max_position_embeddings=512, bos_token_id=None, eos_token_id=None, pad_token_id=None,
 )
 EXPERTS = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
-SLIDING = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 2}
+SLIDING = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
 LATENT = {
     "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8, "num_key_value_heads": 4,
     "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1,
@@ -22,12 +22,12 @@ FALCON = {"num_kv_heads": 2, "bias": True}
 VARIANTS: dict[str, tuple[str, dict]] = {  # name: model_type, config fields
     "llama": ("llama", {}),
     "llama4": ("llama4_text", {
-        "intermediate_size_mlp": 48, "num_local_experts": 3, "moe_layers": [1, 3], "no_rope_layers": [1, 0, 1, 1], "attention_chunk_size": 8,
-        "floor_scale": 4, "layer_types": ["chunked_attention", "full_attention", "chunked_attention", "chunked_attention"],
+        "intermediate_size_mlp": 48, "num_local_experts": 3, "moe_layers": [1, 3], "no_rope_layers": [1, 0, 1, 1], "attention_chunk_size": 4,
+        "floor_scale": 2, "layer_types": ["chunked_attention", "full_attention", "chunked_attention", "chunked_attention"],
     }),
-    "mistral": ("mistral", {"sliding_window": 8}),
+    "mistral": ("mistral", {"sliding_window": 4}),
     "ministral": ("ministral", SLIDING),
-    "mixtral": ("mixtral", {"num_local_experts": 4, "sliding_window": 8}),
+    "mixtral": ("mixtral", {"num_local_experts": 4, "sliding_window": 4}),
     "qwen2": ("qwen2", {}),
     "qwen2_sliding": ("qwen2", {"use_sliding_window": True, **SLIDING}),
     "qwen2_moe": ("qwen2_moe", EXPERTS | {"shared_expert_intermediate_size": 24, "mlp_only_layers": [2]}),
@@ -38,7 +38,7 @@ VARIANTS: dict[str, tuple[str, dict]] = {  # name: model_type, config fields
         "linear_num_value_heads": 4, "layer_types": ["linear_attention", "full_attention"] * 2,
     }),
     "gemma": ("gemma", {}),
-    "gemma2": ("gemma2", {"sliding_window": 8, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 8}),
+    "gemma2": ("gemma2", {"sliding_window": 4, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 8}),
     "gemma3": ("gemma3_text", {**SLIDING, "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 8}),
     "gemma4": ("gemma4_text", {
         **SLIDING, "final_logit_softcapping": 3.0, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 256, "global_head_dim": 8,
@@ -52,10 +52,10 @@ VARIANTS: dict[str, tuple[str, dict]] = {  # name: model_type, config fields
     "olmo3": ("olmo3", SLIDING),
     "olmoe": ("olmoe", EXPERTS),
     "phi": ("phi", {"partial_rotary_factor": 0.5}),
-    "phi3": ("phi3", {"sliding_window": 8}),
-    "phimoe": ("phimoe", {"num_local_experts": 4, "sliding_window": 8}),
+    "phi3": ("phi3", {"sliding_window": 4}),
+    "phimoe": ("phimoe", {"num_local_experts": 4, "sliding_window": 4}),
     "gpt2": ("gpt2", GPT),
-    "gpt_neo": ("gpt_neo", {"num_layers": 4, "num_heads": 4, "window_size": 8, "attention_types": [[["global", "local"], 2]]}),
+    "gpt_neo": ("gpt_neo", {"num_layers": 4, "num_heads": 4, "window_size": 4, "attention_types": [[["global", "local"], 2]]}),
     "gptj": ("gptj", GPT | {"rotary_dim": 4}),
     "gpt_bigcode": ("gpt_bigcode", GPT),
     "gpt_neox": ("gpt_neox", {"use_parallel_residual": True}),
@@ -70,7 +70,7 @@ VARIANTS: dict[str, tuple[str, dict]] = {  # name: model_type, config fields
     "falcon_rw": ("falcon", {"multi_query": False, "parallel_attn": False, "alibi": True, "bias": True}),
     "stablelm": ("stablelm", {"use_parallel_residual": False}),
     "stablelm_parallel": ("stablelm", {"use_parallel_residual": True, "qk_layernorm": True}),
-    "starcoder2": ("starcoder2", {"sliding_window": 8}),
+    "starcoder2": ("starcoder2", {"sliding_window": 4}),
     "smollm3": ("smollm3", {"use_sliding_window": False, "no_rope_layers": [1, 0, 1, 0]}),
     "nemotron": ("nemotron", {}),
     "granite": ("granite", GRANITE),
