@@ -31,23 +31,25 @@ HARMLESS = frozenset(
 
 def adopt(hf_model, tokenizer, spec: ModelSpec) -> LanguageModel:
     """The model under the first known layout whose identities hold, with a note for the user; `UnknownFamily` where none does."""
-    failed: list[tuple[float, str]] = []
+    failed: list[tuple[float, float, str]] = []
     for layout in layouts(hf_model):
         try:
             model = LanguageModel(hf_model, tokenizer, layout, spec)
             figures = model.verify()
         except IdentityFailed as error:
-            failed.append((float("inf"), f"read like {layout.family}: {error}"))
+            failed.append((float("inf"), 0.0, f"read like {layout.family}: {error}"))
             continue
-        model.parallel = all(moves is None or moves <= figures.miss_limit for moves in figures.mlp_moves)
+        told = [moves for moves in figures.mlp_moves if moves is not None]
+        model.parallel = not any(told)
         figures = replace(figures, parallel=model.parallel)
         failures = figures.failures()
-        if not any(moves is not None for moves in figures.mlp_moves):
+        if not told or 0 < max(told) <= figures.miss_limit:
             failures.append("attention adds too little on the test prompt to tell whether the MLP stands behind it or beside it")
         if not failures:
             return _accepted(model, figures)
-        failed.append((max(figures.miss), f"read like {layout.family} ({layout.modules_read()}), {failures[0]}"))
-    _, best = min(failed, default=(0.0, "no module was found where any known family keeps blocks, final norm and branches"), key=lambda found: found[0])
+        failed.append((len(failures), max(figures.miss), f"read like {layout.family} ({layout.modules_read()}), {failures[0]}"))
+    nothing = (0, 0.0, "no module was found where any known family keeps blocks, final norm and branches")
+    *_, best = min(failed, default=nothing, key=lambda found: found[:2])
     raise UnknownFamily(
         f"Refused: {spec.name} is of the family '{hf_model.config.model_type}', which is not described, and under none of the known layouts do "
         f"its sums hold; the nearest: {best}; {SEE_GUIDE}."
@@ -58,7 +60,7 @@ def layouts(hf_model) -> Iterator[Architecture]:
     """Known layouts whose modules exist here: places of blocks and final norm times ways of reading a block; without, then with, the
     multipliers and caps that the config names."""
     config = hf_model.config.get_text_config()
-    stems = dict.fromkeys((family.blocks, family.final_norm) for family in FAMILIES)
+    stems = dict.fromkeys(stem for family in FAMILIES for stem in zip(family.paths("blocks"), family.paths("final_norm")))
     present = {role: name for family in FAMILIES for role in ROLES if (name := getattr(family, role)) and getattr(config, name, None) is not None}
     seen = set()
     for roles, (blocks, final_norm), family in product([{}, present] if present else [{}], stems, FAMILIES):

@@ -221,8 +221,9 @@ def _mlp_moves(model: LanguageModel, trace: Trace, layer: int) -> float | None:
     """Relative change of the MLP's addition where attention's is left out. None where that tells nothing: on no token is attention's addition
     plainly above rounding, or the MLP adds the same on every token, whatever it reads."""
     h, a, m = (x.float() for x in (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]))
+    plain = max(1e-3, 8 * torch.finfo(model.dtype).eps)
     constant = (m - m.mean(-2, keepdim=True)).norm() <= 1e-3 * m.norm()
-    if constant or not (a.norm(dim=-1) > 0.05 * h.norm(dim=-1)).any():
+    if constant or not (a.norm(dim=-1) > plain * h.norm(dim=-1)).any():
         return None
     seen: list[Tensor] = []
     model.run_block(trace, layer, trace.resid[layer], attn_edit=torch.zeros_like, mlp_edit=lambda added: (seen.append(added), added)[1])

@@ -19,8 +19,9 @@ READ = {  # model_type: blocks, final norm, what attention adds, what the MLP ad
         (*LLAMA, "self_attn", "mlp"),
     ),
     **dict.fromkeys("olmo2 olmo3 gemma2 gemma3_text gemma4_text exaone4".split(), POST_NORM),
+    **dict.fromkeys(("gemma3", "gemma4"), ("model.language_model.layers", "model.language_model.norm", *POST_NORM[2:])),
     "glm4": (*LLAMA, "post_self_attn_layernorm", "post_mlp_layernorm"),
-    "llama4_text": (*LLAMA, "self_attn", "feed_forward"),
+    **dict.fromkeys(("llama4_text", "llama4"), (*LLAMA, "self_attn", "feed_forward")),
     "qwen3_next": (*LLAMA, "self_attn|linear_attn", "mlp"),
     "granitemoe": (*LLAMA, "self_attn", "block_sparse_moe"),
     "phi": ("model.layers", "model.final_layernorm", "self_attn", "mlp"),
@@ -36,7 +37,7 @@ PARALLEL = {  # model_type: whether attention and MLP both read the block's inpu
     **dict.fromkeys(("gpt_neox", "stablelm"), lambda config: config.use_parallel_residual),
     "falcon": lambda config: config.new_decoder_architecture or config.parallel_attn,
 }
-SCALED = ("gemma4_text",)  # these add a third thing and scale the stream: the update is what the stream changes by
+SCALED = ("gemma4_text", "gemma4")  # these add a third thing and scale the stream: the update is what the stream changes by
 PARTS = {"layer": ("attention", "mlp"), "attention": ("attention",), "mlp": ("mlp",)}
 
 

@@ -6,7 +6,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ed_core.architectures import find
-from ed_core.architectures.small import COMMON, VARIANTS  # noqa: F401
+from ed_core.architectures.small import VARIANTS  # noqa: F401
 from ed_core.bench import families
 from ed_core.model import LanguageModel
 from ed_core.types import ModelSpec

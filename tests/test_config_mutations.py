@@ -11,7 +11,7 @@ from small_models import VARIANTS, byte_tokenizer
 from transformers import AutoConfig
 
 from ed_core import compute
-from ed_core.architectures.small import COMMON, NO_HEAD_DIM
+from ed_core.architectures.small import config_fields
 from ed_core.bench.families import random_hf
 from ed_core.errors import EffectiveDepthError
 from ed_core.model import LanguageModel
@@ -27,9 +27,7 @@ seen = Counter()
 
 def fields(variant: str) -> dict:
     """The config fields of a variant that are numbers or booleans."""
-    model_type, changed = VARIANTS[variant]
-    common = {k: v for k, v in COMMON.items() if not (k == "head_dim" and model_type in NO_HEAD_DIM)}
-    config = AutoConfig.for_model(model_type, **{**common, **changed}).to_dict()
+    config = AutoConfig.for_model(VARIANTS[variant][0], **config_fields(variant)).to_dict()
     return {k: v for k, v in config.items() if isinstance(v, bool | int | float) and k not in SIZES and not k.startswith("_")}
 
 

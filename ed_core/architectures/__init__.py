@@ -12,7 +12,7 @@ from dataclasses import dataclass
 class Architecture:
     """Module paths and config fields of one family.
 
-    `blocks`, `final_norm`: paths from the model. `attn`, `mlp`, `third`: paths from a block; of several the first that exists counts, block
+    `blocks`, `final_norm`: paths from the model. `attn`, `mlp`, `third`: paths from a block. Of several the first that exists counts, block
     by block. `third` is a branch beside attention and MLP, and may be absent. `stream_scale`: a block's attribute by which it multiplies the
     whole stream at its end.
     `parallel`: True where the MLP reads the block's input beside attention; a string names the boolean config fields (any of them) that tell.
@@ -25,8 +25,8 @@ class Architecture:
 
     family: str
     model_types: tuple[str, ...]
-    blocks: str = "model.layers"
-    final_norm: str = "model.norm"
+    blocks: str | tuple[str, ...] = "model.layers"
+    final_norm: str | tuple[str, ...] = "model.norm"
     attn: str | tuple[str, ...] = "self_attn"
     mlp: str | tuple[str, ...] = "mlp"
     third: str | tuple[str, ...] = ()
@@ -67,9 +67,10 @@ class Architecture:
 
     def modules_read(self) -> str:
         times = f" x config.{self.residual_multiplier}" if self.residual_multiplier else ""
-        place = lambda role: f"{self.blocks}[l].{' or '.join(self.paths(role))}{times}"  # noqa: E731
+        blocks = " or ".join(self.paths("blocks"))
+        place = lambda role: f"{blocks}[l].{' or '.join(self.paths(role))}{times}"  # noqa: E731
         third = f", a third branch's at {place('third')}" if self.third else ""
-        scale = f", the stream scaled by {self.blocks}[l].{self.stream_scale} at the end" if self.stream_scale else ""
+        scale = f", the stream scaled by {blocks}[l].{self.stream_scale} at the end" if self.stream_scale else ""
         return f"attention's addition at {place('attn')}, the MLP's at {place('mlp')}{third}{scale}"
 
 

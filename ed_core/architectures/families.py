@@ -3,6 +3,8 @@ docs/adding-a-model-family.md goes through it step by step."""
 from . import Architecture
 
 ONE = "one before both branches"
+INSIDE = {"blocks": "model.language_model.layers", "final_norm": "model.language_model.norm"}  # the text model inside one that also sees
+EITHER = {"blocks": ("model.layers", INSIDE["blocks"]), "final_norm": ("model.norm", INSIDE["final_norm"])}
 SANDWICH = "before and after each branch"
 BEHIND = "after each branch"
 POST_NORMS = {"attn": "post_attention_layernorm", "mlp": "post_feedforward_layernorm"}
@@ -11,9 +13,9 @@ GPT = {"blocks": "transformer.h", "final_norm": "transformer.ln_f", "attn": "att
 FAMILIES: tuple[Architecture, ...] = (
     Architecture("Llama", ("llama",)),
     # Blocks with experts and blocks without name the MLP alike; its experts come out flat.
-    Architecture("Llama 4", ("llama4_text",), mlp="feed_forward"),
+    Architecture("Llama 4", ("llama4_text", "llama4"), mlp="feed_forward"),
     Architecture("Mistral", ("mistral",)),
-    Architecture("Ministral", ("ministral",)),
+    Architecture("Ministral", ("ministral", "ministral3")),
     Architecture("Mixtral", ("mixtral",)),
     Architecture("Qwen2", ("qwen2",)),
     Architecture("Qwen2-MoE", ("qwen2_moe",)),
@@ -25,10 +27,13 @@ FAMILIES: tuple[Architecture, ...] = (
     # Sandwich norms, and a tanh soft-cap behind the head.
     Architecture("Gemma 2", ("gemma2",), **POST_NORMS, logit_softcap="final_logit_softcapping", norms=SANDWICH),
     Architecture("Gemma 3", ("gemma3_text",), **POST_NORMS, logit_softcap="final_logit_softcapping", norms=SANDWICH),
+    # The model that also sees leaves the soft-cap out, whatever its config says.
+    Architecture("Gemma 3, multimodal", ("gemma3",), **INSIDE, **POST_NORMS, norms=SANDWICH),
     # A third branch mixes in an embedding of the token made for this block alone; then the whole stream is scaled.
     Architecture(
         "Gemma 4",
-        ("gemma4_text",),
+        ("gemma4_text", "gemma4"),
+        **EITHER,
         **POST_NORMS,
         third="post_per_layer_input_norm",
         stream_scale="layer_scalar",

@@ -17,16 +17,24 @@ LATENT = {
 GRANITE = {"residual_multiplier": 0.22, "logits_scaling": 6.0, "embedding_multiplier": 2.0, "attention_multiplier": 0.2}
 GPT = {"n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 512}
 NO_HEAD_DIM = ("falcon",)  # computes it and refuses to be told
+VISION = {
+    "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8,
+    "image_size": 16, "patch_size": 8,
+}
 FALCON = {"num_kv_heads": 2, "bias": True}
+
+LLAMA4 = {
+    "intermediate_size_mlp": 48, "num_local_experts": 3, "moe_layers": [1, 3], "no_rope_layers": [1, 0, 1, 1], "attention_chunk_size": 4,
+    "floor_scale": 2, "layer_types": ["chunked_attention", "full_attention", "chunked_attention", "chunked_attention"],
+}
 
 VARIANTS: dict[str, tuple[str, dict]] = {  # name: model_type, config fields
     "llama": ("llama", {}),
-    "llama4": ("llama4_text", {
-        "intermediate_size_mlp": 48, "num_local_experts": 3, "moe_layers": [1, 3], "no_rope_layers": [1, 0, 1, 1], "attention_chunk_size": 4,
-        "floor_scale": 2, "layer_types": ["chunked_attention", "full_attention", "chunked_attention", "chunked_attention"],
-    }),
+    "llama4": ("llama4_text", LLAMA4),
+    "llama4_multimodal": ("llama4", {"text_config": LLAMA4, "vision_config": VISION}),
     "mistral": ("mistral", {"sliding_window": 4}),
     "ministral": ("ministral", SLIDING),
+    "ministral3": ("ministral3", {"sliding_window": 4}),
     "mixtral": ("mixtral", {"num_local_experts": 4, "sliding_window": 4}),
     "qwen2": ("qwen2", {}),
     "qwen2_sliding": ("qwen2", {"use_sliding_window": True, **SLIDING}),
@@ -40,8 +48,13 @@ VARIANTS: dict[str, tuple[str, dict]] = {  # name: model_type, config fields
     "gemma": ("gemma", {}),
     "gemma2": ("gemma2", {"sliding_window": 4, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 8}),
     "gemma3": ("gemma3_text", {**SLIDING, "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 8}),
+    "gemma3_multimodal": ("gemma3", {"text_config": {**SLIDING, "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 8}, "vision_config": VISION}),
     "gemma4": ("gemma4_text", {
         **SLIDING, "final_logit_softcapping": 3.0, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 256, "global_head_dim": 8,
+    }),
+    "gemma4_multimodal": ("gemma4", {
+        "text_config": {**SLIDING, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 256, "global_head_dim": 8, "pad_token_id": 0, "final_logit_softcapping": 3.0},
+        "vision_config": VISION,
     }),
     "gemma4_moe": ("gemma4_text", {
         **SLIDING, "hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,
@@ -83,3 +96,12 @@ VARIANTS: dict[str, tuple[str, dict]] = {  # name: model_type, config fields
     "deepseek_v2": ("deepseek_v2", LATENT | {"topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1}),
     "deepseek_v3": ("deepseek_v3", LATENT | {"n_group": 2, "topk_group": 1}),
 }
+
+
+def config_fields(variant: str, overrides: dict | None = None) -> dict:
+    """All config fields of a variant; those of the text model stand where the family keeps them."""
+    model_type, fields = VARIANTS[variant]
+    common = {name: value for name, value in COMMON.items() if not (name == "head_dim" and model_type in NO_HEAD_DIM)}
+    if "text_config" in fields:
+        return fields | {"text_config": common | fields["text_config"] | (overrides or {})}
+    return common | fields | (overrides or {})

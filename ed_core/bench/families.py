@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ..architectures import Architecture, find
-from ..architectures.small import COMMON, NO_HEAD_DIM, VARIANTS
+from ..architectures.small import VARIANTS, config_fields
 from ..identities import Identities
 from ..model import LanguageModel
 from ..types import ModelSpec
@@ -19,9 +19,8 @@ def random_hf(variant: str, seed: int = 0, **overrides):
     """An untrained transformers model of a variant, float32. Norm weights are jittered, because at initialisation they are all ones and hide
     a forgotten norm; matrices are larger than at initialisation, so that updates are comparable to the stream."""
     torch.manual_seed(seed)
-    model_type, fields = VARIANTS[variant]
-    common = {name: value for name, value in COMMON.items() if not (name == "head_dim" and model_type in NO_HEAD_DIM)}
-    hf = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **{**common, **fields, **overrides})).eval()
+    config = AutoConfig.for_model(VARIANTS[variant][0], **config_fields(variant, overrides))
+    hf = AutoModelForCausalLM.from_config(config).eval()
     jitter(hf)
     return hf
 
