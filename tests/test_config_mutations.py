@@ -45,10 +45,10 @@ def mutations(draw) -> tuple[str, str, object]:
 def test_a_mutated_config_is_refused_or_its_numbers_are_right():
     seen.clear()
     every_mutation()
-    assert seen["right"] >= 20 and seen["refused"] >= 8, f"neither all harmless nor all refused: {seen}"
+    assert seen["right"] >= 12 and seen["refused"] >= 4, f"neither all harmless nor all refused: {seen}"
 
 
-@settings(max_examples=50, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(mutations())
 @example(("gemma4", "num_kv_shared_layers", 2))
 @example(("opt", "do_layer_norm_before", False))
@@ -94,6 +94,6 @@ def agree(model, found) -> None:
         for measure, values in measures.items():
             if measure in ("top_ids", "rank", "overlap", "top1_match", "settle_depth", "top1_kept", "noise_floor"):
                 continue  # ranks among logits that a mutation made equal are nobody's
-            largest = np.nanmax(np.abs(values))
+            largest = 1.0 if measure.endswith(("_cos", "_influence")) else np.nanmax(np.abs(values))  # cosines: in their own unit
             assert np.nanmax(np.abs(found[probe][measure] - values)) <= 1e-4 * max(largest, 1e-3), (probe, measure)
 

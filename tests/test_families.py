@@ -43,7 +43,7 @@ def probe_logit_lens(model, measure):
 
 def probe_layer_skip(model, measure):
     ids = model.encode(PROMPT).ids
-    for part, boundaries, direct in (("layer", None, True), ("layer", [2, 4], False), ("attention", None, False), ("mlp", [3], True)):
+    for part, boundaries, direct in (("layer", None, True), ("attention", [2, 4], False), ("mlp", None, False)):
         probe = LayerSkip(mode="future" if boundaries else "current", part=part, boundaries=tuple(boundaries or ()), direct=direct)
         expected = naive.layer_skip(model.hf, ids, part, boundaries)
         if direct:

@@ -88,7 +88,11 @@ FAMILIES: tuple[Architecture, ...] = (
         mlp="mlp.dense_4h_to_h",
         per_row=("alibi",),
         refused=(
-            ("apply_residual_connection_post_layernorm", (False,), "the stream is replaced by its norm inside the block, so the output is no sum with it"),
+            (
+                "apply_residual_connection_post_layernorm",
+                (False,),
+                "the stream is replaced by its norm inside the block, so the output is no sum with it",
+            ),
         ),
     ),
     Architecture("MPT", ("mpt",), blocks="transformer.blocks", final_norm="transformer.norm_f", attn="attn", mlp="ffn.down_proj"),

@@ -5,13 +5,15 @@ STATE_SPACE = "its blocks are state-space or recurrent mixers without the pair o
 HYBRID = "some of its blocks are state-space, convolution or lightning mixers in the place of attention, which nobody has prepared and checked here"
 ENCODER_DECODER = "an encoder's output enters its decoder beside the residual stream: three additions per block, and two streams"
 ENCODER = "it reads its text in both directions and does not continue it, so lens, output effects and answers have no meaning"
+ALTUP = "AltUp keeps four residual streams side by side and mixes them, so no single stream is a sum of additions"
 STREAMS = "it keeps several residual streams side by side and mixes them between blocks, so no single stream is a sum of additions"
 
 REFUSED: dict[str, str] = {
-    **dict.fromkeys(("gemma3n", "gemma3n_text"), "AltUp keeps four residual streams side by side and mixes them, so no single stream is a sum of additions"),
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), ALTUP),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "recurrent_gemma"), STATE_SPACE),
     **dict.fromkeys(
-        ("jamba", "bamba", "zamba", "zamba2", "falcon_h1", "nemotron_h", "granitemoehybrid", "lfm2", "lfm2_moe", "lfm3", "kimi_linear", "bailing_hybrid", "minimax", "olmo_hybrid"),
+        ("jamba", "bamba", "zamba", "zamba2", "falcon_h1", "nemotron_h", "granitemoehybrid", "lfm2", "lfm2_moe", "lfm3", "kimi_linear",
+         "bailing_hybrid", "minimax", "olmo_hybrid"),
         HYBRID,
     ),
     **dict.fromkeys(
@@ -21,8 +23,9 @@ REFUSED: dict[str, str] = {
         ENCODER_DECODER,
     ),
     **dict.fromkeys(
-        ("bert", "bert-generation", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert", "electra", "ernie", "megatron-bert",
-         "rembert", "roformer", "big_bird", "data2vec-text", "xmod", "distilbert", "albert", "deberta", "deberta-v2", "modernbert", "reformer", "xlm", "xlnet"),
+        ("bert", "bert-generation", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert", "electra", "ernie",
+         "megatron-bert", "rembert", "roformer", "big_bird", "data2vec-text", "xmod", "distilbert", "albert", "deberta", "deberta-v2",
+         "modernbert", "reformer", "xlm", "xlnet"),
         ENCODER,
     ),
     "deepseek_v4": STREAMS,

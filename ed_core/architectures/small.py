@@ -22,7 +22,10 @@ VISION = {
     "image_size": 16, "patch_size": 8,
 }
 FALCON = {"num_kv_heads": 2, "bias": True}
-
+GEMMA3 = {**SLIDING, "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 8}
+GEMMA4 = {
+    **SLIDING, "final_logit_softcapping": 3.0, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 256, "global_head_dim": 8,
+}
 LLAMA4 = {
     "intermediate_size_mlp": 48, "num_local_experts": 3, "moe_layers": [1, 3], "no_rope_layers": [1, 0, 1, 1], "attention_chunk_size": 4,
     "floor_scale": 2, "layer_types": ["chunked_attention", "full_attention", "chunked_attention", "chunked_attention"],
@@ -47,13 +50,11 @@ VARIANTS: dict[str, tuple[str, dict]] = {  # name: model_type, config fields
     }),
     "gemma": ("gemma", {}),
     "gemma2": ("gemma2", {"sliding_window": 4, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 8}),
-    "gemma3": ("gemma3_text", {**SLIDING, "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 8}),
-    "gemma3_multimodal": ("gemma3", {"text_config": {**SLIDING, "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 8}, "vision_config": VISION}),
-    "gemma4": ("gemma4_text", {
-        **SLIDING, "final_logit_softcapping": 3.0, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 256, "global_head_dim": 8,
-    }),
+    "gemma3": ("gemma3_text", GEMMA3),
+    "gemma3_multimodal": ("gemma3", {"text_config": GEMMA3, "vision_config": VISION}),
+    "gemma4": ("gemma4_text", GEMMA4),
     "gemma4_multimodal": ("gemma4", {
-        "text_config": {**SLIDING, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 256, "global_head_dim": 8, "pad_token_id": 0, "final_logit_softcapping": 3.0},
+        "text_config": {**GEMMA4, "pad_token_id": 0},
         "vision_config": VISION,
     }),
     "gemma4_moe": ("gemma4_text", {

@@ -95,7 +95,11 @@ def markdown(families: tuple[Architecture, ...], refused: dict[str, str]) -> str
     table = [line(COLUMNS), line(["---"] * len(COLUMNS))]
     for name, types, attn, mlp, *rest in rows(families):
         table.append(line([name, f"`{types}`", f"`{attn}`", f"`{mlp}`", *rest]))
-    variants = [f"- {family.family} with another `{field}` than {' or '.join(map(str, fine))}: {why}." for family in families for field, fine, why in family.refused]
+    variants = [
+        f"- {family.family} with another `{field}` than {' or '.join(map(str, fine))}: {why}."
+        for family in families
+        for field, fine, why in family.refused
+    ]
     by_reason: dict[str, list[str]] = {}
     for model_type, why in refused.items():
         by_reason.setdefault(why, []).append(f"`{model_type}`")
