@@ -160,7 +160,7 @@ def models(args) -> None:
     for name, folder in MODELS.items():
         print(f"  {name:<14} {folder}")
     print("families: " + ", ".join(supported()))
-    print("Any folder that save_pretrained writes, or a hub id, of one of these families can be opened.")
+    print("Any folder that save_pretrained writes, or a hub id, of one of these families can be opened; another is tried by its sums (--families: figures).")
 
 
 def _families(markdown: bool) -> None:
