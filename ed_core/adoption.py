@@ -75,7 +75,8 @@ def layouts(hf_model) -> Iterator[Architecture]:
 
 def _accepted(model: LanguageModel, figures: Identities) -> LanguageModel:
     model_type, layout, told = model.hf.config.model_type, model.architecture, figures.to_json()
-    odd = ", ".join(f"{name}={value!r}" for name, value in unknown_fields(model.config, layout).items())
+    short = lambda value: text if len(text := repr(value)) <= 40 else text[:39] + "…"  # noqa: E731
+    odd = ", ".join(f"{name}={short(value)}" for name, value in unknown_fields(model.config, layout).items())
     order = "beside" if model.parallel else "behind"
     note = (
         f"The family '{model_type}' is not described here. It was accepted because its sums hold when it is read like {layout.family}, the MLP "
