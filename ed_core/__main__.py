@@ -60,7 +60,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", default="cpu")
     p.add_argument("--out", metavar="FILE.npz", help="write curves, correlations and verdicts")
     p.set_defaults(run=size_commands.audit)
-    commands.add_parser("models", help="list the catalogue and the supported families").set_defaults(run=size_commands.models)
+    p = commands.add_parser("models", help="list the catalogue and the supported families")
+    p.add_argument("--families", action="store_true", help="every family: where it is read, and its identities on small random models (10 s)")
+    p.add_argument("--markdown", action="store_true", help="with --families: print docs/models.md")
+    p.set_defaults(run=size_commands.models)
     p = commands.add_parser("cache", help="what the store holds, or empty it")
     p.add_argument("action", choices=("info", "clear"))
     p.set_defaults(run=cache)
@@ -128,11 +131,10 @@ def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
 def verify(args) -> int:
     from . import sanity
     from .errors import IdentityFailed
-    from .loading import load
     from .model import LanguageModel
 
-    model = LanguageModel(*load(opened_as(args)))
-    figures = model.verify()
+    model = LanguageModel.load(opened_as(args))
+    figures = model.identities or model.verify()
     show = lambda slope: "below rounding" if slope is None else f"{slope:.6f}"  # noqa: E731
     print(f"{model.spec.name}: {model.architecture.family}, {model.n_layers} blocks x {model.d_model}, {model.spec.precision}, {figures.n_tokens} tokens")
     print(f"read: {model.architecture.modules_read()}")
@@ -141,8 +143,10 @@ def verify(args) -> int:
         print(f"{layer:>5}  {row[0]:>9.2e}  {show(row[1]):>15}  {show(row[2]):>15}")
     print(f"limit  {figures.miss_limit:>9.0e}  {'1 ± %g' % figures.slope_limit:>15}  {'1 ± %g' % figures.slope_limit:>15}")
     replay = ", ".join(f"batch {batch}: {miss:.2e}" for batch, miss in figures.replay.items())
-    print(f"closure {figures.closure:.2e}   replay {replay}   left behind {figures.left_behind:.1e}")
+    print(f"closure {figures.closure:.2e}   replay {replay}   detour {figures.detour:.2e}   left behind {figures.left_behind:.1e}")
     print(f"suffix  {'not possible' if figures.suffix is None else f'{figures.suffix:.2e}'}: erasure {'reuses' if figures.suffix_holds else 'cannot reuse'} the prefix's keys and values")
+    if model.architecture.note:
+        print(f"note: {model.architecture.note}")
     device = sanity.check(model, always=True)
     if device:
         print(f"against float32 on the CPU: {device.unchecked or f'blocks {max(device.blocks):.2e}, logits {device.logits:.2e} (limit {device.limit:g})'}")

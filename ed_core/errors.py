@@ -11,7 +11,8 @@
     │   ├── HubRefused             the hub answers, and does not give this model: gated, private, no such id or revision
     │   ├── TooLarge               the model does not fit the free memory, or its download the free disk
     │   ├── BrokenWeights          missing, truncated or pickled weights
-    │   ├── UnknownFamily          no architecture describes this model_type
+    │   ├── UnknownFamily          no architecture describes this model_type, and no known layout fits
+    │   ├── RefusedFamily          a family or variant known to be no plain sum; the reason is told
     │   ├── IdentityFailed         the sums of METHODS do not hold: its curves would be wrong
     │   └── NotFinite              NaN or infinite values in the forward pass
     ├── JobError                   the computation did not finish
@@ -66,7 +67,11 @@ class BrokenWeights(ModelError):
 
 
 class UnknownFamily(ModelError):
-    """No architecture describes this `model_type`."""
+    """No architecture describes this `model_type`, and under none of the known layouts do its sums hold."""
+
+
+class RefusedFamily(ModelError):
+    """A family, or a variant of one, whose residual stream is known to be no plain sum of attention's and the MLP's additions."""
 
 
 class IdentityFailed(ModelError):

@@ -3,11 +3,15 @@
 With `h[l]` the stream entering block l, `a[l]`, `m[l]` what attention and the MLP add, and `y` the model's own logits:
 
 1. miss     `|h[l] + a[l] + m[l] - h[l+1]|` against the largest operand, per block and token; the maximum over tokens counts, because one
-            massive-activation token would hide any error in a global norm.
+            massive-activation token would hide any error in a global norm. A third branch, where a family has one, is part of the sum.
 2. slope    `h[l+1] - h[l]` regressed on `a[l]` and `m[l]`: both slopes are 1. In bf16 a small update drowns in the stream's rounding and
             the miss says nothing; rounding does not correlate with the update, a forgotten multiplier or norm does.
 3. closure  `max|unembed(h[L]) - y| / max|y|`.
 4. replay   blocks called by hand, batch 1 and 3, give the full forward's logits; tracing and editing leave nothing behind.
+5. detour   the same where the stream enters block 0 with its tokens moved along by one, walked beside the untouched one: a model whose blocks
+            hand each other something past the stream (shared keys and values) passes 4 and fails here.
+6. order    without attention's addition the MLP's changes where the MLP stands behind attention, and not where it stands beside it: sums
+            cannot tell the two, and the MLP's ratio and cosine depend on it.
 
 Besides, and never a reason to refuse: suffix, blocks called by hand from the middle of the prompt on, with the keys and values of what
 stands before. Where it holds, erasure need not compute the tokens before the erased one.
@@ -21,11 +25,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .errors import IdentityFailed
+from .errors import EffectiveDepthError, IdentityFailed
 
 if TYPE_CHECKING:
     from .architectures import Architecture
     from .model import LanguageModel
+    from .trace import Trace
 
 MISS_LIMIT = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 SLOPE_LIMIT = {torch.float32: 1e-4, torch.float16: 0.03, torch.bfloat16: 0.03}
@@ -34,7 +39,8 @@ PROBE_TEXT = "The quick brown fox jumps over the lazy dog; 3 + 4 = 7, and 12 tim
 
 @dataclass(frozen=True)
 class Identities:
-    """Figures of one check. `slope_attn[l]` or `slope_mlp[l]` is None where that branch is below the dtype's rounding."""
+    """Figures of one check. `slope_attn[l]` or `slope_mlp[l]` is None where that branch is below the dtype's rounding; `mlp_moves[l]`, the
+    relative change of the MLP's addition without attention's, where attention's is too small or the MLP's is constant."""
 
     dtype: str
     n_tokens: int
@@ -43,7 +49,10 @@ class Identities:
     slope_mlp: tuple[float | None, ...]
     closure: float
     replay: dict[int, float]
+    detour: float
     left_behind: float
+    parallel: bool
+    mlp_moves: tuple[float | None, ...]
     miss_limit: float
     slope_limit: float
     suffix: float | None = None
@@ -70,9 +79,23 @@ class Identities:
         for batch, miss in self.replay.items():
             if not miss <= self.miss_limit:
                 found.append(f"blocks replayed by hand with batch {batch} miss the logits by {miss:.2g} (limit {self.miss_limit:.0e})")
+        if not self.detour <= self.miss_limit:
+            found.append(
+                f"with another stream at block 0, blocks replayed by hand miss the logits by {self.detour:.2g} (limit {self.miss_limit:.0e}): "
+                "they hand each other something past the stream"
+            )
+        found.extend(self._order_failures())
         if self.left_behind != 0:
             found.append(f"tracing and editing left something behind: logits differ by {self.left_behind:.2g} afterwards (expected 0)")
         return found
+
+    def _order_failures(self) -> list[str]:
+        told = [(layer, moves) for layer, moves in enumerate(self.mlp_moves) if moves is not None]
+        moved = [f"block {layer}: without attention's addition the MLP's changes by {moves:.2g}" for layer, moves in told if moves > self.miss_limit]
+        if self.parallel:
+            return [f"{sentence} (expected 0, because the family is said to run them side by side)" for sentence in moved]
+        still = told and not any(moves for _, moves in told)
+        return ["without attention's addition the MLP's stays as it is (the family is said to run the MLP behind attention)"] if still else []
 
     def require(self, architecture: Architecture) -> None:
         """Raise `IdentityFailed` unless everything holds."""
@@ -82,7 +105,7 @@ class Identities:
             raise IdentityFailed(
                 f"Refused: the sums of this {architecture.family} model do not hold in {self.dtype}. {failures[0]}{more}. "
                 f"Modules read: {architecture.modules_read()}. Its curves would be smooth and wrong. Mend the family's entry in "
-                "ed_core/architectures/families.py, then run 'python -m ed_core verify MODEL'."
+                "ed_core/architectures/families.py (docs/adding-a-model-family.md), then run 'python -m ed_core verify MODEL'."
             )
 
     def to_json(self) -> dict:
@@ -100,18 +123,21 @@ class Identities:
 
 
 def miss(
-    h: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch d"], m: Float[Tensor, "*batch d"], after: Float[Tensor, "*batch d"]
+    h: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch d"], m: Float[Tensor, "*batch d"], after: Float[Tensor, "*batch d"],
+    other: Float[Tensor, "*batch d"] | None = None,
 ) -> Float[Tensor, "*batch"]:
-    """`|h + a + m - h_next|` over the largest operand's norm, per token: a block may cancel a massive activation."""
+    """`|h + a + m - h_next|` over the largest operand's norm, per token: a block may cancel a massive activation. `other`: a third branch."""
     h, a, m, after = h.float(), a.float(), m.float(), after.float()
-    largest = torch.stack([x.norm(dim=-1) for x in (h, a, m, after)]).amax(0)
-    return (h + a + m - after).norm(dim=-1) / largest.clamp_min(1e-30)
+    operands = (h, a, m, after) if other is None else (h, a, m, after, other)
+    largest = torch.stack([x.norm(dim=-1) for x in operands]).amax(0)
+    return (h + a + m + (0 if other is None else other) - after).norm(dim=-1) / largest.clamp_min(1e-30)
 
 
 def slopes(
-    h: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch d"], m: Float[Tensor, "*batch d"], after: Float[Tensor, "*batch d"], limit: float
+    h: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch d"], m: Float[Tensor, "*batch d"], after: Float[Tensor, "*batch d"], limit: float,
+    other: Float[Tensor, "*batch d"] | None = None,
 ) -> tuple[float | None, float | None]:
-    """Least-squares slopes of `h_next - h` on `a` and on `m`, tokens pooled, each token scaled by 1/|h_next - h|.
+    """Least-squares slopes of `h_next - h` (less a third branch's `other`) on `a` and on `m`, tokens pooled, each token scaled by 1/|h_next - h|.
 
     Only elements where the branch is at least two rounding steps of its surroundings enter its slope: smaller ones are rounded away
     whole, which is not noise but a bias towards 0. A slope is None where too few are left to tell it from 1: its standard error *from
@@ -119,15 +145,15 @@ def slopes(
     quarter of the limit.
     """
     eps = torch.finfo(h.dtype).eps
-    h, a, m, after = (x.double().flatten(0, -2) for x in (h, a, m, after))
-    change = after - h
+    h, a, m, after, third = (x.double().flatten(0, -2) for x in (h, a, m, after, torch.zeros_like(h) if other is None else other))
+    change = after - h - third
     scale = 1 / change.norm(dim=-1, keepdim=True).clamp_min(1e-30)
     found = []
-    for branch, other in ((a, m), (m, a)):
-        step = eps * torch.stack([h.abs(), after.abs(), other.abs()]).amax(0)
+    for branch, beside in ((a, m), (m, a)):
+        step = eps * torch.stack([h.abs(), after.abs(), beside.abs(), third.abs()]).amax(0)
         kept = (branch.abs() > 2 * step) & (change.norm(dim=-1, keepdim=True) > 0)
         weight = scale.expand_as(h)[kept]
-        x = torch.stack([branch[kept] * weight, other[kept] * weight], dim=-1)
+        x = torch.stack([branch[kept] * weight, beside[kept] * weight], dim=-1)
         size = x.norm(dim=0).clamp_min(1e-30)
         x = x / size  # else a small branch collinear with a large one passes for independent
         gram = x.T @ x
@@ -142,31 +168,40 @@ def slopes(
 
 @torch.no_grad()
 def verify(model: LanguageModel) -> Identities:
-    """Measure every identity of an opened model on a short prompt. Raises `NotFinite` where the forward pass is not finite."""
+    """Measure every identity of an opened model on a short prompt. Raises `NotFinite` where the forward pass is not finite, and
+    `IdentityFailed` at once where what is to be read does not exist, or where the model or its blocks cannot be called at all."""
+    try:
+        return _measure(model)
+    except (EffectiveDepthError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever a strange config, or a block called otherwise than its model calls it, provokes inside the library
+        raise IdentityFailed(
+            f"Refused: this {model.architecture.family} model, or one of its blocks by hand, cannot be run on a short prompt ({type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}). Check its config.json; docs/adding-a-model-family.md tells what blocks may need."
+        ) from error
+
+
+def _measure(model: LanguageModel) -> Identities:
     ids = short_prompt(model)
     untouched = model.logits(ids)
     trace = model.trace(ids)
     limit = SLOPE_LIMIT[model.dtype]
     blocks = [(trace.resid[l], trace.attn_out[l], trace.mlp_out[l], trace.resid[l + 1]) for l in range(model.n_layers)]
-    both = [slopes(*block, limit=limit) for block in blocks]
-    scale = untouched.abs().max().clamp_min(1e-30)
-    relative = lambda logits: float((logits - untouched).abs().max() / scale)  # noqa: E731
-    replay = {}
-    for batch in (1, 3):
-        resid = trace.resid[0].repeat(batch, 1, 1)
-        for layer in range(model.n_layers):
-            *_, resid = model.run_block(trace, layer, resid)
-        replay[batch] = relative(model.unembed(resid))
-    model.run_block(trace, 0, trace.resid[0], attn_edit=torch.zeros_like, mlp_edit=torch.zeros_like)
+    both = [slopes(*block, limit=limit, other=other) for block, other in zip(blocks, trace.other_out)]
+    replay, detour = _replay(model, trace, untouched)
+    mlp_moves = tuple(_mlp_moves(model, trace, layer) for layer in range(model.n_layers))
     return Identities(
         dtype=str(model.dtype).removeprefix("torch."),
         n_tokens=ids.shape[1],
-        miss=tuple(float(miss(*block).max()) for block in blocks),
+        miss=tuple(float(miss(*block, other).max()) for block, other in zip(blocks, trace.other_out)),
         slope_attn=tuple(s[0] for s in both),
         slope_mlp=tuple(s[1] for s in both),
-        closure=relative(model.unembed(trace.resid[-1])),
+        closure=_relative(model.unembed(trace.resid[-1]), untouched),
         replay=replay,
-        left_behind=relative(model.logits(ids)),
+        detour=detour,
+        left_behind=_relative(model.logits(ids), untouched),
+        parallel=model.parallel,
+        mlp_moves=mlp_moves,
         miss_limit=MISS_LIMIT[model.dtype],
         slope_limit=limit,
         suffix=_suffix(model, trace, untouched),
@@ -185,6 +220,39 @@ def _suffix(model: LanguageModel, trace, untouched: Float[Tensor, "1 pos v"]) ->
         return None
     off = float((logits - untouched[:, start:]).abs().max() / untouched.abs().max().clamp_min(1e-30))
     return off if off == off else None
+
+
+def _replay(model: LanguageModel, trace: Trace, untouched: Tensor) -> tuple[dict[int, float], float]:
+    """Misses of the logits by hand for batch 1 and 3, and of the detour: the stream's tokens moved along by one at block 0."""
+    moved = trace.resid[0].roll(1, dims=1)
+    replay, detour = {}, 0.0
+    for batch in (1, 3):
+        resid, elsewhere = trace.resid[0].repeat(batch, 1, 1), moved
+        for layer in range(model.n_layers):
+            if batch == 1:
+                *_, elsewhere = model.run_block(trace, layer, elsewhere)
+            *_, resid = model.run_block(trace, layer, resid)
+        replay[batch] = _relative(model.unembed(resid), untouched)
+        if batch == 1:
+            detour = _relative(model.unembed(elsewhere), model.logits_from(trace.ids, moved))
+    return replay, detour
+
+
+def _relative(logits: Tensor, expected: Tensor) -> float:
+    return float((logits - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
+
+
+def _mlp_moves(model: LanguageModel, trace: Trace, layer: int) -> float | None:
+    """Relative change of the MLP's addition where attention's is left out. None where that tells nothing: on no token is attention's addition
+    plainly above rounding, or the MLP adds the same on every token, whatever it reads."""
+    h, a, m = (x.float() for x in (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]))
+    plain = max(1e-3, 8 * torch.finfo(model.dtype).eps)
+    constant = (m - m.mean(-2, keepdim=True)).norm() <= 1e-3 * m.norm()
+    if constant or not (a.norm(dim=-1) > plain * h.norm(dim=-1)).any():
+        return None
+    seen: list[Tensor] = []
+    model.run_block(trace, layer, trace.resid[layer], attn_edit=torch.zeros_like, mlp_edit=lambda added: (seen.append(added), added)[1])
+    return float((seen[0].float() - m).norm() / m.norm())
 
 
 def short_prompt(model: LanguageModel) -> Int[Tensor, "1 pos"]:

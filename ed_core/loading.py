@@ -10,8 +10,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging as transformers_logging
 
 from . import adapters, hub, placement, precision, quantized, sizes, weights
-from .architectures import Architecture, find, supported
-from .errors import BrokenWeights, EffectiveDepthError, ModelNotFound, ParameterError, UnknownFamily
+from .architectures import Architecture, find
+from .architectures.refused import reason
+from .errors import BrokenWeights, EffectiveDepthError, ModelNotFound, ParameterError, RefusedFamily, UnknownFamily
 from .sources import config_of, location
 from .types import ModelSpec
 
@@ -22,7 +23,8 @@ SAMPLES = ("5 + 7 = 12", "The quick brown fox.", "a=3; b=a;\n  b?", "Ünïcode �
 
 
 def load(spec: ModelSpec, architecture: Architecture | None = None):
-    """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device` or spread from there."""
+    """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device` or spread from there; the architecture is
+    None where nobody described the family."""
     spec = hub.ensure(spec)
     place = location(spec)
     weights.check(Path(place), spec.name)
@@ -31,11 +33,10 @@ def load(spec: ModelSpec, architecture: Architecture | None = None):
     options = {"trust_remote_code": False, "local_files_only": True}
     config = _config(spec, options)
     architecture = architecture or find(config.model_type)
-    if architecture is None:
-        raise UnknownFamily(
-            f"{spec.name} is of the family '{config.model_type}', which is not described yet; supported are {', '.join(supported())}. "
-            "A family is ten lines in ed_core/architectures/families.py."
-        )
+    refusal = architecture.refusal(config.get_text_config()) if architecture else reason(config)
+    if refusal:
+        family = architecture.family if architecture else config.model_type
+        raise RefusedFamily(f"Refused: {spec.name} is of the family '{family}', and {refusal}. `python -m ed_core models --families` lists what is read.")
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             place, dtype=DTYPES[precision.compute_name(spec.precision)], use_safetensors=True, output_loading_info=True,

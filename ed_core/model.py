@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from . import suffix
 from .architectures import Architecture
-from .errors import NotFinite, PromptError
+from .errors import IdentityFailed, NotFinite, PromptError
 from .identities import Identities, verify
 from .placement import main_device
 from .prompts import check_text
@@ -27,10 +27,21 @@ from .types import Encoding, ModelSpec, Prompt
 
 Resid = Float[Tensor, "batch pos d_model"]
 Edit = Callable[[Tensor], Tensor]
+SEE_GUIDE = "docs/adding-a-model-family.md tells how to describe such a model"
 
 
 def submodule(root: nn.Module, path: str) -> nn.Module:
     return reduce(getattr, path.split("."), root)
+
+
+def find_submodule(root: nn.Module, paths: tuple[str, ...]) -> nn.Module | None:
+    """The module at the first of the paths that exists; None where none does."""
+    for path in paths:
+        try:
+            return submodule(root, path)
+        except AttributeError:
+            continue
+    return None
 
 
 def first(output):
@@ -47,11 +58,13 @@ class LanguageModel:
 
     def __init__(self, hf_model, tokenizer, architecture: Architecture, spec: ModelSpec):
         self.hf, self.tokenizer, self.architecture, self.spec = hf_model.eval().requires_grad_(False), tokenizer, architecture, spec
-        self.config = hf_model.config
-        self.blocks = submodule(hf_model, architecture.blocks)
-        self.final_norm = submodule(hf_model, architecture.final_norm)
+        config = hf_model.config
+        self.config = config.get_text_config() if hasattr(config, "get_text_config") else config
+        self.blocks = self._module(hf_model, "blocks")
+        self.final_norm = self._module(hf_model, "final_norm")
         self.head = hf_model.get_output_embeddings()
-        self.branches = [(submodule(b, architecture.attn), submodule(b, architecture.mlp)) for b in self.blocks]
+        self.branches = [(self._module(b, "attn"), self._module(b, "mlp")) for b in self.blocks]
+        self.thirds = [find_submodule(b, architecture.paths("third")) for b in self.blocks]
         self.parallel = architecture.is_parallel(self.config)
         self.multiplier = architecture.number(self.config, "residual_multiplier") or 1.0
         self.n_layers = len(self.blocks)
@@ -63,20 +76,37 @@ class LanguageModel:
         self.identities: Identities | None = None
         self._lock = threading.RLock()
 
+    def _module(self, root: nn.Module, role: str) -> nn.Module:
+        found = find_submodule(root, self.architecture.paths(role))
+        if found is None:
+            raise IdentityFailed(
+                f"Refused: {self.spec.name} has no module {' or '.join(self.architecture.paths(role))}, where {self.architecture.family} models "
+                f"are read ({role}); {SEE_GUIDE}."
+            )
+        return found
+
     @classmethod
-    def open(cls, spec: ModelSpec | str, architecture: Architecture | None = None) -> LanguageModel:
+    def open(cls, spec: ModelSpec, architecture: Architecture | None = None) -> LanguageModel:
         """Load, check the identities, and return; refuses with a `ModelError` otherwise.
 
         `architecture` overrides the family's own description (for trying out a new family).
         """
         from . import sanity
-        from .loading import load
 
-        model = cls(*load(spec, architecture))
-        model.verify().require(model.architecture)
+        model = cls.load(spec, architecture)
+        (model.identities or model.verify()).require(model.architecture)
         if found := sanity.check(model):
             found.require(str(model.device))
         return model
+
+    @classmethod
+    def load(cls, spec: ModelSpec, architecture: Architecture | None = None) -> LanguageModel:
+        """Load without asking whether the sums hold; a family that nobody described is tried under the known layouts (`adoption`)."""
+        from .adoption import adopt
+        from .loading import load
+
+        hf, tokenizer, architecture, spec = load(spec, architecture)
+        return cls(hf, tokenizer, architecture, spec) if architecture else adopt(hf, tokenizer, spec)
 
     def verify(self) -> Identities:
         """Check the residual identities on a short prompt and remember the figures. See `ed_core.identities`."""
@@ -102,14 +132,14 @@ class LanguageModel:
             raise PromptError(f"The prompt has {len(ids)} tokens and the limit is {limit}; shorten it or raise the limit (ED_MAX_TOKENS).")
         if not ids:
             raise PromptError("The prompt has no tokens under this tokenizer; type some text.")
-        start = notes = None
+        start, notes = None, [self.architecture.note] if self.architecture.note else []
         if prompt.answer:
             start = next((i for i, (_, end) in enumerate(offsets) if end > len(text)), None)
             if start is None or start == 0:
                 raise PromptError("The answer has no tokens of its own, or the question has none; give both some text.")
             if offsets[start][0] < len(text):
-                notes = (f"Token {start} ({self.token_text(ids[start])!r}) straddles question and answer; it counts as the answer's first.",)
-        return Encoding(tuple(ids), tuple(self.token_text(i) for i in ids), start, notes or ())
+                notes.append(f"Token {start} ({self.token_text(ids[start])!r}) straddles question and answer; it counts as the answer's first.")
+        return Encoding(tuple(ids), tuple(self.token_text(i) for i in ids), start, tuple(notes))
 
     def tensor(self, encoding: Encoding | tuple[int, ...]) -> Int[Tensor, "1 pos"]:
         """An encoding, or token ids, as a batch of one on the model's device."""
@@ -136,7 +166,7 @@ class LanguageModel:
 
         `trace.logits` are the model's own, float32: all positions, or the last `keep` where the family can give just those.
         """
-        record = Trace(ids)
+        record, third = Trace(ids), {}
 
         def before(layer):
             def hook(module, args, kwargs):
@@ -148,6 +178,8 @@ class LanguageModel:
 
         def after(layer):
             def hook(module, args, output):
+                h, a, m = record.resid[layer], record.attn_out[layer], record.mlp_out[layer]
+                record.other_out.append(self._other(layer, h, a, m, third.get(layer)))
                 if layer == self.n_layers - 1:
                     record.resid.append(self._home(first(output)))
                 if on_block is not None:
@@ -156,15 +188,26 @@ class LanguageModel:
             return hook
 
         def keeper(into):
-            return lambda module, args, output: into.append(self._home(self._added(output)))
+            return lambda module, args, output: into.append(self._home(self._added(output, record.resid[-1])))
+
+        def third_keeper(layer):
+            return lambda module, args, output: third.update({layer: self._home(first(output).detach())})
 
         with self._lock, ExitStack() as hooks:
             for layer, (block, (attn, mlp)) in enumerate(zip(self.blocks, self.branches)):
                 hooks.enter_context(hooked(block.register_forward_pre_hook(before(layer), with_kwargs=True)))
                 hooks.enter_context(hooked(attn.register_forward_hook(keeper(record.attn_out))))
                 hooks.enter_context(hooked(mlp.register_forward_hook(keeper(record.mlp_out))))
+                if self.thirds[layer] is not None:
+                    hooks.enter_context(hooked(self.thirds[layer].register_forward_hook(third_keeper(layer))))
                 hooks.enter_context(hooked(block.register_forward_hook(after(layer))))
             record.logits = self.logits(ids, keep)
+        ran = len(record.resid) - 1, len(record.attn_out), len(record.mlp_out)
+        if ran != (self.n_layers,) * 3:
+            raise IdentityFailed(
+                f"Refused: in one pass {self.spec.name} ran its {self.n_layers} blocks {ran[0]} times, attention's modules {ran[1]} and the MLP's "
+                f"{ran[2]} times (expected once each). Read: {self.architecture.modules_read()}; {SEE_GUIDE}."
+            )
         if not torch.isfinite(record.resid[-1]).all() or not torch.isfinite(record.logits).all():
             bad = next((l for l, h in enumerate(record.resid) if not torch.isfinite(h).all()), self.n_layers)
             raise NotFinite(
@@ -176,37 +219,54 @@ class LanguageModel:
     def run_block(
         self, trace: Trace, layer: int, resid: Resid, attn_edit: Edit | None = None, mlp_edit: Edit | None = None, start: int = 0
     ) -> tuple[Resid, Resid, Resid]:
-        """Block `layer` on another residual, called as in `trace`: `(attn_out, mlp_out, resid_post)`, each `[batch, pos, d_model]`.
+        """Block `layer` on another residual, called as in `trace`: `(attn_out, rest_out, resid_post)`, each `[batch, pos, d_model]`.
 
+        `rest_out` is what the MLP adds, with a third branch's addition where the family has one: `attn_out + rest_out` is the update.
         An edit gets what is about to be added to the stream and returns what shall be added instead; what comes back is what was added.
         Gradients flow where `resid` or an edit's tensor asks for them; the weights never do.
 
         `start`: `resid` holds positions `start..T-1` only, and what stands before is as in the trace (its keys and values are used, it is not
         computed). Only for models whose `identities.suffix_holds`.
         """
-        call, (attn, mlp) = trace.calls[layer], self.branches[layer]
+        call, (attn, mlp), third = trace.calls[layer], self.branches[layer], self.thirds[layer]
         if start:
             call = BlockCall((), self._suffix_arguments(trace, layer, start))
+        args, kwargs = self._for_batch(call, resid.shape[0] // trace.ids.shape[0])
         added: dict[str, Tensor] = {}
 
         def reader(name: str, edit: Edit | None):
             def hook(module, args, output):
-                added[name] = value = self._home(self._added(output))
+                added[name] = value = self._home(self._added(output, resid))
                 if edit is None:
                     return None
                 added[name] = edited = edit(value)
                 edited, value = edited.to(first(output).device), value.to(first(output).device)
                 if self.multiplier != 1.0:  # where nothing is changed nothing may change, not even by rounding there and back
-                    edited = torch.where(edited == value, first(output), edited / self.multiplier)
-                return replace_first(output, edited)
+                    put = edited / self.multiplier
+                    as_it_was = put + (first(output).reshape(put.shape) - put).detach()  # the gradient stays the edit's
+                    edited = torch.where(edited == value, as_it_was, put)
+                edited = edited.clone() if self.architecture.in_place else edited
+                return replace_first(output, edited.reshape(first(output).shape))
 
             return hook
 
-        with self._lock, hooked(attn.register_forward_hook(reader("attn", attn_edit))), hooked(
-            mlp.register_forward_hook(reader("mlp", mlp_edit))
-        ):
-            post = first(self.blocks[layer](resid, *call.args, **call.kwargs))
-        return added["attn"], added["mlp"], self._home(post)
+        with self._lock, ExitStack() as hooks:
+            hooks.enter_context(hooked(attn.register_forward_hook(reader("attn", attn_edit))))
+            hooks.enter_context(hooked(mlp.register_forward_hook(reader("mlp", mlp_edit))))
+            if third is not None:
+                hooks.enter_context(hooked(third.register_forward_hook(reader("third", None))))
+            post = first(self.blocks[layer](resid, *args, **kwargs))
+        other = self._other(layer, resid, added["attn"], added["mlp"], added.get("third"))
+        return added["attn"], added["mlp"] if other is None else added["mlp"].float() + other, self._home(post)
+
+    def logits_from(self, ids: Int[Tensor, "batch pos"], resid: Resid) -> Float[Tensor, "batch pos d_vocab"]:
+        """The model's own logits where `resid` enters block 0, whatever the embedding says."""
+
+        def put(module, args, kwargs):
+            return ((resid, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": resid})
+
+        with self._lock, hooked(self.blocks[0].register_forward_pre_hook(put, with_kwargs=True)):
+            return self.logits(ids)
 
     @torch.no_grad()
     def _suffix_arguments(self, trace: Trace, layer: int, start: int) -> dict:
@@ -253,10 +313,36 @@ class LanguageModel:
         """On the model's main device, wherever its block lies: probes see one device (nothing happens where there is only one)."""
         return tensor.to(self.device)
 
-    def _added(self, output) -> Tensor:
-        """What a branch adds to the stream: its output times the family's residual multiplier."""
+    def _added(self, output, like: Tensor) -> Tensor:
+        """What a branch adds to the stream: its output times the family's residual multiplier, in the stream's shape."""
         value = first(output)
-        return value * self.multiplier if self.multiplier != 1.0 else value
+        if not isinstance(value, Tensor) or value.numel() != like.numel():
+            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise IdentityFailed(
+                f"Refused: what is read from {self.spec.name} has the shape {found}, the stream {tuple(like.shape)}. "
+                f"Read: {self.architecture.modules_read()}; {SEE_GUIDE}."
+            )
+        value = value.reshape(like.shape)
+        if self.multiplier != 1.0:
+            return value * self.multiplier
+        return value.clone() if self.architecture.in_place else value  # such a block adds to the very tensor it is handed
+
+    def _other(self, layer: int, h: Tensor, a: Tensor, m: Tensor, third: Tensor | None) -> Tensor | None:
+        """What block `layer` adds besides attention and MLP, float32: a third branch, and what scaling the whole stream at its end changes.
+        None where the family has neither."""
+        scale = getattr(self.blocks[layer], self.architecture.stream_scale, None) if self.architecture.stream_scale else None
+        if third is None and scale is None:
+            return None
+        other = torch.zeros_like(h, dtype=torch.float32) if third is None else third.float()
+        if scale is not None:
+            other = other + (scale.float() - 1) * (h.float() + a.float() + m.float() + other)
+        return other
+
+    def _for_batch(self, call: BlockCall, times: int) -> tuple[tuple, dict]:
+        """A recorded call's arguments for a larger batch. Masks and rotary embeddings broadcast by themselves; some families' arguments have
+        a row per sequence or per head of each sequence."""
+        repeated = {k: v.repeat(times, *[1] * (v.dim() - 1)) for k in self.architecture.per_row if (v := call.kwargs.get(k)) is not None}
+        return call.args, call.kwargs | repeated
 
 
 def split_call(args: tuple, kwargs: dict) -> tuple[Tensor, tuple, dict]:

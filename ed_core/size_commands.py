@@ -127,6 +127,8 @@ def estimate(args) -> None:
 
 
 def models(args) -> None:
+    if args.families or args.markdown:
+        return _families(args.markdown)
     from . import catalogue
     from .architectures import supported
     from .estimate import count
@@ -145,4 +147,18 @@ def models(args) -> None:
             f"{size.head_dim:<4} {mlp:<10} V {size.d_vocab} {tied}{published}"
         )
     print("families: " + ", ".join(supported()))
-    print("Any folder that save_pretrained writes, or a hub id, of one of these families can be opened.")
+    print("Any folder that save_pretrained writes, or a hub id, of one of these families can be opened; another is tried by its sums (--families: figures).")
+
+
+def _families(markdown: bool) -> None:
+    from .architectures.families import FAMILIES
+    from .architectures.refused import REFUSED
+    from .bench import families
+
+    if markdown:
+        print(families.markdown(FAMILIES, REFUSED), end="")
+        return
+    for name, types, attn, mlp, norms, order, *figures in families.rows(FAMILIES):
+        print(f"{name} ({types}): attention's addition at {attn}, the MLP's at {mlp}; norms {norms}; MLP {order} attention")
+        print("    " + ", ".join(f"{column} {figure}" for column, figure in zip(families.COLUMNS[-len(figures):], figures)))
+    print(f"refused by name: {', '.join(sorted(REFUSED))}")

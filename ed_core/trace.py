@@ -24,10 +24,12 @@ class Trace:
     resid: list[Float[Tensor, "batch pos d_model"]] = field(default_factory=list)
     attn_out: list[Float[Tensor, "batch pos d_model"]] = field(default_factory=list)
     mlp_out: list[Float[Tensor, "batch pos d_model"]] = field(default_factory=list)
+    other_out: list[Float[Tensor, "batch pos d_model"] | None] = field(default_factory=list)  # a third branch, float32; None where there is none
     calls: list[BlockCall] = field(default_factory=list)
     logits: Float[Tensor, "batch kept d_vocab"] | None = None
     keys_values: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # of the traced pass, per block, where a suffix was asked for
 
     def update(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
-        """`D[l] = a[l] + m[l]`, summed in float32."""
-        return self.attn_out[layer].float() + self.mlp_out[layer].float()
+        """`D[l] = a[l] + m[l]`, and what a third branch adds where the family has one; summed in float32."""
+        update, other = self.attn_out[layer].float() + self.mlp_out[layer].float(), self.other_out[layer]
+        return update if other is None else update + other

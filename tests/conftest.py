@@ -23,6 +23,16 @@ def model_of():
 
 
 @pytest.fixture(scope="session")
+def variant_model():
+    """`variant_model(name)`: the small random model of a family's variant, built once; float32. Shared like `model_of`'s."""
+    from small_models import byte_tokenizer
+
+    from ed_core.bench.families import random_model
+
+    return cache(lambda name: random_model(name, tokenizer=byte_tokenizer()))
+
+
+@pytest.fixture(scope="session")
 def measure():
     """`measure(model, probe, prompt)`: the complete result of one probe on one prompt, computed in this process."""
     from ed_core.recorder import Recorder

@@ -9,18 +9,35 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-POST_NORM = ("post_attention_layernorm", "post_feedforward_layernorm")
-READ = {  # model_type: blocks, final norm, what attention adds, what the MLP adds
-    "llama": ("model.layers", "model.norm", "self_attn", "mlp"),
-    "qwen2": ("model.layers", "model.norm", "self_attn", "mlp"),
-    "qwen3": ("model.layers", "model.norm", "self_attn", "mlp"),
-    "mistral": ("model.layers", "model.norm", "self_attn", "mlp"),
-    "granite": ("model.layers", "model.norm", "self_attn", "mlp"),
-    "olmo2": ("model.layers", "model.norm", *POST_NORM),
-    "gemma2": ("model.layers", "model.norm", *POST_NORM),
-    "gpt2": ("transformer.h", "transformer.ln_f", "attn", "mlp"),
+LLAMA = ("model.layers", "model.norm")
+GPT = ("transformer.h", "transformer.ln_f")
+POST_NORM = (*LLAMA, "post_attention_layernorm", "post_feedforward_layernorm")
+READ = {  # model_type: blocks, final norm, what attention adds, what the MLP adds ("|" where blocks differ)
+    **dict.fromkeys(
+        "llama qwen2 qwen3 mistral ministral ministral3 mixtral qwen2_moe qwen3_moe gemma olmo olmoe phi3 phimoe gpt_oss stablelm starcoder2 smollm3 "
+        "nemotron granite glm cohere cohere2 deepseek_v2 deepseek_v3".split(),
+        (*LLAMA, "self_attn", "mlp"),
+    ),
+    **dict.fromkeys("olmo2 olmo3 gemma2 gemma3_text gemma4_text exaone4".split(), POST_NORM),
+    **dict.fromkeys(("gemma3", "gemma4"), ("model.language_model.layers", "model.language_model.norm", *POST_NORM[2:])),
+    "glm4": (*LLAMA, "post_self_attn_layernorm", "post_mlp_layernorm"),
+    **dict.fromkeys(("llama4_text", "llama4"), (*LLAMA, "self_attn", "feed_forward")),
+    "qwen3_next": (*LLAMA, "self_attn|linear_attn", "mlp"),
+    "granitemoe": (*LLAMA, "self_attn", "block_sparse_moe"),
+    "phi": ("model.layers", "model.final_layernorm", "self_attn", "mlp"),
+    **dict.fromkeys("gpt2 gpt_neo gptj gpt_bigcode".split(), (*GPT, "attn", "mlp")),
     "gpt_neox": ("gpt_neox.layers", "gpt_neox.final_layer_norm", "attention", "mlp"),
+    "opt": ("model.decoder.layers", "model.decoder.final_layer_norm", "self_attn", "fc2"),
+    "bloom": (*GPT, "self_attention.dense", "mlp.dense_4h_to_h"),
+    "mpt": ("transformer.blocks", "transformer.norm_f", "attn", "ffn.down_proj"),
+    "falcon": (*GPT, "self_attention", "mlp"),
 }
+PARALLEL = {  # model_type: whether attention and MLP both read the block's input
+    **dict.fromkeys(("phi", "gptj", "cohere", "cohere2"), lambda config: True),
+    **dict.fromkeys(("gpt_neox", "stablelm"), lambda config: config.use_parallel_residual),
+    "falcon": lambda config: config.new_decoder_architecture or config.parallel_attn,
+}
+SCALED = ("gemma4_text", "gemma4")  # these add a third thing and scale the stream: the update is what the stream changes by
 PARTS = {"layer": ("attention", "mlp"), "attention": ("attention",), "mlp": ("mlp",)}
 
 
@@ -32,9 +49,10 @@ class Pass:
     attn: list[torch.Tensor]
     mlp: list[torch.Tensor]
     logits: torch.Tensor
+    scaled: bool = False
 
     def update(self, layer: int) -> torch.Tensor:
-        return self.attn[layer] + self.mlp[layer]
+        return self.resid[layer + 1] - self.resid[layer] if self.scaled else self.attn[layer] + self.mlp[layer]
 
 
 def blocks_of(hf):
@@ -43,7 +61,8 @@ def blocks_of(hf):
 
 def branch_of(hf, layer: int, part: str):
     _, _, attention, mlp = READ[hf.config.model_type]
-    return blocks_of(hf)[layer].get_submodule(attention if part == "attention" else mlp)
+    inside = dict(blocks_of(hf)[layer].named_modules())
+    return next(inside[path] for path in (attention if part == "attention" else mlp).split("|") if path in inside)
 
 
 def final_norm_of(hf):
@@ -59,12 +78,17 @@ def hooks(*handles):
             handle.remove()
 
 
+def rows(output: torch.Tensor) -> torch.Tensor:
+    """[T][d] of one sequence, with or without a batch axis."""
+    return output if output.dim() == 2 else output[0]
+
+
 @torch.no_grad()
 def run(hf, ids) -> Pass:
     """A full forward pass, with whatever hooks hang on the model, and everything it wrote."""
     resid, attn, mlp = [], [], []
     multiplier = getattr(hf.config, "residual_multiplier", 1.0)
-    tensor = lambda output: (output[0] if isinstance(output, tuple) else output)[0].double()  # noqa: E731
+    tensor = lambda output: rows(output[0] if isinstance(output, tuple) else output).double()  # noqa: E731
     handles = [final_norm_of(hf).register_forward_pre_hook(lambda module, args: resid.append(tensor(args)))]
     for layer, block in enumerate(blocks_of(hf)):
         entering = lambda module, args, kwargs: resid.append(tensor((args or (kwargs["hidden_states"],))))  # noqa: E731
@@ -74,7 +98,7 @@ def run(hf, ids) -> Pass:
             handles.append(branch_of(hf, layer, part).register_forward_hook(keep))
     with hooks(*handles):
         logits = hf(input_ids=torch.tensor([list(ids)]), use_cache=False).logits
-    return Pass(resid, attn, mlp, logits[0].double())
+    return Pass(resid, attn, mlp, logits[0].double(), hf.config.model_type in SCALED)
 
 
 def leave_out(hf, layer: int, part: str, positions):
@@ -83,10 +107,18 @@ def leave_out(hf, layer: int, part: str, positions):
     def zero(module, args, output):
         added = (output[0] if isinstance(output, tuple) else output).clone()
         for t in positions:
-            added[:, t] = 0
+            rows(added)[t] = 0
         return (added, *output[1:]) if isinstance(output, tuple) else added
 
-    return hooks(*(branch_of(hf, layer, p).register_forward_hook(zero) for p in PARTS[part]))
+    def hand_on(module, args, kwargs, output):
+        resid, output = args[0] if args else kwargs["hidden_states"], output.clone()
+        output[:, list(positions)] = resid[:, list(positions)]
+        return output
+
+    handles = [branch_of(hf, layer, p).register_forward_hook(zero) for p in PARTS[part]]
+    if part == "layer" and hf.config.model_type in SCALED:
+        handles.append(blocks_of(hf)[layer].register_forward_hook(hand_on, with_kwargs=True))
+    return hooks(*handles)
 
 
 @torch.no_grad()
@@ -109,20 +141,21 @@ def cosine(x, y) -> float:
 def contributions(hf, ids) -> dict[str, np.ndarray]:
     seen = run(hf, ids)
     n_layers, n_tokens = len(seen.attn), len(ids)
-    parallel = getattr(hf.config, "use_parallel_residual", False)
+    parallel = PARALLEL.get(hf.config.model_type, lambda config: False)(hf.config)
     names = ("attn_ratio", "mlp_ratio", "layer_ratio", "attn_cos", "mlp_cos", "layer_cos", "io_cos", "block_influence", "attn_norm", "mlp_norm")
     out = {name: np.zeros((n_layers, n_tokens)) for name in names}
     out["resid_norm"] = np.array([[norm(h) for h in resid] for resid in seen.resid])
     for layer in range(n_layers):
         for t in range(n_tokens):
             h, a, m, after = seen.resid[layer][t], seen.attn[layer][t], seen.mlp[layer][t], seen.resid[layer + 1][t]
+            d = seen.update(layer)[t]
             reads = h if parallel else h + a
             out["attn_ratio"][layer, t] = norm(a) / max(norm(h), 1e-6)
             out["mlp_ratio"][layer, t] = norm(m) / max(norm(reads), 1e-6)
-            out["layer_ratio"][layer, t] = norm(a + m) / max(norm(h), 1e-6)
+            out["layer_ratio"][layer, t] = norm(d) / max(norm(h), 1e-6)
             out["attn_cos"][layer, t] = cosine(a, h)
             out["mlp_cos"][layer, t] = cosine(m, reads)
-            out["layer_cos"][layer, t] = cosine(a + m, h)
+            out["layer_cos"][layer, t] = cosine(d, h)
             out["io_cos"][layer, t] = cosine(h, after)
             out["block_influence"][layer, t] = 1 - cosine(h, after)
             out["attn_norm"][layer, t] = norm(a)
@@ -240,27 +273,31 @@ def residual_erasure(hf, ids, answer_start, background, target: str = "answer") 
     return effect
 
 
-def integrated_gradients(hf, ids, answer_start, part: str = "layer", steps: int = 512) -> np.ndarray:
-    """Midpoint sums over whole forward and backward passes, one node at a time."""
+def integrated_gradients(hf, ids, answer_start, part: str = "layer", steps: int = 512, rule: str = "midpoint", layers=None) -> np.ndarray:
+    """Sums by the midpoint's rule, or the trapezoid's, over whole forward and backward passes, one node at a time; NaN for blocks left out."""
     base, n_tokens = run(hf, ids), len(ids)
     n_layers = len(base.attn)
-    out = np.zeros((n_layers, n_tokens))
-    for layer in range(n_layers):
+    midpoint = [((i + 0.5) / steps, 1.0) for i in range(steps)]
+    trapezoid = [(i / steps, 0.5 if i in (0, steps) else 1.0) for i in range(steps + 1)]
+    out = np.full((n_layers, n_tokens), np.nan)
+    for layer in range(n_layers) if layers is None else layers:
         x = {"layer": base.resid[layer + 1], "attention": base.attn[layer], "mlp": base.mlp[layer]}[part].float()
         start = x.mean(0, keepdim=True).expand_as(x)
         total = torch.zeros_like(x, dtype=torch.float64)
-        for i in range(steps):
-            point = (start + (i + 0.5) / steps * (x - start)).requires_grad_()
+        for alpha, weight in midpoint if rule == "midpoint" else trapezoid:
+            point = (start + alpha * (x - start)).requires_grad_()
 
             def put(module, args, output):
                 multiplier = 1.0 if part == "layer" else getattr(hf.config, "residual_multiplier", 1.0)
-                return (point[None] / multiplier, *output[1:]) if isinstance(output, tuple) else point[None] / multiplier
+                old = output[0] if isinstance(output, tuple) else output
+                new = (point / multiplier).reshape(old.shape)
+                return (new, *output[1:]) if isinstance(output, tuple) else new
 
             module = blocks_of(hf)[layer] if part == "layer" else branch_of(hf, layer, part)
             with hooks(module.register_forward_hook(put)):
                 probabilities = hf(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0].softmax(-1)
             sum(probabilities[t - 1, ids[t]] for t in range(answer_start, n_tokens)).backward()
-            total += point.grad
+            total += weight * point.grad
         out[layer] = ((x - start) * total / steps).sum(-1)
     return out
 

@@ -221,7 +221,7 @@ def _nan_weights(folder):
         (_edit_config(num_hidden_layers=7, layer_types=["full_attention"] * 7), ["missing", "model.layers.5"]),
         (_edit_config(num_hidden_layers=7), ["config.json", "layer_types"]),
         (_edit_config(hidden_size=40), ["weights"]),
-        (lambda f: (f / "config.json").write_text('{"model_type": "mamba"}'), ["mamba", "Llama"]),
+        (lambda f: (f / "config.json").write_text('{"model_type": "mamba"}'), ["mamba", "state-space"]),
         (_edit_config(model_type="who-knows"), ["family"]),
         (_nan_weights, ["NaN", "residual 3"]),
         (lambda f: (f / "tokenizer.json").write_text("{"), ["tokenizer"]),

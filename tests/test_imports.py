@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 HEAVY = {"torch", "transformers", "accelerate", "bitsandbytes", "datasets", "peft"}
-TORCH_SIDE = {"ed_core." + name for name in ("model", "trace", "metrics", "loading", "identities", "staircase", "erasure", "gradients", "dropping", "compute", "bench", "quantized", "placement", "calibrate", "sanity")}
+TORCH_SIDE = {"ed_core." + name for name in ("model", "trace", "metrics", "loading", "adoption", "identities", "staircase", "erasure", "gradients", "dropping", "suffix", "compute", "bench", "quantized", "placement", "calibrate", "sanity")}
 
 
 def imports(path: Path, top_level_only: bool = False) -> set[str]:

@@ -12,26 +12,45 @@ from dataclasses import dataclass
 class Architecture:
     """Module paths and config fields of one family.
 
-    `blocks`, `final_norm`: paths from the model. `attn`, `mlp`: paths from a block, the first that exists counts.
-    `parallel`: True where the MLP reads the block's input beside attention; a string names the boolean config field that tells.
+    `blocks`, `final_norm`: paths from the model. `attn`, `mlp`, `third`: paths from a block. Of several the first that exists counts, block
+    by block. `third` is a branch beside attention and MLP, and may be absent. `stream_scale`: a block's attribute by which it multiplies the
+    whole stream at its end.
+    `parallel`: True where the MLP reads the block's input beside attention; a string names the boolean config fields (any of them) that tell.
     `residual_multiplier`, `logit_divisor`, `logit_multiplier`, `logit_softcap`: names of config fields ("" = the family has none);
     a field that is None or absent counts as not set.
+    `in_place`: the block adds in place to what a branch returned. `per_row`: block arguments with rows per sequence, repeated for a batch.
+    `refused`: `(config field, values that are fine, reason)`: variants of the family whose stream is no plain sum.
+    `norms` and `reading`: for the table in docs/models.md. `note`: what a user of a family that nobody described must know.
     """
 
     family: str
     model_types: tuple[str, ...]
-    blocks: str = "model.layers"
-    final_norm: str = "model.norm"
-    attn: str = "self_attn"
-    mlp: str = "mlp"
-    parallel: bool | str = False
+    blocks: str | tuple[str, ...] = "model.layers"
+    final_norm: str | tuple[str, ...] = "model.norm"
+    attn: str | tuple[str, ...] = "self_attn"
+    mlp: str | tuple[str, ...] = "mlp"
+    third: str | tuple[str, ...] = ()
+    stream_scale: str = ""
+    parallel: bool | str | tuple[str, ...] = False
     residual_multiplier: str = ""
     logit_divisor: str = ""
     logit_multiplier: str = ""
     logit_softcap: str = ""
+    in_place: bool = False
+    per_row: tuple[str, ...] = ()
+    refused: tuple[tuple[str, tuple, str], ...] = ()
+    norms: str = "before each branch"
+    note: str = ""
+
+    def paths(self, role: str) -> tuple[str, ...]:
+        """Where the module that plays `role` ("blocks", "attn", …) is looked for, in this order."""
+        paths = getattr(self, role)
+        return paths if isinstance(paths, tuple) else (paths,)
 
     def is_parallel(self, config) -> bool:
-        return bool(getattr(config, self.parallel)) if isinstance(self.parallel, str) else self.parallel
+        if isinstance(self.parallel, bool):
+            return self.parallel
+        return any(getattr(config, field, False) for field in self.paths("parallel"))
 
     def number(self, config, role: str) -> float | None:
         """The value of the config field that plays `role` (for instance "logit_softcap"), or None."""
@@ -39,9 +58,20 @@ class Architecture:
         value = getattr(config, field, None) if field else None
         return None if value is None else float(value)
 
+    def refusal(self, config) -> str:
+        """Why this family's variant with this config is refused, or ""."""
+        for field, fine, reason in self.refused:
+            if (value := getattr(config, field, None)) not in fine:
+                return f"{field} is {value}: {reason}"
+        return ""
+
     def modules_read(self) -> str:
         times = f" x config.{self.residual_multiplier}" if self.residual_multiplier else ""
-        return f"attention's addition at {self.blocks}[l].{self.attn}{times}, the MLP's at {self.blocks}[l].{self.mlp}{times}"
+        blocks = " or ".join(self.paths("blocks"))
+        place = lambda role: f"{blocks}[l].{' or '.join(self.paths(role))}{times}"  # noqa: E731
+        third = f", a third branch's at {place('third')}" if self.third else ""
+        scale = f", the stream scaled by {blocks}[l].{self.stream_scale} at the end" if self.stream_scale else ""
+        return f"attention's addition at {place('attn')}, the MLP's at {place('mlp')}{third}{scale}"
 
 
 def find(model_type: str) -> Architecture | None:

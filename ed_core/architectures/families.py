@@ -1,22 +1,65 @@
-"""The families. To add one: ten lines here, then `python -m ed_core verify FOLDER`; the identities tell whether the paths are right."""
+"""The families. To add one: ten lines here, then `python -m ed_core verify FOLDER`; the identities tell whether the paths are right.
+docs/adding-a-model-family.md goes through it step by step."""
 from . import Architecture
+
+ONE = "one before both branches"
+INSIDE = {"blocks": "model.language_model.layers", "final_norm": "model.language_model.norm"}  # the text model inside one that also sees
+EITHER = {"blocks": ("model.layers", INSIDE["blocks"]), "final_norm": ("model.norm", INSIDE["final_norm"])}
+SANDWICH = "before and after each branch"
+BEHIND = "after each branch"
+POST_NORMS = {"attn": "post_attention_layernorm", "mlp": "post_feedforward_layernorm"}
+GPT = {"blocks": "transformer.h", "final_norm": "transformer.ln_f", "attn": "attn"}
 
 FAMILIES: tuple[Architecture, ...] = (
     Architecture("Llama", ("llama",)),
-    Architecture("Qwen2", ("qwen2",)),
-    Architecture("Qwen3", ("qwen3",)),
+    # Blocks with experts and blocks without name the MLP alike; its experts come out flat.
+    Architecture("Llama 4", ("llama4_text", "llama4"), mlp="feed_forward"),
     Architecture("Mistral", ("mistral",)),
-    # Post-norm on the branch: the stream receives the norm's output, not the sub-layer's.
-    Architecture("OLMo 2", ("olmo2",), attn="post_attention_layernorm", mlp="post_feedforward_layernorm"),
+    Architecture("Ministral", ("ministral", "ministral3")),
+    Architecture("Mixtral", ("mixtral",)),
+    Architecture("Qwen2", ("qwen2",)),
+    Architecture("Qwen2-MoE", ("qwen2_moe",)),
+    Architecture("Qwen3", ("qwen3",)),
+    Architecture("Qwen3-MoE", ("qwen3_moe",)),
+    # Three blocks in four mix tokens by a gated delta rule instead of attention.
+    Architecture("Qwen3-Next", ("qwen3_next",), attn=("self_attn", "linear_attn")),
+    Architecture("Gemma", ("gemma",)),
     # Sandwich norms, and a tanh soft-cap behind the head.
+    Architecture("Gemma 2", ("gemma2",), **POST_NORMS, logit_softcap="final_logit_softcapping", norms=SANDWICH),
+    Architecture("Gemma 3", ("gemma3_text",), **POST_NORMS, logit_softcap="final_logit_softcapping", norms=SANDWICH),
+    # The model that also sees leaves the soft-cap out, whatever its config says.
+    Architecture("Gemma 3, multimodal", ("gemma3",), **INSIDE, **POST_NORMS, norms=SANDWICH),
+    # A third branch mixes in an embedding of the token made for this block alone; then the whole stream is scaled.
     Architecture(
-        "Gemma 2",
-        ("gemma2",),
-        attn="post_attention_layernorm",
-        mlp="post_feedforward_layernorm",
+        "Gemma 4",
+        ("gemma4_text", "gemma4"),
+        **EITHER,
+        **POST_NORMS,
+        third="post_per_layer_input_norm",
+        stream_scale="layer_scalar",
         logit_softcap="final_logit_softcapping",
+        norms=SANDWICH,
+        refused=(
+            (
+                "num_kv_shared_layers",
+                (0, None),
+                "its upper blocks attend to keys and values that lower blocks made, past the residual stream; an intervention on the stream in "
+                "between would not reach them, and its effect would be drawn wrong",
+            ),
+        ),
     ),
-    Architecture("GPT-2", ("gpt2",), blocks="transformer.h", final_norm="transformer.ln_f", attn="attn"),
+    Architecture("OLMo", ("olmo",)),
+    # Post-norm on the branch: the stream receives the norm's output, not the sub-layer's.
+    Architecture("OLMo 2", ("olmo2",), **POST_NORMS, norms=BEHIND),
+    Architecture("OLMo 3", ("olmo3",), **POST_NORMS, norms=BEHIND),
+    Architecture("OLMoE", ("olmoe",)),
+    Architecture("Phi 1 and 2", ("phi",), final_norm="model.final_layernorm", parallel=True, norms=ONE),
+    Architecture("Phi 3 and 4", ("phi3",)),
+    Architecture("Phi-MoE", ("phimoe",)),
+    Architecture("GPT-2", ("gpt2",), **GPT),
+    Architecture("GPT-Neo", ("gpt_neo",), **GPT),
+    Architecture("GPT-J", ("gptj",), **GPT, parallel=True, norms=ONE),
+    Architecture("GPT-BigCode", ("gpt_bigcode",), **GPT),
     Architecture(
         "GPT-NeoX",
         ("gpt_neox",),
@@ -25,6 +68,59 @@ FAMILIES: tuple[Architecture, ...] = (
         attn="attention",
         parallel="use_parallel_residual",
     ),
+    Architecture("GPT-OSS", ("gpt_oss",)),
+    # The MLP is no module of its own: its last map is.
+    Architecture(
+        "OPT",
+        ("opt",),
+        blocks="model.decoder.layers",
+        final_norm="model.decoder.final_layer_norm",
+        mlp="fc2",
+        refused=(("do_layer_norm_before", (True,), "the norms act on the stream itself (OPT-350m), so a block's output is no sum with its input"),),
+    ),
+    # Attention and MLP add the residual inside their modules: their last maps are what is added.
+    Architecture(
+        "BLOOM",
+        ("bloom",),
+        blocks="transformer.h",
+        final_norm="transformer.ln_f",
+        attn="self_attention.dense",
+        mlp="mlp.dense_4h_to_h",
+        per_row=("alibi",),
+        refused=(
+            (
+                "apply_residual_connection_post_layernorm",
+                (False,),
+                "the stream is replaced by its norm inside the block, so the output is no sum with it",
+            ),
+        ),
+    ),
+    Architecture("MPT", ("mpt",), blocks="transformer.blocks", final_norm="transformer.norm_f", attn="attn", mlp="ffn.down_proj"),
+    Architecture(
+        "Falcon",
+        ("falcon",),
+        blocks="transformer.h",
+        final_norm="transformer.ln_f",
+        attn="self_attention",
+        parallel=("parallel_attn", "new_decoder_architecture"),
+        in_place=True,
+        norms="before each branch, or one before both",
+        per_row=("alibi",),
+    ),
+    Architecture("StableLM", ("stablelm",), parallel="use_parallel_residual", norms="before each branch, or one before both"),
+    Architecture("StarCoder2", ("starcoder2",)),
+    Architecture("SmolLM3", ("smollm3",)),
+    Architecture("Nemotron", ("nemotron",)),
     # Both branches are multiplied before the sum; the logits are divided after the head.
     Architecture("Granite", ("granite",), residual_multiplier="residual_multiplier", logit_divisor="logits_scaling"),
+    Architecture(
+        "Granite-MoE", ("granitemoe",), mlp="block_sparse_moe", residual_multiplier="residual_multiplier", logit_divisor="logits_scaling"
+    ),
+    Architecture("GLM", ("glm",)),
+    Architecture("GLM-4", ("glm4",), attn="post_self_attn_layernorm", mlp="post_mlp_layernorm", norms=SANDWICH),
+    Architecture("EXAONE 4", ("exaone4",), **POST_NORMS, norms=BEHIND),
+    Architecture("Cohere", ("cohere",), parallel=True, logit_multiplier="logit_scale", norms=ONE),
+    Architecture("Cohere 2", ("cohere2",), parallel=True, logit_multiplier="logit_scale", norms=ONE),
+    Architecture("DeepSeek V2", ("deepseek_v2",)),
+    Architecture("DeepSeek V3", ("deepseek_v3",)),
 )

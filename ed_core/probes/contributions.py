@@ -54,7 +54,7 @@ class Contributions(Probe):
 
         def measure(layer, trace):
             h, a, m = (x[0].float() for x in (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]))
-            d, reads = a + m, h if model.parallel else h + a
+            d, reads = trace.update(layer)[0], h if model.parallel else h + a
             io_cos = metrics.cosine(h, h + d)
             row = {
                 "attn_ratio": metrics.ratio(a, h),

@@ -1,0 +1,99 @@
+"""Configs nobody thought of: a field moved to another value ends in a refusal, or in numbers that agree with the naive way. Never in a wrong one."""
+from collections import Counter
+from tempfile import TemporaryDirectory
+
+import naive
+import numpy as np
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from small_models import VARIANTS, byte_tokenizer
+from transformers import AutoConfig
+
+from ed_core import compute
+from ed_core.architectures.small import config_fields
+from ed_core.bench.families import random_hf
+from ed_core.errors import EffectiveDepthError
+from ed_core.model import LanguageModel
+from ed_core.probes import Contributions, LayerSkip, LogitLens
+from ed_core.sources import resolve
+from ed_core.types import Prompt
+
+MUTATED = ("qwen3_next", "gemma2", "gemma4", "granitemoe", "falcon_40b", "falcon_rw", "stablelm", "bloom", "opt", "cohere2", "deepseek_v3", "mpt")
+PROMPT = Prompt("5 + 7 = 12")
+SIZES = {"vocab_size", "vocab_size_per_layer_input"}  # the tokens' ids must exist
+seen = Counter()
+
+
+def fields(variant: str) -> dict:
+    """The config fields of a variant that are numbers or booleans."""
+    config = AutoConfig.for_model(VARIANTS[variant][0], **config_fields(variant)).to_dict()
+    return {k: v for k, v in config.items() if isinstance(v, bool | int | float) and k not in SIZES and not k.startswith("_")}
+
+
+@st.composite
+def mutations(draw) -> tuple[str, str, object]:
+    variant = draw(st.sampled_from(MUTATED))
+    name, value = draw(st.sampled_from(sorted(fields(variant).items())))
+    if isinstance(value, bool):
+        return variant, name, not value
+    if isinstance(value, int):
+        return variant, name, draw(st.sampled_from([v for v in (0, 1, 2, 3, 4, 6, 8, 16, 24, 48) if v != value]))
+    return variant, name, draw(st.sampled_from([v for v in (0.0, 0.3, 0.5, 2.0, 7.0, -1.0) if v != value]))
+
+
+def test_a_mutated_config_is_refused_or_its_numbers_are_right():
+    seen.clear()
+    every_mutation()
+    assert seen["right"] >= 12 and seen["refused"] >= 4, f"neither all harmless nor all refused: {seen}"
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(mutations())
+@example(("gemma4", "num_kv_shared_layers", 2))
+@example(("opt", "do_layer_norm_before", False))
+@example(("bloom", "apply_residual_connection_post_layernorm", True))
+@example(("bloom", "slow_but_exact", True))
+@example(("stablelm", "use_parallel_residual", True))
+@example(("falcon_rw", "parallel_attn", True))
+@example(("falcon_40b", "new_decoder_architecture", False))
+@example(("cohere2", "logit_scale", 0.0))
+@example(("granitemoe", "residual_multiplier", 0.0))
+@example(("granitemoe", "residual_multiplier", -1.0))
+@example(("gemma2", "final_logit_softcapping", 0.3))
+def every_mutation(mutation):
+    variant, name, value = mutation
+    with TemporaryDirectory() as folder:
+        try:
+            hf = random_hf(variant, **{name: value})
+            hf(input_ids=torch.tensor([[1, 2, 3]]), use_cache=False)
+            hf.save_pretrained(folder)
+        except Exception:  # transformers itself knows no such model
+            seen["impossible"] += 1
+            return
+        byte_tokenizer().save_pretrained(folder)
+        try:
+            model = LanguageModel.open(resolve(folder))
+            found = {probe.name: compute.run(model, probe.request(model.spec, PROMPT)) for probe in (Contributions(), LogitLens(), LayerSkip())}
+        except EffectiveDepthError as error:
+            seen["refused"] += 1
+            assert len(str(error)) > 40, "and the reason is told"
+            return
+    seen["right"] += 1
+    agree(model, found)
+
+
+def agree(model, found) -> None:
+    ids = model.encode(PROMPT).ids
+    expected = {
+        "contributions": naive.contributions(model.hf, ids),
+        "logit_lens": naive.logit_lens(model.hf, ids, k=5),
+        "layer_skip": naive.layer_skip(model.hf, ids),
+    }
+    for probe, measures in expected.items():
+        for measure, values in measures.items():
+            if measure in ("top_ids", "rank", "overlap", "top1_match", "settle_depth", "top1_kept", "noise_floor"):
+                continue  # ranks among logits that a mutation made equal are nobody's
+            largest = 1.0 if measure.endswith(("_cos", "_influence")) else np.nanmax(np.abs(values))  # cosines: in their own unit
+            assert np.nanmax(np.abs(found[probe][measure] - values)) <= 1e-4 * max(largest, 1e-3), (probe, measure)
+

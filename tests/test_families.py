@@ -1,0 +1,133 @@
+"""Every variant of every family: the sums hold, every probe agrees with its naive twin, and reading anywhere else is refused."""
+from dataclasses import replace
+
+import naive
+import numpy as np
+import pytest
+from small_models import VARIANTS, byte_tokenizer
+
+from ed_core.architectures import find
+from ed_core.architectures.families import FAMILIES
+from ed_core.bench.families import DTYPES, random_hf, random_model
+from ed_core.errors import IdentityFailed
+from ed_core.model import LanguageModel
+from ed_core.probes import PROBES, Contributions, EarlyExit, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
+from ed_core.types import ModelSpec, Prompt
+
+PROMPT = Prompt("5+7=", "12")  # 6 tokens: more than the sliding windows hold
+BACKGROUND = ("a=3", "Rain.")
+NODES = 5
+
+
+def test_every_family_has_a_small_model():
+    built = {model_type for model_type, _ in VARIANTS.values()}
+    assert {t for family in FAMILIES for t in family.model_types} == built
+    assert built <= set(naive.READ), "and the naive way knows where to read it"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_sums_hold(variant, precision):
+    figures = random_model(variant, precision, byte_tokenizer()).verify()
+    assert figures.failures() == []
+    assert None not in (*figures.slope_attn, *figures.slope_mlp, *figures.mlp_moves), "nothing was too small to be checked"
+
+
+def probe_contributions(model, measure):
+    yield measure(model, Contributions(), PROMPT).measures, naive.contributions(model.hf, model.encode(PROMPT).ids)
+
+
+def probe_logit_lens(model, measure):
+    yield measure(model, LogitLens(), PROMPT).measures, naive.logit_lens(model.hf, model.encode(PROMPT).ids, k=5)
+
+
+def probe_layer_skip(model, measure):
+    ids = model.encode(PROMPT).ids
+    for part, boundaries, direct in (("layer", None, True), ("attention", [2, 4], False), ("mlp", None, False)):
+        probe = LayerSkip(mode="future" if boundaries else "current", part=part, boundaries=tuple(boundaries or ()), direct=direct)
+        expected = naive.layer_skip(model.hf, ids, part, boundaries)
+        if direct:
+            expected["effect_direct"] = naive.direct_effect(model.hf, ids, part, boundaries)
+        yield measure(model, probe, PROMPT).measures, expected
+
+
+def probe_residual_erasure(model, measure, tmp_path):
+    file = tmp_path / "background.jsonl"
+    file.write_text("\n".join(f'{{"text": "{text}"}}' for text in BACKGROUND))
+    found = measure(model, ResidualErasure("answer", str(file)), PROMPT)
+    others = [model.encode(Prompt(text)).ids for text in BACKGROUND]
+    yield found.measures, {"effect": naive.residual_erasure(model.hf, found.token_ids, found.answer_start, others)}
+
+
+def probe_integrated_gradients(model, measure):
+    """By the same rule with as many nodes: what is compared is the path and the gradient, not how fine the integral is."""
+    for part, layers in (("layer", range(model.n_layers)), ("attention", [1]), ("mlp", [2])):
+        found = measure(model, IntegratedGradients(part, nodes=NODES), PROMPT)
+        expected = naive.integrated_gradients(model.hf, found.token_ids, found.answer_start, part, NODES - 1, "trapezoid", layers)
+        assert (found["nodes_used"] == NODES).all()
+        yield {"attribution": found["attribution"][list(layers)]}, {"attribution": expected[list(layers)]}
+
+
+def probe_prune(model, measure):
+    found = measure(model, Prune(n=2, drop=(0, 3)), PROMPT)
+    for start in range(model.n_layers - 1):
+        yield {k: found[k][start] for k in ("kl", "top1_kept", "nll")}, naive.pruned(model.hf, found.token_ids, (start, start + 1))
+    yield {k: found[f"drop_{k}"] for k in ("kl", "top1_kept", "nll")}, naive.pruned(model.hf, found.token_ids, (0, 3))
+
+
+def probe_early_exit(model, measure):
+    found = measure(model, EarlyExit(0.1), PROMPT)
+    lens = naive.logit_lens(model.hf, found.token_ids, 1)
+    yield {k: found[k] for k in ("confidence", "agreement")}, {"confidence": lens["top_probs"][..., 0], "agreement": lens["top1_match"]}
+
+
+CHECKS = {name.removeprefix("probe_"): check for name, check in list(globals().items()) if name.startswith("probe_")}
+
+
+def test_no_probe_is_left_out():
+    assert set(CHECKS) == {probe.name for probe in PROBES} - {"continuation"}
+
+
+@pytest.mark.parametrize("probe", CHECKS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_probes_agree_with_the_naive_way(variant_model, measure, variant, probe, tmp_path):
+    check, model = CHECKS[probe], variant_model(variant)
+    for found, expected in check(model, measure, tmp_path) if probe == "residual_erasure" else check(model, measure):
+        for name, values in expected.items():
+            seen = getattr(found[name], "values", found[name])
+            assert seen.shape == np.shape(values) and np.array_equal(np.isnan(seen), np.isnan(values)), name
+            largest = 1.0 if name == "noise_floor" else np.nanmax(np.abs(values))  # a change relative to the update, naively 0
+            assert np.nanmax(np.abs(seen - values)) <= 1e-4 * max(largest, 1e-3), (name, largest)
+
+
+PRE_NORM = [{"attn": "self_attn"}, {"mlp": "mlp"}]
+FORGED = {  # what a reader who believes names would read, and what he would forget
+    **dict.fromkeys(("olmo2", "olmo3", "exaone4", "glm4"), PRE_NORM),
+    **dict.fromkeys(("gemma2", "gemma3"), [*PRE_NORM, {"logit_softcap": ""}]),
+    "gemma4": [*PRE_NORM, {"third": ()}, {"stream_scale": ""}, {"logit_softcap": ""}],
+    "gemma4_moe": [*PRE_NORM, {"stream_scale": ""}],
+    "granite": [{"residual_multiplier": ""}, {"logit_divisor": ""}],
+    "granitemoe": [{"residual_multiplier": ""}, {"logit_divisor": ""}, {"mlp": "mlp"}],
+    **dict.fromkeys(("cohere", "cohere2"), [{"logit_multiplier": ""}, {"parallel": False}]),
+    "qwen3_next": [{"attn": "self_attn"}],
+    "llama4": [{"mlp": "mlp"}],
+    "opt": [{"mlp": "mlp"}],
+    "bloom": [{"attn": "self_attention"}, {"mlp": "mlp"}, {"per_row": ()}],
+    "mpt": [{"mlp": "ffn"}],
+    **dict.fromkeys(("falcon_7b", "falcon_40b", "falcon_11b"), [{"in_place": False}, {"parallel": False}]),
+    "falcon_rw": [{"parallel": True}],
+    **dict.fromkeys(("phi", "gptj", "gpt_neox", "stablelm_parallel"), [{"parallel": False}]),
+    **dict.fromkeys(("llama", "gpt_neox_sequential", "stablelm"), [{"parallel": True}]),
+}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "variant, forged", [pytest.param(v, f, id=f"{v}-{'-'.join(f)}") for v, forgeries in FORGED.items() for f in forgeries]
+)
+def test_reading_anywhere_else_is_refused(variant, forged, precision):
+    hf = random_hf(variant)
+    architecture = replace(find(hf.config.model_type), **forged)
+    with pytest.raises(IdentityFailed, match="Refused: .*(families.py|docs/adding-a-model-family.md)"):
+        model = LanguageModel(hf.to(DTYPES[precision]), byte_tokenizer(), architecture, ModelSpec("m", precision=precision))
+        model.verify().require(architecture)
