@@ -44,6 +44,7 @@ class IntegratedGradients(Probe):
 
     name: ClassVar[str] = "integrated_gradients"
     title: ClassVar[str] = "Integrated gradients"
+    version: ClassVar[int] = 2  # 1 cut the gradient at the last node in families with a residual multiplier
     min_tokens: ClassVar[int] = 2
     needs_gradients: ClassVar[bool] = True
     measures: ClassVar[tuple[MeasureSpec, ...]] = (

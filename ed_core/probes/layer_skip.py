@@ -39,6 +39,7 @@ class LayerSkip(Probe):
 
     name: ClassVar[str] = "layer_skip"
     title: ClassVar[str] = "Layer skip"
+    version: ClassVar[int] = 2  # 1 counted a best token that ties with another as lost
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec("effect", ("skipped", "layer"), "relative change", "change of a block's update when an earlier one is skipped", 0.0, None, "max"),
