@@ -70,6 +70,18 @@ class Audit:
                     found.append(f"{precision}: {name} depth moved from {there.depth} to {here.depth}")
         return found
 
+    def sentence(self) -> str:
+        """The answer to "is my number an artefact of its precision?", with the figures it rests on."""
+        found, others = self.findings(), ", ".join(p for p in self.curves if p != self.reference)
+        if found:
+            return f"In part it is: {len(found)} figure{'s differ' if len(found) > 1 else ' differs'} from {self.reference} by more than is expected."
+        ranked = [c for c in self.comparisons if c.spearman is not None]
+        worst = min(ranked, key=lambda c: c.spearman, default=None)
+        order = f"every curve keeps its order (lowest Spearman {worst.spearman:.3f}, {worst.curve} in {worst.precision})" if worst else "no curve has an order to lose"
+        shifts = [s for p in self.depths if p != self.reference for name in self.depths[p] if (s := self.shift(p, name)) is not None]
+        moved = f", and no effective depth moves by more than {max(map(abs, shifts))} layer{'s' * (max(map(abs, shifts)) != 1)}" if shifts else ""
+        return f"No: in {others}, {order}{moved} against {self.reference}."
+
     def arrays(self) -> dict[str, np.ndarray]:
         """For an `.npz`: `<precision>.<probe>.<measure>`, `spearman.<precision>.<probe>.<measure>`, and all verdicts as JSON."""
         out = {f"{precision}.{name}": values for precision, curves in self.curves.items() for name, values in curves.items()}
