@@ -8,9 +8,11 @@ from uuid import uuid4
 import streamlit as st
 
 from ed_core import lookup
+from ed_core.estimate import duration, free_memory
 from ed_core.errors import Cancelled, EffectiveDepthError
 from ed_core.jobs import Job, Jobs
 from ed_core.types import ProbeResult, Request
+from ed_ui import room, show
 
 POLL_SECONDS = 0.3
 AT_ONCE = 4  # jobs of one batch in the queue: a Run by somebody else never waits behind a whole study
@@ -25,6 +27,14 @@ def jobs() -> Jobs:
 def viewer() -> str:
     """This session, for jobs it shares with others."""
     return st.session_state.setdefault("viewer", uuid4().hex)
+
+
+def free(device: str) -> int:
+    """Bytes free on a device when the worker started, the same for a whole session: a model opened since must not narrow the next choice."""
+    known: dict[str, int] = st.session_state.setdefault("free", {})
+    if device not in known:
+        known[device] = jobs().devices.get(device) or free_memory()
+    return known[device]
 
 
 @dataclass
@@ -131,20 +141,29 @@ def status(batch: Batch) -> str:
 
 
 def controls(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
-    """Run and Cancel, side by side and always in the same place; beside them the model, and how long it will take. Returns the row."""
+    """Run and Cancel, side by side and always in the same place; beside them the model, and how long it will take. What it takes stands in the
+    sidebar; what cannot run here is said above Run, which is then off. Returns the row."""
+    models = list(dict.fromkeys(request.models[0] for request in batch.requests.values()))
+    todo = [batch.requests[name] for name in batch.missing]
+    outlook = room.outlook(list(batch.requests.values()), todo, n_tokens, free(models[0].device))
+    if outlook.needs:
+        st.sidebar.caption(outlook.needs)
+    if outlook.obstacle:
+        st.error(show.plain(outlook.obstacle), icon=":material/block:")
     row = st.container(horizontal=True, vertical_alignment="center")
-    if row.button("Run", type="primary", key=f"run.{page}", icon=":material/play_arrow:", disabled=batch.running or not ready, width=120):
+    if row.button("Run", type="primary", key=f"run.{page}", icon=":material/play_arrow:", disabled=batch.running or not ready or bool(outlook.obstacle), width=120):
         submit(batch)
         st.rerun()
     if row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not batch.running, width=120):
         cancel(batch)
         st.rerun()
-    model = next(iter(batch.requests.values())).models[0]
-    todo = [batch.requests[name] for name in batch.missing]
     seconds = lookup.estimate(todo, n_tokens) if todo else 0.0
     if not todo:
         told = "" if batch.running else "stored"
+    elif seconds is not None:
+        told = f"about {duration(max(seconds, 1))} on this machine"
     else:
-        told = f"about {max(seconds, 1):.0f} s on this machine" if seconds is not None else "not timed on this machine yet"
-    row.markdown(f":blue-badge[{model.name} · {model.precision}] " + (f":gray-badge[{told}]" if told else ""), width="content")
+        told = "not timed on this machine yet" if outlook.seconds is None else f"not timed here yet, about {duration(max(outlook.seconds, 1))} by the estimate"
+    named = f"{models[0].name} · {', '.join(model.precision for model in models)}"
+    row.markdown(f":blue-badge[{show.plain(named)}] " + (f":gray-badge[{told}]" if told else ""), width="content")
     return row
