@@ -75,7 +75,7 @@ def _progress(download: hub.Download) -> None:
 
 def _refused(name: str, error: BaseException) -> None:
     known = isinstance(error, EffectiveDepthError)
-    st.error(show.plain(str(error) if known else f"The hub could not be asked ({type(error).__name__})."), icon=":material/cloud_off:")
+    st.warning(show.plain(str(error) if known else f"The hub could not be asked ({type(error).__name__})."), icon=":material/cloud_off:")
     if st.button("Ask again", key="download.ask", icon=":material/refresh:"):
         st.session_state.pop(f"hub.{name}")
         st.rerun()

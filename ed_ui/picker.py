@@ -11,6 +11,7 @@ from ed_core import catalogue, estimate, lookup, sources
 from ed_core.architectures.refused import REFUSED
 from ed_core.demo import MODELS
 from ed_core.errors import EffectiveDepthError
+from ed_core.precision import WIDEST_FIRST
 from ed_core.types import ModelSpec
 from ed_ui import card, downloads, running, show
 
@@ -36,12 +37,13 @@ def sidebar() -> None:
         with st.popover("Catalogue", icon=":material/list:", type="tertiary", key="catalogue"):
             _catalogue()
         st.segmented_control("Precision", PRECISIONS, default=AUTO, required=True, key="precision", bind="query-params", help=ABOUT_PRECISION)
-        place = st.container(key="model-says", gap="xsmall")
+        place = st.container(key="model-says", gap="xxsmall")
         with st.expander("Adapter, revision, device"):
             _more()
         scope = current()
         with place:
             _says(scope)
+            st.session_state["needs"] = st.container()  # filled by the page, which knows its probes
         if scope.spec is not None:
             with st.expander("Model card"):
                 card.card(scope.spec)
@@ -135,6 +137,16 @@ def _more() -> None:
         st.selectbox("Device", known, key="device", help="cuda takes as many GPUs as the model needs, cuda:0 that one.")
 
 
+def _described(spec: ModelSpec) -> None:
+    """Family and size, and what auto came to; its reason in full on hover."""
+    found = sources.describe(spec)
+    known = [found.get("", ""), *(f"{found[name]} {name}" for name in ("blocks", "wide") if name in found)]
+    st.caption(show.plain(" · ".join(filter(None, known))))
+    if spec.why and (st.session_state.get("precision") or AUTO) == AUTO:
+        fits = "stored so" if spec.precision not in WIDEST_FIRST or "stored" in spec.why else "the widest there is" if spec.precision == WIDEST_FIRST[0] else "the widest that fits"
+        st.caption(f"auto: **{show.plain(spec.precision)}**, {fits}", help=show.plain(spec.why))
+
+
 def _says(scope: Scope) -> None:
     """What the choice comes to, and what stands in its way."""
     if trouble := lookup.trouble():
@@ -143,7 +155,6 @@ def _says(scope: Scope) -> None:
     if scope.spec is None and missing is None:
         st.error(show.plain(scope.trouble), icon=":material/error:")
     elif scope.spec is not None:
-        described = " · ".join(f"{value} {name}".strip() for name, value in sources.describe(scope.spec).items())
-        st.caption("  \n".join(show.plain(line) for line in (described, scope.spec.why) if line))
+        _described(scope.spec)
     if missing is not None:
         downloads.section(missing)

@@ -13,10 +13,11 @@ from ed_core.types import ModelSpec, Request
 
 @dataclass(frozen=True)
 class Outlook:
-    """`needs`: one line on memory and time ("" where the size is not known), `obstacle`: why nothing can run, or "", `seconds`: for the
-    requests that are still to be run, by the estimate."""
+    """`needs`: memory and time in a few words ("" where the size is not known), `details`: the same with what it is made of, `obstacle`: why
+    nothing can run, or "", `seconds`: for the requests that are still to be run, by the estimate."""
 
     needs: str
+    details: str
     obstacle: str
     seconds: float | None
 
@@ -30,16 +31,17 @@ def outlook(requests: Collection[Request], todo: Collection[Request], n_tokens: 
     obstacles = [_refused(requests), *(_missing(spec) or _too_large(spec, e, probes[spec], n_tokens) for spec, e in found.items())]
     known = [(e.peak_of(probes[spec]), e) for spec, e in found.items() if e is not None]
     if len(known) < len(specs):
-        return Outlook("", next(filter(None, obstacles), ""), None)
+        return Outlook("", "", next(filter(None, obstacles), ""), None)
     peak, largest = max(known, key=lambda pair: pair[0])
     seconds = sum(need.seconds for r in todo for need in found[r.models[0]].needs if need.probe == r.probe)
     all_of_it = sum(need.seconds for r in requests for need in found[r.models[0]].needs if need.probe == r.probe)
-    speed = "" if largest.calibrated else " at default speeds"
-    needs = (
-        f"{gigabytes(peak)} needed ({gigabytes(largest.weights)} of weights, {gigabytes(peak - largest.weights)} for this page), {gigabytes(free)} free; "
-        f"about {estimate.duration(all_of_it)} for {n_tokens} tokens{speed}."
+    speed = "a measurement of this device" if largest.calibrated else "default speeds ('python -m ed_core estimate --calibrate' measures this device)"
+    needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free · {estimate.duration(all_of_it)}"
+    details = (
+        f"By the estimate: {gigabytes(largest.weights)} of weights in {largest.precision} and {gigabytes(peak - largest.weights)} for this page's probes "
+        f"at {n_tokens} tokens, of {gigabytes(free)} free on {specs[0].device}; {estimate.duration(all_of_it)} to measure all of this page, by {speed}."
     )
-    return Outlook(needs, next(filter(None, obstacles), ""), seconds)
+    return Outlook(needs, details, next(filter(None, obstacles), ""), seconds)
 
 
 def _estimate(spec: ModelSpec, n_tokens: int, free: int) -> estimate.Estimate | None:

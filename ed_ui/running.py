@@ -135,9 +135,13 @@ def status(batch: Batch) -> str:
         if job.state == "running":
             left = job.seconds_left()
             share = f"{job.result.progress:.0%}" if job.result else ""
-            return " · ".join(x for x in (f"{name.replace('_', ' ')}: {job.stage or 'starting'}", share, f"about {left:.0f} s left" if left else "") if x)
+            return " · ".join(x for x in (f"{name.replace('_', ' ').replace('.', ' · ')}: {job.stage or 'starting'}", share, f"about {left:.0f} s left" if left else "") if x)
     ahead = min((jobs().position(job) for job in batch.jobs.values()), default=0)
     return f"waiting, {ahead} job{'s' if ahead != 1 else ''} ahead" if batch.jobs else ""
+
+
+def _about(seconds: float) -> str:
+    return f"about {max(seconds, 1):.0f} s" if seconds < 120 else f"about {duration(seconds)}"
 
 
 def controls(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
@@ -147,9 +151,9 @@ def controls(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
     todo = [batch.requests[name] for name in batch.missing]
     outlook = room.outlook(list(batch.requests.values()), todo, n_tokens, free(models[0].device))
     if outlook.needs:
-        st.sidebar.caption(outlook.needs)
+        st.session_state.get("needs", st.sidebar).caption(outlook.needs, help=show.plain(outlook.details))
     if outlook.obstacle:
-        st.error(show.plain(outlook.obstacle), icon=":material/block:")
+        st.warning(show.plain(outlook.obstacle), icon=":material/block:")
     row = st.container(horizontal=True, vertical_alignment="center")
     if row.button("Run", type="primary", key=f"run.{page}", icon=":material/play_arrow:", disabled=batch.running or not ready or bool(outlook.obstacle), width=120):
         submit(batch)
@@ -161,9 +165,9 @@ def controls(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
     if not todo:
         told = "" if batch.running else "stored"
     elif seconds is not None:
-        told = f"about {duration(max(seconds, 1))} on this machine"
+        told = f"{_about(seconds)} on this machine"
     else:
-        told = "not timed on this machine yet" if outlook.seconds is None else f"not timed here yet, about {duration(max(outlook.seconds, 1))} by the estimate"
+        told = "not timed on this machine yet" if outlook.seconds is None else f"{_about(outlook.seconds)} by the estimate"
     named = f"{models[0].name} · {', '.join(model.precision for model in models)}"
     row.markdown(f":blue-badge[{show.plain(named)}] " + (f":gray-badge[{told}]" if told else ""), width="content")
     return row
