@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from ed_core import estimate, figures, lookup, precision, sizes, sources, tokens
+from ed_core import estimate, figures, hub, lookup, precision, sizes, sources, tokens
 from ed_core.errors import EffectiveDepthError
 from ed_core.types import ModelSpec
 from ed_ui import show
@@ -64,6 +64,8 @@ def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def _tokenizer(spec: ModelSpec) -> list[tuple[str, str]]:
+    if not hub.is_here(spec):
+        return [("Tokenizer", "known once it is downloaded")]
     code = lambda text: "`" + figures.shown(text, 40).replace("`", "ˋ") + "`"  # noqa: E731
     special, added = tokens.special(spec), tokens.added(spec)
     lines = [("Special tokens", ", ".join(f"{show.plain(role.removesuffix('_token'))} {code(text)}" for role, text in special.items()) or "none named")]

@@ -60,8 +60,9 @@ def current() -> Scope:
             raise EffectiveDepthError(f"Refused: {spec.name} is of the family '{family}', and {REFUSED[family]}.")
         return Scope(spec)
     except EffectiveDepthError as error:
-        if downloads.absent(source()) is not None:
-            return Scope(None, f"{source()} is not downloaded yet, and it is not in the catalogue, so its size is not known: download it in the sidebar.")
+        missing = downloads.absent(source())
+        if missing is not None and not sources.config_of(missing):
+            return Scope(None, f"{source()} is neither here nor in the catalogue, so its size is not known: download it in the sidebar.")
         return Scope(None, str(error))
 
 
@@ -114,8 +115,11 @@ def _catalogue() -> None:
 
 
 def _in_short(name: str, entry: catalogue.Entry | None) -> str:
-    size = sources.size_of(name)
-    told = [f"{size.n_layers} × {size.d_model}", f"{estimate.count(size.parameters)} parameters"]
+    try:
+        size = sources.size_of(name)
+        told = [f"{size.n_layers} × {size.d_model}", f"{estimate.count(size.parameters)} parameters"]
+    except EffectiveDepthError:
+        told = []  # a damaged folder: choosing it says what is wrong
     if entry is not None and entry.gated:
         told.append("gated")
     if entry is not None and entry.published:
@@ -152,9 +156,9 @@ def _says(scope: Scope) -> None:
     if trouble := lookup.trouble():
         st.warning(show.plain(trouble), icon=":material/database_off:")
     missing = downloads.absent(source())
-    if scope.spec is None and missing is None:
-        st.error(show.plain(scope.trouble), icon=":material/error:")
-    elif scope.spec is not None:
+    if scope.spec is not None:
         _described(scope.spec)
+    elif missing is None or sources.config_of(missing):
+        st.error(show.plain(scope.trouble), icon=":material/error:")
     if missing is not None:
         downloads.section(missing)

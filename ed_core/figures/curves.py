@@ -60,13 +60,15 @@ def spread_curve(
 def curves_over_each_other(
     curves: Mapping[str, np.ndarray], reference: str, unit: str, *, x: str = "layer", height: int = 260, width_px: int = 600, log: bool = False,
 ) -> go.Figure:
-    """The same curve in several precisions: the reference broad and grey behind, the others thin over it, so that any difference is seen."""
+    """The same curve in several precisions: the reference broad and grey behind, each of the others thinner than the one before it, so that
+    lines that agree are all seen."""
     n = max((len(values) for values in curves.values()), default=1)
     canvas = _frame(n, View(height=height, width_px=width_px, uirevision="over"), x, unit)
-    for name in sorted(curves, key=lambda name: name != reference):
-        broad = dict(mode="lines", line=dict(color=colours.FAINT, width=9))
-        thin = dict(mode="lines+markers", marker=dict(size=4), line=dict(color=colours.PRECISIONS.get(name, colours.GREY), width=1.5))
-        _add(canvas, "scatter", curves[name], visible(name, 20), x, unit, **(broad if name == reference else thin))
+    over = [name for name in curves if name != reference]
+    _add(canvas, "scatter", curves[reference], visible(reference, 20), x, unit, mode="lines", line=dict(color=colours.FAINT, width=11))
+    for thinner, name in enumerate(over, start=1):
+        line = dict(color=colours.PRECISIONS.get(name, colours.GREY), width=1.5 + 1.75 * (len(over) - thinner))
+        _add(canvas, "scatter", curves[name], visible(name, 20), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
     canvas.layout["showlegend"] = True
     canvas.layout["yaxis"].update(dict(type="log") if log else {})
     if not log and any(np.fmin.reduce(values, initial=0.0) < 0 for values in curves.values()):
