@@ -7,11 +7,11 @@ from pathlib import Path
 
 import streamlit as st
 
-from ed_core import catalogue, estimate, lookup, sources
+from ed_core import catalogue, estimate, lookup, sizes, sources
 from ed_core.architectures.refused import REFUSED
 from ed_core.demo import MODELS
 from ed_core.errors import EffectiveDepthError
-from ed_core.precision import WIDEST_FIRST
+from ed_core.precision import WIDEST_FIRST, stored
 from ed_core.types import ModelSpec
 from ed_ui import card, downloads, running, show
 
@@ -43,7 +43,6 @@ def sidebar() -> None:
         scope = current()
         with place:
             _says(scope)
-            st.session_state["needs"] = st.container()  # filled by the page, which knows its probes
         if scope.spec is not None:
             with st.expander("Model card"):
                 card.card(scope.spec)
@@ -147,8 +146,17 @@ def _described(spec: ModelSpec) -> None:
     known = [found.get("", ""), *(f"{found[name]} {name}" for name in ("blocks", "wide") if name in found)]
     st.caption(show.plain(" · ".join(filter(None, known))))
     if spec.why and (st.session_state.get("precision") or AUTO) == AUTO:
-        fits = "stored so" if spec.precision not in WIDEST_FIRST or "stored" in spec.why else "the widest there is" if spec.precision == WIDEST_FIRST[0] else "the widest that fits"
-        st.caption(f"auto: **{show.plain(spec.precision)}**, {fits}", help=show.plain(spec.why))
+        st.caption(f"auto: **{show.plain(spec.precision)}**, {_how(spec)}", help=show.plain(spec.why))
+
+
+def _how(spec: ModelSpec) -> str:
+    """In a few words, why auto came to this precision."""
+    config = sources.config_of(spec)
+    if stored(config):
+        return "as it is stored"
+    if spec.precision not in estimate.fitting(sizes.read(config), running.free(spec.device), device=spec.device):
+        return "the narrowest, and too large"
+    return "the widest there is" if spec.precision == WIDEST_FIRST[0] else "the widest that fits"
 
 
 def _says(scope: Scope) -> None:
@@ -158,6 +166,7 @@ def _says(scope: Scope) -> None:
     missing = downloads.absent(source())
     if scope.spec is not None:
         _described(scope.spec)
+        st.session_state["needs"] = st.container()  # filled by the page, which knows its probes
     elif missing is None or sources.config_of(missing):
         st.error(show.plain(scope.trouble), icon=":material/error:")
     if missing is not None:

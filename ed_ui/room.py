@@ -28,7 +28,7 @@ def outlook(requests: Collection[Request], todo: Collection[Request], n_tokens: 
     specs = list(dict.fromkeys(request.models[0] for request in requests))
     found = {spec: _estimate(spec, n_tokens, free) for spec in specs}
     probes = {spec: tuple(dict.fromkeys(r.probe for r in requests if r.models[0] == spec)) for spec in specs}
-    obstacles = [_refused(requests), *(_missing(spec) or _too_large(spec, e, probes[spec], n_tokens) for spec, e in found.items())]
+    obstacles = [_refused(requests), *(_too_large(spec, e, probes[spec], n_tokens) or _missing(spec) for spec, e in found.items())]
     known = [(e.peak_of(probes[spec]), e) for spec, e in found.items() if e is not None]
     if len(known) < len(specs):
         return Outlook("", "", next(filter(None, obstacles), ""), None)
@@ -36,7 +36,8 @@ def outlook(requests: Collection[Request], todo: Collection[Request], n_tokens: 
     seconds = sum(need.seconds for r in todo for need in found[r.models[0]].needs if need.probe == r.probe)
     all_of_it = sum(need.seconds for r in requests for need in found[r.models[0]].needs if need.probe == r.probe)
     speed = "a measurement of this device" if largest.calibrated else "default speeds ('python -m ed_core estimate --calibrate' measures this device)"
-    needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free · {estimate.duration(all_of_it)}"
+    time = "under 1 s" if all_of_it < 1 else estimate.duration(all_of_it)
+    needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free · {time}"
     details = (
         f"By the estimate: {gigabytes(largest.weights)} of weights in {largest.precision} and {gigabytes(peak - largest.weights)} for this page's probes "
         f"at {n_tokens} tokens, of {gigabytes(free)} free on {specs[0].device}; {estimate.duration(all_of_it)} to measure all of this page, by {speed}."

@@ -33,7 +33,8 @@ def free(device: str) -> int:
     """Bytes free on a device when the worker started, the same for a whole session: a model opened since must not narrow the next choice."""
     known: dict[str, int] = st.session_state.setdefault("free", {})
     if device not in known:
-        known[device] = jobs().devices.get(device) or free_memory()
+        told = jobs().devices.get(device)
+        known[device] = free_memory() if told is None else told
     return known[device]
 
 
@@ -140,6 +141,12 @@ def status(batch: Batch) -> str:
     return f"waiting, {ahead} job{'s' if ahead != 1 else ''} ahead" if batch.jobs else ""
 
 
+def outlook_of(batch: Batch, n_tokens: int | None) -> room.Outlook:
+    """What a batch needs, and what stands in its way."""
+    requests = list(batch.requests.values())
+    return room.outlook(requests, [batch.requests[name] for name in batch.missing], n_tokens, free(requests[0].models[0].device))
+
+
 def _about(seconds: float) -> str:
     return f"about {max(seconds, 1):.0f} s" if seconds < 120 else f"about {duration(seconds)}"
 
@@ -149,7 +156,7 @@ def controls(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
     sidebar; what cannot run here is said above Run, which is then off. Returns the row."""
     models = list(dict.fromkeys(request.models[0] for request in batch.requests.values()))
     todo = [batch.requests[name] for name in batch.missing]
-    outlook = room.outlook(list(batch.requests.values()), todo, n_tokens, free(models[0].device))
+    outlook = outlook_of(batch, n_tokens)
     if outlook.needs:
         st.session_state.get("needs", st.sidebar).caption(outlook.needs, help=show.plain(outlook.details))
     if outlook.obstacle:

@@ -86,6 +86,12 @@ def test_too_large_is_said_before_run_with_what_would_fit(stored):
     assert not run_button(opened(model="ed-demo-8", precision="fp32")).disabled
 
 
+def test_what_is_too_large_in_every_precision_says_so_before_it_is_downloaded(stored):
+    test = opened(model="meta-llama/Llama-3.1-70B", free={"cpu": 20_000_000_000})
+    assert "auto: **4bit**, the narrowest, and too large" in [c.value for c in test.sidebar.caption]
+    assert "too large in 4bit" in said(test) and "no precision fits" in said(test) and run_button(test).disabled
+
+
 def test_integrated_gradients_in_int8_are_refused_before_run(stored):
     test = opened("pages/intervene/gradients.py", precision="int8")
     assert any("integrated_gradients needs gradients" in w.value.replace("\\", "") for w in test.warning) and run_button(test).disabled
