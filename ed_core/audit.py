@@ -77,13 +77,14 @@ class Audit:
         found, others = self.findings(), ", ".join(p for p in self.curves if p != self.reference)
         if found:
             return f"In part it is: {len(found)} figure{'s differ' if len(found) > 1 else ' differs'} from {self.reference} by more than is expected."
-        ranked = [c for c in self.comparisons if c.spearman is not None]
-        worst = min(ranked, key=lambda c: c.spearman, default=None)
-        order = f"every curve keeps its order (lowest Spearman {worst.spearman:.3f}, {worst.curve} in {worst.precision})" if worst else "no curve has an order to lose"
+        worst = min((c for c in self.comparisons if c.spearman is not None), key=lambda c: c.spearman, default=None)
+        order = "no curve has an order to lose"
+        if worst is not None:
+            order = f"every curve keeps its order (lowest Spearman {worst.spearman:.3f}, {worst.curve} in {worst.precision})"
         shifts = [s for p in self.depths if p != self.reference for name in self.depths[p] if (s := self.shift(p, name)) is not None]
         furthest = max(map(abs, shifts), default=0)
-        moved = (f", and no effective depth moves by more than {furthest} layer" if furthest else ", and every effective depth stays where it is") if shifts else ""
-        return f"No: against {self.reference}, in {others} {order}{moved}."
+        moved = f"no effective depth moves by more than {furthest} layer" if furthest else "every effective depth stays where it is"
+        return f"No: against {self.reference}, in {others} {order}{f', and {moved}' if shifts else ''}."
 
     def arrays(self) -> dict[str, np.ndarray]:
         """For an `.npz`: `<precision>.<probe>.<measure>`, `spearman.<precision>.<probe>.<measure>`, and all verdicts as JSON."""

@@ -134,7 +134,7 @@ def _take(name: str) -> None:
 
 def _more() -> None:
     """What most people leave as it is."""
-    st.text_input("LoRA adapter", key="adapter", bind="query-params", help="The folder of a LoRA adapter in safetensors, as peft writes it; it is merged into the weights.")
+    st.text_input("LoRA adapter", key="adapter", bind="query-params", help="Its folder, as peft writes it, in safetensors; it is merged into the weights.")
     st.text_input("Revision", key="revision", bind="query-params", help="Of a hub model: a branch, a tag or a commit; empty means its main branch.")
     if len(known := devices()) > 1:
         st.selectbox("Device", known, key="device", help="cuda takes as many GPUs as the model needs, cuda:0 that one.")

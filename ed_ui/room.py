@@ -36,7 +36,7 @@ def outlook(requests: Collection[Request], todo: Collection[Request], n_tokens: 
     seconds = sum(need.seconds for r in todo for need in found[r.models[0]].needs if need.probe == r.probe)
     all_of_it = sum(need.seconds for r in requests for need in found[r.models[0]].needs if need.probe == r.probe)
     speed = "a measurement of this device" if largest.calibrated else "default speeds ('python -m ed_core estimate --calibrate' measures this device)"
-    time = "under 1 s" if all_of_it < 1 else estimate.duration(all_of_it)
+    time = "\\<1 s" if all_of_it < 1 else estimate.duration(all_of_it)
     needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free · {time}"
     details = (
         f"By the estimate: {gigabytes(largest.weights)} of weights in {largest.precision} and {gigabytes(peak - largest.weights)} for this page's probes "

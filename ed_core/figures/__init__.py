@@ -13,6 +13,6 @@ from .text import shown, visible
 
 __all__ = [
     "ATTENTION", "BOTH", "CRITERIA", "MLP", "Published", "View", "boundary_map", "contribution_norms", "cosine_map", "curves_over_each_other",
-    "depth_ruler", "describe", "effect_on_layers", "layer_curves", "lens_map", "limit_bars", "output_bars", "output_by_token", "published", "published_marks", "shown",
-    "skip_map", "spread_curve", "token_map", "token_profile", "visible",
+    "depth_ruler", "describe", "effect_on_layers", "layer_curves", "lens_map", "limit_bars", "output_bars", "output_by_token", "published",
+    "published_marks", "shown", "skip_map", "spread_curve", "token_map", "token_profile", "visible",
 ]

@@ -105,7 +105,8 @@ def tables(outcome: audit.Audit) -> None:
     left.markdown(f"**Spearman's rank correlation with {outcome.reference}** (largest difference, over the curve's range)")
     left.markdown(table(["curve", *others], [[f"`{name}`", *(cells[name, p] for p in others)] for name in outcome.curves[outcome.reference]]))
     right.markdown("**Effective depth by each criterion** (layers moved)")
-    right.markdown(table(["criterion", *outcome.depths], [[name, *(depth(outcome, p, name) for p in outcome.depths)] for name in outcome.depths[outcome.reference]]))
+    criteria = outcome.depths[outcome.reference]
+    right.markdown(table(["criterion", *outcome.depths], [[name, *(depth(outcome, p, name) for p in outcome.depths)] for name in criteria]))
     for line in outcome.findings():
         right.warning(show.plain(line), icon=":material/rule:")
     right.download_button("audit.npz", outcome.npz, "audit.npz", "application/octet-stream", icon=":material/download:", help=NPZ)
