@@ -4,7 +4,7 @@ from pathlib import Path
 import streamlit as st
 
 import ed_core  # noqa: F401  (sets OpenMP's waiting policy before anything can import torch)
-from ed_ui import running, scope
+from ed_ui import picker, running, scope
 
 st.set_page_config(page_title="Effective depth", page_icon="ed_ui/icon.svg", layout="wide", initial_sidebar_state="auto")
 
@@ -20,11 +20,12 @@ pages = {
         st.Page("pages/intervene/gradients.py", title="Gradients", icon=":material/trending_down:"),
         st.Page("pages/intervene/prune.py", title="Prune and exit", icon=":material/compress:"),
     ],
+    "Compare": [st.Page("pages/compare/audit.py", title="Precision audit", icon=":material/balance:")],
 }
 st.html(Path(__file__).parent / "ed_ui" / "style.css")
 page = st.navigation(pages)
 scope.mend_first_deep_link(page)
 running.jobs()  # the worker imports torch while the first page is being read
 scope.open_link()
-scope.sidebar()
+picker.sidebar()
 page.run()

@@ -5,6 +5,7 @@ effective depth in each precision and how far it moved. An effective depth reads
 """
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ CURVES = {  # measures whose aggregate is one value per block or depth
     "logit_lens": ("kl", "jsd", "entropy", "overlap", "top1_match", "mrr"),
     "layer_skip": ("output_mean",),
 }
+AT_LEAST_ELSE = 0.98
 AT_LEAST = {"int8": 0.98, "4bit": 0.9}  # what is expected of a sound model; below it the curve is an artefact, or nearly flat
 
 
@@ -58,7 +60,7 @@ class Audit:
         """What differs more than is expected: sentences, empty where the precision makes no difference that matters."""
         found = []
         for c in self.comparisons:
-            limit = AT_LEAST.get(c.precision, 0.98)
+            limit = AT_LEAST.get(c.precision, AT_LEAST_ELSE)
             if c.spearman is not None and c.spearman < limit:
                 found.append(f"{c.precision}: {c.curve} is ordered otherwise than in {self.reference} (Spearman {c.spearman:.3f}, expected {limit:g})")
         for precision in self.curves:
@@ -70,6 +72,20 @@ class Audit:
                     found.append(f"{precision}: {name} depth moved from {there.depth} to {here.depth}")
         return found
 
+    def sentence(self) -> str:
+        """The answer to "is my number an artefact of its precision?", with the figures it rests on."""
+        found, others = self.findings(), ", ".join(p for p in self.curves if p != self.reference)
+        if found:
+            return f"In part it is: {len(found)} figure{'s differ' if len(found) > 1 else ' differs'} from {self.reference} by more than is expected."
+        worst = min((c for c in self.comparisons if c.spearman is not None), key=lambda c: c.spearman, default=None)
+        order = "no curve has an order to lose"
+        if worst is not None:
+            order = f"every curve keeps its order (lowest Spearman {worst.spearman:.3f}, {worst.curve} in {worst.precision})"
+        shifts = [s for p in self.depths if p != self.reference for name in self.depths[p] if (s := self.shift(p, name)) is not None]
+        furthest = max(map(abs, shifts), default=0)
+        moved = f"no effective depth moves by more than {furthest} layer" if furthest else "every effective depth stays where it is"
+        return f"No: against {self.reference}, in {others} {order}{f', and {moved}' if shifts else ''}."
+
     def arrays(self) -> dict[str, np.ndarray]:
         """For an `.npz`: `<precision>.<probe>.<measure>`, `spearman.<precision>.<probe>.<measure>`, and all verdicts as JSON."""
         out = {f"{precision}.{name}": values for precision, curves in self.curves.items() for name, values in curves.items()}
@@ -77,6 +93,13 @@ class Audit:
             out[f"spearman.{c.precision}.{c.curve}"] = np.asarray(np.nan if c.spearman is None else c.spearman)
         depths = {p: {name: {"depth": c.depth, "reason": c.reason} for name, c in found.items()} for p, found in self.depths.items()}
         return out | {"summary": np.asarray(json.dumps({"reference": self.reference, "effective_depth": depths, "findings": self.findings()}))}
+
+
+    def npz(self) -> bytes:
+        """`arrays` as the content of an `.npz`."""
+        buffer = io.BytesIO()
+        np.savez(buffer, **self.arrays())
+        return buffer.getvalue()
 
 
 def plan(spec: ModelSpec, precisions: Sequence[str], prompts: Sequence[Prompt]) -> dict[str, list[Request]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -59,11 +59,15 @@ class Estimate:
     @property
     def peak(self) -> int:
         """Bytes of the weights and of the hungriest probe of the first page; the others are judged one by one (`has_room`)."""
-        return self.weights + max(need.activations for need in self.needs if need.probe in FIRST_PAGE)
+        return self.peak_of(FIRST_PAGE)
 
     @property
     def fits(self) -> bool:
         return self.peak <= ROOM * self.free
+
+    def peak_of(self, probes: Collection[str]) -> int:
+        """Bytes of the weights and of the hungriest of these probes."""
+        return self.weights + max((need.activations for need in self.needs if need.probe in probes), default=0)
 
     def has_room(self, need: Need) -> bool:
         return self.weights + need.activations <= ROOM * self.free
@@ -93,9 +97,9 @@ def choose(size: Size, n_tokens: int = TOKENS, device: str = "cpu", free: int | 
     )
 
 
-def fitting(size: Size, free: int, n_tokens: int = TOKENS, device: str = "cpu") -> list[str]:
-    """The precisions that fit, widest first."""
-    return [p for p in WIDEST_FIRST if estimate(size, p, n_tokens, device, free).fits]
+def fitting(size: Size, free: int, n_tokens: int = TOKENS, device: str = "cpu", probes: Collection[str] = FIRST_PAGE) -> list[str]:
+    """The precisions in which these probes fit, widest first."""
+    return [p for p in WIDEST_FIRST if estimate(size, p, n_tokens, device, free).peak_of(probes) <= ROOM * free]
 
 
 # ---------------------------------------------------------------- what each probe does and holds

@@ -156,12 +156,18 @@ def _bring(hub_id: str, name: str, commit: str, bar: type) -> None:
         raise HubRefused(f"{hub_id} is being downloaded by another process; wait until that is done.") from None
 
 
-def _require_room(wanted: Plan) -> None:
-    """Refuse before the first byte where the disk has no room for what is still to come."""
-    cache = hub_cache(wanted.hub_id)
+def disk(hub_id: str) -> tuple[int, int, Path]:
+    """Bytes of a model that have come already, bytes free where they go, and where that is."""
+    cache = hub_cache(hub_id)
     have = sum(f.stat().st_size for part in ("blobs", "partial") for f in (cache / part).glob("*"))
     there = next(p for p in (cache, *cache.parents) if p.exists())
-    free, needed = shutil.disk_usage(there).free, max(0, wanted.bytes - have) + SPARE_BYTES
+    return have, shutil.disk_usage(there).free, there
+
+
+def _require_room(wanted: Plan) -> None:
+    """Refuse before the first byte where the disk has no room for what is still to come."""
+    have, free, there = disk(wanted.hub_id)
+    needed = max(0, wanted.bytes - have) + SPARE_BYTES
     if free < needed:
         raise TooLarge(
             f"{wanted.hub_id} needs {gigabytes(needed)} of disk and {gigabytes(free)} are free in {there}; make room, or set HF_HOME to a folder on "

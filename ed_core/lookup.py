@@ -5,12 +5,13 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from .errors import StoreError
 from .store import Store
-from .types import ProbeResult, Request
+from .types import ModelSpec, ProbeResult, Request
 from .wire import unpack
 
 EXAMPLES = Path(__file__).parent / "demo" / "examples"  # shipped results, one file per run id
@@ -69,6 +70,18 @@ def _shipped() -> dict[str, dict[str, Mapping[str, np.ndarray]]]:
         if (result := by_key(file.stem)) is not None:
             found.setdefault(result.request.series, {})[result.request.key] = result.summary
     return found
+
+
+def certificate(spec: ModelSpec) -> Mapping[str, Any] | None:
+    """The birth certificate of the latest result of a model in this precision: stored, else shipped; None where there is none."""
+    try:
+        recent = store().recent(60)
+    except StoreError:
+        recent = []
+    keys = [card["key"] for card in recent if (card["model"], card["precision"]) == (spec.name, spec.precision)]
+    shipped = [key for found in _shipped().values() for key in found]
+    results = (by_key(key) for key in [*keys, *shipped])
+    return next((r.provenance for r in results if r is not None and r.request.models[0].identity() == spec.identity()), None)
 
 
 def estimate(requests: Iterable[Request], n_tokens: int | None) -> float | None:

@@ -112,12 +112,19 @@ def _quantized(outputs: int, inputs: int, precision: str) -> int:
     return ceil(n / 2) + constants + 4 * ceil(constants / BLOCK_CONSTANTS) + TABLE_BYTES
 
 
+def _whole(name: str, value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ParameterError(f"The config's {name} is {str(value)[:40]!r}; expected a whole number.") from None
+
+
 def read(config: Mapping[str, Any]) -> Size:
     """The sizes of a config.json (or a catalogue entry's fields); a `ParameterError` names a field that is missing."""
-    config = config.get("text_config") or config
+    config = inner if isinstance(inner := config.get("text_config"), Mapping) and inner else config
     family = str(config.get("model_type", ""))
     layout = LAYOUTS.get(family, LLAMA)
-    number = lambda *names: next((int(config[n]) for n in names if config.get(n)), 0)  # noqa: E731
+    number = lambda *names: next((_whole(n, config[n]) for n in names if config.get(n)), 0)  # noqa: E731
     n_layers, d_model = number("num_hidden_layers", "n_layer", "n_layers"), number("hidden_size", "n_embd", "d_model")
     n_heads, d_vocab = number("num_attention_heads", "n_head", "n_heads"), number("vocab_size")
     missing = [what for what, value in {"blocks": n_layers, "width": d_model, "heads": n_heads, "vocabulary": d_vocab}.items() if not value]

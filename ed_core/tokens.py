@@ -1,6 +1,7 @@
 """Token previews from a model's `tokenizer.json` alone: milliseconds, no torch."""
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from pathlib import Path
 
@@ -29,6 +30,43 @@ def preview(spec: ModelSpec, prompt: Prompt) -> list[str] | None:
     tokenizer = _tokenizer(str(file), file.stat().st_mtime_ns)
     ids = tokenizer.encode(prompt.text + prompt.answer, add_special_tokens=prompt.special_tokens).ids
     return [_text(tokenizer, i) for i in ids]
+
+
+def special(spec: ModelSpec) -> dict[str, str]:
+    """The special tokens a tokenizer's own files name, by their role (`bos_token`, `eos_token`, …); {} where there are no such files."""
+    found: dict[str, str] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        for role, value in _settings(spec, name).items():
+            text = value.get("content") if isinstance(value, dict) else value
+            if role.endswith("_token") and isinstance(text, str):
+                found[role] = text
+    return found
+
+
+def added(spec: ModelSpec) -> tuple[list[str], list[str]] | None:
+    """Special tokens that stand before and after every prompt that is encoded with special tokens; None without a tokenizer.json."""
+    file = _file(spec)
+    if file is None:
+        return None
+    tokenizer = _tokenizer(str(file), file.stat().st_mtime_ns)
+    with_them, without = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
+    at = next((i for i in range(len(with_them)) if with_them[i : i + len(without)] == without), 0)
+    name = lambda ids: [str(tokenizer.id_to_token(i)) for i in ids]  # noqa: E731
+    return name(with_them[:at]), name(with_them[at + len(without) :])
+
+
+def has_chat_template(spec: ModelSpec) -> bool:
+    """Whether the tokenizer brings a chat template, in its settings or in a file of its own."""
+    place = Path(location(spec))
+    return bool(_settings(spec, "tokenizer_config.json").get("chat_template")) or any((place / f"chat_template.{end}").is_file() for end in ("jinja", "json"))
+
+
+def _settings(spec: ModelSpec, name: str) -> dict:
+    try:
+        found = json.loads((Path(location(spec)) / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _text(tokenizer, token_id: int) -> str:

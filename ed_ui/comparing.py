@@ -53,8 +53,9 @@ def _more(batch: running.Batch, n_others: int, result: ProbeResult) -> None:
         row.caption(f"Others: {n_others} prompts on this model, with the same probe and parameters, in this store or shipped with the app.", width="content")
     if batch.missing:
         seconds = lookup.estimate([batch.requests[name] for name in batch.missing], result.n_tokens)
+        obstacle = running.outlook_of(batch, result.n_tokens).obstacle
         told = "" if seconds is None else f" (about {max(seconds, 1):.0f} s)"
-        if row.button(f"Measure {len(batch.missing)} bundled prompts{told}", key=f"measure.{result.request.probe}", icon=":material/group_add:"):
+        if row.button(f"Measure {len(batch.missing)} bundled prompts{told}", key=f"measure.{result.request.probe}", icon=":material/group_add:", disabled=bool(obstacle)):
             running.submit(batch)
             st.rerun()
     for message, which in running.troubles(batch).items():

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 
 import streamlit as st
@@ -160,14 +160,14 @@ def _offer_answer(batch: running.Batch) -> None:
         st.button(f"Use `{figures.shown(text, 60).replace('`', 'ˋ')}` as the answer", icon=":material/check:", on_click=use)
 
 
-def form(probe: type[Probe], labels: Mapping[str, str] | None = None, row=None) -> Probe:
-    """The probe with the parameters chosen in a row of inputs, or in a `row` that is there already; of `labels` only those named there. A
-    `ParameterError` says what is wrong with one."""
+def form(probe: type[Probe], names: Collection[str] | None = None, row=None) -> Probe:
+    """The probe with the parameters chosen in a row of inputs, or in a `row` that is there already; of `names` only those. A `ParameterError`
+    says what is wrong with one."""
     hints = typing.get_type_hints(probe)
     row = st.container(horizontal=True, vertical_alignment="bottom", key=f"form-{probe.name}") if row is None else row
     values = {}
-    for f in (f for f in fields(probe) if labels is None or f.name in labels):
-        key, label, meta = f"{probe.name}.{f.name}", (labels or {}).get(f.name, f.name.replace("_", " ")), f.metadata
+    for f in (f for f in fields(probe) if names is None or f.name in names):
+        key, label, meta = f"{probe.name}.{f.name}", f.metadata["label"] or f.name.replace("_", " "), f.metadata
         common = {"key": key, "help": meta["help"], "on_change": scope.keep, "args": (key,)}
         is_list = hints[f.name] not in (bool, int, float, str)
         st.session_state[key] = scope.kept(key, meta["empty"] if is_list else f.default)

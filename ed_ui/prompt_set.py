@@ -102,10 +102,16 @@ def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:
 def command(spec: ModelSpec, probes, prompts: list[Prompt]) -> None:
     """The same run from the command line, and the file it needs."""
     settings = ["--set " + shlex.quote(f"{p.name}.{name}={_text(value)}") for p in probes for name, value in p.settings().items()]
-    dtype = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(spec.precision, spec.precision)
-    line = f"python -m ed_core run {' '.join(p.name for p in probes)} --model {shlex.quote(spec.source)} --prompts prompts.jsonl --dtype {dtype}"
+    line = f"python -m ed_core run {' '.join(p.name for p in probes)} --model {shlex.quote(source(spec))} --prompts prompts.jsonl --precision {spec.precision}"
+    line += f" --adapter {shlex.quote(spec.adapter)}" if spec.adapter else ""
+    line += "" if spec.device == "cpu" else f" --device {spec.device}"
     st.code(" \\\n    ".join([line, *settings, "--out result.npz"]), language="bash")
     st.download_button("prompts.jsonl", to_jsonl(prompts), "prompts.jsonl", "application/jsonl", icon=":material/download:")
+
+
+def source(spec: ModelSpec) -> str:
+    """The model's name with its commit, as the command line takes it."""
+    return f"{spec.source}@{spec.revision}" if spec.revision else spec.source
 
 
 def _text(value) -> str:

@@ -8,9 +8,11 @@ from uuid import uuid4
 import streamlit as st
 
 from ed_core import lookup
+from ed_core.estimate import duration, free_memory
 from ed_core.errors import Cancelled, EffectiveDepthError
 from ed_core.jobs import Job, Jobs
 from ed_core.types import ProbeResult, Request
+from ed_ui import room, show
 
 POLL_SECONDS = 0.3
 AT_ONCE = 4  # jobs of one batch in the queue: a Run by somebody else never waits behind a whole study
@@ -25,6 +27,15 @@ def jobs() -> Jobs:
 def viewer() -> str:
     """This session, for jobs it shares with others."""
     return st.session_state.setdefault("viewer", uuid4().hex)
+
+
+def free(device: str) -> int:
+    """Bytes free on a device when the worker started, the same for a whole session: a model opened since must not narrow the next choice."""
+    known: dict[str, int] = st.session_state.setdefault("free", {})
+    if device not in known:
+        told = jobs().devices.get(device)
+        known[device] = free_memory() if told is None else told
+    return known[device]
 
 
 @dataclass
@@ -125,26 +136,46 @@ def status(batch: Batch) -> str:
         if job.state == "running":
             left = job.seconds_left()
             share = f"{job.result.progress:.0%}" if job.result else ""
-            return " · ".join(x for x in (f"{name.replace('_', ' ')}: {job.stage or 'starting'}", share, f"about {left:.0f} s left" if left else "") if x)
+            doing = f"{name.replace('_', ' ').replace('.', ' · ')}: {job.stage or 'starting'}"
+            return " · ".join(x for x in (doing, share, f"about {left:.0f} s left" if left else "") if x)
     ahead = min((jobs().position(job) for job in batch.jobs.values()), default=0)
     return f"waiting, {ahead} job{'s' if ahead != 1 else ''} ahead" if batch.jobs else ""
 
 
+def outlook_of(batch: Batch, n_tokens: int | None) -> room.Outlook:
+    """What a batch needs, and what stands in its way."""
+    requests = list(batch.requests.values())
+    return room.outlook(requests, [batch.requests[name] for name in batch.missing], n_tokens, free(requests[0].models[0].device))
+
+
+def _about(seconds: float) -> str:
+    return f"about {max(seconds, 1):.0f} s" if seconds < 120 else f"about {duration(seconds)}"
+
+
 def controls(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
-    """Run and Cancel, side by side and always in the same place; beside them the model, and how long it will take. Returns the row."""
+    """Run and Cancel, side by side and always in the same place; beside them the model, and how long it will take. What it takes stands in the
+    sidebar; what cannot run here is said above Run, which is then off. Returns the row."""
+    models = list(dict.fromkeys(request.models[0] for request in batch.requests.values()))
+    todo = [batch.requests[name] for name in batch.missing]
+    outlook = outlook_of(batch, n_tokens)
+    if outlook.needs:
+        st.session_state.get("needs", st.sidebar).caption(outlook.needs, help=show.plain(outlook.details))
+    if outlook.obstacle:
+        st.warning(show.plain(outlook.obstacle), icon=":material/block:")
     row = st.container(horizontal=True, vertical_alignment="center")
-    if row.button("Run", type="primary", key=f"run.{page}", icon=":material/play_arrow:", disabled=batch.running or not ready, width=120):
+    if row.button("Run", type="primary", key=f"run.{page}", icon=":material/play_arrow:", disabled=batch.running or not ready or bool(outlook.obstacle), width=120):
         submit(batch)
         st.rerun()
     if row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not batch.running, width=120):
         cancel(batch)
         st.rerun()
-    model = next(iter(batch.requests.values())).models[0]
-    todo = [batch.requests[name] for name in batch.missing]
     seconds = lookup.estimate(todo, n_tokens) if todo else 0.0
     if not todo:
         told = "" if batch.running else "stored"
+    elif seconds is not None:
+        told = f"{_about(seconds)} on this machine"
     else:
-        told = f"about {max(seconds, 1):.0f} s on this machine" if seconds is not None else "not timed on this machine yet"
-    row.markdown(f":blue-badge[{model.name} · {model.precision}] " + (f":gray-badge[{told}]" if told else ""), width="content")
+        told = "not timed on this machine yet" if outlook.seconds is None else f"{_about(outlook.seconds)} by the estimate"
+    named = f"{models[0].name} · {', '.join(model.precision for model in models)}"
+    row.markdown(f":blue-badge[{show.plain(named)}] " + (f":gray-badge[{told}]" if told else ""), width="content")
     return row

@@ -1,28 +1,19 @@
-"""What a session looks at: the model in the sidebar, the prompt in its box, and the part of it that the URL carries."""
+"""What a session looks at: the prompt in its box beside the model in the sidebar (`picker`), and the part of it that the URL carries."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import groupby
 
 import streamlit as st
 
-from ed_core import figures, lookup, sources, tokens
-from ed_core.demo import EXAMPLE, MODELS, load_prompts
-from ed_core.errors import EffectiveDepthError, PromptError
+from ed_core import figures, lookup, tokens
+from ed_core.demo import EXAMPLE, load_prompts
+from ed_core.errors import PromptError
 from ed_core.prompts import check_text, max_tokens
-from ed_core.types import ModelSpec, Prompt, Request
-from ed_ui import show
+from ed_core.types import Prompt, Request
+from ed_ui import picker, show
+from ed_ui.picker import current
 
-PRECISIONS = ("fp32", "bf16", "fp16")
 TASKS = {"sum_mod10": "Sums mod 10", "lookup": "Look-ups", "lookup_names": "Who follows whom", "copy": "Copying", "english": "Plain English"}
-
-
-@dataclass(frozen=True)
-class Scope:
-    """One session's choice: `spec` is None (and `trouble` says why) where the model cannot be had."""
-
-    spec: ModelSpec | None
-    trouble: str = ""
 
 
 _served = False  # whether this server has answered anybody yet
@@ -39,37 +30,6 @@ def mend_first_deep_link(page) -> None:
     if first and page.url_path:
         st.html("<script>window.location.reload()</script>", unsafe_allow_javascript=True)
         st.stop()
-
-
-def sidebar() -> None:
-    """Model and precision, on every page and in the URL."""
-    with st.sidebar:
-        st.selectbox(
-            "Model",
-            list(MODELS),
-            key="model",
-            accept_new_options=True,
-            bind="query-params",
-            help="A bundled model; or type the path of a model folder or a hub id like Qwen/Qwen2.5-1.5B and press Enter.",
-        )
-        st.segmented_control("Precision", PRECISIONS, default="fp32", required=True, key="precision", bind="query-params")
-        scope = current()
-        if scope.trouble:
-            st.error(show.plain(scope.trouble), icon=":material/error:")
-        else:
-            card = sources.describe(scope.spec)
-            if trouble := lookup.trouble():
-                st.warning(show.plain(trouble), icon=":material/database_off:")
-            st.caption(show.plain(" · ".join(f"{value} {name}".strip() for name, value in card.items())))
-
-
-def current() -> Scope:
-    """The model chosen in the sidebar."""
-    source = (st.session_state.get("model") or next(iter(MODELS), "")).strip()
-    try:
-        return Scope(sources.resolve(source, st.session_state.get("precision") or "fp32"))
-    except EffectiveDepthError as error:
-        return Scope(None, str(error))
 
 
 # -------------------------------------------------------------------- the prompt
@@ -138,7 +98,8 @@ def open_link() -> None:
 def _open_run(request: Request) -> None:
     """Put a stored run's model, prompt and parameters into the boxes."""
     spec, asked = request.models[0], request.prompts[0]
-    st.session_state.update({"model": spec.source, "precision": spec.precision, "kept.template": asked.template, "kept.special_tokens": asked.special_tokens})
+    picker.choose(spec)
+    st.session_state.update({"kept.template": asked.template, "kept.special_tokens": asked.special_tokens})
     set_prompt(asked.text, asked.answer, next((i for i, p in examples().items() if p["text"] == asked.text), ""))
     for name, value in request.parameters:
         st.session_state[f"kept.{request.probe}.{name}"] = ",".join(map(str, value)) if isinstance(value, tuple) else value

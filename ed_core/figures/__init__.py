@@ -3,7 +3,7 @@
 Trace 0 of every map is named "z" and holds the measure's array as it is; what makes it readable lies around it.
 """
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
-from .curves import layer_curves, limit_bars, output_bars, spread_curve, token_profile
+from .curves import curves_over_each_other, layer_curves, limit_bars, output_bars, spread_curve, token_profile
 from .describe import describe
 from .maps import contribution_norms, cosine_map, lens_map, output_by_token, token_map
 from .panel import View
@@ -12,7 +12,7 @@ from .skips import boundary_map, effect_on_layers, skip_map
 from .text import shown, visible
 
 __all__ = [
-    "ATTENTION", "BOTH", "CRITERIA", "MLP", "Published", "View", "boundary_map", "contribution_norms", "cosine_map", "depth_ruler", "describe",
-    "effect_on_layers", "layer_curves", "lens_map", "limit_bars", "output_bars", "output_by_token", "published", "published_marks", "shown",
-    "skip_map", "spread_curve", "token_map", "token_profile", "visible",
+    "ATTENTION", "BOTH", "CRITERIA", "MLP", "Published", "View", "boundary_map", "contribution_norms", "cosine_map", "curves_over_each_other",
+    "depth_ruler", "describe", "effect_on_layers", "layer_curves", "lens_map", "limit_bars", "output_bars", "output_by_token", "published",
+    "published_marks", "shown", "skip_map", "spread_curve", "token_map", "token_profile", "visible",
 ]

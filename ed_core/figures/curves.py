@@ -57,6 +57,25 @@ def spread_curve(
     return canvas.figure()
 
 
+def curves_over_each_other(
+    curves: Mapping[str, np.ndarray], reference: str, unit: str, *, x: str = "layer", height: int = 260, width_px: int = 600, log: bool = False,
+) -> go.Figure:
+    """The same curve in several precisions: the reference broad and grey behind, each of the others thinner than the one before it, so that
+    lines that agree are all seen."""
+    n = max((len(values) for values in curves.values()), default=1)
+    canvas = _frame(n, View(height=height, width_px=width_px, uirevision="over"), x, unit)
+    over = [name for name in curves if name != reference]
+    _add(canvas, "scatter", curves[reference], visible(reference, 20), x, unit, mode="lines", line=dict(color=colours.FAINT, width=11))
+    for thinner, name in enumerate(over, start=1):
+        line = dict(color=colours.PRECISIONS.get(name, colours.GREY), width=1.5 + 1.75 * (len(over) - thinner))
+        _add(canvas, "scatter", curves[name], visible(name, 20), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
+    canvas.layout["showlegend"] = True
+    canvas.layout["yaxis"].update(dict(type="log") if log else {})
+    if not log and any(np.fmin.reduce(values, initial=0.0) < 0 for values in curves.values()):
+        canvas.line(colours.GREY, 1, xref="paper", x0=0, x1=1, y0=0, y1=0, layer="below")
+    return canvas.figure()
+
+
 def limit_bars(values: np.ndarray, limit: float | int, unit: str, *, name: str, limit_name: str, x: str = "layer", height: int = 260, width_px: int = 600) -> go.Figure:
     """One bar per layer under a line it must not pass; those that do are in the colour of a failure."""
     canvas = _frame(len(values), View(height=height, width_px=width_px, uirevision="limit"), x, unit)

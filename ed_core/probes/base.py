@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from ..types import Encoding
 
 
-def parameter(default: Any, help: str, *, low=None, high=None, choices: tuple | None = None, view_only: bool = False, file: bool = False, empty: str = "auto") -> Any:
+def parameter(
+    default: Any, help: str, *, low=None, high=None, choices: tuple | None = None, view_only: bool = False, file: bool = False, empty: str = "auto",
+    label: str = "",
+) -> Any:
     """A probe's parameter. `view_only`: it changes only how stored numbers are put together, so it is no part of the cache key. `file`: it
-    names a file (or a bundled default), whose content enters the key in the path's place. `empty`: what an empty list means."""
-    meta = {"help": help, "low": low, "high": high, "choices": choices, "view_only": view_only, "file": file, "empty": empty}
+    names a file (or a bundled default), whose content enters the key in the path's place. `empty`: what an empty list means. `label`: what a form
+    calls it, where its name alone does not say it."""
+    meta = {"help": help, "low": low, "high": high, "choices": choices, "view_only": view_only, "file": file, "empty": empty, "label": label}
     return field(default=default, metadata=meta)
 
 

@@ -14,8 +14,8 @@ class Continuation(Probe):
     step and their probabilities. It tells whether the model knows what the curves are read for; a longer answer is continued to its end.
     """
 
-    n_tokens: int = parameter(8, "tokens to continue for, at least", low=1, high=64)
-    k: int = parameter(5, "best tokens listed at each step", low=1, high=20)
+    n_tokens: int = parameter(8, "tokens to continue for, at least", low=1, high=64, label="Tokens continued")
+    k: int = parameter(5, "best tokens listed at each step", low=1, high=20, label="Best tokens listed")
 
     name: ClassVar[str] = "continuation"
     title: ClassVar[str] = "Continuation"

@@ -25,7 +25,9 @@ class Contributions(Probe):
     useless: Hinostroza et al. 2026.
     """
 
-    first_token: bool = parameter(True, "count the first token (often an attention sink of huge norm) in the means", view_only=True)
+    first_token: bool = parameter(
+        True, "count the first token (often an attention sink of huge norm) in the means", view_only=True, label="Count the first token",
+    )
 
     name: ClassVar[str] = "contributions"
     title: ClassVar[str] = "Contributions"

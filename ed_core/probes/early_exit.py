@@ -15,7 +15,7 @@ class EarlyExit(Probe):
     the figures are what the model's own head makes of its own stream.
     """
 
-    threshold: float = parameter(0.9, "probability of the lens' best token at which a token leaves", low=0.0, high=1.0)
+    threshold: float = parameter(0.9, "probability of the lens' best token at which a token leaves", low=0.0, high=1.0, label="Exit when this sure")
 
     name: ClassVar[str] = "early_exit"
     title: ClassVar[str] = "Early exit"

@@ -39,8 +39,10 @@ class IntegratedGradients(Probe):
     Source: Csordás et al. 2025 §4 (256 left Riemann steps there); Sundararajan et al. 2017.
     """
 
-    part: str = parameter("layer", "the activation: the residual after the block, or what attention or the MLP adds", choices=("layer", "attention", "mlp"))
-    nodes: int = parameter(256, "most nodes per block", low=3, high=4096)
+    part: str = parameter(
+        "layer", "the activation: the residual after the block, or what attention or the MLP adds", choices=("layer", "attention", "mlp"), label="Activation",
+    )
+    nodes: int = parameter(256, "most nodes per block", low=3, high=4096, label="Nodes per block, at most")
 
     name: ClassVar[str] = "integrated_gradients"
     title: ClassVar[str] = "Integrated gradients"

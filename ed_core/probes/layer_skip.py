@@ -30,12 +30,14 @@ class LayerSkip(Probe):
     Source: Csordás et al. 2025 §3.2 (direct effects of attention or MLP alone are ours); top-1 agreement: Lad et al. 2024.
     """
 
-    mode: str = parameter("current", "skip on all tokens, or only before a boundary", choices=("current", "future"))
-    part: str = parameter("layer", "what is left out of the block", choices=("layer", "attention", "mlp"))
-    boundaries: tuple = parameter((), "future mode: first tokens looked at, like 8,16; auto draws them as the papers do")
-    n_boundaries: int = parameter(4, "future mode: how many boundaries auto draws", low=1, high=64)
-    seed: int = parameter(123, "future mode: seed of that draw", low=0)
-    direct: bool = parameter(False, "measure the direct effect as well: each later block on the original residual less what the skipped one added")
+    mode: str = parameter("current", "skip on all tokens, or only before a boundary", choices=("current", "future"), label="Skip on")
+    part: str = parameter("layer", "what is left out of the block", choices=("layer", "attention", "mlp"), label="Left out")
+    boundaries: tuple = parameter((), "future mode: first tokens looked at, like 8,16; auto draws them as the papers do", label="Boundaries")
+    n_boundaries: int = parameter(4, "future mode: how many boundaries auto draws", low=1, high=64, label="Boundaries drawn")
+    seed: int = parameter(123, "future mode: seed of that draw", low=0, label="Seed of the draw")
+    direct: bool = parameter(
+        False, "measure the direct effect as well: each later block on the original residual less what the skipped one added", label="Direct effect too",
+    )
 
     name: ClassVar[str] = "layer_skip"
     title: ClassVar[str] = "Layer skip"

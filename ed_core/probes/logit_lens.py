@@ -30,9 +30,11 @@ class LogitLens(Probe):
     Source: nostalgebraist 2020; Csordás et al. 2025 §3.3; deep-thinking ratio: Chen et al. 2026, arXiv 2602.13517.
     """
 
-    k: int = parameter(5, "best tokens compared and listed", low=1, high=50)
-    g: float = parameter(0.5, "divergence below which a token counts as settled, for the deep-thinking ratio", low=0.0, high=1.0)
-    rho: float = parameter(0.85, "where the deep part begins, as a share of the depth", low=0.0, high=1.0)
+    k: int = parameter(5, "best tokens compared and listed", low=1, high=50, label="Best tokens compared")
+    g: float = parameter(
+        0.5, "divergence below which a token counts as settled, for the deep-thinking ratio", low=0.0, high=1.0, label="Settled below",
+    )
+    rho: float = parameter(0.85, "where the deep part begins, as a share of the depth", low=0.0, high=1.0, label="Deep from")
 
     name: ClassVar[str] = "logit_lens"
     title: ClassVar[str] = "Logit lens"

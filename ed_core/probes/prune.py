@@ -33,8 +33,8 @@ class Prune(Probe):
     the update's cosine, Hu et al. 2025; on the weakness of cosine, Hinostroza et al. 2026.
     """
 
-    n: int = parameter(1, "blocks in a stretch", low=1, high=256)
-    drop: tuple = parameter((), "any set of blocks to take out as well, like 5,6,9", empty="none")
+    n: int = parameter(1, "blocks in a stretch", low=1, high=256, label="Stretch length")
+    drop: tuple = parameter((), "any set of blocks to take out as well, like 5,6,9", empty="none", label="Any set of blocks")
 
     name: ClassVar[str] = "prune"
     title: ClassVar[str] = "Prune and exit"

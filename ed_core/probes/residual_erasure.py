@@ -27,8 +27,10 @@ class ResidualErasure(Probe):
     Source: Csordás et al. 2025 §4 (background: the first ten problems of GSM8K's test split).
     """
 
-    target: str = parameter("answer", "where the change is read: at the answer's tokens, or at all later tokens", choices=("answer", "future"))
-    background: str = parameter("bundled", "prompts whose mean residual erases: 'bundled', or a .jsonl file", file=True)
+    target: str = parameter(
+        "answer", "where the change is read: at the answer's tokens, or at all later tokens", choices=("answer", "future"), label="Change read at",
+    )
+    background: str = parameter("bundled", "prompts whose mean residual erases: 'bundled', or a .jsonl file", file=True, label="Background prompts")
 
     name: ClassVar[str] = "residual_erasure"
     title: ClassVar[str] = "Residual erasure"

@@ -17,7 +17,7 @@ def page() -> None:
         if not prompts:
             return
         row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prune")
-        asked = {probe.name: probe_page.form(probe, LABELS[probe.name], row) for probe in PROBES}
+        asked = {probe.name: probe_page.form(probe, PARAMETERS[probe.name], row) for probe in PROBES}
         if chosen.spec is None:
             raise EffectiveDepthError(chosen.trouble)
         if (n_layers := sources.n_layers(chosen.spec)) is not None:
@@ -154,11 +154,7 @@ def exits(leaving: list, lens: list, busy: bool) -> None:
 
 
 HEIGHT = 280
-LABELS = {
-    "prune": {"n": "n: stretch length", "drop": "drop: any blocks"},
-    "early_exit": {"threshold": "exit threshold"},
-    "logit_lens": {"g": "g: settled below", "rho": "rho: deep from"},  # what the deep-thinking ratio depends on
-}
+PARAMETERS = {"prune": ("n", "drop"), "early_exit": ("threshold",), "logit_lens": ("g", "rho")}  # of the lens, what the deep-thinking ratio depends on
 TEACH = {
     "kl": "Not computed yet. **Run** takes every stretch of blocks out in turn and measures what the predictions lose.",
     "top1_kept": "How many best guesses survive without the stretch.",

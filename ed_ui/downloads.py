@@ -1,0 +1,96 @@
+"""A hub model that is not here: what a download would bring, a button, progress, cancel, resume. The hub is asked in the background."""
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import streamlit as st
+
+from ed_core import catalogue, hub, sources
+from ed_core.errors import Cancelled, EffectiveDepthError
+from ed_core.estimate import gigabytes
+from ed_core.types import ModelSpec
+from ed_ui import show
+
+POLL_SECONDS = 0.5
+
+
+@st.cache_resource
+def _asking() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(4, thread_name_prefix="hub")
+
+
+@st.cache_resource
+def _running() -> dict[str, hub.Download]:
+    """This server's downloads; a second visitor sees the one that is under way."""
+    return {}
+
+
+def absent(source: str) -> ModelSpec | None:
+    """The hub model of that name where it is not here; None where it is, or where the name is none."""
+    try:
+        spec = sources.named(source)
+    except EffectiveDepthError:
+        return None
+    return None if hub.is_here(spec) else spec
+
+
+def section(spec: ModelSpec) -> None:
+    """Below the picker, while the model is not here."""
+    name = f"{spec.source}@{spec.revision}"
+    if f"hub.{name}" not in st.session_state:
+        st.session_state[f"hub.{name}"] = _asking().submit(hub.plan, spec.source, spec.revision)
+    asked: Future = st.session_state[f"hub.{name}"]
+    download = _running().get(name)
+    busy = not asked.done() or download is not None and not download.over
+    st.fragment(_live, run_every=POLL_SECONDS if busy else None)(spec, name, asked, busy)
+
+
+def _live(spec: ModelSpec, name: str, asked: Future, was_busy: bool) -> None:
+    download = _running().get(name)
+    busy = not asked.done() or download is not None and not download.over
+    if was_busy and not busy or download is not None and download.commit:
+        if download is not None and download.commit:
+            _running().pop(name, None)
+        st.rerun()
+    st.markdown(f"**{show.plain(spec.name)}** is not here yet.")
+    entry = catalogue.find(spec.source)
+    if entry is not None and entry.gated and not os.environ.get("HF_TOKEN"):
+        st.caption(show.plain(f"It is gated: {hub.TOKEN}, then start the app again."))
+    if download is not None and not download.over:
+        _progress(download)
+    elif not asked.done():
+        st.caption("Asking the hub what it consists of …")
+    elif asked.exception() is not None:
+        _refused(name, asked.exception())
+    else:
+        _offer(spec, asked.result(), download)
+
+
+def _progress(download: hub.Download) -> None:
+    done, total = download.progress
+    st.progress(min(1.0, done / total) if total else 0.0, f"{gigabytes(done)} of {gigabytes(total)}" if total else "starting")
+    st.button("Cancel", key="download.cancel", icon=":material/stop:", on_click=download.cancel)
+
+
+def _refused(name: str, error: BaseException) -> None:
+    known = isinstance(error, EffectiveDepthError)
+    st.warning(show.plain(str(error) if known else f"The hub could not be asked ({type(error).__name__})."), icon=":material/cloud_off:")
+    if st.button("Ask again", key="download.ask", icon=":material/refresh:"):
+        st.session_state.pop(f"hub.{name}")
+        st.rerun()
+
+
+def _offer(spec: ModelSpec, plan: hub.Plan, before: hub.Download | None) -> None:
+    """Size, room, and the button; what went wrong with the download before this one."""
+    have, free, _ = hub.disk(plan.hub_id)
+    if before is not None and before.error is not None and not isinstance(before.error, Cancelled):
+        st.error(show.plain(str(before.error)), icon=":material/error:")
+    come = f", {gigabytes(have)} of them here already" if have else ""
+    st.caption(f"{gigabytes(plan.bytes)} to download{come}; {gigabytes(free)} free on the disk.")
+    needed = max(0, plan.bytes - have) + hub.SPARE_BYTES
+    if needed > free:
+        st.error("The disk has no room for it: make room, or set HF_HOME to a folder on another disk.", icon=":material/hard_drive:")
+    if st.button("Resume" if have else "Download", key="download.start", icon=":material/download:", type="primary", disabled=needed > free):
+        _running()[f"{spec.source}@{spec.revision}"] = hub.Download(spec.source, spec.revision)
+        st.rerun()

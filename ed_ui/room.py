@@ -1,0 +1,79 @@
+"""Whether a page's requests can run here, and what they take: said before Run, from configs alone."""
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ed_core import estimate, hub, precision, sizes, sources
+from ed_core.errors import EffectiveDepthError, ParameterError
+from ed_core.estimate import gigabytes
+from ed_core.probes import find
+from ed_core.types import ModelSpec, Request
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """`needs`: memory and time in a few words ("" where the size is not known), `details`: the same with what it is made of, `obstacle`: why
+    nothing can run, or "", `seconds`: for the requests that are still to be run, by the estimate."""
+
+    needs: str
+    details: str
+    obstacle: str
+    seconds: float | None
+
+
+def outlook(requests: Collection[Request], todo: Collection[Request], n_tokens: int | None, free: int) -> Outlook:
+    """Of a page's requests, of which `todo` are not stored yet; the largest model of several counts. `free`: bytes on their device."""
+    n_tokens = n_tokens or estimate.TOKENS
+    specs = list(dict.fromkeys(request.models[0] for request in requests))
+    found = {spec: _estimate(spec, n_tokens, free) for spec in specs}
+    probes = {spec: tuple(dict.fromkeys(r.probe for r in requests if r.models[0] == spec)) for spec in specs}
+    obstacles = [_refused(requests), *(_too_large(spec, e, probes[spec], n_tokens) or _missing(spec) for spec, e in found.items())]
+    known = [(e.peak_of(probes[spec]), e) for spec, e in found.items() if e is not None]
+    if len(known) < len(specs):
+        return Outlook("", "", next(filter(None, obstacles), ""), None)
+    peak, largest = max(known, key=lambda pair: pair[0])
+    seconds = sum(need.seconds for r in todo for need in found[r.models[0]].needs if need.probe == r.probe)
+    all_of_it = sum(need.seconds for r in requests for need in found[r.models[0]].needs if need.probe == r.probe)
+    speed = "a measurement of this device" if largest.calibrated else "default speeds ('python -m ed_core estimate --calibrate' measures this device)"
+    time = "\\<1 s" if all_of_it < 1 else estimate.duration(all_of_it)
+    needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free · {time}"
+    details = (
+        f"By the estimate: {gigabytes(largest.weights)} of weights in {largest.precision} and {gigabytes(peak - largest.weights)} for this page's probes "
+        f"at {n_tokens} tokens, of {gigabytes(free)} free on {specs[0].device}; {estimate.duration(all_of_it)} to measure all of this page, by {speed}."
+    )
+    return Outlook(needs, details, next(filter(None, obstacles), ""), seconds)
+
+
+def _estimate(spec: ModelSpec, n_tokens: int, free: int) -> estimate.Estimate | None:
+    if spec.precision not in precision.PRECISIONS:
+        return None  # a checkpoint stored in some other way: only opening it tells
+    try:
+        return estimate.estimate(sizes.read(sources.config_of(spec)), spec.precision, n_tokens, spec.device, free)
+    except EffectiveDepthError:
+        return None
+
+
+def _refused(requests: Collection[Request]) -> str:
+    """What a probe cannot do rightly in a model's precision."""
+    for probe, asked, name in dict.fromkeys((r.probe, r.parameters, r.models[0].precision) for r in requests):
+        try:
+            find(probe).make(dict(asked)).check_precision(name)
+        except ParameterError as error:
+            return str(error)
+    return ""
+
+
+def _missing(spec: ModelSpec) -> str:
+    return "" if hub.is_here(spec) else f"{spec.name} is not here yet: download it in the sidebar, then Run."
+
+
+def _too_large(spec: ModelSpec, found: estimate.Estimate | None, probes: Sequence[str], n_tokens: int) -> str:
+    if found is None or found.peak_of(probes) <= estimate.ROOM * found.free:
+        return ""
+    others = estimate.fitting(sizes.read(sources.config_of(spec)), found.free, n_tokens, spec.device, probes)
+    instead = f"{' and '.join(others)} would fit" if others else "no precision fits: take a smaller model or a shorter prompt"
+    return (
+        f"{spec.name} is too large in {spec.precision}: it needs {gigabytes(found.peak_of(probes))} here and {gigabytes(found.free)} are free on "
+        f"{spec.device}, a tenth of which stays free; {instead}."
+    )

@@ -1,0 +1,166 @@
+"""Is a number an artefact of the precision it was measured in? The same prompts through several precisions."""
+import shlex
+
+import streamlit as st
+
+from ed_core import audit, estimate, figures, sizes, sources
+from ed_core.errors import EffectiveDepthError
+from ed_core.precision import WIDEST_FIRST
+from ed_core.prompts import to_jsonl
+from ed_ui import probe_page, prompt_set, running, scope, show
+
+
+def page() -> None:
+    st.subheader("Precision audit", anchor=False)
+    chosen = scope.current()
+    try:
+        prompts = prompt_set.choose()
+        if not prompts:
+            return
+        if chosen.spec is None:
+            raise EffectiveDepthError(chosen.trouble)
+        plan = audit.plan(chosen.spec, precisions(chosen.spec), prompts)
+        n_tokens = prompt_set.n_tokens(chosen.spec, prompts) if len(prompts) > 1 else scope.n_tokens()
+    except EffectiveDepthError as error:
+        st.error(show.plain(str(error)), icon=":material/error:")
+        return
+    requests = {f"{name}.{request.probe}.{i % len(prompts)}": request for name, of_one in plan.items() for i, request in enumerate(of_one)}
+    batch = running.batch("audit", requests)
+    running.controls("audit", batch, ready=scope.ready() or len(prompts) > 1, n_tokens=n_tokens)
+    st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, list(plan), len(prompts))
+    with st.expander("The same from the command line"):
+        command(chosen.spec, list(plan), prompts)
+
+
+def precisions(spec) -> list[str]:
+    """Which ones are held against each other; at first those that fit."""
+    try:
+        default = estimate.fitting(sizes.read(sources.config_of(spec)), running.free(spec.device), device=spec.device)
+    except EffectiveDepthError:
+        default = []
+    st.session_state["audit.precisions"] = scope.kept("audit.precisions", default if len(default) > 1 else list(WIDEST_FIRST[-2:]))
+    row = st.container(horizontal=True, key="form-audit")
+    row.pills("Precisions", CHOICES, selection_mode="multi", key="audit.precisions", on_change=scope.keep, args=("audit.precisions",), help=CHOOSE)
+    return [name for name in CHOICES if name in st.session_state["audit.precisions"]]
+
+
+def panels(batch: running.Batch, asked: list[str], n_prompts: int) -> None:
+    """Everything that fills while jobs run: a precision as soon as all prompts have been through it."""
+    if batch.jobs and running.poll(batch):
+        st.rerun()
+    results = {name: [r for key, r in batch.results.items() if key.startswith(f"{name}.") and r.complete] for name in asked}
+    done = {name: of_one for name, of_one in results.items() if len(of_one) == len(audit.PROBES) * n_prompts}
+    reference = audit.reference_of(asked)
+    outcome = compare(done, reference) if reference in done and len(done) > 1 else None
+    status(batch, list(done), outcome, n_prompts)
+    for row in (CURVES[:2], CURVES[2:4], CURVES[4:]):
+        for column, (name, title, unit, x, log) in zip(st.columns(2), row):
+            with column:
+                if outcome is None:
+                    first = name == CURVES[0][0]
+                    show.empty(title, TEACH if first and not batch.running else "", HEIGHT, first)
+                else:
+                    curve(outcome, name, title, unit, x, log, done[reference])
+    if outcome is not None:
+        tables(outcome)
+    probe_page.texts(TEXTS)
+
+
+def compare(done: dict, reference: str) -> audit.Audit:
+    """The audit of what is there; kept, because a page that follows jobs asks three times a second."""
+    key = [r.request.key for of_one in done.values() for r in of_one]
+    if st.session_state.get("audit.outcome", ([], None))[0] != key:
+        st.session_state["audit.outcome"] = (key, audit.compare(done, reference))
+    return st.session_state["audit.outcome"][1]
+
+
+def status(batch: running.Batch, done: list[str], outcome: audit.Audit | None, n_prompts: int) -> None:
+    """What is going on, and the answer: always the same height."""
+    over = f"{n_prompts} prompt{'s' * (n_prompts != 1)}"
+    with st.container(key="headline"):
+        if batch.running:
+            st.markdown(f"**{over} through {', '.join(done) or 'no precision'} so far** · {running.status(batch)}")
+        elif outcome is None:
+            st.markdown("Not computed yet for these prompts, this model and these precisions. **Run** measures them; what is stored is kept.")
+        else:
+            st.markdown(f"Over **{over}** through {', '.join(done)}.")
+        if outcome is not None:
+            st.markdown(f"**Is the number an artefact of its precision? {outcome.sentence()}**")
+        for message, which in running.troubles(batch).items():
+            st.error(show.plain(message), icon=":material/error:")
+
+
+def curve(outcome: audit.Audit, name: str, title: str, unit: str, x: str, log: bool, results: list) -> None:
+    lines = {precision: curves[name] for precision, curves in outcome.curves.items()}
+    fig = figures.curves_over_each_other(lines, outcome.reference, unit, x=x, height=HEIGHT, log=log)
+    about = lambda: show.details_of_many(name, name, x, lines[outcome.reference], results, f"{title}, in {outcome.reference}", READING)  # noqa: E731
+    show.figure(name.replace(".", "-"), fig, title, about=about)
+
+
+def tables(outcome: audit.Audit) -> None:
+    """How every curve keeps its order, and where each criterion puts the effective depth."""
+    others = [name for name in outcome.curves if name != outcome.reference]
+    left, right = st.columns([3, 2])
+    cells = {(c.curve, c.precision): cell(c) for c in outcome.comparisons}
+    left.markdown(f"**Spearman's rank correlation with {outcome.reference}** (largest difference, over the curve's range)")
+    left.markdown(table(["curve", *others], [[f"`{name}`", *(cells[name, p] for p in others)] for name in outcome.curves[outcome.reference]]))
+    right.markdown("**Effective depth by each criterion** (layers moved)")
+    criteria = outcome.depths[outcome.reference]
+    right.markdown(table(["criterion", *outcome.depths], [[name, *(depth(outcome, p, name) for p in outcome.depths)] for name in criteria]))
+    for line in outcome.findings():
+        right.warning(show.plain(line), icon=":material/rule:")
+    right.download_button("audit.npz", outcome.npz, "audit.npz", "application/octet-stream", icon=":material/download:", help=NPZ)
+
+
+def cell(found: audit.Comparison) -> str:
+    if found.spearman is None:
+        return f"constant ({found.difference:.1%})"
+    text = f"{found.spearman:.3f} ({found.difference:.1%})"
+    return text if found.spearman >= audit.AT_LEAST.get(found.precision, audit.AT_LEAST_ELSE) else f":orange[**{text}**]"
+
+
+def depth(outcome: audit.Audit, precision: str, criterion: str) -> str:
+    here = outcome.depths[precision][criterion]
+    moved = outcome.shift(precision, criterion)
+    if here.depth is None:
+        return "not defined"
+    return str(here.depth) if precision == outcome.reference or moved is None else f"{here.depth} ({moved:+d})" if moved else f"{here.depth} (0)"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table; its cells are ours."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+
+
+def command(spec, asked: list[str], prompts: list) -> None:
+    if spec.adapter:
+        st.caption("The command line audits a model without an adapter.")
+        return
+    line = f"python -m ed_core audit {shlex.quote(prompt_set.source(spec))} --precisions {','.join(asked)} --prompts prompts.jsonl"
+    st.code(f"{line}{'' if spec.device == 'cpu' else f' --device {spec.device}'} --out audit.npz", language="bash")
+    st.download_button("prompts.jsonl", to_jsonl(prompts), "prompts.jsonl", "application/jsonl", icon=":material/download:")
+
+
+HEIGHT = 260
+CHOICES = ("fp32", "bf16", "fp16", "int8", "4bit")
+CHOOSE = "The widest of them is what the others are held against. Each is a model of its own: it is opened when its turn comes."
+CURVES = (
+    ("contributions.layer_ratio", "Contribution per layer, against the stream", "ratio", "layer", True),
+    ("contributions.layer_cos", "Cosine with the stream", "cosine", "layer", False),
+    ("logit_lens.kl", "Lens: divergence from the output", "nats", "depth", False),
+    ("logit_lens.overlap", "Lens: overlap of the best five tokens", "share", "depth", False),
+    ("logit_lens.entropy", "Lens: uncertainty", "nats", "depth", False),
+    ("layer_skip.output_mean", "Change of the prediction without a layer", "change", "layer", False),
+)
+TEACH = "Not computed yet. **Run** sends the same prompts through every chosen precision and draws their curves over each other."
+READING = """The reference is broad and grey, the others thin over it. An effective depth reads a curve's shape, so its order is what has to survive."""
+NPZ = "All curves, correlations and depths: what the command line writes with --out."
+TEXTS = {
+    "Why ask": "The published table of effective depths was measured in int8 (Hu et al. 2025). A depth that moves with the precision says as much about "
+    "rounding as about the model.",
+    "Look for": "a Spearman below 0.98 (0.9 for 4bit), or a depth that moves by more than a layer. Either is listed as a finding.",
+    "Beware": "One prompt is noisy: effects of skipped layers need several for their order to settle. Where a curve is nearly flat its order means "
+    "little; the figure in brackets says how large the difference is.",
+}
+
+show.guarded(page)

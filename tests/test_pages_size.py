@@ -1,0 +1,218 @@
+"""The pages around size and precision: what is said before Run, the model card, and the audit page; through AppTest, no worker started."""
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from test_pages import PROMPT, app
+from test_pages_causal import drawn
+
+from ed_core import audit, compute, lookup
+from ed_core.demo import MODELS
+from ed_core.probes import Contributions
+from ed_core.sources import resolve
+
+ABSENT = "Qwen/Qwen2.5-7B"
+
+
+@pytest.fixture(scope="module")
+def stored(small_folder, tmp_path_factory):
+    """A store with one prompt's audit of a small model in fp32 and bf16."""
+    import ed_ui.running
+    from ed_core.jobs import Jobs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf")))
+        patch.delenv("HF_TOKEN", raising=False)
+        patch.setattr(ed_ui.running, "Jobs", lambda: Jobs(warm=False))
+        patch.setitem(MODELS, "small", small_folder)
+        lookup.store.cache_clear()
+        ed_ui.running.jobs.clear()
+        models, plan = compute.Models(), audit.plan(resolve("small"), ["fp32", "bf16"], [PROMPT])
+        results = {name: [compute.run(models.get(r.models[0]), r) for r in of_one] for name, of_one in plan.items()}
+        for result in (r for of_one in results.values() for r in of_one):
+            lookup.store().put(result)
+        yield results
+        lookup.store.cache_clear()
+        ed_ui.running.jobs.clear()
+
+
+def opened(page="pages/look/home.py", model="small", **state):
+    """The app on a page, with these entries in the session, as if somebody had chosen them."""
+    test = app(page, model=model)
+    for name, value in state.items():
+        test.session_state[name] = value
+    return test.run()
+
+
+def run_button(test):
+    return next(b for b in test.button if b.label == "Run")
+
+
+def said(test) -> str:
+    """All words beside the figures, as they read."""
+    words = " ".join(e.value for kind in ("caption", "markdown", "warning", "error", "info") for e in test.get(kind))
+    return words.replace("\\", "")
+
+
+def test_auto_says_what_it_came_to_and_what_is_needed_in_a_line_each(stored):
+    test = opened()
+    captions = [c.value for c in test.sidebar.caption]
+    assert "auto: **fp32**, the widest there is" in captions
+    assert sum(c.startswith("needs ") for c in captions) == 1
+    assert not test.sidebar.error and not test.sidebar.warning and not run_button(test).disabled
+    assert any(Contributions().request(resolve("small", "auto"), PROMPT).key in str(v) for v in test.query_params.values()), "auto's result is fp32's"
+
+
+def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started(stored):
+    from ed_core import estimate, sizes, sources
+
+    size = sizes.read(sources.config_of(resolve("small")))
+    free = int(estimate.estimate(size, "bf16", device="cpu").peak / estimate.ROOM) + 1
+    assert estimate.fitting(size, free) and estimate.fitting(size, free)[0] == "bf16"
+    test = opened(free={"cpu": free})
+    assert "auto: **bf16**, the widest that fits" in [c.value for c in test.sidebar.caption]
+
+
+def test_too_large_is_said_before_run_with_what_would_fit(stored):
+    test = opened(model="ed-demo-8", free={"cpu": 12_000_000}, precision="fp32")
+    assert re.search(r"too large in fp32: it needs \d+ MB here and 12 MB are free on cpu.*; .*4bit would fit", said(test))
+    assert run_button(test).disabled
+    assert not run_button(opened(model="ed-demo-8", precision="fp32")).disabled
+
+
+def test_what_is_too_large_in_every_precision_says_so_before_it_is_downloaded(stored):
+    test = opened(model="meta-llama/Llama-3.1-70B", free={"cpu": 20_000_000_000})
+    assert "auto: **4bit**, the narrowest, and too large" in [c.value for c in test.sidebar.caption]
+    assert "too large in 4bit" in said(test) and "no precision fits" in said(test) and run_button(test).disabled
+
+
+def test_integrated_gradients_in_int8_are_refused_before_run(stored):
+    test = opened("pages/intervene/gradients.py", precision="int8")
+    assert any("integrated_gradients needs gradients" in w.value.replace("\\", "") for w in test.warning) and run_button(test).disabled
+    assert not run_button(opened("pages/intervene/gradients.py", precision="bf16")).disabled
+
+
+@pytest.mark.parametrize("model_type, words", [("mamba", "state-space"), ("t5", "encoder")])
+def test_a_family_that_is_no_plain_sum_is_refused_by_name_at_once(stored, tmp_path, monkeypatch, model_type, words):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "num_hidden_layers": 4, "hidden_size": 8, "num_attention_heads": 2, "vocab_size": 9}))
+    save_file({"w": np.zeros(2, np.float32)}, str(tmp_path / "model.safetensors"))
+    monkeypatch.setitem(MODELS, "other", tmp_path)
+    test = opened(model="other")
+    assert len(test.sidebar.error) == 1 and f"family '{model_type}'" in test.sidebar.error[0].value.replace("\\", "") and words in test.sidebar.error[0].value
+    assert not any(b.label == "Run" for b in test.button)
+
+
+@pytest.mark.parametrize("field, value", [("num_hidden_layers", "many"), ("hidden_size", {"a": 1}), ("vocab_size", 1e400), ("text_config", "x")])
+def test_a_config_that_makes_no_sense_breaks_no_page(stored, tmp_path, monkeypatch, field, value):
+    config = {"model_type": "![x](http://127.0.0.1/x.png)", "num_hidden_layers": 4, "hidden_size": 8, "num_attention_heads": 2, "vocab_size": 9, field: value}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"w": np.zeros(2, np.float32)}, str(tmp_path / "model.safetensors"))
+    monkeypatch.setitem(MODELS, "other", tmp_path)
+    test = opened(model="other", precision="fp32")
+    assert not test.exception
+    shown = " ".join(c.value for c in [*test.sidebar.caption, *test.sidebar.error])
+    assert "![" not in shown, "a stranger's Markdown is shown, not rendered"
+
+
+def test_a_hub_model_that_is_not_here_is_estimated_and_offline_is_one_sentence(stored):
+    test = opened(model=ABSENT, free={"cpu": 60_000_000_000})
+    assert "auto: **fp32**, the widest there is" in [c.value for c in test.sidebar.caption]
+    assert any(c.value.startswith("needs 30.9 GB") and "of 60.0 GB free" in c.value for c in test.sidebar.caption)
+    assert "is not here yet: download it in the sidebar" in said(test) and run_button(test).disabled
+    offline = [w.value for w in test.sidebar.warning]
+    assert len(offline) == 1 and "offline mode is on" in offline[0]
+    assert not test.exception
+    assert not run_button(test.selectbox(key="model").set_value("small").run()).disabled, "everything else goes on"
+
+
+def test_a_gated_model_says_which_token_and_where(stored, monkeypatch):
+    test = opened(model="meta-llama/Llama-3.2-1B")
+    assert "HF_TOKEN" in said(test) and not [i for i in test.text_input if "oken" in i.label]
+    monkeypatch.setenv("HF_TOKEN", "x")
+    assert "HF_TOKEN" not in said(opened(model="meta-llama/Llama-3.2-1B"))
+
+
+def test_an_adapter_for_another_base_is_refused_in_the_sidebar(stored, tmp_path):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": "org/other"}))
+    save_file({"w": np.zeros(2, np.float32)}, str(tmp_path / "adapter_model.safetensors"))
+    test = opened(model=ABSENT, adapter=str(tmp_path))
+    assert any("was trained on org/other" in e.value.replace("\\", "") for e in test.sidebar.error)
+    assert not any(b.label == "Run" for b in test.button)
+
+
+def test_the_model_card_holds_the_figures_of_the_latest_result(stored):
+    made = stored["fp32"][0].provenance
+    card = next(c.value for c in opened().sidebar.caption if "**Family**" in c.value)
+    assert f"sums miss by {made['identities']['miss']:.1g}" in card and "**Layers**: 5" in card and "**Heads**: 4" in card
+    assert "**Chat template**: none" in card and "not opened yet" not in card
+    assert "not opened yet" in next(c.value for c in opened(precision="fp16").sidebar.caption if "**Family**" in c.value)
+
+
+def test_special_tokens_and_what_is_added_come_from_the_tokenizers_files(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    from ed_core import tokens
+
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "<s>": 1, "</s>": 2}, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": None}))
+    spec = replace(resolve("ed-demo-8"), source=str(tmp_path), content_hash="x")
+    assert tokens.special(spec) == {"bos_token": "<s>", "eos_token": "</s>"} and tokens.added(spec) == (["<s>"], ["</s>"])
+    assert not tokens.has_chat_template(spec)
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    assert tokens.has_chat_template(spec)
+
+
+def test_the_catalogue_lists_models_by_group_and_takes_one(stored):
+    test = opened()
+    test.selectbox(key="catalogue.group").set_value("GPT-2").run()
+    assert "12 × 768 · 124.4 M parameters" in said(test)
+    assert test.button(key="take.openai-community/gpt2").click().run().session_state["model"] == "openai-community/gpt2"
+
+
+AUDIT = "pages/compare/audit.py"
+
+
+def test_the_audit_page_teaches_before_there_is_anything(stored):
+    test = opened(AUDIT, **{"kept.text": "a=3; b=a; b?", "kept.answer": "3"})
+    assert not test.exception and not test.get("plotly_chart")
+    assert "Not computed yet" in said(test) and "Is the number an artefact" not in said(test)
+    assert not run_button(test).disabled
+    assert set(test.session_state["audit.precisions"]) == {"fp32", "bf16", "int8", "4bit"}, "at first, all that fit"
+
+
+def test_one_precision_is_not_an_audit(stored):
+    test = opened(AUDIT, **{"kept.audit.precisions": ["bf16"]})
+    assert any("at least two precisions" in e.value for e in test.error) and not any(b.label == "Run" for b in test.button)
+
+
+def test_the_audit_page_shows_what_is_stored_as_the_engine_compares_it(stored):
+    test = opened(AUDIT, **{"kept.audit.precisions": ["bf16", "fp32"]})
+    outcome = audit.compare(stored, "fp32")
+    assert not test.exception and not test.error and len(test.get("plotly_chart")) == 6
+    words = said(test)
+    assert outcome.sentence() in words
+    for c in outcome.comparisons:
+        assert f"| `{c.curve}` | " in words and (c.spearman is None or f"{c.spearman:.3f} ({c.difference:.1%})" in words)
+    for name, criterion in outcome.depths["fp32"].items():
+        assert f"| {name} | {'not defined' if criterion.depth is None else criterion.depth} | " in words
+    for name in ("contributions.layer_ratio", "logit_lens.kl", "logit_lens.overlap", "layer_skip.output_mean"):
+        for precision in ("fp32", "bf16"):
+            assert drawn(test, precision, outcome.curves[precision][name]), (name, precision)
+
+
+def test_the_sentence_follows_the_findings(stored):
+    whole = audit.compare(stored, "fp32")
+    assert whole.sentence().startswith("No: against fp32, in bf16") or whole.findings()
+    worse = replace(whole, comparisons=tuple(replace(c, spearman=0.5) for c in whole.comparisons))
+    assert worse.sentence().startswith(f"In part it is: {len(worse.findings())} figures differ from fp32")
+    flat = replace(whole, comparisons=tuple(replace(c, spearman=None) for c in whole.comparisons), depths={})
+    assert "no curve has an order to lose" in flat.sentence()
