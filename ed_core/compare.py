@@ -1,4 +1,4 @@
-"""One prompt among others: its curve over the layers beside those of other prompts on the same model, and one sentence in figures. Numpy only.
+"""One prompt among others, and a model beside its control: its curve over the layers beside those of other prompts on the same model, and one sentence in figures. Numpy only.
 
 The others are results of one `Request.series`: same model, precision, probe and parameters. Their summaries suffice, no array is read.
 """
@@ -12,9 +12,15 @@ import numpy as np
 from . import depth
 from .aggregate import Summary, aggregate
 from .probes import Probe
+from .pruning import rank_correlation
 
 FEWEST = 3  # other prompts that make a spread
 QUANTILES = (0.1, 0.5, 0.9)
+SAME, PARTLY = 0.9, 0.5  # Spearman from which a control's curve counts as the model's shape, or as a part of it
+SAYS = {  # what it means that a control shows the same curve, and that it does not
+    "untrained": ("this shape says nothing about what the model learned", "this shape was learned"),
+    "shuffled": ("this shape does not rest on the order of the blocks", "this shape rests on the order of the blocks"),
+}
 
 
 @dataclass(frozen=True)
@@ -129,3 +135,43 @@ def _number(value: float | int | None) -> float:
 
 def _say(value: float | np.floating, score: Score) -> str:
     return "not defined" if not np.isfinite(value) else f"{value:.1f}" if score.share else f"layer {value:.3g}"
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """A curve of the model beside its control's: rank correlation over layers (None where one is constant or too short), and the control's
+    mean magnitude over the model's (None where that is 0)."""
+
+    curve: Curve
+    spearman: float | None
+    size: float | None
+
+
+def likeness(probe: Probe | type[Probe], this: Summary, control: Summary, first_token: bool = True) -> list[Likeness]:
+    """How alike a model's curves and its control's are, for each of the probe's `CURVES`: entries where either is NaN are left out."""
+    mine, theirs = curves_of(probe, this, first_token), curves_of(probe, control, first_token)
+    found = []
+    for curve in CURVES[probe.name]:
+        a, b = (np.asarray(c[curve.name], np.float64) for c in (mine, theirs))
+        both = np.isfinite(a) & np.isfinite(b)
+        a, b = a[both], b[both]
+        size = float(np.abs(b).mean() / np.abs(a).mean()) if a.any() else None
+        found.append(Likeness(curve, rank_correlation(a, b), size))
+    return found
+
+
+def against_control(kind: str, name: str, found: Sequence[Likeness]) -> str:
+    """What the likenesses mean, in one sentence a shape: the same, in part, or another. `name`: what the control is called."""
+    said = []
+    for means, holds in ((SAYS[kind][0], lambda r: r >= SAME), ("", lambda r: PARTLY <= r < SAME), (SAYS[kind][1], lambda r: r < PARTLY)):
+        alike = [l for l in found if l.spearman is not None and holds(l.spearman)]
+        if not alike:
+            continue
+        shape = "the same curve" if alike[0].spearman >= SAME else "much the same curve" if not means else "another curve"
+        curves = " and ".join(f"{l.curve.title[0].lower()}{l.curve.title[1:]} (Spearman {l.spearman:.2f}{_times(l.size)})" for l in alike)
+        said.append(f"The {name} shows {shape} for {curves}" + (f": {means}." if means else ": only what differs can have been learned." if kind == "untrained" else "."))
+    return " ".join(said) or f"A curve of the model or of the {name} is constant: their shapes cannot be compared."
+
+
+def _times(size: float | None) -> str:
+    return "" if size is None or 0.9 < size < 1.1 else f", {size:.2g} times as large"

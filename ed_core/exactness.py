@@ -38,32 +38,39 @@ class Row:
     depth_with: int | None
     depth_without: int | None
 
+    @property
+    def label(self) -> str:
+        return "KL" if self.name == "kl" else self.name
+
 
 def sums(result: ProbeResult) -> Said:
     """Whether every block's sum holds on every token, and whether its miss is more than rounding."""
     limits, miss, rounding = result.provenance["limits"], result["miss"], result["rounding"]
     layer, token = np.unravel_index(np.argmax(np.nan_to_num(miss, nan=np.inf)), miss.shape)
     worst, share = float(miss[layer, token]), float(np.max(miss / np.maximum(rounding, 1e-30)))
-    place = f"the largest miss is {worst:.1e} (block {layer}, token {token})"
     slopes = np.concatenate([result["slope_attn"], result["slope_mlp"]])
     off = float(np.nanmax(np.abs(slopes - 1), initial=0.0))
+    place = f"the largest miss is {_small(worst)} (block {layer}, token {token})"
     if not worst <= limits["miss"] or off > limits["slope"]:
-        return Said(False, f"The sums do not hold on this prompt: {place}, beyond the limit of {limits['miss']:.0e} or with slopes off by {off:.1e}; no curve here can be trusted.")
+        beyond = f"beyond the limit of {limits['miss']:.0e} or with slopes off by {_small(off)} (limit {limits['slope']:g})"
+        return Said(False, f"The sums do not hold on this prompt: {place}, {beyond}; no curve here can be trusted.")
+    held = f"The sums hold on every token: {place}"
     if share > 1:
-        return Said(True, f"The sums hold on every token: {place}, within the limit of {limits['miss']:.0e}, but up to {share:.1f} times what the additions alone can lose: beyond rounding.")
-    return Said(True, f"The sums hold on every token: {place}, nowhere more than {share:.0%} of what rounding can cause. Nothing a block adds is left unread.")
+        return Said(True, f"{held}, within the limit of {limits['miss']:.0e}, but up to {share:.1f} times what the additions alone can lose: beyond rounding.")
+    return Said(True, f"{held}, nowhere more than {share:.0%} of what rounding can cause. Nothing a block adds is left unread.")
 
 
 def logits(result: ProbeResult) -> Said:
     """Whether logits made by hand are the model's own."""
-    limit = result.provenance["limits"]["miss"]
-    bad = [f"{name} misses by {float(result[name]):.1e}: {why}" for name, why in LIMITED.items() if why and not float(result[name]) <= limit]
+    limit, values = result.provenance["limits"]["miss"], {name: float(result[name]) for name in LIMITED}
+    bad = [f"{name} misses by {_small(values[name])}: {why}" for name, why in LIMITED.items() if why and not values[name] <= limit]
     if bad:
         return Said(False, f"By hand the logits are not the model's own ({'; '.join(bad)}; limit {limit:.0e}).")
-    suffix = float(result["suffix"])
-    told = "cannot be replayed without what stands before, so erasure computes whole sequences" if not suffix <= limit else f"can be replayed alone ({suffix:.0e})"
-    return Said(True, f"By hand the logits are the model's own: closure {float(result['closure']):.0e}, replay {float(result['replay']):.0e}, detour "
-                      f"{float(result['detour']):.0e} (limit {limit:.0e}). The second half of the prompt {told}.")
+    told = "cannot be replayed without what stands before, so erasure computes whole sequences"
+    if values["suffix"] <= limit:
+        told = f"can be replayed alone (misses by {_small(values['suffix'])})"
+    misses = ", ".join(f"{name} {_small(values[name])}" for name, why in LIMITED.items() if why)
+    return Said(True, f"By hand the logits are the model's own: {misses} (limit {limit:.0e}). The second half of the prompt {told}.")
 
 
 def sink(result: ProbeResult) -> Said:
@@ -80,6 +87,10 @@ def sink(result: ProbeResult) -> Said:
                       f"at most {first[largest]:.0f} times (depth {largest}).{more}")
 
 
+def _small(value: float) -> str:
+    return f"{value:.1e}" if value else "0"
+
+
 def without_first(contributions: ProbeResult, lens: ProbeResult) -> list[Row]:
     """The three criteria's curves and depths with and without the first token, from the stored sums."""
     curves = [{**aggregate(probe_of(contributions), [contributions.summary], first), **aggregate(probe_of(lens), [lens.summary], first)} for first in (True, False)]
@@ -94,7 +105,7 @@ def without_first(contributions: ProbeResult, lens: ProbeResult) -> list[Row]:
 def change(rows: Sequence[Row]) -> str:
     """What leaving out the first token changes of the verdict."""
     say = lambda depth: "not defined" if depth is None else str(depth)  # noqa: E731
-    moved = [f"{row.name}: {say(row.depth_with)} with it, {say(row.depth_without)} without" for row in rows if row.depth_with != row.depth_without]
+    moved = [f"{row.label}: {say(row.depth_with)} with it, {say(row.depth_without)} without" for row in rows if row.depth_with != row.depth_without]
     if moved:
         return f"Counting the first token decides the depth ({'; '.join(moved)}): say which you used."
-    return f"The depths do not depend on the first token ({', '.join(f'{row.name} {say(row.depth_with)}' for row in rows)})."
+    return f"The depths do not depend on the first token ({', '.join(f'{row.label} {say(row.depth_with)}' for row in rows)})."
