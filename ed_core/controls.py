@@ -11,7 +11,7 @@ from .errors import ParameterError
 from .precision import BYTES
 from .types import ModelSpec
 
-KINDS = {"untrained": "untrained twin", "shuffled": "shuffled blocks"}
+KINDS = {"untrained": "untrained twin", "shuffled": "twin with shuffled blocks"}
 MEANING = {
     "untrained": "same config and tokenizer, weights drawn at random as before training",
     "shuffled": "the model's own blocks in a random order",

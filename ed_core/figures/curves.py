@@ -30,7 +30,7 @@ def layer_curves(
     _behind(canvas, behind, x, unit)
     for name, values in curves.items():
         line = dict(color=colours.colour_of(name) or next(spare), width=2, dash="dot" if name.startswith("mean") else "solid")
-        _add(canvas, "scatter", values, " ".join(visible(word, 40) for word in name.split(" ")), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
+        _add(canvas, "scatter", values, _escaped(name), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
     canvas.layout["showlegend"] = len(curves) + len(behind) > 1
     canvas.layout["yaxis"]["type"] = "log" if log else "linear"
     if not log and any(np.nanmin(values, initial=0.0) < 0 for values in curves.values()):
@@ -113,10 +113,15 @@ def _frame(n: int, view: View, x: str, unit: str) -> Canvas:
     return canvas
 
 
+def _escaped(name: str) -> str:
+    """A curve's name, safe in a legend, its spaces as they are."""
+    return " ".join(visible(word, 40) for word in name.split(" "))
+
+
 def _behind(canvas: Canvas, curves: Mapping[str, np.ndarray], x: str, unit: str) -> None:
     """What the curves are held against."""
     for name, values in curves.items():
-        _add(canvas, "scatter", values, visible(name, 40), x, unit, mode="lines", line=dict(color=colours.CONTROL, width=2, dash="dash"))
+        _add(canvas, "scatter", values, _escaped(name), x, unit, mode="lines", line=dict(color=colours.CONTROL, width=2, dash="dash"))
 
 
 def _add(canvas: Canvas, kind: str, values: np.ndarray, name: str, x: str, unit: str, **look) -> None:
