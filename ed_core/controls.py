@@ -2,8 +2,9 @@
 
 A depth curve that an untrained twin shows as well speaks of the architecture, not of what was learned. Two kinds:
 
-untrained   same config and tokenizer, weights drawn as the family's own code draws them before training, from a seed. Needs no weights.
-shuffled    the model's own blocks in a seeded random order; only blocks of one kind change places.
+untrained   same config and tokenizer, weights drawn as the family's own code draws them before training, from a seed. Needs no weights; not in
+            int8 or 4bit.
+shuffled    the model's own blocks in a seeded random order; only blocks of one kind change places. In every precision.
 """
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from .errors import ParameterError
 from .precision import BYTES
 from .types import ModelSpec
 
-KINDS = {"untrained": "untrained twin", "shuffled": "twin with shuffled blocks"}
+KINDS = {"untrained": "untrained twin", "shuffled": "shuffled blocks"}
+CALLED = {"untrained": "untrained twin", "shuffled": "model with shuffled blocks"}  # in a sentence
 MEANING = {
     "untrained": "same config and tokenizer, weights drawn at random as before training",
     "shuffled": "the model's own blocks in a random order",

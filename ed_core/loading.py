@@ -1,7 +1,6 @@
 """From a `ModelSpec` to weights and tokenizer on a device, or one clear refusal. Safetensors only, never a repository's own code."""
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
@@ -155,13 +154,9 @@ def _tokenizer(spec: ModelSpec, options: dict):
         tokenizer = AutoTokenizer.from_pretrained(location(spec), **options)
     except Exception as error:
         raise ModelNotFound(f"{spec.name} has no usable tokenizer: {_one_line(error)} Expected tokenizer.json beside the weights.") from error
-    file = Path(location(spec)) / "tokenizer.json"
-    if file.is_file():
-        saved = PreTrainedTokenizerFast(tokenizer_file=str(file))
-        differs = any(tokenizer.encode(s, add_special_tokens=False) != saved.encode(s, add_special_tokens=False) for s in SAMPLES)
-        if differs:
-            settings = Path(location(spec)) / "tokenizer_config.json"
-            saved.chat_template = json.loads(settings.read_text()).get("chat_template") if settings.is_file() else None
+    if (Path(location(spec)) / "tokenizer.json").is_file():
+        saved = PreTrainedTokenizerFast.from_pretrained(location(spec), **options)  # with the folder's special tokens and chat template
+        if any(tokenizer.encode(s, add_special_tokens=False) != saved.encode(s, add_special_tokens=False) for s in SAMPLES):
             return saved
     return tokenizer
 

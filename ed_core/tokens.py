@@ -1,6 +1,7 @@
-"""Token previews from a model's `tokenizer.json` alone: milliseconds, no torch."""
+"""Token previews from a model's `tokenizer.json` alone: milliseconds, no torch. A chat template is code from strangers: only the worker runs it."""
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from pathlib import Path
 
@@ -29,6 +30,29 @@ def preview(spec: ModelSpec, prompt: Prompt) -> list[str] | None:
     tokenizer = _tokenizer(str(file), file.stat().st_mtime_ns)
     ids = tokenizer.encode(prompt.text + prompt.answer, add_special_tokens=prompt.special_tokens).ids
     return [_text(tokenizer, i) for i in ids]
+
+
+def special(spec: ModelSpec) -> frozenset[str]:
+    """Texts of the tokens that the model's tokenizer calls special; empty where it has no tokenizer.json."""
+    file = _file(spec)
+    if file is None:
+        return frozenset()
+    added = _tokenizer(str(file), file.stat().st_mtime_ns).get_added_tokens_decoder()
+    return frozenset(token.content for token in added.values() if token.special)
+
+
+def chats(spec: ModelSpec) -> bool | None:
+    """Whether the model has a chat template; None where its files are not here to tell."""
+    folder = Path(location(spec))
+    if not folder.is_dir():
+        return None
+    if any((folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json")):
+        return True
+    try:
+        settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(isinstance(settings, dict) and settings.get("chat_template"))
 
 
 def _text(tokenizer, token_id: int) -> str:

@@ -67,7 +67,7 @@ def sentence(batch: running.Batch, probe: str, first_token: bool = True) -> str:
     own, control = batch.result(probe), result(batch, probe)
     if own is None or control is None or not own.complete or probe not in compare.CURVES:
         return ""
-    return compare.against_control(chosen()[0], name(), compare.likeness(find(probe), own.summary, control.summary, first_token))
+    return compare.against_control(chosen()[0], controls.CALLED[chosen()[0]], compare.likeness(find(probe), own.summary, control.summary, first_token))
 
 
 HELP = """A twin of the model, measured behind it and drawn dashed and grey. **Untrained twin**: same config, random weights; what it shows as well
