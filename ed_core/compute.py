@@ -7,6 +7,7 @@ import platform
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import version
 
 import psutil
@@ -94,6 +95,12 @@ def run(
     return record.result(complete=True)
 
 
+@cache
+def _version(library: str) -> str:
+    """Read once: reading it takes as long as a hundredth of a small sweep."""
+    return version(library)
+
+
 def certificate(model: LanguageModel, request: Request, started: float) -> dict:
     """Where a number came from: everything needed to make it again, and who made it when."""
     extra = [name for name, used in {"bitsandbytes": model.spec.precision in QUANTIZED, "peft": model.spec.adapter}.items() if used]
@@ -115,7 +122,7 @@ def certificate(model: LanguageModel, request: Request, started: float) -> dict:
         "identities": model.identities.to_json() if model.identities else None,
         "prompt": request.prompts[0].identity(),
         "device": f"{model.device.type} ({platform.machine()}, {os.cpu_count()} cores)",
-        "libraries": {name: version(name) for name in (*LIBRARIES, *extra)} | {"python": platform.python_version()},
+        "libraries": {name: _version(name) for name in (*LIBRARIES, *extra)} | {"python": platform.python_version()},
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "seconds": round(time.time() - started, 3),
     }

@@ -81,6 +81,36 @@ def test_run_writes_every_key_with_its_dims(small_folder, prompts, tmp_path):
     assert all(data[name].dtype == np.float32 for name in floats)
 
 
+def test_the_causal_probes_write_every_key_with_its_dims(small_folder, tmp_path):
+    """Future mode with direct effects, erasure and gradients: per prompt, their aggregates, and nothing padded."""
+    asked, out = tmp_path / "asked.jsonl", tmp_path / "r.npz"
+    texts = [("5 + 7 = ", "12"), ("1 + 2 + 3 = ", "6")]
+    asked.write_text("\n".join(json.dumps({"text": text, "answer": answer}) for text, answer in texts))
+    probes = ["layer_skip", "residual_erasure", "integrated_gradients"]
+    settings = ["layer_skip.mode=future", "layer_skip.boundaries=3,7", "layer_skip.direct=true", "integrated_gradients.nodes=3"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    assert main(["run", *probes, "--model", str(small_folder), "--prompts", str(asked), "--out", str(out), "--memory", "64M", *options]) == 0
+    with np.load(out, allow_pickle=False) as file:
+        data = {name: file[name] for name in file.files}
+    for i, (text, answer) in enumerate(texts):
+        n = len(text + answer)
+        expected = {
+            "layer_skip.effect": (L, L), "layer_skip.effect_direct": (L, L), "layer_skip.output": (L,), "layer_skip.top1_kept": (L,),
+            "layer_skip.noise_floor": (L,), "layer_skip.boundaries": (2,), "layer_skip.effect_by_boundary": (2, L, L),
+            "layer_skip.output_by_boundary": (2, L), "residual_erasure.effect": (L + 1, n), "integrated_gradients.attribution": (L, n),
+            "integrated_gradients.completeness_error": (L,), "integrated_gradients.f_x": (L,), "integrated_gradients.f_baseline": (L,),
+            "integrated_gradients.nodes_used": (L,),
+        }  # fmt: skip
+        assert {name: data[f"{name}.{i}"].shape for name in expected} == expected
+        assert data[f"layer_skip.boundaries.{i}"].dtype == np.int32 and f"layer_skip.output_pos.{i}" not in data
+    aggregates = {"layer_skip.effect": (L, L), "layer_skip.effect_direct": (L, L), "layer_skip.output": (L,), "residual_erasure.effect": (L + 1,), "integrated_gradients.attribution": (L,)}
+    for name, shape in aggregates.items():
+        assert data[name].shape == data[f"{name}_mean"].shape == shape, name
+    assert data["layer_skip.top1_kept"].shape == (L,)
+    assert {c["memory"]["budget_bytes"] for c in json.loads(str(data["provenance"]))["runs"]} == {64 << 20}
+
+
+
 def test_a_second_run_reads_the_store_and_gives_the_same_arrays(small_folder, prompts, tmp_path, capsys):
     assert run(small_folder, prompts, tmp_path / "a.npz") == 0
     assert run(small_folder, prompts, tmp_path / "b.npz") == 0

@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
-from small_models import COMMON, FAMILIES
+from small_models import FAMILIES
 
 from ed_core import catalogue, estimate, sizes
 from ed_core.__main__ import main
+from ed_core.architectures.small import COMMON, VARIANTS, config_fields
 from ed_core.errors import ModelNotFound, ParameterError
 from ed_core.precision import WIDEST_FIRST
 from ed_core.sources import size_of
@@ -54,9 +55,9 @@ def test_counts_are_those_the_publishers_state():
 
 
 @pytest.mark.parametrize("more", [{}, {"attention_bias": True, "mlp_bias": True}, {"tie_word_embeddings": True}, {"num_key_value_heads": 4}], ids=str)
-@pytest.mark.parametrize("family", [*FAMILIES, "gemma3_text", "phi3"])
+@pytest.mark.parametrize("family", [*FAMILIES, "gemma3", "phi3"])
 def test_every_family_is_counted_exactly_off_its_defaults_too(family, more):
-    config = {**COMMON, **FAMILIES.get(family, {}), **more, "model_type": family.removesuffix("_sequential")}
+    config = {**config_fields(family, more), "model_type": VARIANTS[family][0]}
     if family.startswith(("gpt_neox", "gpt2")) and "tie_word_embeddings" not in more:
         config["tie_word_embeddings"] = family == "gpt2"
     assert sizes.read(config).parameters == on_meta(config)
