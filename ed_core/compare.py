@@ -1,4 +1,4 @@
-"""One prompt among others, and a model beside its control: its curve over the layers beside those of other prompts on the same model, and one sentence in figures. Numpy only.
+"""One prompt among others: its curve over the layers beside those of other prompts on the same model, and one sentence in figures. Numpy only.
 
 The others are results of one `Request.series`: same model, precision, probe and parameters. Their summaries suffice, no array is read.
 """
@@ -19,8 +19,12 @@ QUANTILES = (0.1, 0.5, 0.9)
 SAME, PARTLY = 0.9, 0.5  # Spearman from which a control's curve counts as the model's shape, or as part of it
 APART = 0.2  # of their ranges: any two falling curves agree by rank, so the same shape must also take the same course
 SAYS = {  # what it means that a control shows the same curve, the same in part, and another one
-    "untrained": ("this shape says nothing about what the model learned", "only what differs can have been learned", "this shape does not come with the architecture"),
-    "shuffled": ("this shape does not rest on the order of the blocks", "only what differs can rest on their order", "this shape rests on the order of the blocks"),
+    "untrained": (
+        "this shape says nothing about what the model learned", "only what differs can have been learned", "this shape does not come with the architecture",
+    ),
+    "shuffled": (
+        "this shape does not rest on the order of the blocks", "only what differs can rest on their order", "this shape rests on the order of the blocks",
+    ),
 }
 SHAPES = ("the same curve", "a similar curve", "another curve")
 

@@ -56,7 +56,8 @@ def sums(result: ProbeResult) -> Said:
         return Said(False, f"The sums do not hold on this prompt: {place}, {beyond}; no curve here can be trusted.")
     held = f"The sums hold on every token: {place}"
     if share > 1:
-        return Said(True, f"{held}, within the limit of {limits['miss']:.0e}, but up to {share:.1f} times what the additions alone can lose: beyond rounding.")
+        more = f"within the limit of {limits['miss']:.0e}, but up to {share:.1f} times what the additions alone can lose: beyond rounding"
+        return Said(True, f"{held}, {more}.")
     return Said(True, f"{held}, nowhere more than {share:.0%} of what rounding can cause. Nothing a block adds is left unread.")
 
 
@@ -81,10 +82,11 @@ def sink(result: ProbeResult) -> Said:
     more = f" Massive besides: {', '.join(massive[:6])}{' …' * (len(massive) > 6)}." if massive else ""
     largest = int(first.argmax())
     if first[largest] < SINK:
-        return Said(False, f"The first token is no attention sink here: at most {first[largest]:.1f} times the median token's norm (depth {largest}).{more}")
+        told = f"at most {first[largest]:.1f} times the median token's norm (depth {largest})"
+        return Said(False, f"The first token is no attention sink here: {told}.{more}")
     begins = int(np.argmax(first >= SINK))
-    return Said(True, f"The first token is an attention sink: from depth {begins} on its stream is {SINK:g} times as long as the median token's or more, "
-                      f"at most {first[largest]:.0f} times (depth {largest}).{more}")
+    told = f"{SINK:g} times as long as the median token's or more, at most {first[largest]:.0f} times (depth {largest})"
+    return Said(True, f"The first token is an attention sink: from depth {begins} on its stream is {told}.{more}")
 
 
 def _small(value: float) -> str:
@@ -93,7 +95,8 @@ def _small(value: float) -> str:
 
 def without_first(contributions: ProbeResult, lens: ProbeResult) -> list[Row]:
     """The three criteria's curves and depths with and without the first token, from the stored sums."""
-    curves = [{**aggregate(probe_of(contributions), [contributions.summary], first), **aggregate(probe_of(lens), [lens.summary], first)} for first in (True, False)]
+    of_result = lambda result, first: aggregate(probe_of(result), [result.summary], first)  # noqa: E731
+    curves = [of_result(contributions, first) | of_result(lens, first) for first in (True, False)]
     rules = {
         "cosine": (lambda c: np.mean([c[name] for name in COSINES], axis=0), depth.by_cosine),
         "kl": (lambda c: c["kl"], lambda curve: depth.by_kl(curve[:-1])),

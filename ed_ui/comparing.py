@@ -13,7 +13,8 @@ ENOUGH = 12  # bundled prompts that the button measures
 
 
 def section(probe: Probe, result: ProbeResult, control: ProbeResult | None = None, against: str = "") -> None:
-    """Below a complete result; `control`: the same of a control of the model, and what it says `against` the model. The bundled prompts run one at a time, so that a Run of one's own waits for one of them at most."""
+    """Below a complete result; `control`: the same of a control of the model, and what it says `against` the model.
+    The bundled prompts run one at a time, so that a Run of one's own waits for one of them at most."""
     spec, here = result.request.models[0], result.request.prompts[0]
     prompts = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(ENOUGH + 1)]
     others = [p for p in prompts if p.identity() != here.identity()][:ENOUGH]
@@ -37,7 +38,8 @@ def _live(probe: Probe, result: ProbeResult, batch: running.Batch, control: Prob
     for column, spread in zip(st.columns(2), spreads):
         with column:
             curve, told = spread.curve, " over the others" if len(spread.quantiles) else ""
-            fig = figures.spread_curve(spread.values, spread.quantiles, curve.unit, x=curve.x, others=f"{spread.n} others", log=curve.log, behind={name: behind[curve.name]} if behind else {})
+            look = dict(x=curve.x, others=f"{spread.n} others", log=curve.log, behind={name: behind[curve.name]} if behind else {})
+            fig = figures.spread_curve(spread.values, spread.quantiles, curve.unit, **look)
             show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}")
 
 

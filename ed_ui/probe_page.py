@@ -65,7 +65,8 @@ def show_page(page: Page) -> None:
         st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(page, batch)
         result = batch.result(probe.name)
         if result is not None and result.complete and page.sound(result):
-            comparing.section(asked, result, controlling.result(batch, probe.name), controlling.sentence(batch, probe.name, getattr(asked, "first_token", True)))
+            said = controlling.sentence(batch, probe.name, getattr(asked, "first_token", True))
+            comparing.section(asked, result, controlling.result(batch, probe.name), said)
     with st.expander("What this measures, exactly", expanded=False):
         st.markdown(probe.__doc__)
 

@@ -33,7 +33,7 @@ class Numerics(Probe):
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec("miss", ("layer", "pos"), "relative", "|h + a + m - h_next| over the largest of the four norms, in float64", 0.0, None, "pos_max"),
-        MeasureSpec("rounding", ("layer", "pos"), "relative", "the most that rounding to the stream's dtype can miss, on the same scale", 0.0, None, "pos_max"),
+        MeasureSpec("rounding", ("layer", "pos"), "relative", "the most that rounding to the stream's dtype can miss, as miss", 0.0, None, "pos_max"),
         MeasureSpec("slope_attn", ("layer",), "slope", "by how much the stream moves per unit that attention is read to add", None, None, "mean"),
         MeasureSpec("slope_mlp", ("layer",), "slope", "by how much the stream moves per unit that the MLP is read to add", None, None, "mean"),
         _logits("closure", "the last residual unembedded, against the model's own logits"),

@@ -6,7 +6,11 @@ from ed_core.probes import Contributions, LogitLens, Numerics
 from ed_ui import probe_page, running, scope, show
 
 PROBES = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens": LogitLens()}
-UNITS = {"cosine": ("cosine", "Mean cosine", "layer"), "kl": ("nats", "Divergence from the output", "depth"), "overlap": ("share", "Best tokens shared with the output", "depth")}
+UNITS = {
+    "cosine": ("cosine", "Mean cosine", "layer"),
+    "kl": ("nats", "Divergence from the output", "depth"),
+    "overlap": ("share", "Best tokens shared with the output", "depth"),
+}
 
 
 def page() -> None:
@@ -36,7 +40,8 @@ def panels(batch: running.Batch) -> None:
     view = probe_page.view(result)
     if result.complete:
         verdict(exactness.sums(result))
-    show.figure("map", figures.miss_map(result, view), "By how much each block's sum misses what leaves it, token by token", result, "miss", READ_MISS, select=True)
+    caption = "By how much each block's sum misses what leaves it, token by token"
+    show.figure("map", figures.miss_map(result, view), caption, result, "miss", READ_MISS, select=True)
     probe_page.window(result, view)
     if result.complete:
         figures_of(result)
@@ -87,8 +92,8 @@ with the branch, a forgotten factor does. A branch below rounding has no mark.""
 READ_SINK = """Many models park attention on the first token, whose norm then grows a hundredfold (Xiao et al. 2024, Sun et al. 2024): means that count
 it are means of one token."""
 TEXTS = {
-    "Why it matters": "Reading a module's output where the model adds something else gives a smooth, plausible and wrong curve. So a model is opened only where "
-    "its sums hold; this page shows the same figures on your prompt.",
+    "Why it matters": "Reading a module's output where the model adds something else gives a smooth, plausible and wrong curve. So a model is "
+    "opened only where its sums hold; this page shows the same figures on your prompt.",
     "Look for": "a miss above “rounding can cause”: then a term is not read. Slopes off 1: then something is scaled on the way.",
     "Beware": "Sums cannot see everything: they hold for quantized weights too, which compute something else than the original model does. Compare "
     "precisions for that (`python -m ed_core audit MODEL`).",
