@@ -62,7 +62,7 @@ def test_every_thing_that_can_move_a_number_moves_the_key():
             {"part": "mlp"}, {"seed": 1}, {"n_boundaries": 2},
         )),
         of(probe=LogitLens()), of(probe=LogitLens(k=3)), of(probe=Contributions()),
-        replace(REQUEST, probe_version=2).key,
+        replace(REQUEST, probe_version=REQUEST.probe_version + 1).key,
         replace(REQUEST, models=(MODEL, MODEL)).key,
         replace(REQUEST, prompts=(PROMPT, PROMPT)).key,
     ]  # fmt: skip
