@@ -13,6 +13,7 @@ pages = {
         st.Page("pages/look/home.py", title="Home", icon=":material/layers:", default=True),
         st.Page("pages/look/contributions.py", title="Contributions", icon=":material/stacked_bar_chart:"),
         st.Page("pages/look/logit_lens.py", title="Logit lens", icon=":material/center_focus_strong:"),
+        st.Page("pages/look/numerics.py", title="Numerics", icon=":material/functions:"),
     ],
     "Intervene": [
         st.Page("pages/intervene/skip.py", title="Layer skip", icon=":material/content_cut:"),

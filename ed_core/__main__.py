@@ -81,6 +81,8 @@ def _how_to_open(p: argparse.ArgumentParser) -> None:
     p.add_argument("--device", default="cpu", help="auto, cpu, cuda (as many GPUs as it takes), cuda:1 or mps")
     p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
     p.add_argument("--offload", default="", metavar="FOLDER", help="where weights may lie that fit into no memory")
+    p.add_argument("--control", default="", metavar="KIND", help="a twin in the model's place: untrained (random weights) or shuffled (its blocks in random order)")
+    p.add_argument("--seed", type=int, metavar="N", help="which twin (0 unless given)")
 
 
 def run(args) -> None:
@@ -129,14 +131,14 @@ def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
 
 
 def verify(args) -> int:
-    from . import sanity
+    from . import controls, sanity
     from .errors import IdentityFailed
     from .model import LanguageModel
 
     model = LanguageModel.load(opened_as(args))
     figures = model.identities or model.verify()
     show = lambda slope: "below rounding" if slope is None else f"{slope:.6f}"  # noqa: E731
-    print(f"{model.spec.name}: {model.architecture.family}, {model.n_layers} blocks x {model.d_model}, {model.spec.precision}, {figures.n_tokens} tokens")
+    print(f"{model.spec.name}{' (' + controls.label(model.spec) + ')' if model.spec.control else ''}: {model.architecture.family}, {model.n_layers} blocks x {model.d_model}, {model.spec.precision}, {figures.n_tokens} tokens")
     print(f"read: {model.architecture.modules_read()}")
     print(f"{'block':>5}  {'miss':>9}  {'slope attention':>15}  {'slope MLP':>15}")
     for layer, row in enumerate(zip(figures.miss, figures.slope_attn, figures.slope_mlp)):

@@ -12,9 +12,21 @@ import numpy as np
 from . import depth
 from .aggregate import Summary, aggregate
 from .probes import Probe
+from .pruning import rank_correlation
 
 FEWEST = 3  # other prompts that make a spread
 QUANTILES = (0.1, 0.5, 0.9)
+SAME, PARTLY = 0.9, 0.5  # Spearman from which a control's curve counts as the model's shape, or as part of it
+APART = 0.2  # of their ranges: any two falling curves agree by rank, so the same shape must also take the same course
+SAYS = {  # what it means that a control shows the same curve, the same in part, and another one
+    "untrained": (
+        "this shape says nothing about what the model learned", "only what differs can have been learned", "this shape does not come with the architecture",
+    ),
+    "shuffled": (
+        "this shape does not rest on the order of the blocks", "only what differs can rest on their order", "this shape rests on the order of the blocks",
+    ),
+}
+SHAPES = ("the same curve", "a similar curve", "another curve")
 
 
 @dataclass(frozen=True)
@@ -129,3 +141,50 @@ def _number(value: float | int | None) -> float:
 
 def _say(value: float | np.floating, score: Score) -> str:
     return "not defined" if not np.isfinite(value) else f"{value:.1f}" if score.share else f"layer {value:.3g}"
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """A curve of the model beside its control's: rank correlation over layers, the largest distance once each is scaled to its own range (both
+    None where one is constant or too short), and the control's mean magnitude over the model's (None where that is 0)."""
+
+    curve: Curve
+    spearman: float | None
+    apart: float | None
+    size: float | None
+
+    @property
+    def shape(self) -> int | None:
+        """The place in `SHAPES`; None where shapes cannot be compared."""
+        if self.spearman is None:
+            return None
+        return 0 if self.spearman >= SAME and self.apart <= APART else 1 if self.spearman >= PARTLY else 2
+
+    @property
+    def text(self) -> str:
+        size = "" if self.size is None or 0.9 < self.size < 1.1 else f", {self.size:.2g} times the size"
+        return f"{self.curve.title[0].lower()}{self.curve.title[1:]} (Spearman {self.spearman:.2f}, scaled at most {self.apart:.0%} apart{size})"
+
+
+def likeness(probe: Probe | type[Probe], this: Summary, control: Summary, first_token: bool = True) -> list[Likeness]:
+    """How alike a model's curves and its control's are, for each of the probe's `CURVES`; entries where either is NaN are left out."""
+    mine, theirs = curves_of(probe, this, first_token), curves_of(probe, control, first_token)
+    return [Likeness(curve, *_alike(mine[curve.name], theirs[curve.name])) for curve in CURVES[probe.name]]
+
+
+def _alike(mine: np.ndarray, theirs: np.ndarray) -> tuple[float | None, float | None, float | None]:
+    a, b = (np.asarray(c, np.float64)[np.isfinite(mine) & np.isfinite(theirs)] for c in (mine, theirs))
+    size = float(np.abs(b).mean() / np.abs(a).mean()) if a.any() else None
+    if (spearman := rank_correlation(a, b)) is None:
+        return None, None, size
+    scaled = [(c - c.min()) / (c.max() - c.min()) for c in (a, b)]
+    return spearman, float(np.abs(scaled[0] - scaled[1]).max()), size
+
+
+def against_control(kind: str, name: str, found: Sequence[Likeness]) -> str:
+    """What the likenesses mean, in one sentence for each kind of shape found. `name`: what the control is called."""
+    said = []
+    for place, (shape, means) in enumerate(zip(SHAPES, SAYS[kind])):
+        if alike := [l.text for l in found if l.shape == place]:
+            said.append(f"The {name} shows {shape} for {' and '.join(alike)}: {means}.")
+    return " ".join(said) or f"A curve of the model or of the {name} is constant: their shapes cannot be compared."

@@ -117,6 +117,7 @@ def certificate(model: LanguageModel, request: Request, started: float) -> dict:
         "n_layers": model.n_layers,
         "d_model": model.d_model,
         "d_vocab": model.d_vocab,
+        "block_order": model.block_order,
         "attention": getattr(model.config, "_attn_implementation", None),
         "identities": model.identities.to_json() if model.identities else None,
         "prompt": request.prompts[0].identity(),

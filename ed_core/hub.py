@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from . import adapters, weights
+from . import adapters, controls, weights
 from .errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, HubUnreachable, TooLarge
 from .estimate import gigabytes
 from .sources import IDENTITY_FILES, ensure_reachable, hub_cache, location
@@ -45,6 +45,8 @@ def is_here(spec: ModelSpec) -> bool:
     place = Path(location(spec))
     if not place.is_dir() or not spec.revision:
         return place.is_dir()
+    if not controls.needs_weights(spec):
+        return (place / "config.json").is_file()
     try:
         weights.check(place, spec.name)
     except BrokenWeights:
@@ -56,7 +58,7 @@ def ensure(spec: ModelSpec, progress: Progress | None = None, cancelled: Callabl
     """The spec itself where the model is here; else it is downloaded, and the spec gets the commit."""
     if is_here(spec):
         return spec
-    return replace(spec, revision=fetch(spec.source, spec.revision, progress, cancelled))
+    return replace(spec, revision=fetch(spec.source, spec.revision, progress, cancelled, controls.needs_weights(spec)))
 
 
 def plan(hub_id: str, revision: str = "") -> Plan:
@@ -76,12 +78,16 @@ def plan(hub_id: str, revision: str = "") -> Plan:
     return Plan(hub_id, str(info.sha), tuple(sorted(kept.items(), key=lambda item: item[1])))
 
 
-def fetch(hub_id: str, revision: str = "", progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False) -> str:
-    """Download a model and return its commit. `progress(done, all)` in bytes; a download that was cancelled, or broke off, goes on where it
-    stopped."""
+def fetch(
+    hub_id: str, revision: str = "", progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False, with_weights: bool = True
+) -> str:
+    """Download a model (or config and tokenizer alone) and return its commit. `progress(done, all)` in bytes; a download that was cancelled,
+    or broke off, goes on where it stopped."""
     from huggingface_hub import hf_hub_download
 
     wanted = plan(hub_id, revision)
+    if not with_weights:
+        wanted = replace(wanted, files=tuple((name, size) for name, size in wanted.files if not name.endswith(WEIGHTS)))
     _require_room(wanted)
     done = 0
     for name, size in wanted.files:
@@ -94,7 +100,8 @@ def fetch(hub_id: str, revision: str = "", progress: Progress | None = None, can
             progress(done, wanted.bytes)
     if revision != wanted.commit:
         _remember(hub_id, revision or "main", wanted.commit)
-    weights.check(Path(location(ModelSpec(hub_id, revision=wanted.commit))), hub_id)
+    if with_weights:
+        weights.check(Path(location(ModelSpec(hub_id, revision=wanted.commit))), hub_id)
     return wanted.commit
 
 

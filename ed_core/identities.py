@@ -126,11 +126,28 @@ def miss(
     h: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch d"], m: Float[Tensor, "*batch d"], after: Float[Tensor, "*batch d"],
     other: Float[Tensor, "*batch d"] | None = None,
 ) -> Float[Tensor, "*batch"]:
-    """`|h + a + m - h_next|` over the largest operand's norm, per token: a block may cancel a massive activation. `other`: a third branch."""
-    h, a, m, after = h.float(), a.float(), m.float(), after.float()
-    operands = (h, a, m, after) if other is None else (h, a, m, after, other)
-    largest = torch.stack([x.norm(dim=-1) for x in operands]).amax(0)
-    return (h + a + m + (0 if other is None else other) - after).norm(dim=-1) / largest.clamp_min(1e-30)
+    """`|h + a + m - h_next|` over the largest operand's norm, per token: a block may cancel a massive activation. `other`: a third branch. In
+    float32, or in float64 where it is handed that."""
+    h, a, m, after = (x if x.dtype == torch.float64 else x.float() for x in (h, a, m, after))
+    return (h + a + m + (0 if other is None else other) - after).norm(dim=-1) / _largest(h, a, m, after, other)
+
+
+def rounding(
+    h: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch d"], m: Float[Tensor, "*batch d"], after: Float[Tensor, "*batch d"],
+    other: Float[Tensor, "*batch d"] | None = None, *, dtype: torch.dtype,
+) -> Float[Tensor, "*batch"]:
+    """The largest miss that rounding the sum's two additions to `dtype` can cause, per token, on the miss's scale: an element is off by at most
+    half a step (`eps / 2` of its size) of the partial sum, the largest of `h + a`, `h + m`, `a + m`, and half a step of the result. A third
+    branch is one more addition and one more factor: sizes are then added up instead."""
+    partial = torch.stack([(h + a).abs(), (h + m).abs(), (a + m).abs()]).amax(0)
+    if other is not None:
+        partial = partial + 2 * (h.abs() + a.abs() + m.abs() + other.abs())
+    return torch.finfo(dtype).eps / 2 * (partial + after.abs()).norm(dim=-1) / _largest(h, a, m, after, other)
+
+
+def _largest(*operands: Tensor | None) -> Float[Tensor, "*batch"]:
+    """Norm of the largest operand, per token."""
+    return torch.stack([x.norm(dim=-1) for x in operands if x is not None]).amax(0).clamp_min(1e-30)
 
 
 def slopes(
@@ -188,7 +205,7 @@ def _measure(model: LanguageModel) -> Identities:
     limit = SLOPE_LIMIT[model.dtype]
     blocks = [(trace.resid[l], trace.attn_out[l], trace.mlp_out[l], trace.resid[l + 1]) for l in range(model.n_layers)]
     both = [slopes(*block, limit=limit, other=other) for block, other in zip(blocks, trace.other_out)]
-    replay, detour = _replay(model, trace, untouched)
+    replay, detour = replay_by_hand(model, trace, untouched)
     mlp_moves = tuple(_mlp_moves(model, trace, layer) for layer in range(model.n_layers))
     return Identities(
         dtype=str(model.dtype).removeprefix("torch."),
@@ -196,34 +213,37 @@ def _measure(model: LanguageModel) -> Identities:
         miss=tuple(float(miss(*block, other).max()) for block, other in zip(blocks, trace.other_out)),
         slope_attn=tuple(s[0] for s in both),
         slope_mlp=tuple(s[1] for s in both),
-        closure=_relative(model.unembed(trace.resid[-1]), untouched),
+        closure=relative(model.unembed(trace.resid[-1]), untouched),
         replay=replay,
         detour=detour,
-        left_behind=_relative(model.logits(ids), untouched),
+        left_behind=relative(model.logits(ids), untouched),
         parallel=model.parallel,
         mlp_moves=mlp_moves,
         miss_limit=MISS_LIMIT[model.dtype],
         slope_limit=limit,
-        suffix=_suffix(model, trace, untouched),
+        suffix=suffix_by_hand(model, trace, untouched),
     )
 
 
-def _suffix(model: LanguageModel, trace, untouched: Float[Tensor, "1 pos v"]) -> float | None:
-    """The miss of the logits when only the second half is replayed, batch 2; None where this model's blocks cannot be called so."""
-    start = trace.ids.shape[1] // 2
+def suffix_by_hand(model: LanguageModel, trace: Trace, untouched: Float[Tensor, "1 kept v"]) -> float | None:
+    """The miss of the logits (of those kept) when only the second half is replayed, batch 2; None where this model's blocks cannot be called so."""
+    start, largest = trace.ids.shape[1] // 2, untouched.abs().max()
     try:
         resid = trace.resid[0][:, start:].repeat(2, 1, 1)
         for layer in range(model.n_layers):
             *_, resid = model.run_block(trace, layer, resid, start=start)
-        logits = model.unembed(resid)
+        kept = min(resid.shape[1], untouched.shape[1])
+        logits, untouched = model.unembed(resid[:, -kept:]), untouched[:, -kept:]
     except Exception:  # whatever a block says to arguments it was not made for: the answer is that it cannot be done
         return None
-    off = float((logits - untouched[:, start:]).abs().max() / untouched.abs().max().clamp_min(1e-30))
+    off = float((logits - untouched).abs().max() / largest.clamp_min(1e-30))
     return off if off == off else None
 
 
-def _replay(model: LanguageModel, trace: Trace, untouched: Tensor) -> tuple[dict[int, float], float]:
-    """Misses of the logits by hand for batch 1 and 3, and of the detour: the stream's tokens moved along by one at block 0."""
+def replay_by_hand(model: LanguageModel, trace: Trace, untouched: Tensor) -> tuple[dict[int, float], float]:
+    """Misses of the logits (the last ones, as many as in `untouched`) by hand for batch 1 and 3, and of the detour: the stream's tokens moved
+    along by one at block 0."""
+    kept = untouched.shape[1]
     moved = trace.resid[0].roll(1, dims=1)
     replay, detour = {}, 0.0
     for batch in (1, 3):
@@ -232,13 +252,13 @@ def _replay(model: LanguageModel, trace: Trace, untouched: Tensor) -> tuple[dict
             if batch == 1:
                 *_, elsewhere = model.run_block(trace, layer, elsewhere)
             *_, resid = model.run_block(trace, layer, resid)
-        replay[batch] = _relative(model.unembed(resid), untouched)
+        replay[batch] = relative(model.unembed(resid[:, -kept:]), untouched)
         if batch == 1:
-            detour = _relative(model.unembed(elsewhere), model.logits_from(trace.ids, moved))
+            detour = relative(model.unembed(elsewhere[:, -kept:]), model.logits_from(trace.ids, moved)[:, -kept:])
     return replay, detour
 
 
-def _relative(logits: Tensor, expected: Tensor) -> float:
+def relative(logits: Tensor, expected: Tensor) -> float:
     return float((logits - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
 
 

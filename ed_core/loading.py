@@ -1,7 +1,6 @@
 """From a `ModelSpec` to weights and tokenizer on a device, or one clear refusal. Safetensors only, never a repository's own code."""
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
@@ -9,10 +8,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from . import adapters, hub, placement, precision, quantized, sizes, weights
+from . import adapters, controls, hub, placement, precision, quantized, sizes, weights
 from .architectures import Architecture, find
 from .architectures.refused import reason
-from .errors import BrokenWeights, EffectiveDepthError, ModelNotFound, ParameterError, RefusedFamily, UnknownFamily
+from .errors import BrokenWeights, EffectiveDepthError, ModelNotFound, ParameterError, RefusedFamily, TooLarge, UnknownFamily
+from .estimate import ROOM, free_memory, gigabytes
 from .sources import config_of, location
 from .types import ModelSpec
 
@@ -24,10 +24,11 @@ SAMPLES = ("5 + 7 = 12", "The quick brown fox.", "a=3; b=a;\n  b?", "Ünïcode �
 
 def load(spec: ModelSpec, architecture: Architecture | None = None):
     """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device` or spread from there; the architecture is
-    None where nobody described the family."""
+    None where nobody described the family (a shuffled twin of such a model has its blocks in their own order yet)."""
+    controls.check(spec)
     spec = hub.ensure(spec)
-    place = location(spec)
-    weights.check(Path(place), spec.name)
+    if controls.needs_weights(spec):
+        weights.check(Path(location(spec)), spec.name)
     _refuse_own_code(spec)
     _refuse_adapter(spec)
     options = {"trust_remote_code": False, "local_files_only": True}
@@ -37,9 +38,22 @@ def load(spec: ModelSpec, architecture: Architecture | None = None):
     if refusal:
         family = architecture.family if architecture else config.model_type
         raise RefusedFamily(f"Refused: {spec.name} is of the family '{family}', and {refusal}. `python -m ed_core models --families` lists what is read.")
+    model = _pretrained(spec, options) if controls.needs_weights(spec) else _untrained(spec, config)
+    quantized.cure(model)
+    if spec.adapter:
+        model = adapters.merge(model, Path(spec.adapter))
+    if spec.control == "shuffled" and architecture:
+        from .twins import shuffle
+
+        shuffle(model, architecture, spec.control_seed)
+    return model, _tokenizer(spec, options), architecture, spec
+
+
+def _pretrained(spec: ModelSpec, options: dict):
+    """The model with its own weights, all of them."""
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            place, dtype=DTYPES[precision.compute_name(spec.precision)], use_safetensors=True, output_loading_info=True,
+            location(spec), dtype=DTYPES[precision.compute_name(spec.precision)], use_safetensors=True, output_loading_info=True,
             **_quantization(spec), **_placement(spec), **options,
         )
     except EffectiveDepthError:
@@ -55,10 +69,32 @@ def load(spec: ModelSpec, architecture: Architecture | None = None):
             f"{len(missing)} weights of {spec.name} are missing or of another shape, the first is {missing[0]}; running it would show random "
             "layers. Download the model again."
         )
-    quantized.cure(model)
-    if spec.adapter:
-        model = adapters.merge(model, Path(spec.adapter))
-    return model, _tokenizer(spec, options), architecture, spec
+    return model
+
+
+def _untrained(spec: ModelSpec, config):
+    """The model as it was before training: weights drawn by the family's own initialisation, from the control's seed. Drawn in float32 on the
+    CPU and rounded then, so that a seed is one twin in every precision and on every device."""
+    drawn = lambda dtype: AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)  # noqa: E731
+    dtype = DTYPES[spec.precision]
+    with torch.device("meta"):
+        needed = sum(p.numel() for p in drawn(dtype).parameters()) * (4 + (dtype.itemsize if dtype != torch.float32 else 0))
+    if needed > ROOM * free_memory():
+        raise TooLarge(
+            f"An untrained twin of {spec.name} is drawn in float32 and takes {gigabytes(needed)}, and {gigabytes(free_memory())} are free; take "
+            "shuffled blocks as the control, or a smaller model of the family."
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(spec.control_seed)
+        model = drawn(torch.float32)
+        if dtype != torch.float32:
+            rounded = drawn(dtype)  # its buffers have the dtypes that the library wants them in
+            rounded.load_state_dict(model.state_dict())
+            model = rounded
+    home = _placement(spec)["device_map"]
+    if not isinstance(home, dict):
+        raise TooLarge(f"An untrained twin is not spread over devices, and {spec.name} fits no single one; choose a smaller model of the family.")
+    return model.to(home[""])
 
 
 def _quantization(spec: ModelSpec) -> dict:
@@ -118,13 +154,9 @@ def _tokenizer(spec: ModelSpec, options: dict):
         tokenizer = AutoTokenizer.from_pretrained(location(spec), **options)
     except Exception as error:
         raise ModelNotFound(f"{spec.name} has no usable tokenizer: {_one_line(error)} Expected tokenizer.json beside the weights.") from error
-    file = Path(location(spec)) / "tokenizer.json"
-    if file.is_file():
-        saved = PreTrainedTokenizerFast(tokenizer_file=str(file))
-        differs = any(tokenizer.encode(s, add_special_tokens=False) != saved.encode(s, add_special_tokens=False) for s in SAMPLES)
-        if differs:
-            settings = Path(location(spec)) / "tokenizer_config.json"
-            saved.chat_template = json.loads(settings.read_text()).get("chat_template") if settings.is_file() else None
+    if (Path(location(spec)) / "tokenizer.json").is_file():
+        saved = PreTrainedTokenizerFast.from_pretrained(location(spec), **options)  # with the folder's special tokens and chat template
+        if any(tokenizer.encode(s, add_special_tokens=False) != saved.encode(s, add_special_tokens=False) for s in SAMPLES):
             return saved
     return tokenizer
 

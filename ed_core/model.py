@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from . import suffix
+from . import controls, suffix
 from .architectures import Architecture
 from .errors import IdentityFailed, NotFinite, PromptError
 from .identities import Identities, verify
@@ -73,6 +73,7 @@ class LanguageModel:
         self.device = main_device(hf_model)
         self.dtype = next(p.dtype for p in hf_model.parameters() if p.is_floating_point())  # of the embeddings, which are never quantized
         self.bytes = held_bytes(hf_model)
+        self.block_order: tuple[int, ...] | None = getattr(hf_model, "block_order", None)  # of a shuffled twin
         self.identities: Identities | None = None
         self._lock = threading.RLock()
 
@@ -104,9 +105,16 @@ class LanguageModel:
         """Load without asking whether the sums hold; a family that nobody described is tried under the known layouts (`adoption`)."""
         from .adoption import adopt
         from .loading import load
+        from .twins import shuffle
 
         hf, tokenizer, architecture, spec = load(spec, architecture)
-        return cls(hf, tokenizer, architecture, spec) if architecture else adopt(hf, tokenizer, spec)
+        if architecture:
+            return cls(hf, tokenizer, architecture, spec)
+        adopted = adopt(hf, tokenizer, spec)
+        if spec.control != "shuffled":
+            return adopted
+        shuffle(hf, adopted.architecture, spec.control_seed)
+        return cls(hf, tokenizer, adopted.architecture, spec)
 
     def verify(self) -> Identities:
         """Check the residual identities on a short prompt and remember the figures. See `ed_core.identities`."""
@@ -132,7 +140,7 @@ class LanguageModel:
             raise PromptError(f"The prompt has {len(ids)} tokens and the limit is {limit}; shorten it or raise the limit (ED_MAX_TOKENS).")
         if not ids:
             raise PromptError("The prompt has no tokens under this tokenizer; type some text.")
-        start, notes = None, [self.architecture.note] if self.architecture.note else []
+        start, notes = None, [note for note in (controls.note(self.spec), self.architecture.note) if note]
         if prompt.answer:
             start = next((i for i, (_, end) in enumerate(offsets) if end > len(text)), None)
             if start is None or start == 0:

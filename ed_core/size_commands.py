@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
-from .errors import InputError, PromptFileError
+from .errors import InputError, ParameterError, PromptFileError
 
 
 def opened_as(args):
@@ -11,29 +12,31 @@ def opened_as(args):
     from .precision import asked
     from .sources import resolve
 
-    wanted, device, free = asked(args.precision, args.dtype), args.device, None
+    wanted, device, free, seed = asked(args.precision, args.dtype), args.device, None, args.seed or 0
     if device != "cpu":
         from . import placement
 
         device = placement.pick(device)
         free = placement.free_bytes(device)
-    here(args.model)
+    if args.seed is not None and not args.control:
+        raise ParameterError("--seed is a control's; give --control untrained or --control shuffled with it.")
+    here(args.model, args.control)
     if args.adapter:
         here(args.adapter)
-    spec = resolve(args.model, wanted, device, args.adapter, args.offload, free)
+    spec = resolve(args.model, wanted, device, args.adapter, args.offload, free, control=args.control, control_seed=seed)
     if spec.why:
         print(f"ed_core: precision {spec.why}", file=sys.stderr)
     return spec
 
 
-def here(source: str) -> str:
-    """Download a hub model that is not here, with a progress bar; returns its commit ("" for a folder)."""
+def here(source: str, control: str = "") -> str:
+    """Download a hub model that is not here, or what its control needs of it, with a progress bar; returns its commit ("" for a folder)."""
     from tqdm import tqdm
 
     from . import hub
     from .sources import named
 
-    spec = named(source)
+    spec = replace(named(source), control=control)
     if hub.is_here(spec):
         return spec.revision
     with tqdm(unit="B", unit_scale=True, desc=spec.name, disable=not sys.stderr.isatty()) as bar:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import ParseResult, urlparse
 
-from . import adapters, catalogue, estimate, precision as precisions, sizes
+from . import adapters, catalogue, controls, estimate, precision as precisions, sizes
 from .demo import MODELS as BUNDLED
 from .errors import HubUnreachable, ModelNotFound, ParameterError
 from .types import ModelSpec
@@ -31,22 +31,34 @@ def resolve(
     offload: str = "",
     free: int | None = None,
     n_tokens: int = estimate.TOKENS,
+    control: str = "",
+    control_seed: int = 0,
 ) -> ModelSpec:
     """The full identity of a model given by bundled name, folder or hub id (`org/name`, or `org/name@revision`); a `ModelError` says what is
     wrong with the name.
 
     `precision` may be "auto": what it comes to, with the reason, is in the spec. `adapter`: a LoRA adapter's folder. `free`: bytes free on
-    the device, where it is not this process's memory.
+    the device, where it is not this process's memory. `control`, `control_seed`: a twin of the model in its place (see `controls`).
     """
     if precision != "auto" and precision not in precisions.PRECISIONS:
         raise ParameterError(f"The precision is {precision!r}; expected auto or one of {', '.join(precisions.PRECISIONS)}.")
     spec = named(source)
     if not spec.revision and not spec.content_hash and Path(location(spec)).is_dir():
-        spec = replace(spec, content_hash=content_hash(Path(location(spec))))
+        spec = replace(spec, content_hash=content_hash(Path(location(spec)), weights=control != "untrained"))
     spec = replace(spec, device=device, offload=offload)
     if adapter:
         spec = _adapted(spec, named(adapter))
-    return settle(spec, precision, free, n_tokens)
+    return twin(settle(spec, precision, free, n_tokens), control, control_seed)
+
+
+def twin(spec: ModelSpec, control: str, seed: int = 0) -> ModelSpec:
+    """The control of a model that stands for it; the model itself where `control` is "". An untrained twin's identity is that of config and
+    tokenizer: what was learned is no part of it."""
+    spec = replace(spec, control=control, control_seed=seed)
+    controls.check(spec)
+    if spec.content_hash and not controls.needs_weights(spec):
+        spec = replace(spec, content_hash=content_hash(Path(location(spec)), weights=False))
+    return spec
 
 
 def settle(spec: ModelSpec, precision: str, free: int | None = None, n_tokens: int = estimate.TOKENS) -> ModelSpec:
@@ -96,21 +108,22 @@ def location(spec: ModelSpec) -> str:
     return str(BUNDLED.get(spec.source, spec.source))
 
 
-def content_hash(folder: Path) -> str:
-    """SHA-256 over names and contents of weights, config and tokenizer. Remembered while size and times of every file stay the same."""
+def content_hash(folder: Path, weights: bool = True) -> str:
+    """SHA-256 over names and contents of weights (unless left out), config and tokenizer. Remembered while size and times of every file stay the same."""
     if not (folder / "config.json").is_file():
         if (folder / adapters.CONFIG).is_file():
             raise ModelNotFound(f"The folder {folder} holds an adapter, not a model; give its base as the model and this folder as --adapter.")
         raise ModelNotFound(f"The folder {folder} holds no config.json; expected a model as save_pretrained writes it.")
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights:
+    shards = sorted(folder.glob("*.safetensors"))
+    if weights and not shards:
         pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt"))
         found = f"only {pickled[0].name}, whose format can run code when loaded" if pickled else "no weights"
         raise ModelNotFound(
             f"The folder {folder} holds {found}; expected .safetensors files. Where you trust the file, convert it: python -c \"from transformers "
             f"import AutoModelForCausalLM as M; M.from_pretrained('{folder}', use_safetensors=False).save_pretrained('{folder}')\""
         )
-    files = [folder / name for name in IDENTITY_FILES if (folder / name).is_file()] + weights + sorted(folder.glob("*.index.json"))
+    files = [folder / name for name in IDENTITY_FILES if (folder / name).is_file()]
+    files += [*shards, *sorted(folder.glob("*.index.json"))] if weights else []
     stats = tuple((str(f), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for f in files for s in [f.stat()])
     if stats not in _hashes:
         digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Token previews from a model's `tokenizer.json` alone: milliseconds, no torch."""
+"""Token previews from a model's `tokenizer.json` alone: milliseconds, no torch. A chat template is code from strangers: only the worker runs it."""
 from __future__ import annotations
 
 import json
@@ -32,7 +32,26 @@ def preview(spec: ModelSpec, prompt: Prompt) -> list[str] | None:
     return [_text(tokenizer, i) for i in ids]
 
 
-def special(spec: ModelSpec) -> dict[str, str]:
+def special(spec: ModelSpec) -> frozenset[str]:
+    """Texts of the tokens that the model's tokenizer calls special; empty where it has no tokenizer.json."""
+    file = _file(spec)
+    if file is None:
+        return frozenset()
+    added = _tokenizer(str(file), file.stat().st_mtime_ns).get_added_tokens_decoder()
+    return frozenset(token.content for token in added.values() if token.special)
+
+
+def chats(spec: ModelSpec) -> bool | None:
+    """Whether the model has a chat template; None where its files are not here to tell."""
+    folder = Path(location(spec))
+    if not folder.is_dir():
+        return None
+    if any((folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json")):
+        return True
+    return bool(_settings(spec, "tokenizer_config.json").get("chat_template"))
+
+
+def special_roles(spec: ModelSpec) -> dict[str, str]:
     """The special tokens a tokenizer's own files name, by their role (`bos_token`, `eos_token`, …); {} where there are no such files."""
     found: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -53,12 +72,6 @@ def added(spec: ModelSpec) -> tuple[list[str], list[str]] | None:
     at = next((i for i in range(len(with_them)) if with_them[i : i + len(without)] == without), 0)
     name = lambda ids: [str(tokenizer.id_to_token(i)) for i in ids]  # noqa: E731
     return name(with_them[:at]), name(with_them[at + len(without) :])
-
-
-def has_chat_template(spec: ModelSpec) -> bool:
-    """Whether the tokenizer brings a chat template, in its settings or in a file of its own."""
-    place = Path(location(spec))
-    return bool(_settings(spec, "tokenizer_config.json").get("chat_template")) or any((place / f"chat_template.{end}").is_file() for end in ("jinja", "json"))
 
 
 def _settings(spec: ModelSpec, name: str) -> dict:

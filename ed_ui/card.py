@@ -67,9 +67,9 @@ def _tokenizer(spec: ModelSpec) -> list[tuple[str, str]]:
     if not hub.is_here(spec):
         return [("Tokenizer", "known once it is downloaded")]
     code = lambda text: "`" + figures.shown(text, 40).replace("`", "ˋ") + "`"  # noqa: E731
-    special, added = tokens.special(spec), tokens.added(spec)
+    special, added = tokens.special_roles(spec), tokens.added(spec)
     lines = [("Special tokens", ", ".join(f"{show.plain(role.removesuffix('_token'))} {code(text)}" for role, text in special.items()) or "none named")]
     if added is not None:
         around = [f"{code(text)} {where}" for texts, where in zip(added, ("before", "behind")) for text in texts]
         lines.append(("Added to a prompt", ", ".join(around) or "nothing"))
-    return [*lines, ("Chat template", "yes" if tokens.has_chat_template(spec) else "none")]
+    return [*lines, ("Chat template", "yes" if tokens.chats(spec) else "none")]

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from ed_core import compare, figures, lookup
+from ed_core import compare, controls, figures, lookup
 from ed_core.demo import mixed_prompts
 from ed_core.probes import Probe
 from ed_core.types import Prompt, ProbeResult
@@ -12,28 +12,34 @@ from ed_ui import running, show
 ENOUGH = 12  # bundled prompts that the button measures
 
 
-def section(probe: Probe, result: ProbeResult) -> None:
-    """Below a complete result. The bundled prompts run one at a time, so that a Run of one's own waits for one of them at most."""
+def section(probe: Probe, result: ProbeResult, control: ProbeResult | None = None, against: str = "") -> None:
+    """Below a complete result; `control`: the same of a control of the model, and what it says `against` the model.
+    The bundled prompts run one at a time, so that a Run of one's own waits for one of them at most."""
     spec, here = result.request.models[0], result.request.prompts[0]
     prompts = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(ENOUGH + 1)]
     others = [p for p in prompts if p.identity() != here.identity()][:ENOUGH]
     batch = running.batch(f"compare.{probe.name}", {f"{probe.name}.{i}": probe.request(spec, p) for i, p in enumerate(others)}, at_once=1)
     st.markdown("##### How this prompt compares")
-    st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(probe, result, batch)
+    st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(probe, result, batch, control, against)
 
 
-def _live(probe: Probe, result: ProbeResult, batch: running.Batch) -> None:
+def _live(probe: Probe, result: ProbeResult, batch: running.Batch, control: ProbeResult | None, against: str) -> None:
     if batch.jobs and running.poll(batch):
         st.rerun()
     others, first_token = lookup.alike(result.request), getattr(probe, "first_token", True)
     with st.container(key="compared"):
         st.markdown(compare.sentence(probe, result.summary, others, first_token))
         _more(batch, len(others), result)
+    if against:
+        st.markdown(f"**{against}**")
+    behind = compare.curves_of(probe, control.summary, first_token) if control is not None else {}
+    name = controls.label(control.request.models[0]) if control is not None else ""
     spreads = compare.spreads(probe, result.summary, others, first_token)
     for column, spread in zip(st.columns(2), spreads):
         with column:
             curve, told = spread.curve, " over the others" if len(spread.quantiles) else ""
-            fig = figures.spread_curve(spread.values, spread.quantiles, curve.unit, x=curve.x, others=f"{spread.n} others", log=curve.log)
+            look = dict(x=curve.x, others=f"{spread.n} others", log=curve.log, behind={name: behind[curve.name]} if behind else {})
+            fig = figures.spread_curve(spread.values, spread.quantiles, curve.unit, **look)
             show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}")
 
 

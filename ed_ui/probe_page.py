@@ -3,16 +3,16 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import streamlit as st
 
-from ed_core import figures, lookup
+from ed_core import compare, figures, lookup
 from ed_core.errors import ParameterError
 from ed_core.figures import View
 from ed_core.probes import Continuation, Probe
 from ed_core.types import ModelSpec, ProbeResult
-from ed_ui import comparing, running, scope, show
+from ed_ui import comparing, controlling, running, scope, show
 
 WINDOW = 64
 MAP_HEIGHT = 520
@@ -58,13 +58,15 @@ def show_page(page: Page) -> None:
         _ask_for_answer(chosen.spec)
         texts(page.texts)
     else:
-        batch = running.batch(probe.name, {probe.name: asked.request(chosen.spec, scope.prompt())})
-        running.controls(probe.name, batch, ready=scope.ready(), n_tokens=scope.n_tokens())
-        scope.remember(batch.requests[probe.name].key if batch.results and not batch.running else "")
+        batch = running.batch(probe.name, controlling.with_control({probe.name: asked.request(chosen.spec, scope.prompt())}))
+        row = running.controls(probe.name, batch, ready=scope.ready(), n_tokens=scope.n_tokens())
+        controlling.picker(row, batch)
+        scope.remember(batch.requests[probe.name].key if probe.name in batch.results and not batch.running else "")
         st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(page, batch)
         result = batch.result(probe.name)
         if result is not None and result.complete and page.sound(result):
-            comparing.section(asked, result)
+            said = controlling.sentence(batch, probe.name, getattr(asked, "first_token", True))
+            comparing.section(asked, result, controlling.result(batch, probe.name), said)
     with st.expander("What this measures, exactly", expanded=False):
         st.markdown(probe.__doc__)
 
@@ -73,7 +75,7 @@ def _live(page: Page, batch: running.Batch) -> None:
     if batch.jobs and running.poll(batch):
         st.rerun()
     result = batch.result(page.probe.name)
-    status(batch)
+    status(batch, page.probe.name)
     if page.controls is not None:
         with st.container(key="map-controls"):
             page.controls()
@@ -83,7 +85,7 @@ def _live(page: Page, batch: running.Batch) -> None:
         with place:
             show.empty(page.probe.title, "" if batch.running else page.teach, MAP_HEIGHT, first=True)
         return
-    seen = view(result)
+    seen = replace(view(result), control=controlling.result(batch, page.probe.name), control_name=controlling.name())
     with place:
         page.figure(result, seen)
     with below:
@@ -100,12 +102,13 @@ def texts(paragraphs: Mapping[str, str]) -> None:
         column.caption(f"**{heading}:** {text}")
 
 
-def status(batch: running.Batch) -> None:
-    """What is going on, and what went wrong: always at least one line, so that nothing moves when there is something to say."""
+def status(batch: running.Batch, name: str = "") -> None:
+    """What is going on, and what went wrong: always at least one line, so that nothing moves when there is something to say. `name`: whose
+    result it is about, where a page shows several."""
     with st.container(key="status"):
         if batch.running:
             st.markdown(f"**{running.status(batch)}**")
-        elif result := next(iter(batch.results.values()), None):
+        elif result := batch.results.get(name or next(iter(batch.results), "")):
             shipped = " · :gray-badge[stored example]" if lookup.is_shipped(result.request.key) else ""
             made = result.provenance
             st.markdown(f"Measured on {result.n_tokens} tokens, {made.get('time', '')[:16].replace('T', ' ')} UTC, in {made.get('seconds', 0):.2g} s{shipped}")
@@ -128,6 +131,11 @@ def view(result: ProbeResult) -> View:
         height=MAP_HEIGHT,
         uirevision="page",
     )
+
+
+def behind(probe: type[Probe], seen: View, curve: str, first_token: bool = True) -> dict:
+    """The control's aggregate, under its name, where the view has one."""
+    return {seen.control_name: compare.curves_of(probe, seen.control.summary, first_token)[curve]} if seen.control is not None else {}
 
 
 def window(result: ProbeResult, seen: View) -> None:

@@ -136,7 +136,7 @@ def status(batch: Batch) -> str:
         if job.state == "running":
             left = job.seconds_left()
             share = f"{job.result.progress:.0%}" if job.result else ""
-            doing = f"{name.replace('_', ' ').replace('.', ' · ')}: {job.stage or 'starting'}"
+            doing = f"{name.replace('_', ' ').replace('.control', ' of the control').replace('.', ' · ')}: {job.stage or 'starting'}"
             return " · ".join(x for x in (doing, share, f"about {left:.0f} s left" if left else "") if x)
     ahead = min((jobs().position(job) for job in batch.jobs.values()), default=0)
     return f"waiting, {ahead} job{'s' if ahead != 1 else ''} ahead" if batch.jobs else ""

@@ -184,10 +184,27 @@ def _tokens() -> None:
         st.caption(f":red[{len(texts)} tokens: over the limit of {limit}]")
     with st.popover("Encoding" if texts is None else f"{len(texts)} tokens", type="tertiary"):
         st.session_state.update(template=kept("template", "raw"), special_tokens=kept("special_tokens", True))
-        st.segmented_control("Template", ("raw", "chat"), required=True, key="template", on_change=keep, args=("template",), help="chat: one user message through the model's chat template")
-        st.toggle("Special tokens, as the tokenizer adds them", key="special_tokens", on_change=keep, args=("special_tokens",))
+        _template()
+        st.toggle("Special tokens, as the tokenizer adds them", key="special_tokens", on_change=keep, args=("special_tokens",), disabled=kept("template") == "chat")
         if texts is not None:
-            st.markdown(" ".join(f"`{figures.shown(t, 40).replace('`', 'ˋ')}`" for t in texts[:limit]))
+            marked = tokens.special(current().spec)
+            st.markdown(" ".join(show.token(t, t in marked) for t in texts[:limit]))
+            if marked.intersection(texts):
+                st.caption("Orange: special tokens, added by the tokenizer or written in the text.")
+
+
+def _template() -> None:
+    """Raw text or the model's chat template, where it has one."""
+    spec = current().spec
+    has = spec is not None and tokens.chats(spec)
+    if has is False and kept("template", "raw") == "raw":
+        st.caption("Raw text: this model has no chat template.")
+        return
+    names = {"raw": "raw text", "chat": "chat"}
+    told = "chat: one user message through the model's own template, which brings its special tokens; the tokens are shown once it has run"
+    st.segmented_control("Template", list(names), format_func=names.get, required=True, key="template", on_change=keep, args=("template",), help=told)
+    if has is False:
+        st.caption(":red[This model has no chat template: choose raw text.]")
 
 
 def _edited(box: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import streamlit as st
 
 from ed_core import export
-from ed_core.figures import describe
+from ed_core.figures import describe, shown
 from ed_core.probes import find
 from ed_core.types import ProbeResult
 
@@ -96,6 +96,12 @@ def empty(title: str, text: str, height: int = 420, first: bool = False) -> None
             st.info(text, icon=":material/play_circle:")
         else:
             st.caption(text)
+
+
+def token(text: str, special: bool = False) -> str:
+    """A token as Markdown: code, or orange where it is a special one."""
+    code = f"`{shown(text, 40).replace('`', 'ˋ')}`"
+    return f":orange-background[{code}]" if special else code
 
 
 def plain(text: str) -> str:

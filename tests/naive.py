@@ -328,6 +328,28 @@ def pruned(hf, ids, drop) -> dict[str, np.ndarray]:
     return out
 
 
+def numerics(hf, ids, eps: float, scale: float = 1.0) -> dict[str, np.ndarray]:
+    """Miss, rounding bound and norms, token by token; slopes by least squares over all elements, tokens scaled by what the stream moves. `scale`:
+    what is read from attention and MLP is taken times this."""
+    seen = run(hf, ids)
+    n_layers, n_tokens = len(seen.attn), len(ids)
+    out = {"miss": np.zeros((n_layers, n_tokens)), "rounding": np.zeros((n_layers, n_tokens)), "slopes": np.zeros((n_layers, 2))}
+    out["resid_norm"] = np.array([[norm(h) for h in resid] for resid in seen.resid])
+    for layer in range(n_layers):
+        left, right = [], []
+        for t in range(n_tokens):
+            h, a, m, after = seen.resid[layer][t], seen.attn[layer][t] * scale, seen.mlp[layer][t] * scale, seen.resid[layer + 1][t]
+            largest = max(norm(x) for x in (h, a, m, after))
+            out["miss"][layer, t] = norm(h + a + m - after) / largest
+            steps = [max(abs(x + y), abs(x + z), abs(y + z)) + abs(w) for x, y, z, w in zip(h.tolist(), a.tolist(), m.tolist(), after.tolist())]
+            out["rounding"][layer, t] = eps / 2 * math.sqrt(sum(s * s for s in steps)) / largest
+            moved = after - h
+            left.append(torch.stack([a, m], dim=-1) / norm(moved))
+            right.append(moved / norm(moved))
+        out["slopes"][layer] = np.linalg.lstsq(torch.cat(left).numpy(), torch.cat(right).numpy(), rcond=None)[0]
+    return out
+
+
 def token_mean(arrays, first_token: bool = True) -> np.ndarray:
     """Mean over all tokens of all prompts of `[…, T]` arrays."""
     tokens = [array[..., t] for array in arrays for t in range(0 if first_token else 1, array.shape[-1])]

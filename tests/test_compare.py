@@ -174,3 +174,42 @@ def test_prompts_survive_the_way_into_a_file_and_back():
 def test_settings_are_what_differs_from_the_defaults(probe):
     assert probe().settings() == {}
     assert Prune(n=2, drop=(1,)).settings() == {"n": 2, "drop": (1,)}
+
+
+# ---------------------------------------------------------------- a model beside its control
+
+
+def likenesses(mine, theirs):
+    """Of the lens' two curves, made to be `mine` and `theirs`."""
+    summary = lambda curve: {"n_tokens": np.asarray(1), **{f"{n}.sum": np.asarray(curve) for n in ("kl", "overlap")}, **{f"{n}.first": np.zeros(len(curve)) for n in ("kl", "overlap")}}  # noqa: E731
+    return compare.likeness(LogitLens, summary(mine), summary(theirs))
+
+
+FALLING = np.array([8.0, 7, 5, 4, 2, 1, 0])
+CONTROLS = {  # a control's curve: the shape it counts as
+    "the same, smaller": (FALLING / 10 + 3, 0),
+    "by rank alone": (np.array([8.0, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]), 1),
+    "partly": (np.array([7.0, 8, 4, 5, 1, 2, 3]), 1),
+    "the other way round": (FALLING[::-1].copy(), 2),
+    "constant": (np.ones(7), None),
+    "undefined": (np.full(7, np.nan), None),
+}
+
+
+@pytest.mark.parametrize("case", CONTROLS)
+def test_a_controls_curve_is_told_by_order_and_course(case):
+    theirs, shape = CONTROLS[case]
+    found = likenesses(FALLING, theirs)
+    assert [l.shape for l in found] == [shape] * 2
+    said = compare.against_control("untrained", "untrained twin", found)
+    expected = {0: "the same curve", 1: "a similar curve", 2: "another curve", None: "cannot be compared"}[shape]
+    assert expected in said and "untrained twin" in said
+    assert ("says nothing about what the model learned" in said) == (shape == 0)
+    if shape == 0:
+        assert found[0].size == pytest.approx((FALLING / 10 + 3).mean() / FALLING.mean()) and "Spearman 1.00, scaled at most 0% apart" in said
+
+
+def test_a_sentence_for_each_kind_of_shape_and_control():
+    same, other = likenesses(FALLING, FALLING)[0], likenesses(FALLING, FALLING[::-1].copy())[1]
+    said = compare.against_control("shuffled", "twin", [same, other])
+    assert said.count("The twin shows") == 2 and "does not rest on the order" in said and "this shape rests on the order" in said

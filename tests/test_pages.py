@@ -192,8 +192,8 @@ def test_the_preview_shows_the_models_own_tokens(stored):
     result = stored["contributions"]
     assert tuple(tokens.preview(result.request.models[0], PROMPT)) == result.tokens
     test = app()
-    test.segmented_control(key="template").set_value("chat").run()
-    assert not test.exception and not plotted(test), "another template is another prompt"
+    test.toggle(key="special_tokens").set_value(False).run()
+    assert not test.exception and not plotted(test), "another encoding is another prompt"
 
 
 def test_harder_steps_up_the_same_task(stored):

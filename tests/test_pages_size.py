@@ -165,10 +165,10 @@ def test_special_tokens_and_what_is_added_come_from_the_tokenizers_files(tmp_pat
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": None}))
     spec = replace(resolve("ed-demo-8"), source=str(tmp_path), content_hash="x")
-    assert tokens.special(spec) == {"bos_token": "<s>", "eos_token": "</s>"} and tokens.added(spec) == (["<s>"], ["</s>"])
-    assert not tokens.has_chat_template(spec)
+    assert tokens.special_roles(spec) == {"bos_token": "<s>", "eos_token": "</s>"} and tokens.added(spec) == (["<s>"], ["</s>"])
+    assert not tokens.chats(spec)
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
-    assert tokens.has_chat_template(spec)
+    assert tokens.chats(spec)
 
 
 def test_the_catalogue_lists_models_by_group_and_takes_one(stored):

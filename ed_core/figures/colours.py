@@ -20,6 +20,7 @@ GREY, FAINT = "rgba(128,128,128,0.8)", "rgba(128,128,128,0.35)"
 LIGHT_EDGE, DARK_EDGE, SHADOW = "rgba(255,255,255,0.75)", "rgba(20,20,20,0.9)", "rgba(20,20,20,0.4)"
 CLEAR, VEIL = "rgba(0,0,0,0)", "rgba(128,128,128,0.12)"
 
+CONTROL = "rgba(128,128,128,0.95)"  # always dashed: a twin in which nothing was learned, or nothing is in its place
 FAILED = "#B2182B"  # what is not to be relied on
 
 SEQUENTIAL = list(sequential.Viridis)

@@ -19,17 +19,19 @@ LAYER_LABEL = 22  # pixels
 
 def layer_curves(
     curves: Mapping[str, np.ndarray], title: str, unit: str, *, depth_lines: Mapping[str, int | None] = {}, height: int = 260,
-    log: bool = False, x: str = "layer", width_px: int = 600, uirevision: str = "curves",
+    log: bool = False, x: str = "layer", width_px: int = 600, uirevision: str = "curves", behind: Mapping[str, np.ndarray] = {},
 ) -> go.Figure:
-    """One line per curve, colour by name: attention, MLP, both, or a criterion; anything else gets a colour of its own, means are dotted."""
+    """One line per curve, colour by name: attention, MLP, both, or a criterion; anything else gets a colour of its own, means are dotted. `behind`
+    them, grey and dashed, what they are held against (a control's)."""
     spare = iter(colours.OTHERS * (1 + len(curves) // len(colours.OTHERS)))
     n = max((len(values) for values in curves.values()), default=1)
     view = View(title, height, width_px, depth_lines=depth_lines, uirevision=uirevision)
     canvas = _frame(n, view, x, unit)
+    _behind(canvas, behind, x, unit)
     for name, values in curves.items():
         line = dict(color=colours.colour_of(name) or next(spare), width=2, dash="dot" if name.startswith("mean") else "solid")
-        _add(canvas, "scatter", values, " ".join(visible(word, 40) for word in name.split(" ")), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
-    canvas.layout["showlegend"] = len(curves) > 1
+        _add(canvas, "scatter", values, _escaped(name), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
+    canvas.layout["showlegend"] = len(curves) + len(behind) > 1
     canvas.layout["yaxis"]["type"] = "log" if log else "linear"
     if not log and any(np.nanmin(values, initial=0.0) < 0 for values in curves.values()):
         canvas.line(colours.GREY, 1, xref="paper", x0=0, x1=1, y0=0, y1=0, layer="below")
@@ -38,10 +40,10 @@ def layer_curves(
 
 def spread_curve(
     values: np.ndarray, quantiles: np.ndarray, unit: str, *, label: str = "this prompt", others: str = "", x: str = "layer", height: int = 260,
-    width_px: int = 600, log: bool = False,
+    width_px: int = 600, log: bool = False, behind: Mapping[str, np.ndarray] = {},
 ) -> go.Figure:
     """A curve over the spread of others: grey from their 10 % to their 90 % quantile, dotted at the median. `quantiles` holds these three
-    rows, or none where the others are too few to speak of a spread."""
+    rows, or none where the others are too few to speak of a spread. `behind`, grey and dashed, a control's curve."""
     canvas = _frame(len(values), View(height=height, width_px=width_px, uirevision="spread"), x, unit)
     if len(quantiles):
         low, median, high = quantiles
@@ -49,10 +51,11 @@ def spread_curve(
         _add(canvas, "scatter", low, "10 % of the others", x, unit, **edge)
         _add(canvas, "scatter", high, f"10–90 % of {others}", x, unit, **{**edge, "showlegend": True}, fill="tonexty", fillcolor=colours.FAINT)
         _add(canvas, "scatter", median, "median", x, unit, mode="lines", line=dict(color=colours.GREY, width=1.5, dash="dot"))
+    _behind(canvas, behind, x, unit)
     _add(canvas, "scatter", values, label, x, unit, mode="lines+markers", marker=dict(size=4), line=dict(color=colours.BOTH, width=2))
-    canvas.layout["showlegend"] = bool(len(quantiles))
+    canvas.layout["showlegend"] = bool(len(quantiles) or behind)
     canvas.layout["yaxis"].update(dict(type="log") if log else dict(rangemode="tozero"))
-    if not log and any(np.fmin.reduce(row, initial=0.0) < 0 for row in (values, *quantiles)):
+    if not log and any(np.fmin.reduce(row, initial=0.0) < 0 for row in (values, *quantiles, *behind.values())):
         canvas.line(colours.GREY, 1, xref="paper", x0=0, x1=1, y0=0, y1=0, layer="below")
     return canvas.figure()
 
@@ -127,6 +130,17 @@ def _frame(n: int, view: View, x: str, unit: str) -> Canvas:
     )
     canvas.draw_depths(view.depth_lines, layer_px, upright=True)
     return canvas
+
+
+def _escaped(name: str) -> str:
+    """A curve's name, safe in a legend, its spaces as they are."""
+    return " ".join(visible(word, 40) for word in name.split(" "))
+
+
+def _behind(canvas: Canvas, curves: Mapping[str, np.ndarray], x: str, unit: str) -> None:
+    """What the curves are held against."""
+    for name, values in curves.items():
+        _add(canvas, "scatter", values, _escaped(name), x, unit, mode="lines", line=dict(color=colours.CONTROL, width=2, dash="dash"))
 
 
 def _add(canvas: Canvas, kind: str, values: np.ndarray, name: str, x: str, unit: str, **look) -> None:

@@ -14,6 +14,10 @@ from .text import number, visible, width
 RATIO_DECADES, NORM_DECADES = ((-2, 0), (-3, 1)), ((0, 2), (-2, 5))
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 100.0, 1000.0)  # colour ranges of measures that have none of their own
 TOP_SHOWN = 5
+ROW_CURVES = {  # a measure's own reduction over tokens: what the strip beside its map shows
+    "pos_abs_sum": (lambda z: np.where(np.isfinite(z).any(1), np.nansum(np.abs(z), 1), np.nan), "sum of magnitudes"),
+    "pos_max": (lambda z: np.fmax.reduce(z, axis=1), "maximum"),
+}
 CELL_FONT, SMALL_FONT, SMALLEST_FONT = 11, 8, 7  # pixels: where there is room, where columns are narrow, and below it none
 
 
@@ -42,9 +46,10 @@ def contribution_norms(result: ProbeResult, view: View, measure: str = "layer_ra
     z = values_of(result, measure, (result.n_layers, result.n_tokens))
     limits = NORM_DECADES if measure.endswith("norm") else RATIO_DECADES
     shade = colours.logarithmic(*colours.decades(z[:, 1:] if z.shape[1] > 1 else z, *limits))
-    mean = mean_over_tokens(z, first_token)
-    low, high = colours.decades(mean, limits[0], (-6, 6))
-    strip = Strip(mean, 10.0**low, 10.0**high, mean_title(first_token), colours.colour_of(measure) or colours.GREY, log=True)
+    curve = lambda r: mean_over_tokens(values_of(r, measure, z.shape), first_token)  # noqa: E731
+    mean, behind = curve(result), view.behind(curve)
+    low, high = colours.decades(np.append(mean, behind.get("behind", [])), limits[0], (-6, 6))
+    strip = Strip(mean, 10.0**low, 10.0**high, mean_title(first_token), colours.colour_of(measure) or colours.GREY, log=True, **behind)
     row = "layer" if len(z) == result.n_layers else "depth"
     return token_panel(result, view, z, shade, unit_of(result, measure), strip, plain_hover(result, measure, z), row)
 
@@ -52,9 +57,10 @@ def contribution_norms(result: ProbeResult, view: View, measure: str = "layer_ra
 def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", first_token: bool = True) -> go.Figure:
     """Direction of what is added, layers × tokens: below 0 (blue) it erases, above 0 (orange) it strengthens. Always from -1 to 1."""
     z = values_of(result, measure, (result.n_layers, result.n_tokens))
-    mean = mean_over_tokens(z, first_token)
-    bound = colours.ceiling(mean, (0.5, 1.0))
-    strip = Strip(mean, -bound, bound, mean_title(first_token), colours.colour_of(measure) or colours.GREY)
+    curve = lambda r: mean_over_tokens(values_of(r, measure, z.shape), first_token)  # noqa: E731
+    mean, behind = curve(result), view.behind(curve)
+    bound = colours.ceiling(np.append(mean, behind.get("behind", [])), (0.5, 1.0))
+    strip = Strip(mean, -bound, bound, mean_title(first_token), colours.colour_of(measure) or colours.GREY, **behind)
     return token_panel(result, view, z, colours.signed(), unit_of(result, measure), strip, plain_hover(result, measure, z))
 
 
@@ -65,10 +71,11 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
     """
     shape = (result.n_layers + 1, result.n_tokens)
     probs, ids = values_of(result, "top_probs", (*shape, 1)), result.measures.get("top_ids")
-    z = probs[..., 0] if shade == "prob" else values_of(result, shade, shape)
+    shaded = lambda r: values_of(r, "top_probs", (*shape, 1))[..., 0] if shade == "prob" else values_of(r, shade, shape)  # noqa: E731
+    z, behind = shaded(result), view.behind(lambda r: mean_over_tokens(shaded(r)))
     colour = _lens_shade(shade, z)
     unit = unit_of(result, "top_probs" if shade == "prob" else shade)
-    strip = Strip(mean_over_tokens(z), colour.low, colour.high, mean_title(), colours.GREY, colour.log)
+    strip = Strip(mean_over_tokens(z), colour.low, colour.high, mean_title(), colours.BOTH if behind else colours.GREY, colour.log, **behind)
     names = {token: visible(words) for token, words in result.token_text.items()}
 
     def hover(depth: int, token: int) -> str:
@@ -100,13 +107,11 @@ def token_map(result: ProbeResult, view: View, measure: str, failed: Sequence[in
     bound = spec.high or colours.ceiling(z, BOUNDS)
     low = 0.0 if spec.low is not None and spec.low >= 0 else -bound
     shade = colours.signed(bound) if low < 0 else colours.steep(0.0, bound)
+    of_rows, title = ROW_CURVES.get(spec.reduce, (mean_over_tokens, mean_title()))
+    curve, behind = of_rows(z), view.behind(lambda r: of_rows(r[measure]))
     if spec.reduce == "pos_abs_sum":
-        total = np.where(np.isfinite(z).any(1), np.nansum(np.abs(z), 1), np.nan)
-        strip = Strip(total, 0.0, colours.ceiling(total, BOUNDS), "sum of magnitudes", colours.GREY)
-    elif spec.reduce == "pos_max":
-        strip = Strip(np.fmax.reduce(z, axis=1), low, bound, "maximum", colours.GREY)
-    else:
-        strip = Strip(mean_over_tokens(z), low, bound, mean_title(), colours.GREY)
+        low, bound = 0.0, colours.ceiling(np.append(curve, behind.get("behind", [])), BOUNDS)
+    strip = Strip(curve, low, bound, title, colours.BOTH if behind else colours.GREY, **behind)
     fig = token_panel(result, view, z, shade, spec.unit, strip, plain_hover(result, measure, z), spec.dims[0])
     for row in failed:
         fig.add_shape(type="line", x0=0, x1=1, xref="x domain", y0=row, y1=row, line=dict(color=colours.FAILED, width=3), name="not reliable")

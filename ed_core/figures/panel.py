@@ -28,7 +28,8 @@ ROW_LABEL, TOKEN_LABEL = 14, 8.5  # pixels that a label needs
 class View:
     """How a panel is shown; no part of any number. Tokens count from 0; `window` holds the first and the last one shown.
 
-    `width_px` is the rough width of the container: it decides which texts fit. `depth_lines`: criterion to block, or None.
+    `width_px` is the rough width of the container: it decides which texts fit. `depth_lines`: criterion to block, or None. `control`: the same
+    probe's result on a control of the model; its curve stands dashed behind the model's in the strip.
     """
 
     title: str = ""
@@ -39,6 +40,12 @@ class View:
     answer_start: int | None = None
     depth_lines: Mapping[str, int | None] = field(default_factory=dict)
     uirevision: str = "panel"
+    control: ProbeResult | None = None
+    control_name: str = ""
+
+    def behind(self, curve: Callable[[ProbeResult], np.ndarray]) -> dict:
+        """What a `Strip` shows behind its own curve: the control's, where there is one."""
+        return dict(behind=curve(self.control), behind_name=self.control_name) if self.control is not None else {}
 
     def span(self, n_tokens: int) -> tuple[int, int]:
         """First and last token shown."""
@@ -64,7 +71,7 @@ class View:
 
 @dataclass(frozen=True)
 class Strip:
-    """The curve beside a heatmap: one value per row."""
+    """The curve beside a heatmap: one value per row; `behind` it a control's."""
 
     values: np.ndarray
     low: float
@@ -72,6 +79,8 @@ class Strip:
     title: str
     colour: str = colours.BOTH
     log: bool = False
+    behind: np.ndarray | None = None
+    behind_name: str = ""
 
 
 def mean_over_tokens(z: np.ndarray, first_token: bool = True) -> np.ndarray:
@@ -143,16 +152,20 @@ def hover_heatmap(canvas: Canvas, hover: str) -> None:
 
 def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, float]) -> None:
     """The curve on the second x axis, row by row beside the heatmap."""
-    canvas.add(
-        "scatter", x=strip.values, y=np.arange(len(strip.values)), xaxis="x2", mode="lines+markers", name="mean", marker=dict(size=4),
-        line=dict(color=strip.colour, width=1.5), text=[f"{row} {i}<br>{strip.title} {number(v)}" for i, v in enumerate(strip.values)],
-        hovertemplate="%{text}<extra></extra>", **STEADY,
-    )
+    curves = [("mean", strip.title, strip.values, dict(mode="lines+markers", marker=dict(size=4), line=dict(color=strip.colour, width=1.5)))]
+    if strip.behind is not None:
+        curves.insert(0, ("control", strip.behind_name, strip.behind, dict(mode="lines", line=dict(color=colours.CONTROL, width=1.5, dash="dash"))))
+    for name, title, values, look in curves:
+        canvas.add(
+            "scatter", x=values, y=np.arange(len(values)), xaxis="x2", name=name, text=[f"{row} {i}<br>{title} {number(v)}" for i, v in enumerate(values)],
+            hovertemplate="%{text}<extra></extra>", **look, **STEADY,
+        )
+    title = axis_title(strip.title if strip.behind is None else f"{strip.title}<br>┄ {strip.behind_name}")
     ends = [strip.low, strip.high] if strip.low >= 0 else [strip.low, 0.0, strip.high]
     ticks = dict(tickvals=ends, ticktext=[f"{v:g}" if strip.log else number(v) for v in ends], tickangle=0)
     scale = dict(type="log", range=np.log10([strip.low, strip.high]).tolist()) if strip.log else dict(range=[strip.low, strip.high])
     domain = (heatmap[1] + STRIP[0] - HEATMAP[1], STRIP[1])
-    canvas.layout["xaxis2"] = {**PLAIN, **scale, **ticks, "domain": domain, "anchor": "y", "title": axis_title(strip.title), "tickfont": dict(size=9)}
+    canvas.layout["xaxis2"] = {**PLAIN, **scale, **ticks, "domain": domain, "anchor": "y", "title": title, "tickfont": dict(size=9)}
     if strip.low < 0:
         canvas.line(colours.GREY, 1.0, xref="x2", yref="y domain", x0=0, x1=0, y0=0, y1=1, layer="below")
 

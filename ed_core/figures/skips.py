@@ -34,7 +34,8 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
     _hatch(canvas, n_layers, diagonal=_diagonal_is_zero(result, measure))
     _ring(canvas, z)
     _cells(canvas, result, measure, z)
-    add_strip(canvas, Strip(output, 0.0, 2**0.5, "output change"), "skipped layer", domain)
+    behind = view.behind(lambda r: values_of(r, "output", (n_layers,))) if boundary is None else {}
+    add_strip(canvas, Strip(output, 0.0, 2**0.5, "output change", **behind), "skipped layer", domain)
     ticks = list(range(0, n_layers, tick_step(n_layers, view.plot_width * domain[1] / LAYER_LABEL)))
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n_layers - 0.5], tickvals=ticks, title=axis_title("affected layer"), domain=domain)
     canvas.draw_depths(view.depth_lines, row_px)

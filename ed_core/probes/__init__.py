@@ -9,10 +9,11 @@ from .early_exit import EarlyExit
 from .integrated_gradients import IntegratedGradients
 from .layer_skip import LayerSkip
 from .logit_lens import LogitLens
+from .numerics import Numerics
 from .prune import Prune
 from .residual_erasure import ResidualErasure
 
-PROBES: tuple[type[Probe], ...] = (Contributions, LogitLens, LayerSkip, ResidualErasure, IntegratedGradients, Prune, EarlyExit, Continuation)
+PROBES: tuple[type[Probe], ...] = (Contributions, LogitLens, LayerSkip, ResidualErasure, IntegratedGradients, Prune, EarlyExit, Numerics, Continuation)
 
 
 def find(name: str) -> type[Probe]:

@@ -31,11 +31,14 @@ def more(result, view):
         return
     curves = aggregate.aggregate(Contributions, [result.summary], counts_first_token())
     pick = lambda suffix: {name: curves[f"{short}_{suffix}"] for name, short in (("attention", "attn"), ("MLP", "mlp"), ("both", "layer"))}  # noqa: E731
+    behind = lambda name: probe_page.behind(Contributions, view, name, counts_first_token())  # noqa: E731
     left, right = st.columns(2)
     with left:
-        show.figure("mean-ratio", figures.layer_curves(pick("ratio"), "", "ratio", log=True), "Mean contribution per layer, against the stream")
+        fig = figures.layer_curves(pick("ratio"), "", "ratio", log=True, behind=behind("layer_ratio"))
+        show.figure("mean-ratio", fig, "Mean contribution per layer, against the stream")
     with right:
-        show.figure("mean-cosine", figures.layer_curves(pick("cos"), "", "cosine"), "Mean cosine per layer: below 0 erases, above 0 strengthens")
+        fig = figures.layer_curves(pick("cos"), "", "cosine", behind=behind("layer_cos"))
+        show.figure("mean-cosine", fig, "Mean cosine per layer: below 0 erases, above 0 strengthens")
 
 
 TEXTS = {

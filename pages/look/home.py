@@ -4,7 +4,7 @@ import streamlit as st
 from ed_core import figures, lookup, sources, verdict
 from ed_core.figures import View
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
-from ed_ui import running, scope, show
+from ed_ui import controlling, running, scope, show
 
 BRANCHES = {"both": "layer", "attention": "attn", "MLP": "mlp"}
 SHADES = {"probability": "prob", "KL to output": "kl", "entropy": "entropy", "rank of the output": "rank"}
@@ -19,8 +19,10 @@ def page() -> None:
         st.error(show.plain(chosen.trouble), icon=":material/error:")
         return
     requests = {name: probe.request(chosen.spec, scope.prompt()) for name, probe in PROBES.items()}
-    batch = running.batch("home", requests)
+    measured = {name: request for name, request in requests.items() if name != "continuation"}
+    batch = running.batch("home", requests | controlling.with_control(measured))
     row = running.controls("home", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
+    controlling.picker(row, batch)
     if (above := scope.harder(st.session_state.get("example", ""))) is not None:
         row.button("Same task, harder", key="harder", on_click=_harder, args=(above, batch), icon=":material/trending_up:", type="tertiary")
     scope.remember(requests["contributions"].key if "contributions" in batch.results and not batch.running else "")
@@ -51,17 +53,20 @@ def panels(batch: running.Batch) -> None:
     headline(batch, reached)
     results = batch.results
     some = next(iter(results.values()), None)
-    view = controls(some, reached)
+    view = controls(batch, some, reached)
     left, right = st.columns(2)
     with left:
-        contributions("norms", "ratio", figures.contribution_norms, *NORMS, results.get("contributions"), view("norms"))
+        contributions("norms", "ratio", figures.contribution_norms, *NORMS, results.get("contributions"), view("norms", "contributions"))
     with right:
-        contributions("cosine", "cos", figures.cosine_map, *COSINES, results.get("contributions"), view("cosine"))
+        contributions("cosine", "cos", figures.cosine_map, *COSINES, results.get("contributions"), view("cosine", "contributions"))
     left, right = st.columns(2)
     with left:
-        lens(results.get("logit_lens"), view("lens"))
+        lens(results.get("logit_lens"), view("lens", "logit_lens"))
     with right:
-        skips(results.get("layer_skip"), view("skip"))
+        skips(results.get("layer_skip"), view("skip", "layer_skip"))
+    for probe in PROBES:
+        if said := controlling.sentence(batch, probe, st.session_state.get("first_token", True) or probe != "contributions"):
+            st.markdown(f"**{PROBES[probe].title}:** {said}")
 
 
 def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
@@ -110,7 +115,7 @@ def says(batch: running.Batch) -> str:
     return f"{source}The model continues {code(result.provenance['continuation'])}{mark} · next token: {best}"
 
 
-def controls(some, reached):
+def controls(batch: running.Batch, some, reached):
     """Branch, shade, window, thresholds; returns a maker of views."""
     n = some.n_tokens if some is not None else 0
     row = st.container(horizontal=True, vertical_alignment="bottom", key="panel-controls")
@@ -126,13 +131,15 @@ def controls(some, reached):
     if token is not None and token < n:
         row.button(f"token {token} selected", icon=":material/close:", type="tertiary", on_click=lambda: st.session_state.pop("token"))
 
-    def view(panel: str) -> View:
+    def view(panel: str, probe: str) -> View:
         return View(
             window=window,
             selected=token if token is not None and token < n else None,
             answer_start=some.answer_start if some is not None else None,
             depth_lines=reached.lines if reached else {},
             uirevision=panel,
+            control=controlling.result(batch, probe),
+            control_name=controlling.name(),
         )
 
     return view

@@ -28,10 +28,13 @@ def more(result, view):
     b.metric("Deep-thinking ratio", f"{float(curves['deep_thinking_ratio']):.0%}", help=LogitLens.spec("deep_thinking_ratio").meaning)
     left, right = st.columns(2)
     with left:
-        show.figure("mean-kl", figures.layer_curves({"KL": curves["kl"], "entropy": curves["entropy"]}, "", "nats", x="depth"), "Divergence from the output, and uncertainty")
+        nats = {"KL": curves["kl"], "entropy": curves["entropy"]}
+        fig = figures.layer_curves(nats, "", "nats", x="depth", behind=probe_page.behind(LogitLens, view, "kl"))
+        show.figure("mean-kl", fig, "Divergence from the output, and uncertainty")
     with right:
         shares = {"overlap": curves["overlap"], "top-1 match": curves["top1_match"], "MRR": curves["mrr"]}
-        show.figure("mean-overlap", figures.layer_curves(shares, "", "share", x="depth"), "Agreement with the output")
+        fig = figures.layer_curves(shares, "", "share", x="depth", behind=probe_page.behind(LogitLens, view, "overlap"))
+        show.figure("mean-overlap", fig, "Agreement with the output")
 
 
 TEXTS = {

@@ -1,0 +1,88 @@
+"""How exactly the sums hold on this very prompt, and what of their miss is rounding."""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..types import MeasureSpec
+from .base import Probe
+
+KEPT = 32  # last positions whose logits are compared: the logits of all of them need not exist together
+
+
+def _logits(name: str, meaning: str) -> MeasureSpec:
+    return MeasureSpec(name, (), "relative to the largest logit", f"{meaning}; over the last {KEPT} tokens", 0.0, None, "max")
+
+
+@dataclass(frozen=True)
+class Numerics(Probe):
+    """Every curve here rests on one sum: what enters a block, plus what attention adds, plus what the MLP adds, is what leaves it. This measures
+    how exactly that holds on **your** prompt, block by block and token by token, in the precision the model runs in.
+
+    **miss** is `|h + a + m - h_next|` over the largest of the four norms, taken in float64; **rounding** is the most that two additions
+    rounded to the stream's dtype can miss, whatever their order: half a rounding step of the partial sum and half a step of the result.
+    A miss within it is arithmetic; a miss beyond it is a term that is not read. **slope** regresses what the stream moved by on what was
+    read: 1, or something is scaled on the way; it is not told where a branch is below rounding. **closure**, **replay**, **detour** and
+    **suffix** compare logits: of the last residual unembedded, of blocks called by hand, of another stream sent through both, and of the second
+    half of the prompt alone. **resid_norm** shows whether the first token is an attention sink.
+    """
+
+    name: ClassVar[str] = "numerics"
+    title: ClassVar[str] = "Numerics"
+    min_tokens: ClassVar[int] = 2
+    measures: ClassVar[tuple[MeasureSpec, ...]] = (
+        MeasureSpec("miss", ("layer", "pos"), "relative", "|h + a + m - h_next| over the largest of the four norms, in float64", 0.0, None, "pos_max"),
+        MeasureSpec("rounding", ("layer", "pos"), "relative", "the most that rounding to the stream's dtype can miss, as miss", 0.0, None, "pos_max"),
+        MeasureSpec("slope_attn", ("layer",), "slope", "by how much the stream moves per unit that attention is read to add", None, None, "mean"),
+        MeasureSpec("slope_mlp", ("layer",), "slope", "by how much the stream moves per unit that the MLP is read to add", None, None, "mean"),
+        _logits("closure", "the last residual unembedded, against the model's own logits"),
+        _logits("replay", "blocks called by hand, batch 1 and 3, against the model's own logits"),
+        _logits("detour", "another stream at block 0, by hand against the model itself"),
+        _logits("suffix", "the second half of the prompt replayed alone; empty where the family's blocks cannot be called so"),
+        MeasureSpec("resid_norm", ("depth", "pos"), "norm", "length of the residual stream |h|", 0.0, None, "token_mean"),
+    )
+
+    def compute(self, model, encoding, record) -> None:
+        from .. import identities
+
+        n_layers, n_tokens = model.n_layers, len(encoding)
+        sizes = {"layer": n_layers, "depth": n_layers + 1, "pos": n_tokens}
+        for spec in self.measures:
+            record.allocate(spec.name, tuple(sizes[dim] for dim in spec.dims))
+        limits = identities.MISS_LIMIT[model.dtype], identities.SLOPE_LIMIT[model.dtype]
+        record.provenance["limits"] = dict(zip(("miss", "slope"), limits))
+
+        def measure(layer, trace):
+            record.write("resid_norm", layer, trace.resid[layer][0].double().norm(dim=-1))
+            if layer:
+                _block(model, trace, layer - 1, limits[1], record)
+            record.step(0.5 * (layer + 1) / n_layers)
+
+        ids = model.tensor(encoding)
+        trace = model.trace(ids, on_block=measure, keep=KEPT)
+        _block(model, trace, n_layers - 1, limits[1], record)
+        record.write("resid_norm", n_layers, trace.resid[-1][0].double().norm(dim=-1))
+        untouched = trace.logits[:, -KEPT:]
+        replay, detour = identities.replay_by_hand(model, trace, untouched)
+        record.step(0.8)
+        suffix = identities.suffix_by_hand(model, trace, untouched)
+        closure = identities.relative(model.unembed(trace.resid[-1][:, -KEPT:]), untouched)
+        figures = {"closure": closure, "replay": max(replay.values()), "detour": detour, "suffix": math.nan if suffix is None else suffix}
+        for name, value in figures.items():
+            record.write(name, (), value)
+
+
+def _block(model, trace, layer: int, slope_limit: float, record) -> None:
+    """Miss, rounding and slopes of a block that is done."""
+    from .. import identities
+
+    parts = (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer], trace.resid[layer + 1])
+    other = trace.other_out[layer]
+    h, a, m, after = (x[0].double() for x in parts)
+    more = None if other is None else other[0].double()
+    record.write("miss", layer, identities.miss(h, a, m, after, more))
+    record.write("rounding", layer, identities.rounding(h, a, m, after, more, dtype=model.dtype))
+    slopes = identities.slopes(*parts, limit=slope_limit, other=other)
+    for name, slope in zip(("slope_attn", "slope_mlp"), slopes):
+        record.write(name, layer, math.nan if slope is None else slope)

@@ -1,0 +1,102 @@
+"""Whether the sums behind every curve hold on this prompt, what of their miss is rounding, and what the first token does to the means."""
+import streamlit as st
+
+from ed_core import exactness, figures
+from ed_core.probes import Contributions, LogitLens, Numerics
+from ed_ui import probe_page, running, scope, show
+
+PROBES = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens": LogitLens()}
+UNITS = {
+    "cosine": ("cosine", "Mean cosine", "layer"),
+    "kl": ("nats", "Divergence from the output", "depth"),
+    "overlap": ("share", "Best tokens shared with the output", "depth"),
+}
+
+
+def page() -> None:
+    st.subheader(Numerics.title, anchor=False)
+    scope.prompt_box()
+    chosen = scope.current()
+    if chosen.spec is None:
+        st.error(show.plain(chosen.trouble), icon=":material/error:")
+        return
+    batch = running.batch("numerics", {name: probe.request(chosen.spec, scope.prompt()) for name, probe in PROBES.items()})
+    running.controls("numerics", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
+    scope.remember(batch.requests["numerics"].key if "numerics" in batch.results and not batch.running else "")
+    st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch)
+    with st.expander("What this measures, exactly", expanded=False):
+        st.markdown(Numerics.__doc__)
+
+
+def panels(batch: running.Batch) -> None:
+    if batch.jobs and running.poll(batch):
+        st.rerun()
+    result = batch.result("numerics")
+    probe_page.status(batch, "numerics")
+    if result is None:
+        show.empty(Numerics.title, "" if batch.running else TEACH, probe_page.MAP_HEIGHT, first=True)
+        probe_page.texts(TEXTS)
+        return
+    view = probe_page.view(result)
+    if result.complete:
+        verdict(exactness.sums(result))
+    caption = "By how much each block's sum misses what leaves it, token by token"
+    show.figure("map", figures.miss_map(result, view), caption, result, "miss", READ_MISS, select=True)
+    probe_page.window(result, view)
+    if result.complete:
+        figures_of(result)
+        first_token(result, batch.result("contributions"), batch.result("logit_lens"))
+    probe_page.texts(TEXTS)
+
+
+def verdict(said: exactness.Said) -> None:
+    """One sentence: good news plain, bad news loud."""
+    (st.markdown if said.holds else st.error)(f"**{said.text}**" if said.holds else said.text)
+
+
+def figures_of(result) -> None:
+    """Miss against rounding, slopes, and the figures on logits."""
+    left, right = st.columns(2)
+    with left:
+        show.figure("miss", figures.miss_curves(result), "Largest miss per layer, against rounding and the limit", result, "rounding")
+    with right:
+        show.figure("slopes", figures.slope_curves(result), "Slopes: what the stream moves per unit that is read", result, "slope_attn", READ_SLOPE)
+    verdict(exactness.logits(result))
+
+
+def first_token(result, contributions, lens) -> None:
+    """Whether it is a sink, and what counting it changes."""
+    st.markdown("##### The first token")
+    said = exactness.sink(result)
+    st.markdown(said.text)
+    complete = all(r is not None and r.complete for r in (contributions, lens))
+    rows = exactness.without_first(contributions, lens) if complete else []
+    columns = [*st.columns(2), *st.columns(2)]
+    with columns[0]:
+        show.figure("norms", figures.first_token_norm(result), "Length of the stream, first token against the others", result, "resid_norm", READ_SINK)
+    for column, row in zip(columns[1:], rows):
+        unit, caption, x = UNITS[row.name]
+        with column:
+            fig = figures.layer_curves({f"{row.label} with the first token": row.with_first}, "", unit, x=x, behind={"without": row.without})
+            show.figure(f"first-{row.name}", fig, f"{caption}, with the first token and without")
+    if rows:
+        st.markdown(f"**{exactness.change(rows)}**")
+
+
+TEACH = """Not computed yet. **Run** checks on this very prompt that what enters a block, plus what attention adds, plus what the MLP adds, is what
+leaves it, and shows how much of what is missing is rounding."""
+READ_MISS = """Colour is the power of ten. In float32 everything lies near 1e-8, in bfloat16 near 1e-3: that is the dtype. A single bright row or
+column far above the rest is a term that is not read, or a token whose stream cancels."""
+READ_SLOPE = """In bfloat16 a small branch drowns in the stream's rounding and the miss cannot see a forgotten factor; rounding does not correlate
+with the branch, a forgotten factor does. A branch below rounding has no mark."""
+READ_SINK = """Many models park attention on the first token, whose norm then grows a hundredfold (Xiao et al. 2024, Sun et al. 2024): means that count
+it are means of one token."""
+TEXTS = {
+    "Why it matters": "Reading a module's output where the model adds something else gives a smooth, plausible and wrong curve. So a model is "
+    "opened only where its sums hold; this page shows the same figures on your prompt.",
+    "Look for": "a miss above “rounding can cause”: then a term is not read. Slopes off 1: then something is scaled on the way.",
+    "Beware": "Sums cannot see everything: they hold for quantized weights too, which compute something else than the original model does. Compare "
+    "precisions for that (`python -m ed_core audit MODEL`).",
+}
+
+show.guarded(page)

@@ -1,0 +1,235 @@
+"""Controls: the untrained twin and the shuffled blocks, as command line and engine make them; against checkpoints put together by hand."""
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from fake_hub import COMMIT, serving
+from small_models import byte_tokenizer, random_hf, save_random
+from test_hub import client, model  # noqa: F401  (fixtures)
+from test_unknown_families import forget, saved
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from ed_core import lookup, twins
+from ed_core.__main__ import main
+from ed_core.architectures import find
+from ed_core.errors import ParameterError
+from ed_core.model import LanguageModel
+from ed_core.probes import Contributions
+from ed_core.sources import location, resolve, twin
+from ed_core.types import ModelSpec, Prompt, Request
+
+# blocks that differ by kind (windows, mixers, experts, position schemes), and some that do not
+VARIANTS = ("llama4", "qwen2_sliding", "qwen3_next", "gemma2", "gpt_neo", "smollm3", "deepseek_v2", "cohere2", "gpt_oss", "gpt2", "llama", "bloom")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"text": "5 + 7 + 5 = ", "answer": "17"}\n{"text": "a=3; b=a; b?"}\n')
+    return file
+
+
+def weights_of(model: LanguageModel) -> dict[str, torch.Tensor]:
+    return dict(model.hf.state_dict())
+
+
+def same(a, b) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+# ---------------------------------------------------------------- the untrained twin
+
+
+@pytest.mark.parametrize("source", ["ed-demo-8", "folder"])
+def test_an_untrained_twin_is_the_librarys_own_initialisation_and_follows_its_seed(source, small_folder):
+    source = str(small_folder) if source == "folder" else source
+    twins_of = [LanguageModel.open(resolve(source, control="untrained", control_seed=seed)) for seed in (0, 0, 1)]
+    first, again, other = map(weights_of, twins_of)
+    assert same(first, again) and not same(first, other)
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(location(resolve(source)))
+    assert same(first, AutoModelForCausalLM.from_config(config, dtype=torch.float32).state_dict())
+    trained = LanguageModel.open(resolve(source))
+    assert twins_of[0].tokenizer.get_vocab() == trained.tokenizer.get_vocab()
+    text = Prompt("5 + 7 = 12")
+    assert twins_of[0].encode(text).ids == trained.encode(text).ids
+    assert any("control" in note for note in twins_of[0].encode(text).notes) and not trained.encode(text).notes
+    assert not twins_of[0].identities.failures()
+
+
+def test_a_seed_is_one_twin_in_every_precision_and_leaves_the_generator_as_it_was(small_folder):
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    full = weights_of(LanguageModel.open(resolve(str(small_folder), control="untrained")))
+    assert torch.equal(torch.rand(3), expected)
+    narrow = LanguageModel.open(resolve(str(small_folder), "bf16", control="untrained"))
+    assert narrow.dtype == torch.bfloat16 and not narrow.identities.failures()
+    assert same({name: w.bfloat16() for name, w in full.items()}, weights_of(narrow))
+
+
+def test_an_untrained_twin_needs_config_and_tokenizer_only(small_folder, tmp_path):
+    bare = shutil.copytree(small_folder, tmp_path / "bare", ignore=shutil.ignore_patterns("*.safetensors"))
+    specs = [resolve(str(folder), control="untrained") for folder in (bare, small_folder)]
+    assert specs[0].identity() == specs[1].identity(), "what was learned is no part of it"
+    assert twin(resolve(str(small_folder)), "untrained").identity() == specs[0].identity()
+    assert same(*(weights_of(LanguageModel.open(spec)) for spec in specs))
+
+
+def test_of_a_hub_model_only_the_small_files_come(client, model, tmp_path):  # noqa: F811
+    with serving(model) as hub:
+        code, out, err, _ = client(hub, "verify", "org/model", "--control", "untrained")
+        assert code == 0 and "untrained twin, seed 0" in out, err
+        assert not any(name.endswith(".safetensors") for _, name, _ in hub.asked)
+        code, out, err, _ = client(hub, "verify", "org/model")
+        assert code == 0 and "twin" not in out, err
+    place = tmp_path / "hf/hub/models--org--model/snapshots" / COMMIT / "model.safetensors"
+    assert place.read_bytes() == (model / "model.safetensors").read_bytes()
+
+
+# ---------------------------------------------------------------- shuffled blocks
+
+
+def restacked(hf, order):
+    """The same checkpoint with its blocks' weights under other numbers, loaded by the library into a fresh model."""
+    fresh = type(hf)(hf.config).eval()
+    state = hf.state_dict()
+    (stem,) = {name.split(".0.")[0] for name in state if ".0." in name and name.split(".0.")[0].rsplit(".", 1)[-1] in ("layers", "h")}
+    moved = {name: tensor for name, tensor in state.items() if not name.startswith(f"{stem}.")}
+    for place, source in enumerate(order):
+        begins = f"{stem}.{source}."
+        moved |= {f"{stem}.{place}.{name.removeprefix(begins)}": t for name, t in state.items() if name.startswith(begins)}
+    fresh.load_state_dict(moved)
+    return fresh
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_shuffled_blocks_are_what_a_checkpoint_in_that_order_would_be(variant):
+    """Bitwise: so windows, mixers and scales stay with the place, and weights move."""
+    hf = random_hf(variant)
+    ids = torch.arange(24)[None] * 5 % 200
+    with torch.no_grad():
+        own = hf(input_ids=ids, use_cache=False).logits
+        by_hand = lambda order: restacked(hf, order)(input_ids=ids, use_cache=False).logits  # noqa: E731
+        assert torch.equal(by_hand(range(len(hf.get_submodule(find(hf.config.model_type).paths("blocks")[0])))), own)
+        twin_of = type(hf)(hf.config).eval()
+        twin_of.load_state_dict(hf.state_dict())
+        order = twins.shuffle(twin_of, find(hf.config.model_type), seed=0)
+        assert sorted(order) == list(range(len(order))) != list(order)
+        shuffled = twin_of(input_ids=ids, use_cache=False).logits
+        assert torch.equal(shuffled, by_hand(order)) and not torch.allclose(shuffled, own, atol=1e-3)
+    checked = LanguageModel(twin_of, byte_tokenizer(), find(hf.config.model_type), ModelSpec("m", control="shuffled"))
+    assert not checked.verify().failures() and checked.block_order == order
+
+
+def test_only_blocks_of_one_kind_change_places():
+    orders = {twins.permuted(list("abababcc"), seed) for seed in range(20)}
+    assert len(orders) > 10
+    assert all("".join("abababcc"[source] for source in order) == "abababcc" for order in orders)
+    assert all(list(order) != list(range(8)) for order in orders)
+    assert twins.permuted(["a", "a"], 3) == (1, 0)
+    with pytest.raises(ParameterError, match="no two are of one kind"):
+        twins.permuted(["a", "b"], 0)
+
+
+def test_blocks_that_are_scaled_by_their_place_stay_there():
+    hf = random_hf("gpt2", scale_attn_by_inverse_layer_idx=True)
+    with pytest.raises(ParameterError, match="no two are of one kind"):
+        twins.shuffle(hf, find("gpt2"), 0)
+
+
+def test_shuffled_blocks_of_a_folder_follow_their_seed_and_keep_every_weight(small_folder):
+    opened = [LanguageModel.open(resolve(str(small_folder), control="shuffled", control_seed=seed)) for seed in (0, 0, 1)]
+    assert opened[0].block_order == opened[1].block_order != opened[2].block_order
+    assert same(weights_of(opened[0]), weights_of(opened[1])) and not same(weights_of(opened[0]), weights_of(opened[2]))
+    own = LanguageModel.open(resolve(str(small_folder)))
+    for place, source in enumerate(opened[0].block_order):
+        assert same(opened[0].blocks[place].state_dict(), own.blocks[source].state_dict())
+
+
+def test_shuffled_blocks_of_a_family_nobody_described(tmp_path, monkeypatch):
+    forget(monkeypatch, "llama")
+    spec = resolve(str(saved(tmp_path / "m", "llama")), control="shuffled")
+    model = LanguageModel.open(spec)
+    assert "read like" in model.architecture.family and model.block_order
+    assert not model.identities.failures()
+
+
+# ---------------------------------------------------------------- identity, refusals, the command line
+
+
+def test_a_control_is_part_of_the_identity_and_no_other_key_changes(small_folder):
+    spec, prompt = resolve(str(small_folder)), Prompt("5 + 7 = ")
+    keys = {Contributions().request(twin(spec, kind, seed), prompt).key for kind in ("untrained", "shuffled") for seed in (0, 1)}
+    assert len(keys | {Contributions().request(spec, prompt).key}) == 5
+    request = Contributions().request(twin(spec, "shuffled", 3), prompt)
+    assert Request.from_json(json.loads(json.dumps(request.to_json()))).key == request.key
+    assert twin(spec, "") == spec
+    fixed = Contributions().request(ModelSpec("m", content_hash="c"), Prompt("p")).key
+    assert fixed == "2789cb142f9a249dc62164cdb068cf19", "the key of a request without a control, as it was before there were any"
+
+
+def test_the_shipped_examples_are_still_found():
+    from ed_core.demo import EXAMPLE, load_prompts
+
+    chosen = next(p for p in load_prompts() if p["id"] == EXAMPLE)
+    assert lookup.is_shipped(Contributions().request(resolve("ed-demo-8"), Prompt(chosen["text"], chosen["answer"])).key)
+
+
+def test_a_control_run_writes_the_same_keys_and_says_whose_they_are(small_folder, prompts, tmp_path):
+    files = {}
+    for kind in ("", "untrained", "shuffled"):
+        out = tmp_path / f"{kind or 'own'}.npz"
+        more = ["--control", kind, "--seed", "5"] if kind else []
+        assert main(["run", "contributions", "logit_lens", "--model", str(small_folder), "--prompts", str(prompts), "--out", str(out), *more]) == 0
+        with np.load(out, allow_pickle=False) as file:
+            files[kind] = {name: file[name] for name in file.files}
+    assert files[""].keys() == files["untrained"].keys() == files["shuffled"].keys()
+    assert np.array_equal(files[""]["tokens.0"], files["untrained"]["tokens.0"])
+    curves = [f["contributions.layer_cos"] for f in files.values()]
+    assert not any(np.allclose(a, b, atol=1e-3) for a, b in ((curves[0], curves[1]), (curves[0], curves[2]), (curves[1], curves[2])))
+    for kind in ("untrained", "shuffled"):
+        run = json.loads(str(files[kind]["provenance"]))["runs"][0]
+        assert (run["model"]["control"], run["model"]["control_seed"]) == (kind, 5)
+        assert (run["block_order"] is not None) == (kind == "shuffled")
+
+
+REFUSED = {
+    "unknown": (("--control", "foo"), "expected untrained or shuffled"),
+    "a seed alone": (("--seed", "3"), "--seed is a control's"),
+    "a negative seed": (("--control", "untrained", "--seed", "-1"), "expected 0 to"),
+    "quantized": (("--control", "untrained", "--precision", "int8"), "open it in bf16 or fp32"),
+    "offloaded": (("--control", "untrained", "--offload", "x"), "cannot be offloaded"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_makes_no_sense_is_refused_in_one_sentence(case, small_folder, capsys):
+    more, words = REFUSED[case]
+    assert main(["verify", str(small_folder), *more]) == 2
+    err = capsys.readouterr().err.strip()
+    assert words in err and len(err.splitlines()) == 1
+
+
+def test_shuffled_blocks_work_quantized(tmp_path):
+    folder = save_random(tmp_path / "q", hidden_size=64, intermediate_size=128)
+    model = LanguageModel.open(resolve(str(folder), "int8", control="shuffled"))
+    assert not model.identities.failures() and model.block_order
+
+
+def test_a_twin_that_does_not_fit_is_refused_before_it_is_drawn(small_folder, monkeypatch):
+    from ed_core import loading
+    from ed_core.errors import TooLarge
+
+    monkeypatch.setattr(loading, "free_memory", lambda: 1000)
+    with pytest.raises(TooLarge, match="drawn in float32"):
+        LanguageModel.open(resolve(str(small_folder), control="untrained"))

@@ -1,0 +1,126 @@
+"""The control beside the model on every page, and the Numerics page: what is drawn is what is stored, and nothing of it is the model's map."""
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_pages import PAGES, PROMPT, app, holds, plotted, stored  # noqa: F401  (fixture)
+from test_running import queue  # noqa: F401  (fixture)
+
+from ed_core import compare, compute, exactness, lookup
+from ed_core.compare import curves_of
+from ed_core.probes import Contributions, LogitLens, Numerics, find
+from ed_core.sources import resolve, twin
+from ed_core.types import ModelSpec, Prompt
+from ed_ui import controlling, running
+
+STRIPS = {  # page: probe, and what its strip holds of the control's result
+    "pages/look/contributions.py": ("contributions", lambda r: r["layer_ratio"].mean(1)),
+    "pages/look/logit_lens.py": ("logit_lens", lambda r: r["top_probs"][..., 0].mean(1)),
+    "pages/intervene/skip.py": ("layer_skip", lambda r: r["output"]),
+    "pages/intervene/erase.py": ("residual_erasure", lambda r: np.fmax.reduce(r["effect"], axis=1)),
+    "pages/intervene/gradients.py": ("integrated_gradients", lambda r: np.abs(r["attribution"]).sum(1)),
+}
+
+
+@pytest.fixture(scope="module")
+def controlled(stored):  # noqa: F811
+    """The same probes on the untrained twin with seed 3, stored too."""
+    spec = twin(resolve("small"), "untrained", 3)
+    model, results = compute.Models().get(spec), {}
+    for name, own in stored.items():
+        if name in compare.CURVES:
+            results[name] = compute.run(model, replace(own.request, models=(spec,)))
+            lookup.store().put(results[name])
+    return results
+
+
+def opened(page, monkeypatch, seed=3):
+    from streamlit.testing.v1 import AppTest
+
+    plain = AppTest.from_file
+
+    def chosen(*args, **more):
+        test = plain(*args, **more)
+        test.session_state["kept.control"], test.session_state["kept.control.seed"] = "untrained", seed
+        return test
+
+    monkeypatch.setattr(AppTest, "from_file", chosen)
+    return app(page)
+
+
+def traces(test, name) -> list[np.ndarray]:
+    """x (or y where x counts layers) of every trace of that name."""
+    found = []
+    for chart in test.get("plotly_chart"):
+        for trace in json.loads(chart.proto.spec)["data"]:
+            if trace.get("name") == name:
+                values = trace["x"] if name == "control" else trace["y"]
+                found.append(np.asarray(np.frombuffer(b64decode(values["bdata"]), values["dtype"]) if isinstance(values, dict) else values, float))
+    return found
+
+
+@pytest.mark.parametrize("page", STRIPS)
+def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored, controlled, page, monkeypatch):  # noqa: F811
+    probe, strip = STRIPS[page]
+    test = opened(page, monkeypatch)
+    assert not test.exception and not test.error
+    assert any(np.allclose(found, strip(controlled[probe]), atol=1e-6) for found in traces(test, "control")), "the strip"
+    behind = traces(test, "untrained twin, seed 3")
+    expected = curves_of(find(probe), controlled[probe].summary)
+    for curve in compare.CURVES[probe]:
+        assert any(len(found) == len(expected[curve.name]) and np.allclose(found, expected[curve.name], atol=1e-6) for found in behind), curve.name
+    likeness = compare.likeness(find(probe), stored[probe].summary, controlled[probe].summary)
+    assert any(compare.against_control("untrained", "untrained twin", likeness) in m.value for m in test.markdown)
+    figures, control_z = plotted(test), controlled[probe]
+    assert not any(holds(figures, m.values) for m in control_z.measures.values() if m.values.ndim == 2), "maps stay the model's own"
+
+
+def test_home_draws_and_says_it_for_each_probe(stored, controlled, monkeypatch):  # noqa: F811
+    test = opened("pages/look/home.py", monkeypatch)
+    assert not test.exception and not test.error
+    found = traces(test, "control")
+    for values in (controlled["contributions"]["layer_ratio"].mean(1), controlled["contributions"]["layer_cos"].mean(1), controlled["layer_skip"]["output"]):
+        assert any(len(f) == len(values) and np.allclose(f, values, atol=1e-6) for f in found)
+    said = " ".join(m.value for m in test.markdown)
+    assert said.count("The untrained twin shows") >= 3
+    assert not test.button(key="run.home").disabled
+
+
+def test_without_a_control_nothing_is_grey_and_another_seed_is_not_shown(stored, controlled, monkeypatch):  # noqa: F811
+    for test in (app("pages/look/contributions.py"), opened("pages/look/contributions.py", monkeypatch, seed=4)):
+        assert not traces(test, "control") and not any("twin shows" in m.value for m in test.markdown)
+
+
+def test_the_controls_jobs_stand_behind_the_models_own(queue, monkeypatch, small_folder):  # noqa: F811
+    monkeypatch.setattr(controlling, "chosen", lambda: ("shuffled", 1))
+    spec = resolve(str(small_folder))
+    own = {name: probe().request(spec, Prompt("p")) for name, probe in (("contributions", Contributions), ("logit_lens", LogitLens))}
+    batch = running.Batch(controlling.with_control(own))
+    running.submit(batch)
+    asked = [(job.request.probe, job.request.models[0].control) for job in queue.all]
+    assert asked == [("contributions", ""), ("logit_lens", ""), ("contributions", "shuffled"), ("logit_lens", "shuffled")]
+
+
+def test_a_control_that_cannot_be_had_leaves_the_page_as_it_is(monkeypatch):
+    monkeypatch.setattr(controlling, "chosen", lambda: ("untrained", 0))
+    own = {"contributions": Contributions().request(ModelSpec("m", content_hash="c", precision="int8"), Prompt("p"))}
+    assert controlling.with_control(own) == own
+
+
+def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored):  # noqa: F811
+    spec = resolve("small")
+    result = compute.run(compute.Models().get(spec), Numerics().request(spec, PROMPT))
+    assert "Not computed yet" in " ".join(i.value for i in app("pages/look/numerics.py").info)
+    lookup.store().put(result)
+    test = app("pages/look/numerics.py")
+    assert not test.exception and not test.error
+    assert holds(plotted(test), result["miss"])
+    said = " ".join(m.value for m in test.markdown)
+    for text in (exactness.sums(result).text, exactness.logits(result).text, exactness.sink(result).text):
+        assert text in said
+    assert exactness.change(exactness.without_first(stored["contributions"], stored["logit_lens"])) in said
+    assert any(np.allclose(t, result["slope_mlp"] - 1, atol=1e-6) for t in traces(test, "MLP"))

@@ -1,0 +1,86 @@
+"""A local folder's own tokenizer is the one that is used, with its special tokens and chat template; and what the preview shows of it."""
+from __future__ import annotations
+
+import pytest
+from small_models import random_hf
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from ed_core import tokens
+from ed_core.errors import PromptError
+from ed_core.model import LanguageModel
+from ed_core.sources import location, resolve
+from ed_core.types import Prompt
+
+TEXT = "5 + 7 = 12 fox."
+WORDS = "<unk> <s> </s> user 5 + 7 = 1 2 3 the quick brown fox . a ; b ?".split()
+TEMPLATE = "{{ bos_token }}{% for m in messages %}user {{ m['content'] }}</s>{% endfor %}"
+REPLACED = ("qwen2",)  # here the library builds the family's own tokenizer over the saved one
+
+
+def save(folder, family, template=TEMPLATE):
+    """A folder whose tokenizer splits words and digits, and adds a beginning."""
+    random_hf(family).save_pretrained(folder)
+    own = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    own.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Digits(individual_digits=True)])
+    own.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    saved = PreTrainedTokenizerFast(tokenizer_object=own, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
+    saved.chat_template = template
+    saved.save_pretrained(folder)
+    return resolve(str(folder))
+
+
+def ids(text):
+    return tuple(WORDS.index(word) for word in text.split())
+
+
+@pytest.mark.parametrize("family", ("qwen2", "phi3", "nemotron", "qwen3", "llama", "gpt2"))
+def test_the_folders_tokenizer_is_taken_with_special_tokens_and_template(family, tmp_path):
+    spec = save(tmp_path / family, family)
+    library = AutoTokenizer.from_pretrained(location(spec))
+    assert (library.encode(TEXT, add_special_tokens=False) != list(ids("5 + 7 = 1 2 fox ."))) == (family in REPLACED)
+    model = LanguageModel.open(spec)
+    assert model.encode(Prompt(TEXT)).ids == ids("<s> 5 + 7 = 1 2 fox .")
+    assert model.encode(Prompt(TEXT, special_tokens=False)).ids == ids("5 + 7 = 1 2 fox .")
+    assert model.encode(Prompt("<s> fox")).ids == ids("<s> <s> fox")
+    tokenizer = model.tokenizer
+    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.chat_template) == ("<s>", "</s>", TEMPLATE)
+    chat = model.encode(Prompt("a + b", "7", template="chat"))
+    assert chat.ids == ids("<s> user a + b </s> 7") and chat.answer_start == 6
+
+
+@pytest.mark.parametrize("family", ("qwen2", "llama"))
+def test_the_preview_shows_the_models_tokens_and_knows_the_special_ones(family, tmp_path):
+    spec = save(tmp_path / family, family)
+    seen = tokens.preview(spec, Prompt(TEXT))
+    assert tuple(seen) == LanguageModel.open(spec).encode(Prompt(TEXT)).tokens and seen[0] == "<s>"
+    assert {"<s>", "</s>"} <= tokens.special(spec) and "fox" not in tokens.special(spec)
+    assert tokens.chats(spec) is True and tokens.preview(spec, Prompt(TEXT, template="chat")) is None
+
+
+def test_a_model_without_a_chat_template_is_known_and_refuses(tmp_path):
+    spec = save(tmp_path / "m", "llama", template=None)
+    assert tokens.chats(spec) is False
+    with pytest.raises(PromptError, match="no chat template"):
+        LanguageModel.open(spec).encode(Prompt("a", template="chat"))
+    assert tokens.chats(resolve("org/elsewhere", "fp32")) is None
+
+
+def test_the_template_switch_is_there_where_the_model_has_one(tmp_path, monkeypatch):
+    import ed_ui.running
+    from test_pages import app
+
+    from ed_core.demo import MODELS
+    from ed_core.jobs import Jobs
+
+    monkeypatch.setattr(ed_ui.running, "Jobs", lambda: Jobs(warm=False))
+    ed_ui.running.jobs.clear()
+    for name, template in (("with", TEMPLATE), ("without", None)):
+        save(tmp_path / name, "llama", template)
+        monkeypatch.setitem(MODELS, name, tmp_path / name)
+        test = app(model=name, prompt=Prompt("5 + 7"))
+        assert not test.exception
+        assert any(control.label == "Template" for control in test.button_group) == (template is not None)
+        assert any("no chat template" in caption.value for caption in test.caption) == (template is None)
+        assert any(":orange-background[`<s>`]" in m.value for m in test.markdown)
+    ed_ui.running.jobs.clear()
