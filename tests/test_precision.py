@@ -325,7 +325,8 @@ def test_probes_on_a_model_offloaded_to_disk_equal_those_of_the_plain_model(fold
     for kind in PROBES:
         ours, theirs = (run(model, kind().request(model.spec, PROMPT)) for model in (spread, plain))
         for name in ours.measures:
-            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=f"{kind.name}.{name}")
+            # weights mapped from a file lie at other addresses, and products of a few rows round by alignment: a step or two of float32
+            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-6, atol=1e-8, err_msg=f"{kind.name}.{name}")
     assert spread.spec.identity() == plain.spec.identity(), "where the weights lie changes no number"
 
 
