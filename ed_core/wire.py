@@ -14,7 +14,7 @@ import numpy as np
 
 from .aggregate import summarize
 from .probes import find
-from .types import Measure, ProbeResult, Request, canonical_json
+from .types import ENGINE_VERSION, Measure, ProbeResult, Request, canonical_json
 
 SCHEMA = 1
 INTEGER_UNITS = ("token", "token id", "rank", "nodes")
@@ -49,7 +49,9 @@ def unpack(data: bytes) -> ProbeResult:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        header = json.loads(arrays.pop("header").tobytes())
+        text = arrays.pop("header").tobytes()
+        header = json.loads(text)
+        _expect(canonical_json(header).encode() == text, "the header is not spelled as JSON is spelled here (NaN is not JSON)")
         return _result(header, arrays)
     except ValueError:
         raise
@@ -62,8 +64,9 @@ def _result(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> ProbeResul
         raise ValueError(f"schema {header['schema']} found, {SCHEMA} expected")
     _expect(header["arrays"] == sorted(arrays), "the arrays are not those the header lists")
     request = Request.from_json(header["request"])
-    _expect(request.key == header["request"]["key"], "the stored request does not have the stored key")
     _check_header(header)
+    engine = header["provenance"].get("engine", ENGINE_VERSION)
+    _expect(type(engine) is int and request.key_under(engine) == header["request"]["key"], "the stored request does not have the stored key")
     probe = find(request.probe)
     measures = {name[2:]: Measure(probe.spec(name[2:]), values) for name, values in arrays.items() if name.startswith("m.")}
     summary = {name[2:]: values for name, values in arrays.items() if name.startswith("s.")}
