@@ -1,21 +1,16 @@
 """Case studies on disk: `kept/` in the cache folder. Never evicted; every file stands for itself. Torch-free.
 
-One file per case study, in the format of `ed_core.bundle`. Written beside its place, synced, renamed, and the folder synced: at every moment
-there is the old version or the new one. Who writes holds a lock that the kernel gives back when a process dies, so none can be left behind.
-What is deleted lies in `trash/` until somebody empties it; what is damaged is set aside in `damaged/`, and everything else goes on.
+One file per case study, in the format of `ed_core.bundle`, written as `ed_core.safe_folder` writes. What is deleted lies in `trash/`
+until somebody empties it; what is damaged is set aside in `damaged/`, and everything else goes on.
 """
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
-import secrets
-import threading
 import time
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,13 +18,12 @@ from . import bundle
 from .bundle import Card
 from .cases import ID, Case, new_id
 from .errors import CaseChanged, CaseError, ImportRefused, NewerSchema, StoreError
-from .results_db import DISK_FULL, NO_PERMISSION, reason
+from .safe_folder import SafeFolder, why
 
 log = logging.getLogger(__name__)
 
 SHIPPED = Path(__file__).parent / "demo" / "cases"
 SUFFIX = ".edcase"
-LOCK_SECONDS = 10.0  # how long a write waits for another process's write
 SORTS = {"changed": (lambda c: c.changed, True), "created": (lambda c: c.created, True), "title": (lambda c: c.title.casefold(), False),
          "model": (lambda c: (c.model, -c.changed), False)}  # fmt: skip
 
@@ -46,7 +40,7 @@ class Kept:
         self.shipped = shipped
         self.problems: deque[str] = deque(maxlen=100)
         self._cards: dict[Path, tuple[tuple, Card]] = {}
-        self._thread_lock, self._depth = threading.RLock(), 0
+        self._folder = SafeFolder(self.path)
 
     # --- reading
 
@@ -78,7 +72,7 @@ class Kept:
     def read(self, id: str) -> bytes:
         """The file of a case study as it lies there: what an export is a copy of."""
         for file in (self._file(id), self.shipped / f"{id}{SUFFIX}" if self.shipped else None):
-            with contextlib.suppress(FileNotFoundError), self._disk("read"):
+            with contextlib.suppress(FileNotFoundError), self._folder.disk("read"):
                 if file is not None:
                     return file.read_bytes()
         raise CaseError(f"There is no case study {id} here; it may have been deleted, or be on another installation.")
@@ -101,10 +95,10 @@ class Kept:
     def add(self, case: Case) -> str:
         """Keep a new case study; returns the state `save` asks for. Its id must never have been used here."""
         data = _checked(case)
-        with self._locked():
+        with self._folder.locked():
             if self._used(case.id):
                 raise CaseError(f"The id {case.id} is taken here; duplicate the case study to keep it under a new one.")
-            self._write(self._file(case.id), data)
+            self._folder.write(self._file(case.id), data)
         return _state(data)
 
     def save(self, case: Case, opened: str) -> str:
@@ -112,13 +106,13 @@ class Kept:
         data = _checked(case)
         if self.is_shipped(case.id):
             raise CaseError("This case study comes with the product and is not edited; duplicate it and edit the copy.")
-        with self._locked():
+        with self._folder.locked():
             if (now := _state(self.read(case.id))) != opened and now != _state(data):
                 raise CaseChanged(
                     f"The case study {case.id} was changed by somebody else since you opened it, and nothing of theirs was overwritten; save yours "
                     "as a duplicate, or open it again and repeat your changes."
                 )
-            self._write(self._file(case.id), data)
+            self._folder.write(self._file(case.id), data)
         return _state(data)
 
     def duplicate(self, case: Case, title: str = "") -> Case:
@@ -133,35 +127,35 @@ class Kept:
         kept is written anew from what was understood. One that is here already is not kept twice; a different one of the same id gets its own."""
         case = bundle.drawable(data)
         data = _checked(case)
-        with self._locked():
+        with self._folder.locked():
             if self._used(case.id) and not self._comes_back(case):
                 if self._here(case.id) and _state(self.read(case.id)) == _state(data):
                     return case, False
                 case = replace(case, id=self._fresh_id())
                 data = _checked(case)
-            self._write(self._file(case.id), data)
+            self._folder.write(self._file(case.id), data)
         return case, True
 
     def delete(self, id: str) -> None:
         """Move a case study to the trash; `restore` undoes it."""
         if self.is_shipped(id):
             raise CaseError("This case study comes with the product and cannot be deleted.")
-        with self._locked():
-            self._move(self._file(id), self.trash_path / f"{id}.{time.time_ns()}{SUFFIX}")
+        with self._folder.locked():
+            self._folder.move(self._file(id), self.trash_path / f"{id}.{time.time_ns()}{SUFFIX}")
 
     def restore(self, id: str) -> None:
         """Take the last deleted version of a case study out of the trash."""
-        with self._locked():
+        with self._folder.locked():
             versions = sorted((f for f in self._files(self.trash_path) if f.name.startswith(f"{id}.") and ID.fullmatch(id)), key=_deleted_at)
             if not versions:
                 raise CaseError(f"There is no case study {id} in the trash; it may have been emptied.")
             if self._file(id).exists():
                 raise CaseError(f"There is a case study {id} already; delete or duplicate it first.")
-            self._move(versions[-1], self._file(id))
+            self._folder.move(versions[-1], self._file(id))
 
     def empty_trash(self) -> int:
         """Delete for good what lies in the trash; returns how many files."""
-        with self._locked(), self._disk("emptied"):
+        with self._folder.locked(), self._folder.disk("emptied"):
             files = list(self._files(self.trash_path))
             for file in files:
                 file.unlink()
@@ -215,87 +209,20 @@ class Kept:
                 if file.parent == self.path:
                     self._set_aside(file, error)
         except OSError as error:
-            self._remember(f"{file.name} cannot be read: {_reason(error)}")
+            self._remember(f"{file.name} cannot be read: {why(error)}")
         return None
 
     def _set_aside(self, file: Path, cause: Exception) -> None:
         """Move a damaged file out of the way, unless it was replaced meanwhile."""
-        with self._locked():
+        with self._folder.locked():
             try:
                 bundle.decode(file.read_bytes())
             except ImportRefused:
                 aside = self.damaged_path / f"{file.stem}.{time.time_ns()}{SUFFIX}"
-                self._move(file, aside)
+                self._folder.move(file, aside)
                 self._remember(f"The case study {file.stem} is damaged; it was set aside as {aside.relative_to(self.root)} ({cause}).")
             except FileNotFoundError:
                 pass
-
-    def _write(self, file: Path, data: bytes) -> None:
-        """All or nothing. Called under the lock, so any other unfinished file is of a process that died."""
-        with self._disk("written"):
-            for left in self.path.glob("*.unfinished"):
-                left.unlink()
-            part = file.with_name(f"{file.stem}.{secrets.token_hex(4)}.unfinished")
-            try:
-                with part.open("wb") as handle:
-                    handle.write(data)
-                    handle.flush()
-                    os.fsync(handle.fileno())
-                os.replace(part, file)
-            except BaseException:
-                part.unlink(missing_ok=True)
-                raise
-            _sync(file.parent)
-
-    def _move(self, file: Path, to: Path) -> None:
-        try:
-            with self._disk("moved"):
-                to.parent.mkdir(exist_ok=True)
-                os.rename(file, to)
-                _sync(to.parent)
-                _sync(file.parent)
-        except FileNotFoundError:
-            raise CaseError(f"There is no case study {file.name.split('.')[0]} here; it may have been deleted already.") from None
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One writer at a time, among threads and processes. The kernel releases the lock with its process, however that ends."""
-        with self._disk("locked"):
-            self.path.mkdir(parents=True, exist_ok=True)
-        with self._thread_lock, contextlib.ExitStack() as stack:
-            if self._depth == 0:
-                stack.callback(os.close, self._acquire())
-            self._depth += 1
-            try:
-                yield
-            finally:
-                self._depth -= 1
-
-    def _acquire(self) -> int:
-        end, name = time.monotonic() + LOCK_SECONDS, self.path / ".lock"
-        while time.monotonic() < end:
-            with self._disk("locked"):
-                handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                with contextlib.suppress(FileNotFoundError):
-                    if os.stat(name).st_ino == os.fstat(handle).st_ino:  # else somebody deleted the file: what is locked is nobody's any more
-                        return handle
-            except BlockingIOError:
-                pass
-            os.close(handle)
-            time.sleep(0.005)
-        raise StoreError(f"Another process has been writing case studies for {LOCK_SECONDS:g} s. Try again, or stop that process.")
-
-    @contextlib.contextmanager
-    def _disk(self, done: str) -> Iterator[None]:
-        """What the disk refuses, in one sentence."""
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise StoreError(f"The case studies in {self.path} cannot be {done}: {_reason(error)}") from error
 
     def _remember(self, problem: str) -> None:
         if problem not in self.problems:
@@ -322,15 +249,3 @@ def _searched(card: Card) -> str:
 def _deleted_at(file: Path) -> int:
     stamp = file.name.split(".")[1]
     return int(stamp) if stamp.isdecimal() else 0
-
-
-def _reason(error: OSError) -> str:
-    return reason(error) if error.errno in (*DISK_FULL, *NO_PERMISSION) else f"{error.strerror or error}. Nothing was changed; set ED_CACHE to another folder if it stays so."
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

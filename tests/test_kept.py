@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from kept_cases import case, small
 
-from ed_core import bundle, kept
+from ed_core import bundle, kept, safe_folder
 from ed_core.cases import edited, new_id
 from ed_core.errors import CaseChanged, CaseError, NewerSchema, StoreError
 from ed_core.kept import Kept
@@ -259,13 +259,13 @@ def test_a_writer_killed_with_the_lock_in_its_hand_locks_nobody_out(folder, monk
     code = f"""
 import time
 from ed_core.kept import Kept
-with Kept({str(folder.root)!r}, shipped=None)._locked():
+with Kept({str(folder.root)!r}, shipped=None)._folder.locked():
     print("locked", flush=True)
     time.sleep(60)
 """
     holder = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline().strip() == "locked"
-    monkeypatch.setattr(kept, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(safe_folder, "LOCK_SECONDS", 0.2)
     with pytest.raises(StoreError, match="Another process"):
         folder.add(small())
     assert len(folder.cards()) == 1, "reading needs no lock"
