@@ -17,6 +17,7 @@ from .figures import View
 from .figures.text import shown
 from .probes.integrated_gradients import incomplete
 from .types import ProbeResult
+from .verdict import right
 
 HEIGHT, CURVES_HEIGHT = 420, 280
 MIDDLE = {"layer": "both", "attn": "attention", "mlp": "MLP"}
@@ -117,9 +118,6 @@ OF_PROBE: dict[str, Callable[[Case, Item, View], Drawn]] = {
 }
 
 
-def says(case: Case) -> list[tuple[str, bool | None]]:
-    """What the model continues with in every view that measured it, as plain text, and whether that is the known answer."""
-    from .verdict import right
-
-    found = (item.result for view in case.views for item in view.by_probe.values() if item.result.request.probe == "continuation")
-    return [(shown(str(r.provenance.get("continuation", "")), 80), right(r)) for r in found]
+def says(continuation: ProbeResult) -> tuple[str, bool | None]:
+    """What the model continues with, on one line of plain text, and whether that is the known answer (None where none is known)."""
+    return shown(str(continuation.provenance.get("continuation", "")), 80), right(continuation)
