@@ -1,10 +1,11 @@
-"""The command line: `python -m ed_core run | verify | models | cache | bench`. Exit code 2 and one sentence for everything refused."""
+"""The command line: `python -m ed_core run | verify | models | cache | bench | case | backup | restore | check`. Exit code 2 and one sentence for everything refused."""
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
 
+from . import case_commands
 from .errors import EffectiveDepthError, InputError, ParameterError, PromptFileError
 from .probes import PROBES
 
@@ -48,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("names", nargs="*", help="which measurements (all unless given)")
     p.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
     p.set_defaults(run=bench)
+    case_commands.add(commands)
     return top
 
 

@@ -83,19 +83,28 @@ class Kept:
 
     def trash(self) -> list[Card]:
         """What was deleted and can be restored, last deleted first."""
-        cards = {file: self._card(file) for file in sorted(self._files(self.trash_path), key=_deleted_at, reverse=True)}
+        cards = {file: self._card(file) for file in sorted(self.files(self.trash_path), key=_deleted_at, reverse=True)}
         return [card for card in cards.values() if card is not None]
 
     def damaged(self) -> list[str]:
         """Names of the files that were set aside."""
         return sorted(file.name for file in self.damaged_path.glob("*")) if self.damaged_path.is_dir() else []
 
+    def files(self, folder: Path | None = None) -> list[Path]:
+        """The bundles lying in a folder, in that of the own case studies unless another is named."""
+        folder = self.path if folder is None else folder
+        return sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+
     # --- writing
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """While this is held, nobody else writes."""
+        return self._folder.locked()
 
     def add(self, case: Case) -> str:
         """Keep a new case study; returns the state `save` asks for. Its id must never have been used here."""
         data = _checked(case)
-        with self._folder.locked():
+        with self.locked():
             if self._used(case.id):
                 raise CaseError(f"The id {case.id} is taken here; duplicate the case study to keep it under a new one.")
             self._folder.write(self._file(case.id), data)
@@ -106,7 +115,7 @@ class Kept:
         data = _checked(case)
         if self.is_shipped(case.id):
             raise CaseError("This case study comes with the product and is not edited; duplicate it and edit the copy.")
-        with self._folder.locked():
+        with self.locked():
             if (now := _state(self.read(case.id))) != opened and now != _state(data):
                 raise CaseChanged(
                     f"The case study {case.id} was changed by somebody else since you opened it, and nothing of theirs was overwritten; save yours "
@@ -127,7 +136,7 @@ class Kept:
         kept is written anew from what was understood. One that is here already is not kept twice; a different one of the same id gets its own."""
         case = bundle.drawable(data)
         data = _checked(case)
-        with self._folder.locked():
+        with self.locked():
             if self._used(case.id) and not self._comes_back(case):
                 if self._here(case.id) and _state(self.read(case.id)) == _state(data):
                     return case, False
@@ -140,13 +149,13 @@ class Kept:
         """Move a case study to the trash; `restore` undoes it."""
         if self.is_shipped(id):
             raise CaseError("This case study comes with the product and cannot be deleted.")
-        with self._folder.locked():
+        with self.locked():
             self._folder.move(self._file(id), self.trash_path / f"{id}.{time.time_ns()}{SUFFIX}")
 
     def restore(self, id: str) -> None:
         """Take the last deleted version of a case study out of the trash."""
-        with self._folder.locked():
-            versions = sorted((f for f in self._files(self.trash_path) if f.name.startswith(f"{id}.") and ID.fullmatch(id)), key=_deleted_at)
+        with self.locked():
+            versions = sorted((f for f in self.files(self.trash_path) if f.name.startswith(f"{id}.") and ID.fullmatch(id)), key=_deleted_at)
             if not versions:
                 raise CaseError(f"There is no case study {id} in the trash; it may have been emptied.")
             if self._file(id).exists():
@@ -155,8 +164,8 @@ class Kept:
 
     def empty_trash(self) -> int:
         """Delete for good what lies in the trash; returns how many files."""
-        with self._folder.locked(), self._folder.disk("emptied"):
-            files = list(self._files(self.trash_path))
+        with self.locked(), self._folder.disk("emptied"):
+            files = list(self.files(self.trash_path))
             for file in files:
                 file.unlink()
             return len(files)
@@ -168,14 +177,11 @@ class Kept:
             raise CaseError(f"{id[:40]!r} is not the id of a case study; expected 10 characters from a to z and 2 to 7.")
         return self.path / f"{id}{SUFFIX}"
 
-    def _files(self, folder: Path | None) -> list[Path]:
-        return sorted(folder.glob(f"*{SUFFIX}")) if folder is not None and folder.is_dir() else []
-
     def _here(self, id: str) -> bool:
         return self._file(id).exists() or self.is_shipped(id)
 
     def _used(self, id: str) -> bool:
-        return self._here(id) or any(f.name.startswith(f"{id}.") for f in self._files(self.trash_path))
+        return self._here(id) or any(f.name.startswith(f"{id}.") for f in self.files(self.trash_path))
 
     def _comes_back(self, case: Case) -> bool:
         """Whether it was deleted here and lies in the trash, perhaps in another version: then its links may work again."""
@@ -184,8 +190,8 @@ class Kept:
     def _fresh_id(self) -> str:
         return next(id for id in iter(new_id, None) if not self._used(id))
 
-    def _listed(self, folder: Path | None) -> list[Card]:
-        cards = (self._card(file) for file in self._files(folder) if ID.fullmatch(file.stem))
+    def _listed(self, folder: Path) -> list[Card]:
+        cards = (self._card(file) for file in self.files(folder) if ID.fullmatch(file.stem))
         return [card for card in cards if card is not None]
 
     def _card(self, file: Path) -> Card | None:
@@ -214,7 +220,7 @@ class Kept:
 
     def _set_aside(self, file: Path, cause: Exception) -> None:
         """Move a damaged file out of the way, unless it was replaced meanwhile."""
-        with self._folder.locked():
+        with self.locked():
             try:
                 bundle.decode(file.read_bytes())
             except ImportRefused:
