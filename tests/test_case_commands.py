@@ -3,12 +3,13 @@ from __future__ import annotations
 
 import io
 import zipfile
+from functools import partial
 
 import numpy as np
 import pytest
 from kept_cases import case, results, small
 
-from ed_core import backup, bundle
+from ed_core import backup, bundle, case_commands
 from ed_core.__main__ import main
 from ed_core.cases import edited
 from ed_core.errors import ImportRefused
@@ -19,8 +20,8 @@ from ed_core.store import Store
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> Kept:
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "here"))
-    monkeypatch.setattr(Kept.__init__, "__defaults__", (None, None))  # without the shipped ones
-    return Kept()
+    monkeypatch.setattr(case_commands, "Kept", partial(Kept, shipped=None))
+    return Kept(shipped=None)
 
 
 def said(capsys) -> tuple[str, str]:
@@ -64,7 +65,7 @@ def test_export_by_ending_and_import_elsewhere(folder, tmp_path, monkeypatch, ca
     assert main(["case", "export", one.id, str(tmp_path / "y.csv")]) == 2 and "logit_lens.kl" in said(capsys)[1]
     assert main(["case", "export", one.id, str(tmp_path / "no" / "x.html")]) == 2 and "cannot be written" in said(capsys)[1]
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "there"))
-    assert main(["case", "import", str(out["edcase"])]) == 0 and Kept().open(one.id)[0] == one
+    assert main(["case", "import", str(out["edcase"])]) == 0 and Kept(shipped=None).open(one.id)[0] == one
     assert main(["case", "import", str(out["edcase"])]) == 0 and "already" in said(capsys)[0]
     assert main(["case", "import", str(out["html"])]) == 2 and "not a case study" in said(capsys)[1]
     assert main(["case", "import", str(tmp_path / "none")]) == 2 and "cannot be read" in said(capsys)[1]
@@ -82,7 +83,7 @@ def test_a_backup_brings_everything_back_and_overwrites_nothing(folder, tmp_path
     assert sorted(c.title for c in folder.cards()) == ["one", "three", "two", "two"], "the older version came as a case study of its own"
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "there"))
     assert main(["restore", str(out)]) == 0
-    there = Kept()
+    there = Kept(shipped=None)
     assert [there.open(c.id)[0] for c in kept] == kept
 
 

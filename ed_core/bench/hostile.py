@@ -53,6 +53,7 @@ def handmade(data: bytes) -> Iterator[tuple[str, bytes]]:
     yield "header last", _zip(dict(reversed(files.items())))
     yield "without an array", _zip({"case.json": files["case.json"]})
     yield "bomb", _zip({**files, "0.npz": BOMB})
+    yield "a bomb in two pieces", _zip({**files, "1.npz": BOMB // 2, "2.npz": BOMB // 2})
     yield "bomb in the header", _zip({**files, "case.json": BOMB})
     yield "bomb within", _with_result(files, header, _npz_bomb())
     yield "ten thousand entries", _zip({**files, **{f"{i}.npz": b"" for i in range(1, 10_000)}})
