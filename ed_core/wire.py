@@ -49,9 +49,8 @@ def unpack(data: bytes) -> ProbeResult:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        text = arrays.pop("header").tobytes()
-        header = json.loads(text)
-        _expect(canonical_json(header).encode() == text, "the header is not spelled as JSON is spelled here (NaN is not JSON)")
+        header = json.loads(arrays.pop("header").tobytes())
+        canonical_json(header)  # NaN and infinity are no JSON, though Python reads them: they could be shown, but not packed again
         return _result(header, arrays)
     except ValueError:
         raise
