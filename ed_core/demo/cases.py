@@ -19,7 +19,7 @@ from ..probes import Continuation, Contributions, LayerSkip, LogitLens, Probe, R
 from ..types import ProbeResult
 
 MODEL = "ed-demo-8"
-WRITTEN = 1_795_219_200.0  # 21 November 2026: shipped ones do not change their place in a list when they are made anew
+WRITTEN = 1_795_219_200.0  # 21 November 2026, and a second earlier for every further lesson: lists keep their order when they are made anew
 HOME: tuple[Probe, ...] = (Contributions(), LogitLens(), LayerSkip(), Continuation())
 Results = Mapping[str, ProbeResult]
 
@@ -81,7 +81,7 @@ LESSONS = (
         """The model adds two digits modulo 10, and it is right.
 
 **Look at the logit lens, last column before the answer.** The lowest rows repeat ` = `, the token just read: embedding and head share their
-weights, so depth 0 always says what it sees. At depth 4 the right digit is there, with one chance in two; from depth 6 on it is certain.
+weights, so depth 0 mostly says what it sees. At depth 4 the right digit is there, with one chance in two; from depth 6 on it is certain.
 
 **Then at the ruler.** KL and overlap both settle at layer 3. The cosine criterion has *no* verdict: the mean cosine is never negative, so
 there is no turn to find. "Not defined" is an answer, not an error.
@@ -171,7 +171,8 @@ def build(lesson: Lesson, results: Results) -> cases.Case:
         if not claim(results):
             raise CaseError(f"Claim {number} of the notes of {lesson.name} does not hold: change the notes or the prompt.")
     selected = Shown("home", selected=asking(results))
-    return cases.make(lesson.title, results.values(), notes=lesson.notes, tags=lesson.tags, shown=selected, id=cases.id_of(lesson.name), now=WRITTEN)
+    written = WRITTEN - LESSONS.index(lesson)
+    return cases.make(lesson.title, results.values(), notes=lesson.notes, tags=lesson.tags, shown=selected, id=cases.id_of(lesson.name), now=written)
 
 
 def main() -> None:
