@@ -1,4 +1,4 @@
-"""The command line: `python -m ed_core run | verify | estimate | audit | fetch | models | cache | bench`.
+"""The command line: `python -m ed_core run | verify | estimate | audit | fetch | models | cache | bench | case | backup | restore | check`.
 
 Exit code 2 and one sentence for everything refused.
 """
@@ -8,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import size_commands
+from . import case_commands, size_commands
 from .errors import EffectiveDepthError, ParameterError
 from .probes import PROBES
 from .size_commands import compute_missing, opened_as
@@ -71,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("names", nargs="*", help="which measurements (all unless given)")
     p.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
     p.set_defaults(run=bench)
+    case_commands.add(commands)
     return top
 
 

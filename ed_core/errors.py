@@ -4,7 +4,11 @@
     ├── InputError                 the request is at fault; nothing was computed, nothing is lost
     │   ├── PromptError            empty, too short, too long, unencodable
     │   ├── PromptFileError        a malformed or empty .jsonl
-    │   └── ParameterError         an unknown probe, parameter or value
+    │   ├── ParameterError         an unknown probe, parameter or value
+    │   ├── CaseError              a case study that is not there, or cannot be written like this
+    │   │   └── CaseChanged        somebody else changed it since it was opened
+    │   └── ImportRefused          a bundle that this program did not write like this, or not for here
+    │       └── NewerSchema        written by a later version of this program
     ├── ModelError                 the model cannot be used
     │   ├── ModelNotFound          no such folder, or a folder without a model
     │   ├── HubUnreachable         a hub id while no network answers
@@ -40,6 +44,22 @@ class PromptFileError(InputError):
 
 class ParameterError(InputError):
     """An unknown probe, parameter or value; names what exists."""
+
+
+class CaseError(InputError):
+    """A case study that does not exist, or whose title, notes or tags cannot be kept like this."""
+
+
+class CaseChanged(CaseError):
+    """The case study was changed by somebody else since it was opened."""
+
+
+class ImportRefused(InputError):
+    """A bundle that is damaged, hostile, or not one at all; nothing of it was kept."""
+
+
+class NewerSchema(ImportRefused):
+    """A bundle written by a later version of this program: whole, but not to be read here."""
 
 
 class ModelError(EffectiveDepthError):

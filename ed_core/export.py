@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .aggregate import aggregate
+from .aggregate import aggregate, probe_of
 from .probes import Probe
 from .types import ProbeResult
 from .verdict import verdicts
+
+if TYPE_CHECKING:
+    from .cases import Case
 
 
 def arrays(runs: Mapping[Probe, Sequence[ProbeResult]]) -> dict[str, np.ndarray]:
@@ -36,6 +40,17 @@ def arrays(runs: Mapping[Probe, Sequence[ProbeResult]]) -> dict[str, np.ndarray]
         out |= effective_depth(*by_name["contributions"], by_name["logit_lens"][1])
     certificates = [{"prompt": i, **r.provenance} for probe_results in runs.values() for i, r in enumerate(probe_results)]
     out["provenance"] = np.asarray(json.dumps({"runs": certificates}, sort_keys=True))
+    return out
+
+
+def case_arrays(case: Case) -> dict[str, np.ndarray]:
+    """The numbers of a case study under the names of `arrays`; with several views (another model or prompt, the same probe again) each
+    behind its place, `1/`, `2/`, …"""
+    views = case.views
+    out = {}
+    for i, view in enumerate(views, 1):
+        named = arrays({probe_of(item.result): [item.result] for item in view.by_probe.values()})
+        out |= {(f"{i}/" if len(views) > 1 else "") + name: values for name, values in named.items()}
     return out
 
 
@@ -69,4 +84,25 @@ def csv(result: ProbeResult, measure: str) -> str:
     at = m.spec.dims.index("pos") if has_pos else None
     for index, value in np.ndenumerate(m.values):
         table.writerow([*index, *([json.dumps(result.tokens[index[at]])] if has_pos else []), repr(value.item())])
+    return buffer.getvalue()
+
+
+def parquet(result: ProbeResult, measure: str) -> bytes:
+    """One measure as Parquet: the columns of `csv` with their types (tokens as plain text), and what the measure means and where it came from
+    in the file's metadata (`measure`, `provenance`: JSON)."""
+    import io
+
+    import pyarrow
+    from pyarrow import parquet as writer
+
+    m = result.measures[measure]
+    index = np.indices(m.values.shape).reshape(m.values.ndim, -1)
+    columns = {dim: pyarrow.array(at.astype(np.int32)) for dim, at in zip(m.spec.dims, index)}
+    if "pos" in columns:
+        columns["token"] = pyarrow.array([result.tokens[i] for i in index[m.spec.dims.index("pos")]])
+    table = pyarrow.table({**columns, measure: pyarrow.array(m.values.ravel())})
+    meaning = {"unit": m.spec.unit, "meaning": m.spec.meaning, "dims": m.spec.dims}
+    table = table.replace_schema_metadata({"measure": json.dumps(meaning), "provenance": json.dumps(dict(result.provenance), sort_keys=True)})
+    buffer = io.BytesIO()
+    writer.write_table(table, buffer)
     return buffer.getvalue()

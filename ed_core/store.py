@@ -110,6 +110,15 @@ class Store:
         ((entries, size),) = self._run(lambda cache: cache.rows(select))
         return {"entries": int(entries), "bytes": int(size), "limit": self.limit, "path": str(self.path), "problems": list(self.problems)}
 
+    def check(self) -> tuple[int, list[str]]:
+        """Read every result and card: how many results there are, and what was damaged (and was removed, as whenever damage is met)."""
+        names = self._run(lambda cache: cache.rows("SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text'"))
+        before = list(self.problems)
+        for (name,) in names:
+            kind, _, key = name.partition("/")
+            self._load(kind, key, {"result": _unpack_result, "card": _unpack_card}.get(kind, _unpack_card), touch=False)
+        return sum(name.startswith("result/") for (name,) in names), [p for p in self.problems if p not in before]
+
     def clear(self) -> int:
         """Remove all results; returns how many."""
         return self._run(lambda cache: cache.wipe())

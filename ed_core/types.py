@@ -109,16 +109,20 @@ class Request:
     @property
     def key(self) -> str:
         """Run id: 128 bits of SHA-256 over everything that can change a number, as 32 hex digits."""
-        return self._digest([p.identity() for p in self.prompts])
+        return self.key_under(ENGINE_VERSION)
+
+    def key_under(self, engine: int) -> str:
+        """The run id that an engine of this version gave: a case study kept from an older one still opens, under the id it had."""
+        return self._digest([p.identity() for p in self.prompts], engine)
 
     @property
     def series(self) -> str:
         """As `key`, with the prompts left out: results of one series differ in the prompt alone, and can stand in one figure."""
         return self._digest([])
 
-    def _digest(self, prompts: list[dict]) -> str:
+    def _digest(self, prompts: list[dict], engine: int | None = None) -> str:
         identity = {
-            "engine": ENGINE_VERSION,
+            "engine": ENGINE_VERSION if engine is None else engine,
             "models": [m.identity() for m in self.models],
             "prompts": prompts,
             "probe": [self.probe, self.probe_version],

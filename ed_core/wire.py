@@ -14,7 +14,7 @@ import numpy as np
 
 from .aggregate import summarize
 from .probes import find
-from .types import Measure, ProbeResult, Request, canonical_json
+from .types import ENGINE_VERSION, Measure, ProbeResult, Request, canonical_json
 
 SCHEMA = 1
 INTEGER_UNITS = ("token", "token id", "rank", "nodes")
@@ -50,6 +50,7 @@ def unpack(data: bytes) -> ProbeResult:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         header = json.loads(arrays.pop("header").tobytes())
+        canonical_json(header)  # NaN and infinity are no JSON, though Python reads them: they could be shown, but not packed again
         return _result(header, arrays)
     except ValueError:
         raise
@@ -62,8 +63,9 @@ def _result(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> ProbeResul
         raise ValueError(f"schema {header['schema']} found, {SCHEMA} expected")
     _expect(header["arrays"] == sorted(arrays), "the arrays are not those the header lists")
     request = Request.from_json(header["request"])
-    _expect(request.key == header["request"]["key"], "the stored request does not have the stored key")
     _check_header(header)
+    engine = header["provenance"].get("engine", ENGINE_VERSION)
+    _expect(type(engine) is int and request.key_under(engine) == header["request"]["key"], "the stored request does not have the stored key")
     probe = find(request.probe)
     measures = {name[2:]: Measure(probe.spec(name[2:]), values) for name, values in arrays.items() if name.startswith("m.")}
     summary = {name[2:]: values for name, values in arrays.items() if name.startswith("s.")}

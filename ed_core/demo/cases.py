@@ -1,0 +1,203 @@
+"""The shipped case studies: five prompts on a bundled model that teach how to read the figures.
+
+`python -m ed_core.demo.cases` makes them anew; it must run after the model's weights, a prompt or any number changed (a test holds it to that).
+Every sentence of a note that could become wrong stands beside the check that it is right: the script refuses to write a note that is not.
+Torch runs on one thread, so that the numbers come out the same on every machine of a kind.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import bundle, cases, verdict
+from ..cases import Shown
+from ..errors import CaseError
+from ..kept import SHIPPED, SUFFIX
+from ..probes import Continuation, Contributions, LayerSkip, LogitLens, Probe, ResidualErasure
+from ..types import ProbeResult
+
+MODEL = "ed-demo-8"
+WRITTEN = 1_795_219_200.0  # 21 November 2026, and a second earlier for every further lesson: lists keep their order when they are made anew
+HOME: tuple[Probe, ...] = (Contributions(), LogitLens(), LayerSkip(), Continuation())
+Results = Mapping[str, ProbeResult]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One shipped case study. `claims`: what its notes say, as checks of its results."""
+
+    name: str
+    prompt: str
+    title: str
+    notes: str
+    claims: tuple[Callable[[Results], bool], ...]
+    tags: tuple[str, ...]
+    probes: tuple[Probe, ...] = HOME
+
+
+def asking(results: Results) -> int:
+    """The token from which the answer is predicted."""
+    lens = results["logit_lens"]
+    return (lens.answer_start or lens.n_tokens) - 1
+
+
+def said(results: Results, depth: int) -> str:
+    """The lens' best token at the asking token."""
+    lens = results["logit_lens"]
+    return lens.token_text[int(lens["top_ids"][depth, asking(results), 0])].strip()
+
+
+def first_right(results: Results) -> int:
+    """The depth from which on the lens says the output's token at the asking token, up to the output."""
+    depths = [d for d in range(results["logit_lens"].n_layers + 1) if said(results, d) != said(results, -1)]
+    return depths[-1] + 1 if depths else 0
+
+
+def lines(results: Results) -> dict[str, int | None]:
+    return verdict.of_prompt(results["contributions"], results["logit_lens"]).lines
+
+
+def knows(results: Results) -> bool:
+    return verdict.right(results["continuation"]) is True
+
+
+def _fade_in_order(results: Results) -> bool:
+    """Whether the tokens of `l=0; f=l; q=f` are needed up to the depths the note tells, and from depth 7 on the last one alone."""
+    erasure, end = results["residual_erasure"], asking(results)
+    line = max(i for i, token in enumerate(erasure.tokens) if "\n" in token)
+    of = lambda text: next(i for i in range(line + 1, end) if erasure.tokens[i] == text)  # noqa: E731
+    needed = {i: int(np.flatnonzero(erasure["effect"][:, i] > 0.5).max(initial=-1)) for i in range(end)}
+    chain = {of("q="): 0, of("f="): 1, of("f=") + 1: 2, of("l=") + 1: 6}
+    return all(needed[i] == depth for i, depth in chain.items()) and bool((erasure["effect"][7:, :end] < 0.1).all())
+
+
+LESSONS = (
+    Lesson(
+        "easy-sum",
+        "sum-mod10-2-a",
+        "An easy sum: two digits, done half-way up",
+        """The model adds two digits modulo 10, and it is right.
+
+**Look at the logit lens, last column before the answer.** The lowest rows repeat ` = `, the token just read: embedding and head share their
+weights, so depth 0 mostly says what it sees. At depth 4 the right digit is there, with one chance in two; from depth 6 on it is certain.
+
+**Then at the ruler.** KL and overlap both settle at layer 3. The cosine criterion has *no* verdict: the mean cosine is never negative, so
+there is no turn to find. "Not defined" is an answer, not an error.
+
+Compare with *A hard sum*: same model, same task, more digits.""",
+        (knows, lambda r: {said(r, d) for d in range(3)} == {"="}, lambda r: first_right(r) == 4, lambda r: r["logit_lens"]["top_probs"][4, asking(r), 0] < 0.6,
+         lambda r: r["logit_lens"]["top_probs"][6, asking(r), 0] > 0.98, lambda r: lines(r) == {"cosine": None, "kl": 3, "overlap": 3}),
+        ("sum", "start here"),
+    ),
+    Lesson(
+        "hard-sum",
+        "sum-mod10-6-b",
+        "A hard sum: six digits, known only at the end",
+        """The same task as *An easy sum*, with six digits, and right again. Now the answer appears at depth 7, one block before the output, where
+the easy one had it at depth 4: on these two prompts the harder problem uses more of the depth.
+
+**What it does not show.** The ruler's KL moves from layer 3 to 6, but it is a mean over *all* tokens, and this prompt has other tokens than the
+easy one. Two prompts are an anecdote: the papers see hardly any shift with difficulty in large models (Hu et al. 2025). *How this prompt compares*
+on a probe's page puts one prompt over the spread of many.
+
+**Before that** the lens reads words like ` has` at the asking token. That is not what the model "thinks": the head was trained for the last
+layer only.""",
+        (knows, lambda r: first_right(r) == 7, lambda r: lines(r)["kl"] == 6, lambda r: "has" in {said(r, d) for d in range(2, 7)}),
+        ("sum", "difficulty"),
+    ),
+    Lesson(
+        "three-hops",
+        "lookup-3-a",
+        "A look-up in three hops: where the facts are read",
+        """`q` is found by following three facts. The model is right, at 80 %: at depth 6 the lens still names the value of another chain, at depth 7
+the right one.
+
+**Residual erasure** replaces one token at one depth by an average. Where a column fades, nobody needs any more what stands there. In the
+question's own line the chain `l=0; f=l; q=f` is taken apart in order: `q=` matters at depth 0 only, `f=` up to depth 1, the `l` behind it up to
+depth 2, and the value `0` up to depth 6. From depth 7 on only the last token matters, and there the lens now reads `0`.
+
+**Contribution norms and cosine:** only one block erases more than it writes: block 5, the one with a mean cosine below 0. That is why the
+ruler has a turn here, and none in the sums.
+
+**KL has no mark:** the mean KL does not fall below half of its maximum before the last layer.""",
+        (knows, lambda r: said(r, 6) != said(r, -1), lambda r: first_right(r) == 7, lambda r: lines(r) == {"cosine": 5, "kl": None, "overlap": None},
+         lambda r: [i for i, row in enumerate(r["contributions"]["layer_cos"]) if row.mean() < 0] == [5],
+         lambda r: 0.7 < r["continuation"]["top_probs"][0, 0] < 0.9,
+         _fade_in_order),
+        ("look-up", "erasure"),
+        (*HOME, ResidualErasure()),
+    ),
+    Lesson(
+        "criteria-disagree",
+        "copy-12-a",
+        "Where the criteria disagree, and why",
+        """Twelve letters are copied. **KL** settles at layer 2, **overlap** never does, and the **cosine** has no turn. Which one is right? All
+of them: they ask different things.
+
+- *KL* asks when the lens' whole distribution comes near the output's. Copying is known early: the next letter stands at depth 2 with 99 %, so
+the mean KL falls below half of its maximum at once.
+- *Overlap* asks whether the best *five* tokens are the output's five. When one token has nearly all the probability, the other four are noise,
+and noise does not settle.
+- *Cosine* asks in which direction layers write, and says nothing of the output.
+
+So read them beside each other and never average them. Where the model is sure, overlap is the weakest witness.""",
+        (knows, lambda r: lines(r) == {"cosine": None, "kl": 2, "overlap": None}, lambda r: first_right(r) == 2,
+         lambda r: r["logit_lens"]["top_probs"][2, asking(r), 0] > 0.98, lambda r: r["logit_lens"]["top_probs"][-1, asking(r), 0] > 0.99),
+        ("copy", "criteria"),
+    ),
+    Lesson(
+        "outside",
+        "english-a",
+        "Outside what the model knows: a verdict all the same",
+        """A question in English, to a model that was taught sums, look-ups and copying. Its continuation is wrong, and no sentence.
+
+**The figures look perfectly ordinary.** All three criteria are defined: features turn after layer 3, the output settles at layer 6. Nothing on
+the ruler says that the answer is nonsense. A depth tells *where* a prediction settles, never *whether* it is worth anything.
+
+So look at the continuation first. Here the best next token is a comma, at 60 %: sure is not right. And the lens repeats ` has` from depth 2 to 7:
+a habit of the training texts, not a thought about Yoko Ono.""",
+        (lambda r: verdict.right(r["continuation"]) is False, lambda r: lines(r) == {"cosine": 3, "kl": 6, "overlap": 6},
+         lambda r: said(r, -1) == "," and 0.5 < r["continuation"]["top_probs"][0, 0] < 0.7, lambda r: {said(r, d) for d in range(2, 8)} == {"has"}),
+        ("caution",),
+    ),
+)
+
+
+def build(lesson: Lesson, results: Results) -> cases.Case:
+    """The case study; a `CaseError` names the claim of its notes that these results do not bear out."""
+    for number, claim in enumerate(lesson.claims):
+        if not claim(results):
+            raise CaseError(f"Claim {number} of the notes of {lesson.name} does not hold: change the notes or the prompt.")
+    selected = Shown("home", selected=asking(results))
+    written = WRITTEN - LESSONS.index(lesson)
+    return cases.make(lesson.title, results.values(), notes=lesson.notes, tags=lesson.tags, shown=selected, id=cases.id_of(lesson.name), now=written)
+
+
+def main() -> None:
+    """Compute and check all, then replace the folder's files."""
+    import torch
+
+    from .. import compute
+    from ..sources import resolve
+    from ..types import Prompt
+    from . import load_prompts
+
+    torch.set_num_threads(1)
+    spec, prompts = resolve(MODEL), {p["id"]: p for p in load_prompts()}
+    model, made = compute.Models().get(spec), []
+    for lesson in LESSONS:
+        prompt = Prompt(prompts[lesson.prompt]["text"], prompts[lesson.prompt]["answer"])
+        results = {probe.name: compute.run(model, probe.request(spec, prompt)) for probe in lesson.probes}
+        made.append(build(lesson, results))
+    SHIPPED.mkdir(exist_ok=True)
+    for old in SHIPPED.glob(f"*{SUFFIX}"):
+        old.unlink()
+    for case in made:
+        (SHIPPED / f"{case.id}{SUFFIX}").write_bytes(bundle.encode(case))
+        print(f"{case.id}  {case.title}: {len(bundle.encode(case)) // 1024} KiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Case studies for tests, from the shipped results: no torch, no model."""
+from __future__ import annotations
+
+from functools import cache
+
+from ed_core import cases, lookup
+from ed_core.wire import unpack
+
+HOME = ("contributions", "logit_lens", "layer_skip", "continuation")
+
+
+@cache
+def results() -> dict:
+    """The shipped results of the smaller bundled model, by probe."""
+    found = (unpack(file.read_bytes()) for file in lookup.EXAMPLES.glob("*.npz"))
+    return {r.request.probe: r for r in found if r.request.models[0].name == "ed-demo-8"}
+
+
+def case(title: str = "A sum", probes: tuple = HOME, **more) -> cases.Case:
+    return cases.make(title, [results()[probe] for probe in probes], **more)
+
+
+def small(title: str = "A sum", **more) -> cases.Case:
+    """A few kilobytes."""
+    return case(title, ("early_exit",), **more)

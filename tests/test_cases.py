@@ -1,0 +1,166 @@
+"""Case studies as values: what they hold, what their words may be, and that they come back from their file as they were."""
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kept_cases import HOME, case, results, small
+
+from ed_core import bundle, cases, types, verdict
+from ed_core.cases import Item, Shown
+from ed_core.errors import CaseError, ImportRefused, NewerSchema
+
+OLD = Path(__file__).parent / "data" / "case-v1.edcase"
+
+
+def test_a_case_study_comes_back_from_its_file_as_it_was():
+    shown = {"logit_lens": Shown("home", (3, 40), 7, (("shade", "kl"), ("first", True), ("threshold", 0.5), ("n", 3)))}
+    kept = case("Ein Satz – 日本語 שלום", notes="# Notes\n<script>alert(1)</script>\n\tok", tags=["sum", "mod 10"], shown=shown, kl_threshold=0.4)
+    again = bundle.decode(bundle.encode(kept))
+    assert again == kept and again.kl_threshold == 0.4
+    assert [i.shown for i in again.items][1] == shown["logit_lens"]
+    for item in again.items:
+        assert item.result.provenance == results()[item.result.request.probe].provenance
+        for name, measure in results()[item.result.request.probe].measures.items():
+            assert np.array_equal(item.result[name], measure.values, equal_nan=True)
+
+
+def test_the_bytes_of_a_case_study_are_always_the_same():
+    kept = small()
+    assert bundle.encode(kept) == bundle.encode(bundle.decode(bundle.encode(kept)))
+
+
+def test_the_verdict_is_the_one_home_shows_with_the_thresholds_chosen():
+    expected = verdict.of_prompt(results()["contributions"], results()["logit_lens"], kl=0.1)
+    assert case(kl_threshold=0.1).verdict == expected.sentence != case().verdict
+    assert small().verdict == ""
+
+
+def test_the_card_tells_everything_a_list_shows_without_the_arrays():
+    kept = case("Sums", notes="hm", tags=["a", "b"])
+    data = bundle.encode(kept)
+    at = data.find(b"0.npz")  # every array is destroyed; the card does not care
+    with zipfile.ZipFile(BytesIO(data)) as archive:
+        directory = archive.start_dir
+    torn = data[:at] + b"0.npz" + bytes(directory - at - 5) + data[directory:]
+    card = bundle.card(BytesIO(torn))
+    assert (card.id, card.title, card.notes, card.tags, card.verdict) == (kept.id, "Sums", "hm", ("a", "b"), kept.verdict)
+    assert (card.model, card.precision, card.probes) == ("ed-demo-8", "fp32", HOME)
+    assert card.prompt == results()["contributions"].request.prompts[0].text[:300]
+    assert card.depths == verdict.of_prompt(results()["contributions"], results()["logit_lens"]).lines
+    assert card.runs == tuple(i.result.request.key for i in kept.items)
+    with pytest.raises(ImportRefused):
+        bundle.decode(torn)
+
+
+def test_the_thumbnail_is_made_of_the_numbers():
+    thumbnail = bundle.card(BytesIO(bundle.encode(case()))).thumbnail
+    values = results()["logit_lens"]["top_probs"][..., 0]
+    assert len(thumbnail) == len(values) and len(thumbnail[0]) == 36
+    low, high = values[:, 0].min(), values.min()
+    assert thumbnail[-1][0] > thumbnail[0][0] or low >= high
+    assert np.corrcoef(np.array(thumbnail)[:, -1], values[:, -1])[0, 1] > 0.999
+    assert 0 <= np.min(thumbnail) and np.max(thumbnail) == 255
+    assert bundle.card(BytesIO(bundle.encode(case(probes=("continuation",))))).thumbnail == ()
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        ({"title": " "}, "empty"),
+        ({"title": "x" * 201}, "201 characters"),
+        ({"title": "a\x1b[2J"}, "U+001B"),
+        ({"title": "a\ud800"}, "U+D800"),
+        ({"title": "a\u202egnp"}, "U+202E"),
+        ({"notes": "x" * 20_001}, "20001"),
+        ({"notes": "a\0"}, "U+0000"),
+        ({"tags": ["x" * 41]}, "41"),
+        ({"tags": ["a\x07"]}, "U+0007"),
+        ({"tags": [str(i) for i in range(13)]}, "13"),
+    ],
+)
+def test_words_that_are_no_text_are_refused_with_one_sentence(words, says):
+    with pytest.raises(CaseError, match=says.replace("+", r"\+")) as caught:
+        small(**({"title": "A sum"} | words))
+    assert "\n" not in str(caught.value)
+
+
+def test_words_are_tidied_where_nothing_is_lost():
+    kept = small("  A \n sum ", notes="a\r\nb\rc", tags=["x ", "x", "", "two  words"])
+    assert (kept.title, kept.notes, kept.tags) == ("A sum", "a\nb\nc", ("x", "two words"))
+    assert cases.edited(kept, title=" B ").title == "B" and cases.edited(kept, notes="x").items is kept.items
+
+
+@pytest.mark.parametrize("shown", [Shown("../app"), Shown(window=(5, 2)), Shown(window=(0, 500)), Shown(selected=-1), Shown(settings=(("x y", 1),))])
+def test_a_view_that_is_none_of_this_program_is_refused(shown):
+    with pytest.raises(CaseError, match="view"):
+        small(shown=shown)
+
+
+def test_only_complete_results_are_kept():
+    with pytest.raises(CaseError, match="not complete"):
+        Item.of(replace(results()["early_exit"], complete=False, summary={}))
+    with pytest.raises(CaseError, match="found 0"):
+        cases.make("x", [])
+
+
+def test_ids_are_ten_characters_and_those_of_shipped_ones_stay():
+    ids = {cases.new_id() for _ in range(1000)}
+    assert len(ids) == 1000 and all(cases.ID.fullmatch(id) for id in ids)
+    assert cases.id_of("easy-sum") == cases.id_of("easy-sum") != cases.id_of("hard-sum") and cases.ID.fullmatch(cases.id_of("easy-sum"))
+
+
+def test_the_same_probe_twice_opens_a_second_view():
+    one = results()["early_exit"]
+    other = replace(one, request=replace(one.request, parameters=(("threshold", 0.5),)))
+    kept = cases.make("x", [one, results()["prune"], other])
+    assert [list(v.by_probe) for v in kept.views] == [["early_exit", "prune"], ["early_exit"]]
+
+
+def test_a_case_study_of_the_first_schema_opens():
+    kept = bundle.decode(OLD.read_bytes())
+    assert (kept.id, kept.title, kept.tags) == ("aaaaaaaaa2", "The first schema", ("fixture",))
+    assert kept.notes.startswith("Kept so that every later version") and kept.items[0].shown == Shown("home", (2, 30), 5, (("shade", "kl"),))
+    assert kept.items[0].result["exit_depth"].shape == (78,) and kept.items[0].result["confidence"].sum() == pytest.approx(459.2434, abs=1e-2)
+
+
+def test_an_older_schema_is_migrated_step_by_step_and_written_in_the_present_one(monkeypatch):
+    def to_2(header):
+        return {**header, "case": {k if k != "notes" else "text": v for k, v in header["case"].items()}}
+
+    def to_3(header):
+        words = {k if k != "text" else "notes": v for k, v in header["case"].items()}
+        return {**header, "case": {**words, "title": words["title"] + ", migrated"}}
+
+    old = bundle.decode(OLD.read_bytes())
+    monkeypatch.setattr(bundle, "SCHEMA", 3)
+    monkeypatch.setattr(bundle, "MIGRATIONS", {1: to_2, 2: to_3})
+    kept = bundle.decode(OLD.read_bytes())
+    assert kept.title == "The first schema, migrated" and (kept.notes, kept.items) == (old.notes, old.items)
+    assert bundle.card(OLD).title == kept.title
+    with zipfile.ZipFile(BytesIO(bundle.encode(kept))) as archive:
+        assert json.loads(archive.read("case.json"))["schema"] == 3
+    assert bundle.decode(bundle.encode(kept)) == kept
+
+
+def test_a_later_schema_is_refused_as_such(monkeypatch):
+    monkeypatch.setattr(bundle, "SCHEMA", 2)
+    data = bundle.encode(small())
+    monkeypatch.setattr(bundle, "SCHEMA", 1)
+    with pytest.raises(NewerSchema, match="schema 2.*update"):
+        bundle.decode(data)
+
+
+def test_a_case_study_outlives_the_engine_that_made_it(monkeypatch):
+    """A newer engine gives other run ids; what was kept opens all the same, under the id it had."""
+    kept = small()
+    data, key = bundle.encode(kept), kept.items[0].result.request.key
+    monkeypatch.setattr(types, "ENGINE_VERSION", types.ENGINE_VERSION + 1)
+    again = bundle.decode(data)
+    assert again == kept and again.items[0].result.request.key != key == again.items[0].result.provenance["run"]
+    assert bundle.card(BytesIO(bundle.encode(again))).runs == (key,)

@@ -1,0 +1,56 @@
+"""The shipped case studies are what the present weights, prompts and engine give, and what their notes say is so."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ed_core import bundle, cases, compute
+from ed_core.demo import load_prompts
+from ed_core.demo.cases import LESSONS, MODEL, build
+from ed_core.errors import CaseError
+from ed_core.kept import SHIPPED, Kept
+from ed_core.sources import resolve
+from ed_core.types import Prompt
+
+HINT = "run python -m ed_core.demo.cases"
+
+
+def shipped(lesson) -> cases.Case:
+    return bundle.drawable((SHIPPED / f"{cases.id_of(lesson.name)}.edcase").read_bytes())
+
+
+def test_the_folder_holds_the_lessons_and_nothing_else(tmp_path):
+    assert {file.stem for file in SHIPPED.iterdir()} == {cases.id_of(lesson.name) for lesson in LESSONS}, HINT
+    cards = Kept(tmp_path).cards("start here")
+    assert [card.title for card in cards] == [LESSONS[0].title]
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+def test_what_the_notes_say_is_so(lesson):
+    kept = shipped(lesson)
+    results = {item.result.request.probe: item.result for item in kept.items}
+    assert build(lesson, results) == kept, HINT  # checks every claim, and that the verdict is today's
+    assert "/" not in results["logit_lens"].request.models[0].source
+
+
+def test_a_note_that_is_not_so_is_not_written():
+    easy, hard = LESSONS[0], shipped(LESSONS[1])
+    with pytest.raises(CaseError, match="Claim"):
+        build(easy, {item.result.request.probe: item.result for item in hard.items})
+
+
+@pytest.fixture(scope="module")
+def model():
+    return compute.Models().get(resolve(MODEL))
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+def test_the_numbers_are_what_a_run_gives(lesson, model):
+    prompt = next(Prompt(p["text"], p["answer"]) for p in load_prompts() if p["id"] == lesson.prompt)
+    by_probe = {item.result.request.probe: item.result for item in shipped(lesson).items}
+    for probe in lesson.probes:
+        request = probe.request(model.spec, prompt)
+        assert by_probe[probe.name].request.key == request.key, HINT
+        for name, values in compute.run(model, request).measures.items():
+            largest = np.nanmax(np.abs(values.values))
+            assert np.nanmax(np.abs(by_probe[probe.name][name] - values.values)) <= 1e-3 * max(largest, 1e-3), f"{probe.name}.{name}"

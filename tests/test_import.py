@@ -1,0 +1,162 @@
+"""What comes in as a bundle is a stranger's: read as exactly what was exported, or refused in one sentence with nothing left behind."""
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from kept_cases import case, small
+
+from ed_core import bundle
+from ed_core.bench.hostile import ARRAYS, handmade, mutated
+from ed_core.cases import edited
+from ed_core.errors import ImportRefused
+from ed_core.kept import Kept
+from ed_core.thumbnail import thumbnail
+
+MEMORY = 40 * 2**20  # bytes that refusing a bundle may take at most, beside the bundle itself
+
+
+@pytest.fixture
+def folder(tmp_path) -> Kept:
+    return Kept(tmp_path, shipped=None)
+
+
+def left_behind(folder: Kept) -> list[str]:
+    return [f.name for f in folder.root.rglob("*") if f.is_file() and f.name != ".lock"]
+
+
+def test_an_export_comes_in_elsewhere_as_it_was(folder, tmp_path):
+    one = case(notes="*n*", tags=["t"])
+    folder.add(one)
+    elsewhere = Kept(tmp_path / "elsewhere", shipped=None)
+    assert elsewhere.take_in(folder.read(one.id)) == (one, True)
+    assert elsewhere.open(one.id)[0] == one
+    assert elsewhere.take_in(folder.read(one.id)) == (one, False) and len(elsewhere.cards()) == 1
+
+
+def test_another_version_of_what_is_here_gets_an_id_of_its_own(folder):
+    one = small(notes="mine")
+    folder.add(one)
+    taken, new = folder.take_in(bundle.encode(edited(one, notes="theirs")))
+    assert new and taken.id != one.id and taken.notes == "theirs" and folder.open(one.id)[0].notes == "mine"
+
+
+def test_what_was_deleted_comes_back_under_its_id(folder):
+    one = small()
+    folder.add(one)
+    folder.delete(one.id)
+    assert folder.take_in(bundle.encode(one)) == (one, True)
+    folder.delete(one.id)
+    stranger = bundle.encode(small(id=one.id, now=5.0))
+    assert folder.take_in(stranger)[0].id != one.id, "only the case study itself takes its id back"
+
+
+HOSTILE = dict(handmade(bundle.encode(case(probes=("layer_skip", "contributions", "continuation")))))
+assert len(HOSTILE) > 85
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_bundles_are_refused_in_one_sentence_with_bounded_memory(folder, what):
+    tracemalloc.start()
+    try:
+        with pytest.raises(ImportRefused) as caught:
+            folder.take_in(HOSTILE[what])
+        assert tracemalloc.get_traced_memory()[1] < MEMORY
+    finally:
+        tracemalloc.stop()
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+    assert left_behind(folder) == []
+
+
+def test_the_handmade_ones_are_refused_for_what_they_are():
+    """A bundle taken apart and put together again opens: it is the lies that are refused, not the putting together."""
+    from ed_core.bench import hostile
+
+    kept = case(probes=("layer_skip", "contributions", "continuation"))
+    files = hostile._files(bundle.encode(kept))
+    assert bundle.drawable(hostile._zip(files)) == kept
+    header = hostile.json.loads(files["case.json"])
+    same = hostile._with_result(files, header, hostile._wire_header(files["0.npz"], lambda h: h))
+    assert bundle.drawable(same).items[0].result["effect"].shape == (8, 8)
+    assert set(ARRAYS) <= set(HOSTILE)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_bundles_are_refused_or_read_as_exactly_the_original(seed):
+    kept = small(notes="n" * 300, tags=["a"])
+    data, read = bundle.encode(kept), 0
+    for what, damaged in mutated(data, 210, seed):
+        try:
+            assert bundle.decode(damaged) == kept, what
+            read += 1
+        except ImportRefused:
+            pass
+    assert read < 60, "most damage is seen; what is not touches dates in the archive's directory"
+
+
+def test_every_single_byte_of_a_bundle_counts():
+    """Each byte of the directory and of the first kilobyte, set to another value."""
+    kept = small()
+    data = bundle.encode(kept)
+    for at in [*range(0, 1000, 3), *range(len(data) - 250, len(data))]:
+        for value in (data[at] ^ 0xFF, data[at] ^ 1):
+            try:
+                assert bundle.decode(data[:at] + bytes([value]) + data[at + 1 :]) == kept, at
+            except ImportRefused:
+                pass
+
+
+def test_too_large_is_said_before_anything_is_read(folder, monkeypatch):
+    monkeypatch.setattr(bundle, "MAX_BYTES", 1000)
+    with pytest.raises(ImportRefused, match="MiB"):
+        folder.take_in(bundle.encode(small()))
+
+
+def test_what_cannot_be_drawn_is_refused(folder, monkeypatch):
+    from ed_core import drawings
+
+    def broken(*_):
+        raise IndexError("index 5 is out of bounds")
+
+    monkeypatch.setitem(drawings.OF_PROBE, "early_exit", broken)
+    with pytest.raises(ImportRefused, match="out of bounds"):
+        folder.take_in(bundle.encode(small()))
+    assert left_behind(folder) == []
+
+
+def test_the_card_is_made_anew_and_not_believed(folder):
+    """A bundle whose list entry promises another prompt and picture than its results hold."""
+    from ed_core.bench import hostile
+
+    one = small()
+    files = hostile._files(bundle.encode(one))
+    header = hostile.json.loads(files["case.json"])
+    header["card"] |= {"prompt": "another prompt", "model": "gpt-5", "thumbnail": [[255]]}
+    folder.take_in(hostile._zip({**files, "case.json": hostile._text(header)}))
+    (card,) = folder.cards()
+    assert card.model == "ed-demo-8" and card.prompt == one.items[0].result.request.prompts[0].text[:300]
+    assert [list(row) for row in card.thumbnail] == thumbnail([i.result for i in one.items])
+
+
+def test_nothing_is_unpickled(folder, tmp_path):
+    """An array of objects that would write a file when it is unpickled."""
+    import io
+    import os
+
+    import numpy as np
+
+    from ed_core.bench import hostile
+
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "evil"),)
+
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([Evil()], object), allow_pickle=True)
+    files = hostile._files(bundle.encode(small()))
+    npz = hostile._replaced(buffer.getvalue())(files["0.npz"])
+    with pytest.raises(ImportRefused):
+        folder.take_in(hostile._with_result(files, hostile.json.loads(files["case.json"]), npz))
+    assert not (tmp_path / "evil").exists()
+    np.load(io.BytesIO(buffer.getvalue()), allow_pickle=True)
+    assert (tmp_path / "evil").exists(), "it would have worked"

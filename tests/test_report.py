@@ -1,0 +1,218 @@
+"""The report asks nobody and runs nothing of a stranger's; the snippets make the same numbers again."""
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kept_cases import case, results, small
+
+from ed_core import cases, compute, export
+from ed_core.errors import CaseError
+from ed_core.notes import to_html
+from ed_core.probes import Continuation, Contributions, EarlyExit, LogitLens, Prune
+from ed_core.report import report
+from ed_core.snippet import snippet
+from ed_core.sources import resolve
+from ed_core.types import Prompt
+
+ROOT = Path(__file__).parent.parent
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)><svg/onload=alert(1)> {{7*7}} ${7*7} ]]> --> \u2067"
+NOTES = EVIL + """
+
+[a](javascript:alert(1)) [b](data:text/html,x) [c](vbscript:x) ![p](https://elsewhere.example/p.png) <https://ok.example> [d](https://ok.example "t")
+
+[e]: javascript:alert(1)
+[e] ![q][r]
+
+[r]: https://elsewhere.example/q.png
+
+| x | y |
+|---|---|
+| <b onclick=alert(1)>1</b> | 2 |
+
+```html
+<script>alert(2)</script>
+```
+"""
+
+
+class Page(HTMLParser):
+    """Every tag with its attributes, and the text of every script and style."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.texts: dict[str, list[str]] = {"script": [], "style": []}
+        self._in = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._in = tag
+        if tag in self.texts:
+            self.texts[tag].append("")
+
+    def handle_endtag(self, tag):
+        self._in = ""
+
+    def handle_data(self, data):
+        if self._in in self.texts:
+            self.texts[self._in][-1] += data
+
+
+def hostile() -> cases.Case:
+    """Markup in title, tags, notes, prompt, tokens, the model's name and provenance."""
+    one = results()["logit_lens"]
+    request = replace(one.request, models=(replace(one.request.models[0], source=EVIL),), prompts=(Prompt(EVIL, "</pre>" + EVIL),))
+    made = dict(one.provenance) | {"continuation": EVIL, "run": request.key, "evil": {EVIL: "</script><script>alert(3)</script>"}}
+    tokens = tuple(EVIL[i % 60 :] for i in range(one.n_tokens))
+    texts = {i: "</script><script>alert(4)</script>" for i in one.token_text}
+    evil = replace(one, request=request, provenance=made, tokens=tokens, token_text=texts, notes=(EVIL,))
+    return cases.make(EVIL.replace("\u2067", ""), [evil], notes=NOTES, tags=["<i>t</i>"])
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    plain = case("A sum", notes="**Look** at layer 3.", probes=("contributions", "logit_lens", "layer_skip", "continuation", "prune"))
+    return {"plain": report(plain), "hostile": report(hostile())}
+
+
+@pytest.mark.parametrize("name", ["plain", "hostile"])
+def test_nothing_is_loaded_from_anywhere(pages, name):
+    page = Page(pages[name])
+    loading = {"src", "srcset", "data", "poster", "background", "action", "formaction", "manifest", "ping", "xlink:href"}
+    for tag, attributes in page.tags:
+        assert not loading & set(attributes), (tag, attributes)
+        assert tag in ("a", "html") or "href" not in attributes, (tag, attributes)
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base", "form", "svg", "video", "audio"), tag
+        assert not [a for a in attributes if a.startswith("on")], attributes
+        assert not re.match(r"\s*(javascript|data|vbscript):", attributes.get("href", ""), re.I)
+    assert not [css for css in page.texts["style"] if "url(" in css or "@import" in css]
+
+
+@pytest.mark.parametrize("name", ["plain", "hostile"])
+def test_the_policy_forbids_all_requests_and_all_scripts_but_its_own(pages, name):
+    page = Page(pages[name])
+    (policy,) = [a["content"] for tag, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'" and "http" not in policy and "connect-src" not in rules and "unsafe-inline" not in rules["script-src"]
+    data, plotly, draw = page.texts["script"]
+    assert "<" not in data and len(json.loads(data)) >= 1
+    hashes = {f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (plotly, draw)}
+    assert set(rules["script-src"].split()) == hashes
+    assert pages[name].count("plotly.js v") == 1, "plotly's script lies within, once"
+
+
+def test_the_report_tells_what_a_reader_needs(pages):
+    text = pages["plain"]
+    kept = case()
+    for word in (kept.verdict, "<strong>Look</strong>", "ed-demo-8 (fp32)", "✓ the known answer", "--model=ed-demo-8", "from ed_core import compute", "libraries", "token 77, id"):
+        assert word in text, word
+    figures = json.loads(Page(text).texts["script"][0])
+    assert len(figures) == text.count("<figure>") == 11
+    assert figures[1]["data"][0]["name"] == "z" and "template" not in figures[1]["layout"]
+    assert "prefers-color-scheme: dark" in text and 'name="viewport"' in text
+    assert all(a["aria-label"] for tag, a in Page(text).tags if a.get("role") == "img")
+
+
+def test_notes_keep_their_form_and_lose_their_teeth():
+    page = to_html(NOTES)
+    assert "<table>" in page and '<a href="https://ok.example"' in page and page.count("noopener") == page.count("<a ")
+    assert "<script" not in page and "<img" not in page and "<b " not in page and 'href="javascript' not in page and 'href="data' not in page
+
+
+def test_notes_that_nest_without_end_are_read_in_time():
+    import time
+
+    for hard in ("[", "> ", "- ", "*a ", "![", "`a", "|a", "[a][", "_"):
+        begin = time.process_time()
+        to_html((hard * 20_000)[: cases.NOTES])
+        assert time.process_time() - begin < 10, hard
+
+
+@pytest.fixture(scope="module")
+def computed() -> cases.Case:
+    """A prompt full of what shells and notebooks trip over, and parameters off their defaults."""
+    prompt = Prompt("It's \"3\" + $HOME `x` \\n é {y} %s\n5 + 7 = ", "2", special_tokens=False)
+    spec = resolve("ed-demo-8")
+    model = compute.Models().get(spec)
+    probes = (Contributions(), LogitLens(), EarlyExit(threshold=0.5), Prune(n=2, drop=(1, 5)), Continuation(n_tokens=3))
+    return cases.make("x", [compute.run(model, p.request(spec, prompt)) for p in probes])
+
+
+def compare(kept: cases.Case, found) -> None:
+    for item in kept.items:
+        for name, measure in item.result.measures.items():
+            np.testing.assert_allclose(found(item.result.request.probe, name), measure.values, rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def test_the_command_line_makes_the_same_numbers_again(computed, tmp_path):
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "HOME": "/nowhere"}
+    subprocess.run(["sh", "-c", snippet(computed).shell], cwd=tmp_path, env=env, check=True, capture_output=True)
+    with np.load(tmp_path / f"case-{computed.id}.npz", allow_pickle=False) as file:
+        compare(computed, lambda probe, name: file[f"{probe}.{name}.0"])
+        kept = export.case_arrays(computed)
+        assert set(kept) == set(file.files)
+        for name in set(kept) - {"provenance"}:
+            np.testing.assert_allclose(kept[name], file[name], rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def test_the_notebook_makes_the_same_numbers_again(computed, capsys):
+    space: dict = {}
+    exec(snippet(computed).python, space)
+    compare(computed, lambda probe, name: space["results"][0][probe][name])
+    assert "Other weights" not in capsys.readouterr().out
+    for item in computed.items:
+        assert space["results"][0][item.result.request.probe].request.key == item.result.request.key
+
+
+def test_a_case_study_of_several_views_has_a_command_for_each():
+    one = results()["early_exit"]
+    other = replace(one, request=replace(one.request, parameters=(("threshold", 0.5),)))
+    kept = cases.make("x", [one, other])
+    found = snippet(kept)
+    assert found.shell.count("python -m ed_core run") == 2 and "--set early_exit.threshold=0.5" in found.shell and f"case-{kept.id}-2.npz" in found.shell
+    assert {name.split("/")[0] for name in export.case_arrays(kept)} == {"1", "2"}
+
+
+def test_what_no_command_can_say_is_refused_and_the_report_says_so():
+    one = results()["early_exit"]
+    spec = replace(one.request.models[0], control="untrained")
+    kept = cases.make("x", [replace(one, request=replace(one.request, models=(spec,)), provenance={})])
+    with pytest.raises(CaseError, match="control"):
+        snippet(kept)
+    assert "no command line says that yet" in report(kept)
+
+
+def test_parquet_holds_what_the_csv_holds():
+    from pyarrow import parquet
+
+    result = results()["logit_lens"]
+    table = parquet.read_table(io.BytesIO(export.parquet(result, "top_probs")))
+    assert table.column_names == ["depth", "pos", "rank", "token", "top_probs"]
+    assert np.array_equal(table["top_probs"].to_numpy(), result["top_probs"].ravel())
+    row = table.slice(7 * result.n_tokens * 5 + 3 * 5 + 2, 1).to_pylist()[0]
+    assert (row["depth"], row["pos"], row["rank"], row["token"]) == (7, 3, 2, result.tokens[3]) and row["top_probs"] == result["top_probs"][7, 3, 2]
+    metadata = table.schema.metadata
+    assert json.loads(metadata[b"provenance"]) == json.loads(json.dumps(dict(result.provenance))) and json.loads(metadata[b"measure"])["unit"] == "probability"
+    assert len(export.csv(result, "top_probs").splitlines()) == table.num_rows + 1
+
+
+def test_the_report_of_what_was_imported_is_that_of_what_was_exported():
+    from ed_core import bundle
+
+    one = small(now=1e9)
+    assert report(bundle.decode(bundle.encode(one))) == report(one)
