@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from . import budget
 from .precision import BYTES, QUANTIZED, WIDEST_FIRST, asked, compute_name
 from .sizes import Size
 
@@ -26,9 +27,7 @@ FIRST_PAGE = ("contributions", "logit_lens", "layer_skip", "continuation")
 NODES = 65  # nodes of an integral: typical of trained models
 ANSWER_TOKENS = 4
 CONTINUATION_TOKENS = 16
-TOKENS_PER_CALL = {"cpu": 768}
 LOGIT_BYTES = 150 << 20
-GRAPH_TOKENS = 1024
 SECONDS_PER_LOGIT = {"logit_lens": 8e-8}  # what is measured on each (softmax, ranks, divergences), on a CPU; 2e-8 elsewhere
 DEFAULT_RATES = {  # seconds per weight: (a, b). Two cores of 2020, one GPU of 2020
     "cpu": {"fp32": (5e-10, 2.5e-11), "bf16": (5e-10, 3e-11), "fp16": (1e-9, 1e-10), "int8": (4e-9, 4e-11), "4bit": (4e-9, 3e-11)},
@@ -114,7 +113,7 @@ _WORK = {
     "contributions": lambda L, T: (L, 1),
     "logit_lens": lambda L, T: (L, (L + 2) * T),
     "layer_skip": _skip,
-    "residual_erasure": lambda L, T: (L + T * L * (L + 1) / 2, T * (L + 1) * ANSWER_TOKENS),
+    "residual_erasure": lambda L, T: (L + T * L * (L + 1) / 4, T * (L + 1) * ANSWER_TOKENS),
     "integrated_gradients": lambda L, T: (L + 3 * NODES * L * (L - 1) / 2, NODES * L * ANSWER_TOKENS),
     "prune": _skip,
     "early_exit": lambda L, T: (L, (L + 2) * T),
@@ -127,14 +126,16 @@ def _need(probe: str, size: Size, precision: str, n_tokens: int, kind: str, rate
     passes, unembedded = _WORK[probe](L, T)
     unit = BYTES[compute_name(precision)]
     stream = T * d * unit
-    per_call = max(T, min(TOKENS_PER_CALL.get(kind, 16384), int(passes) * T))
+    most_tokens, half = budget.TOKENS_PER_CALL.get(kind, 16384), budget.BYTES.get(kind, 4 << 30) // 2  # see `budget.Budget`
+    per_call = max(T, min(most_tokens, int(passes) * T))
     inside = per_call * (2 * d + 2 * size.n_heads * size.head_dim + 3 * size.d_mlp) * unit
     unpacked = 0 if precision in BYTES else unit * max(outputs * inputs for outputs, inputs, _ in size.maps)
-    states = {
-        "layer_skip": (L + 1) * stream,
-        "prune": L * stream,
-        "residual_erasure": 4 * (L + 1) * stream,
-        "integrated_gradients": L * GRAPH_TOKENS * (6 * d + 4 * size.n_heads * size.head_dim + 4 * size.d_mlp) * unit,  # the graph of one pass
+    node = T * L * (6 * d + 4 * size.n_heads * size.head_dim + 4 * size.d_mlp) * unit  # the graph of one node through all blocks
+    states = {  # whatever does not fit into half of the budget is walked in pieces, of one row at least
+        "layer_skip": min((L + 1) * stream, max(stream, half)),
+        "prune": min(L * stream, max(stream, half)),
+        "residual_erasure": min(4 * (L + 1) * stream, max(stream, half)),
+        "integrated_gradients": min(max(T, most_tokens) * node // T, max(node, half)),
     }.get(probe, 0)
     logits = min(LOGIT_BYTES, unembedded * size.d_vocab * 24)
     trace = 0 if probe == "continuation" else (3 * L + 1) * stream
