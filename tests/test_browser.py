@@ -237,6 +237,6 @@ def test_the_prompt_survives_page_changes_and_the_browsers_back(server, page):
 def test_a_deep_link_keeps_the_frame(server, page, path):
     page.goto(f"{server}/{path}")
     page.get_by_role("button", name="Run").wait_for(timeout=60_000)
-    page.locator("[data-testid=stSidebar]").get_by_text("Precision").wait_for()
+    page.locator("[data-testid=stSidebar]").get_by_text("Precision", exact=True).first.wait_for()
     width = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
     assert width <= 0
