@@ -11,7 +11,7 @@ from ed_core.architectures.families import FAMILIES
 from ed_core.bench.families import DTYPES, random_hf, random_model
 from ed_core.errors import IdentityFailed
 from ed_core.model import LanguageModel
-from ed_core.probes import PROBES, Contributions, EarlyExit, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
+from ed_core.probes import PROBES, Contributions, EarlyExit, IntegratedGradients, LayerSkip, LogitLens, Numerics, Prune, ResidualErasure
 from ed_core.types import ModelSpec, Prompt
 
 PROMPT = Prompt("5+7=", "12")  # 6 tokens: more than the sliding windows hold
@@ -79,6 +79,13 @@ def probe_early_exit(model, measure):
     found = measure(model, EarlyExit(0.1), PROMPT)
     lens = naive.logit_lens(model.hf, found.token_ids, 1)
     yield {k: found[k] for k in ("confidence", "agreement")}, {"confidence": lens["top_probs"][..., 0], "agreement": lens["top1_match"]}
+
+
+def probe_numerics(model, measure):
+    """The stream's norms; the sums themselves are held naively in test_numerics, and against the limit for every variant here."""
+    found = measure(model, Numerics(), PROMPT)
+    assert (found["miss"] <= 1e-5).all() and all(float(found[k]) <= 1e-5 for k in ("closure", "replay", "detour"))
+    yield {"resid_norm": found["resid_norm"]}, {"resid_norm": naive.contributions(model.hf, found.token_ids)["resid_norm"]}
 
 
 CHECKS = {name.removeprefix("probe_"): check for name, check in list(globals().items()) if name.startswith("probe_")}
