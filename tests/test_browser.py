@@ -206,10 +206,17 @@ def test_a_click_on_a_cell_selects_its_token_in_every_panel(server, page):
     wait(page, lambda: finished(page))
     page.wait_for_timeout(1500)
     box = wait(page, lambda: page.locator(".st-key-box-norms .nsewdrag").first.bounding_box(), 20)
-    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.5)
-    page.wait_for_timeout(300)
-    page.mouse.click(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.5)
-    page.get_by_text("selected").first.wait_for(timeout=10_000)
+    x, y = box["x"] + box["width"] * 24.5 / 48, box["y"] + box["height"] * 8.5 / 16  # the middle of a cell
+
+    def clicked() -> bool:
+        """Click once more where the browser was still making the figure at the first click."""
+        page.mouse.move(x, y)
+        page.wait_for_timeout(300)
+        page.mouse.click(x, y)
+        page.wait_for_timeout(3000)
+        return page.get_by_text("selected").first.is_visible()
+
+    wait(page, clicked, 20)
 
 
 def test_the_prompt_survives_page_changes_and_the_browsers_back(server, page):
