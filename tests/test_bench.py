@@ -7,9 +7,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ed_core import bench, compute
 from ed_core.__main__ import main
-from ed_core.bench import skip
+from ed_core.bench import causal, skip
 from ed_core.bench.random_model import prompt, random_llama
-from ed_core.probes import LayerSkip
+from ed_core.probes import LayerSkip, ResidualErasure
 
 L, D, V, T = 3, 16, 40, 12
 
@@ -79,3 +79,19 @@ def test_plain_products_do_the_same_work(model, request_):
     with FlopCounterMode(display=False) as counter:
         skip.matrix_products(calls)()
     assert counter.get_total_flops() == skip.linear_flops(calls)
+
+
+def test_the_naive_ways_of_the_causal_probes_and_the_engine_agree(model):
+    """Every measure the benchmark compares, at a size that takes a second."""
+    asked = prompt(T, V, n_answer=2)
+    ids = model.tensor(model.encode(asked))
+    future = LayerSkip(mode="future", boundaries=(3, 7))
+    ways = {
+        LayerSkip(direct=True): causal.naive_skips(model.hf, ids, [T], False, direct=True),
+        future: causal.naive_skips(model.hf, ids, [3, 7], True),
+        ResidualErasure(): causal.naive_erasures(model, ids),
+    }
+    for probe, expected in ways.items():
+        found = compute.run(model, probe.request(model.spec, asked))
+        for name, values in expected.items():
+            assert skip.difference(torch.tensor(found[name]), values) <= causal.AGREEMENT, (probe, name)

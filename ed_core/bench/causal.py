@@ -27,9 +27,7 @@ AGREEMENT = 1e-4
 
 def measure() -> list[Row]:
     model = random_llama(N_LAYERS, D_MODEL, D_VOCAB)
-    text = prompt(N_TOKENS, D_VOCAB).text
-    split = text.rindex(" ", 0, text.rindex(" "))  # the last two numbers are the answer
-    asked = Prompt(text[:split], text[split:])
+    asked = prompt(N_TOKENS, D_VOCAB, n_answer=2)
     current, future = LayerSkip(), LayerSkip(mode="future", n_boundaries=4)
     bounds = future.chosen_boundaries(N_TOKENS)
     everything = [N_TOKENS]

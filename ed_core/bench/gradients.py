@@ -24,13 +24,11 @@ BUNDLED = Prompt("5 + 7 + 5 + 3 = ", "0")
 
 
 def measure() -> list[Row]:
-    text = prompt(N_TOKENS, D_VOCAB).text
-    split = text.rindex(" ", 0, text.rindex(" "))  # the last two numbers are the answer
     random = random_llama(N_LAYERS, D_MODEL, D_VOCAB)
     size = f"{N_LAYERS} x {D_MODEL}, {N_TOKENS} tokens, random weights"
     bundled = LanguageModel.open(resolve(MODEL))
     return [
-        *against(random, Prompt(text[:split], text[split:]), f"integrated gradients against naive ({size})", 12.0),
+        *against(random, prompt(N_TOKENS, D_VOCAB, n_answer=2), f"integrated gradients against naive ({size})", 12.0),
         *against(bundled, BUNDLED, f"integrated gradients against naive ({MODEL})", 5.0),
     ]
 

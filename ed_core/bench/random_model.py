@@ -35,6 +35,8 @@ def word_tokenizer(d_vocab: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-def prompt(n_tokens: int, d_vocab: int) -> Prompt:
-    """A prompt of exactly `n_tokens` tokens, spread over the vocabulary."""
-    return Prompt(" ".join(str((7919 * i + 11) % d_vocab) for i in range(n_tokens)))
+def prompt(n_tokens: int, d_vocab: int, n_answer: int = 0) -> Prompt:
+    """A prompt of exactly `n_tokens` tokens, spread over the vocabulary; the last `n_answer` of them are its answer."""
+    words = [str((7919 * i + 11) % d_vocab) for i in range(n_tokens)]
+    n_text = n_tokens - n_answer
+    return Prompt(" ".join(words[:n_text]), "".join(f" {word}" for word in words[n_text:]))
