@@ -160,8 +160,9 @@ def controls(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
     outlook = outlook_of(batch, n_tokens)
     if outlook.needs:
         st.session_state.get("needs", st.sidebar).caption(outlook.needs, help=show.plain(outlook.details))
+    obstacle = st.empty()  # always there, so that Run keeps its place among the page's elements and is never drawn twice
     if outlook.obstacle:
-        st.warning(show.plain(outlook.obstacle), icon=":material/block:")
+        obstacle.warning(show.plain(outlook.obstacle), icon=":material/block:")
     row = st.container(horizontal=True, vertical_alignment="center")
     if row.button("Run", type="primary", key=f"run.{page}", icon=":material/play_arrow:", disabled=batch.running or not ready or bool(outlook.obstacle), width=120):
         submit(batch)

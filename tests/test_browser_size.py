@@ -107,7 +107,8 @@ def test_a_model_is_downloaded_cancelled_and_resumed_in_the_sidebar(server, hub,
     assert page.get_by_text("of them here already").count() == 1
     hub.slow = 0.0
     resume.click()
-    wait(page, page.get_by_role("button", name="Run").is_enabled, 30)
-    page.get_by_role("button", name="Run").click()
+    run = page.get_by_role("button", name="Run")
+    wait(page, lambda: run.count() == 1 and run.is_enabled(), 30)
+    run.click()
     page.get_by_text("Measured on").wait_for(timeout=60_000)
     assert (home / "hub/models--org--model/snapshots" / COMMIT / "model.safetensors").read_bytes() == (hub.folder / "model.safetensors").read_bytes()
