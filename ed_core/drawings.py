@@ -10,14 +10,14 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from . import figures
+from . import cases, controls, figures
 from .aggregate import aggregate, probe_of
 from .cases import Case, Item
 from .figures import View
 from .figures.text import shown
 from .probes.integrated_gradients import incomplete
 from .types import ProbeResult
-from .verdict import right
+from .verdict import Verdict, right
 
 HEIGHT, CURVES_HEIGHT = 420, 280
 MIDDLE = {"layer": "both", "attn": "attention", "mlp": "MLP"}
@@ -35,24 +35,54 @@ class Drawing:
     measures: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Section:
+    """What stands under one heading: a model and a prompt, and the figures of their results."""
+
+    view: cases.View
+    drawings: tuple[Drawing, ...]
+
+    @property
+    def heading(self) -> str:
+        """Model, precision, what else it is, and its layers: plain text."""
+        models = ", ".join(f"{m.name} ({', '.join(filter(None, (m.precision, controls.label(m))))})" for m in self.view.models)
+        return f"{models}, {next(iter(self.view.by_probe.values())).result.n_layers} layers"
+
+
 def drawings(case: Case) -> list[Drawing]:
-    """All figures: for every view the depth ruler where there is a verdict, then those of its results in their order."""
-    verdicts = {id(item.result): v for view, v in case.verdicts() for item in view.by_probe.values()}
-    drawn: list[Drawing] = []
-    for view in case.views:
-        items = list(view.by_probe.values())
-        found = verdicts.get(id(items[0].result))
-        if found is not None:
-            fig = figures.depth_ruler(found.criteria, items[0].result.n_layers, bands=found.bands, published=figures.published_marks())
-            drawn.append(Drawing("Depth ruler", "the three criteria, never averaged; ticks below: published models", found.sentence, fig))
-        for item in items:
-            drawn += _of_item(case, item, found.lines if found is not None else {})
-    return drawn
+    """All figures, in the order of their sections."""
+    return [drawing for section in sections(case) for drawing in section.drawings]
 
 
-def _of_item(case: Case, item: Item, lines: dict[str, int | None]) -> Iterator[Drawing]:
+def sections(case: Case) -> list[Section]:
+    """For every view the depth ruler where there is a verdict, then the figures of its results in their order."""
+    verdicts = {id(next(iter(view.by_probe.values()))): v for view, v in case.verdicts()}
+    return [Section(view, tuple(_of_view(case, view, verdicts.get(id(next(iter(view.by_probe.values()))))))) for view in case.views]
+
+
+def _of_view(case: Case, view: cases.View, found: Verdict | None) -> Iterator[Drawing]:
+    items = list(view.by_probe.values())
+    if found is not None:
+        fig = figures.depth_ruler(found.criteria, items[0].result.n_layers, bands=found.bands, published=figures.published_marks())
+        yield Drawing("Depth ruler", "the three criteria, never averaged; ticks below: published models", found.sentence, fig)
+    twin = _control_of(case, view)
+    for item in items:
+        yield from _of_item(case, item, found.lines if found is not None else {}, twin)
+
+
+def _control_of(case: Case, view: cases.View) -> cases.View | None:
+    """The same prompt on a control of the same model, where the case study holds one: its curves stand behind the model's."""
+    same = lambda other: other.prompts == view.prompts and other.models[0].control and other.models[0].source == view.models[0].source  # noqa: E731
+    return None if view.models[0].control else next(filter(same, case.views), None)
+
+
+def _of_item(case: Case, item: Item, lines: dict[str, int | None], twin: cases.View | None) -> Iterator[Drawing]:
     result, window = item.result, item.shown.window
-    view = View(height=HEIGHT, width_px=760, window=window, selected=item.shown.selected, answer_start=result.answer_start, depth_lines=lines)
+    behind = twin.by_probe.get(result.request.probe) if twin is not None else None
+    view = View(
+        height=HEIGHT, width_px=760, window=window, selected=item.shown.selected, answer_start=result.answer_start, depth_lines=lines,
+        control=behind.result if behind is not None else None, control_name=controls.KINDS[twin.models[0].control] if behind is not None else "",
+    )
     for title, caption, fig, *measures in OF_PROBE.get(result.request.probe, _aggregates)(case, item, view):
         alt = " ".join(figures.describe(result, name) for name in measures[:1]) or f"{title}: {caption}"
         yield Drawing(title, caption, alt, fig, result, tuple(measures))
