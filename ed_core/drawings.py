@@ -20,6 +20,7 @@ from .types import ProbeResult
 from .verdict import Verdict, right
 
 HEIGHT, CURVES_HEIGHT = 420, 280
+SHADED = {"prob": "its probability", "kl": "KL to the output", "jsd": "Jensen–Shannon divergence", "entropy": "entropy", "rank": "rank of the output"}
 MIDDLE = {"layer": "both", "attn": "attention", "mlp": "MLP"}
 
 
@@ -102,7 +103,7 @@ def _contributions(case: Case, item: Item, view: View) -> Drawn:
 def _logit_lens(case: Case, item: Item, view: View) -> Drawn:
     shade = item.shown.setting("shade", "prob")
     measure = "top_probs" if shade == "prob" else shade
-    yield "Logit lens", f"best token at each depth, shaded by {shade}", figures.lens_map(item.result, view, shade), measure, "top_ids"
+    yield "Logit lens", f"best token at each depth, shaded by {SHADED[shade]}", figures.lens_map(item.result, view, shade), measure, "top_ids"
 
 
 def _layer_skip(case: Case, item: Item, view: View) -> Drawn:

@@ -80,7 +80,8 @@ def button(row, page: str, batch: running.Batch) -> None:
     reason = reason or ("" if fits else "Nothing is complete yet: press Run, then save what it shows.")
     with row.popover("Save", icon=":material/bookmark_add:", disabled=bool(reason), help=show.plain(reason) or ABOUT, key=f"keep.{page}"):
         if not reason:
-            _form(page, fits, left_out)
+            with st.container(width=400):
+                _form(page, fits, left_out)
 
 
 def fitting(results: Sequence[ProbeResult]) -> tuple[list[ProbeResult], list[str]]:

@@ -1,6 +1,7 @@
 """One case study, from its own file: words, figures, origin, and what can be done with it. It asks neither the model nor the worker."""
 import re
 import time
+from html import escape
 
 import streamlit as st
 
@@ -108,9 +109,8 @@ def section(i: int, one: Section) -> None:
     result = next(iter(view.by_probe.values())).result
     st.markdown(f"##### {show.plain(one.heading)}")
     for prompt in view.prompts:
-        st.code(prompt.text, language=None, wrap_lines=True)
-        if prompt.answer:
-            st.markdown(f"Answer {code(prompt.answer)}")
+        answer = f"<mark>{escape(prompt.answer)}</mark>" if prompt.answer else ""
+        st.html(f'<pre class="ed-prompt" dir="auto">{escape(prompt.text)}{answer}</pre>')
     if "continuation" in view.by_probe:
         text, known = says(view.by_probe["continuation"].result)
         st.markdown(f"The model continues {code(text)}{MARKS[known]}")

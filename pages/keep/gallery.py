@@ -60,7 +60,7 @@ def tile(card: Card, shipped: bool) -> None:
     st.caption(f"{show.plain(card.model)} · {show.plain(card.precision)} · {day(card.changed)}{mark}")
     st.caption(f"“{show.plain(short(card.prompt, 90))}”")
     if card.verdict:
-        st.markdown(show.plain(short(card.verdict.partition("\n")[0], 160)))
+        st.markdown(f":small[{show.plain(short(card.verdict.partition(chr(10))[0], 160))}]")
     if card.tags:
         key = f"tags-{card.id}"
         st.pills("Tags", card.tags, key=key, format_func=show.plain, on_change=search_tag, args=(key,), label_visibility="collapsed")
