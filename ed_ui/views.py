@@ -51,7 +51,7 @@ def judged(page: str) -> dict[str, float | bool]:
     """Thresholds, and whether the first token counts, as `ed_core.cases.make` takes them."""
     state, place = st.session_state, PLACES[page]
     found = {name: state[name] for name in THRESHOLDS if page == "home" and name in state}
-    return found | ({"first_token": state[place.first_token]} if place.first_token in state else {})
+    return found | ({"first_token": state[place.first_token]} if place.first_token and place.first_token in state else {})
 
 
 def open_live(case: Case) -> str:

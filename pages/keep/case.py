@@ -104,26 +104,35 @@ def downloads(case: Case) -> None:
 
 
 def section(i: int, one: Section) -> None:
-    """A model and a prompt: what was asked, its tokens, its figures."""
-    view = one.view
-    result = next(iter(view.by_probe.values())).result
+    """What was asked, its tokens, its figures."""
     st.markdown(f"##### {show.plain(one.heading)}")
-    for prompt in view.prompts:
-        answer = f"<mark>{escape(prompt.answer)}</mark>" if prompt.answer else ""
-        st.html(f'<pre class="ed-prompt" dir="auto">{escape(prompt.text)}{answer}</pre>')
-    if "continuation" in view.by_probe:
-        text, known = says(view.by_probe["continuation"].result)
-        st.markdown(f"The model continues {code(text)}{MARKS[known]}")
-    with st.expander(f"{result.n_tokens} tokens"):
-        st.markdown(" ".join(show.token(text) for text in result.tokens))
-    for note in dict.fromkeys(note for item in view.by_probe.values() for note in item.result.notes):
+    answer = lambda prompt: f"<mark>{escape(prompt.answer)}</mark>" if prompt.answer else ""  # noqa: E731
+    boxes = [f'<pre class="ed-prompt" dir="auto">{escape(prompt.text)}{answer(prompt)}</pre>' for prompt in one.prompts]
+    st.html("".join(boxes[:PROMPTS]))
+    if len(boxes) > PROMPTS:
+        with st.expander(f"{len(boxes) - PROMPTS} more prompts"):
+            st.html("".join(boxes[PROMPTS:]))
+    for view in one.views:
+        if "continuation" in view.by_probe:
+            text, known = says(view.by_probe["continuation"].result)
+            st.markdown(f"The model continues {code(text)}{MARKS[known]}")
+    of_one = {view.prompts: view.first.result for view in one.views}.values()
+    with st.expander(f"{sum(result.n_tokens for result in of_one)} tokens"):
+        for result in of_one:
+            st.markdown(" ".join(show.token(text) for text in result.tokens))
+    for note in one.notes:
         st.info(show.plain(note), icon=":material/info:")
     for j, drawing in enumerate(one.drawings):
         figure(f"figure-{i}-{j}", drawing)
 
 
 def figure(key: str, d: Drawing) -> None:
-    show.figure(key, d.figure, f"**{d.title}** · {d.caption}", d.result, d.measures[0] if d.measures else "")
+    caption, over = f"**{d.title}** · {d.caption}", d.over
+    if over is not None:
+        about = lambda: show.details_of_many(key, over.name, over.dim, over.values, over.results, over.meaning)  # noqa: E731
+        show.figure(key, d.figure, caption, about=about)
+    else:
+        show.figure(key, d.figure, caption, d.result, d.measures[0] if d.measures else "")
 
 
 def code(text: str) -> str:
@@ -142,6 +151,7 @@ def again(case: Case) -> None:
             tab.code(text, language=language, wrap_lines=True)
 
 
+PROMPTS = 3  # of several, so many stand open
 FILES = {".edcase": "Case study (.edcase), to import elsewhere", ".html": "Report (.html), one file", ".npz": "All numbers (.npz)", ".sh": "Commands (.sh)", ".py": "Python (.py)"}
 MARKS = {True: " :green[✓ the known answer]", False: " :orange[✗ not the known answer]", None: ""}
 ABOUT_LIVE = "Puts its model, prompt, parameters and view into the page it was kept from. Nothing runs until you press Run."
