@@ -44,6 +44,7 @@ class Section:
 
     views: tuple[cases.View, ...]
     drawings: tuple[Drawing, ...]
+    says: tuple[str, ...] = ()  # sentences that stand above the figures
 
     @property
     def heading(self) -> str:
@@ -80,12 +81,12 @@ def _of_page(case: Case) -> Section | None:
     by_probe, by_precision = ({key: [r for r in results if of(r) == key] for key in map(of, results)} for of in (_probe, _precision))
     series = {r.request.series for r in results}
     kind = {item.shown.page for item in case.items}
-    drawn: list[Together] = []
+    says, drawn = [], []
     if kind == {"prune"} and len(series) == len(by_probe) and "prune" in by_probe:
         drawn = [one for probe, draw in (("prune", together.prune), ("early_exit", together.early_exit)) if probe in by_probe for one in draw(by_probe[probe])]
     elif kind == {"audit"} and len(by_precision) > 1 and len({tuple((r.request.probe, r.request.prompts) for r in of) for of in by_precision.values()}) == 1:
-        drawn = list(together.audited(by_precision))
-    return Section(tuple(views), tuple(map(_over, drawn))) if drawn else None
+        says, drawn = together.audited(by_precision)
+    return Section(tuple(views), tuple(map(_over, drawn)), tuple(says)) if drawn else None
 
 
 def _probe(result: ProbeResult) -> str:

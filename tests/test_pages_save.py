@@ -151,7 +151,8 @@ def test_an_audit_is_kept_curve_over_curve(stored, folder):  # noqa: F811
     assert len(kept.items) == 6 and len(kept.verdict.splitlines()) == 2 and "bf16" in kept.verdict
     outcome = audit.compare(results, "fp32")
     test = case_page(kept.id)
-    assert outcome.sentence() in " ".join(c.value for c in test.caption)
+    said = " ".join(m.value for m in test.markdown).replace("\\", "")
+    assert all(line in said for line in (outcome.sentence(), *outcome.findings()))
     for precision, curves in outcome.curves.items():
         assert drawn(test, precision, curves["logit_lens.kl"]), precision
     test.button(key="case.live").click().run()

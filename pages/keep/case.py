@@ -29,8 +29,7 @@ def page() -> None:
         actions(case, state)
         if under_edit is not None:
             editing.form(under_edit, go)
-        for line in case.verdict.splitlines():
-            st.markdown(f"**{show.plain(line)}**")
+        verdicts(case.verdict.splitlines())
         if case.notes.strip() and under_edit is None:
             editing.notes(case.notes)
         for i, one in enumerate(sections(case)):
@@ -59,6 +58,13 @@ def head(case: Case) -> None:
     shipped = " :gray-badge[comes with the app]" if keeping.kept().is_shipped(case.id) else ""
     tags = "".join(f" :blue-badge[{show.plain(tag)}]" for tag in case.tags)
     st.caption(f"Kept {when(case.created)}{changed}{shipped}{tags}")
+
+
+def verdicts(lines: list[str]) -> None:
+    """The sentence that stood there when it was kept; of many prompts or precisions behind a click."""
+    with st.expander(f"{len(lines)} verdicts") if len(lines) > AT_ONCE else st.container(gap="xsmall"):
+        for line in lines:
+            st.markdown(f"**{show.plain(line)}**" if len(lines) <= AT_ONCE else show.plain(line))
 
 
 def actions(case: Case, state: str) -> None:
@@ -108,10 +114,10 @@ def section(i: int, one: Section) -> None:
     st.markdown(f"##### {show.plain(one.heading)}")
     answer = lambda prompt: f"<mark>{escape(prompt.answer)}</mark>" if prompt.answer else ""  # noqa: E731
     boxes = [f'<pre class="ed-prompt" dir="auto">{escape(prompt.text)}{answer(prompt)}</pre>' for prompt in one.prompts]
-    st.html("".join(boxes[:PROMPTS]))
-    if len(boxes) > PROMPTS:
-        with st.expander(f"{len(boxes) - PROMPTS} more prompts"):
-            st.html("".join(boxes[PROMPTS:]))
+    st.html("".join(boxes[:AT_ONCE]))
+    if len(boxes) > AT_ONCE:
+        with st.expander(f"{len(boxes) - AT_ONCE} more prompts"):
+            st.html("".join(boxes[AT_ONCE:]))
     for view in one.views:
         if "continuation" in view.by_probe:
             text, known = says(view.by_probe["continuation"].result)
@@ -122,6 +128,8 @@ def section(i: int, one: Section) -> None:
             st.markdown(" ".join(show.token(text) for text in result.tokens))
     for note in one.notes:
         st.info(show.plain(note), icon=":material/info:")
+    for line in one.says:
+        st.markdown(f"**{show.plain(line)}**")
     for j, drawing in enumerate(one.drawings):
         figure(f"figure-{i}-{j}", drawing)
 
@@ -151,7 +159,7 @@ def again(case: Case) -> None:
             tab.code(text, language=language, wrap_lines=True)
 
 
-PROMPTS = 3  # of several, so many stand open
+AT_ONCE = 3  # prompts or verdicts that stand open
 FILES = {".edcase": "Case study (.edcase), to import elsewhere", ".html": "Report (.html), one file", ".npz": "All numbers (.npz)", ".sh": "Commands (.sh)", ".py": "Python (.py)"}
 MARKS = {True: " :green[✓ the known answer]", False: " :orange[✗ not the known answer]", None: ""}
 ABOUT_LIVE = "Puts its model, prompt, parameters and view into the page it was kept from. Nothing runs until you press Run."
