@@ -4,7 +4,7 @@ from pathlib import Path
 import streamlit as st
 
 import ed_core  # noqa: F401  (sets OpenMP's waiting policy before anything can import torch)
-from ed_ui import picker, running, scope
+from ed_ui import link, picker, running, scope
 
 st.set_page_config(page_title="Effective depth", page_icon="ed_ui/icon.svg", layout="wide", initial_sidebar_state="auto")
 
@@ -29,11 +29,12 @@ pages = {
 }
 st.html(Path(__file__).parent / "ed_ui" / "style.css")
 page = st.navigation(pages)
-scope.mend_first_deep_link(page)
+link.mend_first_deep_link()
 running.jobs()  # the worker imports torch while the first page is being read
-scope.open_link()
+scope.open_link(page)
 if page.url_path in {one.url_path for one in pages["Keep"]}:
     picker.rest()  # what is kept opens without a model
 else:
     picker.sidebar()
 page.run()
+link.frame()

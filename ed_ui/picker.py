@@ -32,11 +32,12 @@ class Scope:
 
 def sidebar() -> None:
     """Model, precision and device, on every page and in the URL; below them what the model is."""
+    st.session_state.setdefault("precision", AUTO)
     with st.sidebar:
-        st.selectbox("Model", _names(), key="model", accept_new_options=True, bind="query-params", help=ABOUT_MODEL)
+        st.selectbox("Model", _names(), key="model", accept_new_options=True, help=ABOUT_MODEL)
         with st.popover("Catalogue", icon=":material/list:", type="tertiary", key="catalogue"):
             _catalogue()
-        st.segmented_control("Precision", PRECISIONS, default=AUTO, required=True, key="precision", bind="query-params", help=ABOUT_PRECISION)
+        st.segmented_control("Precision", PRECISIONS, required=True, key="precision", help=ABOUT_PRECISION)
         place = st.container(key="model-says", gap="xxsmall")
         with st.expander("Adapter, revision, device"):
             _more()
@@ -141,8 +142,8 @@ def _take(name: str) -> None:
 
 def _more() -> None:
     """What most people leave as it is."""
-    st.text_input("LoRA adapter", key="adapter", bind="query-params", help="Its folder, as peft writes it, in safetensors; it is merged into the weights.")
-    st.text_input("Revision", key="revision", bind="query-params", help="Of a hub model: a branch, a tag or a commit; empty means its main branch.")
+    st.text_input("LoRA adapter", key="adapter", help="Its folder, as peft writes it, in safetensors; it is merged into the weights.")
+    st.text_input("Revision", key="revision", help="Of a hub model: a branch, a tag or a commit; empty means its main branch.")
     if len(known := devices()) > 1:
         st.selectbox("Device", known, key="device", help="cuda takes as many GPUs as the model needs, cuda:0 that one.")
 
