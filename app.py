@@ -4,9 +4,10 @@ from pathlib import Path
 import streamlit as st
 
 import ed_core  # noqa: F401  (sets OpenMP's waiting policy before anything can import torch)
-from ed_ui import picker, running, scope
+from ed_ui import hosting, picker, running, scope
 
-st.set_page_config(page_title="Effective depth", page_icon="ed_ui/icon.svg", layout="wide", initial_sidebar_state="auto")
+st.set_page_config(page_title=hosting.title(), page_icon="ed_ui/icon.svg", layout="wide", initial_sidebar_state="auto")
+hosting.stop_if_wrong()
 
 pages = {
     "Look": [
@@ -29,4 +30,5 @@ scope.mend_first_deep_link(page)
 running.jobs()  # the worker imports torch while the first page is being read
 scope.open_link()
 picker.sidebar()
+hosting.banner()
 page.run()

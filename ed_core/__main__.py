@@ -8,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import case_commands, size_commands
+from . import case_commands, permits, size_commands
 from .errors import EffectiveDepthError, ParameterError
 from .probes import PROBES
 from .size_commands import compute_missing, opened_as
@@ -182,4 +182,5 @@ def bench(args) -> int:
 
 
 if __name__ == "__main__":
+    permits.as_owner()
     sys.exit(main())

@@ -14,7 +14,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from .errors import BY_NAME, Cancelled, EffectiveDepthError, WorkerDied
+from . import permits, settings
+from .errors import BY_NAME, Cancelled, EffectiveDepthError, QueueFull, WorkerDied
 from .types import ProbeResult, Request
 from .wire import unpack
 from .worker import receive, send
@@ -29,6 +30,7 @@ class Job:
 
     request: Request
     viewers: set[str]
+    asked_by: str = ""  # the visitor it counts for: whoever joins later adds nothing to compute
     id: str = field(default_factory=lambda: uuid4().hex)  # of this submission: a late cancel must not hit the next one of the same request
     state: str = "queued"
     stage: str = ""
@@ -77,12 +79,16 @@ class Jobs:
             with self._lock:
                 self._start_worker()
 
-    def submit(self, request: Request, viewer: str) -> Job:
-        """Queue a request, or join the job that computes it already."""
+    def submit(self, request: Request, viewer: str, visitor: str = "") -> Job:
+        """Queue a request, or join the job that computes it already. `viewer` is a session, `visitor` who sits there: the login, else the session
+        too. `NotAllowed` and `QueueFull` where the settings do not let the request in."""
+        permits.request(request)
+        visitor = visitor or viewer
         with self._lock:
             job = self._jobs.get(request.key)
             if job is None or job.over or job.cancelling:
-                job = self._jobs[request.key] = Job(request, {viewer})
+                self._require_room(visitor)
+                job = self._jobs[request.key] = Job(request, {viewer}, visitor)
                 self._queue.append(job)
                 self._forget_old()
             job.viewers.add(viewer)
@@ -115,6 +121,14 @@ class Jobs:
                 self._worker.kill()
 
     # ---------------------------------------------------------------- under the lock
+
+    def _require_room(self, visitor: str) -> None:
+        allowed, jobs = settings.current(), [*self._queue, *([self._running] if self._running else [])]
+        own = sum(job.asked_by == visitor for job in jobs)
+        if 0 < allowed.max_jobs_per_visitor <= own:
+            raise QueueFull(f"You have {own} jobs running and waiting, as many as one visitor may (max_jobs_per_visitor); wait until one is done, or cancel one.")
+        if allowed.max_jobs <= len(jobs):
+            raise QueueFull(f"{len(jobs)} jobs are running and waiting, as many as this installation takes (max_jobs); try again in a minute.")
 
     def _cancel(self, job: Job) -> None:
         if job in self._queue:

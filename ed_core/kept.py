@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
-from . import bundle
+from . import bundle, settings
 from .bundle import Card
 from .cases import ID, Case, new_id
 from .errors import CaseChanged, CaseError, ImportRefused, NewerSchema, StoreError
@@ -35,7 +34,7 @@ class Kept:
     """
 
     def __init__(self, root: str | Path | None = None, shipped: Path | None = SHIPPED):
-        self.root = Path(root or os.environ.get("ED_CACHE") or Path(__file__).resolve().parent.parent / "cache")
+        self.root = Path(root or settings.current().cache)
         self.path, self.trash_path, self.damaged_path = (self.root / "kept" / sub for sub in ("", "trash", "damaged"))
         self.shipped = shipped
         self.problems: deque[str] = deque(maxlen=100)
