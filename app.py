@@ -4,7 +4,7 @@ from pathlib import Path
 import streamlit as st
 
 import ed_core  # noqa: F401  (sets OpenMP's waiting policy before anything can import torch)
-from ed_ui import hosting, picker, running, scope
+from ed_ui import hosting, picker, running, scope, visitor
 
 st.set_page_config(page_title=hosting.title(), page_icon="ed_ui/icon.svg", layout="wide", initial_sidebar_state="auto")
 hosting.stop_if_wrong()
@@ -27,8 +27,10 @@ pages = {
 st.html(Path(__file__).parent / "ed_ui" / "style.css")
 page = st.navigation(pages)
 scope.mend_first_deep_link(page)
+visitor.gate()
 running.jobs()  # the worker imports torch while the first page is being read
 scope.open_link()
 picker.sidebar()
+visitor.sidebar()
 hosting.banner()
 page.run()

@@ -21,6 +21,8 @@ from .wire import unpack
 from .worker import receive, send
 
 ABANDONED_SECONDS = 20.0
+RESTART_SECONDS = 5.0  # an idle worker that ended is started again, at most this often
+ANSWER_SECONDS = 3.0  # how long a worker may take to answer a ping
 STUCK_SECONDS = 10.0  # a cancelled job that has not stopped by then (a model half loaded) takes its worker down
 
 
@@ -73,7 +75,8 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
         self._running: Job | None = None
         self._worker: subprocess.Popen | None = None
-        self._closed = False
+        self._closed, self._warm = False, warm
+        self._ready, self._started, self._pong = False, 0.0, threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
         if warm:
             with self._lock:
@@ -112,6 +115,15 @@ class Jobs:
             job.viewers.discard(viewer)
             if not job.viewers:
                 self._cancel(job)
+
+    def trouble(self) -> str:
+        """Why this queue can compute nothing at the moment, "" where it can: the worker is asked, and answers even while it computes."""
+        with self._lock:
+            if self._worker is None or not self._ready:
+                return "the worker is starting"
+            self._pong.clear()
+            self._tell({"type": "ping"})
+        return "" if self._pong.wait(ANSWER_SECONDS) else f"the worker does not answer within {ANSWER_SECONDS:g} s"
 
     def close(self) -> None:
         """End the worker; for tests and an app that stops."""
@@ -160,6 +172,7 @@ class Jobs:
 
     def _start_worker(self) -> None:
         env = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
+        self._ready, self._started = False, time.monotonic()
         self._worker = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         threading.Thread(target=self._read, args=(self._worker,), daemon=True).start()
 
@@ -176,7 +189,9 @@ class Jobs:
             with self._lock:
                 job = self._running
                 if header["type"] == "ready":
-                    self.devices = header["devices"]
+                    self.devices, self._ready = header["devices"], True
+                elif header["type"] == "pong":
+                    self._pong.set()
                 if job is None or header.get("job") != job.id:
                     continue
                 if header["type"] == "stage":
@@ -209,7 +224,7 @@ class Jobs:
         )
 
     def _watch(self) -> None:
-        """Cancel what nobody polls, and end a worker that does not stop when told."""
+        """Cancel what nobody polls, end a worker that does not stop when told, start one again that ended."""
         while not self._closed:
             time.sleep(0.5)
             now = time.monotonic()
@@ -217,6 +232,8 @@ class Jobs:
                 for job in [*self._queue, *([self._running] if self._running else [])]:
                     if now - job.polled > ABANDONED_SECONDS:
                         self._cancel(job)
+                if self._warm and self._worker is None and not self._closed and now - self._started > RESTART_SECONDS:
+                    self._start_worker()
                 running = self._running
                 if running is not None and running.cancelling and now - running.cancelling > STUCK_SECONDS and self._worker is not None:
                     self._worker.kill()

@@ -21,7 +21,7 @@ from .types import Request
 if TYPE_CHECKING:
     from .probes import Probe
 
-HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+HUB_NAME = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?")
 _owner = False
 
 

@@ -45,8 +45,17 @@ def _addresses(value: Any) -> Any:
     return tuple(a.lower() for a in listed) if isinstance(listed, (list, tuple)) else listed
 
 
+def _frames(value: Any) -> Any:
+    listed = _listed(value)
+    for one in listed if isinstance(listed, (list, tuple)) else ():
+        if not isinstance(one, str) or not re.fullmatch(r"'self'|'none'|https?://[\w.*:-]+", one):
+            raise ValueError(f"'self', 'none' (both in quotes of their own), or addresses like https://huggingface.co; {one!r} is none of them")
+    return listed
+
+
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 Addresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_addresses)]
+Frames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_frames)]
 Bytes = Annotated[int, BeforeValidator(lambda value: in_bytes(value) if isinstance(value, str) else value)]
 Limit = Annotated[int, Field(ge=0)]
 
@@ -79,6 +88,7 @@ class Settings(BaseSettings):
     # what is said
     title: str = Field("Effective depth", min_length=1, max_length=60, description="the title of the pages, plain text")
     banner: str = Field("", max_length=400, description="one line above every page, plain text")
+    frames: Frames = Field(("'self'",), min_length=1, description="who may show the pages inside a frame: `'self'`, `'none'`, or addresses like `https://huggingface.co`")
 
     # where, and how much of the machine
     cache: Path = Field(ROOT / "cache", description="the folder of results and case studies")

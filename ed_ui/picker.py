@@ -159,7 +159,7 @@ def _more() -> None:
 
 def _off(why: str, key: str) -> bool:
     """Whether a box is off: not while a link has put something into it, which must be possible to take out."""
-    return bool(why) and not st.session_state.get(key)
+    return bool(why) and not (st.session_state.get(key) or st.query_params.get(key))
 
 
 def _described(spec: ModelSpec) -> None:
