@@ -1,4 +1,4 @@
-"""The command line: `python -m ed_core run | verify | estimate | audit | fetch | models | cache | bench | case | backup | restore | check`.
+"""The command line: `python -m ed_core run | verify | estimate | audit | fetch | models | cache | ready | bench | case | backup | restore | check`.
 
 Exit code 2 and one sentence for everything refused.
 """
@@ -67,6 +67,9 @@ def parser() -> argparse.ArgumentParser:
     p = commands.add_parser("cache", help="what the store holds, or empty it")
     p.add_argument("action", choices=("info", "clear"))
     p.set_defaults(run=cache)
+    p = commands.add_parser("ready", help="whether a running server can do its work; exit 1 and the reasons where not")
+    p.add_argument("--url", default="http://127.0.0.1:8501", help="where it is reached, base path included")
+    p.set_defaults(run=ready)
     p = commands.add_parser("bench", help="speed as ratios measured in one run")
     p.add_argument("names", nargs="*", help="which measurements (all unless given)")
     p.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
@@ -173,6 +176,14 @@ def cache(args) -> None:
         return
     for name, value in store.info().items():
         print(f"{name:>9}: {value}")
+
+
+def ready(args) -> int:
+    from .health import ask
+
+    found = ask(args.url)
+    print("\n".join(found) or "ready")
+    return 1 if found else 0
 
 
 def bench(args) -> int:

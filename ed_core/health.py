@@ -1,9 +1,12 @@
 """Whether this installation can do its work now: what an orchestrator asks before it sends visitors. Torch-free."""
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 from . import settings
@@ -12,7 +15,7 @@ from .estimate import gigabytes
 from .jobs import Jobs
 from .safe_folder import why
 
-ROOM = 200 << 20  # bytes that must be free where results and case studies are written
+ROOM = 200_000_000  # bytes that must be free where results and case studies are written
 
 
 def problems(jobs: Jobs) -> list[str]:
@@ -22,6 +25,22 @@ def problems(jobs: Jobs) -> list[str]:
     except SettingsError as error:
         return [str(error)]
     return [*filter(None, (jobs.trouble(), _folder(cache)))]
+
+
+def ask(url: str) -> list[str]:
+    """The same of a running server, over its `/ready`."""
+    place = f"{url.rstrip('/')}/ready"
+    try:
+        with urllib.request.urlopen(place, timeout=10) as answer:
+            body = answer.read()
+    except urllib.error.HTTPError as error:
+        body = error.read()
+    except (OSError, ValueError) as error:
+        return [f"{place} does not answer ({error}); start it with python -m ed_ui.server, or give --url"]
+    try:
+        return list(map(str, json.loads(body)["problems"]))
+    except (ValueError, KeyError, TypeError):
+        return [f"{place} is no readiness check; serve with python -m ed_ui.server ('streamlit run' has none)"]
 
 
 def _folder(cache: Path) -> str:
