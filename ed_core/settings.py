@@ -6,6 +6,7 @@ Without either everything is open, as suits a laboratory on one's own machine. A
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import tomllib
@@ -126,6 +127,21 @@ def file() -> Path | None:
     if named and not place.is_file():
         raise SettingsError(f"ED_CONFIG names {named!r}, and there is no such file; expected a TOML file like docs/lab.example.toml: mend the name, or unset it.")
     return place if place.is_file() else None
+
+
+def table() -> str:
+    """Every setting with its default and meaning, as Markdown."""
+    rows = [f"| `{name}` | {_default(name)} | {f.description.replace('|', chr(92) + '|')} |" for name, f in Settings.model_fields.items()]
+    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
+
+
+def _default(name: str) -> str:
+    value = Settings.model_fields[name].default
+    if name == "cache":
+        return "`cache/` beside `app.py`"
+    if value is None or value in ("", ()):
+        return "–"
+    return f"`{json.dumps(list(value) if isinstance(value, tuple) else value)}`"
 
 
 @lru_cache(maxsize=8)

@@ -110,7 +110,8 @@ def main(**options) -> None:
     try:
         settings.current()
     except SettingsError as error:
-        sys.exit(f"ed_ui.server: {error}")
+        print(f"ed_ui.server: {error}", file=sys.stderr)
+        sys.exit(2)  # not 1: starting once more helps nothing
     sys.argv[:] = [str(APP)]  # so that .streamlit/ beside app.py is found wherever this was started
     routes = [Route(path, ready) for path in ("/ready", "/{base:path}/ready")]
     given = {name.replace("_", ".", 1): value for name, value in options.items() if value not in (None, ())}

@@ -194,5 +194,5 @@ def test_an_open_gallery_with_a_login_is_open_to_whoever_is_logged_in(write, as_
 @pytest.mark.parametrize("claims, words", [({"email_verified": False}, "not verified"), ({"email_verified": "false"}, "not verified"), ({"email": "eve@notlab.org"}, "may not log in here"), ({"email": ""}, "no e-mail address"), ({"email": None}, "no e-mail address")])
 def test_who_may_not_log_in_is_nobody(write, as_user, claims, words):  # noqa: F811
     write(OWNERS)
-    as_user(**{"email": ADA} | claims)
+    as_user(**{"email": ADA, "is_logged_in": True} | claims)
     assert visitor.name() == "" and words in visitor.trouble().replace("has not verified", "not verified") and visitor.why_not() == visitor.trouble()

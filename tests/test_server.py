@@ -125,7 +125,7 @@ def test_it_does_not_start_with_wrong_settings(tmp_path, text, words):
     (tmp_path / "lab.toml").write_text(text)
     env = os.environ | {"ED_CONFIG": str(tmp_path / "lab.toml"), "ED_CACHE": str(tmp_path)}
     done = subprocess.run([sys.executable, "-m", "ed_ui.server", "--server.port", "1"], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and words in done.stderr and "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_it_serves_below_a_base_path_and_takes_its_worker_along(tmp_path):
