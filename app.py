@@ -23,6 +23,10 @@ pages = {
         st.Page("pages/intervene/prune.py", title="Prune and exit", icon=":material/compress:"),
     ],
     "Compare": [st.Page("pages/compare/audit.py", title="Precision audit", icon=":material/balance:")],
+    "Keep": [
+        st.Page("pages/keep/gallery.py", title="Case studies", icon=":material/collections_bookmark:", url_path="cases"),
+        st.Page("pages/keep/case.py", title="Case study", icon=":material/bookmark:", url_path="case", visibility="hidden"),
+    ],
 }
 st.html(Path(__file__).parent / "ed_ui" / "style.css")
 page = st.navigation(pages)
@@ -30,7 +34,10 @@ scope.mend_first_deep_link(page)
 visitor.gate()
 running.jobs()  # the worker imports torch while the first page is being read
 scope.open_link()
-picker.sidebar()
+if page.url_path in {one.url_path for one in pages["Keep"]}:
+    picker.rest()  # what is kept opens without a model
+else:
+    picker.sidebar()
 visitor.sidebar()
 hosting.banner()
 page.run()

@@ -48,6 +48,13 @@ def sidebar() -> None:
                 card.card(scope.spec)
 
 
+def rest() -> None:
+    """On a page without the sidebar's model: remember what was chosen, which Streamlit forgets with the widgets."""
+    for key in ("model", "precision", "adapter", "revision", "device"):
+        if key in st.session_state:
+            st.session_state[key] = st.session_state[key]
+
+
 def current() -> Scope:
     """The model chosen in the sidebar. Refuses by name what is known to be no plain sum, as opening it would."""
     adapter, device = (st.session_state.get(key) or "" for key in ("adapter", "device"))

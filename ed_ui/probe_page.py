@@ -12,7 +12,7 @@ from ed_core.errors import ParameterError
 from ed_core.figures import View
 from ed_core.probes import Continuation, Probe
 from ed_core.types import ModelSpec, ProbeResult
-from ed_ui import comparing, controlling, running, scope, show
+from ed_ui import comparing, controlling, keeping, running, scope, show
 
 WINDOW = 64
 MAP_HEIGHT = 520
@@ -61,6 +61,7 @@ def show_page(page: Page) -> None:
         batch = running.batch(probe.name, controlling.with_control({probe.name: asked.request(chosen.spec, scope.prompt())}))
         row = running.controls(probe.name, batch, ready=scope.ready(), n_tokens=scope.n_tokens())
         controlling.picker(row, batch)
+        keeping.button(row, probe.name, batch)
         scope.remember(batch.requests[probe.name].key if probe.name in batch.results and not batch.running else "")
         st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(page, batch)
         result = batch.result(probe.name)

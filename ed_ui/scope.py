@@ -219,3 +219,8 @@ def _task_picked() -> None:
 
 def _level_picked() -> None:
     pick(st.session_state["level"])
+
+
+def open_live(request: Request) -> None:
+    """Put a kept result's model, prompt and parameters into the boxes; only from a callback. How it was looked at is `views.open_live`'s."""
+    _open_run(request)

@@ -7,7 +7,7 @@ from ed_core import audit, estimate, figures, sizes, sources
 from ed_core.errors import EffectiveDepthError
 from ed_core.precision import WIDEST_FIRST
 from ed_core.prompts import to_jsonl
-from ed_ui import probe_page, prompt_set, running, scope, show
+from ed_ui import keeping, probe_page, prompt_set, running, scope, show
 
 
 def page() -> None:
@@ -26,7 +26,8 @@ def page() -> None:
         return
     requests = {f"{name}.{request.probe}.{i % len(prompts)}": request for name, of_one in plan.items() for i, request in enumerate(of_one)}
     batch = running.batch("audit", requests)
-    running.controls("audit", batch, ready=scope.ready() or len(prompts) > 1, n_tokens=n_tokens)
+    row = running.controls("audit", batch, ready=scope.ready() or len(prompts) > 1, n_tokens=n_tokens)
+    keeping.button(row, "audit", batch)
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, list(plan), len(prompts))
     with st.expander("The same from the command line"):
         command(chosen.spec, list(plan), prompts)

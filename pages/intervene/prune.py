@@ -4,7 +4,7 @@ import streamlit as st
 from ed_core import aggregate, compare, figures, pruning, sources
 from ed_core.errors import EffectiveDepthError
 from ed_core.probes import EarlyExit, LogitLens, Prune
-from ed_ui import probe_page, prompt_set, running, scope, show
+from ed_ui import keeping, probe_page, prompt_set, running, scope, show
 
 PROBES = (Prune, EarlyExit, LogitLens)
 
@@ -29,7 +29,8 @@ def page() -> None:
     requests = {f"{name}.{i}": probe.request(chosen.spec, prompt) for i, prompt in enumerate(prompts) for name, probe in asked.items()}
     batch = running.batch("prune", requests)
     alone = len(prompts) == 1
-    running.controls("prune", batch, ready=scope.ready() or not alone, n_tokens=n_tokens)
+    row = running.controls("prune", batch, ready=scope.ready() or not alone, n_tokens=n_tokens)
+    keeping.button(row, "prune", batch)
     scope.remember(requests["prune.0"].key if alone and "prune.0" in batch.results and not batch.running else "")
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, asked, len(prompts))
     with st.expander("The same from the command line"):

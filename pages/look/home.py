@@ -4,10 +4,9 @@ import streamlit as st
 from ed_core import figures, lookup, sources, verdict
 from ed_core.figures import View
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
-from ed_ui import controlling, running, scope, show
+from ed_ui import controlling, keeping, running, scope, show
+from ed_ui.views import BRANCHES, SHADES
 
-BRANCHES = {"both": "layer", "attention": "attn", "MLP": "mlp"}
-SHADES = {"probability": "prob", "KL to output": "kl", "entropy": "entropy", "rank of the output": "rank"}
 WINDOW = 48
 PROBES = {"contributions": Contributions(), "logit_lens": LogitLens(), "layer_skip": LayerSkip(), "continuation": Continuation()}
 
@@ -23,6 +22,7 @@ def page() -> None:
     batch = running.batch("home", requests | controlling.with_control(measured))
     row = running.controls("home", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
     controlling.picker(row, batch)
+    keeping.button(row, "home", batch)
     if (above := scope.harder(st.session_state.get("example", ""))) is not None:
         row.button("Same task, harder", key="harder", on_click=_harder, args=(above, batch), icon=":material/trending_up:", type="tertiary")
     scope.remember(requests["contributions"].key if "contributions" in batch.results and not batch.running else "")

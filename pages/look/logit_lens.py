@@ -4,8 +4,7 @@ import streamlit as st
 from ed_core import aggregate, figures
 from ed_core.probes import LogitLens
 from ed_ui import probe_page, show
-
-SHADES = {"probability": "prob", "KL to output": "kl", "Jensen–Shannon": "jsd", "entropy": "entropy", "rank of the output": "rank"}
+from ed_ui.views import SHADES
 
 
 def controls():

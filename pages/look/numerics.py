@@ -3,7 +3,7 @@ import streamlit as st
 
 from ed_core import exactness, figures
 from ed_core.probes import Contributions, LogitLens, Numerics
-from ed_ui import probe_page, running, scope, show
+from ed_ui import keeping, probe_page, running, scope, show
 
 PROBES = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens": LogitLens()}
 UNITS = {
@@ -21,7 +21,8 @@ def page() -> None:
         st.error(show.plain(chosen.trouble), icon=":material/error:")
         return
     batch = running.batch("numerics", {name: probe.request(chosen.spec, scope.prompt()) for name, probe in PROBES.items()})
-    running.controls("numerics", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
+    row = running.controls("numerics", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
+    keeping.button(row, "numerics", batch)
     scope.remember(batch.requests["numerics"].key if "numerics" in batch.results and not batch.running else "")
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch)
     with st.expander("What this measures, exactly", expanded=False):
