@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 import streamlit as st
 
-from ed_core import compare, figures, lookup
+from ed_core import compare, figures, lookup, permits
 from ed_core.errors import ParameterError
 from ed_core.figures import View
 from ed_core.probes import Continuation, Probe
@@ -184,7 +184,8 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None) -> 
         is_list = hints[f.name] not in (bool, int, float, str)
         st.session_state[key] = scope.kept(key, meta["empty"] if is_list else f.default)
         if meta["file"]:
-            values[f.name] = row.text_input(label, width=260, **common)
+            off = permits.why_not(permits.file, f"A path as {label.lower()}") if st.session_state[key] == f.default else ""
+            values[f.name] = row.text_input(label, width=260, disabled=bool(off), **common | {"help": off or meta["help"]})
         elif meta["choices"]:
             values[f.name] = row.segmented_control(label, meta["choices"], required=True, **common)
         elif hints[f.name] is bool:
