@@ -21,7 +21,10 @@ pages = {
         st.Page("pages/intervene/gradients.py", title="Gradients", icon=":material/trending_down:"),
         st.Page("pages/intervene/prune.py", title="Prune and exit", icon=":material/compress:"),
     ],
-    "Compare": [st.Page("pages/compare/audit.py", title="Precision audit", icon=":material/balance:")],
+    "Compare": [
+        st.Page("pages/compare/two.py", title="Compare two", icon=":material/compare_arrows:"),
+        st.Page("pages/compare/audit.py", title="Precision audit", icon=":material/balance:"),
+    ],
 }
 st.html(Path(__file__).parent / "ed_ui" / "style.css")
 page = st.navigation(pages)
