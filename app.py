@@ -22,7 +22,10 @@ pages = {
         st.Page("pages/intervene/gradients.py", title="Gradients", icon=":material/trending_down:"),
         st.Page("pages/intervene/prune.py", title="Prune and exit", icon=":material/compress:"),
     ],
-    "Compare": [st.Page("pages/compare/audit.py", title="Precision audit", icon=":material/balance:")],
+    "Compare": [
+        st.Page("pages/compare/two.py", title="Compare two", icon=":material/compare_arrows:"),
+        st.Page("pages/compare/audit.py", title="Precision audit", icon=":material/balance:"),
+    ],
     "Keep": [
         st.Page("pages/keep/gallery.py", title="Case studies", icon=":material/collections_bookmark:", url_path="cases"),
         st.Page("pages/keep/case.py", title="Case study", icon=":material/bookmark:", url_path="case", visibility="hidden"),

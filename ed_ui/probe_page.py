@@ -172,14 +172,14 @@ def _offer_answer(batch: running.Batch) -> None:
         st.button(f"Use `{figures.shown(text, 60).replace('`', 'ˋ')}` as the answer", icon=":material/check:", on_click=use)
 
 
-def form(probe: type[Probe], names: Collection[str] | None = None, row=None) -> Probe:
+def form(probe: type[Probe], names: Collection[str] | None = None, row=None, prefix: str = "") -> Probe:
     """The probe with the parameters chosen in a row of inputs, or in a `row` that is there already; of `names` only those. A `ParameterError`
-    says what is wrong with one."""
+    says what is wrong with one. `prefix`: of the inputs' keys, where a page has the same form twice."""
     hints = typing.get_type_hints(probe)
-    row = st.container(horizontal=True, vertical_alignment="bottom", key=f"form-{probe.name}") if row is None else row
+    row = st.container(horizontal=True, vertical_alignment="bottom", key=f"form-{prefix}{probe.name}") if row is None else row
     values = {}
     for f in (f for f in fields(probe) if names is None or f.name in names):
-        key, label, meta = f"{probe.name}.{f.name}", f.metadata["label"] or f.name.replace("_", " "), f.metadata
+        key, label, meta = f"{prefix}{probe.name}.{f.name}", f.metadata["label"] or f.name.replace("_", " "), f.metadata
         common = {"key": key, "help": meta["help"], "on_change": scope.keep, "args": (key,)}
         is_list = hints[f.name] not in (bool, int, float, str)
         st.session_state[key] = scope.kept(key, meta["empty"] if is_list else f.default)

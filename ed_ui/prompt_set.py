@@ -104,7 +104,7 @@ def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:
 
 def command(spec: ModelSpec, probes, prompts: list[Prompt]) -> None:
     """The same run from the command line, and the file it needs."""
-    settings = ["--set " + shlex.quote(f"{p.name}.{name}={_text(value)}") for p in probes for name, value in p.settings().items()]
+    settings = ["--set " + shlex.quote(f"{p.name}.{name}={text_of(value)}") for p in probes for name, value in p.settings().items()]
     line = f"python -m ed_core run {' '.join(p.name for p in probes)} --model {shlex.quote(source(spec))} --prompts prompts.jsonl --precision {spec.precision}"
     line += f" --adapter {shlex.quote(spec.adapter)}" if spec.adapter else ""
     line += "" if spec.device == "cpu" else f" --device {spec.device}"
@@ -117,5 +117,6 @@ def source(spec: ModelSpec) -> str:
     return f"{spec.source}@{spec.revision}" if spec.revision else spec.source
 
 
-def _text(value) -> str:
+def text_of(value) -> str:
+    """A parameter's value as the command line takes it."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else str(value)
