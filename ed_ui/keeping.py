@@ -27,7 +27,7 @@ def kept() -> Kept:
 
 def add(case: Case) -> None:
     _allowed()
-    kept().add(case)
+    kept().add(case, visitor.name())
 
 
 def save(case: Case, opened: str) -> str:
@@ -38,12 +38,12 @@ def save(case: Case, opened: str) -> str:
 
 def duplicate(case: Case) -> Case:
     _allowed()
-    return kept().duplicate(case)
+    return kept().duplicate(case, owner=visitor.name())
 
 
 def take_in(data: bytes) -> tuple[Case, bool]:
     _allowed()
-    return kept().take_in(data)
+    return kept().take_in(data, visitor.name())
 
 
 def delete(id: str) -> None:
@@ -52,13 +52,21 @@ def delete(id: str) -> None:
 
 
 def restore(id: str) -> None:
-    _allowed()
+    _allowed(id)
     kept().restore(id)
 
 
 def why_not(id: str = "") -> str:
     """Why this visitor may keep nothing, or not change the case study `id`; "" where they may."""
-    return visitor.why_not() or (NOT_SHIPPED if id and kept().is_shipped(id) else "")
+    if (barrier := visitor.why_not()) or not id:
+        return barrier
+    return NOT_SHIPPED if kept().is_shipped(id) else visitor.why_not(kept().owner(id))
+
+
+def whose(id: str) -> str:
+    """Who kept the case study, for people who are logged in themselves: addresses are not for everybody."""
+    owner = kept().owner(id) if visitor.name() else ""
+    return "you" if owner == visitor.name() and owner else owner
 
 
 def _allowed(id: str = "") -> None:

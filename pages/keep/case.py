@@ -42,7 +42,7 @@ def missing(id: str, error: CaseError) -> None:
     in_trash = next((card for card in keeping.kept().trash() if card.id == id), None)
     if in_trash is not None:
         st.warning(f"“{show.plain(in_trash.title)}” was deleted; it lies in the trash.", icon=":material/delete:")
-        barrier = keeping.why_not()
+        barrier = keeping.why_not(id)
         if st.button("Undo: take it back", key="case.restore", icon=":material/undo:", disabled=bool(barrier), help=show.plain(barrier) or None):
             if keeping.attempt(lambda: keeping.restore(id)):
                 st.rerun()
@@ -57,7 +57,8 @@ def head(case: Case) -> None:
     changed = f", changed {when(case.changed)}" if case.changed - case.created >= 60 else ""
     shipped = " :gray-badge[comes with the app]" if keeping.kept().is_shipped(case.id) else ""
     tags = "".join(f" :blue-badge[{show.plain(tag)}]" for tag in case.tags)
-    st.caption(f"Kept {when(case.created)}{changed}{shipped}{tags}")
+    by = f" by {show.plain(owner)}" if (owner := keeping.whose(case.id)) else ""
+    st.caption(f"Kept {when(case.created)}{by}{changed}{shipped}{tags}")
 
 
 def verdicts(lines: list[str]) -> None:

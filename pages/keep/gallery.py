@@ -27,7 +27,7 @@ def page() -> None:
         take_in()
     with row.popover(f"Trash ({len(trash)})", icon=":material/delete:", disabled=not trash, key="gallery.trash"):
         for card in trash[:MOST_IN_TRASH]:
-            thrown(card, barrier)
+            thrown(card, keeping.why_not(card.id))
     said()
     problems(kept)
     own = [c for c in cards if not kept.is_shipped(c.id)]
