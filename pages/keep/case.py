@@ -25,6 +25,7 @@ def page() -> None:
             editing.form(under_edit, go)
         return
     with st.container(key="case"):
+        st.page_link(keeping.GALLERY, label="All case studies", icon=":material/arrow_back:")
         head(case)
         actions(case, state)
         if under_edit is not None:
@@ -140,8 +141,16 @@ def figure(key: str, d: Drawing) -> None:
     if over is not None:
         about = lambda: show.details_of_many(key, over.name, over.dim, over.values, over.results, over.meaning)  # noqa: E731
         show.figure(key, d.figure, caption, about=about)
+    elif len(d.measures) > 1:
+        show.figure(key, d.figure, caption, d.result, d.measures[0], about=lambda: of_several(key, d))
     else:
         show.figure(key, d.figure, caption, d.result, d.measures[0] if d.measures else "")
+
+
+def of_several(key: str, d: Drawing) -> None:
+    """Details of a figure that shows more than one measure: of the one that is asked for."""
+    measure = st.segmented_control("Measure", d.measures, default=d.measures[0], required=True, key=f"measure-{key}")
+    show.details(key, d.result, measure or d.measures[0], "")
 
 
 def code(text: str) -> str:
