@@ -123,13 +123,20 @@ def _of_item(case: Case, item: Item, lines: dict[str, int | None], twin: cases.V
         height=HEIGHT, width_px=760, window=window, selected=item.shown.selected, answer_start=result.answer_start, depth_lines=lines,
         control=behind.result if behind is not None else None, control_name=controls.KINDS[twin.models[0].control] if behind is not None else "",
     )
+    asked = "".join(f" · {name} {_value(value)}" for name, value in probe_of(result).settings().items())
     for drawn in OF_PROBE.get(result.request.probe, _aggregates)(case, item, view):
         if isinstance(drawn, Together):
             yield _over(drawn)
             continue
         title, caption, fig, *measures = drawn
+        caption += asked
         alt = " ".join(figures.describe(result, name) for name in measures[:1]) or f"{title}: {caption}"
         yield Drawing(title, caption, alt, fig, result, tuple(measures))
+
+
+def _value(value: Any) -> str:
+    """A parameter in words; a file by its name, as its folder tells a stranger nothing."""
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else shown(str(value).rpartition("/")[2], 40)
 
 
 Drawn = Iterator[tuple[Any, ...] | Together]  # title, caption, figure, measures

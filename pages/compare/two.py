@@ -4,7 +4,7 @@ import streamlit as st
 from ed_core import figures, pairs, sources, verdict
 from ed_core.errors import EffectiveDepthError
 from ed_core.pairs import SIDES
-from ed_ui import pairing, probe_page, running, scope, second, show
+from ed_ui import keeping, pairing, probe_page, running, scope, second, show
 from ed_ui.pairing import Shown
 
 PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
@@ -30,7 +30,8 @@ def page() -> None:
         return
     requests = {f"{place}.{name}": request for place, side in zip(PLACES, both) for name, request in side.requests.items()}
     batch = running.batch("two", requests)
-    running.controls("two", batch, ready=scope.ready(), n_tokens=max((len(t) for t in second.previews(*both) if t), default=None))
+    row = running.controls("two", batch, ready=scope.ready(), n_tokens=max((len(t) for t in second.previews(*both) if t), default=None))
+    keeping.button(row, "two", batch)
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, both)
     with st.expander("What is compared, exactly"):
         st.markdown(f"{pairs.__doc__}\n\n{pairing.RELATIVE}")

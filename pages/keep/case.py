@@ -137,7 +137,7 @@ def section(i: int, one: Section) -> None:
 
 
 def figure(key: str, d: Drawing) -> None:
-    caption, over = f"**{d.title}** · {d.caption}", d.over
+    caption, over = f"**{d.title}** · {show.plain(d.caption)}", d.over
     if over is not None:
         about = lambda: show.details_of_many(key, over.name, over.dim, over.values, over.results, over.meaning)  # noqa: E731
         show.figure(key, d.figure, caption, about=about)
