@@ -46,7 +46,8 @@ def why_not(owner: str | None = None) -> str:
     """Why this visitor may keep nothing here; with an `owner`, why they may not change what is kept as theirs. One sentence; "" where they may.
 
     `owner` is "" for what has none (older, or kept from the command line): whoever may keep may change it, unless each case study belongs to
-    somebody (`gallery = "owners"`); then admins only. A button that is off is off in the browser only, so whoever writes asks once more.
+    somebody (`gallery = "owners"`); then admins only. Who
+    writes asks once more: an owner or a login may have changed since the button was drawn.
     """
     allowed = settings.current()
     if is_admin():

