@@ -169,7 +169,12 @@ class Likeness:
 def likeness(probe: Probe | type[Probe], this: Summary, control: Summary, first_token: bool = True) -> list[Likeness]:
     """How alike a model's curves and its control's are, for each of the probe's `CURVES`; entries where either is NaN are left out."""
     mine, theirs = curves_of(probe, this, first_token), curves_of(probe, control, first_token)
-    return [Likeness(curve, *_alike(mine[curve.name], theirs[curve.name])) for curve in CURVES[probe.name]]
+    return [likeness_of(curve, mine[curve.name], theirs[curve.name]) for curve in CURVES[probe.name]]
+
+
+def likeness_of(curve: Curve, mine: np.ndarray, theirs: np.ndarray) -> Likeness:
+    """How alike two curves of one length are."""
+    return Likeness(curve, *_alike(mine, theirs))
 
 
 def _alike(mine: np.ndarray, theirs: np.ndarray) -> tuple[float | None, float | None, float | None]:

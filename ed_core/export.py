@@ -7,12 +7,13 @@ its aggregates (`layer_skip.depth_score`, `prune.spearman_block_influence`) stan
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .aggregate import aggregate, probe_of
+from .pairs import SIDES, Pair, relative_depth
 from .probes import Probe
 from .types import ProbeResult
 from .verdict import verdicts
@@ -73,17 +74,45 @@ def curve_csv(name: str, dim: str, values: np.ndarray) -> str:
 def csv(result: ProbeResult, measure: str) -> str:
     """One measure as CSV: a row per entry, a column per dim, then the value; tokens by index and as JSON strings (so that no
     token is taken for a spreadsheet formula)."""
+    return _table(_header(result, measure), _entries(result, measure))
+
+
+def csv_of_sides(sides: Mapping[str, ProbeResult], measure: str) -> str:
+    """The same of results that stand beside each other, one after the other; `side` tells whose a row is."""
+    rows = ([name, *row] for name, result in sides.items() for row in _entries(result, measure))
+    return _table(["side", *_header(next(iter(sides.values())), measure)], rows)
+
+
+def pair_csv(pair: Pair) -> str:
+    """Two curves as CSV: side, index, relative depth, value, all digits."""
+    rows = (
+        [side, i, repr(x.item()), repr(value.item())]
+        for side, values, n in zip(SIDES, (pair.a, pair.b), pair.n_layers)
+        for i, (x, value) in enumerate(zip(relative_depth(len(values), n), values))
+    )
+    return _table(["side", pair.curve.x, "relative_depth", pair.curve.name], rows)
+
+
+def _header(result: ProbeResult, measure: str) -> list[str]:
+    dims = result.measures[measure].spec.dims
+    return [*dims, *(["token"] if "pos" in dims else []), measure]
+
+
+def _entries(result: ProbeResult, measure: str) -> Iterator[list]:
+    m = result.measures[measure]
+    at = m.spec.dims.index("pos") if "pos" in m.spec.dims else None
+    for index, value in np.ndenumerate(m.values):
+        yield [*index, *([json.dumps(result.tokens[index[at]])] if at is not None else []), repr(value.item())]
+
+
+def _table(header: list[str], rows: Iterable[list]) -> str:
     import csv as writer
     import io
 
-    m = result.measures[measure]
     buffer = io.StringIO()
     table = writer.writer(buffer)
-    has_pos = "pos" in m.spec.dims
-    table.writerow([*m.spec.dims, *(["token"] if has_pos else []), measure])
-    at = m.spec.dims.index("pos") if has_pos else None
-    for index, value in np.ndenumerate(m.values):
-        table.writerow([*index, *([json.dumps(result.tokens[index[at]])] if has_pos else []), repr(value.item())])
+    table.writerow(header)
+    table.writerows(rows)
     return buffer.getvalue()
 
 

@@ -76,6 +76,12 @@ class Store:
         """The result, or None where there is none that can be believed."""
         return self._load("result", key, _unpack_result)
 
+    def keys(self, beginning: str, n: int = 3) -> list[str]:
+        """Run ids of stored results that begin with these hex digits, at most `n`."""
+        select = "SELECT key FROM Cache WHERE raw = 1 AND key GLOB ? LIMIT ?"
+        names = self._run(lambda cache: cache.rows(select, f"result/{beginning}*", n)) if re.fullmatch("[0-9a-f]*", beginning) else []
+        return [name[7:] for (name,) in names]
+
     def headline(self, key: str) -> dict | None:
         """What `recent` tells, of one result."""
         card = self._load("card", key, _unpack_card)

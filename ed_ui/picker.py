@@ -32,11 +32,12 @@ class Scope:
 
 def sidebar() -> None:
     """Model, precision and device, on every page and in the URL; below them what the model is."""
+    st.session_state.setdefault("precision", AUTO)
     with st.sidebar:
-        st.selectbox("Model", _names(), key="model", accept_new_options=True, bind="query-params", help=about_model())
+        st.selectbox("Model", names(), key="model", accept_new_options=True, help=about_model())
         with st.popover("Catalogue", icon=":material/list:", type="tertiary", key="catalogue"):
             _catalogue()
-        st.segmented_control("Precision", PRECISIONS, default=AUTO, required=True, key="precision", bind="query-params", help=ABOUT_PRECISION)
+        st.segmented_control("Precision", PRECISIONS, required=True, key="precision", help=ABOUT_PRECISION)
         place = st.container(key="model-says", gap="xxsmall")
         with st.expander("Adapter, revision, device"):
             _more()
@@ -56,25 +57,29 @@ def rest() -> None:
 
 
 def current() -> Scope:
-    """The model chosen in the sidebar. Refuses by name what is known to be no plain sum, as opening it would."""
+    """The model chosen in the sidebar."""
     adapter, device = (st.session_state.get(key) or "" for key in ("adapter", "device"))
-    device, precision = device or "cpu", st.session_state.get("precision") or AUTO
+    return chosen(source(), st.session_state.get("precision") or AUTO, device or "cpu", adapter.strip())
+
+
+def chosen(name: str, precision: str, device: str, adapter: str = "") -> Scope:
+    """The model of that name. Refuses by name what is known to be no plain sum, as opening it would."""
     try:
-        spec = sources.resolve(source(), precision, device, adapter.strip(), free=running.free(device))
+        spec = sources.resolve(name, precision, device, adapter, free=running.free(device))
         family = str(sources.config_of(spec).get("model_type", ""))
         if family in REFUSED:
             raise EffectiveDepthError(f"Refused: {spec.name} is of the family '{family}', and {REFUSED[family]}.")
         return Scope(spec)
     except EffectiveDepthError as error:
-        missing = downloads.absent(source())
+        missing = downloads.absent(name)
         if missing is not None and not sources.config_of(missing):
-            return Scope(None, f"{source()} is neither here nor in the catalogue, so its size is not known: download it in the sidebar.")
+            return Scope(None, f"{name} is neither here nor in the catalogue, so its size is not known: download it in the sidebar.")
         return Scope(None, str(error))
 
 
 def source() -> str:
     """The model's name as `sources.resolve` takes it; a revision belongs to a hub id only."""
-    name = (st.session_state.get("model") or next(iter(_names()), "")).strip()
+    name = (st.session_state.get("model") or next(iter(names()), "")).strip()
     revision = (st.session_state.get("revision") or "").strip()
     is_hub_id = revision and "@" not in name and name not in MODELS and _allowed(name) and not os.path.isdir(os.path.expanduser(name))
     return f"{name}@{revision}" if is_hub_id else name
@@ -103,7 +108,7 @@ def devices() -> list[str]:
     return list(running.jobs().devices) or ["cpu"]
 
 
-def _names() -> list[str]:
+def names() -> list[str]:
     """Bundled models, then the catalogue's in its own order: those that may be used here."""
     return [name for name in (*MODELS, *(entry.id for entry in catalogue.entries() if entry.config)) if _allowed(name)]
 
@@ -156,10 +161,10 @@ def _more() -> None:
     allowed = settings.current()
     off = "" if allowed.adapters and (allowed.local_folders or allowed.hub_ids) else "No adapters here: the settings of this installation do not allow them."
     told = "Its folder, as peft writes it, in safetensors; it is merged into the weights."
-    st.text_input("LoRA adapter", key="adapter", bind="query-params", disabled=_off(off, "adapter"), help=off or told, placeholder="not allowed here" if off else None)
+    st.text_input("LoRA adapter", key="adapter", disabled=_off(off, "adapter"), help=off or told, placeholder="not allowed here" if off else None)
     off = "" if allowed.hub_ids else "This installation takes the main branch only (hub_ids is off in its settings)."
     told = "Of a hub model: a branch, a tag or a commit; empty means its main branch."
-    st.text_input("Revision", key="revision", bind="query-params", disabled=_off(off, "revision"), help=off or told, placeholder="main" if off else None)
+    st.text_input("Revision", key="revision", disabled=_off(off, "revision"), help=off or told, placeholder="main" if off else None)
     if len(known := devices()) > 1:
         st.selectbox("Device", known, key="device", help="cuda takes as many GPUs as the model needs, cuda:0 that one.")
 

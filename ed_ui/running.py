@@ -12,7 +12,7 @@ from ed_core.estimate import duration, free_memory
 from ed_core.errors import Cancelled, EffectiveDepthError, QueueFull
 from ed_core.jobs import Job, Jobs
 from ed_core.types import ProbeResult, Request
-from ed_ui import room, show, visitor
+from ed_ui import link, room, show, visitor
 
 POLL_SECONDS = 0.3
 AT_ONCE = 4  # jobs of one batch in the queue: a Run by somebody else never waits behind a whole study
@@ -189,4 +189,5 @@ def controls(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
         told = "not timed on this machine yet" if outlook.seconds is None else f"{_about(outlook.seconds)} by the estimate"
     named = f"{models[0].name} · {', '.join(dict.fromkeys(model.precision for model in models))}"
     row.markdown(f":blue-badge[{show.plain(named)}] " + (f":gray-badge[{told}]" if told else ""), width="content")
+    link.share(row)
     return row

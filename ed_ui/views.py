@@ -17,18 +17,18 @@ THRESHOLDS = ("kl_threshold", "overlap_threshold")
 
 @dataclass(frozen=True)
 class Place:
-    """A page: its file; its inputs as (name in a case study, key of the widget, what the widget's labels stand for); the beginning of its window's
-    key; the key of its "count the first token"."""
+    """A page: its file; its inputs as (name in a case study, under which name `scope.kept` has it, what its labels stand for); the same name of its
+    window and how many tokens that holds; that of its "count the first token"."""
 
     path: str
     settings: tuple[tuple[str, str, Mapping[str, str]], ...] = ()
-    window: str = "window.page"
+    window: tuple[str, int] = ("window.page", 64)
     first_token: str = ""
 
 
 PLACES: dict[str, Place] = {
-    "home": Place("pages/look/home.py", (("branch", "branch", BRANCHES), ("shade", "shade", SHADES)), "window", "first_token"),
-    "contributions": Place("pages/look/contributions.py", (("measure", "contributions.measure", {}),), first_token="kept.contributions.first_token"),
+    "home": Place("pages/look/home.py", (("branch", "branch", BRANCHES), ("shade", "shade", SHADES)), ("window", 48), "first_token"),
+    "contributions": Place("pages/look/contributions.py", (("measure", "contributions.measure", {}),), first_token="contributions.first_token"),
     "logit_lens": Place("pages/look/logit_lens.py", (("shade", "logit_lens.shade", SHADES),)),
     "numerics": Place("pages/look/numerics.py"),
     "layer_skip": Place("pages/intervene/skip.py", (("boundary", "skip.boundary", {}),)),
@@ -41,17 +41,17 @@ PLACES: dict[str, Place] = {
 
 def shown(page: str, n_tokens: int) -> Shown:
     """How `page` shows a prompt of `n_tokens` now."""
-    state, place = st.session_state, PLACES[page]
-    window, token = state.get(f"{place.window}.{n_tokens}"), state.get("token")
-    settings = tuple((name, labels.get(state[key], state[key])) for name, key, labels in place.settings if state.get(key) is not None)
-    return Shown(page, tuple(window) if window else None, token if token is not None and token < n_tokens else None, settings)
+    place, token = PLACES[page], st.session_state.get("token")
+    chosen = {name: scope.kept(key) for name, key, _ in place.settings}
+    settings = tuple((name, labels.get(chosen[name], chosen[name])) for name, _, labels in place.settings if chosen[name] is not None)
+    return Shown(page, scope.window(place.window[0], n_tokens, place.window[1]), token if token is not None and token < n_tokens else None, settings)
 
 
 def judged(page: str) -> dict[str, float | bool]:
     """Thresholds, and whether the first token counts, as `ed_core.cases.make` takes them."""
-    state, place = st.session_state, PLACES[page]
-    found = {name: state[name] for name in THRESHOLDS if page == "home" and name in state}
-    return found | ({"first_token": state[place.first_token]} if place.first_token and place.first_token in state else {})
+    first = PLACES[page].first_token
+    named = {name: name for name in THRESHOLDS if page == "home"} | ({"first_token": first} if first else {})
+    return {name: value for name, key in named.items() if (value := scope.kept(key)) is not None}
 
 
 def open_live(case: Case) -> str:
@@ -75,15 +75,17 @@ def open_live(case: Case) -> str:
 
 def _look(case: Case, item: Item, page: str) -> None:
     """The page's own inputs, so that it looks as it did."""
-    state, place, seen = st.session_state, PLACES[page], item.shown
-    held = dict(seen.settings)
+    place, seen = PLACES[page], item.shown
+    held, found = dict(seen.settings), {}
     for name, key, labels in place.settings:
-        if name in held:
-            state[key] = {value: label for label, value in labels.items()}.get(held[name], held[name])
+        found[key] = {value: label for label, value in labels.items()}.get(held.get(name), held.get(name))
     if page == "home":
-        state.update(kl_threshold=case.kl_threshold, overlap_threshold=case.overlap_threshold)
+        found |= {name: getattr(case, name) for name in THRESHOLDS}
     if place.first_token:
-        state[place.first_token] = case.first_token
-    if seen.window is not None:
-        state[f"{place.window}.{item.result.n_tokens}"] = seen.window
-    state["token"] = seen.selected
+        found[place.first_token] = case.first_token
+    found[place.window[0]] = seen.window
+    for key, value in found.items():
+        st.session_state.pop(f"kept.{key}", None)
+        if value is not None:
+            st.session_state[f"kept.{key}"] = value
+    st.session_state["token"] = seen.selected

@@ -7,13 +7,15 @@ from .curves import curves_over_each_other, layer_curves, limit_bars, output_bar
 from .describe import describe
 from .maps import contribution_norms, cosine_map, lens_map, output_by_token, token_map
 from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
+from .pair import PAIR_RULER_HEIGHT, difference_map, pair_curves, pair_ruler
 from .panel import View
 from .ruler import Published, depth_ruler, published, published_marks
 from .skips import boundary_map, effect_on_layers, skip_map
 from .text import shown, visible
 
 __all__ = [
-    "ATTENTION", "BOTH", "CRITERIA", "MLP", "Published", "View", "boundary_map", "contribution_norms", "cosine_map", "curves_over_each_other", "depth_ruler",
-    "describe", "effect_on_layers", "first_token_norm", "layer_curves", "lens_map", "limit_bars", "miss_curves", "miss_map", "output_bars", "output_by_token",
-    "published", "published_marks", "shown", "skip_map", "slope_curves", "spread_curve", "token_map", "token_profile", "visible",
+    "ATTENTION", "BOTH", "CRITERIA", "MLP", "PAIR_RULER_HEIGHT", "Published", "View", "boundary_map", "contribution_norms", "cosine_map", "curves_over_each_other",
+    "depth_ruler", "describe", "difference_map", "effect_on_layers", "first_token_norm", "layer_curves", "lens_map", "limit_bars", "miss_curves",
+    "miss_map", "output_bars", "output_by_token", "pair_curves", "pair_ruler", "published", "published_marks", "shown", "skip_map",
+    "slope_curves", "spread_curve", "token_map", "token_profile", "visible",
 ]

@@ -11,7 +11,7 @@ from . import colours
 from .canvas import PLAIN, STEADY, Canvas, axis_title, tick_step
 from .maps import mean_title, unit_of, values_of
 from .panel import View, mean_over_tokens
-from .text import visible
+from .text import escaped, visible
 
 MARGIN = (54, 44, 52, 46)  # left, right, top with title and legend, bottom
 LAYER_LABEL = 22  # pixels
@@ -30,7 +30,7 @@ def layer_curves(
     _behind(canvas, behind, x, unit)
     for name, values in curves.items():
         line = dict(color=colours.colour_of(name) or next(spare), width=2, dash="dot" if name.startswith("mean") else "solid")
-        _add(canvas, "scatter", values, _escaped(name), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
+        _add(canvas, "scatter", values, escaped(name), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
     canvas.layout["showlegend"] = len(curves) + len(behind) > 1
     canvas.layout["yaxis"]["type"] = "log" if log else "linear"
     if not log and any(np.nanmin(values, initial=0.0) < 0 for values in curves.values()):
@@ -132,15 +132,10 @@ def _frame(n: int, view: View, x: str, unit: str) -> Canvas:
     return canvas
 
 
-def _escaped(name: str) -> str:
-    """A curve's name, safe in a legend, its spaces as they are."""
-    return " ".join(visible(word, 40) for word in name.split(" "))
-
-
 def _behind(canvas: Canvas, curves: Mapping[str, np.ndarray], x: str, unit: str) -> None:
     """What the curves are held against."""
     for name, values in curves.items():
-        _add(canvas, "scatter", values, _escaped(name), x, unit, mode="lines", line=dict(color=colours.CONTROL, width=2, dash="dash"))
+        _add(canvas, "scatter", values, escaped(name), x, unit, mode="lines", line=dict(color=colours.CONTROL, width=2, dash="dash"))
 
 
 def _add(canvas: Canvas, kind: str, values: np.ndarray, name: str, x: str, unit: str, **look) -> None:

@@ -43,12 +43,13 @@ def contribution_norms(result: ProbeResult, view: View, measure: str = "layer_ra
 
     The colour range leaves out the first token, whose norm is huge in many models; `first_token` says whether the strip's mean counts it.
     """
-    z = values_of(result, measure, (result.n_layers, result.n_tokens))
+    values = lambda r: values_of(r, measure, (r.n_layers, r.n_tokens))  # noqa: E731
+    z = values(result)
     limits = NORM_DECADES if measure.endswith("norm") else RATIO_DECADES
-    shade = colours.logarithmic(*colours.decades(z[:, 1:] if z.shape[1] > 1 else z, *limits))
-    curve = lambda r: mean_over_tokens(values_of(r, measure, z.shape), first_token)  # noqa: E731
+    shade = colours.logarithmic(*colours.decades(view.together(result, lambda r: values(r)[:, 1:] if r.n_tokens > 1 else values(r)), *limits))
+    curve = lambda r: mean_over_tokens(values(r), first_token)  # noqa: E731
     mean, behind = curve(result), view.behind(curve)
-    low, high = colours.decades(np.append(mean, behind.get("behind", [])), limits[0], (-6, 6))
+    low, high = colours.decades(np.append(view.together(result, curve), behind.get("behind", [])), limits[0], (-6, 6))
     strip = Strip(mean, 10.0**low, 10.0**high, mean_title(first_token), colours.colour_of(measure) or colours.GREY, log=True, **behind)
     row = "layer" if len(z) == result.n_layers else "depth"
     return token_panel(result, view, z, shade, unit_of(result, measure), strip, plain_hover(result, measure, z), row)
@@ -57,9 +58,9 @@ def contribution_norms(result: ProbeResult, view: View, measure: str = "layer_ra
 def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", first_token: bool = True) -> go.Figure:
     """Direction of what is added, layers × tokens: below 0 (blue) it erases, above 0 (orange) it strengthens. Always from -1 to 1."""
     z = values_of(result, measure, (result.n_layers, result.n_tokens))
-    curve = lambda r: mean_over_tokens(values_of(r, measure, z.shape), first_token)  # noqa: E731
+    curve = lambda r: mean_over_tokens(values_of(r, measure, (r.n_layers, r.n_tokens)), first_token)  # noqa: E731
     mean, behind = curve(result), view.behind(curve)
-    bound = colours.ceiling(np.append(mean, behind.get("behind", [])), (0.5, 1.0))
+    bound = colours.ceiling(np.append(view.together(result, curve), behind.get("behind", [])), (0.5, 1.0))
     strip = Strip(mean, -bound, bound, mean_title(first_token), colours.colour_of(measure) or colours.GREY, **behind)
     return token_panel(result, view, z, colours.signed(), unit_of(result, measure), strip, plain_hover(result, measure, z))
 
@@ -69,11 +70,11 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
 
     `shade`: "prob" (probability of that token), "kl", "jsd", "entropy" or "rank"; bright is always near the output or sure.
     """
-    shape = (result.n_layers + 1, result.n_tokens)
-    probs, ids = values_of(result, "top_probs", (*shape, 1)), result.measures.get("top_ids")
-    shaded = lambda r: values_of(r, "top_probs", (*shape, 1))[..., 0] if shade == "prob" else values_of(r, shade, shape)  # noqa: E731
+    shape = lambda r: (r.n_layers + 1, r.n_tokens)  # noqa: E731
+    probs, ids = values_of(result, "top_probs", (*shape(result), 1)), result.measures.get("top_ids")
+    shaded = lambda r: values_of(r, "top_probs", (*shape(r), 1))[..., 0] if shade == "prob" else values_of(r, shade, shape(r))  # noqa: E731
     z, behind = shaded(result), view.behind(lambda r: mean_over_tokens(shaded(r)))
-    colour = _lens_shade(shade, z)
+    colour = _lens_shade(shade, view.together(result, shaded))
     unit = unit_of(result, "top_probs" if shade == "prob" else shade)
     strip = Strip(mean_over_tokens(z), colour.low, colour.high, mean_title(), colours.BOTH if behind else colours.GREY, colour.log, **behind)
     names = {token: visible(words) for token, words in result.token_text.items()}
@@ -104,16 +105,20 @@ def token_map(result: ProbeResult, view: View, measure: str, failed: Sequence[in
     """Any other measure over layers or depths and tokens: diverging around 0 where it has no lower bound (attributions), from 0 else.
     Rows that `failed` are crossed out: what stands there is not to be relied on. The strip holds the measure's own reduction over tokens."""
     z, spec = result[measure], result.measures[measure].spec
-    bound = spec.high or colours.ceiling(z, BOUNDS)
+    bound = spec.high or colours.ceiling(view.together(result, lambda r: r[measure]), BOUNDS)
     low = 0.0 if spec.low is not None and spec.low >= 0 else -bound
     shade = colours.signed(bound) if low < 0 else colours.steep(0.0, bound)
     of_rows, title = ROW_CURVES.get(spec.reduce, (mean_over_tokens, mean_title()))
     curve, behind = of_rows(z), view.behind(lambda r: of_rows(r[measure]))
     if spec.reduce == "pos_abs_sum":
-        low, bound = 0.0, colours.ceiling(np.append(curve, behind.get("behind", [])), BOUNDS)
+        low, bound = 0.0, colours.ceiling(np.append(view.together(result, lambda r: of_rows(r[measure])), behind.get("behind", [])), BOUNDS)
     strip = Strip(curve, low, bound, title, colours.BOTH if behind else colours.GREY, **behind)
-    fig = token_panel(result, view, z, shade, spec.unit, strip, plain_hover(result, measure, z), spec.dims[0])
-    for row in failed:
+    return crossed_out(token_panel(result, view, z, shade, spec.unit, strip, plain_hover(result, measure, z), spec.dims[0]), failed)
+
+
+def crossed_out(fig: go.Figure, rows: Sequence[int]) -> go.Figure:
+    """The map with a line through rows that are not to be relied on."""
+    for row in rows:
         fig.add_shape(type="line", x0=0, x1=1, xref="x domain", y0=row, y1=row, line=dict(color=colours.FAILED, width=3), name="not reliable")
     return fig
 

@@ -29,7 +29,8 @@ class View:
     """How a panel is shown; no part of any number. Tokens count from 0; `window` holds the first and the last one shown.
 
     `width_px` is the rough width of the container: it decides which texts fit. `depth_lines`: criterion to block, or None. `control`: the same
-    probe's result on a control of the model; its curve stands dashed behind the model's in the strip.
+    probe's result on a control of the model; its curve stands dashed behind the model's in the strip. `beside`: a result whose own panel stands
+    beside this one; colours and strips then hold the values of both.
     """
 
     title: str = ""
@@ -42,6 +43,11 @@ class View:
     uirevision: str = "panel"
     control: ProbeResult | None = None
     control_name: str = ""
+    beside: ProbeResult | None = None
+
+    def together(self, result: ProbeResult, values: Callable[[ProbeResult], np.ndarray]) -> np.ndarray:
+        """What a range must hold: these values of the result, and of the one beside it; flat."""
+        return np.concatenate([np.ravel(values(r)) for r in (result, self.beside) if r is not None])
 
     def behind(self, curve: Callable[[ProbeResult], np.ndarray]) -> dict:
         """What a `Strip` shows behind its own curve: the control's, where there is one."""

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from ..depth import Criterion
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, tick_step
-from .text import number, visible
+from .text import escaped, number, visible
 
 ROWS = {"cosine": 3.0, "kl": 2.0, "overlap": 1.0}  # above the bar, which lies at 0; each criterion has its own, so labels cannot meet
 LABEL_SHARE = 0.12  # of the width, that a label may take
@@ -95,7 +95,7 @@ def _mark(canvas: Canvas, name: str, row: float, criteria: Mapping[str, Criterio
     if verdict is None or verdict.depth is None:
         x, side, symbol = n_layers - 0.5, "left", "circle-open"
         text = f"{label} not defined" if verdict else f"{label} …"
-        hover = f"{label}: {visible(verdict.reason, 200) if verdict else 'not computed yet'}"
+        hover = f"{label}: {escaped(verdict.reason) if verdict else 'not computed yet'}"
     else:
         x, side, symbol, text = verdict.depth, _side(name, criteria, n_layers), "circle", f"{label} {verdict.depth}"
         stable = "not defined" if verdict.stable is None else str(verdict.stable)

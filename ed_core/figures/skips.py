@@ -31,7 +31,7 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
     domain = (0.0, min(HEATMAP[1], max(0.4, row_px * n_layers / view.plot_width)))
     canvas = frame(view, n_layers, "skipped layer")
     add_heatmap(canvas, z, SHADE, unit_of(result, measure), domain, gap=row_px >= 8)
-    _hatch(canvas, n_layers, diagonal=_diagonal_is_zero(result, measure))
+    hatch(canvas, n_layers, diagonal=_diagonal_is_zero(result, measure))
     _ring(canvas, z)
     _cells(canvas, result, measure, z)
     behind = view.behind(lambda r: values_of(r, "output", (n_layers,))) if boundary is None else {}
@@ -78,7 +78,7 @@ def _diagonal_is_zero(result: ProbeResult, measure: str) -> bool:
     return dict(result.request.parameters).get("mode") == "future" or measure == "effect_direct"
 
 
-def _hatch(canvas: Canvas, n_layers: int, diagonal: bool) -> None:
+def hatch(canvas: Canvas, n_layers: int, diagonal: bool) -> None:
     """A staircase over the cells with affected < skipped (or =): known to be zero before anything is computed."""
     x, y = [-0.5], [n_layers - 0.5]
     for row in range(n_layers - 1, -1, -1):

@@ -25,6 +25,11 @@ def visible(token: str, limit: int = 24) -> str:
     return html.escape(shown(token, limit), quote=False).translate(ALSO_ESCAPED)
 
 
+def escaped(text: str) -> str:
+    """A name or a sentence for plotly: every word as `visible`, the spaces as they are."""
+    return " ".join(visible(word, 40) for word in text.split(" "))
+
+
 def width(token: str, limit: int = 24) -> int:
     """How many columns the shown token takes: wide East Asian characters and emoji take two."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in shown(token, limit))

@@ -7,11 +7,13 @@ from ed_core import audit, estimate, figures, sizes, sources
 from ed_core.errors import EffectiveDepthError
 from ed_core.precision import WIDEST_FIRST
 from ed_core.prompts import to_jsonl
-from ed_ui import keeping, probe_page, prompt_set, running, scope, show
+from ed_ui import keeping, link, probe_page, prompt_set, running, scope, show
 
 
 def page() -> None:
     st.subheader("Precision audit", anchor=False)
+    link.own([*prompt_set.parameters(), link.several("precisions", "kept.audit.precisions", [], CHOICES)])
+    scope.says()
     chosen = scope.current()
     try:
         prompts = prompt_set.choose()
@@ -28,6 +30,7 @@ def page() -> None:
     batch = running.batch("audit", requests)
     row = running.controls("audit", batch, ready=scope.ready() or len(prompts) > 1, n_tokens=n_tokens)
     keeping.button(row, "audit", batch)
+    scope.remember()
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, list(plan), len(prompts))
     with st.expander("The same from the command line"):
         command(chosen.spec, list(plan), prompts)

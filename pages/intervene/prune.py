@@ -4,13 +4,15 @@ import streamlit as st
 from ed_core import aggregate, compare, figures, pruning, sources
 from ed_core.errors import EffectiveDepthError
 from ed_core.probes import EarlyExit, LogitLens, Prune
-from ed_ui import keeping, probe_page, prompt_set, running, scope, show
+from ed_ui import keeping, link, probe_page, prompt_set, running, scope, show
 
 PROBES = (Prune, EarlyExit, LogitLens)
 
 
 def page() -> None:
     st.subheader(Prune.title, anchor=False)
+    link.own([*prompt_set.parameters(), *(p for probe in PROBES for p in link.of_probe(probe, PARAMETERS[probe.name]))])
+    scope.says()
     chosen = scope.current()
     try:
         prompts = prompt_set.choose()

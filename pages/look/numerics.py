@@ -3,7 +3,7 @@ import streamlit as st
 
 from ed_core import exactness, figures
 from ed_core.probes import Contributions, LogitLens, Numerics
-from ed_ui import keeping, probe_page, running, scope, show
+from ed_ui import keeping, link, probe_page, running, scope, show
 
 PROBES = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens": LogitLens()}
 UNITS = {
@@ -15,6 +15,8 @@ UNITS = {
 
 def page() -> None:
     st.subheader(Numerics.title, anchor=False)
+    link.own([link.span("tokens", "kept.window.page")])
+    scope.says()
     scope.prompt_box()
     chosen = scope.current()
     if chosen.spec is None:
@@ -23,7 +25,6 @@ def page() -> None:
     batch = running.batch("numerics", {name: probe.request(chosen.spec, scope.prompt()) for name, probe in PROBES.items()})
     row = running.controls("numerics", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
     keeping.button(row, "numerics", batch)
-    scope.remember(batch.requests["numerics"].key if "numerics" in batch.results and not batch.running else "")
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch)
     with st.expander("What this measures, exactly", expanded=False):
         st.markdown(Numerics.__doc__)
@@ -33,6 +34,7 @@ def panels(batch: running.Batch) -> None:
     if batch.jobs and running.poll(batch):
         st.rerun()
     result = batch.result("numerics")
+    scope.remember(result.request.key if result is not None and result.complete else "")
     probe_page.status(batch, "numerics")
     if result is None:
         show.empty(Numerics.title, "" if batch.running else TEACH, probe_page.MAP_HEIGHT, first=True)

@@ -1,0 +1,118 @@
+"""The same prompt on two models, two prompts on one model, or one probe with two sets of parameters, side by side."""
+import streamlit as st
+
+from ed_core import figures, pairs, sources, verdict
+from ed_core.errors import EffectiveDepthError
+from ed_core.pairs import SIDES
+from ed_ui import pairing, probe_page, running, scope, second, show
+from ed_ui.pairing import Shown
+
+PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
+
+
+def page() -> None:
+    st.subheader("Compare two", anchor=False)
+    second.open_link()
+    mode = second.mode()
+    scope.prompt_box()
+    chosen = scope.current()
+    try:
+        if chosen.spec is None:
+            raise EffectiveDepthError(chosen.trouble)
+        both = second.sides(chosen.spec)
+    except EffectiveDepthError as error:
+        st.error(show.plain(str(error)), icon=":material/error:")
+        return
+    scope.remember()
+    second.remember(*both)
+    if both[0].requests == both[1].requests and both[0].probes == both[1].probes:
+        st.info(SAME[mode], icon=":material/compare_arrows:")
+        return
+    requests = {f"{place}.{name}": request for place, side in zip(PLACES, both) for name, request in side.requests.items()}
+    batch = running.batch("two", requests)
+    running.controls("two", batch, ready=scope.ready(), n_tokens=max((len(t) for t in second.previews(*both) if t), default=None))
+    st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, both)
+    with st.expander("What is compared, exactly"):
+        st.markdown(f"{pairs.__doc__}\n\n{pairing.RELATIVE}")
+
+
+def panels(batch: running.Batch, both: tuple[pairs.Side, pairs.Side]) -> None:
+    """Everything that fills while jobs run: A and B are the inputs' sides, in the order the swap button left them."""
+    if batch.jobs and running.poll(batch):
+        st.rerun()
+    order = (1, 0) if scope.kept("two.swapped") else (0, 1)
+    room = second.room(*both)
+    names = pairs.labels(*(both[i] for i in order))
+    of_side = [{n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes} for i, name in zip(order, names)]
+    complete = {n: all(side[n].result is not None and side[n].result.complete for side in of_side) for n in both[0].probes}
+    shown = [scope.kept("two.probe")] if scope.kept("two.mode") == "parameters" else list(both[0].probes)
+    found = {n: found_pairs(n, of_side) for n in shown if complete[n]}
+    verdicts = [judged(side) for side in of_side]
+    headline(batch, names, verdicts, found)
+    ruler(names, verdicts, of_side)
+    pairing.controls(shown, [[s.result for s in side.values()] for side in of_side])
+    for name in shown:
+        pairing.section(name, [side[name] for side in of_side], found.get(name, ()), [v.lines if v else {} for v in verdicts], room[name])
+    for side, of_one in zip(SIDES, of_side):
+        for note in dict.fromkeys(note for s in of_one.values() if s.result is not None for note in s.result.notes):
+            st.info(f"**{side}:** {show.plain(note)}", icon=":material/info:")
+    probe_page.texts(TEXTS)
+
+
+def found_pairs(name: str, of_side: list) -> list[pairs.Pair]:
+    a, b = (side[name] for side in of_side)
+    return pairs.pairs((a.side.probes[name], b.side.probes[name]), a.result, b.result)
+
+
+def judged(side: dict[str, Shown]) -> verdict.Verdict | None:
+    """A side's verdict, once both of its probes are complete."""
+    needed = [side[n].result if n in side else None for n in second.FOR_VERDICT]
+    if any(r is None or not r.complete for r in needed):
+        return None
+    return verdict.of_prompt(*needed, getattr(side["contributions"].side.probes["contributions"], "first_token", True))
+
+
+def headline(batch: running.Batch, names, verdicts, found) -> None:
+    """What is going on, each side's verdict, and what differs most: always the same height."""
+    with st.container(key="headline-two"):
+        for message in running.troubles(batch):
+            st.error(show.plain(message), icon=":material/error:")
+        for side, name, reached in zip(SIDES, names, verdicts):
+            said = f": {show.plain(reached.sentence)}" if reached else ""
+            st.markdown(f"**{side}** · {show.plain(name)}{said}")
+        if batch.running:
+            st.markdown(f"**{running.status(batch)}**")
+        elif batch.missing and not batch.errors:
+            st.markdown(TEACH)
+        elif said := pairs.summary(found):
+            st.markdown(f"**{show.plain(said)}**")
+
+
+def ruler(names, verdicts, of_side) -> None:
+    """Both verdicts on relative depth; without marks until they are there, so that nothing moves when they come."""
+    some = [next((s.result for s in side.values() if s.result is not None), None) for side in of_side]
+    n_layers = [r.n_layers if r is not None else sources.n_layers(next(iter(side.values())).side.model) for r, side in zip(some, of_side)]
+    if None in n_layers or not set(second.FOR_VERDICT) <= set(of_side[0]):
+        st.caption("No ruler: the three criteria are read from contributions and logit lens, and not both are shown.")
+        return
+    fig = figures.pair_ruler(tuple(v.criteria if v else {} for v in verdicts), tuple(n_layers), names)
+    told = " ".join(f"{side}: {v.sentence}" for side, v in zip(SIDES, verdicts) if v)
+    st.plotly_chart(fig, key="ruler-two", config=show.CONFIG, alt=told or "Depth ruler of both sides: no verdict yet.")
+
+
+TEACH = """Not computed yet. **Run** measures both sides; what is stored is kept."""
+SAME = {
+    "models": "Both sides are the same model: choose another one, another precision, or a control.",
+    "prompts": "Both sides are the same prompt: choose or type another one.",
+    "parameters": "Both sides have the same parameters: change one of the second set.",
+}
+TEXTS = {
+    "Look for": "curves that take the same course at another depth: then the models do the same thing earlier or later. Marks of A stand above the "
+    "ruler's blocks (circles), those of B below (diamonds).",
+    "By construction": "Maps have one colour scale for both sides. A map of differences is drawn only where cells mean the same: as many layers, and over "
+    "tokens the same tokens; its middle colour is 0.",
+    "Beware": "Two prompts, or two models on one prompt, are an anecdote: *How this prompt compares* on a probe's page shows the spread over many. Equal "
+    "curves of a model and its untrained twin were not learned.",
+}
+
+show.guarded(page)

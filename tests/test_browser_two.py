@@ -1,0 +1,100 @@
+"""Compare two in a real browser: both sides and their difference are what the command line writes, and a link opens the same comparison."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ed_core.__main__ import main
+from ed_core.prompts import to_jsonl
+from ed_core.types import Prompt
+from test_browser import ANSWER, TEXT, browser, page, serve, wait  # noqa: F401 (fixtures)
+from test_browser_pages import plotted, run
+
+pytestmark = pytest.mark.browser
+
+PROBES = ("contributions", "logit_lens", "layer_skip")
+MAPS = {"contributions": "layer_ratio", "logit_lens": "top_probs", "layer_skip": "effect"}
+CURVES = {"contributions": ("layer_ratio", "layer_cos"), "logit_lens": ("kl", "overlap"), "layer_skip": ("layer_effect", "output")}
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory):
+    """The command line's arrays: the model, its untrained twin, and a deeper model."""
+    folder, found = tmp_path_factory.mktemp("cli"), {}
+    (folder / "p.jsonl").write_text(to_jsonl([Prompt(TEXT, ANSWER)]), encoding="utf-8")
+    for name, more in {"own": [], "twin": ["--control", "untrained", "--seed", "7"], "deep": []}.items():
+        model, out = "ed-demo-16" if name == "deep" else "ed-demo-8", folder / f"{name}.npz"
+        assert main(["run", *PROBES, "--model", model, "--prompts", str(folder / "p.jsonl"), "--out", str(out), "--no-cache", *more]) == 0
+        with np.load(out, allow_pickle=False) as data:
+            found[name] = {key: data[key] for key in data.files}
+    return found
+
+
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory):
+    with serve(tmp_path_factory.mktemp("cache")) as address:
+        yield address
+
+
+def near(shown: np.ndarray, expected: np.ndarray) -> None:
+    expected = expected.astype(float)
+    assert shown.shape == expected.shape and np.nanmax(np.abs(shown - expected)) <= 1e-6 * max(1.0, np.nanmax(np.abs(expected)))
+
+
+def filled(page, n: int) -> bool:  # noqa: F811
+    maps = [plotted(page, f"{probe}-map-{side}").get("z") for probe in PROBES for side in "AB"]
+    return sum(z is not None and np.isfinite(z).any() for z in maps) == n and page.get_by_role("button", name="Cancel").is_disabled()
+
+
+def of_map(arrays: dict, probe: str) -> np.ndarray:
+    values = arrays[f"{probe}.{MAPS[probe]}.0"]
+    return values[..., 0] if probe == "logit_lens" else values
+
+
+def test_a_model_beside_its_twin_plots_what_the_command_line_writes(fast, page, computed):  # noqa: F811
+    run(page, f"{fast}/two?model=ed-demo-8&second=ed-demo-8&second_control=untrained&second_seed=7")
+    wait(page, lambda: filled(page, 6) and "z" in plotted(page, "layer_skip-difference"))
+    headings = page.locator("h5")
+    tops = [h.bounding_box()["y"] for h in headings.all()]
+    page.wait_for_timeout(800)
+    assert [h.bounding_box()["y"] for h in headings.all()] == tops, "what is drawn stays where it is"
+    own, twin = computed["own"], computed["twin"]
+    for probe in PROBES:
+        near(plotted(page, f"{probe}-map-A")["z"], of_map(own, probe))
+        near(plotted(page, f"{probe}-map-B")["z"], of_map(twin, probe))
+        near(plotted(page, f"{probe}-difference")["z"], of_map(twin, probe).astype(float) - of_map(own, probe))
+        for curve in CURVES[probe]:
+            lines = plotted(page, f"{probe}-{curve}")
+            near(lines["A: ed-demo-8"], own[f"{probe}.{curve}"])
+            near(lines["B: ed-demo-8, untrained twin, seed 7"], twin[f"{probe}.{curve}"])
+            near(lines["B − A"], twin[f"{probe}.{curve}"].astype(float) - own[f"{probe}.{curve}"])
+    assert "second_control=untrained" in page.url and "Sums" not in page.url
+    page.get_by_role("button", name="Swap sides").click()
+    wait(page, lambda: "A: ed-demo-8, untrained twin, seed 7" in plotted(page, "logit_lens-kl"), 20)
+    near(plotted(page, "logit_lens-difference")["z"], of_map(own, "logit_lens").astype(float) - of_map(twin, "logit_lens"))
+    page.wait_for_timeout(500)
+    assert "swapped=1" in page.url
+
+
+def test_models_of_different_depth_stand_on_relative_depth_and_their_link_opens_them(fast, page, computed):  # noqa: F811
+    run(page, f"{fast}/two?model=ed-demo-16&second=ed-demo-8")
+    wait(page, lambda: filled(page, 6) and "A: ed-demo-16" in plotted(page, "layer_skip-output"))
+    page.wait_for_timeout(800)
+    for probe in PROBES:
+        near(plotted(page, f"{probe}-map-A")["z"], of_map(computed["deep"], probe))
+        near(plotted(page, f"{probe}-map-B")["z"], of_map(computed["own"], probe))
+        assert "z" not in plotted(page, f"{probe}-difference")
+        for curve in CURVES[probe]:
+            lines = plotted(page, f"{probe}-{curve}")
+            assert list(lines) == ["A: ed-demo-16", "B: ed-demo-8"]
+            near(lines["A: ed-demo-16"], computed["deep"][f"{probe}.{curve}"])
+            near(lines["B: ed-demo-8"], computed["own"][f"{probe}.{curve}"])
+    assert page.get_by_text("A has 16 layers and B 8").count() == 3
+    other = page.context.browser.new_context(viewport={"width": 1440, "height": 1500})
+    fresh = other.new_page()
+    fresh.goto(f"{fast}/two?compare=prompts&model=ed-demo-8&example=copy-3-a&second_example=lookup-2-a&measures=logit_lens")
+    box = fresh.get_by_label("Second prompt", exact=True)
+    box.wait_for(timeout=60_000)
+    assert box.input_value().strip() and box.input_value() != fresh.get_by_label("Prompt", exact=True).input_value()
+    assert fresh.get_by_text("Logit lens", exact=True).count() >= 1 and "second_example=lookup-2-a" in fresh.url
+    other.close()

@@ -1,0 +1,184 @@
+"""Compare two: what stands side by side is what is stored, differences only where cells mean the same, and the second side outlives a page change."""
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_pages import PROMPT, app, holds, plotted, stored  # noqa: F401  (fixture)
+
+from ed_core import compute, lookup, pairs, verdict
+from ed_core.probes import Contributions, LayerSkip, LogitLens
+from ed_core.sources import resolve, twin
+from ed_core.types import Prompt
+
+PAGE = "pages/compare/two.py"
+OTHER = Prompt("2 + 2 = ", "4")
+THREE = (Contributions(), LogitLens(), LayerSkip())
+DRAWN = {"contributions": "layer_ratio", "logit_lens": "top_probs", "layer_skip": "effect"}
+
+
+@pytest.fixture(scope="module")
+def seconds(stored):  # noqa: F811
+    """Results of second sides: a twin, another prompt, another model, another parameter."""
+    models, small = compute.Models(), resolve("small")
+    asked = {
+        "twin": [p.request(twin(small, "untrained", 3), PROMPT) for p in THREE],
+        "prompt": [p.request(small, OTHER) for p in THREE],
+        "model": [p.request(resolve("ed-demo-8"), PROMPT) for p in THREE],
+        "attention": [LayerSkip(part="attention").request(small, PROMPT)],
+    }
+    found = {}
+    for name, requests in asked.items():
+        found[name] = {r.probe: compute.run(models.get(r.models[0]), r) for r in requests}
+        for result in found[name].values():
+            lookup.store().put(result)
+    return found
+
+
+def two(mode="models", state=(), **query):
+    from streamlit.testing.v1 import AppTest
+
+    plain = AppTest.from_file
+    with pytest.MonkeyPatch.context() as patch:
+
+        def chosen(*args, **more):
+            test = plain(*args, **more)
+            for name, value in dict(state).items():
+                test.session_state[name] = value
+            return test
+
+        patch.setattr(AppTest, "from_file", chosen)
+        return app(PAGE, compare=mode, **query)
+
+
+def values(result) -> np.ndarray:
+    return pairs.shown_values(result, DRAWN[result.request.probe]).astype(float)
+
+
+def said(test) -> str:
+    return " ".join(m.value for m in [*test.markdown, *test.caption]).replace("\\", "")
+
+
+def test_a_model_beside_its_twin(stored, seconds):  # noqa: F811
+    test = two(second="small", second_control="untrained", second_seed="3")
+    assert not test.exception and not test.error
+    found = plotted(test)
+    for probe in DRAWN:
+        mine, theirs = stored[probe], seconds["twin"][probe]
+        for z in (values(mine), values(theirs), values(theirs) - values(mine)):
+            assert holds(found, z), probe
+        for pair in pairs.pairs((mine_probe := next(p for p in THREE if p.name == probe), mine_probe), mine, theirs):
+            assert pair.text in said(test)
+    for side, results in (("A", stored), ("B", seconds["twin"])):
+        assert verdict.of_prompt(results["contributions"], results["logit_lens"]).sentence in said(test), side
+    assert any("untrained twin" in i.value for i in test.info), "a control's note stands beside its numbers"
+    assert not test.button(key="run.two").disabled and test.button(key="cancel.two").disabled
+    ruler = next(json.loads(c.proto.spec) for c in test.get("plotly_chart") if "blocks A" in c.proto.spec)
+    assert {t["name"] for t in ruler["data"]} >= {"A cosine", "B cosine", "A kl", "B kl", "A overlap", "B overlap"}
+
+
+def test_models_of_different_depth_have_maps_but_no_difference(stored, seconds):  # noqa: F811
+    test = two(second="ed-demo-8")
+    assert not test.exception and not test.error
+    found = plotted(test)
+    assert len(found) == 6 and all(holds(found, values(r)) for r in (*(stored[p] for p in DRAWN), *seconds["model"].values()))
+    assert said(test).count("A has 5 layers and B 8") == 3 and "of the depth" in said(test)
+
+
+def test_two_prompts_have_a_difference_of_blocks_only(stored, seconds):  # noqa: F811
+    test = two("prompts", {"kept.two.text": OTHER.text, "kept.two.answer": OTHER.answer, "kept.two.mode": "prompts", "kept.two.probes": list(DRAWN), "kept.two.probe": "layer_skip"})
+    assert not test.exception and not test.error
+    found = plotted(test)
+    assert len(found) == 7 and holds(found, values(seconds["prompt"]["layer_skip"]) - values(stored["layer_skip"]))
+    assert said(test).count("The prompts have different tokens") == 2
+    assert not any(OTHER.text in str(v) or PROMPT.text in str(v) for v in test.query_params.values()), "no prompt's text in the URL"
+
+
+def test_a_bundled_second_prompt_is_in_the_link_by_its_id(stored):  # noqa: F811
+    test = two("prompts", second_example="copy-3-a")
+    assert test.text_area(key="two.text").value.startswith("Copy") and test.query_params["second_example"] == "copy-3-a"
+    test.text_area(key="two.text").set_value("typed by hand").run()
+    assert "second_example" not in test.query_params and "typed" not in str(dict(test.query_params))
+    test.selectbox(key="two.example").set_value("lookup-2-a").run()
+    assert "typed" not in test.text_area(key="two.text").value and test.query_params["second_example"] == "lookup-2-a"
+
+
+def test_one_probe_with_two_sets_of_parameters(stored, seconds):  # noqa: F811
+    test = two("parameters", probe="layer_skip", second_set="part=attention")
+    assert not test.exception and not test.error
+    found, theirs = plotted(test), seconds["attention"]["layer_skip"]
+    assert len(found) == 3 and all(holds(found, z) for z in (values(stored["layer_skip"]), values(theirs), values(theirs) - values(stored["layer_skip"])))
+    assert "part=attention" in said(test) and test.query_params["second_set"] == "part=attention" and "No ruler" in said(test)
+
+
+def test_with_and_without_the_first_token_is_a_pair_too(stored):  # noqa: F811
+    test = two("parameters", probe="contributions", second_set="first_token=false")
+    assert not test.exception and not test.error
+    result = stored["contributions"]
+    lines = [v.sentence for v in (verdict.of_prompt(result, stored["logit_lens"], first) for first in (True, False))]
+    assert all(line in said(test) for line in lines) and "first_token=False" in said(test)
+
+
+@pytest.mark.parametrize("mode, query, words", [
+    ("models", {"second": "small"}, "same model"), ("parameters", {"probe": "layer_skip"}, "same parameters"),
+])  # fmt: skip
+def test_equal_sides_are_said_to_be(stored, mode, query, words):  # noqa: F811
+    test = two(mode, **query)
+    assert not test.exception and any(words in i.value for i in test.info) and not test.get("plotly_chart")
+
+
+def test_swapping_changes_places_and_signs(stored, seconds):  # noqa: F811
+    test = two(second="small", second_control="untrained", second_seed="3")
+    test.button(key="two.swap").click().run()
+    assert not test.exception and test.query_params["swapped"] == "1"
+    mine, theirs = stored["logit_lens"], seconds["twin"]["logit_lens"]
+    assert holds(plotted(test), values(mine) - values(theirs)) and not holds(plotted(test), values(theirs) - values(mine))
+    a = next(m.value for m in test.markdown if m.value.startswith("**A**"))
+    assert "untrained twin" in a
+    test.button(key="two.swap").click().run()
+    assert "swapped" not in test.query_params
+
+
+def test_the_second_side_outlives_a_page_change(stored, seconds):  # noqa: F811
+    test = two(second="small", second_control="untrained", second_seed="3", measures="logit_lens")
+    wanted = {"compare": "models", "second": "small", "second_control": "untrained", "second_seed": "3", "measures": "logit_lens"}
+    test.switch_page("pages/look/logit_lens.py").run()
+    for name in wanted:
+        del test.query_params[name]  # as the browser does on a page change
+    test.switch_page(PAGE).run()
+    assert not test.exception
+    assert {name: test.query_params[name] for name in wanted} == wanted and len(plotted(test)) == 3
+
+
+@pytest.mark.parametrize("query", [
+    {"compare": "nothing", "second_precision": "fp7", "second_seed": "x", "second_control": "evil", "measures": "no,none", "probe": "os"},
+    {"compare": "parameters", "probe": "layer_skip", "second_set": "part=everything;;=;evil=1;mode"},
+    {"compare": "parameters", "probe": "residual_erasure", "second_set": "background=/etc/passwd"},
+])  # fmt: skip
+def test_nonsense_in_a_link_is_left_out(stored, query):  # noqa: F811
+    mode = query["compare"]
+    test = two(mode, **{k: v for k, v in query.items() if k != "compare"})
+    assert not test.exception and "passwd" not in str(dict(test.query_params)) + said(test)
+
+
+def test_an_unknown_second_model_is_one_sentence(stored):  # noqa: F811
+    test = two(state={"kept.two.mode": "models", "kept.two.model": "/no/such/folder", "kept.two.precision": "auto", "kept.two.control": "none",
+                      "kept.two.control.seed": 0, "kept.two.probes": list(DRAWN)})  # fmt: skip
+    assert not test.exception and len(test.error) == 1 and "/no/such/folder" in test.error[0].value.replace("\\", "")
+
+
+def test_an_empty_second_prompt_and_no_measure_are_refused(stored):  # noqa: F811
+    test = two("prompts")
+    test.text_area(key="two.text").set_value("").run()
+    assert len(test.error) == 1 and "Second prompt" in test.error[0].value
+    test = two(measures="")
+    assert len(test.error) == 1 and "No measure" in test.error[0].value
+
+
+def test_what_explains_an_answer_is_left_out_without_one(stored):  # noqa: F811
+    test = app(PAGE, prompt=replace(PROMPT, answer=""), second="ed-demo-8", measures="logit_lens,residual_erasure,integrated_gradients")
+    assert not test.exception and "Residual erasure and Integrated gradients left out" in said(test)
+    batch = test.session_state["batch.two"]
+    assert set(batch.requests) == {"first.logit_lens", "second.logit_lens"}

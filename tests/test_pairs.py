@@ -1,0 +1,230 @@
+"""Two results beside each other: one axis of depth, one colour scale, and a difference only where cells mean the same."""
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_figures import HOSTILE, fake
+
+from ed_core import compare, export, figures, pairs
+from ed_core.aggregate import summarize
+from ed_core.depth import Criterion
+from ed_core.figures import View
+from ed_core.pairs import Pair, Side
+from ed_core.probes import Contributions, LayerSkip, LogitLens, find
+from ed_core.types import Measure, ModelSpec, Prompt
+
+CURVE = compare.Curve("c", "A curve", "unit")
+VIEW = View()
+MAPS = {
+    "ratio": ("contributions", lambda r, v: figures.contribution_norms(r, v)),
+    "cosine": ("contributions", lambda r, v: figures.cosine_map(r, v)),
+    "lens": ("logit_lens", lambda r, v: figures.lens_map(r, v)),
+    **{f"lens {shade}": ("logit_lens", lambda r, v, shade=shade: figures.lens_map(r, v, shade)) for shade in ("kl", "jsd", "entropy", "rank")},
+    "skip": ("layer_skip", lambda r, v: figures.skip_map(r, v)),
+    "erasure": ("residual_erasure", lambda r, v: figures.token_map(r, v, "effect")),
+    "attribution": ("integrated_gradients", lambda r, v: figures.token_map(r, v, "attribution")),
+}
+
+
+def pair(a, b, n_layers=None, curve=CURVE) -> Pair:
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    n_layers = n_layers or (len(a), len(b))
+    m, t = pairs.matched(a, b, n_layers)
+    return Pair(curve, a, b, n_layers, t - m, compare.likeness_of(curve, m, t))
+
+
+def scaled(result, factor):
+    """The same result, every float `factor` times as large."""
+    of = lambda m: m if m.values.dtype.kind == "i" else Measure(m.spec, m.values * np.float32(factor))  # noqa: E731
+    return summarize(replace(result, measures={name: of(m) for name, m in result.measures.items()}))
+
+
+# ---------------------------------------------------------------- relative depth
+
+
+def test_relative_depth_is_the_effective_depths_ratio():
+    assert pairs.relative_depth(4, 4).tolist() == [0.25, 0.5, 0.75, 1.0]
+    assert pairs.relative_depth(5, 4).tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
+    for layer in range(4):
+        assert pairs.relative_depth(4, 4)[layer] == Criterion("kl", layer, layer, 4).ratio
+    with pytest.raises(ValueError, match="4 or 5"):
+        pairs.relative_depth(3, 4)
+
+
+def test_models_of_different_depth_are_matched_at_the_shallower_ones_layers():
+    shallow, deep = np.array([1.0, 2.0]), np.array([10.0, 20.0, 30.0])  # at 1/2, 1 and at 1/3, 2/3, 1
+    for a, b in ((shallow, deep), (deep, shallow)):
+        a, b = pairs.matched(a, b, (len(a), len(b)))
+        assert {tuple(a), tuple(b.round(9))} == {(1.0, 2.0), (15.0, 30.0)} or {tuple(a.round(9)), tuple(b)} == {(1.0, 2.0), (15.0, 30.0)}
+    same = pairs.matched(shallow, shallow * 3, (2, 2))
+    assert same[0] is shallow and same[1].tolist() == [3.0, 6.0]
+
+
+def test_curves_stand_on_relative_depth_only_where_depths_differ():
+    fig = figures.pair_curves(pair([1, 2, 3, 4], [1, 2]), ("x", "y"))
+    assert [t.name for t in fig.data] == ["A: x", "B: y"], "no bars: no layer of one is a layer of the other"
+    assert fig.data[0].x.tolist() == [0.25, 0.5, 0.75, 1.0] and fig.data[1].x.tolist() == [0.5, 1.0]
+    assert fig.data[0].y.tolist() == [1, 2, 3, 4] and fig.data[1].y.tolist() == [1, 2], "nothing is interpolated in what is drawn"
+    fig = figures.pair_curves(pair([1, 2, 3], [1, 5, 0]), ("x", "y"))
+    assert fig.data[0].x.tolist() == [0, 1, 2] and fig.data[2].name == "B − A" and fig.data[2].y.tolist() == [0, 3, -3]
+    assert list(fig.layout.yaxis2.range) == [-5.5, 5.5], "centred on 0"
+    looks = [(t.line.dash, t.marker.symbol) for t in fig.data[:2]]
+    assert looks[0][0] != looks[1][0] and looks[0][1] != looks[1][1], "not told apart by colour alone"
+
+
+def test_names_of_strangers_stay_text():
+    fig = figures.pair_curves(pair([1, 2], [2, 1]), (HOSTILE[0], HOSTILE[2]))
+    assert "<" not in fig.data[0].name and "<" not in fig.data[1].name
+    ruler = figures.pair_ruler(({}, {}), (2, 2), (HOSTILE[0], HOSTILE[2]))
+    assert all("<img" not in note.text and "<b>bold" not in note.text for note in ruler.layout.annotations)
+
+
+# ---------------------------------------------------------------- what differs, in words
+
+
+def test_the_text_says_the_largest_difference_its_place_and_the_shape():
+    said = pair([1, 2, 3, 4], [1, 2, 3.5, 2]).text
+    assert "−2 unit, at layer 3" in said and "Spearman of the shapes 0.63" in said
+    assert "at 50% of the depth" in pair([1, 2, 3, 4], [9, 4.5]).text
+    assert "same, to the last bit" in pair([1, 2], [1, 2]).text
+    assert "cannot be compared" in pair([1, 1, 1], [1, 2, 3]).text
+    assert "not defined on one side" in pair([np.nan] * 3, [1, 2, 3]).text
+
+
+def test_the_summary_names_the_least_and_the_most_alike():
+    named = lambda name: replace(CURVE, title=name)  # noqa: E731
+    found = {"p": [pair([1, 2, 3], [3, 2, 1], curve=named("Upside down"))], "q": [pair([1, 2, 3], [2, 4, 7], curve=named("Alike"))]}
+    assert pairs.summary(found) == "Least alike in shape: upside down (Spearman -1.00); most alike: alike (Spearman 1.00)."
+    assert pairs.summary({"p": [pair([1, 2, 3], [1, 2, 3])]}) == "No curve differs." and pairs.summary({}) == ""
+
+
+@pytest.mark.parametrize("name", compare.CURVES)
+def test_every_curve_is_the_probes_own_aggregate(name):
+    a, b = fake(name), scaled(fake(name), 0.5)
+    probe = find(name)()
+    for found in pairs.pairs((probe, probe), a, b):
+        mine, theirs = (compare.curves_of(probe, r.summary)[found.curve.name] for r in (a, b))
+        np.testing.assert_array_equal(found.a, mine.astype(float))
+        np.testing.assert_allclose(found.difference, theirs.astype(float) - mine, atol=1e-12)
+
+
+def test_each_side_has_its_own_way_of_counting_the_first_token():
+    result = fake("contributions")
+    ratio = pairs.pairs((Contributions(), Contributions(first_token=False)), result, result)[0]
+    np.testing.assert_allclose(ratio.a, result["layer_ratio"].mean(1), rtol=1e-6)
+    np.testing.assert_allclose(ratio.b, result["layer_ratio"][:, 1:].mean(1), rtol=1e-6)
+
+
+# ---------------------------------------------------------------- maps
+
+
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("layers", [4, 7])
+def test_maps_beside_each_other_have_one_scale(name, layers):
+    probe, draw = MAPS[name]
+    small, large = scaled(fake(probe), 0.01), scaled(fake(probe, n_layers=layers, tokens=("a", "b")), 7.0)
+    alone = [draw(r, VIEW).data[0] for r in (small, large)]
+    both = [draw(r, replace(VIEW, beside=other)) for r, other in ((small, large), (large, small))]
+    first, other = (fig.data[0] for fig in both)
+    assert (first.zmin, first.zmax, first.colorscale) == (other.zmin, other.zmax, other.colorscale)
+    assert both[0].layout.xaxis2.range == both[1].layout.xaxis2.range, "the strips too"
+    assert first.zmin == min(t.zmin for t in alone) and first.zmax == max(t.zmax for t in alone)
+    for fig, before in zip(both, alone):
+        np.testing.assert_array_equal(fig.data[0].z, before.z)
+
+
+def test_a_difference_is_b_minus_a_around_zero():
+    a, b = fake("logit_lens"), scaled(fake("logit_lens"), 0.5)
+    for measure, values in (("kl", a["kl"]), ("top_probs", a["top_probs"][..., 0])):
+        heatmap = figures.difference_map(a, b, measure, VIEW).data[0]
+        np.testing.assert_allclose(heatmap.z, -0.5 * values, rtol=1e-6)
+        assert heatmap.zmin == -heatmap.zmax and heatmap.zmax >= np.abs(heatmap.z[:, 1:]).max() > heatmap.zmax / 2.6
+        assert heatmap.colorscale[len(heatmap.colorscale) // 2][0] == 0.5, "0 in the middle"
+    cells = next(t for t in figures.difference_map(a, b, "kl", VIEW).data if t.name == "cells")
+    assert "B − A" in cells.text[0] and "A " in cells.text[0]
+
+
+def test_a_difference_fills_where_both_sides_are_there():
+    half = fake("contributions", filled=0.5)
+    z = figures.difference_map(fake("contributions"), half, "layer_ratio", VIEW).data[0].z
+    assert np.isfinite(z[:2]).all() and np.isnan(z[2:]).all()
+
+
+def test_no_difference_where_a_cell_would_not_mean_the_same():
+    a, other_tokens, deeper = fake("contributions"), fake("contributions", tokens=("a", " b", "x", "c")), fake("contributions", n_layers=5)
+    shorter = fake("contributions", tokens=("a", " b", "a"))
+    for b, words in ((other_tokens, "token 2"), (shorter, "4 and 3"), (deeper, "4 layers and B 5")):
+        assert words in pairs.no_difference(a, b, ("layer", "pos"))
+        with pytest.raises(ValueError, match="no (column|cell) of one"):
+            figures.difference_map(a, b, "layer_ratio", VIEW)
+    cut = replace(other_tokens, request=a.request)
+    assert "tokenizers cut this prompt differently" in pairs.no_difference(a, cut, ("layer", "pos"))
+    assert pairs.no_difference(a, fake("contributions"), ("layer", "pos")) == ""
+
+
+def test_blocks_against_blocks_need_no_equal_tokens():
+    a, b = fake("layer_skip"), scaled(fake("layer_skip", tokens=("x", "y")), 0.0)
+    fig = figures.difference_map(a, b, "effect", VIEW)
+    np.testing.assert_array_equal(fig.data[0].z, -a["effect"].astype(float))
+    with pytest.raises(ValueError):
+        figures.difference_map(a, fake("layer_skip", n_layers=5), "effect", VIEW)
+
+
+def test_rows_that_failed_on_either_side_are_crossed_out():
+    a = fake("integrated_gradients")
+    fig = figures.difference_map(a, a, "attribution", VIEW, failed=[1])
+    assert [s.y0 for s in fig.layout.shapes if s.name == "not reliable"] == [1]
+
+
+# ---------------------------------------------------------------- ruler, names, CSV
+
+
+def test_marks_stand_at_the_ratio_above_and_below_and_undefined_ones_are_hollow():
+    a = {"cosine": Criterion("cosine", None, None, 8, reason="never <b>negative</b>"), "kl": Criterion("kl", 3, 3, 8), "overlap": Criterion("overlap", 1, None, 8)}
+    b = {"cosine": Criterion("cosine", 5, 5, 16), "kl": Criterion("kl", None, None, 16, reason="no"), "overlap": Criterion("overlap", 15, 15, 16)}
+    fig = figures.pair_ruler((a, b), (8, 16), ("x", "y"))
+    marks = {t.name: t for t in fig.data if t.type == "scatter"}
+    assert marks["A kl"].x[0] == 0.5 and marks["B cosine"].x[0] == 6 / 16 and marks["B overlap"].x[0] == 1.0 and marks["A overlap"].x[0] == 0.25
+    assert all((t.y[0] > 0) == name.startswith("A") for name, t in marks.items())
+    assert {t.marker.symbol for name, t in marks.items()} == {"circle", "circle-open", "diamond", "diamond-open"}
+    hollow = marks["A cosine"]
+    assert hollow.marker.symbol == "circle-open" and "not defined" in hollow.text[0] and "never &lt;b&gt;negative" in hollow.customdata[0]
+    assert len(marks) == 6, "three criteria on each side, none averaged"
+    waiting = figures.pair_ruler(({}, {}), (8, 16), ("x", "y"))
+    assert all(t.text[0].endswith("…") for t in waiting.data if t.type == "scatter")
+    assert waiting.layout.height == fig.layout.height
+
+
+def test_labels_say_only_what_differs():
+    model, prompt, probes = ModelSpec("org/m", precision="fp32"), Prompt("some text to tell"), {"layer_skip": LayerSkip()}
+    here = Side(model, prompt, probes)
+    assert pairs.labels(here, Side(replace(model, source="org/n"), prompt, probes)) == ("m", "n")
+    assert pairs.labels(here, Side(replace(model, precision="bf16"), prompt, probes)) == ("m, fp32", "m, bf16")
+    twin = replace(model, control="untrained", control_seed=3)
+    assert pairs.labels(here, Side(twin, prompt, probes)) == ("m", "m, untrained twin, seed 3")
+    assert pairs.labels(here, Side(replace(model, adapter="/a/lora", adapter_hash="1"), prompt, probes)) == ("m, no adapter", "m, lora")
+    assert pairs.labels(here, Side(model, Prompt("some text to ask"), probes)) == ("“…some text to tell”", "“…some text to ask”")
+    assert pairs.labels(here, Side(model, prompt, {"layer_skip": LayerSkip(mode="future", boundaries=(4, 8))})) == (
+        "mode=current, boundaries=auto", "mode=future, boundaries=4,8",
+    )
+    assert pairs.labels(Side(model, prompt, {"contributions": Contributions()}), Side(model, prompt, {"contributions": Contributions(first_token=False)})) == (
+        "first_token=True", "first_token=False",
+    )
+    assert pairs.labels(here, here) == ("m", "m")
+
+
+def test_the_csv_holds_both_sides_with_all_digits():
+    lines = export.pair_csv(pair([0.1, 0.2], [1 / 3])).splitlines()
+    assert lines == ["side,layer,relative_depth,c", "A,0,0.5,0.1", "A,1,1.0,0.2", f"B,0,1.0,{1 / 3!r}"]
+    a, b = fake("logit_lens"), fake("logit_lens", tokens=("x", "y"))
+    lines = export.csv_of_sides({"A": a, "B": b}, "kl").splitlines()
+    assert lines[0] == "side,depth,pos,token,kl" and len(lines) == 1 + a["kl"].size + b["kl"].size
+    assert lines[1].startswith("A,0,0,") and lines[-1] == f'B,4,1,"""y""",{b["kl"][4, 1].item()!r}'
+    assert [line.removeprefix("A,") for line in lines[1 : 1 + a["kl"].size]] == export.csv(a, "kl").splitlines()[1:]
+
+
+def test_a_request_of_a_side_is_the_probes_own():
+    side = Side(ModelSpec("m"), Prompt("p"), {"logit_lens": LogitLens(k=3)})
+    assert side.requests == {"logit_lens": LogitLens(k=3).request(ModelSpec("m"), Prompt("p"))}
