@@ -320,8 +320,8 @@ def app_typed(model: str, page: str = "pages/look/home.py", **query):
         if model not in MODELS and not model.startswith("ed-"):
             import ed_ui.picker
 
-            names = ed_ui.picker._names
-            patch.setattr(ed_ui.picker, "_names", lambda: [*names(), model])
+            names = ed_ui.picker.names
+            patch.setattr(ed_ui.picker, "names", lambda: [*names(), model])
         return app(page, model=model, **query)
 
 
