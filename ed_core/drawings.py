@@ -50,6 +50,16 @@ def drawings(case: Case) -> list[Drawing]:
     return drawn
 
 
+def by_name(case: Case) -> dict[str, Drawing]:
+    """The figures by their titles in small letters; the second of a title is "… 2"."""
+    found: dict[str, Drawing] = {}
+    for drawing in drawings(case):
+        name = drawing.title.lower()
+        n = 1 + sum(d.title == drawing.title for d in found.values())
+        found[name if n == 1 else f"{name} {n}"] = drawing
+    return found
+
+
 def _of_item(case: Case, item: Item, lines: dict[str, int | None]) -> Iterator[Drawing]:
     result, window = item.result, item.shown.window
     view = View(height=HEIGHT, width_px=760, window=window, selected=item.shown.selected, answer_start=result.answer_start, depth_lines=lines)

@@ -21,7 +21,8 @@
     │   └── NotFinite              NaN or infinite values in the forward pass
     ├── JobError                   the computation did not finish
     │   ├── Cancelled
-    │   └── WorkerDied             the worker process ended underneath the job
+    │   ├── WorkerDied             the worker process ended underneath the job
+    │   └── ImageFailed            a figure could not be drawn as PNG or SVG
     └── StoreError                 the store itself cannot be used (disk full, no permission)
 """
 
@@ -112,6 +113,10 @@ class Cancelled(JobError):
 
 class WorkerDied(JobError):
     """The worker process ended underneath the job."""
+
+
+class ImageFailed(JobError):
+    """A figure could not be drawn as PNG or SVG: no browser is there, or it did not answer in time."""
 
 
 class StoreError(EffectiveDepthError):

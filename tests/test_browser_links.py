@@ -14,7 +14,7 @@ PAGES = {  # path: heading, a parameter of its own in the URL, how it shows
     "contributions": ("Contributions", "measure=attn_cos", ("combobox", "attn_cos")),
     "logit_lens": ("Logit lens", "shade=rank", ("radio", "rank of the output")),
     "skip": ("Layer skip", "mode=future", ("radio", "future")),
-    "erase": ("Erase", "target=future", ("radio", "future")),
+    "erase": ("Residual erasure", "target=future", ("radio", "future")),
     "gradients": ("Gradients", "nodes=65", ("spinbutton", "65")),
     "prune": ("Prune and exit", "prompts=bundled", ("radio", "Bundled prompts")),
     "audit": ("Precision audit", "precisions=fp32,bf16,int8", ("button", "int8")),
@@ -42,8 +42,9 @@ def opened(tab, url: str) -> None:
 
 def go(tab, name: str) -> None:
     """Click in the navigation, and wait until the page has put its own parameters into the URL."""
+    before = path(tab)
     tab.get_by_role("link", name=name, exact=True).click()
-    wait(tab, lambda: "model" in query(tab), 20)
+    wait(tab, lambda: path(tab) != before and "model" in query(tab), 20)
 
 
 def shows(tab, role: str, name: str) -> bool:
@@ -76,7 +77,7 @@ def test_a_link_to_a_page_opens_in_a_fresh_session_and_after_a_reload(address, p
     for _ in range(2):
         wait(page, lambda: shows(page, role, shown), 20)
         assert own in page.url.replace("%2C", ",") and query(page)["model"] == MODEL and query(page)["precision"] == "bf16"
-        assert name in ("prune", "audit") or prompt(page).startswith("Copy")
+        assert name in ("prune", "audit") or wait(page, lambda: prompt(page).startswith("Copy"), 20)
         assert page.get_by_role("heading", name=heading).count() or not heading
         page.reload()
         page.get_by_role("button", name="Run").wait_for(timeout=60_000)
@@ -154,7 +155,7 @@ def test_a_link_to_a_controls_run_picks_the_control(address, page):  # noqa: F81
     assert query(page)["control"] == "untrained" and query(page)["control_seed"] == "3"
     fresh = page.context.browser.new_page()
     opened(fresh, page.url)
-    fresh.get_by_text("Control: untrained twin").wait_for(timeout=20_000)
+    wait(fresh, lambda: shows(fresh, "combobox", "Control: untrained twin"), 20)
     assert fresh.get_by_label("Seed of the control").input_value() == "3"
     fresh.close()
 
