@@ -67,6 +67,16 @@ def drawings(case: Case) -> list[Drawing]:
     return [drawing for section in sections(case) for drawing in section.drawings]
 
 
+def by_name(case: Case) -> dict[str, Drawing]:
+    """The figures by their titles in small letters; the second of a title is "… 2"."""
+    found: dict[str, Drawing] = {}
+    for drawing in drawings(case):
+        name = drawing.title.lower()
+        n = 1 + sum(d.title == drawing.title for d in found.values())
+        found[name if n == 1 else f"{name} {n}"] = drawing
+    return found
+
+
 def sections(case: Case) -> list[Section]:
     """What a page showed together; else for every view the depth ruler where there is a verdict, then the figures of its results in their order."""
     if (page := _of_page(case)) is not None:

@@ -80,7 +80,7 @@ def curve(key: str, results: list, probe, name: str, title: str, unit: str, x: s
     spread, n = compare.quantiles([compare.curves_of(probe, r.summary)[name] for r in results])
     fig = figures.spread_curve(values, spread, unit, x=x, label="over all tokens", others=f"{n} prompts", height=HEIGHT, log=name == "perplexity")
     about = lambda: show.details_of_many(key, f"{probe.name}.{name}", x, values, results, title, reading)  # noqa: E731
-    show.figure(key, fig, title, about=about)
+    show.figure(key, fig, title, about=about, results=results)
 
 
 def stretches(results: list, asked: Prune, busy: bool) -> None:
@@ -105,7 +105,7 @@ def proxies(results: list, asked: Prune, x: str) -> None:
     curves = compare.over_prompts(asked, [r.summary for r in results])
     lines = {name.replace("_", " "): curves[name] for name in pruning.PROXIES}
     about = lambda: show.details_of_many("proxies", "prune.block_influence", x, curves["block_influence"], results, PROXY, PROXIES)  # noqa: E731
-    show.figure("proxies", figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT), "Proxies of the same stretches", about=about)
+    show.figure("proxies", figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT), "Proxies of the same stretches", about=about, results=results)
 
 
 def signed(value) -> str:
@@ -144,7 +144,7 @@ def exits(leaving: list, lens: list, busy: bool) -> None:
         lines = {"agreement": curves["agreement"], "confidence": curves["confidence"]}
         about = lambda: show.details_of_many("exit", "early_exit.agreement", "depth", curves["agreement"], leaving, EXIT_TITLE, EXIT)  # noqa: E731
         with left:
-            show.figure("exit", figures.layer_curves(lines, "", "share", x="depth", height=HEIGHT), EXIT_TITLE, about=about)
+            show.figure("exit", figures.layer_curves(lines, "", "share", x="depth", height=HEIGHT), EXIT_TITLE, about=about, results=leaving)
         right.metric("Mean exit depth", f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}", help=EarlyExit.spec("exit_depth").meaning)
         right.metric("Agreement on leaving", f"{float(curves['exit_agrees']):.0%}", help=EarlyExit.spec("exit_agrees").meaning)
     else:
