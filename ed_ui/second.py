@@ -15,8 +15,9 @@ from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.pairs import Side
 from ed_core.probes import Probe, find
 from ed_core.prompts import check_text
+from ed_core.snippet import text_of
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import downloads, picker, probe_page, prompt_set, scope, show
+from ed_ui import downloads, picker, probe_page, scope
 
 MODES = {"models": "Two models", "prompts": "Two prompts", "parameters": "Two parameters"}
 NONE = "none"
@@ -100,7 +101,7 @@ def remember(first: Side, other: Side) -> None:
 def _said(side: Side) -> str:
     probe = side.probes[scope.kept("two.probe")]
     files = [f.name for f in fields(probe) if f.metadata["file"]]
-    return ";".join(f"{name}={prompt_set.text_of(value)}" for name, value in probe.settings().items() if name not in files)
+    return ";".join(f"{name}={text_of(value)}" for name, value in probe.settings().items() if name not in files)
 
 
 # -------------------------------------------------------------------- inputs
