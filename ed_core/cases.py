@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from . import depth, verdict
+from . import controls, depth, verdict
 from .errors import CaseError
 from .types import ModelSpec, ProbeResult, Prompt
 from .wire import pack, unpack
@@ -127,6 +127,11 @@ class View:
     prompts: tuple[Prompt, ...]
     by_probe: dict[str, Item]
 
+    @property
+    def named(self) -> str:
+        """Its model in a few words; a control is never called by the model's name alone."""
+        return " and ".join(", ".join(filter(None, [m.name, controls.label(m)])) for m in self.models)
+
 
 def new_id() -> str:
     """50 random bits as 10 characters; also `ed_core.kept` looks that it was never given before."""
@@ -176,7 +181,7 @@ def verdict_text(case: Case) -> str:
     found = list(case.verdicts())
     if len(case.views) == 1:
         return found[0][1].sentence if found else ""
-    return "\n".join(f"{view.models[0].name}, {tidy(view.prompts[0].text)[:40]!r}: {v.sentence}" for view, v in found)
+    return "\n".join(f"{view.named}, {tidy(view.prompts[0].text)[:40]!r}: {v.sentence}" for view, v in found)
 
 
 def tidy(text: str) -> str:

@@ -5,7 +5,7 @@ The report and the import's last check draw these; a page may too. A new probe g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import plotly.graph_objects as go
@@ -39,14 +39,15 @@ def drawings(case: Case) -> list[Drawing]:
     """All figures: for every view the depth ruler where there is a verdict, then those of its results in their order."""
     verdicts = {id(item.result): v for view, v in case.verdicts() for item in view.by_probe.values()}
     drawn: list[Drawing] = []
-    for view in case.views:
-        items = list(view.by_probe.values())
+    for number, view in enumerate(case.views, 1):
+        items, of_view = list(view.by_probe.values()), []
         found = verdicts.get(id(items[0].result))
         if found is not None:
             fig = figures.depth_ruler(found.criteria, items[0].result.n_layers, bands=found.bands, published=figures.published_marks())
-            drawn.append(Drawing("Depth ruler", "the three criteria, never averaged; ticks below: published models", found.sentence, fig))
+            of_view.append(Drawing("Depth ruler", "the three criteria, never averaged; ticks below: published models", found.sentence, fig))
         for item in items:
-            drawn += _of_item(case, item, found.lines if found is not None else {})
+            of_view += _of_item(case, item, found.lines if found is not None else {})
+        drawn += of_view if len(case.views) == 1 else [replace(d, title=f"{number}. {view.named}: {d.title}") for d in of_view]
     return drawn
 
 
