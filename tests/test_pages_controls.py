@@ -79,6 +79,11 @@ def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored,
     assert not any(holds(figures, m.values) for m in control_z.measures.values() if m.values.ndim == 2), "maps stay the model's own"
 
 
+def test_the_skip_pages_bars_have_the_controls_line(stored, controlled, monkeypatch):  # noqa: F811
+    (found,) = traces(opened("pages/intervene/skip.py", monkeypatch), "untrained twin: output change")
+    assert np.allclose(found, controlled["layer_skip"]["output"], atol=1e-6)
+
+
 def test_home_draws_and_says_it_for_each_probe(stored, controlled, monkeypatch):  # noqa: F811
     test = opened("pages/look/home.py", monkeypatch)
     assert not test.exception and not test.error
