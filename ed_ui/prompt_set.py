@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from itertools import groupby
 
 import streamlit as st
@@ -100,11 +101,12 @@ def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:
     return round(sum(map(len, texts)) / len(texts))
 
 
-def command(spec: ModelSpec, probes, prompts: list[Prompt]) -> None:
-    """The same run from the command line, and the file it needs."""
+def command(specs: Iterable[ModelSpec], probes, prompts: list[Prompt]) -> None:
+    """The same run from the command line, for the model and for its control where there is one, and the file it needs."""
     settings = ["--set " + shlex.quote(f"{p.name}.{name}={text_of(value)}") for p in probes for name, value in p.settings().items()]
-    line = f"python -m ed_core run {' '.join(p.name for p in probes)} {options(spec)} --prompts prompts.jsonl"
-    st.code(" \\\n    ".join([line, *settings, "--out result.npz"]), language="bash")
+    for spec in specs:
+        line = f"python -m ed_core run {' '.join(p.name for p in probes)} {options(spec)} --prompts prompts.jsonl"
+        st.code(" \\\n    ".join([line, *settings, f"--out {spec.control or 'result'}.npz"]), language="bash")
     st.download_button("prompts.jsonl", to_jsonl(prompts), "prompts.jsonl", "application/jsonl", icon=":material/download:")
 
 
