@@ -107,10 +107,13 @@ def token_profile(
 
 
 def output_bars(result: ProbeResult, view: View) -> go.Figure:
-    """Per skipped block: the change of the predicted distribution (bars), and the share of tokens whose best prediction stays (dots)."""
+    """Per skipped block: the change of the predicted distribution (bars; a control's dashed over them), and the share of tokens whose best prediction
+    stays (dots)."""
     shape, x = (result.n_layers,), "skipped layer"
     canvas = _frame(result.n_layers, view, x, "")
     _add(canvas, "bar", values_of(result, "output", shape), "output change", x, unit_of(result, "output"), marker=dict(color=colours.BOTH))
+    if view.control is not None:
+        _behind(canvas, {f"{view.control_name}: output change": values_of(view.control, "output", shape)}, x, unit_of(result, "output"))
     dots = dict(mode="lines+markers", marker=dict(size=5), line=dict(color=colours.GREY, width=1.5))
     _add(canvas, "scatter", values_of(result, "top1_kept", shape), "best token kept", x, "of the tokens", **dots)
     canvas.layout["showlegend"] = True
