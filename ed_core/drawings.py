@@ -5,7 +5,7 @@ The report and the import's last check draw these; a page may too. A new probe g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import plotly.graph_objects as go
@@ -65,6 +65,16 @@ class Section:
 def drawings(case: Case) -> list[Drawing]:
     """All figures, in the order of their sections."""
     return [drawing for section in sections(case) for drawing in section.drawings]
+
+
+def by_name(case: Case) -> dict[str, Drawing]:
+    """The figures by their titles in small letters; the second of a title is "… 2"."""
+    found: dict[str, Drawing] = {}
+    for drawing in drawings(case):
+        name = drawing.title.lower()
+        n = 1 + sum(d.title == drawing.title for d in found.values())
+        found[name if n == 1 else f"{name} {n}"] = drawing
+    return found
 
 
 def sections(case: Case) -> list[Section]:

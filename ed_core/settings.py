@@ -93,7 +93,7 @@ class Settings(BaseSettings):
 
     # where, and how much of the machine
     cache: Path = Field(ROOT / "cache", description="the folder of results and case studies")
-    cache_limit: Bytes = Field(2 << 30, ge=0, description="bytes of results, beyond which the oldest are dropped")
+    cache_limit: Bytes = Field(2 << 30, ge=0, description="bytes of results (like 2G), beyond which the least used are dropped")
     model_memory: Bytes | None = Field(None, gt=0, description="bytes of the models held open (like 8G); half of the memory where not set")
     probe_memory: Bytes | None = Field(None, gt=0, description="bytes a probe may hold above its model (like 1G); what suits the device where not set")
 

@@ -28,4 +28,4 @@ def stop_if_wrong() -> None:
 def banner() -> None:
     """The owner's line above every page."""
     if said := settings.current().banner:
-        st.info(show.plain(said), icon=":material/campaign:")
+        st.container(key="banner").info(show.plain(said), icon=":material/campaign:")

@@ -46,7 +46,7 @@ def why_not(owner: str | None = None) -> str:
     """Why this visitor may keep nothing here; with an `owner`, why they may not change what is kept as theirs. One sentence; "" where they may.
 
     `owner` is "" for what has none (older, or kept from the command line): whoever may keep may change it, unless each case study belongs to
-    somebody (`gallery = "owners"`); then admins only. A button that is off is off in the browser only, so whoever writes asks once more.
+    somebody (`gallery = "owners"`); then admins only. Whoever writes asks once more: an owner or a login may have changed since a button was drawn.
     """
     allowed = settings.current()
     if is_admin():
@@ -64,7 +64,7 @@ def gate() -> None:
     """Before anything is drawn: where a login is required nobody else gets further. Says why a login did not succeed."""
     came_back = CAME_BACK.get(st.query_params.get("login", ""), "") if settings.current().login != "off" else ""
     if came_back and not name():
-        st.warning(came_back, icon=":material/login:")
+        st.container(key="came-back").warning(came_back, icon=":material/login:")
     if settings.current().login != "required" or name():
         return
     st.subheader(show.plain(settings.current().title), anchor=False)
@@ -93,7 +93,7 @@ def sidebar() -> None:
             st.caption(f"**{show.plain(str(_user().get('name') or name())[:60])}**", help=show.plain(name()), width="stretch")
             _log_out()
         else:
-            st.caption("Log in to keep case studies.", width="stretch")
+            st.caption("Not logged in", help="Log in to keep case studies of your own.", width="stretch")
             _log_in()
 
 

@@ -152,6 +152,56 @@ def test_a_forged_cookie_is_nobody(app, visit):
     page.get_by_role("button", name="Log in").wait_for(timeout=60_000)
 
 
+def save_home(page) -> str:
+    """Keep what Home shows; the case study's link."""
+    page.get_by_role("button", name="Save", exact=True).first.click()
+    page.locator("[data-testid=stPopoverBody]").get_by_role("button", name="Save", exact=True).click()
+    page.get_by_role("link", name="Open the case study").click(timeout=60_000)
+    page.locator(".st-key-case-actions").wait_for(timeout=60_000)
+    return page.url
+
+
+def test_only_the_owner_and_admins_change_a_case_study(app, provider, visit):
+    page = visit(app.address)
+    save = page.get_by_role("button", name="Save", exact=True).first
+    save.wait_for(timeout=60_000)
+    assert save.is_disabled(), "who is not logged in keeps nothing"
+    log_in(page, "Ada")
+    wait(page, save.is_enabled, 60)
+    link = save_home(page)
+    page.get_by_text("by you").wait_for()
+    delete = lambda page: page.locator(".st-key-case-actions").get_by_role("button", name="Delete")  # noqa: E731
+    assert delete(page).is_enabled()
+    kept = list((app.cache / "kept").glob("*.edcase"))
+    assert len(kept) == 1 and kept[0].with_suffix(".owner").read_text() == "ada@lab.org\n" and b"ada@lab.org" not in kept[0].read_bytes()
+
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_role("button", name="Log in").wait_for(timeout=60_000)
+    page.goto(link)
+    page.locator(".st-key-case-actions").wait_for(timeout=60_000)
+    assert delete(page).is_disabled() and page.get_by_text("ada@lab.org").count() == 0, "addresses are not for everybody"
+
+    provider.who = BOB
+    other = visit(app.address)
+    log_in(other, "Bob")
+    other.goto(link)
+    other.get_by_text("by ada@lab.org").wait_for(timeout=60_000)
+    actions = other.locator(".st-key-case-actions")
+    assert delete(other).is_disabled() and actions.get_by_role("button", name="Edit").is_disabled()
+    actions.get_by_role("button", name="Duplicate").click()
+    other.get_by_text("by you").wait_for(timeout=60_000)
+    assert other.url != link and delete(other).is_enabled(), "a copy is his own"
+
+    provider.who = HEAD
+    head = visit(app.address)
+    log_in(head, "Head")
+    head.goto(link)
+    head.locator(".st-key-case-actions").wait_for(timeout=60_000)
+    delete(head).click()
+    head.get_by_text("it lies in the trash").wait_for(timeout=60_000)
+    assert not kept[0].exists()
+
+
 def test_nothing_secret_is_in_the_log(app, closed, provider):
     """Last: whatever the other tests did is in it."""
     text = app.log.read_text() + closed.log.read_text()

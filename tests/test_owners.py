@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from kept_cases import small
-from test_settings import clean, write  # noqa: F401  (fixtures)
+from test_settings import clean, stored, write  # noqa: F401  (fixtures)
 
 from ed_core import backup, bundle
 from ed_core.cases import edited
@@ -196,3 +196,51 @@ def test_who_may_not_log_in_is_nobody(write, as_user, claims, words):  # noqa: F
     write(OWNERS)
     as_user(**{"email": ADA, "is_logged_in": True} | claims)
     assert visitor.name() == "" and words in visitor.trouble().replace("has not verified", "not verified") and visitor.why_not() == visitor.trouble()
+
+
+# -------------------------------------------------------------------- pages
+
+
+def test_what_a_button_would_not_do_is_refused_behind_it(write, as_user, folder, monkeypatch):  # noqa: F811
+    """The writing itself asks, whatever the button said when it was drawn."""
+    from ed_ui import keeping
+
+    monkeypatch.setattr(keeping, "kept", lambda: folder)
+    write(OWNERS)
+    one = small("one")
+    with pytest.raises(CaseError, match="Log in"):
+        keeping.add(one)
+    as_user(ADA)
+    keeping.add(one)
+    state = folder.open(one.id)[1]
+    as_user(BOB)
+    for way in (lambda: keeping.delete(one.id), lambda: keeping.save(edited(one, notes="his"), state), lambda: keeping.restore(one.id)):
+        with pytest.raises(CaseError, match="belongs to ada@lab.org"):
+            way()
+    copy = keeping.duplicate(one)
+    assert folder.owner(copy.id) == BOB and folder.owner(one.id) == ADA and keeping.whose(copy.id) == "you"
+    as_user(ADA)
+    keeping.delete(one.id)
+    as_user(BOB)
+    with pytest.raises(CaseError, match="belongs to ada@lab.org"):
+        keeping.restore(one.id)
+    write(OWNERS.replace("'owners'", "'read-only'"))
+    for way in (lambda: keeping.add(small("two")), lambda: keeping.duplicate(one), lambda: keeping.take_in(bundle.encode(one)), lambda: keeping.delete(copy.id)):
+        with pytest.raises(CaseError, match="read-only"):
+            way()
+
+
+def test_a_read_only_gallery_says_so_on_its_buttons(stored, write, monkeypatch, tmp_path):  # noqa: F811
+    import ed_ui.keeping
+    from test_pages import app
+
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    ed_ui.keeping.kept.clear()
+    one = small("one")
+    Kept().add(one, ADA)
+    write("gallery = 'read-only'")
+    test = app("pages/keep/gallery.py", model="ed-demo-8")
+    assert not test.exception
+    button = test.button(key=f"delete-{one.id}")
+    assert button.disabled and "read-only" in button.help.replace("\\", "")
+    ed_ui.keeping.kept.clear()

@@ -85,7 +85,7 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
     assert "The chosen set: 1, 2" in said and f"KL {data['prune.drop_kl']:.3g} nats" in said and f"→ {data['prune.drop_perplexity']:.3g}" in said
     assert f"Over **4 prompts**, {data['n_tokens']} tokens" in said
     code = next(c.value for c in test.code if c.value.startswith("python")).replace("\\\n    ", "")
-    assert code.startswith("python -m ed_core run prune early_exit logit_lens --model small --prompts prompts.jsonl --precision fp32") and "--set prune.drop=1,2" in code
+    assert code.startswith("python -m ed_core run prune early_exit logit_lens --model=small --precision=fp32 --device=cpu --prompts prompts.jsonl") and "--set prune.drop=1,2" in code
 
 
 def data_of(result, name: str) -> np.ndarray:

@@ -320,8 +320,8 @@ def app_typed(model: str, page: str = "pages/look/home.py", **query):
         if model not in MODELS and not model.startswith("ed-"):
             import ed_ui.picker
 
-            names = ed_ui.picker._names
-            patch.setattr(ed_ui.picker, "_names", lambda: [*names(), model])
+            names = ed_ui.picker.names
+            patch.setattr(ed_ui.picker, "names", lambda: [*names(), model])
         return app(page, model=model, **query)
 
 
@@ -344,7 +344,7 @@ def test_run_is_off_with_the_reason_where_the_prompt_is_too_long_for_the_limit(s
 
 
 def test_a_refused_job_is_a_sentence_on_the_page(stored, write, monkeypatch):  # noqa: F811
-    """Somebody who presses a button that is off gets no further than the queue."""
+    """Whatever Run said when it was drawn, the queue refuses."""
     from ed_ui import running
 
     monkeypatch.setattr(running, "viewer", lambda: "me")
