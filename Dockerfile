@@ -18,7 +18,8 @@ USER lab
 VOLUME ["/app/cache", "/home/lab/.cache/huggingface"]
 EXPOSE 8501
 
-HEALTHCHECK --interval=30s --timeout=5s --start-period=30s \
-  CMD ["python", "-c", "import urllib.request as u, sys; sys.exit(u.urlopen('http://127.0.0.1:8501/_stcore/health', timeout=4).status != 200)"]
+# ready: the worker answers, the cache folder can be written, the disk has room. Liveness alone is /_stcore/health.
+HEALTHCHECK --interval=30s --timeout=15s --start-period=60s CMD ["python", "-m", "ed_core", "ready"]
 
-CMD ["streamlit", "run", "app.py", "--server.address", "0.0.0.0", "--server.port", "8501"]
+# Settings: mount a lab.toml at /app/lab.toml, or set ED_… variables; a login's secrets at /app/.streamlit/secrets.toml. See docs/deploy.md.
+CMD ["python", "-m", "ed_ui.server", "--server.address", "0.0.0.0", "--server.port", "8501"]

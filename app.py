@@ -4,9 +4,10 @@ from pathlib import Path
 import streamlit as st
 
 import ed_core  # noqa: F401  (sets OpenMP's waiting policy before anything can import torch)
-from ed_ui import picker, running, scope
+from ed_ui import hosting, link, picker, running, scope, visitor
 
-st.set_page_config(page_title="Effective depth", page_icon="ed_ui/icon.svg", layout="wide", initial_sidebar_state="auto")
+st.set_page_config(page_title=hosting.title(), page_icon="ed_ui/icon.svg", layout="wide", initial_sidebar_state="auto")
+hosting.stop_if_wrong()
 
 pages = {
     "Look": [
@@ -25,11 +26,22 @@ pages = {
         st.Page("pages/compare/two.py", title="Compare two", icon=":material/compare_arrows:"),
         st.Page("pages/compare/audit.py", title="Precision audit", icon=":material/balance:"),
     ],
+    "Keep": [
+        st.Page("pages/keep/gallery.py", title="Case studies", icon=":material/collections_bookmark:", url_path="cases"),
+        st.Page("pages/keep/case.py", title="Case study", icon=":material/bookmark:", url_path="case", visibility="hidden"),
+    ],
 }
 st.html(Path(__file__).parent / "ed_ui" / "style.css")
 page = st.navigation(pages)
-scope.mend_first_deep_link(page)
+link.mend_first_deep_link()
+visitor.gate()
 running.jobs()  # the worker imports torch while the first page is being read
-scope.open_link()
-picker.sidebar()
+scope.open_link(page)
+visitor.sidebar()
+if page.url_path in {one.url_path for one in pages["Keep"]}:
+    picker.rest()  # what is kept opens without a model
+else:
+    picker.sidebar()
+hosting.banner()
 page.run()
+link.frame()

@@ -1,4 +1,4 @@
-"""The command line: `python -m ed_core run | verify | estimate | audit | fetch | models | cache | bench | case | backup | restore | check`.
+"""The command line: `python -m ed_core run | verify | estimate | audit | fetch | models | cache | settings | ready | bench | case | backup | restore | check`.
 
 Exit code 2 and one sentence for everything refused.
 """
@@ -8,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import case_commands, size_commands
+from . import case_commands, permits, size_commands
 from .errors import EffectiveDepthError, ParameterError
 from .probes import PROBES
 from .size_commands import compute_missing, opened_as
@@ -67,6 +67,12 @@ def parser() -> argparse.ArgumentParser:
     p = commands.add_parser("cache", help="what the store holds, or empty it")
     p.add_argument("action", choices=("info", "clear"))
     p.set_defaults(run=cache)
+    p = commands.add_parser("settings", help="the settings that are in force here, and where they are read from")
+    p.add_argument("--markdown", action="store_true", help="all there are, with defaults and meaning: the table of docs/deploy.md")
+    p.set_defaults(run=show_settings)
+    p = commands.add_parser("ready", help="whether a running server can do its work; exit 1 and the reasons where not")
+    p.add_argument("--url", default="http://127.0.0.1:8501", help="where it is reached, base path included")
+    p.set_defaults(run=ready)
     p = commands.add_parser("bench", help="speed as ratios measured in one run")
     p.add_argument("names", nargs="*", help="which measurements (all unless given)")
     p.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
@@ -175,6 +181,27 @@ def cache(args) -> None:
         print(f"{name:>9}: {value}")
 
 
+def show_settings(args) -> None:
+    from . import settings
+
+    if args.markdown:
+        print(settings.table())
+        return
+    found, place = settings.current(), settings.file()
+    print(f"from {place or 'no file'}, and from the environment where a variable ED_… is set")
+    for name in type(found).model_fields:
+        value = getattr(found, name)
+        print(f"{name:>21}: {', '.join(value) if isinstance(value, tuple) else '' if value is None else value}")
+
+
+def ready(args) -> int:
+    from .health import ask
+
+    found = ask(args.url)
+    print("\n".join(found) or "ready")
+    return 1 if found else 0
+
+
 def bench(args) -> int:
     from .bench import main as measure
 
@@ -182,4 +209,5 @@ def bench(args) -> int:
 
 
 if __name__ == "__main__":
+    permits.as_owner()
     sys.exit(main())

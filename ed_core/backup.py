@@ -9,10 +9,11 @@ import re
 import zipfile
 from pathlib import Path
 
-from . import bundle
+from . import bundle, owners
 from .cases import Case
 from .errors import CaseError, EffectiveDepthError, ImportRefused, StoreError
 from .kept import SUFFIX, Kept
+from .owners import UNREADABLE
 from .safe_folder import why
 from .types import canonical_json
 
@@ -22,7 +23,7 @@ MAX_FILES = 100_000
 
 
 def write(kept: Kept, out: Path) -> tuple[int, list[str]]:
-    """Every own case study in one zip, with a list of their hashes; all or nothing, `out` is replaced. The trash stays out. Returns how many,
+    """Every own case study in one zip, with a list of their hashes and owners; all or nothing, `out` is replaced. The trash stays out. Returns how many,
     and what was damaged and therefore left out. Only whole files enter: each is read to the last array."""
     whole, problems = {}, []
     part = out.with_name(out.name + ".unfinished")
@@ -38,6 +39,8 @@ def write(kept: Kept, out: Path) -> tuple[int, list[str]]:
                         continue
                     archive.writestr(zipfile.ZipInfo(file.name), data)
                     whole[file.name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+                    if (owner := kept.owner(file.stem)) not in ("", UNREADABLE):
+                        whole[file.name]["owner"] = owner
                 archive.writestr(zipfile.ZipInfo(LIST), canonical_json({"format": FORMAT, "files": whole}))
             with part.open("rb") as handle:
                 os.fsync(handle.fileno())
@@ -56,7 +59,7 @@ def restore(kept: Kept, file: Path) -> tuple[list[tuple[Case, bool]], list[str]]
             listed = _list(archive)
             for name, entry in listed.items():
                 try:
-                    taken.append(kept.take_in(_entry(archive, name, entry)))
+                    taken.append(kept.take_in(_entry(archive, name, entry), entry.get("owner", "") and owners.checked(entry["owner"])))
                 except (ImportRefused, CaseError) as error:
                     problems.append(f"{name}: {error}")
     except OSError as error:
@@ -77,6 +80,9 @@ def check(kept: Kept) -> tuple[int, list[str]]:
             continue
         except (EffectiveDepthError, OSError) as error:
             problems.append(f"{file.relative_to(kept.path) if file.is_relative_to(kept.path) else file.name}: {error}")
+    for id in kept.owners.ids():
+        if kept.owner(id) == UNREADABLE:
+            problems.append(f"{id}.owner: holds no address, so only admins may change that case study")
     return len(files), problems
 
 

@@ -6,29 +6,28 @@ the call is halved and goes on, and the provenance says so: a reader may then kn
 from __future__ import annotations
 
 import gc
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from . import settings
 from .errors import JobError, ParameterError
 
 T = TypeVar("T")
 BYTES = {"cpu": 1 << 30}  # what a probe may hold above the model and its trace; elsewhere 4 GiB
 TOKENS_PER_CALL = {"cpu": 768}  # rows x positions of one block call; larger batches gain nothing on a CPU and leave its cache; elsewhere 16 384
 LOGIT_BYTES = {"cpu": 32 << 20}  # what logits compared at once may take; larger arrays cost a page fault per 4 KB, each time anew
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class Budget:
     """The memory one computation may hold above the model and its trace, and how often it had to be halved.
 
-    `n_bytes`: None takes ED_PROBE_MEMORY, or what suits the device. `what` names the computation in messages.
+    `n_bytes`: None takes the setting `probe_memory`, or what suits the device. `what` names the computation in messages.
     """
 
     def __init__(self, n_bytes: int | None = None, device: str = "cpu", what: str = "The computation"):
-        self.bytes = n_bytes or parse(os.environ.get("ED_PROBE_MEMORY", "")) or BYTES.get(device, 4 << 30)
+        self.bytes = n_bytes or settings.current().probe_memory or BYTES.get(device, 4 << 30)
         self.tokens_per_call = TOKENS_PER_CALL.get(device, 16384)
         self.logit_bytes = min(LOGIT_BYTES.get(device, 256 << 20), self.bytes // 2)
         self.what, self.halvings = what, 0
@@ -103,10 +102,13 @@ def parse(text: str) -> int | None:
     """Bytes from "2G", "500M" or a plain number; None from nothing."""
     if not text:
         return None
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
-    if not found or not float(found[1]):
+    try:
+        n_bytes = settings.in_bytes(text)
+    except ValueError:
+        n_bytes = 0
+    if not n_bytes:
         raise ParameterError(f"The memory budget is {text!r}; expected bytes like 500M or 2G.")
-    return int(float(found[1]) * UNITS[found[2].upper()])
+    return n_bytes
 
 
 def _one_line(error: BaseException) -> str:

@@ -128,9 +128,8 @@ class View:
     by_probe: dict[str, Item]
 
     @property
-    def named(self) -> str:
-        """Its model in a few words; a control is never called by the model's name alone."""
-        return " and ".join(", ".join(filter(None, [m.name, controls.label(m)])) for m in self.models)
+    def first(self) -> Item:
+        return next(iter(self.by_probe.values()))
 
 
 def new_id() -> str:
@@ -181,7 +180,11 @@ def verdict_text(case: Case) -> str:
     found = list(case.verdicts())
     if len(case.views) == 1:
         return found[0][1].sentence if found else ""
-    return "\n".join(f"{view.named}, {tidy(view.prompts[0].text)[:40]!r}: {v.sentence}" for view, v in found)
+    return "\n".join(f"{_called(view.models[0])}, {tidy(view.prompts[0].text)[:40]!r}: {v.sentence}" for view, v in found)
+
+
+def _called(spec: ModelSpec) -> str:
+    return f"{spec.name} ({', '.join(filter(None, (spec.precision, controls.label(spec))))})"
 
 
 def tidy(text: str) -> str:

@@ -13,6 +13,7 @@ from importlib.metadata import version
 import psutil
 import torch
 
+from . import permits, settings
 from .budget import Budget, ran_out
 from .errors import EffectiveDepthError, JobError, ParameterError, TooLarge
 from .model import LanguageModel
@@ -29,7 +30,7 @@ class Models:
     """Opened models, least recently used first out, within `ED_MODEL_MEMORY` bytes (half of the memory unless set)."""
 
     def __init__(self, budget: int | None = None):
-        self.budget = budget or int(os.environ.get("ED_MODEL_MEMORY", psutil.virtual_memory().total // 2))
+        self.budget = budget or settings.current().model_memory or psutil.virtual_memory().total // 2
         self._open: OrderedDict[str, LanguageModel] = OrderedDict()
 
     def get(self, spec: ModelSpec) -> LanguageModel:
@@ -75,6 +76,7 @@ def run(
         probe.check_precision(model.spec.precision)
         encoding = model.encode(prompt, max_tokens())
         probe.check(len(encoding), encoding.answer_start)
+        permits.size(request.probe, len(encoding), model.n_layers)
         budget = Budget(memory, model.device.type, f"{request.probe} on {model.spec.name}")
         record = Recorder(request, encoding, model.n_layers, publish, cancelled, budget)
         probe.compute(model, encoding, record)

@@ -5,6 +5,8 @@
     │   ├── PromptError            empty, too short, too long, unencodable
     │   ├── PromptFileError        a malformed or empty .jsonl
     │   ├── ParameterError         an unknown probe, parameter or value
+    │   ├── SettingsError          a setting of this installation that is unknown, or does not fit
+    │   ├── NotAllowed             what the settings of this installation do not allow
     │   ├── CaseError              a case study that is not there, or cannot be written like this
     │   │   └── CaseChanged        somebody else changed it since it was opened
     │   └── ImportRefused          a bundle that this program did not write like this, or not for here
@@ -21,7 +23,9 @@
     │   └── NotFinite              NaN or infinite values in the forward pass
     ├── JobError                   the computation did not finish
     │   ├── Cancelled
-    │   └── WorkerDied             the worker process ended underneath the job
+    │   ├── QueueFull              too many jobs are waiting already
+    │   ├── WorkerDied             the worker process ended underneath the job
+    │   └── ImageFailed            a figure could not be drawn as PNG or SVG
     └── StoreError                 the store itself cannot be used (disk full, no permission)
 """
 
@@ -44,6 +48,14 @@ class PromptFileError(InputError):
 
 class ParameterError(InputError):
     """An unknown probe, parameter or value; names what exists."""
+
+
+class SettingsError(InputError):
+    """A setting of this installation that does not exist, or whose value does not fit; names it and where it stands."""
+
+
+class NotAllowed(InputError):
+    """What the settings of this installation do not allow; names the setting."""
 
 
 class CaseError(InputError):
@@ -110,8 +122,16 @@ class Cancelled(JobError):
     """Somebody asked for the computation to stop, or nobody waits for it any more."""
 
 
+class QueueFull(JobError):
+    """Too many jobs are running and waiting already, of this visitor or of all."""
+
+
 class WorkerDied(JobError):
     """The worker process ended underneath the job."""
+
+
+class ImageFailed(JobError):
+    """A figure could not be drawn as PNG or SVG: no browser is there, or it did not answer in time."""
 
 
 class StoreError(EffectiveDepthError):

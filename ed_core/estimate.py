@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from . import budget
+from . import budget, settings
 from .precision import BYTES, QUANTIZED, WIDEST_FIRST, asked, compute_name
 from .probes.numerics import KEPT
 from .sizes import Size
@@ -123,6 +123,12 @@ _WORK = {
 }
 
 
+def work(probe: str, n_layers: int, n_tokens: int) -> int:
+    """Tokens × layers × rows: how often one token goes through one block."""
+    passes = _WORK[probe](n_layers, n_tokens)[0] if probe in _WORK else n_layers
+    return int(passes * n_tokens)
+
+
 def _need(probe: str, size: Size, precision: str, n_tokens: int, kind: str, rates: Rates) -> tuple[int, float]:
     L, T, d = size.n_layers, n_tokens, size.d_model  # noqa: N806
     passes, unembedded = _WORK[probe](L, T)
@@ -169,7 +175,7 @@ def free_memory() -> int:
 
 
 def rates_file() -> Path:
-    return Path(os.environ.get("ED_CACHE") or Path(__file__).resolve().parent.parent / "cache") / "rates.json"
+    return settings.current().cache / "rates.json"
 
 
 def load_rates(kind: str) -> tuple[Rates, bool]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from . import adapters, controls, weights
+from . import adapters, controls, permits, weights
 from .errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, HubUnreachable, TooLarge
 from .estimate import gigabytes
 from .sources import IDENTITY_FILES, ensure_reachable, hub_cache, location
@@ -63,6 +63,7 @@ def ensure(spec: ModelSpec, progress: Progress | None = None, cancelled: Callabl
 
 def plan(hub_id: str, revision: str = "") -> Plan:
     """Ask the hub what a model (or an adapter) consists of: safetensors, config and tokenizer. Refuses what is gated, unknown, pickled."""
+    permits.download(hub_id)
     ensure_reachable(hub_id, even_if_cached=True)
     from huggingface_hub import HfApi
 

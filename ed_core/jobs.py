@@ -14,12 +14,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from .errors import BY_NAME, Cancelled, EffectiveDepthError, WorkerDied
+from . import permits, settings
+from .errors import BY_NAME, Cancelled, EffectiveDepthError, QueueFull, WorkerDied
 from .types import ProbeResult, Request
 from .wire import unpack
 from .worker import receive, send
 
 ABANDONED_SECONDS = 20.0
+RESTART_SECONDS = 5.0  # an idle worker that ended is started again, at most this often
+ANSWER_SECONDS = 3.0  # how long a worker may take to answer a ping
 STUCK_SECONDS = 10.0  # a cancelled job that has not stopped by then (a model half loaded) takes its worker down
 
 
@@ -29,6 +32,7 @@ class Job:
 
     request: Request
     viewers: set[str]
+    asked_by: str = ""  # the visitor it counts for: whoever joins later adds nothing to compute
     id: str = field(default_factory=lambda: uuid4().hex)  # of this submission: a late cancel must not hit the next one of the same request
     state: str = "queued"
     stage: str = ""
@@ -71,18 +75,23 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
         self._running: Job | None = None
         self._worker: subprocess.Popen | None = None
-        self._closed = False
+        self._closed, self._warm = False, warm
+        self._ready, self._started, self._pong = False, 0.0, threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
         if warm:
             with self._lock:
                 self._start_worker()
 
-    def submit(self, request: Request, viewer: str) -> Job:
-        """Queue a request, or join the job that computes it already."""
+    def submit(self, request: Request, viewer: str, visitor: str = "") -> Job:
+        """Queue a request, or join the job that computes it already. `viewer` is a session, `visitor` who sits there: the login, else the session
+        too. `NotAllowed` and `QueueFull` where the settings do not let the request in."""
+        permits.request(request)
+        visitor = visitor or viewer
         with self._lock:
             job = self._jobs.get(request.key)
             if job is None or job.over or job.cancelling:
-                job = self._jobs[request.key] = Job(request, {viewer})
+                self._require_room(visitor)
+                job = self._jobs[request.key] = Job(request, {viewer}, visitor)
                 self._queue.append(job)
                 self._forget_old()
             job.viewers.add(viewer)
@@ -107,6 +116,15 @@ class Jobs:
             if not job.viewers:
                 self._cancel(job)
 
+    def trouble(self) -> str:
+        """Why this queue can compute nothing at the moment, "" where it can: the worker is asked, and answers even while it computes."""
+        with self._lock:
+            if self._worker is None or not self._ready:
+                return "the worker is starting"
+            self._pong.clear()
+            self._tell({"type": "ping"})
+        return "" if self._pong.wait(ANSWER_SECONDS) else f"the worker does not answer within {ANSWER_SECONDS:g} s"
+
     def close(self) -> None:
         """End the worker; for tests and an app that stops."""
         with self._lock:
@@ -115,6 +133,14 @@ class Jobs:
                 self._worker.kill()
 
     # ---------------------------------------------------------------- under the lock
+
+    def _require_room(self, visitor: str) -> None:
+        allowed, jobs = settings.current(), [*self._queue, *([self._running] if self._running else [])]
+        own = sum(job.asked_by == visitor for job in jobs)
+        if 0 < allowed.max_jobs_per_visitor <= own:
+            raise QueueFull(f"You have {own} jobs running and waiting, as many as one visitor may (max_jobs_per_visitor); wait until one is done, or cancel one.")
+        if allowed.max_jobs <= len(jobs):
+            raise QueueFull(f"{len(jobs)} jobs are running and waiting, as many as this installation takes (max_jobs); try again in a minute.")
 
     def _cancel(self, job: Job) -> None:
         if job in self._queue:
@@ -146,6 +172,7 @@ class Jobs:
 
     def _start_worker(self) -> None:
         env = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
+        self._ready, self._started = False, time.monotonic()
         self._worker = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         threading.Thread(target=self._read, args=(self._worker,), daemon=True).start()
 
@@ -162,7 +189,9 @@ class Jobs:
             with self._lock:
                 job = self._running
                 if header["type"] == "ready":
-                    self.devices = header["devices"]
+                    self.devices, self._ready = header["devices"], True
+                elif header["type"] == "pong":
+                    self._pong.set()
                 if job is None or header.get("job") != job.id:
                     continue
                 if header["type"] == "stage":
@@ -195,7 +224,7 @@ class Jobs:
         )
 
     def _watch(self) -> None:
-        """Cancel what nobody polls, and end a worker that does not stop when told."""
+        """Cancel what nobody polls, end a worker that does not stop when told, start one again that ended."""
         while not self._closed:
             time.sleep(0.5)
             now = time.monotonic()
@@ -203,6 +232,8 @@ class Jobs:
                 for job in [*self._queue, *([self._running] if self._running else [])]:
                     if now - job.polled > ABANDONED_SECONDS:
                         self._cancel(job)
+                if self._warm and self._worker is None and not self._closed and now - self._started > RESTART_SECONDS:
+                    self._start_worker()
                 running = self._running
                 if running is not None and running.cancelling and now - running.cancelling > STUCK_SECONDS and self._worker is not None:
                     self._worker.kill()

@@ -8,16 +8,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
-from . import bundle
+from . import bundle, settings
 from .bundle import Card
 from .cases import ID, Case, new_id
 from .errors import CaseChanged, CaseError, ImportRefused, NewerSchema, StoreError
+from .owners import Owners
 from .safe_folder import SafeFolder, why
 
 log = logging.getLogger(__name__)
@@ -35,12 +35,13 @@ class Kept:
     """
 
     def __init__(self, root: str | Path | None = None, shipped: Path | None = SHIPPED):
-        self.root = Path(root or os.environ.get("ED_CACHE") or Path(__file__).resolve().parent.parent / "cache")
+        self.root = Path(root or settings.current().cache)
         self.path, self.trash_path, self.damaged_path = (self.root / "kept" / sub for sub in ("", "trash", "damaged"))
         self.shipped = shipped
         self.problems: deque[str] = deque(maxlen=100)
         self._cards: dict[Path, tuple[tuple, Card]] = {}
         self._folder = SafeFolder(self.path)
+        self.owners = Owners(self._folder)
 
     # --- reading
 
@@ -77,6 +78,11 @@ class Kept:
                     return file.read_bytes()
         raise CaseError(f"There is no case study {id} here; it may have been deleted, or be on another installation.")
 
+    def owner(self, id: str) -> str:
+        """Who kept a case study: an address, "" for nobody in particular."""
+        self._file(id)  # refuses what is no id
+        return self.owners.of(id)
+
     def is_shipped(self, id: str) -> bool:
         """Whether a case study is one that comes with the product, and was not replaced by an own one."""
         return self.shipped is not None and (self.shipped / f"{id}{SUFFIX}").is_file() and not self._file(id).is_file()
@@ -101,12 +107,13 @@ class Kept:
         """While this is held, nobody else writes."""
         return self._folder.locked()
 
-    def add(self, case: Case) -> str:
-        """Keep a new case study; returns the state `save` asks for. Its id must never have been used here."""
+    def add(self, case: Case, owner: str = "") -> str:
+        """Keep a new case study, as `owner`'s; returns the state `save` asks for. Its id must never have been used here."""
         data = _checked(case)
         with self.locked():
             if self._used(case.id):
                 raise CaseError(f"The id {case.id} is taken here; duplicate the case study to keep it under a new one.")
+            self.owners.write(case.id, owner)
             self._folder.write(self._file(case.id), data)
         return _state(data)
 
@@ -124,24 +131,28 @@ class Kept:
             self._folder.write(self._file(case.id), data)
         return _state(data)
 
-    def duplicate(self, case: Case, title: str = "") -> Case:
-        """Keep a copy under an id of its own."""
+    def duplicate(self, case: Case, title: str = "", owner: str = "") -> Case:
+        """Keep a copy under an id of its own, as `owner`'s."""
         now = time.time()
         copy = replace(case, id=self._fresh_id(), title=title or f"{case.title[:190]} (copy)", created=now, changed=now)
-        self.add(copy)
+        self.add(copy, owner)
         return copy
 
-    def take_in(self, data: bytes) -> tuple[Case, bool]:
+    def take_in(self, data: bytes, owner: str = "") -> tuple[Case, bool]:
         """Import a bundle: the case study as it is kept now, and whether it is new. Everything is checked first (`ImportRefused`), and what is
-        kept is written anew from what was understood. One that is here already is not kept twice; a different one of the same id gets its own."""
+        kept is written anew from what was understood, as `owner`'s. One that is here already is not kept twice; a different one of the same id gets
+        its own. One that comes back out of the trash stays its owner's."""
         case = bundle.drawable(data)
         data = _checked(case)
         with self.locked():
-            if self._used(case.id) and not self._comes_back(case):
+            comes_back = self._comes_back(case, owner)
+            if self._used(case.id) and not comes_back:
                 if self._here(case.id) and _state(self.read(case.id)) == _state(data):
                     return case, False
                 case = replace(case, id=self._fresh_id())
                 data = _checked(case)
+            if not comes_back:
+                self.owners.write(case.id, owner)
             self._folder.write(self._file(case.id), data)
         return case, True
 
@@ -168,6 +179,7 @@ class Kept:
             files = list(self.files(self.trash_path))
             for file in files:
                 file.unlink()
+            self.owners.forget([id for id in self.owners.ids() if not self._file(id).exists()])
             return len(files)
 
     # --- within
@@ -183,9 +195,10 @@ class Kept:
     def _used(self, id: str) -> bool:
         return self._here(id) or any(f.name.startswith(f"{id}.") for f in self.files(self.trash_path))
 
-    def _comes_back(self, case: Case) -> bool:
-        """Whether it was deleted here and lies in the trash, perhaps in another version: then its links may work again."""
-        return not self._here(case.id) and any((c.id, c.created) == (case.id, case.created) for c in self.trash())
+    def _comes_back(self, case: Case, owner: str) -> bool:
+        """Whether it was deleted here and lies in the trash, perhaps in another version: then its links may work again, if whoever imports it is its
+        owner, or nobody in particular."""
+        return owner in ("", self.owners.of(case.id)) and not self._here(case.id) and any((c.id, c.created) == (case.id, case.created) for c in self.trash())
 
     def _fresh_id(self) -> str:
         return next(id for id in iter(new_id, None) if not self._used(id))

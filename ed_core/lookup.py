@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from .errors import StoreError
+from .errors import ParameterError, StoreError
 from .store import Store
 from .types import ModelSpec, ProbeResult, Request
 from .wire import unpack
 
 EXAMPLES = Path(__file__).parent / "demo" / "examples"  # shipped results, one file per run id
+SHORT = 12  # hex digits of a run id in a link: 48 bits, so that a store of a million results has two alike once in five hundred times
 
 
 @lru_cache(maxsize=1)
@@ -46,6 +47,23 @@ def by_key(key: str) -> ProbeResult | None:
         except ValueError:
             return None  # of an older version: computed anew when somebody asks
     return found
+
+
+def by_short(short: str) -> ProbeResult:
+    """The result whose run id is, or begins with, these hex digits; a `ParameterError` says why there is none."""
+    if not re.fullmatch(r"[0-9a-f]{8,32}", short):
+        raise ParameterError(f"{short[:40]!r} is no run id; expected its first 8 hex digits or more.")
+    found = {file.stem for file in EXAMPLES.glob(f"{short}*.npz")}
+    try:
+        found.update(store().keys(short))
+    except StoreError:
+        pass  # `trouble` says so on every page
+    if len(found) > 1:
+        raise ParameterError(f"{len(found)} stored results have ids that begin with {short}; give more of its digits.")
+    result = by_key(found.pop()) if found else None
+    if result is None:
+        raise ParameterError(f"No stored result has the id {short}: it was removed, or computed elsewhere. Run computes what stands here.")
+    return result
 
 
 def find(request: Request) -> ProbeResult | None:

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import json
-import os
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from . import settings
 from .errors import PromptError, PromptFileError
 from .types import Prompt
 
@@ -15,8 +15,8 @@ FIELDS = {"text", "answer", "id", "template", "special_tokens"}
 
 
 def max_tokens() -> int:
-    """The longest prompt accepted, in tokens: `ED_MAX_TOKENS`, 512 unless set."""
-    return int(os.environ.get("ED_MAX_TOKENS", "512"))
+    """The longest prompt accepted, in tokens: the setting `max_tokens`."""
+    return settings.current().max_tokens
 
 
 def check_text(prompt: Prompt) -> None:

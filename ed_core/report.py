@@ -10,9 +10,10 @@ import hashlib
 import html
 import json
 import time
+from itertools import islice
 
 from .cases import Case, View
-from .drawings import Drawing, drawings, says
+from .drawings import Drawing, Section, says, sections
 from .errors import CaseError
 from .figures import visible
 from .notes import to_html
@@ -25,12 +26,15 @@ def report(case: Case) -> str:
     """The report's HTML."""
     from plotly.offline import get_plotlyjs
 
-    drawn = drawings(case)
+    parts = sections(case)
+    drawn = [drawing for section in parts for drawing in section.drawings]
     scripts = [get_plotlyjs().replace("</script", "<\\/script"), DRAW]
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
     figures = [_plain(d) for d in drawn]
-    body = "\n".join([_head(case), *map(_view, case.views), *(_figure(i, d) for i, d in enumerate(drawn)), _again(case), _origin(case)])
+    numbered = enumerate(drawn)
+    told = [text for section in parts for text in (_section(section), *(_figure(i, d) for i, d in islice(numbered, len(section.drawings))))]
+    body = "\n".join([_head(case), *told, _again(case), _origin(case)])
     return PAGE.format(
         policy=policy, title=html.escape(case.title), style=STYLE, body=body, plotly=scripts[0], draw=scripts[1], figures=_json(figures)
     )
@@ -44,16 +48,20 @@ def _head(case: Case) -> str:
     return f"<header><h1 dir=auto>{html.escape(case.title)}</h1><p class=small>Case study {case.id} · {when} {tags}</p></header>{verdict}{notes}"
 
 
-def _view(view: View) -> str:
-    """Model, prompt and tokens of one view."""
-    result = next(iter(view.by_probe.values())).result
-    models = ", ".join(f"{m.name} ({m.precision})" for m in view.models)
-    prompts = "".join(f"<pre dir=auto>{html.escape(p.text)}{_answer(p.answer)}</pre>" for p in view.prompts)
+def _section(section: Section) -> str:
+    """Models, prompts and tokens of what follows."""
+    prompts = "".join(f"<pre dir=auto>{html.escape(p.text)}{_answer(p.answer)}</pre>" for p in section.prompts)
+    views = {view.prompts: view for view in section.views}.values()
+    says = "".join(f"<p>{html.escape(line)}</p>" for line in section.says)
+    return f"<section><h2>{html.escape(section.heading)}</h2>{prompts}{''.join(map(_tokens, views))}{says}</section>"
+
+
+def _tokens(view: View) -> str:
+    result = view.first.result
     start = result.answer_start if result.answer_start is not None else result.n_tokens
     chips = " ".join(f'<span class="token{" answer" if i >= start else ""}" title="token {i}, id {id}">{visible(t)}</span>'
                      for i, (t, id) in enumerate(zip(result.tokens, result.token_ids)))  # fmt: skip
-    tokens = f"<details><summary>{result.n_tokens} tokens</summary><p class=tokens>{chips}</p></details>"
-    return f"<section><h2>{html.escape(models)}, {result.n_layers} layers</h2>{prompts}{_continues(view)}{tokens}</section>"
+    return f"{_continues(view)}<details><summary>{result.n_tokens} tokens</summary><p class=tokens>{chips}</p></details>"
 
 
 def _answer(answer: str) -> str:

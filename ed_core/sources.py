@@ -11,14 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import ParseResult, urlparse
 
-from . import adapters, catalogue, controls, estimate, precision as precisions, sizes
+from . import adapters, catalogue, controls, estimate, permits, precision as precisions, sizes
 from .demo import MODELS as BUNDLED
 from .errors import HubUnreachable, ModelNotFound, ParameterError
 from .types import ModelSpec
 
 IDENTITY_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                   "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json", "added_tokens.json")
-HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")
+REVISION = r"(?!/)(?!.*\.\.)[\w./-]{1,200}"  # also a path below the hub's cache, which it must not lead out of
+HUB_ID = re.compile(rf"[\w.-]{{1,96}}(/[\w.-]{{1,96}})?(@{REVISION})?")
 HUB_SECONDS = 5.0
 _hashes: dict[tuple, str] = {}
 
@@ -47,6 +48,7 @@ def resolve(
         spec = replace(spec, content_hash=content_hash(Path(location(spec)), weights=control != "untrained"))
     spec = replace(spec, device=device, offload=offload)
     if adapter:
+        permits.adapter(adapter)
         spec = _adapted(spec, named(adapter))
     return twin(settle(spec, precision, free, n_tokens), control, control_seed)
 
@@ -83,13 +85,22 @@ def settle(spec: ModelSpec, precision: str, free: int | None = None, n_tokens: i
 def named(source: str) -> ModelSpec:
     """What a name refers to, without a look at the content: a bundled model, a folder, or a hub id with the commit that is here."""
     source = source.strip()
-    folder = Path(BUNDLED.get(source, source)).expanduser()
-    if folder.is_dir():
+    permits.model(*_name_and_revision(source))
+    folder = Path(os.path.expanduser(BUNDLED.get(source, source)))
+    if os.path.isdir(folder):  # unlike the path's own method it takes any text
         return ModelSpec(next((name for name, place in BUNDLED.items() if place.resolve() == folder.resolve()), str(folder)))
     if not HUB_ID.fullmatch(source):
         raise ModelNotFound(f"There is no folder {source!r}, and it is not a hub id like 'Qwen/Qwen2.5-1.5B'; check the path.")
-    name, _, revision = source.partition("@")
+    name, revision = _name_and_revision(source)
     return ModelSpec(name, revision=cached_commit(name, revision) or revision)
+
+
+def _name_and_revision(source: str) -> tuple[str, str]:
+    """A hub id's two parts; of anything else, a folder with an @ in it included, the whole and ""."""
+    if not HUB_ID.fullmatch(source):
+        return source, ""
+    name, _, revision = source.partition("@")
+    return name, revision
 
 
 def _adapted(spec: ModelSpec, adapter: ModelSpec) -> ModelSpec:
@@ -102,8 +113,9 @@ def _adapted(spec: ModelSpec, adapter: ModelSpec) -> ModelSpec:
 
 def location(spec: ModelSpec) -> str:
     """Where the model is loaded from: a folder (a cached hub model's snapshot is one), or the hub id. A bundled model goes by its name, which
-    is the same on every machine."""
-    if spec.revision and (snapshot := hub_cache(spec.source) / "snapshots" / spec.revision).is_dir():
+    is the same on every machine. A path that the settings do not allow is refused here, wherever a spec came from."""
+    permits.model(spec.source, spec.revision)
+    if spec.revision and re.fullmatch(REVISION, spec.revision) and (snapshot := hub_cache(spec.source) / "snapshots" / spec.revision).is_dir():
         return str(snapshot)
     return str(BUNDLED.get(spec.source, spec.source))
 

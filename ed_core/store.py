@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import math
-import os
 import re
 import sqlite3
 import threading
@@ -24,6 +23,7 @@ from typing import Callable, TypeVar
 import diskcache
 import numpy as np
 
+from . import settings
 from .errors import StoreError
 from .results_db import BUSY_SECONDS, BytesDisk, Refused, Results, SETTINGS, is_damage, reason
 from .types import ENGINE_VERSION, ProbeResult, canonical_json
@@ -32,7 +32,6 @@ from .wire import pack, unpack
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-DEFAULT_LIMIT = 2 * 2**30
 LOOKS = 5  # a file may vanish between row and read because another process replaced the entry: look again
 KEY = re.compile(r"[0-9a-f]{32}")
 
@@ -45,9 +44,9 @@ class Store:
     """
 
     def __init__(self, root: str | Path | None = None, size_limit: int | None = None):
-        self.root = Path(root or os.environ.get("ED_CACHE") or Path(__file__).resolve().parent.parent / "cache")
+        self.root = Path(root or settings.current().cache)
         self.path = self.root / "results"
-        self.limit = _limit() if size_limit is None else size_limit
+        self.limit = settings.current().cache_limit if size_limit is None else size_limit
         self.problems: deque[str] = deque(maxlen=100)
         self._lock = threading.RLock()
         self._cache: Results | None = None
@@ -76,6 +75,12 @@ class Store:
     def get(self, key: str) -> ProbeResult | None:
         """The result, or None where there is none that can be believed."""
         return self._load("result", key, _unpack_result)
+
+    def keys(self, beginning: str, n: int = 3) -> list[str]:
+        """Run ids of stored results that begin with these hex digits, at most `n`."""
+        select = "SELECT key FROM Cache WHERE raw = 1 AND key GLOB ? LIMIT ?"
+        names = self._run(lambda cache: cache.rows(select, f"result/{beginning}*", n)) if re.fullmatch("[0-9a-f]*", beginning) else []
+        return [name[7:] for (name,) in names]
 
     def headline(self, key: str) -> dict | None:
         """What `recent` tells, of one result."""
@@ -198,13 +203,6 @@ def _identity(folder: Path) -> tuple | None:
         return stat.st_dev, stat.st_ino
     except OSError:
         return None
-
-
-def _limit() -> int:
-    text = os.environ.get("ED_CACHE_LIMIT") or str(DEFAULT_LIMIT)
-    if not text.isdecimal():
-        raise StoreError(f"ED_CACHE_LIMIT is {text!r}; expected a number of bytes, like {DEFAULT_LIMIT}.")
-    return int(text)
 
 
 def _size(n: int) -> str:

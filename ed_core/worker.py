@@ -15,13 +15,15 @@ from io import BufferedIOBase
 from typing import Any
 
 LENGTHS = struct.Struct(">IQ")
+_sending = threading.Lock()  # the worker's listener answers a ping while a result is being sent
 
 
 def send(stream: BufferedIOBase, header: dict[str, Any], body: bytes = b"") -> None:
-    """Write one frame."""
+    """Write one frame; of several threads one at a time."""
     head = json.dumps(header).encode()
-    stream.write(LENGTHS.pack(len(head), len(body)) + head + body)
-    stream.flush()
+    with _sending:
+        stream.write(LENGTHS.pack(len(head), len(body)) + head + body)
+        stream.flush()
 
 
 def receive(stream: BufferedIOBase) -> tuple[dict[str, Any], bytes] | None:
@@ -46,6 +48,8 @@ def main() -> None:
             header = frame[0]
             if header["type"] == "cancel":
                 cancelled.add(header["job"])
+            elif header["type"] == "ping":
+                send(out, {"type": "pong"})
             else:
                 todo.put(header)
         os._exit(0)  # the app is gone: nobody waits for what is running

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import streamlit as st
 
-from ed_core import catalogue, hub, sources
+from ed_core import catalogue, hub, permits, sources
 from ed_core.errors import Cancelled, EffectiveDepthError
 from ed_core.estimate import gigabytes
 from ed_core.types import ModelSpec
@@ -37,6 +37,9 @@ def absent(source: str) -> ModelSpec | None:
 
 def section(spec: ModelSpec) -> None:
     """Below the picker, while the model is not here."""
+    if off := permits.why_not(permits.download, spec.source):
+        st.warning(show.plain(off), icon=":material/cloud_off:")
+        return
     name = f"{spec.source}@{spec.revision}"
     if f"hub.{name}" not in st.session_state:
         st.session_state[f"hub.{name}"] = _asking().submit(hub.plan, spec.source, spec.revision)

@@ -1,13 +1,13 @@
 """The sidebar's model: which one, at which precision, on which device; and what is known of it before it is loaded."""
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 
 import streamlit as st
 
-from ed_core import catalogue, estimate, lookup, sizes, sources
+from ed_core import catalogue, estimate, lookup, permits, settings, sizes, sources
 from ed_core.architectures.refused import REFUSED
 from ed_core.demo import MODELS
 from ed_core.errors import EffectiveDepthError
@@ -15,11 +15,11 @@ from ed_core.precision import WIDEST_FIRST, stored
 from ed_core.types import ModelSpec
 from ed_ui import card, downloads, running, show
 
+NOTHING_ELSE = "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders are off in its settings)."
 AUTO = "auto"
 PRECISIONS = (AUTO, "fp32", "bf16", "fp16", "int8", "4bit")
 ABOUT_PRECISION = """auto takes the widest that fits the free memory with room for the probes. int8: LLM.int8; 4bit: nf4, doubly quantized. A
 checkpoint that is stored quantized opens as it is with auto."""
-ABOUT_MODEL = "A bundled model, one of the catalogue, the path of a model folder, or any hub id like Qwen/Qwen2.5-1.5B: type it and press Enter."
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,12 @@ class Scope:
 
 def sidebar() -> None:
     """Model, precision and device, on every page and in the URL; below them what the model is."""
+    st.session_state.setdefault("precision", AUTO)
     with st.sidebar:
-        st.selectbox("Model", names(), key="model", accept_new_options=True, bind="query-params", help=ABOUT_MODEL)
+        st.selectbox("Model", names(), key="model", accept_new_options=True, help=about_model())
         with st.popover("Catalogue", icon=":material/list:", type="tertiary", key="catalogue"):
             _catalogue()
-        st.segmented_control("Precision", PRECISIONS, default=AUTO, required=True, key="precision", bind="query-params", help=ABOUT_PRECISION)
+        st.segmented_control("Precision", PRECISIONS, required=True, key="precision", help=ABOUT_PRECISION)
         place = st.container(key="model-says", gap="xxsmall")
         with st.expander("Adapter, revision, device"):
             _more()
@@ -46,6 +47,13 @@ def sidebar() -> None:
         if scope.spec is not None:
             with st.expander("Model card"):
                 card.card(scope.spec)
+
+
+def rest() -> None:
+    """On a page without the sidebar's model: remember what was chosen, which Streamlit forgets with the widgets."""
+    for key in ("model", "precision", "adapter", "revision", "device"):
+        if key in st.session_state:
+            st.session_state[key] = st.session_state[key]
 
 
 def current() -> Scope:
@@ -71,9 +79,9 @@ def chosen(name: str, precision: str, device: str, adapter: str = "") -> Scope:
 
 def source() -> str:
     """The model's name as `sources.resolve` takes it; a revision belongs to a hub id only."""
-    name = (st.session_state.get("model") or next(iter(MODELS), "")).strip()
+    name = (st.session_state.get("model") or next(iter(names()), "")).strip()
     revision = (st.session_state.get("revision") or "").strip()
-    is_hub_id = revision and "@" not in name and name not in MODELS and not Path(name).expanduser().is_dir()
+    is_hub_id = revision and "@" not in name and name not in MODELS and _allowed(name) and not os.path.isdir(os.path.expanduser(name))
     return f"{name}@{revision}" if is_hub_id else name
 
 
@@ -101,14 +109,26 @@ def devices() -> list[str]:
 
 
 def names() -> list[str]:
-    """Bundled models, then the catalogue's in its own order."""
-    return [*MODELS, *(entry.id for entry in catalogue.entries() if entry.config)]
+    """Bundled models, then the catalogue's in its own order: those that may be used here."""
+    return [name for name in (*MODELS, *(entry.id for entry in catalogue.entries() if entry.config)) if _allowed(name)]
+
+
+def _allowed(name: str) -> bool:
+    return not permits.why_not(permits.model, name)
+
+
+def about_model() -> str:
+    """What may stand in the box."""
+    allowed = settings.current()
+    more = ["the path of a model folder"] * allowed.local_folders + ["any hub id like Qwen/Qwen2.5-1.5B"] * allowed.hub_ids
+    return f"A bundled model, one of the catalogue, {' or '.join(more)}: type it and press Enter." if more else NOTHING_ELSE
 
 
 def _catalogue() -> None:
     """Models by group: how large they are, whether they ask for a token, which figures are published for them."""
-    groups = {"Bundled": [(name, catalogue.find(name)) for name in MODELS]}
-    groups |= {group: [(e.id, e) for e in entries] for group, entries in groupby((e for e in catalogue.entries() if e.config), key=lambda e: e.group)}
+    shown = [entry for entry in catalogue.entries() if entry.config and _allowed(entry.id)]
+    groups = {"Bundled": [(name, catalogue.find(name)) for name in MODELS if _allowed(name)]}
+    groups |= {group: [(e.id, e) for e in entries] for group, entries in groupby(shown, key=lambda e: e.group)}
     st.session_state.setdefault("catalogue.group", next((g for g, known in groups.items() if st.session_state.get("model") in dict(known)), "Bundled"))
     group = st.selectbox("Group", list(groups), key="catalogue.group")
     for name, entry in groups[group]:
@@ -138,10 +158,20 @@ def _take(name: str) -> None:
 
 def _more() -> None:
     """What most people leave as it is."""
-    st.text_input("LoRA adapter", key="adapter", bind="query-params", help="Its folder, as peft writes it, in safetensors; it is merged into the weights.")
-    st.text_input("Revision", key="revision", bind="query-params", help="Of a hub model: a branch, a tag or a commit; empty means its main branch.")
+    allowed = settings.current()
+    off = "" if allowed.adapters and (allowed.local_folders or allowed.hub_ids) else "No adapters here: the settings of this installation do not allow them."
+    told = "Its folder, as peft writes it, in safetensors; it is merged into the weights."
+    st.text_input("LoRA adapter", key="adapter", disabled=_off(off, "adapter"), help=off or told, placeholder="not allowed here" if off else None)
+    off = "" if allowed.hub_ids else "This installation takes the main branch only (hub_ids is off in its settings)."
+    told = "Of a hub model: a branch, a tag or a commit; empty means its main branch."
+    st.text_input("Revision", key="revision", disabled=_off(off, "revision"), help=off or told, placeholder="main" if off else None)
     if len(known := devices()) > 1:
         st.selectbox("Device", known, key="device", help="cuda takes as many GPUs as the model needs, cuda:0 that one.")
+
+
+def _off(why: str, key: str) -> bool:
+    """Whether a box is off: not while a link has put something into it, which must be possible to take out."""
+    return bool(why) and not (st.session_state.get(key) or st.query_params.get(key))
 
 
 def _described(spec: ModelSpec) -> None:

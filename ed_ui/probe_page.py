@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields, replace
 
 import streamlit as st
 
-from ed_core import compare, figures, lookup
+from ed_core import compare, figures, lookup, permits
 from ed_core.errors import ParameterError
 from ed_core.figures import View
 from ed_core.probes import Continuation, Probe
 from ed_core.types import ModelSpec, ProbeResult
-from ed_ui import comparing, controlling, running, scope, show
+from ed_ui import comparing, controlling, keeping, link, running, scope, show
 
 WINDOW = 64
 MAP_HEIGHT = 520
@@ -25,7 +25,7 @@ class Page:
 
     `figure` draws the main map of a result, partial or complete; `more` what stands below it. `teach` says what Run would do. `texts`: short
     paragraphs under headings of their own, what the papers saw, what to look for, what is fixed by construction, what to beware of.
-    `controls` draws inputs that the map needs; `over_tokens`: whether the map has tokens to choose a window of; `sound`: whether a
+    `controls` draws inputs that the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the map has tokens to choose a window of; `sound`: whether a
     result may be compared with others. `needs_answer` tells whether the probe, with its parameters, reads the answer's tokens: the
     page then offers the model's own continuation as one.
     """
@@ -39,12 +39,15 @@ class Page:
     needs_answer: Callable[[Probe], bool] = lambda _: False
     over_tokens: bool = True
     sound: Callable[[ProbeResult], bool] = lambda _: True
+    parameters: tuple[link.Parameter, ...] = ()
 
 
 def show_page(page: Page) -> None:
     """Everything on such a page; what is below the map may come and go, the map itself stays where it is."""
     probe = page.probe
     st.subheader(probe.title, anchor=False)
+    link.own((*link.of_probe(probe), *page.parameters, link.span("tokens", "kept.window.page")))
+    scope.says()
     scope.prompt_box()
     chosen = scope.current()
     try:
@@ -61,7 +64,7 @@ def show_page(page: Page) -> None:
         batch = running.batch(probe.name, controlling.with_control({probe.name: asked.request(chosen.spec, scope.prompt())}))
         row = running.controls(probe.name, batch, ready=scope.ready(), n_tokens=scope.n_tokens())
         controlling.picker(row, batch)
-        scope.remember(batch.requests[probe.name].key if probe.name in batch.results and not batch.running else "")
+        keeping.button(row, probe.name, batch)
         st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(page, batch)
         result = batch.result(probe.name)
         if result is not None and result.complete and page.sound(result):
@@ -75,6 +78,7 @@ def _live(page: Page, batch: running.Batch) -> None:
     if batch.jobs and running.poll(batch):
         st.rerun()
     result = batch.result(page.probe.name)
+    scope.remember(result.request.key if result is not None and result.complete else "")
     status(batch, page.probe.name)
     if page.controls is not None:
         with st.container(key="map-controls"):
@@ -124,7 +128,7 @@ def view(result: ProbeResult) -> View:
     n = result.n_tokens
     token = st.session_state.get("token")
     return View(
-        window=st.session_state.get(f"window.page.{n}", (n - WINDOW, n - 1)) if n > WINDOW else None,
+        window=scope.window("window.page", n, WINDOW),
         selected=token if token is not None and token < n else None,
         answer_start=result.answer_start,
         width_px=1100,
@@ -143,7 +147,7 @@ def window(result: ProbeResult, seen: View) -> None:
     n = result.n_tokens
     row = st.container(horizontal=True, vertical_alignment="bottom", key="window")
     if n > WINDOW:
-        row.slider("Tokens shown", 0, n - 1, seen.window, key=f"window.page.{n}", width=420)
+        scope.keeping(row.slider, "Tokens shown", "window.page", seen.window, min_value=0, max_value=n - 1, width=420)
     if seen.selected is not None:
         row.button(f"token {seen.selected} selected", icon=":material/close:", type="tertiary", on_click=lambda: st.session_state.pop("token"))
 
@@ -180,7 +184,8 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None, pre
         is_list = hints[f.name] not in (bool, int, float, str)
         st.session_state[key] = scope.kept(key, meta["empty"] if is_list else f.default)
         if meta["file"]:
-            values[f.name] = row.text_input(label, width=260, **common)
+            off = permits.why_not(permits.file, f"A path as {label.lower()}") if st.session_state[key] == f.default else ""
+            values[f.name] = row.text_input(label, width=260, disabled=bool(off), **common | {"help": off or meta["help"]})
         elif meta["choices"]:
             values[f.name] = row.segmented_control(label, meta["choices"], required=True, **common)
         elif hints[f.name] is bool:

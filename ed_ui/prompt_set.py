@@ -13,7 +13,7 @@ from ed_core.errors import PromptError
 from ed_core.prompts import max_tokens, parse_jsonl, to_jsonl
 from ed_core.snippet import options, text_of
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import scope
+from ed_ui import link, scope
 
 MOST = 20
 MEGABYTES = 1  # of an uploaded file
@@ -21,11 +21,20 @@ ONE, BUNDLED, LINES = SOURCES = ("This prompt", "Bundled prompts", "A file or pa
 HOLDER = '{"text": "5 + 7 + 5 = ", "answer": "17"}\n{"text": "The capital of France is", "answer": " Paris"}'
 
 
+def parameters() -> tuple[link.Parameter, ...]:
+    """What a link carries of the choice; pasted lines and files it does not."""
+    known = scope.examples().values()
+    return (
+        link.choice("prompts", "kept.prompts.source", ONE, {ONE: "one", BUNDLED: "bundled", LINES: "pasted"}),
+        link.several("tasks", "kept.prompts.tasks", [], dict.fromkeys(p["task"] for p in known)),
+        link.several("difficulties", "kept.prompts.difficulties", [], sorted({p["difficulty"] for p in known})),
+        link.number("n_prompts", "kept.prompts.n", 12, 1, MOST, int),
+    )
+
+
 def choose() -> list[Prompt]:
     """The inputs, and the prompts chosen with them, none while nothing is pasted; a `PromptError` says what is wrong."""
-    st.session_state["prompts.source"] = scope.kept("prompts.source", ONE)
-    st.segmented_control("Prompts", SOURCES, required=True, key="prompts.source", on_change=scope.keep, args=("prompts.source",), label_visibility="collapsed")
-    source = st.session_state["prompts.source"]
+    source = scope.keeping(st.segmented_control, "Prompts", "prompts.source", ONE, options=SOURCES, required=True, label_visibility="collapsed")
     if source == ONE:
         scope.prompt_box()
         return [scope.prompt()]
@@ -37,11 +46,11 @@ def _bundled() -> list[Prompt]:
     known = scope.examples().values()
     tasks = [task for task, _ in groupby(known, key=lambda p: p["task"])]
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prompts")
-    picked = _keeping(row.multiselect, "Tasks", "prompts.tasks", [], options=tasks, format_func=scope.task_name, placeholder="all that the models know", width=520)
+    picked = scope.keeping(row.multiselect, "Tasks", "prompts.tasks", [], options=tasks, format_func=scope.task_name, placeholder="all that the models know", width=520)
     levels = sorted({p["difficulty"] for p in known if not picked or p["task"] in picked})
     st.session_state["kept.prompts.difficulties"] = [d for d in scope.kept("prompts.difficulties", []) if d in levels]
-    hard = _keeping(row.multiselect, "Difficulties", "prompts.difficulties", [], options=levels, placeholder="all", width=260)
-    n = _keeping(row.number_input, "How many", "prompts.n", 12, min_value=1, max_value=MOST, width=150)
+    hard = scope.keeping(row.multiselect, "Difficulties", "prompts.difficulties", [], options=levels, placeholder="all", width=260)
+    n = scope.keeping(row.number_input, "How many", "prompts.n", 12, min_value=1, max_value=MOST, width=150)
     chosen = mixed_prompts(n, picked, hard)
     if not chosen:
         raise PromptError("No bundled prompt is of these tasks and difficulties; leave one of them open.")
@@ -82,12 +91,6 @@ def _uploaded() -> None:
         st.session_state["kept.prompts.lines"] = file.getvalue().decode("utf-8")
     except UnicodeDecodeError:
         st.session_state["prompts.trouble"] = "The file is not UTF-8 text; expected one JSON object a line."
-
-
-def _keeping(widget, label: str, key: str, default, **more):
-    """A widget whose value outlives a page change."""
-    st.session_state[key] = scope.kept(key, default)
-    return widget(label, key=key, on_change=scope.keep, args=(key,), **more)
 
 
 def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:

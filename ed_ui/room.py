@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ed_core import estimate, hub, precision, sizes, sources
+from ed_core import estimate, hub, permits, precision, sizes, sources
 from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.estimate import gigabytes
 from ed_core.probes import find
@@ -24,11 +24,11 @@ class Outlook:
 
 def outlook(requests: Collection[Request], todo: Collection[Request], n_tokens: int | None, free: int) -> Outlook:
     """Of a page's requests, of which `todo` are not stored yet; the largest model of several counts. `free`: bytes on their device."""
-    n_tokens = n_tokens or estimate.TOKENS
+    asked_tokens, n_tokens = n_tokens, n_tokens or estimate.TOKENS
     specs = list(dict.fromkeys(request.models[0] for request in requests))
     found = {spec: _estimate(spec, n_tokens, free) for spec in specs}
     probes = {spec: tuple(dict.fromkeys(r.probe for r in requests if r.models[0] == spec)) for spec in specs}
-    obstacles = [_refused(requests), *(_too_large(spec, e, probes[spec], n_tokens) or _missing(spec) for spec, e in found.items())]
+    obstacles = [_not_allowed(requests, asked_tokens), _refused(requests), *(_too_large(spec, e, probes[spec], n_tokens) or _missing(spec) for spec, e in found.items())]
     known = [(e.peak_of(probes[spec]), e) for spec, e in found.items() if e is not None]
     if len(known) < len(specs):
         return Outlook("", "", next(filter(None, obstacles), ""), None)
@@ -52,6 +52,11 @@ def _estimate(spec: ModelSpec, n_tokens: int, free: int) -> estimate.Estimate | 
         return estimate.estimate(sizes.read(sources.config_of(spec)), spec.precision, n_tokens, spec.device, free)
     except EffectiveDepthError:
         return None
+
+
+def _not_allowed(requests: Collection[Request], n_tokens: int | None) -> str:
+    """What the settings say against a request; the queue says it again."""
+    return next(filter(None, (permits.why_not(permits.request, request, n_tokens) for request in requests)), "")
 
 
 def _refused(requests: Collection[Request]) -> str:

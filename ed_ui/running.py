@@ -9,10 +9,10 @@ import streamlit as st
 
 from ed_core import lookup
 from ed_core.estimate import duration, free_memory
-from ed_core.errors import Cancelled, EffectiveDepthError
+from ed_core.errors import Cancelled, EffectiveDepthError, QueueFull
 from ed_core.jobs import Job, Jobs
 from ed_core.types import ProbeResult, Request
-from ed_ui import room, show
+from ed_ui import link, room, show, visitor
 
 POLL_SECONDS = 0.3
 AT_ONCE = 4  # jobs of one batch in the queue: a Run by somebody else never waits behind a whole study
@@ -89,10 +89,20 @@ def submit(batch: Batch) -> None:
 
 
 def _hand_over(batch: Batch) -> None:
-    """Put what is waiting into the queue, as far as the batch may take it up."""
+    """Put what is waiting into the queue, as far as the batch may take it up. Where the queue has no room for more of this visitor, what is
+    running makes some; where nothing of the batch is, it ends here with the reason."""
     while batch.waiting and len(batch.jobs) < batch.at_once:
-        name = batch.waiting.pop(0)
-        batch.jobs[name] = jobs().submit(batch.requests[name], viewer())
+        name = batch.waiting[0]
+        try:
+            batch.jobs[name] = jobs().submit(batch.requests[name], viewer(), visitor.name())
+        except QueueFull as error:
+            if not batch.jobs:
+                batch.errors |= dict.fromkeys(batch.waiting, error)
+                batch.waiting.clear()
+            return
+        except EffectiveDepthError as error:
+            batch.errors[name] = error
+        batch.waiting.pop(0)
 
 
 def cancel(batch: Batch) -> None:
@@ -179,4 +189,5 @@ def controls(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
         told = "not timed on this machine yet" if outlook.seconds is None else f"{_about(outlook.seconds)} by the estimate"
     named = f"{models[0].name} · {', '.join(dict.fromkeys(model.precision for model in models))}"
     row.markdown(f":blue-badge[{show.plain(named)}] " + (f":gray-badge[{told}]" if told else ""), width="content")
+    link.share(row)
     return row

@@ -5,34 +5,16 @@ from itertools import groupby
 
 import streamlit as st
 
-from ed_core import figures, lookup, tokens
-from ed_core.demo import EXAMPLE, load_prompts
-from ed_core.errors import PromptError
+from ed_core import controls, figures, lookup, sources, tokens
+from ed_core.demo import EXAMPLE, MODELS, load_prompts
+from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.prompts import check_text, max_tokens
-from ed_core.types import Prompt, Request
-from ed_ui import picker, show
+from ed_core.types import ModelSpec, Prompt, Request
+from ed_ui import link, picker, show
 from ed_ui.picker import current
 
 TASKS = {"sum_mod10": "Sums mod 10", "lookup": "Look-ups", "lookup_names": "Who follows whom", "copy": "Copying", "english": "Plain English"}
-
-
-_served = False  # whether this server has answered anybody yet
-
-
-def mend_first_deep_link(page) -> None:
-    """Load the page once more where a server's very first visitor opens a link to a page other than Home.
-
-    Streamlit takes an app with a `pages/` folder for one without `st.navigation` until that has been called once, and puts a "page not found"
-    dialog over the right page.
-    """
-    global _served
-    first, _served = not _served, True
-    if first and page.url_path:
-        st.html("<script>window.location.reload()</script>", unsafe_allow_javascript=True)
-        st.stop()
-
-
-# -------------------------------------------------------------------- the prompt
+MOST_TOKENS = 10**6  # a token's number in a link; one beyond the prompt's end is simply not marked
 
 
 def kept(key: str, default=None):
@@ -45,9 +27,25 @@ def keep(key: str) -> None:
     st.session_state[f"kept.{key}"] = st.session_state[key]
 
 
+def keeping(widget, label: str, key: str, default, **more):
+    """A widget whose value outlives a page change."""
+    st.session_state[key] = kept(key, default)
+    return widget(label, key=key, on_change=keep, args=(key,), **more)
+
+
 def prompt() -> Prompt:
     """What stands in the prompt box, and how it is to be encoded."""
     return Prompt(kept("text", ""), kept("answer", ""), template=kept("template", "raw"), special_tokens=kept("special_tokens", True))
+
+
+def window(key: str, n: int, most: int) -> tuple[int, int] | None:
+    """First and last of the tokens shown where a figure holds only the `most` of `n`: as chosen where that fits the prompt, else the last."""
+    if n <= most:
+        return None
+    if (chosen := kept(key)) is not None and chosen[1] < n:
+        return chosen
+    st.session_state.pop(f"kept.{key}", None)
+    return n - most, n - 1
 
 
 def set_prompt(text: str, answer: str = "", example: str = "") -> None:
@@ -81,49 +79,95 @@ def pick(example: str) -> None:
     set_prompt(chosen["text"], chosen["answer"], example)
 
 
-def open_link() -> None:
-    """Once per session, before anything is drawn: a run or an example named in the URL fills the boxes; else the shipped example does."""
-    if kept("text") is not None:
-        return
-    key, wanted = st.query_params.get("run", ""), st.query_params.get("example", "")
-    stored = lookup.by_key(key) if key else None
-    if stored is not None:
-        _open_run(stored.request)
-        return
-    if key:
-        st.session_state["link_trouble"] = f"No stored result has the id {key[:32]!r}: it was removed, or computed elsewhere. Choose model and prompt anew."
-    pick(wanted if wanted in examples() else EXAMPLE)
+OF_A_RUN = (  # what a stored run decides
+    link.text("model", "model"),
+    link.choice("precision", "precision", picker.AUTO, picker.PRECISIONS),
+    link.text("adapter", "adapter"),
+    link.text("revision", "revision"),
+    link.text("device", "device", "cpu"),
+    link.choice("template", "kept.template", "raw", ("raw", "chat")),
+    link.flag("special_tokens", "kept.special_tokens", True),
+)
+BESIDE_IT = (
+    link.choice("control", "kept.control", "none", tuple(controls.KINDS)),
+    link.number("control_seed", "kept.control.seed", 0, 0, controls.MOST, int),
+    link.number("token", "token", None, 0, MOST_TOKENS, int),
+)
 
 
-def _open_run(request: Request) -> None:
-    """Put a stored run's model, prompt and parameters into the boxes."""
+def open_link(page) -> None:
+    """Before anything is drawn, where the URL decides: the run or the bundled prompt that it names fills the boxes, and what it says beside them
+    holds. A session that nothing fills begins with the shipped example."""
+    if not link.arrived(page.url_path):
+        return
+    key, example = st.query_params.get("run", ""), st.query_params.get("example", "")
+    complete = "model" in st.query_params
+    link.take(OF_A_RUN, reset=complete)
+    by_run = st.session_state["link.by_run"] = bool(key) and _open_run(key)
+    link.take(BESIDE_IT, reset=complete and not by_run)
+    if (device := st.session_state.get("device")) and device not in picker.devices():
+        st.session_state["device"] = "cpu"
+        link.trouble(f"The link asks for the device {device!r}, which is not here: it is shown for the CPU.")
+    if example in examples() and not by_run:
+        pick(example)
+    elif example and example not in examples():
+        link.trouble(f"No bundled prompt has the id {example[:32]!r}, so another one stands in the box.")
+    if kept("text") is None:
+        pick(EXAMPLE)
+
+
+def _open_run(short: str) -> bool:
+    """Open the stored run that a link names; False, with the reason noted, where there is none."""
+    try:
+        open_live(lookup.by_short(short).request)
+    except ParameterError as error:
+        link.trouble(str(error))
+        return False
+    return True
+
+
+def open_live(request: Request) -> None:
+    """Put a result's model, control, prompt and parameters into the boxes; only from a callback, or before they are drawn. How a kept one was
+    looked at is put back by `views.open_live`."""
     spec, asked = request.models[0], request.prompts[0]
-    picker.choose(spec)
+    if not _is_chosen(spec):  # what "auto" comes to may be this very model
+        picker.choose(spec)
     st.session_state.update({"kept.template": asked.template, "kept.special_tokens": asked.special_tokens})
+    st.session_state.update({"kept.control": spec.control or "none", "kept.control.seed": spec.control_seed})
     set_prompt(asked.text, asked.answer, next((i for i, p in examples().items() if p["text"] == asked.text), ""))
     for name, value in request.parameters:
         st.session_state[f"kept.{request.probe}.{name}"] = ",".join(map(str, value)) if isinstance(value, tuple) else value
-    now = current().spec
-    if now is None or now.identity() != spec.identity():
-        st.session_state["link_trouble"] = (
-            f"The linked run was made with other weights than {spec.name} has now, so it is not shown. Run computes it for the present ones."
-        )
+    if not _is_chosen(spec):
+        link.trouble(f"The linked run was made with other weights than {spec.name} has now, so it is not shown. Run computes it for the present ones.")
+
+
+def _is_chosen(spec: ModelSpec) -> bool:
+    """Whether the sidebar's model, or this control of it, is the one of a run."""
+    try:
+        now = current().spec
+        now = sources.twin(now, spec.control, spec.control_seed) if now is not None and spec.control else now
+    except EffectiveDepthError:
+        return False
+    return now is not None and now.identity() == spec.identity()
 
 
 def remember(run: str = "") -> None:
-    """Put what is on the screen into the URL: the run where there is one, else the bundled prompt; never a prompt's text."""
-    example = st.session_state.get("example", "")
-    for name, value in (("run", run), ("example", "" if run else example)):
-        if value and st.query_params.get(name) != value:
-            st.query_params[name] = value
-        elif not value and name in st.query_params:
-            del st.query_params[name]
+    """Put what is on the screen into the URL: model, control, bundled prompt, what is off its default, and the run where there is one; never a
+    prompt's text."""
+    model = {"model": st.session_state.get("model") or next(iter(MODELS))}
+    prompts = {"example": st.session_state.get("example", ""), "run": run[: lookup.SHORT]}
+    link.put(model | link.carried((*OF_A_RUN, *BESIDE_IT)) | {name: value for name, value in prompts.items() if value})
+
+
+def says() -> None:
+    """What a link asked for and did not get."""
+    if troubles := link.troubles():
+        more = f" And {len(troubles) - 2} more." if len(troubles) > 2 else ""
+        st.warning(show.plain(" ".join(troubles[:2]) + more), icon=":material/link_off:")
 
 
 def prompt_box() -> None:
     """Prompt, answer and example pills, shared by all pages."""
-    if trouble := st.session_state.pop("link_trouble", ""):
-        st.warning(show.plain(trouble), icon=":material/link_off:")
     left, right = st.container(key="prompt-box").columns([4, 1])
     st.session_state.update(text=kept("text", ""), answer=kept("answer", ""))
     left.text_area("Prompt", key="text", height=104, on_change=_edited, args=("text",), help="Every probe runs on prompt + answer, encoded jointly.")

@@ -147,7 +147,7 @@ def room(first: Side, other: Side) -> dict[str, bool]:
 
 def _model(spec: ModelSpec) -> ModelSpec:
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-two-model")
-    _kept(row.selectbox, "Second model", "two.model", options=picker.names(), accept_new_options=True, width=260, help=picker.ABOUT_MODEL)
+    _kept(row.selectbox, "Second model", "two.model", options=picker.names(), accept_new_options=True, width=260, help=picker.about_model())
     _kept(row.segmented_control, "Its precision", "two.precision", options=picker.PRECISIONS, required=True, help=picker.ABOUT_PRECISION)
     told = lambda kind: controls.KINDS.get(kind, NONE)  # noqa: E731
     _kept(row.selectbox, "Its control", "two.control", options=(NONE, *controls.KINDS), format_func=told, width=190, help=CONTROL)

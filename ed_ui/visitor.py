@@ -1,12 +1,119 @@
-"""Who is looking, and what they may change. Without settings that say otherwise everybody may do everything."""
+"""Who is looking, and what they may change. Without settings that say otherwise everybody may do everything.
+
+A person is the e-mail address that the identity provider vouches for; what is compared and kept is that address in small letters.
+"""
 from __future__ import annotations
+
+from collections.abc import Mapping
+
+import streamlit as st
+
+from ed_core import settings
+from ed_ui import show
+
+CAME_BACK = {  # what the server's door puts behind ?login= when a login did not succeed
+    "denied": "You were not logged in: the login was cancelled, or the identity provider refused it. Try again, or ask whoever runs this installation.",
+    "failed": "You were not logged in: what the identity provider sent was not valid for this installation (expired, or from another issuer). Try again.",
+    "unreachable": "You were not logged in: the identity provider does not answer. Try again in a minute.",
+}
+NOT_SET_UP = "Nobody can log in: the settings ask for a login, and Streamlit's secrets.toml has no [auth]; docs/deploy.md says what belongs there."
 
 
 def name() -> str:
     """Who is logged in; "" for nobody in particular."""
+    return "" if settings.current().login == "off" or trouble() else _address()
+
+
+def trouble() -> str:
+    """Why somebody whom the provider let in is nobody here: one sentence; "" where all is well, or nobody is logged in."""
+    user, allowed = _user(), settings.current().login_allowed
+    if not user.get("is_logged_in"):
+        return ""
+    if not _address():
+        return "The identity provider told no e-mail address, and people are known by theirs here; allow it there (scope email), or ask whoever runs this installation."
+    if str(user.get("email_verified", True)).lower() == "false":
+        return f"The identity provider has not verified the address {_address()}; verify it there, then log in again."
+    if allowed and not any(_address() == one or (one.startswith("@") and _address().endswith(one)) for one in allowed):
+        return f"{_address()} may not log in here; ask whoever runs this installation, or log in with another address."
     return ""
 
 
-def why_not(owner: str = "") -> str:
-    """Why this visitor may keep nothing here, or change nothing of `owner`'s: one sentence; "" where they may."""
-    return ""
+def is_admin() -> bool:
+    return name() != "" and name() in settings.current().admins
+
+
+def why_not(owner: str | None = None) -> str:
+    """Why this visitor may keep nothing here; with an `owner`, why they may not change what is kept as theirs. One sentence; "" where they may.
+
+    `owner` is "" for what has none (older, or kept from the command line): whoever may keep may change it, unless each case study belongs to
+    somebody (`gallery = "owners"`); then admins only. Whoever writes asks once more: an owner or a login may have changed since a button was drawn.
+    """
+    allowed = settings.current()
+    if is_admin():
+        return ""
+    if allowed.gallery == "read-only":
+        return "The case studies of this installation are read-only; export one and import it into an installation of your own to change it."
+    if allowed.login != "off" and not name():
+        return trouble() or "Log in (in the sidebar) to keep and change case studies."
+    if owner is None or allowed.gallery != "owners" or (owner and owner == name()):
+        return ""
+    return f"This case study {f'belongs to {owner}' if owner else 'belongs to nobody in particular, so only admins change it'}; duplicate it to change a copy of your own."
+
+
+def gate() -> None:
+    """Before anything is drawn: where a login is required nobody else gets further. Says why a login did not succeed."""
+    came_back = CAME_BACK.get(st.query_params.get("login", ""), "") if settings.current().login != "off" else ""
+    if came_back and not name():
+        st.container(key="came-back").warning(came_back, icon=":material/login:")
+    if settings.current().login != "required" or name():
+        return
+    st.subheader(show.plain(settings.current().title), anchor=False)
+    if not _set_up():
+        st.error(show.plain(NOT_SET_UP), icon=":material/lock:")
+    elif said := trouble():
+        st.error(show.plain(said), icon=":material/lock:")
+        _log_out()
+    else:
+        st.markdown("This installation is for people who log in.")
+        _log_in()
+    st.stop()
+
+
+def sidebar() -> None:
+    """Who is logged in, and the way in or out."""
+    if settings.current().login == "off":
+        return
+    with st.sidebar.container(key="visitor", horizontal=True, vertical_alignment="center"):
+        if not _set_up():
+            st.caption(show.plain(NOT_SET_UP))
+        elif said := trouble():
+            st.caption(f":red[{show.plain(said)}]")
+            _log_out()
+        elif name():
+            st.caption(f"**{show.plain(str(_user().get('name') or name())[:60])}**", help=show.plain(name()), width="stretch")
+            _log_out()
+        else:
+            st.caption("Not logged in", help="Log in to keep case studies of your own.", width="stretch")
+            _log_in()
+
+
+def _log_in() -> None:
+    st.button("Log in", key="log_in", icon=":material/login:", on_click=st.login)
+
+
+def _log_out() -> None:
+    st.button("Log out", key="log_out", icon=":material/logout:", on_click=st.logout)
+
+
+def _user() -> Mapping[str, object]:
+    """What the identity provider told about whoever is logged in; empty where there is no login."""
+    return st.user.to_dict()
+
+
+def _set_up() -> bool:
+    """Whether Streamlit has been told of an identity provider: only then does it say whether somebody is logged in."""
+    return "is_logged_in" in _user()
+
+
+def _address() -> str:
+    return str(_user().get("email") or "").strip().lower()

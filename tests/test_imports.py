@@ -63,7 +63,7 @@ def test_only_the_loader_knows_transformers(path):
         assert "transformers" not in heads(imports(path))
 
 
-@pytest.mark.parametrize("name", ["types", "depth", "verdict", "exactness", "aggregate", "compare", "pairs", "figures", "lookup", "jobs", "store", "prompts", "probes", "sources", "tokens", "export", "worker", "pruning", "budget", "precision", "controls", "sizes", "estimate", "catalogue", "weights", "adapters", "audit", "hub", "cases", "bundle", "kept", "drawings"])
+@pytest.mark.parametrize("name", ["types", "depth", "verdict", "exactness", "aggregate", "compare", "pairs", "figures", "lookup", "jobs", "store", "prompts", "probes", "sources", "tokens", "export", "worker", "pruning", "budget", "precision", "controls", "sizes", "estimate", "catalogue", "weights", "adapters", "audit", "hub", "cases", "bundle", "kept", "drawings", "settings", "permits", "owners", "health"])
 def test_importing_the_torch_free_side_imports_no_torch(name):
     code = f"import sys, json, ed_core.{name}; print(json.dumps(sorted({HEAVY!r}.intersection(m.split('.')[0] for m in sys.modules))))"
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

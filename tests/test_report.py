@@ -120,7 +120,7 @@ def test_the_report_tells_what_a_reader_needs(pages):
     for word in (kept.verdict, "<strong>Look</strong>", "ed-demo-8 (fp32)", "✓ the known answer", "--model=ed-demo-8", "from ed_core import compute", "libraries", "token 77, id"):
         assert word in text, word
     figures = json.loads(Page(text).texts["script"][0])
-    assert len(figures) == text.count("<figure>") == 11
+    assert len(figures) == text.count("<figure>") == 10
     assert figures[1]["data"][0]["name"] == "z" and "template" not in figures[1]["layout"]
     assert "prefers-color-scheme: dark" in text and 'name="viewport"' in text
     assert all(a["aria-label"] for tag, a in Page(text).tags if a.get("role") == "img")

@@ -16,7 +16,7 @@ class Queue:
     def __init__(self):
         self.all: list[Job] = []
 
-    def submit(self, request, viewer):
+    def submit(self, request, viewer, visitor):
         self.all.append(Job(request, {viewer}))
         return self.all[-1]
 

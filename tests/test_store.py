@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from ed_core import probes, store as store_module
-from ed_core.errors import StoreError
+from ed_core.errors import SettingsError, StoreError
 from ed_core.recorder import Recorder
 from ed_core.results_db import BytesDisk, Refused, Results
 from ed_core.store import Store
@@ -164,8 +164,8 @@ def test_settings_come_from_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("ED_CACHE_LIMIT", "12345678")
     info = Store().info()
     assert info["path"] == str(tmp_path / "elsewhere" / "results") and info["limit"] == 12345678
-    monkeypatch.setenv("ED_CACHE_LIMIT", "2 GB")
-    with pytest.raises(StoreError, match="ED_CACHE_LIMIT is '2 GB'"):
+    monkeypatch.setenv("ED_CACHE_LIMIT", "two")
+    with pytest.raises(SettingsError, match="ED_CACHE_LIMIT is 'two'; expected bytes"):
         Store()
 
 

@@ -2,6 +2,8 @@
 import sys
 from importlib import import_module
 
+from .. import permits
 from . import report
 
+permits.as_owner()
 report(import_module(f".{sys.argv[1]}", __package__).measure())

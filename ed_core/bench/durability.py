@@ -85,7 +85,7 @@ def _work(kept: Kept, template: cases.Case, rng: random.Random) -> Iterator[str]
             case = cases.edited(template, title=f"Number {rng.random()}", notes="x" * rng.randrange(20_000))
             case = replace(case, id=cases.new_id())
             yield f"begin {case.id} {_hash(bundle.encode(case))}"
-            kept.add(case)
+            kept.add(case, owner_of(case.id))
             own[case.id] = case
         elif act == "edit":
             case = cases.edited(rng.choice(list(own.values())), notes="y" * rng.randrange(20_000))
@@ -134,7 +134,7 @@ def _note(lines: list[str], expected: dict[str, set[str]]) -> None:
 
 
 def verify(kept: Kept, expected: dict[str, set[str]]) -> tuple[int, int]:
-    """How many case studies are not in a state they may be in, and how many files are damaged. Reads every file anew."""
+    """How many case studies are not in a state they may be in, or not their owner's; and how many files are damaged. Reads every file anew."""
     lost = torn = 0
     listed = {card.id for card in kept.cards()}
     for id, states in expected.items():
@@ -143,7 +143,7 @@ def verify(kept: Kept, expected: dict[str, set[str]]) -> tuple[int, int]:
         except CaseError:
             found = "damaged"
         restored = "restored" in states and found != GONE
-        lost += found not in states and not restored
+        lost += (found not in states and not restored) or (found != GONE and kept.owner(id) != owner_of(id))
         expected[id] = {found}
     torn = len(kept.damaged()) + len(kept.problems)
     strangers = listed - set(expected)
@@ -158,6 +158,11 @@ def _tidy(kept: Kept, expected: dict[str, set[str]], keep: int) -> None:
     for id in [id for id, states in expected.items() if states == {GONE}]:
         del expected[id]
     kept.empty_trash()
+
+
+def owner_of(id: str) -> str:
+    """Every case study's owner is another: a mix-up shows."""
+    return f"{id}@lab.org"
 
 
 def _hash(data: bytes) -> str:

@@ -123,7 +123,7 @@ def output_bars(result: ProbeResult, view: View) -> go.Figure:
 
 def _frame(n: int, view: View, x: str, unit: str) -> Canvas:
     """Layers 0 to n-1 to the right, the unit upwards, the legend in one line under the title."""
-    canvas = Canvas(view.height, MARGIN, view.title, view.uirevision)
+    canvas = Canvas(view.height, MARGIN, view.title, view.uirevision, view.width_px)
     layer_px = (view.width_px - MARGIN[0] - MARGIN[1]) / n
     ticks = list(range(0, n, tick_step(n, n * layer_px / LAYER_LABEL)))
     canvas.layout.update(

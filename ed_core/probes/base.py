@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from .. import permits
 from ..errors import ParameterError, PromptError
 from ..precision import require_gradients
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
@@ -94,7 +95,8 @@ class Probe:
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
 
     def request(self, model: ModelSpec, prompt: Prompt) -> Request:
-        """The request for one prompt on one model."""
+        """The request for one prompt on one model. `NotAllowed` where a parameter names a file that may not be read."""
+        permits.files(self)
         chosen = tuple((f.name, getattr(self, f.name)) for f in fields(self) if not f.metadata["view_only"])
         files = tuple((f.name, self.content_hash(f.name)) for f in fields(self) if f.metadata["file"])
         return Request((model,), (prompt,), self.name, chosen, self.version, files)

@@ -7,11 +7,13 @@ from ed_core import audit, estimate, figures, sizes, sources
 from ed_core.errors import EffectiveDepthError
 from ed_core.precision import WIDEST_FIRST
 from ed_core.prompts import to_jsonl
-from ed_ui import probe_page, prompt_set, running, scope, show
+from ed_ui import keeping, link, probe_page, prompt_set, running, scope, show
 
 
 def page() -> None:
     st.subheader("Precision audit", anchor=False)
+    link.own([*prompt_set.parameters(), link.several("precisions", "kept.audit.precisions", [], CHOICES)])
+    scope.says()
     chosen = scope.current()
     try:
         prompts = prompt_set.choose()
@@ -26,7 +28,9 @@ def page() -> None:
         return
     requests = {f"{name}.{request.probe}.{i % len(prompts)}": request for name, of_one in plan.items() for i, request in enumerate(of_one)}
     batch = running.batch("audit", requests)
-    running.controls("audit", batch, ready=scope.ready() or len(prompts) > 1, n_tokens=n_tokens)
+    row = running.controls("audit", batch, ready=scope.ready() or len(prompts) > 1, n_tokens=n_tokens)
+    keeping.button(row, "audit", batch)
+    scope.remember()
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, list(plan), len(prompts))
     with st.expander("The same from the command line"):
         command(chosen.spec, list(plan), prompts)
@@ -94,7 +98,7 @@ def curve(outcome: audit.Audit, name: str, title: str, unit: str, x: str, log: b
     lines = {precision: curves[name] for precision, curves in outcome.curves.items()}
     fig = figures.curves_over_each_other(lines, outcome.reference, unit, x=x, height=HEIGHT, log=log)
     about = lambda: show.details_of_many(name, name, x, lines[outcome.reference], results, f"{title}, in {outcome.reference}", READING)  # noqa: E731
-    show.figure(name.replace(".", "-"), fig, title, about=about)
+    show.figure(name.replace(".", "-"), fig, title, about=about, results=results)
 
 
 def tables(outcome: audit.Audit) -> None:

@@ -4,7 +4,7 @@ import streamlit as st
 from ed_core import figures, pairs, sources, verdict
 from ed_core.errors import EffectiveDepthError
 from ed_core.pairs import SIDES
-from ed_ui import pairing, probe_page, running, scope, second, show
+from ed_ui import keeping, pairing, probe_page, running, scope, second, show
 from ed_ui.pairing import Shown
 
 PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
@@ -29,7 +29,8 @@ def page() -> None:
     if both[0].requests == both[1].requests and both[0].probes == both[1].probes:
         st.info(SAME[mode], icon=":material/compare_arrows:")
         return
-    running.controls("two", batch, ready=scope.ready(), n_tokens=max((len(t) for t in second.previews(*both) if t), default=None))
+    row = running.controls("two", batch, ready=scope.ready(), n_tokens=max((len(t) for t in second.previews(*both) if t), default=None))
+    keeping.button(row, "two", batch)
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, both)
     with st.expander("What is compared, exactly"):
         st.markdown(f"{pairs.__doc__}\n\n{pairing.RELATIVE}")

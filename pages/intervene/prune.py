@@ -4,13 +4,15 @@ import streamlit as st
 from ed_core import aggregate, compare, controls, figures, pruning, sources
 from ed_core.errors import EffectiveDepthError
 from ed_core.probes import EarlyExit, LogitLens, Prune
-from ed_ui import controlling, probe_page, prompt_set, running, scope, show
+from ed_ui import controlling, keeping, link, probe_page, prompt_set, running, scope, show
 
 PROBES = (Prune, EarlyExit, LogitLens)
 
 
 def page() -> None:
     st.subheader(Prune.title, anchor=False)
+    link.own([*prompt_set.parameters(), *(p for probe in PROBES for p in link.of_probe(probe, PARAMETERS[probe.name]))])
+    scope.says()
     chosen = scope.current()
     try:
         prompts = prompt_set.choose()
@@ -31,6 +33,7 @@ def page() -> None:
     alone = len(prompts) == 1
     row = running.controls("prune", batch, ready=scope.ready() or not alone, n_tokens=n_tokens)
     controlling.picker(row, batch)
+    keeping.button(row, "prune", batch)
     scope.remember(requests["prune.0"].key if alone and "prune.0" in batch.results and not batch.running else "")
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, asked, len(prompts))
     with st.expander("The same from the command line"):
@@ -86,7 +89,7 @@ def curve(key: str, results: list, twins: list, probe, name: str, title: str, un
     look = dict(x=x, label="over all tokens", others=f"{n} prompts", height=HEIGHT, log=name == "perplexity", behind=behind(twins, probe, name))
     fig = figures.spread_curve(values, spread, unit, **look)
     about = lambda: show.details_of_many(key, f"{probe.name}.{name}", x, values, results, title, reading)  # noqa: E731
-    show.figure(key, fig, title, about=about)
+    show.figure(key, fig, title, about=about, results=results)
 
 
 def stretches(results: list, twins: list, asked: Prune, busy: bool) -> None:
@@ -111,7 +114,7 @@ def proxies(results: list, asked: Prune, x: str) -> None:
     curves = compare.over_prompts(asked, [r.summary for r in results])
     lines = {name.replace("_", " "): curves[name] for name in pruning.PROXIES}
     about = lambda: show.details_of_many("proxies", "prune.block_influence", x, curves["block_influence"], results, PROXY, PROXIES)  # noqa: E731
-    show.figure("proxies", figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT), "Proxies of the same stretches", about=about)
+    show.figure("proxies", figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT), "Proxies of the same stretches", about=about, results=results)
 
 
 def signed(value) -> str:
@@ -151,7 +154,7 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
         about = lambda: show.details_of_many("exit", "early_exit.agreement", "depth", curves["agreement"], leaving, EXIT_TITLE, EXIT)  # noqa: E731
         with left:
             fig = figures.layer_curves(lines, "", "share", x="depth", height=HEIGHT, behind=behind(twins, EarlyExit, "agreement"))
-            show.figure("exit", fig, EXIT_TITLE, about=about)
+            show.figure("exit", fig, EXIT_TITLE, about=about, results=leaving)
         right.metric("Mean exit depth", f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}", help=EarlyExit.spec("exit_depth").meaning)
         right.metric("Agreement on leaving", f"{float(curves['exit_agrees']):.0%}", help=EarlyExit.spec("exit_agrees").meaning)
     else:

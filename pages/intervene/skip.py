@@ -4,7 +4,7 @@ import streamlit as st
 from ed_core import figures
 from ed_core.figures import View
 from ed_core.probes import LayerSkip
-from ed_ui import probe_page, show
+from ed_ui import link, probe_page, scope, show
 
 
 def figure(result, view):
@@ -16,7 +16,7 @@ def figure(result, view):
 
 def chosen_boundary(result) -> int | None:
     """The place of the boundary looked at among the result's; None for the maximum over them."""
-    place = st.session_state.get("skip.boundary", MAXIMUM)
+    place = scope.kept("skip.boundary", MAXIMUM)
     return place if place in places(result)[1:] else None
 
 
@@ -45,9 +45,9 @@ def more(result, view):
 def boundaries(result, view):
     """Where the skips end and the looking begins; one of them can be looked at alone."""
     name = lambda place: "maximum over all" if place == MAXIMUM else f"token {int(result['boundaries'][place])}"  # noqa: E731
-    if st.session_state.get("skip.boundary") not in places(result):
-        st.session_state["skip.boundary"] = MAXIMUM
-    st.segmented_control("Effects seen behind", places(result), format_func=name, required=True, key="skip.boundary")
+    if scope.kept("skip.boundary") not in places(result):
+        st.session_state.pop("kept.skip.boundary", None)
+    scope.keeping(st.segmented_control, "Effects seen behind", "skip.boundary", MAXIMUM, options=places(result), format_func=name, required=True)
     caption = "Boundaries: each layer is left out on the dark tokens, and effects are looked for on the bright ones"
     show.figure("boundaries", figures.boundary_map(result, view, chosen_boundary(result)), caption, result, "boundaries", BOUNDARIES)
     probe_page.window(result, view)
@@ -81,6 +81,7 @@ show.guarded(
             "Not computed yet. **Run** leaves out every layer in turn and measures how much each later one changes: one walk over the blocks.",
             TEXTS,
             over_tokens=False,
+            parameters=(link.number("boundary", "kept.skip.boundary", MAXIMUM, 0, scope.MOST_TOKENS, int),),
         )
     )
 )

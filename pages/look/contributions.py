@@ -3,28 +3,29 @@ import streamlit as st
 
 from ed_core import aggregate, figures
 from ed_core.probes import Contributions
-from ed_ui import probe_page, show
+from ed_ui import link, probe_page, scope, show
 
+MEASURE = "layer_ratio"
 MEASURES = [s.name for s in Contributions.measures]
 
 
 def controls():
-    st.selectbox("Measure", MEASURES, index=MEASURES.index("layer_ratio"), key="contributions.measure", width=260)
+    scope.keeping(st.selectbox, "Measure", "contributions.measure", MEASURE, options=MEASURES, width=260)
 
 
 def figure(result, view):
-    measure = st.session_state.get("contributions.measure") or "layer_ratio"
+    measure = scope.kept("contributions.measure", MEASURE)
     spec = Contributions.spec(measure)
     draw = figures.cosine_map if spec.unit == "cosine" else figures.contribution_norms
     show.figure("map", draw(result, view, measure, counts_first_token()), spec.meaning, result, measure, select=True)
 
 
 def counts_first_token() -> bool:
-    return st.session_state.get("contributions.first_token", True)
+    return scope.kept("contributions.first_token", True)
 
 
 def more(result, view):
-    measure = st.session_state.get("contributions.measure") or "layer_ratio"
+    measure = scope.kept("contributions.measure", MEASURE)
     if view.selected is not None:
         show.figure("profile", figures.token_profile(result, measure, view.selected), f"Token {view.selected} over the layers", result, measure)
     if not result.complete:
@@ -35,10 +36,10 @@ def more(result, view):
     left, right = st.columns(2)
     with left:
         fig = figures.layer_curves(pick("ratio"), "", "ratio", log=True, behind=behind("layer_ratio"))
-        show.figure("mean-ratio", fig, "Mean contribution per layer, against the stream")
+        show.figure("mean-ratio", fig, "Mean contribution per layer, against the stream", results=[result])
     with right:
         fig = figures.layer_curves(pick("cos"), "", "cosine", behind=behind("layer_cos"))
-        show.figure("mean-cosine", fig, "Mean cosine per layer: below 0 erases, above 0 strengthens")
+        show.figure("mean-cosine", fig, "Mean cosine per layer: below 0 erases, above 0 strengthens", results=[result])
 
 
 TEXTS = {
@@ -59,6 +60,7 @@ show.guarded(
             "write or strengthen. One forward pass.",
             TEXTS,
             controls,
+            parameters=(link.choice("measure", "kept.contributions.measure", MEASURE, MEASURES),),
         )
     )
 )

@@ -4,15 +4,26 @@ import streamlit as st
 from ed_core import figures, lookup, sources, verdict
 from ed_core.figures import View
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
-from ed_ui import controlling, running, scope, show
+from ed_ui import controlling, keeping, link, running, scope, show
+from ed_ui.views import BRANCHES, SHADES
 
-BRANCHES = {"both": "layer", "attention": "attn", "MLP": "mlp"}
-SHADES = {"probability": "prob", "KL to output": "kl", "entropy": "entropy", "rank of the output": "rank"}
 WINDOW = 48
 PROBES = {"contributions": Contributions(), "logit_lens": LogitLens(), "layer_skip": LayerSkip(), "continuation": Continuation()}
 
 
+PARAMETERS = (
+    link.choice("branch", "kept.branch", "both", BRANCHES),
+    link.choice("shade", "kept.shade", "probability", SHADES),
+    link.number("kl", "kept.kl_threshold", 0.5, 0.05, 0.95),
+    link.number("overlap", "kept.overlap_threshold", 0.3, 0.05, 0.95),
+    link.flag("first_token", "kept.first_token", True),
+    link.span("tokens", "kept.window"),
+)
+
+
 def page() -> None:
+    link.own(PARAMETERS)
+    scope.says()
     scope.prompt_box()
     chosen = scope.current()
     if chosen.spec is None:
@@ -23,9 +34,9 @@ def page() -> None:
     batch = running.batch("home", requests | controlling.with_control(measured))
     row = running.controls("home", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
     controlling.picker(row, batch)
+    keeping.button(row, "home", batch)
     if (above := scope.harder(st.session_state.get("example", ""))) is not None:
         row.button("Same task, harder", key="harder", on_click=_harder, args=(above, batch), icon=":material/trending_up:", type="tertiary")
-    scope.remember(requests["contributions"].key if "contributions" in batch.results and not batch.running else "")
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch)
 
 
@@ -41,14 +52,18 @@ def judged(batch: running.Batch) -> verdict.Verdict | None:
     needed = [batch.result("contributions"), batch.result("logit_lens")]
     if any(r is None or not r.complete for r in needed):
         return None
-    state = st.session_state
-    return verdict.of_prompt(*needed, state.get("first_token", True), state.get("kl_threshold", 0.5), state.get("overlap_threshold", 0.3))
+    return verdict.of_prompt(*needed, counts_first_token(), scope.kept("kl_threshold", 0.5), scope.kept("overlap_threshold", 0.3))
+
+
+def counts_first_token() -> bool:
+    return scope.kept("first_token", True)
 
 
 def panels(batch: running.Batch) -> None:
     """Everything that fills while jobs run."""
     if batch.jobs and running.poll(batch):
         st.rerun()
+    scope.remember(batch.requests["contributions"].key if "contributions" in batch.results and not batch.running else "")
     reached = judged(batch)
     headline(batch, reached)
     results = batch.results
@@ -65,7 +80,7 @@ def panels(batch: running.Batch) -> None:
     with right:
         skips(results.get("layer_skip"), view("skip", "layer_skip"))
     for probe in PROBES:
-        if said := controlling.sentence(batch, probe, st.session_state.get("first_token", True) or probe != "contributions"):
+        if said := controlling.sentence(batch, probe, counts_first_token() or probe != "contributions"):
             st.markdown(f"**{PROBES[probe].title}:** {said}")
 
 
@@ -89,7 +104,7 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     some = next(iter(batch.results.values()), None)
     n_layers = some.n_layers if some is not None else sources.n_layers(next(iter(batch.requests.values())).models[0])
     if n_layers is None:
-        st.container(height=110, border=False, key="ruler-place")
+        st.container(height=110 + show.CAPTION, border=False, key="ruler-place")
         return
     ghost, n_ghost = st.session_state.get("ghost", (None, None))
     fig = figures.depth_ruler(
@@ -100,7 +115,9 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         ghost=ghost.criteria if ghost else {},
         n_layers_ghost=n_ghost,
     )
-    st.plotly_chart(fig, key="ruler", config=show.CONFIG, alt=reached.sentence if reached else "Depth ruler: no verdict yet.")
+    said = reached.sentence if reached else "Depth ruler: no verdict yet."
+    made = [batch.results[name] for name in ("contributions", "logit_lens") if name in batch.results]
+    show.figure("ruler", fig, "**Depth ruler** · the three criteria, never averaged; ticks below: published models", results=made, alt=said)
 
 
 def says(batch: running.Batch) -> str:
@@ -119,14 +136,17 @@ def controls(batch: running.Batch, some, reached):
     """Branch, shade, window, thresholds; returns a maker of views."""
     n = some.n_tokens if some is not None else 0
     row = st.container(horizontal=True, vertical_alignment="bottom", key="panel-controls")
-    row.segmented_control("Contribution of", list(BRANCHES), default="both", required=True, key="branch")
-    row.selectbox("Lens shade", list(SHADES), key="shade", width=190)
+    scope.keeping(row.segmented_control, "Contribution of", "branch", "both", options=list(BRANCHES), required=True)
+    scope.keeping(row.selectbox, "Lens shade", "shade", "probability", options=list(SHADES), width=190)
     with row.popover("Thresholds", icon=":material/tune:", key="thresholds"):
-        st.slider("KL: below this share of its maximum", 0.05, 0.95, 0.5, 0.05, key="kl_threshold")
-        st.slider("Overlap: above", 0.05, 0.95, 0.3, 0.05, key="overlap_threshold")
-        st.toggle("Count the first token (often an attention sink)", value=True, key="first_token")
+        steps = dict(min_value=0.05, max_value=0.95, step=0.05)
+        scope.keeping(st.slider, "KL: below this share of its maximum", "kl_threshold", 0.5, **steps)
+        scope.keeping(st.slider, "Overlap: above", "overlap_threshold", 0.3, **steps)
+        scope.keeping(st.toggle, "Count the first token (often an attention sink)", "first_token", True)
         st.caption("The defaults are those of Hu et al. 2025. The three criteria measure different things and are never averaged.")
-    window = row.slider("Tokens shown", 0, n - 1, (n - WINDOW, n - 1), key=f"window.{n}", width=260) if n > WINDOW else None
+    window = scope.window("window", n, WINDOW)
+    if window is not None:
+        scope.keeping(row.slider, "Tokens shown", "window", window, min_value=0, max_value=n - 1, width=260)
     token = st.session_state.get("token")
     if token is not None and token < n:
         row.button(f"token {token} selected", icon=":material/close:", type="tertiary", on_click=lambda: st.session_state.pop("token"))
@@ -149,8 +169,8 @@ def contributions(key: str, suffix: str, draw, title: str, caption: str, teach: 
     """One panel on the chosen branch: its size or its direction."""
     if result is None:
         return show.empty(title, teach)
-    measure = f"{BRANCHES[st.session_state.get('branch') or 'both']}_{suffix}"
-    fig = draw(result, view, measure, st.session_state.get("first_token", True))
+    measure = f"{BRANCHES[scope.kept('branch', 'both')]}_{suffix}"
+    fig = draw(result, view, measure, counts_first_token())
     show.figure(key, fig, f"**{title}** · {caption}", result, measure, reading, select=True)
 
 
@@ -158,7 +178,7 @@ def lens(result, view: View) -> None:
     title = "Logit lens"
     if result is None:
         return show.empty(title, "What the model would predict if it ended at each depth.")
-    shade = SHADES[st.session_state.get("shade") or "probability"]
+    shade = SHADES[scope.kept("shade", "probability")]
     measure = "top_probs" if shade == "prob" else shade  # what is drawn is also what Details and its CSV hold
     show.figure("lens", figures.lens_map(result, view, shade), f"**{title}** · best token at each depth", result, measure, READ_LENS, select=True)
 

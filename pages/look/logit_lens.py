@@ -3,17 +3,16 @@ import streamlit as st
 
 from ed_core import aggregate, figures
 from ed_core.probes import LogitLens
-from ed_ui import probe_page, show
-
-SHADES = {"probability": "prob", "KL to output": "kl", "Jensen–Shannon": "jsd", "entropy": "entropy", "rank of the output": "rank"}
+from ed_ui import link, probe_page, scope, show
+from ed_ui.views import SHADES
 
 
 def controls():
-    st.segmented_control("Shade", list(SHADES), default="probability", required=True, key="logit_lens.shade")
+    scope.keeping(st.segmented_control, "Shade", "logit_lens.shade", "probability", options=list(SHADES), required=True)
 
 
 def figure(result, view):
-    name = st.session_state.get("logit_lens.shade") or "probability"
+    name = scope.kept("logit_lens.shade", "probability")
     shade = SHADES[name]
     measure = "top_probs" if shade == "prob" else shade
     show.figure("map", figures.lens_map(result, view, shade), f"Best token at each depth, shaded by {name}", result, measure, select=True)
@@ -30,11 +29,11 @@ def more(result, view):
     with left:
         nats = {"KL": curves["kl"], "entropy": curves["entropy"]}
         fig = figures.layer_curves(nats, "", "nats", x="depth", behind=probe_page.behind(LogitLens, view, "kl"))
-        show.figure("mean-kl", fig, "Divergence from the output, and uncertainty")
+        show.figure("mean-kl", fig, "Divergence from the output, and uncertainty", results=[result])
     with right:
         shares = {"overlap": curves["overlap"], "top-1 match": curves["top1_match"], "MRR": curves["mrr"]}
         fig = figures.layer_curves(shares, "", "share", x="depth", behind=probe_page.behind(LogitLens, view, "overlap"))
-        show.figure("mean-overlap", fig, "Agreement with the output")
+        show.figure("mean-overlap", fig, "Agreement with the output", results=[result])
 
 
 TEXTS = {
@@ -55,6 +54,7 @@ show.guarded(
             "Not computed yet. **Run** applies the model's own final norm and head at every depth and shows when its prediction settles.",
             TEXTS,
             controls,
+            parameters=(link.choice("shade", "kept.logit_lens.shade", "probability", SHADES),),
         )
     )
 )

@@ -3,7 +3,7 @@ import streamlit as st
 
 from ed_core import exactness, figures
 from ed_core.probes import Contributions, LogitLens, Numerics
-from ed_ui import probe_page, running, scope, show
+from ed_ui import keeping, link, probe_page, running, scope, show
 
 PROBES = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens": LogitLens()}
 UNITS = {
@@ -15,14 +15,16 @@ UNITS = {
 
 def page() -> None:
     st.subheader(Numerics.title, anchor=False)
+    link.own([link.span("tokens", "kept.window.page")])
+    scope.says()
     scope.prompt_box()
     chosen = scope.current()
     if chosen.spec is None:
         st.error(show.plain(chosen.trouble), icon=":material/error:")
         return
     batch = running.batch("numerics", {name: probe.request(chosen.spec, scope.prompt()) for name, probe in PROBES.items()})
-    running.controls("numerics", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
-    scope.remember(batch.requests["numerics"].key if "numerics" in batch.results and not batch.running else "")
+    row = running.controls("numerics", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
+    keeping.button(row, "numerics", batch)
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch)
     with st.expander("What this measures, exactly", expanded=False):
         st.markdown(Numerics.__doc__)
@@ -32,6 +34,7 @@ def panels(batch: running.Batch) -> None:
     if batch.jobs and running.poll(batch):
         st.rerun()
     result = batch.result("numerics")
+    scope.remember(result.request.key if result is not None and result.complete else "")
     probe_page.status(batch, "numerics")
     if result is None:
         show.empty(Numerics.title, "" if batch.running else TEACH, probe_page.MAP_HEIGHT, first=True)
@@ -78,7 +81,7 @@ def first_token(result, contributions, lens) -> None:
         unit, caption, x = UNITS[row.name]
         with column:
             fig = figures.layer_curves({f"{row.label} with the first token": row.with_first}, "", unit, x=x, behind={"without": row.without})
-            show.figure(f"first-{row.name}", fig, f"{caption}, with the first token and without")
+            show.figure(f"first-{row.name}", fig, f"{caption}, with the first token and without", results=[result])
     if rows:
         st.markdown(f"**{exactness.change(rows)}**")
 

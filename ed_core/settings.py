@@ -1,0 +1,189 @@
+"""What an installation allows: one frozen `Settings`, from a TOML file and the environment. Torch-free.
+
+The file is the one named by `ED_CONFIG`, else `lab.toml` beside `app.py`, where there is one; `ED_…` variables of the same names win over it.
+Without either everything is open, as suits a laboratory on one's own machine. A key nobody knows and a value that does not fit are refused.
+"""
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from .errors import SettingsError
+
+ROOT = Path(__file__).resolve().parent.parent
+PREFIX = "ED_"
+ELSEWHERE = {"ED_CONFIG", "ED_TEST_STEP_DELAY", "ED_BENCH_KILLS", "ED_BENCH_IMPORTS"}  # names of ours that are no settings of the app
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def _listed(value: Any) -> Any:
+    """A list, or from the environment names with commas between them."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def in_bytes(text: str) -> int:
+    """Bytes from "2G", "500M" or a plain number; `ValueError` for anything else."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    if found is None:
+        raise ValueError("bytes, like 500M or 2G")
+    return int(float(found[1]) * UNITS[found[2].upper()])
+
+
+def _addresses(value: Any) -> Any:
+    listed = _listed(value)
+    for address in listed if isinstance(listed, (list, tuple)) else ():
+        if not isinstance(address, str) or not re.fullmatch(r"[^@\s,]*@[^@\s,]+", address):
+            raise ValueError(f"e-mail addresses, or @domain for everybody there; {address!r} is neither")
+    return tuple(a.lower() for a in listed) if isinstance(listed, (list, tuple)) else listed
+
+
+def _frames(value: Any) -> Any:
+    listed = _listed(value)
+    for one in listed if isinstance(listed, (list, tuple)) else ():
+        if not isinstance(one, str) or not re.fullmatch(r"'self'|'none'|https?://[\w.*:-]+", one):
+            raise ValueError(f"'self', 'none' (both in quotes of their own), or addresses like https://huggingface.co; {one!r} is none of them")
+    return listed
+
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+Addresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_addresses)]
+Frames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_frames)]
+Bytes = Annotated[int, BeforeValidator(lambda value: in_bytes(value) if isinstance(value, str) else value)]
+Limit = Annotated[int, Field(ge=0)]
+
+
+class Settings(BaseSettings):
+    """Every setting. `docs/deploy.md` has them as a table; a test holds the two together."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=PREFIX, env_ignore_empty=True)
+
+    # which models
+    models: Names = Field(("*",), min_length=1, description="models that may be used: names of bundled models and hub ids, `*` stands for anything")
+    hub_ids: bool = Field(True, description="hub ids that are not in the catalogue, and revisions other than the main branch, may be typed")
+    local_folders: bool = Field(True, description="paths of this machine may be typed: model folders, adapters, files of background prompts")
+    adapters: bool = Field(True, description="LoRA adapters may be used")
+    downloads: bool = Field(True, description="models that are not here may be downloaded from the hub")
+
+    # how much
+    max_tokens: int = Field(512, ge=1, description="the longest prompt, in tokens (the command line's too)")
+    max_tokens_layers: Limit = Field(0, description="the largest tokens × layers of one request; 0 is no limit")
+    max_work: Limit = Field(0, description="the largest tokens × layers × rows of one request, rows being what a sweep carries along; 0 is no limit")
+    max_jobs_per_visitor: Limit = Field(0, description="jobs one visitor may have running and waiting at once; 0 is no limit")
+    max_jobs: int = Field(200, ge=1, description="jobs that may be running and waiting at once, of all visitors")
+
+    # who
+    login: Literal["off", "optional", "required"] = Field("off", description="`off`; `optional`: everybody looks, who is logged in keeps; `required`: nothing is shown before")
+    login_allowed: Addresses = Field((), description="who may log in: e-mail addresses, or `@domain`; everybody the provider knows where empty")
+    admins: Addresses = Field((), description="e-mail addresses of those who may change every case study")
+    gallery: Literal["open", "read-only", "owners"] = Field("open", description="case studies: `open` to all changes; `read-only`: only admins change it; `owners`: each belongs to who kept it")
+
+    # what is said
+    title: str = Field("Effective depth", min_length=1, max_length=60, description="the title of the pages, plain text")
+    banner: str = Field("", max_length=400, description="one line above every page, plain text")
+    frames: Frames = Field(("'self'",), min_length=1, description="who may show the pages inside a frame: `'self'`, `'none'`, or addresses like `https://huggingface.co`")
+
+    # where, and how much of the machine
+    cache: Path = Field(ROOT / "cache", description="the folder of results and case studies")
+    cache_limit: Bytes = Field(2 << 30, ge=0, description="bytes of results (like 2G), beyond which the least used are dropped")
+    model_memory: Bytes | None = Field(None, gt=0, description="bytes of the models held open (like 8G); half of the memory where not set")
+    probe_memory: Bytes | None = Field(None, gt=0, description="bytes a probe may hold above its model (like 1G); what suits the device where not set")
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Settings:
+        if self.login == "off" and (self.gallery == "owners" or self.login_allowed or self.admins):
+            which = "gallery = 'owners'" if self.gallery == "owners" else "login_allowed" if self.login_allowed else "admins"
+            raise ValueError(f"{which} needs to know who is there; expected login = 'optional' or 'required' with it")
+        return self
+
+    @classmethod
+    def settings_customise_sources(cls, settings_cls, init_settings, env_settings, **_):
+        return env_settings, init_settings
+
+
+EXPECTED = {  # in our words, by the kind of the library's error
+    "bool_parsing": "true or false", "bool_type": "true or false", "int_parsing": "a whole number", "int_type": "a whole number",
+    "int_from_float": "a whole number", "string_type": "a text", "tuple_type": "a list of texts", "too_short": "one name at least",
+}
+
+
+def current() -> Settings:
+    """The settings of this process. The file is read once; `SettingsError` says what is wrong with which of them."""
+    return _read(tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(PREFIX))))
+
+
+def file() -> Path | None:
+    """Where settings are read from; None where there is no file. `SettingsError` where `ED_CONFIG` names none."""
+    named = os.environ.get("ED_CONFIG", "")
+    place = Path(named).expanduser() if named else ROOT / "lab.toml"
+    if named and not place.is_file():
+        raise SettingsError(f"ED_CONFIG names {named!r}, and there is no such file; expected a TOML file like docs/lab.example.toml: mend the name, or unset it.")
+    return place if place.is_file() else None
+
+
+def table() -> str:
+    """Every setting with its default and meaning, as Markdown."""
+    rows = [f"| `{name}` | {_default(name)} | {f.description.replace('|', chr(92) + '|')} |" for name, f in Settings.model_fields.items()]
+    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
+
+
+def _default(name: str) -> str:
+    value = Settings.model_fields[name].default
+    if name == "cache":
+        return "`cache/` beside `app.py`"
+    if value is None or value in ("", ()):
+        return "–"
+    return f"`{json.dumps(list(value) if isinstance(value, tuple) else value)}`"
+
+
+@lru_cache(maxsize=8)
+def _read(environment: tuple[tuple[str, str], ...]) -> Settings:
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | ELSEWHERE
+    for name, _ in environment:
+        if name.upper() not in known:
+            raise _unknown(name, "the environment", known)
+    place = file()
+    table = _table(place) if place is not None else {}
+    for name in table:
+        if name not in Settings.model_fields:
+            raise _unknown(name, place.name, set(Settings.model_fields))
+    try:
+        return Settings(**table)
+    except ValidationError as error:
+        raise _wrong(error, place, dict(environment)) from None
+
+
+def _table(place: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(place.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"The settings in {place} cannot be read: {error.strerror or error}. Mend that, or set ED_CONFIG to another file.") from None
+    except ValueError as error:
+        raise SettingsError(f"The settings in {place} are not TOML: {error}; expected lines like those of docs/lab.example.toml.") from None
+
+
+def _unknown(name: str, where: str, known: set[str]) -> SettingsError:
+    near = difflib.get_close_matches(name, known, 1, 0.5)
+    hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(known - ELSEWHERE))}."
+    return SettingsError(f"There is no setting {name} (in {where}); {hint} Mend or remove it, and start again.")
+
+
+def _wrong(error: ValidationError, place: Path | None, environment: dict[str, str]) -> SettingsError:
+    """The first thing that is wrong, as found, expected, next step."""
+    first = error.errors(include_url=False)[0]
+    told = EXPECTED.get(first["type"]) or re.sub(r"^(Value error, |Input should be )", "", first["msg"])
+    if not first["loc"]:
+        return SettingsError(f"The settings do not go together: {told}. Mend one of them, and start again.")
+    name = str(first["loc"][0])
+    in_environment = PREFIX + name.upper()
+    found = environment.get(in_environment, first["input"])
+    where = in_environment if in_environment in environment else f"{name} in {place.name if place else 'the settings'}"
+    return SettingsError(f"{where} is {found!r}; expected {told}. Mend it, and start again.")

@@ -1,0 +1,89 @@
+"""Editing a case study's words: what is typed survives page changes, a conflict and a deletion, and nobody's words are overwritten unseen."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import streamlit as st
+
+from ed_core.cases import Case, edited
+from ed_core.errors import CaseError, EffectiveDepthError
+from ed_core.notes import to_html
+from ed_ui import keeping, scope, show
+
+
+@dataclass(frozen=True)
+class Editing:
+    """What this session began to edit, and in which state it was then."""
+
+    case: Case
+    opened: str
+
+
+def of(id: str) -> Editing | None:
+    return st.session_state.get(f"editing.{id}")
+
+
+def begin(case: Case, opened: str) -> None:
+    st.session_state[f"editing.{case.id}"] = Editing(case, opened)
+    held = {"title": case.title, "tags": ", ".join(case.tags), "notes": case.notes}
+    st.session_state.update({f"kept.edit.{case.id}.{name}": text for name, text in held.items()})
+
+
+def end(id: str) -> None:
+    for name in (f"editing.{id}", f"trouble.{id}", *(f"kept.edit.{id}.{word}" for word in keeping.WORDS)):
+        st.session_state.pop(name, None)
+
+
+def form(editing: Editing, opened_copy: Callable[[Case], None]) -> None:
+    """The boxes with a preview of the notes; below them what saving came to. `opened_copy` goes to the page of a copy."""
+    case, prefix = editing.case, f"edit.{editing.case.id}"
+    with st.container(border=True, key="editing"):
+        left, right = st.columns(2)
+        with left:
+            keeping.words(prefix, "")
+        with right:
+            st.caption("The notes as they will read")
+            notes(scope.kept(f"{prefix}.notes", ""))
+        row = st.container(horizontal=True)
+        if row.button("Save", type="primary", key=f"{prefix}.save", icon=":material/check:"):
+            _save(editing)
+        row.button("Discard changes", key=f"{prefix}.end", on_click=end, args=(case.id,))
+        trouble, lost = st.session_state.get(f"trouble.{case.id}", ("", False))
+        if trouble:
+            st.error(show.plain(trouble), icon=":material/error:")
+        if lost and st.button("Keep mine as a copy", key=f"{prefix}.copy", icon=":material/content_copy:"):
+            _copy(editing, opened_copy)
+
+
+def notes(text: str) -> None:
+    """A stranger's Markdown, as text that can do nothing."""
+    st.html(f'<div class="ed-notes" dir="auto">{to_html(text)}</div>')
+
+
+def _changed(editing: Editing) -> Case:
+    held = {name: scope.kept(f"edit.{editing.case.id}.{name}", "") for name in keeping.WORDS}
+    return edited(editing.case, title=held["title"], notes=held["notes"], tags=held["tags"].split(","))
+
+
+def _save(editing: Editing) -> None:
+    """Write the words; where that fails they stay in their boxes, and where the case study is another by now, or gone, they may become a copy."""
+    id, changed = editing.case.id, None
+    try:
+        changed = _changed(editing)
+        keeping.save(changed, editing.opened)
+        end(id)
+        st.toast("Saved.", icon=":material/check:")
+    except EffectiveDepthError as error:
+        st.session_state[f"trouble.{id}"] = (str(error), changed is not None and isinstance(error, CaseError))
+    st.rerun()
+
+
+def _copy(editing: Editing, opened_copy: Callable[[Case], None]) -> None:
+    try:
+        copy = keeping.duplicate(_changed(editing))
+    except EffectiveDepthError as error:
+        st.session_state[f"trouble.{editing.case.id}"] = (str(error), True)
+        st.rerun()
+    end(editing.case.id)
+    opened_copy(copy)

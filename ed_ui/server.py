@@ -1,0 +1,122 @@
+"""The app as others reach it: `python -m ed_ui.server`. What `streamlit run app.py` serves, and around it a readiness check, security headers,
+and words for a login that did not succeed. It starts the worker at once and refuses to start with settings that are wrong.
+
+It takes the options of `streamlit run` (`--server.port`, …) and their variables (`STREAMLIT_SERVER_PORT`, …).
+"""
+from __future__ import annotations
+
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import click
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from streamlit.starlette import App
+from streamlit.web.cli import configurator_options
+
+from ed_core import health, settings
+from ed_core.errors import SettingsError
+from ed_ui import running
+
+APP = Path(__file__).resolve().parent.parent / "app.py"
+LOGGED_IN = "_streamlit_user="  # the cookie of somebody who is
+
+
+def headers() -> dict[str, str]:
+    """What browsers are told: nothing is loaded from elsewhere, and nobody else puts these pages into a frame."""
+    frames = " ".join(settings.current().frames)
+    policy = (
+        "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
+        "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; worker-src 'self' blob:; frame-src 'self' data: blob:; "
+        f"object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors {frames}"
+    )
+    return {
+        "Content-Security-Policy": policy,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "same-origin",
+        "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    }
+
+
+class Door:
+    """Every answer with the security headers; a login that did not succeed leads back to the pages with the reason (`visitor.CAME_BACK`), where
+    Streamlit would say nothing, or show a bare error."""
+
+    def __init__(self, app: ASGIApp):
+        self.app, self.headers = app, headers()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        begins_login = scope["path"].endswith("/auth/login")
+        failed = False
+
+        async def answer(message: Message) -> None:
+            nonlocal failed
+            if message["type"] == "http.response.start":
+                failed = begins_login and message["status"] >= 400
+                found = MutableHeaders(scope=message)
+                found.update(self.headers)
+                if (reason := _came_back(scope, found)) and found.get("location"):
+                    found["location"] += f"?login={reason}"
+            if not failed:
+                await send(message)
+
+        try:
+            await self.app(scope, receive, answer)
+        except Exception:
+            if not begins_login:
+                raise
+            failed = True
+        if failed:
+            home = scope["path"].removesuffix("auth/login")
+            await RedirectResponse(f"{home}?login=unreachable", status_code=302, headers=self.headers)(scope, receive, send)
+
+
+def _came_back(scope: Scope, found: MutableHeaders) -> str:
+    """Why a return from the identity provider logged nobody in; "" for everything else. Without a state it returns from a logout."""
+    query = parse_qs(scope["query_string"].decode("latin-1"))
+    if not scope["path"].endswith("/oauth2callback") or "state" not in query:
+        return ""
+    if any(cookie.startswith(LOGGED_IN) and not cookie.startswith(f'{LOGGED_IN}""') for cookie in found.getlist("set-cookie")):
+        return ""
+    return "denied" if "error" in query else "failed"
+
+
+def ready(_: Request) -> JSONResponse:
+    """200 where the installation can do its work, 503 with the reasons where not."""
+    found = health.problems(running.jobs())
+    return JSONResponse({"ready": not found, "problems": found}, status_code=503 if found else 200, headers={"Cache-Control": "no-store"})
+
+
+@asynccontextmanager
+async def lifespan(_: App):
+    """The worker imports torch before the first visitor comes, and ends with the server."""
+    jobs = running.jobs()
+    yield {}
+    jobs.close()
+
+
+@click.command
+@configurator_options
+def main(**options) -> None:
+    """Serve the app; options as for `streamlit run`."""
+    try:
+        settings.current()
+    except SettingsError as error:
+        print(f"ed_ui.server: {error}", file=sys.stderr)
+        sys.exit(2)  # not 1: starting once more helps nothing
+    sys.argv[:] = [str(APP)]  # so that .streamlit/ beside app.py is found wherever this was started
+    routes = [Route(path, ready) for path in ("/ready", "/{base:path}/ready")]
+    given = {name.replace("_", ".", 1): value for name, value in options.items() if value not in (None, ())}
+    App(APP, routes=routes, middleware=[Middleware(Door)], lifespan=lifespan).run(config=given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""One case study, from its own file: words, figures, origin, and what can be done with it. It asks neither the model nor the worker."""
+import re
+import time
+from html import escape
+
+import streamlit as st
+
+from ed_core import figures
+from ed_core.case_commands import EXPORTS
+from ed_core.cases import Case
+from ed_core.drawings import Drawing, Section, says, sections
+from ed_core.errors import CaseError, EffectiveDepthError
+from ed_core.snippet import snippet
+from ed_ui import editing, keeping, show, views
+
+
+def page() -> None:
+    id = st.query_params.get("id", "")
+    under_edit = editing.of(id)
+    try:
+        case, state = keeping.kept().open(id)
+    except CaseError as error:
+        missing(id, error)
+        if under_edit is not None:
+            editing.form(under_edit, go)
+        return
+    with st.container(key="case"):
+        st.page_link(keeping.GALLERY, label="All case studies", icon=":material/arrow_back:")
+        head(case)
+        actions(case, state)
+        if under_edit is not None:
+            editing.form(under_edit, go)
+        verdicts(case.verdict.splitlines())
+        if case.notes.strip() and under_edit is None:
+            editing.notes(case.notes)
+        for i, one in enumerate(sections(case)):
+            section(i, one)
+        again(case)
+
+
+def missing(id: str, error: CaseError) -> None:
+    """One sentence, and the ways on: back out of the trash, or to the others."""
+    in_trash = next((card for card in keeping.kept().trash() if card.id == id), None)
+    if in_trash is not None:
+        st.warning(f"“{show.plain(in_trash.title)}” was deleted; it lies in the trash.", icon=":material/delete:")
+        barrier = keeping.why_not(id)
+        if st.button("Undo: take it back", key="case.restore", icon=":material/undo:", disabled=bool(barrier), help=show.plain(barrier) or None):
+            if keeping.attempt(lambda: keeping.restore(id)):
+                st.rerun()
+    else:
+        st.error(show.plain(str(error)) if id else "This link names no case study; choose one from the list.", icon=":material/link_off:")
+    st.page_link(keeping.GALLERY, label="All case studies", icon=":material/collections_bookmark:")
+
+
+def head(case: Case) -> None:
+    st.subheader(show.plain(case.title), anchor=False)
+    when = lambda seconds: time.strftime("%d %b %Y, %H:%M UTC", time.gmtime(seconds))  # noqa: E731
+    changed = f", changed {when(case.changed)}" if case.changed - case.created >= 60 else ""
+    shipped = " :gray-badge[comes with the app]" if keeping.kept().is_shipped(case.id) else ""
+    tags = "".join(f" :blue-badge[{show.plain(tag)}]" for tag in case.tags)
+    by = f" by {show.plain(owner)}" if (owner := keeping.whose(case.id)) else ""
+    st.caption(f"Kept {when(case.created)}{by}{changed}{shipped}{tags}")
+
+
+def verdicts(lines: list[str]) -> None:
+    """The sentence that stood there when it was kept; of many prompts or precisions behind a click."""
+    with st.expander(f"{len(lines)} verdicts") if len(lines) > AT_ONCE else st.container(gap="xsmall"):
+        for line in lines:
+            st.markdown(f"**{show.plain(line)}**" if len(lines) <= AT_ONCE else show.plain(line))
+
+
+def actions(case: Case, state: str) -> None:
+    """What can be done with it, always in the same place."""
+    row = st.container(horizontal=True, key="case-actions")
+    barrier, not_here = keeping.why_not(), keeping.why_not(case.id)
+    off = lambda reason, told: dict(disabled=bool(reason), help=show.plain(reason) or told)  # noqa: E731
+    row.button("Edit", icon=":material/edit:", key="case.edit", on_click=editing.begin, args=(case, state), **off(not_here, "Title, tags and notes"))
+    if row.button("Open live", icon=":material/play_arrow:", key="case.live", on_click=open_live, args=(case,), help=ABOUT_LIVE):
+        st.switch_page(st.session_state.pop("case.page"))
+    with row.popover("Download", icon=":material/download:", key="case.download"):
+        downloads(case)
+    with row.popover("Link", icon=":material/link:", key="case.link"):
+        st.caption("Opens this case study in any browser that reaches this server; the prompt's text is not in it.")
+        st.code(f"{st.context.url or ''}?id={case.id}", language=None, wrap_lines=True)
+    if row.button("Duplicate", icon=":material/content_copy:", key="case.duplicate", **off(barrier, "A copy of your own to edit")):
+        keeping.attempt(lambda: go(keeping.duplicate(case)))
+    if row.button("Delete", icon=":material/delete:", key="case.delete", **off(not_here, "Moves it to the trash; it can be taken back")):
+        if keeping.attempt(lambda: keeping.delete(case.id)):
+            st.rerun()
+
+
+def go(case: Case) -> None:
+    st.switch_page(keeping.CASE, query_params={"id": case.id})
+
+
+def open_live(case: Case) -> None:
+    st.session_state["case.page"] = views.open_live(case)
+
+
+def downloads(case: Case) -> None:
+    """Whole files first, then one measure as a table. What is heavy is made when it is asked for."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", case.title).strip("-").lower()[:40] or "case"
+    for ending, label in FILES.items():
+        make = (lambda: keeping.kept().read(case.id)) if ending == ".edcase" else (lambda ending=ending: EXPORTS[ending](case, ""))
+        st.download_button(label, make, f"{name}-{case.id}{ending}", key=f"case{ending}", icon=":material/download:", on_click="ignore")
+    measures = [f"{item.result.request.probe}.{name}" for item in reversed(case.items) for name in item.result.measures]
+    measure = st.selectbox("One measure as a table", list(dict.fromkeys(measures)), key="case.measure")
+    row = st.container(horizontal=True)
+    for ending in (".csv", ".parquet"):
+        make = lambda ending=ending: EXPORTS[ending](case, measure)  # noqa: E731
+        row.download_button(ending[1:], make, f"{measure}-{case.id}{ending}", key=f"case{ending}", icon=":material/download:", on_click="ignore")
+
+
+def section(i: int, one: Section) -> None:
+    """What was asked, its tokens, its figures."""
+    st.markdown(f"##### {show.plain(one.heading)}")
+    answer = lambda prompt: f"<mark>{escape(prompt.answer)}</mark>" if prompt.answer else ""  # noqa: E731
+    boxes = [f'<pre class="ed-prompt" dir="auto">{escape(prompt.text)}{answer(prompt)}</pre>' for prompt in one.prompts]
+    st.html("".join(boxes[:AT_ONCE]))
+    if len(boxes) > AT_ONCE:
+        with st.expander(f"{len(boxes) - AT_ONCE} more prompts"):
+            st.html("".join(boxes[AT_ONCE:]))
+    for view in one.views:
+        if "continuation" in view.by_probe:
+            text, known = says(view.by_probe["continuation"].result)
+            st.markdown(f"The model continues {code(text)}{MARKS[known]}")
+    of_one = {view.prompts: view.first.result for view in one.views}.values()
+    with st.expander(f"{sum(result.n_tokens for result in of_one)} tokens"):
+        for result in of_one:
+            st.markdown(" ".join(show.token(text) for text in result.tokens))
+    for note in one.notes:
+        st.info(show.plain(note), icon=":material/info:")
+    for line in one.says:
+        st.markdown(f"**{show.plain(line)}**")
+    for j, drawing in enumerate(one.drawings):
+        figure(f"figure-{i}-{j}", drawing)
+
+
+def figure(key: str, d: Drawing) -> None:
+    caption, over = f"**{d.title}** · {show.plain(d.caption)}", d.over
+    if over is not None:
+        about = lambda: show.details_of_many(key, over.name, over.dim, over.values, over.results, over.meaning)  # noqa: E731
+        show.figure(key, d.figure, caption, about=about)
+    elif len(d.measures) > 1:
+        show.figure(key, d.figure, caption, d.result, d.measures[0], about=lambda: of_several(key, d))
+    else:
+        show.figure(key, d.figure, caption, d.result, d.measures[0] if d.measures else "")
+
+
+def of_several(key: str, d: Drawing) -> None:
+    """Details of a figure that shows more than one measure: of the one that is asked for."""
+    measure = st.segmented_control("Measure", d.measures, default=d.measures[0], required=True, key=f"measure-{key}")
+    show.details(key, d.result, measure or d.measures[0], "")
+
+
+def code(text: str) -> str:
+    return "`" + figures.shown(text, 80).replace("`", "ˋ") + "`"
+
+
+def again(case: Case) -> None:
+    """The commands that make the numbers again."""
+    with st.expander("Compute it again"):
+        try:
+            found = snippet(case)
+        except EffectiveDepthError as error:
+            st.caption(show.plain(str(error)))
+            return
+        for tab, text, language in zip(st.tabs(["Command line", "Python"]), (found.shell, found.python), ("bash", "python")):
+            tab.code(text, language=language, wrap_lines=True)
+
+
+AT_ONCE = 3  # prompts or verdicts that stand open
+FILES = {".edcase": "Case study (.edcase), to import elsewhere", ".html": "Report (.html), one file", ".npz": "All numbers (.npz)", ".sh": "Commands (.sh)", ".py": "Python (.py)"}
+MARKS = {True: " :green[✓ the known answer]", False: " :orange[✗ not the known answer]", None: ""}
+ABOUT_LIVE = "Puts its model, prompt, parameters and view into the page it was kept from. Nothing runs until you press Run."
+
+show.guarded(page)

@@ -1,0 +1,159 @@
+"""What was kept: every case study with its picture, to search, open, take in and throw away."""
+import time
+from html import escape
+
+import streamlit as st
+
+from ed_core import cases
+from ed_core.bundle import MAX_BYTES, Card
+from ed_core.errors import EffectiveDepthError
+from ed_core.kept import SORTS
+from ed_core.thumbnail import data_uri
+from ed_ui import keeping, show
+
+AT_ONCE, COLUMNS = 12, 3
+SORT_NAMES = {"changed": "last changed", "created": "newest", "title": "title", "model": "model"}
+
+
+def page() -> None:
+    st.subheader("Case studies", anchor=False)
+    kept, barrier = keeping.kept(), keeping.why_not()
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="form-gallery")
+    search = row.text_input("Search", key="gallery.search", placeholder="title, notes, tags, prompt, model, verdict", icon=":material/search:")
+    row.selectbox("Sort by", list(SORTS), format_func=SORT_NAMES.get, key="gallery.sort", width=170)
+    cards = kept.cards(search or "", st.session_state["gallery.sort"])
+    trash = kept.trash()
+    with row.popover("Import", icon=":material/upload_file:", disabled=bool(barrier), help=show.plain(barrier) or ABOUT_IMPORT, key="gallery.import"):
+        take_in()
+    with row.popover(f"Trash ({len(trash)})", icon=":material/delete:", disabled=not trash, key="gallery.trash"):
+        for card in trash[:MOST_IN_TRASH]:
+            thrown(card, keeping.why_not(card.id))
+        if len(trash) > MOST_IN_TRASH:
+            st.caption(f"The last {MOST_IN_TRASH} of {len(trash)}; `python -m ed_core case list --trash` tells all.")
+    said()
+    problems(kept)
+    own = [c for c in cards if not kept.is_shipped(c.id)]
+    if not own and not search:
+        st.info(EMPTY, icon=":material/bookmark_add:")
+    elif not cards:
+        st.info(f"No case study has all of “{show.plain(search)}” in its words. Every word must stand somewhere in it; try fewer.", icon=":material/search_off:")
+    tiles, below = st.container(), st.container(horizontal=True, vertical_alignment="center")
+    n_pages = max(1, -(-len(cards) // AT_ONCE))
+    at = below.pagination(n_pages, key=f"gallery.page.{n_pages}") if n_pages > 1 else 1
+    if n_pages > 1:
+        below.caption(f"{len(cards)} case studies", width="content")
+    for start in range(AT_ONCE * (at - 1), min(AT_ONCE * at, len(cards)), COLUMNS):
+        for column, card in zip(tiles.columns(COLUMNS), cards[start : start + COLUMNS]):
+            with column.container(border=True, key=f"card-{card.id}", gap="xsmall"):
+                tile(card, shipped=kept.is_shipped(card.id))
+
+
+def tile(card: Card, shipped: bool) -> None:
+    """A case study in the gallery."""
+    picture = f'<img src="{data_uri(card.thumbnail)}" alt="{escape(alt(card))}">' if card.thumbnail else f"<span>{escape(', '.join(card.probes))}</span>"
+    st.html(f'<div class="ed-thumbnail">{picture}</div>')
+    row = st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key=f"title-{card.id}")
+    row.page_link(keeping.CASE, label=f"**{show.plain(card.title)}**", query_params={"id": card.id}, width="stretch")
+    if not shipped:
+        reason = keeping.why_not(card.id)
+        told = show.plain(reason) or "Delete; it can be taken back"
+        row.button("", key=f"delete-{card.id}", icon=":material/delete:", type="tertiary", help=told, disabled=bool(reason), on_click=delete, args=(card,))
+    mark = " :gray-badge[comes with the app]" if shipped else ""
+    st.caption(f"{show.plain(card.model)} · {show.plain(card.precision)} · {day(card.changed)}{mark}")
+    st.caption(f"“{show.plain(short(card.prompt, 90))}”")
+    if card.verdict:
+        st.markdown(f":small[{show.plain(short(card.verdict.partition(chr(10))[0], 160))}]")
+    if card.tags:
+        key = f"tags-{card.id}"
+        st.pills("Tags", card.tags, key=key, format_func=show.plain, on_change=search_tag, args=(key,), label_visibility="collapsed")
+
+
+def alt(card: Card) -> str:
+    return f"Thumbnail of {card.title}: {len(card.thumbnail)} layers upwards by {len(card.thumbnail[0])} columns, bright is large. {card.verdict}"
+
+
+def short(text: str, most: int) -> str:
+    line = cases.tidy(text)
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def day(seconds: float) -> str:
+    return time.strftime("%d %b %Y", time.gmtime(seconds))
+
+
+def search_tag(key: str) -> None:
+    """A click on a tag searches for it."""
+    st.session_state["gallery.search"], st.session_state[key] = st.session_state[key], None
+
+
+def delete(card: Card) -> None:
+    tell(lambda: keeping.delete(card.id), "undo", f"“{card.title}” is in the trash.", card.id)
+
+
+def restore(card: Card) -> None:
+    tell(lambda: keeping.restore(card.id), "done", f"“{card.title}” is back.", card.id)
+
+
+def tell(action, kind: str, text: str, id: str) -> None:
+    """Do it, and remember what is to be said of it."""
+    try:
+        action()
+        st.session_state["gallery.said"] = [(kind, text, id)]
+    except EffectiveDepthError as error:
+        st.session_state["gallery.said"] = [("error", str(error), "")]
+
+
+def said() -> None:
+    """What the last action came to, with the way back or on."""
+    for i, (kind, text, id) in enumerate(st.session_state.get("gallery.said", [])):
+        box, icon = BOXES[kind]
+        with st.container(key=f"said-{i}", gap="xxsmall"):
+            box(show.plain(text), icon=icon)
+            if kind == "undo":
+                undo = lambda: tell(lambda: keeping.restore(id), "done", "It is back.", id)  # noqa: E731, B023
+                st.button("Undo", key="gallery.undo", icon=":material/undo:", on_click=undo)
+            elif id:
+                st.page_link(keeping.CASE, label="Open it", icon=":material/open_in_new:", query_params={"id": id})
+
+
+def thrown(card: Card, barrier: str) -> None:
+    row = st.container(horizontal=True, vertical_alignment="center", key=f"thrown-{card.id}")
+    row.markdown(f"**{show.plain(card.title)}** · {show.plain(card.model)}", width="stretch")
+    row.button("Restore", key=f"restore-{card.id}", icon=":material/restore_from_trash:", on_click=restore, args=(card,), disabled=bool(barrier))
+
+
+def take_in() -> None:
+    """Bundles of others, checked before anything of them is kept."""
+    key = f"gallery.files.{st.session_state.get('gallery.imports', 0)}"  # another box for every import: an uploader cannot be emptied
+    common = dict(type=["edcase"], accept_multiple_files=True, max_upload_size=MAX_BYTES // 2**20)
+    st.file_uploader("Case studies, .edcase", key=key, on_change=taken, args=(key,), help=ABOUT_IMPORT, **common)
+
+
+def taken(key: str) -> None:
+    told = []
+    for file in st.session_state[key] or []:
+        try:
+            case, new = keeping.take_in(file.getvalue())
+            told.append(("done" if new else "here", f"“{case.title}” {'is kept now.' if new else 'was here already; nothing was changed.'}", case.id))
+        except EffectiveDepthError as error:
+            told.append(("error", f"{file.name} was not taken in, and nothing of it was kept. {error}", ""))
+    st.session_state["gallery.said"] = told
+    st.session_state["gallery.imports"] = st.session_state.get("gallery.imports", 0) + 1
+
+
+def problems(kept) -> None:
+    """Files that could not be read, until this visitor has seen them."""
+    seen = st.session_state.setdefault("gallery.seen", set())
+    new = [problem for problem in kept.problems if problem not in seen]
+    if new:
+        st.warning("\n\n".join(map(show.plain, new)), icon=":material/broken_image:")
+        st.button("Understood", key="gallery.understood", on_click=seen.update, args=(new,))
+
+
+MOST_IN_TRASH = 50
+BOXES = {"undo": (st.success, ":material/delete:"), "done": (st.success, ":material/check:"), "here": (st.info, ":material/info:"), "error": (st.error, ":material/error:")}
+ABOUT_IMPORT = "Files that this program exported, here or elsewhere. Each is checked to the last array before it is kept; nothing in it is run."
+EMPTY = """Nothing of your own yet. Run something on **Home** or a probe's page and press **Save**: numbers, view and notes become a case study with a
+link that opens in a second, without the model. Those below come with the app and show how to read the figures."""
+
+show.guarded(page)

@@ -1,0 +1,210 @@
+"""Logging in for real: a browser, Streamlit's OIDC, and an identity provider on 127.0.0.1."""
+from __future__ import annotations
+
+import time
+
+import pytest
+from hosted_app import free_port, hosted
+from mock_oidc import SECRET, Provider
+from test_browser import browser, wait  # noqa: F401  (a fixture)
+
+pytestmark = pytest.mark.browser
+
+SETTINGS = 'login = "{login}"\nlogin_allowed = ["@lab.org", "guest@elsewhere.org"]\nadmins = ["head@lab.org"]\ngallery = "owners"\n'
+ADA = {"sub": "1", "email": "Ada@lab.org", "email_verified": True, "name": "Ada <b>L.</b>"}
+BOB = {"sub": "2", "email": "bob@lab.org", "email_verified": True, "name": "Bob"}
+HEAD = {"sub": "3", "email": "head@lab.org", "email_verified": True, "name": "Head"}
+
+
+@pytest.fixture(scope="module")
+def provider():
+    made = Provider()
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def honest(provider):
+    provider.refuses, provider.lies, provider.who = "", {}, ADA
+
+
+def served(folder, provider, login):
+    port = free_port()
+    folder.mkdir(parents=True)
+    (folder / "secrets.toml").write_text(provider.secrets_toml(f"http://127.0.0.1:{port}"))
+    return hosted(folder, SETTINGS.format(login=login), port, options=("--secrets.files", str(folder / "secrets.toml")))
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory, provider):
+    """With a login that is optional."""
+    with served(tmp_path_factory.mktemp("login") / "optional", provider, "optional") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory, provider):
+    """With a login that is required."""
+    with served(tmp_path_factory.mktemp("login") / "required", provider, "required") as running:
+        yield running
+
+
+@pytest.fixture
+def visit(browser):  # noqa: F811
+    """`visit(address)`: a page in a browser of its own, without anybody's cookies; an exception box fails the test."""
+    contexts = []
+
+    def opened(address: str):
+        contexts.append(browser.new_context(viewport={"width": 1440, "height": 1200}))
+        page = contexts[-1].new_page()
+        page.goto(address)
+        return page
+
+    yield opened
+    boxes = [box.inner_text() for context in contexts for page in context.pages for box in page.query_selector_all("[data-testid=stException]")]
+    for context in contexts:
+        context.close()
+    assert not boxes
+
+
+def log_in(page, who: str):
+    page.get_by_role("button", name="Log in").click(timeout=60_000)
+    page.get_by_role("button", name="Log out").wait_for(timeout=60_000)
+    page.locator(".st-key-visitor").get_by_text(who).wait_for()
+
+
+def test_somebody_logs_in_and_out(app, provider, visit):
+    page = visit(app.address)
+    page.get_by_role("button", name="Run").wait_for(timeout=60_000)
+    log_in(page, "Ada <b>L.</b>")
+    other_tab = page.context.new_page()
+    other_tab.goto(app.address + "/skip")
+    other_tab.locator(".st-key-visitor").get_by_text("Ada <b>L.</b>").wait_for(timeout=60_000)
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_role("button", name="Log in").wait_for(timeout=60_000)
+    assert "login=" not in page.url, "coming back from a logout is no failure"
+
+
+def test_a_required_login_stands_before_everything(closed, provider, visit):
+    for path in ("/", "/skip", "/?model=ed-demo-8&example=copy-3-a"):
+        page = visit(closed.address + path)
+        page.get_by_text("for people who log in").wait_for(timeout=60_000)
+        assert page.get_by_role("button", name="Run").count() == 0 and page.get_by_label("Prompt", exact=True).count() == 0 and page.get_by_label("Model").count() == 0
+    log_in(page, "Ada")
+    page.get_by_role("button", name="Run").wait_for(timeout=60_000)
+
+
+@pytest.mark.parametrize(
+    "who, words",
+    [
+        (ADA | {"email": "eve@elsewhere.org"}, "eve@elsewhere.org may not log in here"),
+        (ADA | {"email": "eve@notlab.org"}, "eve@notlab.org may not log in here"),
+        (ADA | {"email_verified": False}, "has not verified the address ada@lab.org"),
+        ({"sub": "4", "name": "Nobody"}, "told no e-mail address"),
+    ],
+)
+def test_who_may_not_log_in_is_told_so(closed, provider, visit, who, words):
+    provider.who = who
+    page = visit(closed.address)
+    page.get_by_role("button", name="Log in").click(timeout=60_000)
+    page.get_by_text(words).wait_for(timeout=60_000)
+    assert page.get_by_role("button", name="Run").count() == 0
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_text("for people who log in").wait_for(timeout=60_000)
+
+
+@pytest.mark.parametrize(
+    "lie, refuses, words",
+    [
+        ({"iss": "https://elsewhere.example"}, "", "was not valid for this installation"),
+        ({"exp": int(time.time()) - 1000, "iat": int(time.time()) - 2000}, "", "was not valid for this installation"),
+        ({"aud": "another-client"}, "", "was not valid for this installation"),
+        ({"nonce": "replayed"}, "", "was not valid for this installation"),
+        ({}, "access_denied", "the login was cancelled, or the identity provider refused it"),
+    ],
+)
+def test_a_login_that_does_not_succeed_leaves_the_page_standing(app, provider, visit, lie, refuses, words):
+    provider.lies, provider.refuses = lie, refuses
+    page = visit(app.address)
+    page.get_by_role("button", name="Log in").click(timeout=60_000)
+    page.get_by_text(words).wait_for(timeout=60_000)
+    page.get_by_role("button", name="Run").wait_for(timeout=60_000)
+    page.get_by_role("button", name="Log in").wait_for()
+    provider.lies, provider.refuses = {}, ""
+    log_in(page, "Ada")
+    assert page.get_by_text(words).count() == 0
+
+
+def test_a_provider_that_does_not_answer_leaves_the_page_standing(tmp_path, visit):
+    gone = Provider()
+    with served(tmp_path / "gone", gone, "optional") as running:
+        gone.close()
+        page = visit(running.address)
+        page.get_by_role("button", name="Log in").click(timeout=60_000)
+        page.get_by_text("the identity provider does not answer").wait_for(timeout=60_000)
+        page.get_by_role("button", name="Run").wait_for(timeout=60_000)
+
+
+def test_a_forged_cookie_is_nobody(app, visit):
+    page = visit(app.address)
+    page.context.add_cookies([{"name": "_streamlit_user", "value": '{"email": "head@lab.org", "is_logged_in": true}', "url": app.address}])
+    page.goto(app.address)
+    page.get_by_role("button", name="Log in").wait_for(timeout=60_000)
+
+
+def save_home(page) -> str:
+    """Keep what Home shows; the case study's link."""
+    page.get_by_role("button", name="Save", exact=True).first.click()
+    page.locator("[data-testid=stPopoverBody]").get_by_role("button", name="Save", exact=True).click()
+    page.get_by_role("link", name="Open the case study").click(timeout=60_000)
+    page.locator(".st-key-case-actions").wait_for(timeout=60_000)
+    return page.url
+
+
+def test_only_the_owner_and_admins_change_a_case_study(app, provider, visit):
+    page = visit(app.address)
+    save = page.get_by_role("button", name="Save", exact=True).first
+    save.wait_for(timeout=60_000)
+    assert save.is_disabled(), "who is not logged in keeps nothing"
+    log_in(page, "Ada")
+    wait(page, save.is_enabled, 60)
+    link = save_home(page)
+    page.get_by_text("by you").wait_for()
+    delete = lambda page: page.locator(".st-key-case-actions").get_by_role("button", name="Delete")  # noqa: E731
+    assert delete(page).is_enabled()
+    kept = list((app.cache / "kept").glob("*.edcase"))
+    assert len(kept) == 1 and kept[0].with_suffix(".owner").read_text() == "ada@lab.org\n" and b"ada@lab.org" not in kept[0].read_bytes()
+
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_role("button", name="Log in").wait_for(timeout=60_000)
+    page.goto(link)
+    page.locator(".st-key-case-actions").wait_for(timeout=60_000)
+    assert delete(page).is_disabled() and page.get_by_text("ada@lab.org").count() == 0, "addresses are not for everybody"
+
+    provider.who = BOB
+    other = visit(app.address)
+    log_in(other, "Bob")
+    other.goto(link)
+    other.get_by_text("by ada@lab.org").wait_for(timeout=60_000)
+    actions = other.locator(".st-key-case-actions")
+    assert delete(other).is_disabled() and actions.get_by_role("button", name="Edit").is_disabled()
+    actions.get_by_role("button", name="Duplicate").click()
+    other.get_by_text("by you").wait_for(timeout=60_000)
+    assert other.url != link and delete(other).is_enabled(), "a copy is his own"
+
+    provider.who = HEAD
+    head = visit(app.address)
+    log_in(head, "Head")
+    head.goto(link)
+    head.locator(".st-key-case-actions").wait_for(timeout=60_000)
+    delete(head).click()
+    head.get_by_text("it lies in the trash").wait_for(timeout=60_000)
+    assert not kept[0].exists()
+
+
+def test_nothing_secret_is_in_the_log(app, closed, provider):
+    """Last: whatever the other tests did is in it."""
+    text = app.log.read_text() + closed.log.read_text()
+    assert provider.codes and provider.tokens
+    for secret in (SECRET, *provider.codes, *provider.tokens):
+        assert secret not in text

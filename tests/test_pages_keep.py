@@ -1,0 +1,442 @@
+"""Case studies on the pages: saved as they were seen, opened without the model, edited without a loss, found, deleted and brought back."""
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kept_cases import case, results
+from streamlit.testing.v1 import AppTest
+
+from ed_core import bundle, cases, lookup
+from ed_core.cases import Shown, edited
+from ed_core.demo import EXAMPLE, MODELS, load_prompts
+from ed_core.drawings import drawings
+from ed_core.kept import Kept
+from ed_ui.link import REPLACE
+from test_pages import holds, plotted
+
+ROOT = Path(__file__).parent.parent
+GALLERY, CASE = "pages/keep/gallery.py", "pages/keep/case.py"
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)> **bold** :red[x] $y$ [l](javascript:alert(1)) ![i](http://127.0.0.1/i.png) {{7*7}}"
+SHIPPED = 5
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder of case studies; no worker is started."""
+    import ed_ui.running
+    from ed_core.jobs import Jobs
+    from ed_ui import keeping
+
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    monkeypatch.setattr(ed_ui.running, "Jobs", lambda: Jobs(warm=False))
+    for cached in (lookup.store.cache_clear, ed_ui.running.jobs.clear, keeping.kept.clear):
+        cached()
+    yield Kept(tmp_path)
+    for cached in (lookup.store.cache_clear, ed_ui.running.jobs.clear, keeping.kept.clear):
+        cached()
+
+
+def app(page: str = "", **query: str) -> AppTest:
+    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).run()
+    assert not test.exception
+    if page:
+        test.query_params.clear()
+        test.switch_page(page)
+        for name, value in query.items():
+            test.query_params[name] = value
+        test.run()
+    return test
+
+
+def words(test: AppTest) -> str:
+    kinds = (test.subheader, test.markdown, test.caption, test.error, test.warning, test.success, test.info)
+    return "\n".join(e.value for kind in kinds for e in kind).replace("\\", "")
+
+
+def html(test: AppTest) -> str:
+    return "\n".join(e.proto.body for e in test.get("html"))
+
+
+def type_in(test: AppTest, prefix: str, **values: str) -> None:
+    for name, text in values.items():
+        (test.text_area if name == "notes" else test.text_input)(key=f"{prefix}.{name}").set_value(text)
+
+
+# -------------------------------------------------------------------- Save
+
+
+def test_home_is_kept_as_it_is_seen(folder):
+    test = app()
+    test.segmented_control(key="branch").set_value("MLP").run()
+    test.selectbox(key="shade").set_value("KL to output").run()
+    test.session_state["token"] = 3
+    test.toggle(key="first_token").set_value(False).run()
+    type_in(test, "keep.home", title="Mine", tags="a, b ,a", notes="*n*")
+    test.button(key="keep.home.save").click().run()
+    assert not test.exception and not test.error
+    (card,) = [c for c in folder.cards() if not folder.is_shipped(c.id)]
+    kept, _ = folder.open(card.id)
+    assert (kept.title, kept.tags, kept.notes, kept.first_token) == ("Mine", ("a", "b"), "*n*", False)
+    assert [i.result.request.probe for i in kept.items] == ["contributions", "logit_lens", "layer_skip", "continuation"]
+    shown = kept.items[0].shown
+    assert shown.page == "home" and shown.selected == 3 and dict(shown.settings) == {"branch": "mlp", "shade": "kl"} and shown.window
+    assert kept.verdict and any(kept.title in s.value for s in test.success)
+    assert "keep.home.save" not in [b.key for b in test.button], "a second click does not save the same view twice"
+
+
+def test_an_untouched_title_follows_the_prompt_and_a_typed_one_stays(folder):
+    test = app()
+    before = test.text_input(key="keep.home.title").value
+    assert before.startswith("ed-demo-16: Sums mod 10")
+    test.session_state["kept.answer"] = ""
+    type_in(test, "keep.home", notes="unsaved")
+    test.run()
+    test.query_params.clear()  # as the navigation does
+    test.switch_page(GALLERY).run()
+    test.switch_page("pages/look/home.py").run()
+    assert not test.exception
+    assert "keep.home.save" not in [b.key for b in test.button], "nothing is computed for the prompt without its answer"
+    test.session_state["kept.answer"] = next(p["answer"] for p in load_prompts() if p["id"] == EXAMPLE)
+    test.run()
+    assert test.text_area(key="keep.home.notes").value == "unsaved" and test.text_input(key="keep.home.title").value == before
+
+
+def test_nothing_can_be_saved_before_something_is_complete(folder):
+    test = app()
+    test.session_state["kept.text"] = "never computed"
+    test.run()
+    (save,) = [p for p in test.get("popover") if p.proto.popover.label == "Save"]
+    assert save.proto.popover.disabled and "Nothing is complete yet" in save.proto.popover.help
+    assert "keep.home.save" not in [b.key for b in test.button]
+
+
+def test_words_that_cannot_be_kept_are_refused_and_stay_in_their_boxes(folder):
+    test = app()
+    type_in(test, "keep.home", title="a\u202eb", notes="mine")
+    test.button(key="keep.home.save").click().run()
+    assert any("reorders text" in e.value for e in test.error) and test.text_area(key="keep.home.notes").value == "mine"
+    assert len(folder.cards()) == SHIPPED
+
+
+@pytest.mark.parametrize("number, told", [(errno.ENOSPC, "full"), (errno.EROFS, ""), (errno.EACCES, "")])
+def test_a_disk_that_does_not_take_it_is_said_and_no_word_is_lost(folder, monkeypatch, number, told):
+    import os
+
+    test = app()
+    type_in(test, "keep.home", notes="mine")
+
+    def refuse(*args):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("ed_core.safe_folder.os.fsync", refuse)
+    test.button(key="keep.home.save").click().run()
+    monkeypatch.undo()
+    assert not test.exception and len(test.error) == 1 and told in test.error[0].value
+    assert test.text_area(key="keep.home.notes").value == "mine" and not list(folder.path.glob("*.edcase"))
+
+
+def test_who_may_not_keep_is_told_why(folder, monkeypatch):
+    one = case()
+    folder.add(one)
+    monkeypatch.setattr("ed_ui.visitor.why_not", lambda owner="": "This server keeps nothing.")
+    test = app()
+    (save,) = [p for p in test.get("popover") if p.proto.popover.label == "Save"]
+    assert save.proto.popover.disabled and save.proto.popover.help == "This server keeps nothing."
+    test = app(CASE, id=one.id)
+    off = {b.key: b.disabled for b in test.button if b.key and b.key.startswith("case.")}
+    assert off["case.edit"] and off["case.delete"] and off["case.duplicate"] and not off["case.live"]
+    test = app(GALLERY)
+    assert test.button(key=f"delete-{one.id}").disabled
+    from ed_core.errors import CaseError
+    from ed_ui import keeping
+
+    for write in (lambda: keeping.add(one), lambda: keeping.save(one, ""), lambda: keeping.delete(one.id), lambda: keeping.duplicate(one), lambda: keeping.take_in(b""), lambda: keeping.restore(one.id)):
+        with pytest.raises(CaseError, match="keeps nothing"):
+            write()
+
+
+def test_what_does_not_fit_is_left_out_by_whole_probes_or_refused():
+    from ed_core.errors import CaseError
+    from ed_ui.keeping import fitting
+
+    def many(n: int) -> list:
+        lens, skip = results()["logit_lens"], results()["layer_skip"]
+        return [r for i in range(n) for r in (lens, skip)]
+
+    assert fitting(many(16)) == (many(16), [])
+    kept, left_out = fitting(many(17))
+    assert len(kept) == 17 and {r.request.probe for r in kept} == {"logit_lens"} and left_out == ["layer_skip"]
+    with pytest.raises(CaseError, match="33 results of logit_lens alone"):
+        fitting(many(33))
+
+
+# -------------------------------------------------------------------- the case page
+
+
+def test_a_link_opens_every_figure_in_a_fresh_session_without_the_model(folder, monkeypatch):
+    kept = case(notes="**Look** here.", tags=["one"], shown=Shown("home", (2, 40), 5, (("branch", "attn"), ("shade", "kl"))))
+    folder.add(kept)
+    monkeypatch.setattr("ed_core.sources.resolve", lambda *a, **k: pytest.fail("a case study asks for no model"))
+    monkeypatch.setattr("ed_ui.picker.current", lambda: pytest.fail("a case study asks for no model"))
+    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
+    test.switch_page(CASE)
+    test.query_params["id"] = kept.id
+    test.run()
+    assert not test.exception and not test.error
+    assert kept.verdict in words(test) and "<strong>Look</strong>" in html(test)
+    figures = plotted(test)
+    for probe, measure in (("contributions", "attn_ratio"), ("contributions", "attn_cos"), ("logit_lens", "kl"), ("layer_skip", "effect")):
+        assert holds(figures, results()[probe][measure]), measure
+    charts = test.get("plotly_chart")
+    assert len(charts) == len(drawings(kept)) == 6
+    spec = json.loads(charts[1].proto.spec)["layout"]
+    assert spec["xaxis"]["range"] == [1.5, 40.5] and any(s.get("x0") == 4.5 for s in spec["shapes"]), "window and token as they were kept"
+    assert len([p for p in test.get("popover") if p.proto.popover.label == "Details"]) == 5
+    assert not test.sidebar.selectbox, "no model is chosen on this page"
+
+
+@pytest.mark.parametrize("id, says", [("", "names no case study"), ("aaaaaaaaaa", "no case study aaaaaaaaaa"), ("../../etc/pw", "is not the id"), (EVIL, "is not the id")])
+def test_a_link_to_nothing_is_one_sentence_and_the_way_to_the_list(folder, id, says):
+    test = app(CASE, id=id)
+    assert not test.exception and len(test.error) == 1 and says in words(test)
+    assert [link.proto.page for link in test.get("page_link")] == ["cases"]
+
+
+def test_newer_and_damaged_files_are_told_and_left_alone(folder):
+    newer, damaged, whole = case("newer"), case("damaged"), case("whole")
+    for one in (newer, damaged, whole):
+        folder.add(one)
+    rewrite(folder.path / f"{newer.id}.edcase", lambda header: header | {"schema": 9})
+    (folder.path / f"{damaged.id}.edcase").write_bytes(b"PK rubbish")
+    test = app(CASE, id=newer.id)
+    assert not test.exception and "schema 9" in words(test) and (folder.path / f"{newer.id}.edcase").is_file()
+    test = app(GALLERY)
+    assert not test.exception and "schema 9" in words(test) and f"{damaged.id} is damaged" in words(test) and "whole" in words(test) + tiles(test)
+    test.button(key="gallery.understood").click().run()
+    assert "schema 9" not in words(test), "told once"
+    assert not (folder.path / f"{damaged.id}.edcase").exists()
+    assert "no case study" in words(app(CASE, id=damaged.id))
+
+
+def rewrite(file: Path, change) -> None:
+    from ed_core.types import canonical_json
+
+    with zipfile.ZipFile(file) as archive:
+        data = {e.filename: archive.read(e) for e in archive.infolist()}
+    data[bundle.HEADER] = canonical_json(change(json.loads(data[bundle.HEADER]))).encode()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in data.items():
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+
+
+def tiles(test: AppTest) -> str:
+    return "\n".join(link.proto.label for link in test.get("page_link")).replace("\\", "")
+
+
+def test_hostile_words_are_shown_as_they_are(folder):
+    prompt = results()["logit_lens"]
+    evil = replace(prompt, request=replace(prompt.request, prompts=(replace(prompt.request.prompts[0], text=EVIL, answer="</pre>" + EVIL),)))
+    kept = cases.make(EVIL, [evil], notes=EVIL + "\n\n```\n</div><script>alert(2)</script>\n```", tags=["<b>t</b>", ":red[x]"])
+    folder.add(kept)
+    for test in (app(CASE, id=kept.id), app(GALLERY)):
+        assert not test.exception and not test.error
+        said = html(test).replace(f"<script>{REPLACE}", "")
+        assert "<script" not in said and "onerror=alert(1)>" not in said and 'href="javascript' not in said and "<img src=x" not in said
+        shown = "\n".join([*(m.value for m in test.markdown), *(c.value for c in test.caption), *(s.value for s in test.subheader), *(link.proto.label for link in test.get("page_link"))])
+        assert "![i](" not in shown and ":red[" not in shown.replace("\\:red\\[", "")
+
+
+def edit(test: AppTest, id: str, **values: str) -> AppTest:
+    test.button(key="case.edit").click().run()
+    type_in(test, f"edit.{id}", **values)
+    return test.run()
+
+
+def test_words_are_edited_and_the_numbers_stay(folder):
+    kept = case("before", notes="old")
+    folder.add(kept)
+    test = edit(app(CASE, id=kept.id), kept.id, title="after", tags="x, y", notes="new *words*")
+    assert "<em>words</em>" in html(test), "the notes are shown as they will read"
+    test.switch_page(GALLERY).run()
+    test.switch_page(CASE)
+    test.query_params["id"] = kept.id
+    assert test.run().text_area(key=f"edit.{kept.id}.notes").value == "new *words*", "unsaved words survive a page change"
+    test.button(key=f"edit.{kept.id}.save").click().run()
+    assert not test.exception and not test.error
+    now, _ = folder.open(kept.id)
+    assert (now.title, now.tags, now.notes) == ("after", ("x", "y"), "new *words*") and now.items == kept.items
+    assert "after" in words(test) and not test.text_area
+
+
+def test_two_editors_lose_nothing(folder):
+    kept = case(notes="old")
+    folder.add(kept)
+    mine, theirs = (edit(app(CASE, id=kept.id), kept.id, notes=text) for text in ("mine", "theirs"))
+    theirs.button(key=f"edit.{kept.id}.save").click().run()
+    mine.button(key=f"edit.{kept.id}.save").click().run()
+    assert not mine.exception and any("changed by somebody else" in e.value for e in mine.error)
+    assert mine.text_area(key=f"edit.{kept.id}.notes").value == "mine" and folder.open(kept.id)[0].notes == "theirs"
+    mine.button(key=f"edit.{kept.id}.copy").click().run()
+    assert not mine.exception
+    own = [c for c in folder.cards() if not folder.is_shipped(c.id)]
+    assert sorted(c.notes for c in own) == ["mine", "theirs"]
+
+
+def test_words_typed_into_a_deleted_case_study_can_still_be_kept(folder):
+    kept = case(notes="old")
+    folder.add(kept)
+    test = edit(app(CASE, id=kept.id), kept.id, notes="mine")
+    folder.delete(kept.id)
+    test.button(key=f"edit.{kept.id}.save").click().run()
+    assert not test.exception and test.text_area(key=f"edit.{kept.id}.notes").value == "mine"
+    test.button(key=f"edit.{kept.id}.copy").click().run()
+    assert [c.notes for c in folder.cards() if not folder.is_shipped(c.id)] == ["mine"]
+
+
+def test_a_full_disk_while_editing_keeps_the_old_words_on_disk_and_the_new_in_their_boxes(folder, monkeypatch):
+    kept = case(notes="old")
+    folder.add(kept)
+    test = edit(app(CASE, id=kept.id), kept.id, notes="mine")
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("ed_core.safe_folder.os.fsync", full)
+    test.button(key=f"edit.{kept.id}.save").click().run()
+    monkeypatch.undo()
+    assert any("full" in e.value for e in test.error) and test.text_area(key=f"edit.{kept.id}.notes").value == "mine"
+    assert folder.open(kept.id)[0] == kept
+    test.button(key=f"edit.{kept.id}.save").click().run()
+    assert folder.open(kept.id)[0].notes == "mine" and not test.error
+
+
+def test_deleting_on_its_page_can_be_undone_there(folder):
+    kept = case()
+    folder.add(kept)
+    test = app(CASE, id=kept.id)
+    test.button(key="case.delete").click().run()
+    assert "lies in the trash" in words(test) and not list(folder.files())
+    test.button(key="case.restore").click().run()
+    assert not test.exception and folder.open(kept.id)[0] == kept and kept.verdict in words(test)
+
+
+def test_a_shipped_case_study_is_not_edited_but_duplicated(folder):
+    id = next(c.id for c in folder.cards() if folder.is_shipped(c.id))
+    test = app(CASE, id=id)
+    assert test.button(key="case.edit").disabled and test.button(key="case.delete").disabled
+    test.button(key="case.duplicate").click().run()
+    assert not test.exception
+    (own,) = [c for c in folder.cards() if not folder.is_shipped(c.id)]
+    assert own.title.endswith("(copy)") and not app(CASE, id=own.id).button(key="case.edit").disabled
+
+
+def test_open_live_puts_everything_back_into_the_boxes(folder):
+    kept = case(shown=Shown("home", (2, 40), 5, (("branch", "attn"), ("shade", "kl"))), kl_threshold=0.25, first_token=False)
+    folder.add(kept)
+    test = app(CASE, id=kept.id)
+    test.button(key="case.live").click().run()
+    assert not test.exception
+    request = kept.items[0].result.request
+    assert test.text_area(key="text").value == request.prompts[0].text and test.sidebar.selectbox(key="model").value == "ed-demo-8"
+    assert test.segmented_control(key="branch").value == "attention" and test.selectbox(key="shade").value == "KL to output"
+    assert test.slider(key="kl_threshold").value == 0.25 and test.toggle(key="first_token").value is False
+    assert test.slider(key="window").value == (2, 40) and test.session_state["token"] == 5
+    assert holds(plotted(test), results()["contributions"]["attn_ratio"]) and holds(plotted(test), results()["logit_lens"]["kl"])
+
+
+# -------------------------------------------------------------------- the gallery
+
+
+def test_the_gallery_searches_sorts_and_finds_by_tag(folder):
+    for title, tags in (("Zebra", ["stripes"]), ("Ant", ["small thing"])):
+        folder.add(case(title, tags=tags))
+    test = app(GALLERY)
+    assert not test.exception and len(test.get("page_link")) == SHIPPED + 2
+    assert html(test).count('alt="Thumbnail of') == SHIPPED + 2 and "http" not in html(test)
+    test.selectbox(key="gallery.sort").set_value("title").run()
+    assert [t.strip("*") for t in tiles(test).splitlines()[:2]] == ["Ant", "Zebra"], "one's own first"
+    test.text_input(key="gallery.search").set_value("zebra").run()
+    assert tiles(test) == "**Zebra**"
+    zebra = next(c.id for c in folder.cards("zebra"))
+    next(p for p in test.pills if p.key == f"tags-{zebra}").set_value("stripes").run()
+    assert test.text_input(key="gallery.search").value == "stripes" and tiles(test) == "**Zebra**"
+    test.text_input(key="gallery.search").set_value("nothing has this").run()
+    assert "has all of" in words(test) and not tiles(test)
+
+
+def test_an_empty_gallery_teaches(folder):
+    test = app(GALLERY)
+    assert "Nothing of your own yet" in words(test) and len(test.get("page_link")) == SHIPPED
+
+
+def test_deleting_in_the_gallery_is_undone_there_and_from_the_trash(folder):
+    kept = case("Mine")
+    folder.add(kept)
+    test = app(GALLERY)
+    test.button(key=f"delete-{kept.id}").click().run()
+    assert "is in the trash" in words(test) and not folder.files()
+    test.button(key="gallery.undo").click().run()
+    assert folder.open(kept.id)[0] == kept
+    test.button(key=f"delete-{kept.id}").click().run()
+    test.button(key=f"restore-{kept.id}").click().run()
+    assert not test.exception and folder.open(kept.id)[0] == kept
+    folder.delete(kept.id)
+    test.button(key=f"delete-{kept.id}").click().run()
+    assert not test.exception and any("deleted already" in e.value for e in test.error), "somebody else was quicker"
+
+
+def test_imports_are_taken_refused_and_recognised(folder, tmp_path):
+    elsewhere = Kept(tmp_path / "elsewhere", shipped=None)
+    kept = case("Theirs")
+    elsewhere.add(kept)
+    test = app(GALLERY)
+    uploader = lambda: next(u for u in test.file_uploader)  # noqa: E731
+    uploader().set_value([("a.edcase", elsewhere.read(kept.id), "application/zip"), ("b.edcase", b"not a bundle", "application/zip")]).run()
+    assert not test.exception and folder.open(kept.id)[0] == kept
+    assert "is kept now" in words(test) and "b.edcase was not taken in" in words(test)
+    uploader().set_value([("a.edcase", elsewhere.read(kept.id), "application/zip")]).run()
+    assert "was here already" in words(test) and len(folder.files()) == 1
+
+
+def test_three_hundred_case_studies_stay_quick(folder):
+    one = bundle.encode(case())
+    from ed_core.cases import new_id
+
+    first = bundle.decode(one)
+    for i in range(300):
+        copy = replace(first, id=new_id(), title=f"Number {i:03}")
+        folder.path.mkdir(parents=True, exist_ok=True)
+        (folder.path / f"{copy.id}.edcase").write_bytes(bundle.encode(copy))
+    test = app(GALLERY)
+    begin = time.perf_counter()
+    test.run()
+    assert not test.exception and time.perf_counter() - begin < 2.0
+    assert len(test.get("page_link")) == 12
+    test.text_input(key="gallery.search").set_value("number 217").run()
+    assert tiles(test) == "**Number 217**"
+
+
+def test_the_pages_import_no_torch():
+    code = f"""
+import sys
+from streamlit.testing.v1 import AppTest
+app = AppTest.from_file("app.py", default_timeout=60).run()
+app.switch_page({CASE!r})
+app.query_params["id"] = "denon6ly2j"
+app.run()
+assert not app.exception and not app.error and len(app.get("plotly_chart")) >= 5
+app.switch_page({GALLERY!r}).run()
+assert not app.exception and len(app.get("page_link")) >= {SHIPPED}
+print(",".join(sorted({{m.split(".")[0] for m in sys.modules}} & {{"torch", "transformers", "accelerate"}})))
+"""
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert out.returncode == 0, out.stderr[-2000:]
+    assert out.stdout.strip().splitlines()[-1:] in ([], [""]), out.stdout

@@ -1,0 +1,198 @@
+"""Save on every page: all it shows is kept, drawn again from the file alone, and Open live leads back to the same view."""
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from ed_core import aggregate, audit, compute, lookup
+from ed_core.drawings import sections
+from ed_core.kept import Kept
+from ed_core.probes import LayerSkip, Numerics, Prune
+from ed_core.report import report
+from ed_core.sources import resolve
+from test_pages import PAGES, PROMPT, ROOT, app, holds, plotted, stored  # noqa: F401 (a fixture)
+from test_pages_causal import SET, drawn, prune_on, stored_set  # noqa: F401 (a fixture)
+from test_pages_two import OTHER, seconds, two  # noqa: F401 (a fixture)
+from test_pages_controls import controlled, opened, traces  # noqa: F401 (a fixture)
+
+CASE = "pages/keep/case.py"
+NAMES = {"pages/look/home.py": "home", "pages/look/contributions.py": "contributions", "pages/look/logit_lens.py": "logit_lens",
+         "pages/intervene/skip.py": "layer_skip", "pages/intervene/erase.py": "residual_erasure", "pages/intervene/gradients.py": "integrated_gradients",
+         "pages/intervene/prune.py": "prune"}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty folder of case studies beside the module's store."""
+    from ed_ui import keeping
+
+    found = Kept(tmp_path, shipped=None)
+    keeping.kept.clear()
+    monkeypatch.setattr(keeping, "kept", lambda: found)
+    return found
+
+
+def save(test: AppTest, page: str, folder: Kept):
+    assert not test.exception and not test.error
+    test.button(key=f"keep.{page}.save").click().run()
+    assert not test.exception and not test.error, [e.value for e in test.error]
+    (card,) = folder.cards()
+    return folder.open(card.id)[0]
+
+
+def case_page(id: str) -> AppTest:
+    test = app()
+    test.switch_page(CASE)
+    test.query_params["id"] = id
+    test.run()
+    assert not test.exception and not test.error
+    return test
+
+
+def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    return all(holds(other, z) for z in one)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_keeps_what_it_shows_and_leads_back(stored, folder, page):  # noqa: F811
+    live = app(page)
+    before = plotted(live)
+    kept = save(live, NAMES[page], folder)
+    assert [i.result.request.key for i in kept.items] == [stored[p.name].request.key for p in PAGES[page]]
+    assert {i.shown.page for i in kept.items} == {NAMES[page]}
+    test = case_page(kept.id)
+    alone = [z for z in before if z.shape != stored["layer_skip"]["output_pos"].shape or not holds([z], stored["layer_skip"]["output_pos"])] if "skip" in page else before
+    assert same(alone, plotted(test)), "the maps of the page are those of the case study"
+    test.button(key="case.live").click().run()
+    assert not test.exception and not test.error
+    assert same(before, plotted(test)) and len(plotted(test)) == len(before), "Open live shows the page as it was"
+    assert report(kept).count("<figure>") == len([d for s in sections(kept) for d in s.drawings])
+
+
+def test_numerics_is_kept_with_what_it_says(stored, folder):  # noqa: F811
+    from ed_core import exactness
+
+    result = compute.run(compute.Models().get(resolve("small")), Numerics().request(resolve("small"), PROMPT))
+    lookup.store().put(result)
+    kept = save(app("pages/look/numerics.py"), "numerics", folder)
+    assert [i.result.request.probe for i in kept.items] == ["numerics", "contributions", "logit_lens"] and kept.verdict
+    test = case_page(kept.id)
+    assert holds(plotted(test), result["miss"])
+    assert exactness.sums(result).text in " ".join(c.value for c in test.caption).replace("\\", "")
+
+
+def test_parameters_and_the_chosen_boundary_come_back(stored, folder):  # noqa: F811
+    probe = LayerSkip(mode="future", boundaries=(4, 8), part="attention", direct=False)
+    result = compute.run(compute.Models().get(resolve("small")), probe.request(resolve("small"), PROMPT))
+    lookup.store().put(result)
+    live = app("pages/intervene/skip.py", run=result.request.key)
+    live.segmented_control(key="skip.boundary").set_value(1).run()
+    kept = save(live, "layer_skip", folder)
+    test = case_page(kept.id)
+    assert holds(plotted(test), result["effect_by_boundary"][1])
+    test.button(key="case.live").click().run()
+    assert not test.exception and test.segmented_control(key="layer_skip.mode").value == "future" and test.text_input(key="layer_skip.boundaries").value == "4,8"
+    assert test.segmented_control(key="skip.boundary").value == 1 and holds(plotted(test), result["effect_by_boundary"][1])
+
+
+def test_a_control_is_kept_as_a_view_of_its_own_behind_the_models(stored, controlled, folder, monkeypatch):  # noqa: F811
+    live = opened("pages/look/home.py", monkeypatch)
+    kept = save(live, "home", folder)
+    assert [len(view.by_probe) for view in kept.views] == [4, 3] and kept.views[1].models[0].control == "untrained"
+    assert [line.startswith("small (fp32" if "small" in line else "") for line in kept.verdict.splitlines()] and len(kept.verdict.splitlines()) == 2
+    assert "untrained twin, seed 3" in kept.verdict.splitlines()[1]
+    test = case_page(kept.id)
+    assert any("untrained twin, seed 3" in m.value for m in test.markdown)
+    assert any(np.allclose(t, controlled["contributions"]["layer_ratio"].mean(1), atol=1e-6) for t in traces(test, "control")), "dashed behind the model's"
+    assert holds(plotted(test), controlled["layer_skip"]["effect"]), "and in maps of its own"
+    monkeypatch.undo()
+    monkeypatch.setattr("ed_ui.keeping.kept", lambda: folder)
+    test.button(key="case.live").click().run()
+    assert not test.exception and test.selectbox(key="control").value == "untrained" and test.number_input(key="control.seed").value == 3
+
+
+def test_pruning_over_prompts_is_kept_over_prompts(stored_set, folder):  # noqa: F811
+    kept = save(prune_on(SET, **{"kept.prune.drop": "1,2"}), "prune", folder)
+    assert len(kept.items) == 3 * len(SET) and kept.title.endswith(f"{len(SET)} prompts")
+    (section,) = sections(kept)
+    assert section.prompts == SET and len(section.drawings) == 5
+    test = case_page(kept.id)
+    curves = aggregate.aggregate(Prune(drop=(1, 2)), [r.summary for r in stored_set["prune"]])
+    for trace, name in (("over all tokens", "kl"), ("over all tokens", "top1_kept"), ("block influence", "block_influence")):
+        assert drawn(test, trace, curves[name]), name
+    test.button(key="case.live").click().run()
+    assert not test.exception and not test.error
+    assert drawn(test, "over all tokens", curves["kl"]) and test.text_input(key="prune.drop").value == "1,2"
+
+
+def test_too_many_prompts_leave_whole_probes_out_and_say_so(stored_set, folder, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("ed_ui.keeping.ITEMS", 2 * len(SET) + 1)
+    test = prune_on(SET, **{"kept.prune.drop": "1,2"})
+    assert any("without logit_lens" in c.value for c in test.caption)
+    kept = save(test, "prune", folder)
+    assert {i.result.request.probe for i in kept.items} == {"prune", "early_exit"} and len(kept.items) == 2 * len(SET)
+    monkeypatch.setattr("ed_ui.keeping.ITEMS", len(SET) - 1)
+    (button,) = [p.proto.popover for p in prune_on(SET, **{"kept.prune.drop": "1,2"}).get("popover") if p.proto.popover.label == "Save"]
+    assert button.disabled and "choose fewer prompts" in button.help
+
+
+def test_an_audit_is_kept_curve_over_curve(stored, folder):  # noqa: F811
+    models, plan = compute.Models(), audit.plan(resolve("small"), ["fp32", "bf16"], [PROMPT])
+    results = {name: [compute.run(models.get(r.models[0]), r) for r in of_one] for name, of_one in plan.items()}
+    for result in (r for of_one in results.values() for r in of_one):
+        lookup.store().put(result)
+    live = app("pages/compare/audit.py")
+    live.session_state["kept.audit.precisions"] = ["fp32", "bf16"]
+    live.run()
+    kept = save(live, "audit", folder)
+    assert len(kept.items) == 6 and len(kept.verdict.splitlines()) == 2 and "bf16" in kept.verdict
+    outcome = audit.compare(results, "fp32")
+    test = case_page(kept.id)
+    said = " ".join(m.value for m in test.markdown).replace("\\", "")
+    assert all(line in said for line in (outcome.sentence(), *outcome.findings()))
+    for precision, curves in outcome.curves.items():
+        assert drawn(test, precision, curves["logit_lens.kl"]), precision
+    test.button(key="case.live").click().run()
+    assert not test.exception and not test.error and drawn(test, "bf16", outcome.curves["bf16"]["logit_lens.kl"])
+
+
+def test_half_an_audit_and_half_a_pruning_are_still_drawn(stored_set, stored, folder):  # noqa: F811
+    """What a page kept is drawn one by one where it does not make what that page shows."""
+    from ed_core import cases
+    from ed_core.cases import Shown
+
+    lens = stored_set["logit_lens"]
+    assert len(sections(cases.make("lenses", lens, shown=Shown("prune")))) == len(SET)
+    assert len(sections(cases.make("one precision", lens, shown=Shown("audit")))) == len(SET)
+    other = [stored["prune"], stored_set["prune"][0]]
+    assert len(sections(cases.make("other parameters", other, shown=Shown("prune")))) == 2, "with other parameters: not one set"
+
+
+SIDES = {
+    "models": (dict(second="small", second_control="untrained", second_seed="3"), {}, "twin"),
+    "prompts": ({}, {"kept.two.text": OTHER.text, "kept.two.answer": OTHER.answer, "kept.two.mode": "prompts",
+                     "kept.two.probes": ["contributions", "logit_lens", "layer_skip"], "kept.two.probe": "layer_skip"}, "prompt"),
+    "parameters": (dict(probe="layer_skip", second_set="part=attention"), {}, "attention"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", SIDES)
+def test_a_comparison_is_kept_with_both_sides_and_leads_back(stored, seconds, folder, mode):  # noqa: F811
+    query, state, second = SIDES[mode]
+    live = two(mode, state, **query)
+    before = plotted(live)
+    kept = save(live, "two", folder)
+    keys = [i.result.request.key for i in kept.items]
+    assert len(set(keys)) == len(keys) and {r.request.key for r in seconds[second].values()} < set(keys) and len(kept.views) == 2
+    test = case_page(kept.id)
+    for results in (stored, seconds[second]):
+        assert holds(plotted(test), results["layer_skip"]["effect"])
+    if mode == "parameters":
+        assert any("part attention" in c.value for c in test.caption), "what is off its default stands beside the figure"
+    test.button(key="case.live").click().run()
+    assert not test.exception and not test.error
+    assert same(before, plotted(test)) and len(plotted(test)) == len(before)

@@ -1,0 +1,141 @@
+"""The server around the pages: it starts with right settings only, says whether it is ready, and what browsers may do with its pages."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from hosted_app import ROOT, hosted, until
+
+from ed_core import health, settings
+from ed_core.jobs import Jobs
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory):
+    with hosted(tmp_path_factory.mktemp("hosted")) as served:
+        yield served
+
+
+def readiness(app) -> tuple[int, list[str]]:
+    status, _, body = app.get("/ready")
+    return status, json.loads(body)["problems"]
+
+
+def worker_of(app) -> psutil.Process | None:
+    return next((p for p in psutil.Process(app.process.pid).children(recursive=True) if "ed_core.worker" in p.cmdline()), None)
+
+
+def test_it_becomes_ready_without_a_visitor_and_again_after_its_worker_was_killed(app):
+    until(lambda: readiness(app) == (200, []))
+    first = worker_of(app)
+    os.kill(first.pid, signal.SIGKILL)
+    until(lambda: readiness(app)[0] == 503)
+    assert readiness(app)[1] in (["the worker is starting"], [])
+    until(lambda: readiness(app) == (200, []))
+    assert worker_of(app).pid != first.pid and app.get("/_stcore/health")[0] == 200
+
+
+def test_a_worker_that_does_not_answer_is_not_ready(app):
+    until(lambda: readiness(app) == (200, []))
+    worker = worker_of(app)
+    worker.suspend()
+    try:
+        assert readiness(app) == (503, ["the worker does not answer within 3 s"])
+    finally:
+        worker.resume()
+    until(lambda: readiness(app) == (200, []))
+
+
+def test_a_cache_folder_that_cannot_be_written_is_not_ready(app):
+    """A file stands in the folder's place: not even root can write there."""
+    until(lambda: readiness(app) == (200, []))
+    aside = app.cache.with_name("aside")
+    app.cache.rename(aside)
+    app.cache.write_text("")
+    try:
+        status, problems = readiness(app)
+        assert status == 503 and len(problems) == 1 and problems[0].startswith("the cache folder cannot be written")
+    finally:
+        app.cache.unlink()
+        aside.rename(app.cache)
+    assert readiness(app) == (200, [])
+
+
+def test_a_full_disk_is_not_ready(tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    monkeypatch.setattr(health.shutil, "disk_usage", lambda _: type("usage", (), {"free": health.ROOM - 1}))
+    jobs = Jobs(warm=False)
+    assert health.problems(jobs) == ["the worker is starting", "200 MB are free where results are kept, expected 200 MB at least"]
+    jobs.close()
+
+
+def test_the_command_line_asks_the_same(app, tmp_path):
+    until(lambda: readiness(app) == (200, []))
+    ask = lambda url: subprocess.run([sys.executable, "-m", "ed_core", "ready", "--url", url], cwd=ROOT, capture_output=True, text=True)  # noqa: E731
+    assert (found := ask(app.address)).returncode == 0 and found.stdout == "ready\n"
+    assert (found := ask("http://127.0.0.1:1")).returncode == 1 and "does not answer" in found.stdout
+    with hosted(tmp_path / "other", ED_CACHE="/dev/null/cache") as other:
+        found = ask(other.address + "/")
+        assert found.returncode == 1 and "the cache folder cannot be written" in found.stdout
+
+
+def test_every_answer_says_what_a_browser_may_do(app):
+    for path in ("/", "/skip", "/ready", "/_stcore/health", "/no/such/page", "/media/none"):
+        headers = app.get(path)[1]
+        policy = headers["Content-Security-Policy"]
+        assert "frame-ancestors 'self'" in policy and "img-src 'self' data: blob:;" in policy and "object-src 'none'" in policy, path
+        assert headers["X-Content-Type-Options"] == "nosniff" and headers["Referrer-Policy"] == "same-origin", path
+
+
+def test_an_upload_without_the_token_is_refused(app):
+    """Somebody else's page cannot put files here with a visitor's cookies."""
+    cookie = app.get("/_stcore/health")[1]["Set-Cookie"].partition(";")[0]
+    assert cookie.startswith("_streamlit_xsrf=")
+    token = cookie.partition("=")[2].strip('"')
+    path = "/_stcore/upload_file/session/file"
+    for headers in ({}, {"Cookie": cookie}, {"Cookie": cookie, "X_Xsrftoken": "wrong"}, {"X_Xsrftoken": token}):
+        assert app.get(path, "PUT", b"x", **headers)[0] == 403, headers
+    assert app.get(path, "PUT", b"x", Cookie=cookie, X_Xsrftoken=token)[0] != 403, "with the token it is looked at (and there is no such session)"
+
+
+def test_other_origins_get_no_answers(app):
+    headers = app.get("/_stcore/health", Origin="https://elsewhere.example")[1]
+    assert headers.get("Access-Control-Allow-Origin") in (None, "")
+
+
+def test_the_servers_own_settings(app):
+    """Held as Streamlit understands them, not as the file is spelled."""
+    code = """
+from streamlit import config
+print([config.get_option(n) for n in ("server.enableXsrfProtection", "server.enableCORS", "client.showErrorDetails", "server.maxUploadSize", "browser.gatherUsageStats", "server.address", "server.enableStaticServing", "global.developmentMode")])
+"""
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[True, True, 'none', 20, False, '127.0.0.1', False, False]"
+    assert app.get("/_stcore/agent/interact", "POST", b"{}")[0] == 403, "the pages are for people"
+
+
+@pytest.mark.parametrize("text, words", [("local_folder = false", "did you mean local_folders?"), ("max_jobs = 'many'", "expected a whole number")])
+def test_it_does_not_start_with_wrong_settings(tmp_path, text, words):
+    (tmp_path / "lab.toml").write_text(text)
+    env = os.environ | {"ED_CONFIG": str(tmp_path / "lab.toml"), "ED_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-m", "ed_ui.server", "--server.port", "1"], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_it_serves_below_a_base_path_and_takes_its_worker_along(tmp_path):
+    with hosted(tmp_path, base="lab/depth") as served:
+        until(lambda: readiness(served) == (200, []))
+        worker = worker_of(served)
+    assert served.address.endswith("/lab/depth")
+    until(lambda: not worker.is_running())
+
+
+def test_what_the_settings_name_is_who_may_frame(tmp_path):
+    with hosted(tmp_path, 'frames = ["https://huggingface.co"]') as served:
+        assert "frame-ancestors https://huggingface.co" in served.get()[1]["Content-Security-Policy"]
