@@ -125,7 +125,7 @@ def _model(spec: ModelSpec) -> ModelSpec:
     _kept(row.number_input, "Seed", "two.control.seed", min_value=0, max_value=controls.MOST, width=130, disabled=kind == NONE)
     name = (st.session_state["two.model"] or "").strip()
     found = picker.chosen(name, st.session_state["two.precision"], spec.device)
-    if (missing := downloads.absent(name)) is not None:
+    if (missing := downloads.absent(name)) is not None and downloads.absent(picker.source()) is None:  # one download is offered at a time
         downloads.section(missing)
     if found.spec is None:
         raise EffectiveDepthError(found.trouble)

@@ -179,6 +179,17 @@ def test_an_unknown_second_model_is_one_sentence(stored):  # noqa: F811
     assert not test.exception and len(test.error) == 1 and "/no/such/folder" in test.error[0].value.replace("\\", "")
 
 
+@pytest.mark.parametrize("model", ["small", "Qwen/Qwen2.5-1.5B"])
+def test_a_second_model_that_is_not_here_is_offered_and_run_is_off(stored, model, monkeypatch):  # noqa: F811
+    from ed_core.errors import HubUnreachable
+    from ed_ui import downloads
+
+    monkeypatch.setattr(downloads.hub, "plan", lambda *_: (_ for _ in ()).throw(HubUnreachable("no network")))
+    test = two(model=model, second="Qwen/Qwen2.5-3B")
+    assert not test.exception and not test.error and test.button(key="run.two").disabled
+    assert any("is not here yet" in w.value for w in test.warning)
+
+
 def test_an_empty_second_prompt_and_no_measure_are_refused(stored):  # noqa: F811
     test = two("prompts")
     test.text_area(key="two.text").set_value("").run()
