@@ -28,7 +28,7 @@ def summarize(result: ProbeResult) -> ProbeResult:
     values.update(probe.per_token(values))
     summary: dict[str, np.ndarray] = {"n_tokens": np.asarray(result.n_tokens)}
     for spec in probe.measures:
-        if spec.name not in values:
+        if spec.name not in values or spec.since > result.request.probe_version:
             continue
         if spec.reduce == "token_mean":
             per_token = values[spec.name].astype(np.float64)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from . import controls
 from .aggregate import probe_of
 from .cases import ITEMS, Case, Item, Shown
 from .errors import ImportRefused, NewerSchema
@@ -201,6 +202,8 @@ def _result(packed: bytes) -> ProbeResult:
         _expect(isinstance(one.source if isinstance(one, ModelSpec) else one.text, str), "the request")
     for prompt in request.prompts:
         check_text(prompt)
+    for model in request.models:
+        controls.check(model)
     probe = probe_of(result)  # refuses values out of range
     kind = lambda value: float if type(value) is int else type(value)  # noqa: E731
     _expect(all(kind(value) is kind(getattr(probe, name)) for name, value in request.parameters), "the parameters")

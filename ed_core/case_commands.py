@@ -22,10 +22,11 @@ def add(commands) -> None:
     p = case.add_parser("show", help="one case study in words")
     p.add_argument("id")
     p.set_defaults(run=show)
-    p = case.add_parser("export", help="write " + ", ".join(EXPORTS) + "; CSV and Parquet hold one --measure")
+    p = case.add_parser("export", help="write " + ", ".join(EXPORTS) + "; CSV and Parquet hold one --measure, PNG and SVG one --figure")
     p.add_argument("id")
     p.add_argument("out", metavar="FILE", help="its ending says what is written")
     p.add_argument("--measure", default="", metavar="PROBE.MEASURE")
+    p.add_argument("--figure", default="", metavar="NAME", help="which figure a .png or .svg shows; without one, the names are told")
     p.set_defaults(run=export)
     p = case.add_parser("import", help="check a .edcase of somebody else's and keep it")
     p.add_argument("file", metavar="FILE.edcase")
@@ -70,7 +71,8 @@ def export(args) -> None:
     case, _ = kept.open(args.id)
     if out.suffix not in EXPORTS:
         raise ParameterError(f"{out.name} ends in {out.suffix!r}; expected one of {', '.join(EXPORTS)}.")
-    data = EXPORTS[out.suffix](case, args.measure) if out.suffix != ".edcase" else kept.read(args.id)
+    which = args.figure if out.suffix in (".png", ".svg") else args.measure
+    data = EXPORTS[out.suffix](case, which) if out.suffix != ".edcase" else kept.read(args.id)
     part = out.with_name(out.name + ".unfinished")
     try:
         part.write_bytes(data)
@@ -172,6 +174,21 @@ def _table(kind: str) -> Callable[[Case, str], bytes]:
     return write
 
 
+def _picture(kind: str) -> Callable[[Case, str], bytes]:
+    def write(case: Case, figure: str) -> bytes:
+        from . import images
+        from .drawings import by_name
+
+        found = by_name(case)
+        if figure.lower() not in found:
+            raise ParameterError(f"--figure is {figure!r}; this case study has {', '.join(found)}.")
+        drawing = found[figure.lower()]
+        results = [drawing.result] if drawing.result is not None else [item.result for item in case.items]
+        return images.render(drawing.figure, kind, f"{drawing.title} · {drawing.caption}", images.origin(results))
+
+    return write
+
+
 def _snippet(kind: str) -> Callable[[Case, str], bytes]:
     def write(case: Case, measure: str) -> bytes:
         from .snippet import snippet
@@ -187,6 +204,8 @@ EXPORTS: dict[str, Callable[[Case, str], bytes]] = {
     ".npz": _npz,
     ".csv": _table("csv"),
     ".parquet": _table("parquet"),
+    ".png": _picture("png"),
+    ".svg": _picture("svg"),
     ".sh": _snippet("shell"),
     ".py": _snippet("python"),
 }

@@ -97,8 +97,8 @@ def over_prompts(probe: Probe | type[Probe], summaries: Sequence[Summary], first
 
 
 def spreads(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True) -> list[Spread]:
-    """This prompt's curves over the spread of the others; prompts on which a curve is not defined are left out of it."""
-    mine, theirs = curves_of(probe, this, first_token), [curves_of(probe, s, first_token) for s in others]
+    """This prompt's curves over the spread of the others; prompts on which a curve is not defined, or that are not sound, are left out of it."""
+    mine, theirs = curves_of(probe, this, first_token), [curves_of(probe, s, first_token) for s in others if probe.sound(s)]
     return [Spread(curve, mine[curve.name], *quantiles([c[curve.name] for c in theirs])) for curve in CURVES[probe.name]]
 
 
@@ -126,13 +126,14 @@ def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary
             told = f"{values[:half].sum() / values.sum():.0%} of this prompt's {what} lies at {rows}s 0–{half - 1}, {score.name} {_say(mine, score)}"
         else:
             told = f"This prompt's {what} is not defined or zero everywhere: no centre"
-    theirs = np.asarray([value_of(s) for s in others])
-    defined = theirs[np.isfinite(theirs)]
+    theirs = np.asarray([value_of(s) for s in others if probe.sound(s)])
+    defined, failed = theirs[np.isfinite(theirs)], len(others) - len(theirs)
+    left_out = f" {failed} more {'are' if failed > 1 else 'is'} left out: not to be relied on." if failed else ""
     if len(defined) < FEWEST:
-        return f"{told}."
+        return f"{told}.{left_out}"
     low, middle, high = (_say(v, score) for v in np.quantile(defined, QUANTILES))
     undefined = f"; not defined for {len(theirs) - len(defined)} more" if len(defined) < len(theirs) else ""
-    return f"{told}; the median of {len(defined)} other prompts is {middle} (10–90 %: {low} to {high}{undefined})."
+    return f"{told}; the median of {len(defined)} other prompts is {middle} (10–90 %: {low} to {high}{undefined}).{left_out}"
 
 
 def _number(value: float | int | None) -> float:

@@ -5,7 +5,7 @@ The report and the import's last check draw these; a page may too. A new probe g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import plotly.graph_objects as go
@@ -44,6 +44,7 @@ class Section:
 
     views: tuple[cases.View, ...]
     drawings: tuple[Drawing, ...]
+    says: tuple[str, ...] = ()  # sentences that stand above the figures
 
     @property
     def heading(self) -> str:
@@ -66,6 +67,16 @@ def drawings(case: Case) -> list[Drawing]:
     return [drawing for section in sections(case) for drawing in section.drawings]
 
 
+def by_name(case: Case) -> dict[str, Drawing]:
+    """The figures by their titles in small letters; the second of a title is "… 2"."""
+    found: dict[str, Drawing] = {}
+    for drawing in drawings(case):
+        name = drawing.title.lower()
+        n = 1 + sum(d.title == drawing.title for d in found.values())
+        found[name if n == 1 else f"{name} {n}"] = drawing
+    return found
+
+
 def sections(case: Case) -> list[Section]:
     """What a page showed together; else for every view the depth ruler where there is a verdict, then the figures of its results in their order."""
     if (page := _of_page(case)) is not None:
@@ -80,12 +91,12 @@ def _of_page(case: Case) -> Section | None:
     by_probe, by_precision = ({key: [r for r in results if of(r) == key] for key in map(of, results)} for of in (_probe, _precision))
     series = {r.request.series for r in results}
     kind = {item.shown.page for item in case.items}
-    drawn: list[Together] = []
+    says, drawn = [], []
     if kind == {"prune"} and len(series) == len(by_probe) and "prune" in by_probe:
         drawn = [one for probe, draw in (("prune", together.prune), ("early_exit", together.early_exit)) if probe in by_probe for one in draw(by_probe[probe])]
     elif kind == {"audit"} and len(by_precision) > 1 and len({tuple((r.request.probe, r.request.prompts) for r in of) for of in by_precision.values()}) == 1:
-        drawn = list(together.audited(by_precision))
-    return Section(tuple(views), tuple(map(_over, drawn))) if drawn else None
+        says, drawn = together.audited(by_precision)
+    return Section(tuple(views), tuple(map(_over, drawn)), tuple(says)) if drawn else None
 
 
 def _probe(result: ProbeResult) -> str:
@@ -122,13 +133,20 @@ def _of_item(case: Case, item: Item, lines: dict[str, int | None], twin: cases.V
         height=HEIGHT, width_px=760, window=window, selected=item.shown.selected, answer_start=result.answer_start, depth_lines=lines,
         control=behind.result if behind is not None else None, control_name=controls.KINDS[twin.models[0].control] if behind is not None else "",
     )
+    asked = "".join(f" · {name} {_value(value)}" for name, value in probe_of(result).settings().items())
     for drawn in OF_PROBE.get(result.request.probe, _aggregates)(case, item, view):
         if isinstance(drawn, Together):
             yield _over(drawn)
             continue
         title, caption, fig, *measures = drawn
+        caption += asked
         alt = " ".join(figures.describe(result, name) for name in measures[:1]) or f"{title}: {caption}"
         yield Drawing(title, caption, alt, fig, result, tuple(measures))
+
+
+def _value(value: Any) -> str:
+    """A parameter in words; a file by its name, as its folder tells a stranger nothing."""
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else shown(str(value).rpartition("/")[2], 40)
 
 
 Drawn = Iterator[tuple[Any, ...] | Together]  # title, caption, figure, measures

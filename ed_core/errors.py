@@ -24,7 +24,8 @@
     ├── JobError                   the computation did not finish
     │   ├── Cancelled
     │   ├── QueueFull              too many jobs are waiting already
-    │   └── WorkerDied             the worker process ended underneath the job
+    │   ├── WorkerDied             the worker process ended underneath the job
+    │   └── ImageFailed            a figure could not be drawn as PNG or SVG
     └── StoreError                 the store itself cannot be used (disk full, no permission)
 """
 
@@ -127,6 +128,10 @@ class QueueFull(JobError):
 
 class WorkerDied(JobError):
     """The worker process ended underneath the job."""
+
+
+class ImageFailed(JobError):
+    """A figure could not be drawn as PNG or SVG: no browser is there, or it did not answer in time."""
 
 
 class StoreError(EffectiveDepthError):

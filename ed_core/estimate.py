@@ -19,6 +19,7 @@ import psutil
 
 from . import budget, settings
 from .precision import BYTES, QUANTIZED, WIDEST_FIRST, asked, compute_name
+from .probes.numerics import KEPT
 from .sizes import Size
 
 ROOM = 0.9  # share of the free memory that may be planned with
@@ -117,6 +118,7 @@ _WORK = {
     "integrated_gradients": lambda L, T: (L + 3 * NODES * L * (L - 1) / 2, NODES * L * ANSWER_TOKENS),
     "prune": _skip,
     "early_exit": lambda L, T: (L, (L + 2) * T),
+    "numerics": lambda L, T: (8 * L, T + 9 * min(KEPT, T)),  # traced, by hand with 1 and 3 rows, the detour twice, two halves
     "continuation": lambda L, T: (L * CONTINUATION_TOKENS, CONTINUATION_TOKENS),
 }
 
@@ -140,6 +142,7 @@ def _need(probe: str, size: Size, precision: str, n_tokens: int, kind: str, rate
     states = {  # whatever does not fit into half of the budget is walked in pieces, of one row at least
         "layer_skip": min((L + 1) * stream, max(stream, half)),
         "prune": min(L * stream, max(stream, half)),
+        "numerics": 10 * 8 * T * d,  # a block's tensors in float64
         "residual_erasure": min(4 * (L + 1) * stream, max(stream, half)),
         "integrated_gradients": min(max(T, most_tokens) * node // T, max(node, half)),
     }.get(probe, 0)

@@ -52,7 +52,8 @@ def _section(section: Section) -> str:
     """Models, prompts and tokens of what follows."""
     prompts = "".join(f"<pre dir=auto>{html.escape(p.text)}{_answer(p.answer)}</pre>" for p in section.prompts)
     views = {view.prompts: view for view in section.views}.values()
-    return f"<section><h2>{html.escape(section.heading)}</h2>{prompts}{''.join(map(_tokens, views))}</section>"
+    says = "".join(f"<p>{html.escape(line)}</p>" for line in section.says)
+    return f"<section><h2>{html.escape(section.heading)}</h2>{prompts}{''.join(map(_tokens, views))}{says}</section>"
 
 
 def _tokens(view: View) -> str:

@@ -71,17 +71,19 @@ def early_exit(results: Sequence[ProbeResult]) -> Iterator[Together]:
     yield Together("Early exit through the lens", caption, fig, "early_exit.agreement", "depth", curves["agreement"], "best token is the output's", tuple(results))
 
 
-def audited(by_precision: Mapping[str, Sequence[ProbeResult]]) -> Iterator[Together]:
-    """The same prompts through several precisions, curve over curve; the first caption answers whether a number is an artefact."""
-    reference = audit.reference_of(list(by_precision))
-    outcome = audit.compare(by_precision, reference)
-    caption = outcome.sentence()
+def audited(by_precision: Mapping[str, Sequence[ProbeResult]]) -> tuple[list[str], list[Together]]:
+    """The same prompts through several precisions: whether a number is an artefact, in sentences, and curve over curve."""
+    outcome = audit.compare(by_precision, audit.reference_of(list(by_precision)))
+    return [outcome.sentence(), *outcome.findings()], list(_curves(outcome, by_precision[outcome.reference]))
+
+
+def _curves(outcome: audit.Audit, results: Sequence[ProbeResult]) -> Iterator[Together]:
+    reference = outcome.reference
     for name, title, unit, x, log in AUDITED:
         if name in outcome.curves[reference]:
             lines = {precision: curves[name] for precision, curves in outcome.curves.items()}
             fig = figures.curves_over_each_other(lines, reference, unit, x=x, height=HEIGHT, width_px=WIDTH, log=log)
-            yield Together(title, caption or _spearman(outcome, name), fig, name, x, lines[reference], f"{title}, in {reference}", tuple(by_precision[reference]))
-            caption = ""
+            yield Together(title, _spearman(outcome, name), fig, name, x, lines[reference], f"{title}, in {reference}", tuple(results))
 
 
 def numerics(result: ProbeResult) -> Iterator[tuple]:

@@ -156,6 +156,7 @@ class MeasureSpec:
     "token_mean" (mean over all tokens of all prompts), "max" (over prompts; the mean is kept beside it), "mean" (over prompts), "pos_max"
     (maximum and mean over positions first, then maximum of the maxima and mean of the means over prompts), "pos_abs_sum" (sum of magnitudes
     over positions first, then maximum and mean over prompts), "" (none). NaN is left out.
+    `since`: the probe's version that brought an aggregate in; summaries of older results, kept in case studies, are without it.
     """
 
     name: str
@@ -166,6 +167,7 @@ class MeasureSpec:
     high: float | None = None
     reduce: str = ""
     aggregate_only: bool = False
+    since: int = 1
 
 
 @dataclass(frozen=True)

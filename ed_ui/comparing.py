@@ -40,7 +40,7 @@ def _live(probe: Probe, result: ProbeResult, batch: running.Batch, control: Prob
             curve, told = spread.curve, " over the others" if len(spread.quantiles) else ""
             look = dict(x=curve.x, others=f"{spread.n} others", log=curve.log, behind={name: behind[curve.name]} if behind else {})
             fig = figures.spread_curve(spread.values, spread.quantiles, curve.unit, **look)
-            show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}")
+            show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}", results=[result])
 
 
 def _more(batch: running.Batch, n_others: int, result: ProbeResult) -> None:

@@ -79,7 +79,8 @@ def _allowed(id: str = "") -> None:
 
 def button(row, page: str, batch: running.Batch) -> None:
     """Save, at the end of the row of Run and Cancel: title, tags and notes, and the way to the page of what was kept. `page` is one of `views.PLACES`."""
-    results = [r for name in batch.requests if (r := batch.results.get(name)) is not None and r.complete]
+    found = [r for name in batch.requests if (r := batch.results.get(name)) is not None and r.complete]
+    results = list({r.request.key: r for r in found}.values())  # both sides of a comparison may rest on one result
     reason, fits, left_out = why_not(), [], []
     try:
         fits, left_out = fitting(results) if results else ([], [])

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
@@ -32,6 +32,9 @@ REPLACE = """if (!window.stepsArePages) {
     return (stays ? history.replaceState : push).call(history, state, title, url);
   };
 }"""
+
+FIRST = """const named = (path, values) => JSON.stringify([path, [...values].sort()]);
+if (named(location.pathname, new URLSearchParams(location.search)) === named(...%s)) history.replaceState({}, '', %s);"""
 
 
 @dataclass(frozen=True)
@@ -130,8 +133,8 @@ def arrived(page: str) -> bool:
     state, first = st.session_state, "link.page" not in st.session_state
     context = get_script_run_ctx()
     moved = first or state["link.page"] != page
-    if first and st.context.url:
-        state["link.base"] = st.context.url.removesuffix(page)
+    if first:
+        state["link.base"], state["link.opened"] = (st.context.url or "").removesuffix(page), st.query_params.to_dict()
     by_history = bool(context and getattr(context, "is_history_navigation", False))
     state["link.page"], state["link.own"], state["link.first"], state["link.place"] = page, (), first, None
     state["link.arrived"] = first or by_history or (moved and bool(st.query_params))
@@ -190,11 +193,13 @@ def put(values: Mapping[str, str]) -> None:
 
 def frame() -> None:
     """At the end of the page: teach the browser what a step is. What a session's first run puts into the URL is put there by the same script,
-    as Streamlit's own message would be a step before the browser has learned."""
+    as Streamlit's own message would be a step before the browser has learned; unless somebody was faster, and is elsewhere by now."""
     state = st.session_state
-    first, values = state.get("link.first"), state.get("link.values")
-    now = f"history.replaceState({{}}, '', {json.dumps('?' + urlencode(values))});" if first and values else ""
-    st.html(f"<script>{REPLACE}{now}</script>", unsafe_allow_javascript=True)
+    values = state.get("link.values") if state.get("link.first") else None
+    here = [urlsplit(state.get("link.base", "")).path + state["link.page"], list(state["link.opened"].items())]
+    now = FIRST % (json.dumps(here).replace("<", "\\u003c"), json.dumps("?" + urlencode(values))) if values else ""
+    st.html(f"<script>{{{REPLACE}{now}}}</script>", unsafe_allow_javascript=True)
+    state["link.first"] = False
 
 
 def address() -> str:

@@ -113,7 +113,7 @@ def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mappin
     seen = view(result, f"{name}-{SIDES[i]}", i)
     beside = other if other is not None and shown.measure in other.measures else None
     fig = shown.draw(result, replace(seen, beside=beside, depth_lines=lines))
-    show.figure(f"{name}-map-{SIDES[i]}", fig, f"**{title}**", about=lambda: about_map(f"{name}-{SIDES[i]}", shown.measure, [both[i]]))
+    show.figure(f"{name}-map-{SIDES[i]}", fig, f"**{title}**", result, shown.measure, about=lambda: about_map(f"{name}-{SIDES[i]}", shown.measure, [both[i]]))
 
 
 def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, height: int) -> None:

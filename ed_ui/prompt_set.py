@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from itertools import groupby
 
 import streamlit as st
@@ -10,6 +11,7 @@ from ed_core import tokens
 from ed_core.demo import mixed_prompts
 from ed_core.errors import PromptError
 from ed_core.prompts import max_tokens, parse_jsonl, to_jsonl
+from ed_core.snippet import options, text_of
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import link, scope
 
@@ -102,21 +104,15 @@ def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:
     return round(sum(map(len, texts)) / len(texts))
 
 
-def command(spec: ModelSpec, probes, prompts: list[Prompt]) -> None:
-    """The same run from the command line, and the file it needs."""
+def command(specs: Iterable[ModelSpec], probes, prompts: list[Prompt]) -> None:
+    """The same run from the command line, for the model and for its control where there is one, and the file it needs."""
     settings = ["--set " + shlex.quote(f"{p.name}.{name}={text_of(value)}") for p in probes for name, value in p.settings().items()]
-    line = f"python -m ed_core run {' '.join(p.name for p in probes)} --model {shlex.quote(source(spec))} --prompts prompts.jsonl --precision {spec.precision}"
-    line += f" --adapter {shlex.quote(spec.adapter)}" if spec.adapter else ""
-    line += "" if spec.device == "cpu" else f" --device {spec.device}"
-    st.code(" \\\n    ".join([line, *settings, "--out result.npz"]), language="bash")
+    for spec in specs:
+        line = f"python -m ed_core run {' '.join(p.name for p in probes)} {options(spec)} --prompts prompts.jsonl"
+        st.code(" \\\n    ".join([line, *settings, f"--out {spec.control or 'result'}.npz"]), language="bash")
     st.download_button("prompts.jsonl", to_jsonl(prompts), "prompts.jsonl", "application/jsonl", icon=":material/download:")
 
 
 def source(spec: ModelSpec) -> str:
     """The model's name with its commit, as the command line takes it."""
     return f"{spec.source}@{spec.revision}" if spec.revision else spec.source
-
-
-def text_of(value) -> str:
-    """A parameter's value as the command line takes it."""
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else str(value)

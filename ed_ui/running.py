@@ -135,7 +135,7 @@ def troubles(batch: Batch) -> dict[str, list[str]]:
     """What went wrong, each message once, with the prompts it befell (by the number behind the name of a request); a cancel is no trouble."""
     found: dict[str, list[str]] = {}
     for name, error in batch.errors.items():
-        if not isinstance(error, Cancelled) and (number := name.rpartition(".")[2]) not in found.setdefault(str(error), []):
+        if not isinstance(error, Cancelled) and (number := name.removesuffix(".control").rpartition(".")[2]) not in found.setdefault(str(error), []):
             found[str(error)].append(number)
     return found
 

@@ -89,8 +89,8 @@ OF_A_RUN = (  # what a stored run decides
     link.flag("special_tokens", "kept.special_tokens", True),
 )
 BESIDE_IT = (
-    link.choice("control", "kept.control", "none", controls.KINDS),
-    link.number("seed", "kept.control.seed", 0, 0, controls.MOST, int),
+    link.choice("control", "kept.control", "none", tuple(controls.KINDS)),
+    link.number("control_seed", "kept.control.seed", 0, 0, controls.MOST, int),
     link.number("token", "token", None, 0, MOST_TOKENS, int),
 )
 
@@ -161,8 +161,9 @@ def remember(run: str = "") -> None:
 
 def says() -> None:
     """What a link asked for and did not get."""
-    for trouble in link.troubles():
-        st.warning(show.plain(trouble), icon=":material/link_off:")
+    if troubles := link.troubles():
+        more = f" And {len(troubles) - 2} more." if len(troubles) > 2 else ""
+        st.warning(show.plain(" ".join(troubles[:2]) + more), icon=":material/link_off:")
 
 
 def prompt_box() -> None:

@@ -8,15 +8,16 @@ from typing import Any
 
 import streamlit as st
 
-from ed_core import controls, sources, tokens
+from ed_core import controls, lookup, sources, tokens
 from ed_core.compare import CURVES
 from ed_core.demo import EXAMPLE, MODELS
 from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.pairs import Side
 from ed_core.probes import Probe, find
 from ed_core.prompts import check_text
+from ed_core.snippet import text_of
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import downloads, picker, probe_page, prompt_set, scope, show
+from ed_ui import downloads, picker, probe_page, scope
 
 MODES = {"models": "Two models", "prompts": "Two prompts", "parameters": "Two parameters"}
 NONE = "none"
@@ -43,6 +44,7 @@ LINK: dict[str, tuple[str, Any, Callable[[str], Any]]] = {  # name in the URL: k
     "swapped": ("two.swapped", False, lambda text: text == "1"),
 }
 SETTINGS = {"set": "", "second_set": "two."}  # parameters of either side, by the prefix they are kept under
+RUN = "second_run"  # a result on the second prompt, where that is none of the bundled ones
 
 
 def open_link() -> None:
@@ -65,6 +67,8 @@ def open_link() -> None:
         example = state.get("example", "")
         state["kept.two.example"] = scope.harder(example) or next(i for i in (EXAMPLE, *scope.examples()) if i != example)
     _pick()
+    if (run := lookup.by_key(st.query_params.get(RUN, ""))) is not None:
+        state["kept.two.text"], state["kept.two.answer"], state["kept.two.example"] = run.request.prompts[0].text, run.request.prompts[0].answer, ""
 
 
 def _adopt(prefix: str, name: str, value: str) -> None:
@@ -79,8 +83,8 @@ def _adopt(prefix: str, name: str, value: str) -> None:
         st.session_state[f"kept.{prefix}{probe.name}.{name}"] = ",".join(map(str, parsed)) if isinstance(parsed, tuple) else parsed
 
 
-def remember(first: Side, other: Side) -> None:
-    """Put the second side into the URL: of what the mode shows, all that is not at its default."""
+def remember(first: Side, other: Side, run: str = "") -> None:
+    """Put the second side into the URL: of what the mode shows, all that is not at its default; of a prompt typed by hand a `run` on it."""
     mode = scope.kept("two.mode")
     shown = {"models": ("second", "second_precision", "second_control", "second_seed"), "prompts": ("second_example",), "parameters": ("probe",)}[mode]
     wanted = {"compare": mode}
@@ -90,7 +94,9 @@ def remember(first: Side, other: Side) -> None:
             wanted[name] = ",".join(value) if isinstance(value, list) else str(int(value)) if isinstance(value, bool) else str(value)
     if mode == "parameters":
         wanted |= {name: _said(side) for name, side in zip(SETTINGS, (first, other))}
-    for name in (*LINK, *SETTINGS):
+    if mode == "prompts" and not scope.kept("two.example"):
+        wanted[RUN] = run
+    for name in (*LINK, *SETTINGS, RUN):
         if (value := wanted.get(name, "")) and st.query_params.get(name) != value:
             st.query_params[name] = value
         elif not value and name in st.query_params:
@@ -100,7 +106,7 @@ def remember(first: Side, other: Side) -> None:
 def _said(side: Side) -> str:
     probe = side.probes[scope.kept("two.probe")]
     files = [f.name for f in fields(probe) if f.metadata["file"]]
-    return ";".join(f"{name}={prompt_set.text_of(value)}" for name, value in probe.settings().items() if name not in files)
+    return ";".join(f"{name}={text_of(value)}" for name, value in probe.settings().items() if name not in files)
 
 
 # -------------------------------------------------------------------- inputs

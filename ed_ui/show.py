@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import streamlit as st
 
-from ed_core import export
-from ed_core.figures import describe, shown
+from ed_core import export, images
+from ed_core.errors import EffectiveDepthError
+from ed_core.figures import describe, describe_curves, shown
 from ed_core.probes import find
 from ed_core.types import ProbeResult
 
@@ -17,24 +18,29 @@ CONFIG = {"displayModeBar": False, "displaylogo": False}
 
 def figure(
     key: str, fig, caption: str, result: ProbeResult | None = None, measure: str = "", reading: str = "", select: bool = False,
-    about: Callable[[], None] | None = None,
+    about: Callable[[], None] | None = None, results: Sequence[ProbeResult] = (), alt: str = "",
 ) -> None:
-    """One figure. `about` fills Details where the figure is not one result's measure. `select`: a click on a cell chooses its token for all panels (once complete: a figure that can be clicked is made anew
-    by the browser with every new version)."""
+    """One figure. `about` fills Details where the figure is not one result's measure, `results` are then those it is made of; `alt` tells those
+    who cannot see it what it shows, where that is not the measure's smallest and largest value. `select`: a click on a cell chooses its token
+    for all panels (once complete: a figure that can be clicked is made anew by the browser with every new version)."""
+    results = results or ((result,) if result is not None else ())
     select = select and (result is None or result.complete)
     with st.container(key=f"box-{key}", gap="xxsmall"):
         row = st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"caption-{key}")
         row.caption(caption)
-        if result is not None or about is not None:
-            with row.popover("Details", icon=":material/info:", type="tertiary", key=f"about-{key}"):
-                about() if about is not None else details(key, result, measure, reading)
+        with row.popover("Details", icon=":material/info:", type="tertiary", key=f"about-{key}"):
+            pictures(key, fig, caption, results)
+            if about is not None:
+                about()
+            elif result is not None:
+                details(key, result, measure, reading)
         event = st.plotly_chart(
             fig,
             key=key,
             config=CONFIG,
             on_select="rerun" if select else "ignore",
             selection_mode="points",
-            alt=describe(result, measure) if result is not None and measure else caption,
+            alt=alt or (describe(result, measure) if result is not None and measure else describe_curves(fig, _bare(caption))),
         )
     if select:
         _chosen(key, event)
@@ -64,6 +70,35 @@ def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
         st.json(dict(result.provenance), expanded=1)
     else:
         st.caption("Written when the computation is complete.")
+
+
+def pictures(key: str, fig, caption: str, results: Sequence[ProbeResult]) -> None:
+    """The figure as PNG and SVG, drawn when asked for; one that failed says why when the page runs next."""
+    if not images.browser():
+        st.caption(images.NONE)
+        return
+    failed: dict[str, str] = st.session_state.setdefault("images.failed", {})
+    words, name = _bare(caption), re.sub(r"[^a-z0-9]+", "-", key.lower()).strip("-")
+
+    def draw(kind: str) -> bytes:
+        failed.pop(key, None)
+        try:
+            return images.render(fig, kind, words, images.origin(results))
+        except EffectiveDepthError as error:
+            failed[key] = str(error)
+            raise
+
+    row = st.container(horizontal=True)
+    for kind, mime in images.MIME.items():
+        data = lambda kind=kind: draw(kind)  # noqa: E731
+        row.download_button(kind.upper(), data, f"{name}.{kind}", mime, key=f"{kind}-{key}", icon=":material/image:", on_click="ignore")
+    if key in failed:
+        st.warning(plain(failed[key]), icon=":material/image_not_supported:")
+
+
+def _bare(caption: str) -> str:
+    """A caption without its Markdown."""
+    return caption.replace("**", "").replace("`", "")
 
 
 def details_of_many(key: str, name: str, dim: str, values, results: Sequence[ProbeResult], meaning: str, reading: str = "") -> None:
@@ -112,8 +147,6 @@ def plain(text: str) -> str:
 def guarded(page: Callable[[], None]) -> None:
     """Run a page; whatever goes wrong becomes one sentence, never a traceback."""
     from streamlit.runtime.scriptrunner import RerunException, StopException
-
-    from ed_core.errors import EffectiveDepthError
 
     try:
         page()

@@ -3,11 +3,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import streamlit as st
 
 from ed_core.cases import Case, Item, Shown
 from ed_core.prompts import to_jsonl
+from ed_core.types import Request
 from ed_ui import controlling, prompt_set, scope
 
 BRANCHES = {"both": "layer", "attention": "attn", "MLP": "mlp"}
@@ -36,6 +38,7 @@ PLACES: dict[str, Place] = {
     "integrated_gradients": Place("pages/intervene/gradients.py"),
     "prune": Place("pages/intervene/prune.py"),
     "audit": Place("pages/compare/audit.py"),
+    "two": Place("pages/compare/two.py", (("swapped", "two.swapped", {}),)),
 }
 
 
@@ -69,8 +72,30 @@ def open_live(case: Case) -> str:
     state["kept.prompts.lines"] = to_jsonl(prompts) if len(prompts) > 1 else scope.kept("prompts.lines", "")
     if page == "audit":
         state["kept.audit.precisions"] = list(dict.fromkeys(m.precision for request in requests for m in request.models))
+    if page == "two":
+        _second(first.result.request, requests)
     _look(case, first, page)
     return PLACES[page].path
+
+
+def _second(first: Request, requests: list[Request]) -> None:
+    """The second side of Compare two: what differs from the first in model, prompt or parameters."""
+    state = st.session_state
+    other = next((r for r in requests if (r.models, r.prompts) != (first.models, first.prompts)), None)
+    again = next((r for i, r in enumerate(requests) if r.probe in {before.probe for before in requests[:i]}), first)
+    model, prompt = (other or first).models[0], (other or first).prompts[0]
+    mode = "parameters" if other is None else "models" if other.prompts == first.prompts else "prompts"
+    found = {"mode": mode, "model": model.source, "precision": model.precision, "control": model.control or controlling.NONE, "control.seed": model.control_seed,
+             "text": prompt.text, "answer": prompt.answer, "example": "", "probes": list(dict.fromkeys(r.probe for r in requests)), "probe": again.probe}  # fmt: skip
+    if other is None:
+        found |= {f"{again.probe}.{name}": boxed(value) for name, value in again.parameters}
+        scope.open_live(next(r for r in requests if r.probe == again.probe))
+    state.update({f"kept.two.{name}": value for name, value in found.items()} | {"kept.control": controlling.NONE})
+
+
+def boxed(value: Any) -> Any:
+    """A parameter as its box holds it."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def _look(case: Case, item: Item, page: str) -> None:

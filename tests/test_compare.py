@@ -149,6 +149,34 @@ def test_completeness_is_measured_against_the_scale_and_by_the_engines_own_limit
     assert incomplete(poor) == [i for i, share in enumerate(completeness(poor)) if share > 0.005] != []
 
 
+def test_prompts_whose_completeness_fails_are_in_no_spread_and_counted(model_of, measure):
+    model, rough = model_of("qwen3"), IntegratedGradients(nodes=3)
+    good = [measure(model, IntegratedGradients(nodes=1024), Prompt(text, " 17")) for text in TEXTS]
+    poor = [measure(model, rough, Prompt(text, " 17")) for text in TEXTS[:2]]
+    for result in (*good, *poor):
+        np.testing.assert_allclose(result.summary["completeness"], completeness(result), rtol=1e-6)
+        assert IntegratedGradients.sound(result.summary) == (not incomplete(result))
+    assert not any(map(IntegratedGradients.sound, (r.summary for r in poor)))
+    mine, *others = (r.summary for r in good)
+    alone, mixed = (compare.spreads(rough, mine, found)[0] for found in (others, [*others, *(r.summary for r in poor)]))
+    assert mixed.n == alone.n == 4 and np.array_equal(mixed.quantiles, alone.quantiles)
+    said = compare.sentence(rough, mine, [*others, *(r.summary for r in poor)])
+    assert "median of 4 other prompts" in said and "2 more are left out: not to be relied on" in said
+    assert "left out" not in compare.sentence(rough, mine, others)
+
+
+def test_a_result_of_an_older_version_still_opens(model_of, measure):
+    from dataclasses import replace
+
+    from ed_core.aggregate import summarize
+    from ed_core.wire import pack, unpack
+
+    new = measure(model_of("qwen3"), IntegratedGradients(nodes=3), Prompt(TEXTS[0], " 17"))
+    old = summarize(replace(new, request=replace(new.request, probe_version=2)))
+    assert "completeness" in new.summary and "completeness" not in old.summary
+    assert set(unpack(pack(old)).summary) == set(old.summary)
+
+
 def test_the_updates_cosine_of_one_block_is_the_cosine_criterions(model_of, measure):
     for family in ("qwen3", "gpt_neox", "gemma2", "granite"):
         model, prompt = model_of(family), Prompt(TEXTS[0])

@@ -1,12 +1,14 @@
 """The shipped case studies are what the present weights, prompts and engine give, and what their notes say is so."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from ed_core import bundle, cases, compute
 from ed_core.demo import load_prompts
-from ed_core.demo.cases import LESSONS, MODEL, build
+from ed_core.demo.cases import LESSONS, MODEL, build, models_of, named
 from ed_core.errors import CaseError
 from ed_core.kept import SHIPPED, Kept
 from ed_core.sources import resolve
@@ -28,7 +30,7 @@ def test_the_folder_holds_the_lessons_and_nothing_else(tmp_path):
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 def test_what_the_notes_say_is_so(lesson):
     kept = shipped(lesson)
-    results = {item.result.request.probe: item.result for item in kept.items}
+    results = named(item.result for item in kept.items)
     assert build(lesson, results) == kept, HINT  # checks every claim, and that the verdict is today's
     assert "/" not in results["logit_lens"].request.models[0].source
 
@@ -36,21 +38,30 @@ def test_what_the_notes_say_is_so(lesson):
 def test_a_note_that_is_not_so_is_not_written():
     easy, hard = LESSONS[0], shipped(LESSONS[1])
     with pytest.raises(CaseError, match="Claim"):
-        build(easy, {item.result.request.probe: item.result for item in hard.items})
+        build(easy, named(item.result for item in hard.items))
 
 
 @pytest.fixture(scope="module")
-def model():
-    return compute.Models().get(resolve(MODEL))
+def models():
+    return compute.Models()
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
-def test_the_numbers_are_what_a_run_gives(lesson, model):
+def test_the_numbers_are_what_a_run_gives(lesson, models):
     prompt = next(Prompt(p["text"], p["answer"]) for p in load_prompts() if p["id"] == lesson.prompt)
-    by_probe = {item.result.request.probe: item.result for item in shipped(lesson).items}
-    for probe in lesson.probes:
-        request = probe.request(model.spec, prompt)
-        assert by_probe[probe.name].request.key == request.key, HINT
-        for name, values in compute.run(model, request).measures.items():
-            largest = np.nanmax(np.abs(values.values))
-            assert np.nanmax(np.abs(by_probe[probe.name][name] - values.values)) <= 1e-3 * max(largest, 1e-3), f"{probe.name}.{name}"
+    by_name = named(item.result for item in shipped(lesson).items)
+    for spec in models_of(lesson, resolve(MODEL)):
+        for probe in lesson.probes:
+            request = probe.request(spec, prompt)
+            (name,) = named([replace(by_name[probe.name], request=request)])
+            assert by_name[name].request.key == request.key, HINT
+            for measure, values in compute.run(models.get(spec), request).measures.items():
+                largest = np.nanmax(np.abs(values.values))
+                assert np.nanmax(np.abs(by_name[name][measure] - values.values)) <= 1e-3 * max(largest, 1e-3), f"{name}.{measure}"
+
+
+def test_the_set_teaches_what_it_is_there_for():
+    """An easy and a hard sum, a look-up in three hops, criteria that disagree, a prompt outside what the model knows, an untrained twin."""
+    assert [lesson.name for lesson in LESSONS] == ["easy-sum", "hard-sum", "three-hops", "criteria-disagree", "outside", "untrained-twin"]
+    verdicts = shipped(LESSONS[-1]).verdict.splitlines()
+    assert len(verdicts) == 2 and "untrained twin, seed 0" in verdicts[1] and "twin" not in verdicts[0]

@@ -89,6 +89,12 @@ def test_narrower_is_smaller_and_longer_needs_more(name):
         assert math.isfinite(b.seconds)
 
 
+def test_every_probe_has_a_row():
+    from ed_core.probes import PROBES
+
+    assert {need.probe for need in estimate.estimate(size_of("ed-demo-8"), "fp32").needs} == {probe.name for probe in PROBES}
+
+
 def test_what_does_not_fit_is_said_with_what_would(capsys):
     assert main(["estimate", "Qwen/Qwen2.5-32B", "--precision", "4bit"]) == 0
     out = capsys.readouterr().out

@@ -160,3 +160,18 @@ def test_nothing_is_unpickled(folder, tmp_path):
     assert not (tmp_path / "evil").exists()
     np.load(io.BytesIO(buffer.getvalue()), allow_pickle=True)
     assert (tmp_path / "evil").exists(), "it would have worked"
+
+
+def test_a_control_that_does_not_exist_is_refused(folder):
+    """Headings, verdicts and figures name a control: one that nobody knows would break the page that shows it."""
+    from dataclasses import replace
+
+    from kept_cases import results
+
+    from ed_core.cases import make
+
+    one = results()["contributions"]
+    evil = replace(one, request=replace(one.request, models=(replace(one.request.models[0], control="<evil>"),)))
+    with pytest.raises(ImportRefused, match="evil"):
+        folder.take_in(bundle.encode(make("x", [evil])))
+    assert not left_behind(folder)

@@ -56,6 +56,7 @@ def prune_on(prompts, **state) -> AppTest:
     for name, value in state.items():
         test.session_state[name] = value
     test.run()
+    test.query_params.clear()  # as the navigation does
     return test.switch_page("pages/intervene/prune.py").run()
 
 
@@ -83,8 +84,8 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
     assert f"Cheapest block: {best}" in said and f"KL {data['prune.kl'][best]:.3g} nats" in said
     assert "The chosen set: 1, 2" in said and f"KL {data['prune.drop_kl']:.3g} nats" in said and f"→ {data['prune.drop_perplexity']:.3g}" in said
     assert f"Over **4 prompts**, {data['n_tokens']} tokens" in said
-    code = test.code[0].value.replace("\\\n    ", "")
-    assert code.startswith("python -m ed_core run prune early_exit logit_lens --model small --prompts prompts.jsonl --precision fp32") and "--set prune.drop=1,2" in code
+    code = next(c.value for c in test.code if c.value.startswith("python")).replace("\\\n    ", "")
+    assert code.startswith("python -m ed_core run prune early_exit logit_lens --model=small --precision=fp32 --device=cpu --prompts prompts.jsonl") and "--set prune.drop=1,2" in code
 
 
 def data_of(result, name: str) -> np.ndarray:

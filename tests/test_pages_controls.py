@@ -12,7 +12,7 @@ from test_running import queue  # noqa: F401  (fixture)
 
 from ed_core import compare, compute, exactness, lookup
 from ed_core.compare import curves_of
-from ed_core.probes import Contributions, LogitLens, Numerics, find
+from ed_core.probes import Contributions, EarlyExit, LogitLens, Numerics, Prune, find
 from ed_core.sources import resolve, twin
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import controlling, running
@@ -77,6 +77,29 @@ def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored,
     assert any(compare.against_control("untrained", "untrained twin", likeness) in m.value for m in test.markdown)
     figures, control_z = plotted(test), controlled[probe]
     assert not any(holds(figures, m.values) for m in control_z.measures.values() if m.values.ndim == 2), "maps stay the model's own"
+
+
+def test_the_skip_pages_bars_have_the_controls_line(stored, controlled, monkeypatch):  # noqa: F811
+    (found,) = traces(opened("pages/intervene/skip.py", monkeypatch), "untrained twin: output change")
+    assert np.allclose(found, controlled["layer_skip"]["output"], atol=1e-6)
+
+
+def test_pruning_and_early_exit_have_the_controls_curves(stored, controlled, monkeypatch):  # noqa: F811
+    probes = {"prune": Prune(), "early_exit": EarlyExit(), "logit_lens": LogitLens()}
+    spec, twins = controlled["logit_lens"].request.models[0], {}
+    assert not traces(opened("pages/intervene/prune.py", monkeypatch), "untrained twin, seed 3")
+    for name in ("prune", "early_exit"):
+        twins[name] = compute.run(compute.Models().get(spec), probes[name].request(spec, PROMPT))
+        lookup.store().put(twins[name])
+    test = opened("pages/intervene/prune.py", monkeypatch)
+    assert not test.exception and not test.error
+    behind = traces(test, "untrained twin, seed 3")
+    for probe, names in (("prune", ("kl", "top1_kept", "perplexity")), ("early_exit", ("agreement",))):
+        curves = compare.over_prompts(probes[probe], [twins[probe].summary])
+        for name in names:
+            assert any(len(f) == len(curves[name]) and np.allclose(f, curves[name], rtol=1e-5) for f in behind), name
+    assert "--control" not in test.code[0].value and "--control=untrained --seed=3" in test.code[1].value
+    assert any("Cheapest block" in m.value for m in test.markdown)
 
 
 def test_home_draws_and_says_it_for_each_probe(stored, controlled, monkeypatch):  # noqa: F811

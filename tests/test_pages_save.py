@@ -16,6 +16,7 @@ from ed_core.report import report
 from ed_core.sources import resolve
 from test_pages import PAGES, PROMPT, ROOT, app, holds, plotted, stored  # noqa: F401 (a fixture)
 from test_pages_causal import SET, drawn, prune_on, stored_set  # noqa: F401 (a fixture)
+from test_pages_two import OTHER, seconds, two  # noqa: F401 (a fixture)
 from test_pages_controls import controlled, opened, traces  # noqa: F401 (a fixture)
 
 CASE = "pages/keep/case.py"
@@ -81,7 +82,7 @@ def test_numerics_is_kept_with_what_it_says(stored, folder):  # noqa: F811
     assert [i.result.request.probe for i in kept.items] == ["numerics", "contributions", "logit_lens"] and kept.verdict
     test = case_page(kept.id)
     assert holds(plotted(test), result["miss"])
-    assert exactness.sums(result).text in " ".join(c.value for c in test.caption)
+    assert exactness.sums(result).text in " ".join(c.value for c in test.caption).replace("\\", "")
 
 
 def test_parameters_and_the_chosen_boundary_come_back(stored, folder):  # noqa: F811
@@ -151,7 +152,8 @@ def test_an_audit_is_kept_curve_over_curve(stored, folder):  # noqa: F811
     assert len(kept.items) == 6 and len(kept.verdict.splitlines()) == 2 and "bf16" in kept.verdict
     outcome = audit.compare(results, "fp32")
     test = case_page(kept.id)
-    assert outcome.sentence() in " ".join(c.value for c in test.caption)
+    said = " ".join(m.value for m in test.markdown).replace("\\", "")
+    assert all(line in said for line in (outcome.sentence(), *outcome.findings()))
     for precision, curves in outcome.curves.items():
         assert drawn(test, precision, curves["logit_lens.kl"]), precision
     test.button(key="case.live").click().run()
@@ -168,3 +170,29 @@ def test_half_an_audit_and_half_a_pruning_are_still_drawn(stored_set, stored, fo
     assert len(sections(cases.make("one precision", lens, shown=Shown("audit")))) == len(SET)
     other = [stored["prune"], stored_set["prune"][0]]
     assert len(sections(cases.make("other parameters", other, shown=Shown("prune")))) == 2, "with other parameters: not one set"
+
+
+SIDES = {
+    "models": (dict(second="small", second_control="untrained", second_seed="3"), {}, "twin"),
+    "prompts": ({}, {"kept.two.text": OTHER.text, "kept.two.answer": OTHER.answer, "kept.two.mode": "prompts",
+                     "kept.two.probes": ["contributions", "logit_lens", "layer_skip"], "kept.two.probe": "layer_skip"}, "prompt"),
+    "parameters": (dict(probe="layer_skip", second_set="part=attention"), {}, "attention"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", SIDES)
+def test_a_comparison_is_kept_with_both_sides_and_leads_back(stored, seconds, folder, mode):  # noqa: F811
+    query, state, second = SIDES[mode]
+    live = two(mode, state, **query)
+    before = plotted(live)
+    kept = save(live, "two", folder)
+    keys = [i.result.request.key for i in kept.items]
+    assert len(set(keys)) == len(keys) and {r.request.key for r in seconds[second].values()} < set(keys) and len(kept.views) == 2
+    test = case_page(kept.id)
+    for results in (stored, seconds[second]):
+        assert holds(plotted(test), results["layer_skip"]["effect"])
+    if mode == "parameters":
+        assert any("part attention" in c.value for c in test.caption), "what is off its default stands beside the figure"
+    test.button(key="case.live").click().run()
+    assert not test.exception and not test.error
+    assert same(before, plotted(test)) and len(plotted(test)) == len(before)

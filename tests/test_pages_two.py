@@ -94,6 +94,11 @@ def test_two_prompts_have_a_difference_of_blocks_only(stored, seconds):  # noqa:
     assert len(found) == 7 and holds(found, values(seconds["prompt"]["layer_skip"]) - values(stored["layer_skip"]))
     assert said(test).count("The prompts have different tokens") == 2
     assert not any(OTHER.text in str(v) or PROMPT.text in str(v) for v in test.query_params.values()), "no prompt's text in the URL"
+    link = dict(test.query_params)
+    assert link["run"] in {stored[p].request.key for p in DRAWN} and link["second_run"] in {r.request.key for r in seconds["prompt"].values()}
+    fresh = two("prompts", prompt=None, **{name: link[name] for name in ("run", "second_run")})
+    assert not fresh.exception and [fresh.text_area(key=key).value for key in ("text", "two.text")] == [PROMPT.text, OTHER.text]
+    assert len(plotted(fresh)) == 7
 
 
 def test_a_bundled_second_prompt_is_in_the_link_by_its_id(stored):  # noqa: F811

@@ -20,11 +20,11 @@ from kept_cases import case, results, small
 from ed_core import cases, compute, export
 from ed_core.errors import CaseError
 from ed_core.notes import to_html
-from ed_core.probes import Continuation, Contributions, EarlyExit, LogitLens, Prune
+from ed_core.probes import Continuation, Contributions, EarlyExit, LayerSkip, LogitLens, Numerics, Prune
 from ed_core.report import report
 from ed_core.snippet import snippet
 from ed_core.sources import resolve
-from ed_core.types import Prompt
+from ed_core.types import ModelSpec, Prompt
 
 ROOT = Path(__file__).parent.parent
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)><svg/onload=alert(1)> {{7*7}} ${7*7} ]]> --> \u2067"
@@ -147,7 +147,7 @@ def computed() -> cases.Case:
     prompt = Prompt("It's \"3\" + $HOME `x` \\n é {y} %s\n5 + 7 = ", "2", special_tokens=False)
     spec = resolve("ed-demo-8")
     model = compute.Models().get(spec)
-    probes = (Contributions(), LogitLens(), EarlyExit(threshold=0.5), Prune(n=2, drop=(1, 5)), Continuation(n_tokens=3))
+    probes = (Contributions(), LogitLens(), EarlyExit(threshold=0.5), Prune(n=2, drop=(1, 5)), Numerics(), Continuation(n_tokens=3))
     return cases.make("x", [compute.run(model, p.request(spec, prompt)) for p in probes])
 
 
@@ -157,11 +157,16 @@ def compare(kept: cases.Case, found) -> None:
             np.testing.assert_allclose(found(item.result.request.probe, name), measure.values, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
+def run_shell(kept: cases.Case, folder) -> None:
+    """The case study's commands in a shell of their own."""
+    (folder / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (folder / "python").chmod(0o755)
+    env = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "HOME": "/nowhere"}
+    subprocess.run(["sh", "-c", snippet(kept).shell], cwd=folder, env=env, check=True, capture_output=True)
+
+
 def test_the_command_line_makes_the_same_numbers_again(computed, tmp_path):
-    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    (tmp_path / "python").chmod(0o755)
-    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "HOME": "/nowhere"}
-    subprocess.run(["sh", "-c", snippet(computed).shell], cwd=tmp_path, env=env, check=True, capture_output=True)
+    run_shell(computed, tmp_path)
     with np.load(tmp_path / f"case-{computed.id}.npz", allow_pickle=False) as file:
         compare(computed, lambda probe, name: file[f"{probe}.{name}.0"])
         kept = export.case_arrays(computed)
@@ -179,6 +184,78 @@ def test_the_notebook_makes_the_same_numbers_again(computed, capsys):
         assert space["results"][0][item.result.request.probe].request.key == item.result.request.key
 
 
+@pytest.fixture(scope="module")
+def variants(tmp_path_factory, small_folder):
+    """Models that a name alone does not say: twins, a precision, an adapter."""
+    from small_models import random_hf
+    from test_precision import save_adapter
+
+    adapter = save_adapter(tmp_path_factory.mktemp("it's an") / "adapter $x", random_hf("qwen3"), "somewhere")
+    return {
+        "untrained": resolve("ed-demo-8", "bf16", control="untrained", control_seed=4),
+        "shuffled": resolve("ed-demo-8", control="shuffled", control_seed=2),
+        "adapter": resolve(str(small_folder), adapter=str(adapter)),
+    }
+
+
+def same_bits(kept: cases.Case, found) -> None:
+    for i, view in enumerate(kept.views):
+        for probe, item in view.by_probe.items():
+            for name, measure in item.result.measures.items():
+                np.testing.assert_array_equal(found(i, probe, name), measure.values, err_msg=f"{i} {probe}.{name}")
+
+
+def test_twins_precisions_and_adapters_come_out_bitwise_the_same(variants, tmp_path, capsys):
+    prompts = (Prompt("5 + 7 = ", "2"), Prompt("it's \"$HOME\" \\n `id`; é\u2028\t#", special_tokens=False))
+    probes = (LogitLens(), Numerics(), LayerSkip(mode="future", boundaries=(2, 4)))
+    models = compute.Models()
+    runs = [compute.run(models.get(spec), p.request(spec, prompt)) for spec, prompt in zip(variants.values(), (*prompts, prompts[0])) for p in probes]
+    kept = cases.make("x", runs)
+    assert len(kept.views) == 3
+    run_shell(kept, tmp_path)
+    files = [np.load(tmp_path / f"case-{kept.id}-{i}.npz", allow_pickle=False) for i in (1, 2, 3)]
+    same_bits(kept, lambda i, probe, name: files[i][f"{probe}.{name}.0"])
+    space: dict = {}
+    exec(snippet(kept).python, space)
+    same_bits(kept, lambda i, probe, name: space["results"][i][probe][name])
+    assert "Other weights" not in capsys.readouterr().out
+    for view, found in zip(kept.views, space["results"]):
+        assert {probe: r.request.key for probe, r in found.items()} == {probe: item.result.request.key for probe, item in view.by_probe.items()}
+
+
+def test_other_weights_are_told(variants, capsys):
+    spec = variants["adapter"]
+    run = compute.run(compute.Models().get(spec), LogitLens().request(spec, Prompt("abc")))
+    told = {}
+    for name, changed in {"same": spec, "base": replace(spec, content_hash="0" * 64), "adapter": replace(spec, adapter_hash="0" * 64)}.items():
+        kept = cases.make("x", [replace(run, request=replace(run.request, models=(changed,)))])
+        exec(snippet(kept).python, {})
+        told[name] = "Other weights" in capsys.readouterr().out
+    assert told == {"same": False, "base": True, "adapter": True}
+
+
+def test_what_another_machine_may_lack_stands_above_the_commands(variants):
+    one = results()["early_exit"]
+    of = lambda spec: snippet(cases.make("x", [replace(one, request=replace(one.request, models=(spec,)))]))  # noqa: E731
+    plain, adapted = of(one.request.models[0]), of(variants["adapter"])
+    assert not plain.shell.startswith("#") and "folder" not in plain.python
+    for text in (adapted.shell, adapted.python):
+        assert "The model was a folder on the machine where this was kept" in text and "So was its adapter" in text
+    evil = replace(variants["adapter"], source="/x\ntouch pwned #", adapter="/y\u2028\nexec('evil')", device="cuda:0\nid")
+    for line in [line for text in (of(evil).shell, of(evil).python) for line in text.splitlines() if "kept" in line or "adapter," in line or "device '" in line]:
+        assert line.startswith("#") and line.isascii()
+    compile(of(evil).python, "it", "exec")
+    assert "cuda" in of(replace(one.request.models[0], device="cuda")).shell.splitlines()[0]
+
+
+def test_a_hub_model_is_asked_for_at_its_commit():
+    one = results()["early_exit"]
+    spec = ModelSpec("org/name", revision="0123abc", precision="gptq-4bit")
+    found = snippet(cases.make("x", [replace(one, request=replace(one.request, models=(spec,)))]))
+    assert "--model=org/name@0123abc --precision=auto" in found.shell and "'source': 'org/name@0123abc'" in found.python
+    assert not found.shell.startswith("#"), "a hub model is the same everywhere"
+
+
 def test_a_case_study_of_several_views_has_a_command_for_each():
     one = results()["early_exit"]
     other = replace(one, request=replace(one.request, parameters=(("threshold", 0.5),)))
@@ -190,9 +267,9 @@ def test_a_case_study_of_several_views_has_a_command_for_each():
 
 def test_what_no_command_can_say_is_refused_and_the_report_says_so():
     one = results()["early_exit"]
-    spec = replace(one.request.models[0], control="untrained")
+    spec = replace(one.request.models[0], attention="eager")
     kept = cases.make("x", [replace(one, request=replace(one.request, models=(spec,)), provenance={})])
-    with pytest.raises(CaseError, match="control"):
+    with pytest.raises(CaseError, match="attention"):
         snippet(kept)
     assert "no command line says that yet" in report(kept)
 

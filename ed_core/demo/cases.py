@@ -1,26 +1,29 @@
-"""The shipped case studies: five prompts on a bundled model that teach how to read the figures.
+"""The shipped case studies: six prompts on a bundled model that teach how to read the figures.
 
-`python -m ed_core.demo.cases` makes them anew; it must run after the model's weights, a prompt or any number changed (a test holds it to that).
+`python -m ed_core.demo.cases` makes them anew (with names, those only); it must run after the model's weights, a prompt or any number changed (a
+test holds it to that).
 Every sentence of a note that could become wrong stands beside the check that it is right: the script refuses to write a note that is not.
 Torch runs on one thread, so that the numbers come out the same on every machine of a kind.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from .. import bundle, cases, verdict
+from .. import bundle, cases, compare, verdict
 from ..cases import Shown
 from ..errors import CaseError
 from ..kept import SHIPPED, SUFFIX
-from ..probes import Continuation, Contributions, LayerSkip, LogitLens, Probe, ResidualErasure
-from ..types import ProbeResult
+from ..probes import Continuation, Contributions, LayerSkip, LogitLens, Probe, ResidualErasure, find
+from ..types import ModelSpec, ProbeResult
 
 MODEL = "ed-demo-8"
 WRITTEN = 1_795_219_200.0  # 21 November 2026, and a second earlier for every further lesson: lists keep their order when they are made anew
 HOME: tuple[Probe, ...] = (Contributions(), LogitLens(), LayerSkip(), Continuation())
+TWIN = "twin."  # before a probe's name: the result of the model's untrained twin
 Results = Mapping[str, ProbeResult]
 
 
@@ -35,6 +38,26 @@ class Lesson:
     claims: tuple[Callable[[Results], bool], ...]
     tags: tuple[str, ...]
     probes: tuple[Probe, ...] = HOME
+    twin: bool = False  # whether the model's untrained twin is measured beside it
+
+
+def named(results: Iterable[ProbeResult]) -> dict[str, ProbeResult]:
+    """A case study's results by probe, those of a twin with `TWIN` before it: what a lesson's claims ask for."""
+    return {(TWIN if r.request.models[0].control else "") + r.request.probe: r for r in results}
+
+
+def of_twin(results: Results) -> Results:
+    return {name.removeprefix(TWIN): r for name, r in results.items() if name.startswith(TWIN)}
+
+
+def alike(results: Results) -> dict[str, compare.Likeness]:
+    """How alike the twin's curves are to the model's, by curve."""
+    found = (l for p in compare.CURVES if TWIN + p in results for l in compare.likeness(find(p), results[p].summary, results[TWIN + p].summary))
+    return {l.curve.name: l for l in found}
+
+
+def means(results: Results, probe: str, measure: str) -> np.ndarray:
+    return results[probe][measure].mean(1)
 
 
 def asking(results: Results) -> int:
@@ -162,6 +185,45 @@ a habit of the training texts, not a thought about Yoko Ono.""",
          lambda r: said(r, -1) == "," and 0.5 < r["continuation"]["top_probs"][0, 0] < 0.7, lambda r: {said(r, d) for d in range(2, 8)} == {"has"}),
         ("caution",),
     ),
+    Lesson(
+        "untrained-twin",
+        "sum-mod10-5-a",
+        "An untrained twin: what shows without any learning",
+        """The same prompt twice: first the model, which is right, then its *untrained twin*, the same config and tokenizer with random weights. What
+the twin shows as well was not learned.
+
+**The ruler is full.** The twin has all three marks, more than the model: cosine 5, KL 4, overlap 5. A mark says where a curve crosses a
+threshold, not that anything was computed: this twin continues with `n=n=n=`.
+
+**What both show.**
+- *Overlap* with the output climbs along nearly the same curve. Any stack of blocks that adds to a stream comes nearer to its own output.
+- *KL* falls just as steadily, with the layers in the same order, but from 0.06 nats where the model falls from 12.7. The criterion divides by
+the maximum, so it cannot see this: look at the scale, not only at the shape.
+- *Layer skip:* early blocks disturb later ones more than late ones do, in the twin too.
+
+**What only the model shows.**
+- *Contribution norms:* its first block writes 28 times the stream, the middle little, the last 2.5 times. The twin's only fade.
+- *Cosine:* above 0 in every block, that is building on what is there. The twin's wavers around 0, as random directions do.
+- *The prediction:* without its first block the model's changes by 1.4, the most there can be; the twin's by a hundredth, for it has hardly one
+to lose: its best token has 0.2 %.
+
+So hold a curve against a twin before it is called a finding: the *Control* beside Run draws it dashed behind the model's, and *Compare two* puts
+both side by side. This is one twin; another seed gives other marks on the ruler.""",
+        (knows, lambda r: verdict.right(r["twin.continuation"]) is False and r["twin.continuation"].provenance["continuation"].startswith("n=n=n="),
+         lambda r: lines(of_twin(r)) == {"cosine": 5, "kl": 4, "overlap": 5} and lines(r)["cosine"] is None,
+         lambda r: alike(r)["overlap"].shape == 0, lambda r: alike(r)["kl"].spearman > 0.99,
+         lambda r: f"{means(r, 'twin.logit_lens', 'kl')[0]:.2f}" == "0.06" and f"{means(r, 'logit_lens', 'kl')[0]:.1f}" == "12.7",
+         lambda r: alike(r)["layer_effect"].spearman > 0.8, lambda r: max(alike(r)[name].spearman for name in ("layer_ratio", "layer_cos")) < 0.5,
+         lambda r: (means(r, "contributions", "layer_ratio")[[0, 7]].round(1) == np.float32([27.9, 2.5])).all(),
+         lambda r: means(r, "contributions", "layer_ratio")[2:7].max() < 0.5,
+         lambda r: means(r, "twin.contributions", "layer_ratio")[0] < 1.3 and means(r, "twin.contributions", "layer_ratio")[4:].max() < 0.6,
+         lambda r: (means(r, "contributions", "layer_cos") > 0.1).all() and np.abs(means(r, "twin.contributions", "layer_cos")).max() <= 0.11,
+         lambda r: len({bool(c > 0) for c in means(r, "twin.contributions", "layer_cos")}) == 2,
+         lambda r: r["layer_skip"]["output"][0] > 1.4 and f"{r['twin.layer_skip']['output'][0]:.2f}" == "0.01",
+         lambda r: f"{r['twin.continuation']['top_probs'][0, 0]:.1%}" == "0.2%"),
+        ("caution", "control"),
+        twin=True,
+    ),
 )
 
 
@@ -175,8 +237,15 @@ def build(lesson: Lesson, results: Results) -> cases.Case:
     return cases.make(lesson.title, results.values(), notes=lesson.notes, tags=lesson.tags, shown=selected, id=cases.id_of(lesson.name), now=written)
 
 
-def main() -> None:
-    """Compute and check all, then replace the folder's files."""
+def models_of(lesson: Lesson, spec: ModelSpec) -> tuple[ModelSpec, ...]:
+    """What a lesson measures, in its order."""
+    from ..sources import twin
+
+    return (spec, twin(spec, "untrained")) if lesson.twin else (spec,)
+
+
+def main(names: Sequence[str] = ()) -> None:
+    """Compute and check all (or the lessons of these names), then replace the folder's files."""
     import torch
 
     from .. import compute
@@ -185,19 +254,19 @@ def main() -> None:
     from . import load_prompts
 
     torch.set_num_threads(1)
-    spec, prompts = resolve(MODEL), {p["id"]: p for p in load_prompts()}
-    model, made = compute.Models().get(spec), []
-    for lesson in LESSONS:
+    spec, prompts, models, made = resolve(MODEL), {p["id"]: p for p in load_prompts()}, compute.Models(), []
+    for lesson in (lesson for lesson in LESSONS if not names or lesson.name in names):
         prompt = Prompt(prompts[lesson.prompt]["text"], prompts[lesson.prompt]["answer"])
-        results = {probe.name: compute.run(model, probe.request(spec, prompt)) for probe in lesson.probes}
-        made.append(build(lesson, results))
+        results = [compute.run(models.get(which), probe.request(which, prompt)) for which in models_of(lesson, spec) for probe in lesson.probes]
+        made.append(build(lesson, named(results)))
     SHIPPED.mkdir(exist_ok=True)
     for old in SHIPPED.glob(f"*{SUFFIX}"):
-        old.unlink()
+        if not names or old.stem in {case.id for case in made}:
+            old.unlink()
     for case in made:
         (SHIPPED / f"{case.id}{SUFFIX}").write_bytes(bundle.encode(case))
         print(f"{case.id}  {case.title}: {len(bundle.encode(case)) // 1024} KiB")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,9 +1,12 @@
 """The shipped examples: results of one bundled prompt on each bundled model, so that the first page is never blank.
 
-`python -m ed_core.demo.examples` writes them anew; it must run after the weights, the prompt or any number changed (a test holds it to that).
+`python -m ed_core.demo.examples` writes them anew (with names of probes, theirs only); it must run after the weights, the prompt or any number changed (a test holds it to that).
 Torch runs on one thread, so that the files come out the same on every machine of a kind.
 """
 from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
 
 import torch
 
@@ -12,21 +15,22 @@ from ..lookup import EXAMPLES
 from ..probes import PROBES
 from ..sources import resolve
 from ..types import Prompt
-from ..wire import pack
+from ..wire import pack, unpack
 from . import EXAMPLE, MODELS, load_prompts
 
 
-def main() -> None:
-    """Compute every probe with its defaults and replace the folder's files."""
+def main(names: Sequence[str] = ()) -> None:
+    """Compute every probe (or those of these names) with its defaults and replace the folder's files."""
     torch.set_num_threads(1)
     chosen = next(p for p in load_prompts() if p["id"] == EXAMPLE)
     models = compute.Models()
     EXAMPLES.mkdir(exist_ok=True)
     for old in EXAMPLES.glob("*.npz"):
-        old.unlink()
+        if not names or unpack(old.read_bytes()).request.probe in names:
+            old.unlink()
     for name in MODELS:
         spec = resolve(name)
-        for probe in PROBES:
+        for probe in (probe for probe in PROBES if not names or probe.name in names):
             result = compute.run(models.get(spec), probe().request(spec, Prompt(chosen["text"], chosen["answer"])))
             file = EXAMPLES / f"{result.request.key}.npz"
             file.write_bytes(pack(result))
@@ -34,4 +38,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -4,7 +4,7 @@ Trace 0 of every map is named "z" and holds the measure's array as it is; what m
 """
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
 from .curves import curves_over_each_other, layer_curves, limit_bars, output_bars, spread_curve, token_profile
-from .describe import describe
+from .describe import describe, describe_curves
 from .maps import contribution_norms, cosine_map, lens_map, output_by_token, token_map
 from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
 from .pair import PAIR_RULER_HEIGHT, difference_map, pair_curves, pair_ruler
@@ -15,7 +15,7 @@ from .text import shown, visible
 
 __all__ = [
     "ATTENTION", "BOTH", "CRITERIA", "MLP", "PAIR_RULER_HEIGHT", "Published", "View", "boundary_map", "contribution_norms", "cosine_map", "curves_over_each_other",
-    "depth_ruler", "describe", "difference_map", "effect_on_layers", "first_token_norm", "layer_curves", "lens_map", "limit_bars", "miss_curves",
-    "miss_map", "output_bars", "output_by_token", "pair_curves", "pair_ruler", "published", "published_marks", "shown", "skip_map",
+    "depth_ruler", "describe", "describe_curves", "difference_map", "effect_on_layers", "first_token_norm", "layer_curves", "lens_map", "limit_bars",
+    "miss_curves", "miss_map", "output_bars", "output_by_token", "pair_curves", "pair_ruler", "published", "published_marks", "shown", "skip_map",
     "slope_curves", "spread_curve", "token_map", "token_profile", "visible",
 ]

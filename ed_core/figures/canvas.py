@@ -29,8 +29,9 @@ def axis_title(text: str, standoff: int = 4) -> dict:
 class Canvas:
     """A figure being drawn."""
 
-    def __init__(self, height: int, margin: tuple[int, int, int, int], title: str = "", uirevision: str = ""):
-        """`margin`: left, right, top, bottom, in pixels; fixed, so that figures of one height have their plots at one height."""
+    def __init__(self, height: int, margin: tuple[int, int, int, int], title: str = "", uirevision: str = "", width_px: int = 600):
+        """`margin`: left, right, top, bottom, in pixels; fixed, so that figures of one height have their plots at one height. `width_px`: about
+        how wide it will stand on the screen, and as wide as it is printed."""
         self.data: list[dict] = []
         self.shapes: list[dict] = []
         self.annotations: list[dict] = []
@@ -45,6 +46,7 @@ class Canvas:
             hoverlabel=dict(align="left", namelength=0),
             dragmode=False,
             uirevision=uirevision,
+            meta=dict(width_px=width_px),
         )
 
     def add(self, kind: str, **trace) -> None:

@@ -107,10 +107,13 @@ def token_profile(
 
 
 def output_bars(result: ProbeResult, view: View) -> go.Figure:
-    """Per skipped block: the change of the predicted distribution (bars), and the share of tokens whose best prediction stays (dots)."""
+    """Per skipped block: the change of the predicted distribution (bars; a control's dashed over them), and the share of tokens whose best prediction
+    stays (dots)."""
     shape, x = (result.n_layers,), "skipped layer"
     canvas = _frame(result.n_layers, view, x, "")
     _add(canvas, "bar", values_of(result, "output", shape), "output change", x, unit_of(result, "output"), marker=dict(color=colours.BOTH))
+    if view.control is not None:
+        _behind(canvas, {f"{view.control_name}: output change": values_of(view.control, "output", shape)}, x, unit_of(result, "output"))
     dots = dict(mode="lines+markers", marker=dict(size=5), line=dict(color=colours.GREY, width=1.5))
     _add(canvas, "scatter", values_of(result, "top1_kept", shape), "best token kept", x, "of the tokens", **dots)
     canvas.layout["showlegend"] = True
@@ -120,7 +123,7 @@ def output_bars(result: ProbeResult, view: View) -> go.Figure:
 
 def _frame(n: int, view: View, x: str, unit: str) -> Canvas:
     """Layers 0 to n-1 to the right, the unit upwards, the legend in one line under the title."""
-    canvas = Canvas(view.height, MARGIN, view.title, view.uirevision)
+    canvas = Canvas(view.height, MARGIN, view.title, view.uirevision, view.width_px)
     layer_px = (view.width_px - MARGIN[0] - MARGIN[1]) / n
     ticks = list(range(0, n, tick_step(n, n * layer_px / LAYER_LABEL)))
     canvas.layout.update(

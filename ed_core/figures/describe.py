@@ -1,7 +1,10 @@
 """A figure in one sentence, for those who cannot see it."""
 from __future__ import annotations
 
+import html
+
 import numpy as np
+import plotly.graph_objects as go
 
 from ..types import ProbeResult
 from .maps import values_of
@@ -23,6 +26,25 @@ def describe(result: ProbeResult, measure: str) -> str:
     found = " and ".join(f"{name} {values[at]:.3g} ({_place(at, spec.dims, result)})" for name, at in ends)
     share = "" if known.all() else f"; {known.mean():.0%} of the values are there"
     return f"{what}: {found}{share}."
+
+
+def describe_curves(figure: go.Figure, about: str) -> str:
+    """A figure of curves or bars: what it is `about`, and of each its smallest and largest value and where. Plain text."""
+    along = figure.layout.xaxis.title.text or ""
+    told = [said for trace in figure.data if (said := _curve(trace, along))]
+    return f"{about}: {'; '.join(told)}." if told else about
+
+
+def _curve(trace, along: str) -> str:
+    if trace.type not in ("scatter", "bar") or trace.opacity == 0 or trace.y is None or not trace.name or trace.hoverinfo == "skip":
+        return ""
+    y = np.asarray(trace.y, object)
+    known = [(float(v), i) for i, v in enumerate(y) if isinstance(v, (int, float, np.number)) and np.isfinite(v)]
+    if len(known) < 2:
+        return ""
+    where = trace.x if trace.x is not None else range(len(y))
+    ends = [f"{name} {value:.3g} at {along} {where[i]}" for name, (value, i) in (("smallest", min(known)), ("largest", max(known)))]
+    return f"{html.unescape(trace.name)}, {ends[0]}, {ends[1]}"
 
 
 def _place(at: tuple, dims: tuple[str, ...], result: ProbeResult) -> str:

@@ -119,7 +119,7 @@ def token_panel(
 
 def frame(view: View, n_layers: int, row: str) -> Canvas:
     """An empty panel. Rows are labelled up to the last block, in a panel of depths up to the output."""
-    canvas = Canvas(view.height, (LEFT, RIGHT, TOP + TITLE * bool(view.title), BOTTOM), view.title, view.uirevision)
+    canvas = Canvas(view.height, (LEFT, RIGHT, TOP + TITLE * bool(view.title), BOTTOM), view.title, view.uirevision, view.width_px)
     rows = list(range(0, n_layers + (row == "depth"), tick_step(n_layers + 1, view.plot_height / ROW_LABEL)))
     canvas.layout["yaxis"] = dict(PLAIN, range=[-0.5, n_layers + 0.5], tickvals=rows, title=axis_title(row, 6))
     return canvas

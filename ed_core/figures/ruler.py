@@ -68,7 +68,7 @@ def depth_ruler(
     A criterion that is not defined is a hollow mark at the right end, its reason on hover. Marks stand on block `depth`; another model's
     verdict (published, or the `ghost` of the prompt before) stands where its ratio falls on this one, at `ratio * L - 1`.
     """
-    canvas = Canvas(height, (8, 8, 2, 22), uirevision="ruler")
+    canvas = Canvas(height, (8, 8, 2, 22), uirevision="ruler", width_px=1100)
     _bar(canvas, n_layers)
     _published(canvas, published, n_layers)
     for name, row in ROWS.items():

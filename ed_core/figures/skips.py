@@ -47,7 +47,7 @@ def boundary_map(result: ProbeResult, view: View, chosen: int | None = None) -> 
     looked at; the first token, never touched, is clear. Rows other than the `chosen` one (its place among the result's) are faded."""
     boundaries, n = result["boundaries"], result.n_tokens
     order = np.argsort(boundaries)
-    canvas = Canvas(64 + 22 * len(order), (LEFT + 14, RIGHT, 8, 44), uirevision="boundaries")
+    canvas = Canvas(64 + 22 * len(order), (LEFT + 14, RIGHT, 8, 44), uirevision="boundaries", width_px=view.width_px)
     t = np.arange(n)
     look = dict(zmin=0, zmax=1, colorscale=[[0, colours.SEQUENTIAL[1]], [1, colours.SEQUENTIAL[-1]]], showscale=False, ygap=4)
     for row, place in enumerate(order):

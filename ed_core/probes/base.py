@@ -60,8 +60,13 @@ class Probe:
             require_gradients(precision, self.name)
 
     def per_token(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Per-token arrays (…, pos) of the measures that exist as aggregates only."""
+        """Arrays of the measures that exist as aggregates only: per token, (…, pos), where they are put together over tokens."""
         return {}
+
+    @classmethod
+    def sound(cls, summary: Mapping[str, np.ndarray]) -> bool:
+        """Whether a prompt's summary may stand for it among others; what says no is left out of spreads, and counted."""
+        return True
 
     @classmethod
     def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,6 +1,7 @@
 """Which tokens the answer's probability rests on, at every depth."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +16,10 @@ from .base import Probe, parameter
 TOLERANCE = 0.005  # share of the scale that the completeness error may reach; the engine integrates until it holds
 
 
-def completeness(result: ProbeResult) -> np.ndarray:
+LIMIT = TOLERANCE * (1 + 1e-4)  # the engine decides before rounding to float32
+
+
+def completeness(result: ProbeResult | Mapping[str, np.ndarray]) -> np.ndarray:
     """`[layer]`: the completeness error over `max(|F(x) - F(baseline)|, max_t |attribution|)`; 0 where all three are 0, NaN where not computed."""
     scale = np.fmax(np.abs(result["f_x"] - result["f_baseline"]), np.abs(result["attribution"]).max(-1))
     return result["completeness_error"] / np.where(scale == 0, 1.0, scale)
@@ -23,7 +27,7 @@ def completeness(result: ProbeResult) -> np.ndarray:
 
 def incomplete(result: ProbeResult) -> list[int]:
     """The blocks whose attributions are not to be relied on: their sum misses by more than `TOLERANCE` of the scale."""
-    return np.flatnonzero(completeness(result) > TOLERANCE * (1 + 1e-4)).tolist()  # the engine decides before rounding to float32
+    return np.flatnonzero(completeness(result) > LIMIT).tolist()
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class IntegratedGradients(Probe):
 
     name: ClassVar[str] = "integrated_gradients"
     title: ClassVar[str] = "Integrated gradients"
-    version: ClassVar[int] = 2  # 1 cut the gradient at the last node in families with a residual multiplier
+    version: ClassVar[int] = 3  # 1 cut the gradient at the last node in families with a residual multiplier; 3: completeness in the summary
     min_tokens: ClassVar[int] = 2
     needs_gradients: ClassVar[bool] = True
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
@@ -55,7 +59,16 @@ class IntegratedGradients(Probe):
         MeasureSpec("f_x", ("layer",), "probability", "summed probability of the answer's tokens", 0.0),
         MeasureSpec("f_baseline", ("layer",), "probability", "the same at the baseline", 0.0),
         MeasureSpec("nodes_used", ("layer",), "nodes", "nodes the integral took", 0.0),
-    )
+        MeasureSpec("completeness", ("layer",), "share of the scale", "completeness error over the larger of |F(x) - F(baseline)| and the largest attribution",
+                    0.0, None, "max", aggregate_only=True, since=3),
+    )  # fmt: skip
+
+    def per_token(self, values):
+        return {"completeness": completeness(values)}
+
+    @classmethod
+    def sound(cls, summary):
+        return bool((summary["completeness"] <= LIMIT).all())
 
     @classmethod
     def derive(cls, curves):

@@ -98,7 +98,7 @@ def curve(outcome: audit.Audit, name: str, title: str, unit: str, x: str, log: b
     lines = {precision: curves[name] for precision, curves in outcome.curves.items()}
     fig = figures.curves_over_each_other(lines, outcome.reference, unit, x=x, height=HEIGHT, log=log)
     about = lambda: show.details_of_many(name, name, x, lines[outcome.reference], results, f"{title}, in {outcome.reference}", READING)  # noqa: E731
-    show.figure(name.replace(".", "-"), fig, title, about=about)
+    show.figure(name.replace(".", "-"), fig, title, about=about, results=results)
 
 
 def tables(outcome: audit.Audit) -> None:

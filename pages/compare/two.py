@@ -4,7 +4,7 @@ import streamlit as st
 from ed_core import figures, pairs, sources, verdict
 from ed_core.errors import EffectiveDepthError
 from ed_core.pairs import SIDES
-from ed_ui import pairing, probe_page, running, scope, second, show
+from ed_ui import keeping, pairing, probe_page, running, scope, second, show
 from ed_ui.pairing import Shown
 
 PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
@@ -23,17 +23,24 @@ def page() -> None:
     except EffectiveDepthError as error:
         st.error(show.plain(str(error)), icon=":material/error:")
         return
-    scope.remember()
-    second.remember(*both)
+    requests = {f"{place}.{name}": request for place, side in zip(PLACES, both) for name, request in side.requests.items()}
+    batch = running.batch("two", requests)
+    remember(batch, both)
     if both[0].requests == both[1].requests and both[0].probes == both[1].probes:
         st.info(SAME[mode], icon=":material/compare_arrows:")
         return
-    requests = {f"{place}.{name}": request for place, side in zip(PLACES, both) for name, request in side.requests.items()}
-    batch = running.batch("two", requests)
-    running.controls("two", batch, ready=scope.ready(), n_tokens=max((len(t) for t in second.previews(*both) if t), default=None))
+    row = running.controls("two", batch, ready=scope.ready(), n_tokens=max((len(t) for t in second.previews(*both) if t), default=None))
+    keeping.button(row, "two", batch)
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, both)
     with st.expander("What is compared, exactly"):
         st.markdown(f"{pairs.__doc__}\n\n{pairing.RELATIVE}")
+
+
+def remember(batch: running.Batch, both: tuple[pairs.Side, pairs.Side]) -> None:
+    """Both sides in the URL: bundled prompts by their id, others by a run on them once there is one."""
+    runs = [next((r.request.key for n, r in batch.results.items() if n.startswith(place) and r.complete), "") for place in PLACES]
+    scope.remember("" if st.session_state.get("example") or batch.running else runs[0])
+    second.remember(*both, run="" if batch.running else runs[1])
 
 
 def panels(batch: running.Batch, both: tuple[pairs.Side, pairs.Side]) -> None:

@@ -1,10 +1,10 @@
 """Which layers can go, measured; and where the model could have stopped."""
 import streamlit as st
 
-from ed_core import aggregate, compare, figures, pruning, sources
+from ed_core import aggregate, compare, controls, figures, pruning, sources
 from ed_core.errors import EffectiveDepthError
 from ed_core.probes import EarlyExit, LogitLens, Prune
-from ed_ui import keeping, link, probe_page, prompt_set, running, scope, show
+from ed_ui import controlling, keeping, link, probe_page, prompt_set, running, scope, show
 
 PROBES = (Prune, EarlyExit, LogitLens)
 
@@ -29,14 +29,15 @@ def page() -> None:
         st.error(show.plain(str(error)), icon=":material/error:")
         return
     requests = {f"{name}.{i}": probe.request(chosen.spec, prompt) for i, prompt in enumerate(prompts) for name, probe in asked.items()}
-    batch = running.batch("prune", requests)
+    batch = running.batch("prune", controlling.with_control(requests))
     alone = len(prompts) == 1
     row = running.controls("prune", batch, ready=scope.ready() or not alone, n_tokens=n_tokens)
+    controlling.picker(row, batch)
     keeping.button(row, "prune", batch)
     scope.remember(requests["prune.0"].key if alone and "prune.0" in batch.results and not batch.running else "")
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, asked, len(prompts))
     with st.expander("The same from the command line"):
-        prompt_set.command(chosen.spec, list(asked.values()), prompts)
+        prompt_set.command(dict.fromkeys(r.models[0] for r in batch.requests.values()), list(asked.values()), prompts)
     with st.expander("What this measures, exactly"):
         st.markdown(Prune.__doc__)
         st.markdown(EarlyExit.__doc__)
@@ -48,13 +49,20 @@ def panels(batch: running.Batch, asked: dict, n_prompts: int) -> None:
         st.rerun()
     done = [i for i in range(n_prompts) if all((r := batch.result(f"{name}.{i}")) is not None and r.complete for name in asked)]
     pruned, leaving, lens = ([batch.results[f"{name}.{i}"] for i in done] for name in asked)
+    twins = {name: [r for i in done if (r := controlling.result(batch, f"{name}.{i}")) is not None] for name in asked}
+    twins = {name: of_one if len(of_one) == len(done) else [] for name, of_one in twins.items()}
     status(batch, pruned, n_prompts)
-    stretches(pruned, asked["prune"], batch.running)
+    stretches(pruned, twins["prune"], asked["prune"], batch.running)
     with st.container(key="offers"):
         if pruned:
             offers(pruned, asked["prune"], ready=not batch.running and len(pruned) == n_prompts)
     probe_page.texts(TEXTS)
-    exits(leaving, lens, batch.running)
+    exits(leaving, twins["early_exit"], lens, batch.running)
+
+
+def behind(twins: list, probe, name: str) -> dict:
+    """The control's aggregate over the same prompts, under its name; nothing until all of them have been through it."""
+    return {controls.label(twins[0].request.models[0]): compare.over_prompts(probe, [r.summary for r in twins])[name]} if twins else {}
 
 
 def status(batch: running.Batch, done: list, of: int) -> None:
@@ -74,16 +82,17 @@ def status(batch: running.Batch, done: list, of: int) -> None:
             st.error(show.plain(which + message), icon=":material/error:")
 
 
-def curve(key: str, results: list, probe, name: str, title: str, unit: str, x: str, reading: str) -> None:
+def curve(key: str, results: list, twins: list, probe, name: str, title: str, unit: str, x: str, reading: str) -> None:
     """One aggregate over the prompts, above the spread of the single prompts where there are some."""
     values = compare.over_prompts(probe, [r.summary for r in results])[name]
     spread, n = compare.quantiles([compare.curves_of(probe, r.summary)[name] for r in results])
-    fig = figures.spread_curve(values, spread, unit, x=x, label="over all tokens", others=f"{n} prompts", height=HEIGHT, log=name == "perplexity")
+    look = dict(x=x, label="over all tokens", others=f"{n} prompts", height=HEIGHT, log=name == "perplexity", behind=behind(twins, probe, name))
+    fig = figures.spread_curve(values, spread, unit, **look)
     about = lambda: show.details_of_many(key, f"{probe.name}.{name}", x, values, results, title, reading)  # noqa: E731
-    show.figure(key, fig, title, about=about)
+    show.figure(key, fig, title, about=about, results=results)
 
 
-def stretches(results: list, asked: Prune, busy: bool) -> None:
+def stretches(results: list, twins: list, asked: Prune, busy: bool) -> None:
     """Measured cost per stretch, and how the proxies rank them."""
     x = "first block taken out" if asked.n > 1 else "block taken out"
     for row in (MEASURED[:2], MEASURED[2:]):
@@ -92,7 +101,7 @@ def stretches(results: list, asked: Prune, busy: bool) -> None:
                 if not results:
                     show.empty(title, "" if busy else TEACH[name], HEIGHT, first=name == "kl")
                 elif name:
-                    curve(name, results, asked, name, title, unit, x, reading)
+                    curve(name, results, twins, asked, name, title, unit, x, reading)
                 else:
                     proxies(results, asked, x)
     derived = compare.over_prompts(asked, [r.summary for r in results]) if results else {}
@@ -105,7 +114,7 @@ def proxies(results: list, asked: Prune, x: str) -> None:
     curves = compare.over_prompts(asked, [r.summary for r in results])
     lines = {name.replace("_", " "): curves[name] for name in pruning.PROXIES}
     about = lambda: show.details_of_many("proxies", "prune.block_influence", x, curves["block_influence"], results, PROXY, PROXIES)  # noqa: E731
-    show.figure("proxies", figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT), "Proxies of the same stretches", about=about)
+    show.figure("proxies", figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT), "Proxies of the same stretches", about=about, results=results)
 
 
 def signed(value) -> str:
@@ -136,7 +145,7 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
     row.download_button("mergekit", pruning.mergekit_yaml(n_layers, drop, name, evidence), f"prune-{key}.yaml", "text/yaml", key=f"yaml-{key}", **common)
 
 
-def exits(leaving: list, lens: list, busy: bool) -> None:
+def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
     """Agreement and confidence per depth, and what a threshold gives."""
     left, right = st.columns([2, 1])
     if leaving:
@@ -144,7 +153,8 @@ def exits(leaving: list, lens: list, busy: bool) -> None:
         lines = {"agreement": curves["agreement"], "confidence": curves["confidence"]}
         about = lambda: show.details_of_many("exit", "early_exit.agreement", "depth", curves["agreement"], leaving, EXIT_TITLE, EXIT)  # noqa: E731
         with left:
-            show.figure("exit", figures.layer_curves(lines, "", "share", x="depth", height=HEIGHT), EXIT_TITLE, about=about)
+            fig = figures.layer_curves(lines, "", "share", x="depth", height=HEIGHT, behind=behind(twins, EarlyExit, "agreement"))
+            show.figure("exit", fig, EXIT_TITLE, about=about, results=leaving)
         right.metric("Mean exit depth", f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}", help=EarlyExit.spec("exit_depth").meaning)
         right.metric("Agreement on leaving", f"{float(curves['exit_agrees']):.0%}", help=EarlyExit.spec("exit_agrees").meaning)
     else:

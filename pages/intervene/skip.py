@@ -32,7 +32,7 @@ def more(result, view):
     if "effect_direct" in result.measures:
         show.figure("direct", figures.skip_map(result, view, "effect_direct"), "Direct effect: nothing in between passes the change on", result, "effect_direct", DIRECT)
     left, right = st.columns(2)
-    small = View(height=300, uirevision="page")
+    small = View(height=300, uirevision="page", control=view.control, control_name=view.control_name)
     with left:
         show.figure("output", figures.output_bars(result, small), "Change of the prediction, and share of tokens whose best guess stays", result, "output")
     with right:

@@ -25,12 +25,12 @@ def page() -> None:
             editing.form(under_edit, go)
         return
     with st.container(key="case"):
+        st.page_link(keeping.GALLERY, label="All case studies", icon=":material/arrow_back:")
         head(case)
         actions(case, state)
         if under_edit is not None:
             editing.form(under_edit, go)
-        for line in case.verdict.splitlines():
-            st.markdown(f"**{show.plain(line)}**")
+        verdicts(case.verdict.splitlines())
         if case.notes.strip() and under_edit is None:
             editing.notes(case.notes)
         for i, one in enumerate(sections(case)):
@@ -60,6 +60,13 @@ def head(case: Case) -> None:
     tags = "".join(f" :blue-badge[{show.plain(tag)}]" for tag in case.tags)
     by = f" by {show.plain(owner)}" if (owner := keeping.whose(case.id)) else ""
     st.caption(f"Kept {when(case.created)}{by}{changed}{shipped}{tags}")
+
+
+def verdicts(lines: list[str]) -> None:
+    """The sentence that stood there when it was kept; of many prompts or precisions behind a click."""
+    with st.expander(f"{len(lines)} verdicts") if len(lines) > AT_ONCE else st.container(gap="xsmall"):
+        for line in lines:
+            st.markdown(f"**{show.plain(line)}**" if len(lines) <= AT_ONCE else show.plain(line))
 
 
 def actions(case: Case, state: str) -> None:
@@ -109,10 +116,10 @@ def section(i: int, one: Section) -> None:
     st.markdown(f"##### {show.plain(one.heading)}")
     answer = lambda prompt: f"<mark>{escape(prompt.answer)}</mark>" if prompt.answer else ""  # noqa: E731
     boxes = [f'<pre class="ed-prompt" dir="auto">{escape(prompt.text)}{answer(prompt)}</pre>' for prompt in one.prompts]
-    st.html("".join(boxes[:PROMPTS]))
-    if len(boxes) > PROMPTS:
-        with st.expander(f"{len(boxes) - PROMPTS} more prompts"):
-            st.html("".join(boxes[PROMPTS:]))
+    st.html("".join(boxes[:AT_ONCE]))
+    if len(boxes) > AT_ONCE:
+        with st.expander(f"{len(boxes) - AT_ONCE} more prompts"):
+            st.html("".join(boxes[AT_ONCE:]))
     for view in one.views:
         if "continuation" in view.by_probe:
             text, known = says(view.by_probe["continuation"].result)
@@ -123,17 +130,27 @@ def section(i: int, one: Section) -> None:
             st.markdown(" ".join(show.token(text) for text in result.tokens))
     for note in one.notes:
         st.info(show.plain(note), icon=":material/info:")
+    for line in one.says:
+        st.markdown(f"**{show.plain(line)}**")
     for j, drawing in enumerate(one.drawings):
         figure(f"figure-{i}-{j}", drawing)
 
 
 def figure(key: str, d: Drawing) -> None:
-    caption, over = f"**{d.title}** · {d.caption}", d.over
+    caption, over = f"**{d.title}** · {show.plain(d.caption)}", d.over
     if over is not None:
         about = lambda: show.details_of_many(key, over.name, over.dim, over.values, over.results, over.meaning)  # noqa: E731
         show.figure(key, d.figure, caption, about=about)
+    elif len(d.measures) > 1:
+        show.figure(key, d.figure, caption, d.result, d.measures[0], about=lambda: of_several(key, d))
     else:
         show.figure(key, d.figure, caption, d.result, d.measures[0] if d.measures else "")
+
+
+def of_several(key: str, d: Drawing) -> None:
+    """Details of a figure that shows more than one measure: of the one that is asked for."""
+    measure = st.segmented_control("Measure", d.measures, default=d.measures[0], required=True, key=f"measure-{key}")
+    show.details(key, d.result, measure or d.measures[0], "")
 
 
 def code(text: str) -> str:
@@ -152,7 +169,7 @@ def again(case: Case) -> None:
             tab.code(text, language=language, wrap_lines=True)
 
 
-PROMPTS = 3  # of several, so many stand open
+AT_ONCE = 3  # prompts or verdicts that stand open
 FILES = {".edcase": "Case study (.edcase), to import elsewhere", ".html": "Report (.html), one file", ".npz": "All numbers (.npz)", ".sh": "Commands (.sh)", ".py": "Python (.py)"}
 MARKS = {True: " :green[✓ the known answer]", False: " :orange[✗ not the known answer]", None: ""}
 ABOUT_LIVE = "Puts its model, prompt, parameters and view into the page it was kept from. Nothing runs until you press Run."

@@ -28,6 +28,8 @@ def page() -> None:
     with row.popover(f"Trash ({len(trash)})", icon=":material/delete:", disabled=not trash, key="gallery.trash"):
         for card in trash[:MOST_IN_TRASH]:
             thrown(card, keeping.why_not(card.id))
+        if len(trash) > MOST_IN_TRASH:
+            st.caption(f"The last {MOST_IN_TRASH} of {len(trash)}; `python -m ed_core case list --trash` tells all.")
     said()
     problems(kept)
     own = [c for c in cards if not kept.is_shipped(c.id)]

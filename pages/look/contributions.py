@@ -36,10 +36,10 @@ def more(result, view):
     left, right = st.columns(2)
     with left:
         fig = figures.layer_curves(pick("ratio"), "", "ratio", log=True, behind=behind("layer_ratio"))
-        show.figure("mean-ratio", fig, "Mean contribution per layer, against the stream")
+        show.figure("mean-ratio", fig, "Mean contribution per layer, against the stream", results=[result])
     with right:
         fig = figures.layer_curves(pick("cos"), "", "cosine", behind=behind("layer_cos"))
-        show.figure("mean-cosine", fig, "Mean cosine per layer: below 0 erases, above 0 strengthens")
+        show.figure("mean-cosine", fig, "Mean cosine per layer: below 0 erases, above 0 strengthens", results=[result])
 
 
 TEXTS = {

@@ -104,7 +104,7 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     some = next(iter(batch.results.values()), None)
     n_layers = some.n_layers if some is not None else sources.n_layers(next(iter(batch.requests.values())).models[0])
     if n_layers is None:
-        st.container(height=110, border=False, key="ruler-place")
+        st.container(height=110 + show.CAPTION, border=False, key="ruler-place")
         return
     ghost, n_ghost = st.session_state.get("ghost", (None, None))
     fig = figures.depth_ruler(
@@ -115,7 +115,9 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         ghost=ghost.criteria if ghost else {},
         n_layers_ghost=n_ghost,
     )
-    st.plotly_chart(fig, key="ruler", config=show.CONFIG, alt=reached.sentence if reached else "Depth ruler: no verdict yet.")
+    said = reached.sentence if reached else "Depth ruler: no verdict yet."
+    made = [batch.results[name] for name in ("contributions", "logit_lens") if name in batch.results]
+    show.figure("ruler", fig, "**Depth ruler** · the three criteria, never averaged; ticks below: published models", results=made, alt=said)
 
 
 def says(batch: running.Batch) -> str:

@@ -29,11 +29,11 @@ def more(result, view):
     with left:
         nats = {"KL": curves["kl"], "entropy": curves["entropy"]}
         fig = figures.layer_curves(nats, "", "nats", x="depth", behind=probe_page.behind(LogitLens, view, "kl"))
-        show.figure("mean-kl", fig, "Divergence from the output, and uncertainty")
+        show.figure("mean-kl", fig, "Divergence from the output, and uncertainty", results=[result])
     with right:
         shares = {"overlap": curves["overlap"], "top-1 match": curves["top1_match"], "MRR": curves["mrr"]}
         fig = figures.layer_curves(shares, "", "share", x="depth", behind=probe_page.behind(LogitLens, view, "overlap"))
-        show.figure("mean-overlap", fig, "Agreement with the output")
+        show.figure("mean-overlap", fig, "Agreement with the output", results=[result])
 
 
 TEXTS = {

@@ -81,7 +81,7 @@ def first_token(result, contributions, lens) -> None:
         unit, caption, x = UNITS[row.name]
         with column:
             fig = figures.layer_curves({f"{row.label} with the first token": row.with_first}, "", unit, x=x, behind={"without": row.without})
-            show.figure(f"first-{row.name}", fig, f"{caption}, with the first token and without")
+            show.figure(f"first-{row.name}", fig, f"{caption}, with the first token and without", results=[result])
     if rows:
         st.markdown(f"**{exactness.change(rows)}**")
 

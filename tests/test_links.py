@@ -1,0 +1,118 @@
+"""Links: what the URL carries is put back, checked first; short run ids; the first links of a fresh server. Without a browser."""
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from streamlit.testing.v1 import AppTest
+from test_pages import PAGES, PROMPT, ROOT, stored  # noqa: F401 (fixture)
+
+from ed_core import compute, lookup, sources
+from ed_core.errors import ParameterError
+from ed_core.probes import LogitLens
+from ed_core.store import Store
+from ed_core.types import Prompt
+from ed_ui import link
+
+OWN = {  # a page, a parameter of its own, and where it must arrive
+    "pages/look/home.py": {"branch": "attn", "shade": "kl", "kl": "0.25", "overlap": "0.6", "first_token": "false", "tokens": "3-20"},
+    "pages/look/contributions.py": {"measure": "attn_cos", "first_token": "false"},
+    "pages/look/logit_lens.py": {"shade": "rank", "g": "0.4"},
+    "pages/look/numerics.py": {"tokens": "1-9"},
+    "pages/intervene/skip.py": {"mode": "future", "part": "mlp", "boundaries": "4,8", "direct": "true"},
+    "pages/intervene/erase.py": {"target": "future"},
+    "pages/intervene/gradients.py": {"nodes": "33"},
+    "pages/intervene/prune.py": {"prompts": "bundled", "n": "2", "n_prompts": "3", "tasks": "copy,lookup", "difficulties": "1,2"},
+    "pages/compare/audit.py": {"precisions": "fp32,bf16"},
+}
+WRONG = ["", "x", "-1", "1e999", "nan", "9" * 400, "<script>alert(1)</script>", "{{7*7}}", "0x10", "\x00", "true,false", "None", "1-", "9-3", "𝟙", "../../etc/passwd"]
+
+
+def opened(page: str, **query) -> AppTest:
+    """A session in which a link to a page was opened: Home at once, other pages from there."""
+    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
+    if "home" not in page:
+        test.run().switch_page(page)
+    return follow(test, model="small", **query)
+
+
+def follow(test: AppTest, **query) -> AppTest:
+    test.query_params.clear()
+    for name, value in query.items():
+        test.query_params[name] = value
+    return test.run()
+
+
+def said(test: AppTest) -> str:
+    return " ".join(w.value for w in test.warning)
+
+
+@pytest.mark.parametrize("page", OWN)
+def test_what_a_link_says_of_a_page_comes_back_as_the_same_link(stored, page):  # noqa: F811
+    test = opened(page, example="copy-3-a", **OWN[page])
+    assert not test.exception and not said(test)
+    test.run()  # what a session's first run puts into the URL is put there by the browser
+    assert {name: test.query_params.get(name) for name in OWN[page]} == OWN[page]
+    assert test.query_params["example"] == "copy-3-a" and test.query_params["model"] == "small"
+
+
+@pytest.mark.parametrize("page", OWN)
+def test_values_that_cannot_be_are_left_out_with_a_sentence(stored, page):  # noqa: F811
+    for wrong in WRONG:
+        names = [*OWN[page], "precision", "control", "control_seed", "template", "special_tokens", "token", "run", "example", "device"]
+        test = opened(page, **dict.fromkeys(names, wrong))
+        assert not test.exception, (wrong, test.exception)
+        assert "not followed" in said(test) and len(said(test)) < 1500 and len(test.warning) == 1, wrong
+        assert not re.search(r"(?<!\\)<", said(test)), "shown as text"
+
+
+def test_what_a_link_does_not_say_is_at_its_default(stored):  # noqa: F811
+    test = opened("pages/look/logit_lens.py", shade="rank", template="raw", control="shuffled", control_seed="3")
+    assert test.selectbox(key="control").value == "shuffled" and test.number_input(key="control.seed").value == 3
+    follow(test.switch_page("pages/look/contributions.py"))
+    assert test.selectbox(key="control").value == "shuffled" and test.query_params["control"] == "shuffled", "a click in the navigation keeps what all pages share"
+    follow(test.switch_page("pages/look/logit_lens.py"), model="small")
+    assert test.selectbox(key="control").value == "none" and "shade" not in test.query_params, "as after the browser's Back"
+
+
+def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):  # noqa: F811
+    spec = sources.twin(sources.resolve("small"), "untrained", 7)
+    result = compute.run(compute.Models().get(spec), LogitLens().request(spec, Prompt("3 + 4 = ", "7")))
+    lookup.store().put(result)
+    test = opened("pages/look/logit_lens.py", run=result.request.key[:12])
+    assert not said(test) and test.text_area(key="text").value == "3 + 4 = "
+    assert test.selectbox(key="control").value == "untrained" and test.number_input(key="control.seed").value == 7
+    test = opened("pages/look/logit_lens.py", run=stored["logit_lens"].request.key)
+    assert test.query_params["run"] == stored["logit_lens"].request.key[:12] and test.selectbox(key="control").value == "none"
+
+
+def test_unknown_and_ambiguous_ids_are_one_sentence(stored, monkeypatch):  # noqa: F811
+    key = stored["logit_lens"].request.key
+    assert lookup.by_short(key).request.key == lookup.by_short(key[:8]).request.key == key
+    for wrong, reason in (("f" * 32, "No stored result"), ("abc", "no run id"), ("*" * 12, "no run id"), (key[:8].upper() + "Z", "no run id"), ("", "no run id")):
+        with pytest.raises(ParameterError, match=reason):
+            lookup.by_short(wrong)
+    monkeypatch.setattr(Store, "keys", lambda self, beginning: [beginning.ljust(32, "0"), beginning.ljust(32, "1")])
+    with pytest.raises(ParameterError, match="2 stored results .* more of its digits"):
+        lookup.by_short(key[:8])
+
+
+def test_the_store_finds_ids_by_their_beginning(stored, tmp_path):  # noqa: F811
+    store, result = Store(tmp_path), stored["logit_lens"]
+    other = replace(result, request=replace(result.request, prompts=(Prompt("other", "x"),)))
+    for each in (result, other):
+        store.put(each)
+    assert store.keys(result.request.key[:10]) == [result.request.key] and store.keys(other.request.key) == [other.request.key]
+    assert len(store.keys("")) == 2 and store.keys("zz") == store.keys("*") == store.keys("%' OR 1=1") == []
+
+
+def test_no_parameter_of_a_page_has_the_name_of_one_that_all_pages_share(stored):  # noqa: F811
+    from ed_ui import scope
+
+    common = {p.name for p in (*scope.OF_A_RUN, *scope.BESIDE_IT)} | {"run", "example"}
+    for probes in PAGES.values():
+        for probe in probes:
+            assert not common & {p.name for p in link.of_probe(type(probe))}
+    for names in OWN.values():
+        assert not common & set(names)
