@@ -5,7 +5,7 @@ The report and the import's last check draw these; a page may too. A new probe g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import plotly.graph_objects as go
