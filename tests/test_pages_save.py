@@ -176,7 +176,7 @@ SIDES = {
     "models": (dict(second="small", second_control="untrained", second_seed="3"), {}, "twin"),
     "prompts": ({}, {"kept.two.text": OTHER.text, "kept.two.answer": OTHER.answer, "kept.two.mode": "prompts",
                      "kept.two.probes": ["contributions", "logit_lens", "layer_skip"], "kept.two.probe": "layer_skip"}, "prompt"),
-    "parameters": (dict(probe="layer_skip", second_set="part=attention"), {}, "attention"),
+    "parameters": (dict(probe="layer_skip", second_part="attention"), {}, "attention"),
 }  # fmt: skip
 
 
