@@ -5,6 +5,7 @@ import configparser
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def test_its_files_are_read_as_their_readers_do():
     unit.read_string(blocks("ini")[0].replace("\\\n", ""))
     start = unit["Service"]["ExecStart"].split()
     assert start[1:3] == ["-m", "ed_ui.server"]
-    help_ = subprocess.run([str(ROOT / ".venv" / "bin" / "python"), "-m", "ed_ui.server", "--help"], cwd=ROOT, capture_output=True, text=True).stdout
+    help_ = subprocess.run([sys.executable, "-m", "ed_ui.server", "--help"], cwd=ROOT, capture_output=True, text=True).stdout
     for option in [word for word in start if word.startswith("--")]:
         assert option in help_, option
 
@@ -57,3 +58,8 @@ def test_the_image_starts_and_asks_with_commands_that_exist():
     text = (ROOT / "Dockerfile").read_text()
     assert '"-m", "ed_ui.server"' in text and '"-m", "ed_core", "ready"' in text
     assert shutil.which("python3") and (ROOT / "ed_ui" / "server.py").is_file()
+
+
+def test_secrets_and_settings_enter_neither_the_repository_nor_the_image():
+    for name in (".gitignore", ".dockerignore"):
+        assert {"lab.toml", ".streamlit/secrets.toml"} <= set((ROOT / name).read_text().splitlines()), name

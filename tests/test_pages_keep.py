@@ -199,7 +199,7 @@ def test_a_link_opens_every_figure_in_a_fresh_session_without_the_model(folder, 
     assert len(charts) == len(drawings(kept)) == 6
     spec = json.loads(charts[1].proto.spec)["layout"]
     assert spec["xaxis"]["range"] == [1.5, 40.5] and any(s.get("x0") == 4.5 for s in spec["shapes"]), "window and token as they were kept"
-    assert len([p for p in test.get("popover") if p.proto.popover.label == "Details"]) == 5
+    assert len([p for p in test.get("popover") if p.proto.popover.label == "Details"]) == 6
     assert not test.sidebar.selectbox, "no model is chosen on this page"
 
 

@@ -25,7 +25,7 @@ def page() -> None:
         return
     requests = {f"{place}.{name}": request for place, side in zip(PLACES, both) for name, request in side.requests.items()}
     batch = running.batch("two", requests)
-    remember(batch, both)
+    second.remember(tuple(next((r.request.key for n, r in batch.results.items() if n.startswith(place) and r.complete and not batch.running), "") for place in PLACES))
     if both[0].requests == both[1].requests and both[0].probes == both[1].probes:
         st.info(SAME[mode], icon=":material/compare_arrows:")
         return
@@ -34,13 +34,6 @@ def page() -> None:
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, both)
     with st.expander("What is compared, exactly"):
         st.markdown(f"{pairs.__doc__}\n\n{pairing.RELATIVE}")
-
-
-def remember(batch: running.Batch, both: tuple[pairs.Side, pairs.Side]) -> None:
-    """Both sides in the URL: bundled prompts by their id, others by a run on them once there is one."""
-    runs = [next((r.request.key for n, r in batch.results.items() if n.startswith(place) and r.complete), "") for place in PLACES]
-    scope.remember("" if st.session_state.get("example") or batch.running else runs[0])
-    second.remember(*both, run="" if batch.running else runs[1])
 
 
 def panels(batch: running.Batch, both: tuple[pairs.Side, pairs.Side]) -> None:

@@ -140,9 +140,11 @@ def figure(key: str, d: Drawing) -> None:
     caption, over = f"**{d.title}** · {show.plain(d.caption)}", d.over
     if over is not None:
         about = lambda: show.details_of_many(key, over.name, over.dim, over.values, over.results, over.meaning)  # noqa: E731
-        show.figure(key, d.figure, caption, about=about)
+        show.figure(key, d.figure, caption, about=about, results=over.results)
+    elif d.result is None:
+        show.figure(key, d.figure, caption, about=lambda: st.markdown("\n".join(f"- {show.plain(line)}" for line in d.reading)), alt=d.alt)
     elif len(d.measures) > 1:
-        show.figure(key, d.figure, caption, d.result, d.measures[0], about=lambda: of_several(key, d))
+        show.figure(key, d.figure, caption, d.result, d.measures[0], about=lambda: of_several(key, d), alt=d.alt)
     else:
         show.figure(key, d.figure, caption, d.result, d.measures[0] if d.measures else "")
 
