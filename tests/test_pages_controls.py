@@ -38,18 +38,8 @@ def controlled(stored):  # noqa: F811
     return results
 
 
-def opened(page, monkeypatch, seed=3):
-    from streamlit.testing.v1 import AppTest
-
-    plain = AppTest.from_file
-
-    def chosen(*args, **more):
-        test = plain(*args, **more)
-        test.session_state["kept.control"], test.session_state["kept.control.seed"] = "untrained", seed
-        return test
-
-    monkeypatch.setattr(AppTest, "from_file", chosen)
-    return app(page)
+def opened(page, seed=3):
+    return app(page, control="untrained", control_seed=str(seed))
 
 
 def traces(test, name) -> list[np.ndarray]:
@@ -64,9 +54,9 @@ def traces(test, name) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("page", STRIPS)
-def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored, controlled, page, monkeypatch):  # noqa: F811
+def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored, controlled, page):  # noqa: F811
     probe, strip = STRIPS[page]
-    test = opened(page, monkeypatch)
+    test = opened(page)
     assert not test.exception and not test.error
     assert any(np.allclose(found, strip(controlled[probe]), atol=1e-6) for found in traces(test, "control")), "the strip"
     behind = traces(test, "untrained twin, seed 3")
@@ -79,31 +69,32 @@ def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored,
     assert not any(holds(figures, m.values) for m in control_z.measures.values() if m.values.ndim == 2), "maps stay the model's own"
 
 
-def test_the_skip_pages_bars_have_the_controls_line(stored, controlled, monkeypatch):  # noqa: F811
-    (found,) = traces(opened("pages/intervene/skip.py", monkeypatch), "untrained twin: output change")
+def test_the_skip_pages_bars_have_the_controls_line(stored, controlled):  # noqa: F811
+    (found,) = traces(opened("pages/intervene/skip.py"), "untrained twin: output change")
     assert np.allclose(found, controlled["layer_skip"]["output"], atol=1e-6)
 
 
-def test_pruning_and_early_exit_have_the_controls_curves(stored, controlled, monkeypatch):  # noqa: F811
+def test_pruning_and_early_exit_have_the_controls_curves(stored, controlled):  # noqa: F811
     probes = {"prune": Prune(), "early_exit": EarlyExit(), "logit_lens": LogitLens()}
     spec, twins = controlled["logit_lens"].request.models[0], {}
-    assert not traces(opened("pages/intervene/prune.py", monkeypatch), "untrained twin, seed 3")
+    assert not traces(opened("pages/intervene/prune.py"), "untrained twin, seed 3")
     for name in ("prune", "early_exit"):
         twins[name] = compute.run(compute.Models().get(spec), probes[name].request(spec, PROMPT))
         lookup.store().put(twins[name])
-    test = opened("pages/intervene/prune.py", monkeypatch)
+    test = opened("pages/intervene/prune.py")
     assert not test.exception and not test.error
     behind = traces(test, "untrained twin, seed 3")
     for probe, names in (("prune", ("kl", "top1_kept", "perplexity")), ("early_exit", ("agreement",))):
         curves = compare.over_prompts(probes[probe], [twins[probe].summary])
         for name in names:
             assert any(len(f) == len(curves[name]) and np.allclose(f, curves[name], rtol=1e-5) for f in behind), name
-    assert "--control" not in test.code[0].value and "--control=untrained --seed=3" in test.code[1].value
+    own, control = (code.value for code in test.code if code.value.startswith("python"))
+    assert "--control" not in own and "--control=untrained --seed=3" in control
     assert any("Cheapest block" in m.value for m in test.markdown)
 
 
-def test_home_draws_and_says_it_for_each_probe(stored, controlled, monkeypatch):  # noqa: F811
-    test = opened("pages/look/home.py", monkeypatch)
+def test_home_draws_and_says_it_for_each_probe(stored, controlled):  # noqa: F811
+    test = opened("pages/look/home.py")
     assert not test.exception and not test.error
     found = traces(test, "control")
     for values in (controlled["contributions"]["layer_ratio"].mean(1), controlled["contributions"]["layer_cos"].mean(1), controlled["layer_skip"]["output"]):
@@ -113,8 +104,8 @@ def test_home_draws_and_says_it_for_each_probe(stored, controlled, monkeypatch):
     assert not test.button(key="run.home").disabled
 
 
-def test_without_a_control_nothing_is_grey_and_another_seed_is_not_shown(stored, controlled, monkeypatch):  # noqa: F811
-    for test in (app("pages/look/contributions.py"), opened("pages/look/contributions.py", monkeypatch, seed=4)):
+def test_without_a_control_nothing_is_grey_and_another_seed_is_not_shown(stored, controlled):  # noqa: F811
+    for test in (app("pages/look/contributions.py"), opened("pages/look/contributions.py", seed=4)):
         assert not traces(test, "control") and not any("twin shows" in m.value for m in test.markdown)
 
 
