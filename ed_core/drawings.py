@@ -5,7 +5,7 @@ The report and the import's last check draw these; a page may too. A new probe g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import plotly.graph_objects as go
@@ -36,6 +36,7 @@ class Drawing:
     result: ProbeResult | None = field(default=None, repr=False)
     measures: tuple[str, ...] = ()
     over: Together | None = field(default=None, repr=False)
+    reading: tuple[str, ...] = ()  # its numbers in words, where no measure holds them
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,19 @@ def _over(one: Together) -> Drawing:
 def _of_view(case: Case, view: cases.View, found: Verdict | None) -> Iterator[Drawing]:
     if found is not None:
         fig = figures.depth_ruler(found.criteria, view.first.result.n_layers, bands=found.bands, published=figures.published_marks())
-        yield Drawing("Depth ruler", "the three criteria, never averaged; ticks below: published models", found.sentence, fig)
+        yield Drawing("Depth ruler", "the three criteria, never averaged; ticks below: published models", found.sentence, fig, reading=tuple(_criteria(found)))
     twin = _control_of(case, view)
     for item in view.by_probe.values():
         yield from _of_item(case, item, found.lines if found is not None else {}, twin)
+
+
+def _criteria(found: Verdict) -> Iterator[str]:
+    """The three criteria in words, with their thresholds and how far these could move them."""
+    for name, criterion in found.criteria.items():
+        at = f"layer {criterion.depth} of {criterion.n_layers}" if criterion.depth is not None else f"not defined: {criterion.reason}"
+        threshold = f", threshold {criterion.threshold:g}" if criterion.threshold is not None else ""
+        band = found.bands.get(name)
+        yield f"{name}{threshold}: {at}" + (f" ({band[0]} to {band[1]} as the threshold moves)" if band else "")
 
 
 def _control_of(case: Case, view: cases.View) -> cases.View | None:

@@ -21,7 +21,7 @@ from .errors import SettingsError
 
 ROOT = Path(__file__).resolve().parent.parent
 PREFIX = "ED_"
-ELSEWHERE = {"ED_CONFIG", "ED_TEST_STEP_DELAY", "ED_BENCH_KILLS", "ED_BENCH_IMPORTS"}  # names of ours that are no settings of the app
+ELSEWHERE = {"ED_CONFIG", "ED_TEST_STEP_DELAY", "ED_BENCH_KILLS", "ED_BENCH_IMPORTS", "ED_BENCH_APP_KILLS", "ED_BENCH_WORDS", "ED_BENCH_ROUNDS"}  # names of ours that are no settings of the app
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 

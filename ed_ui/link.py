@@ -107,9 +107,8 @@ def span(name: str, key: str) -> Parameter:
 
 
 def of_probe(probe: type[Probe], names: Iterable[str] | None = None) -> tuple[Parameter, ...]:
-    """A probe's own parameters, checked as the command line checks them."""
-
-    return tuple(_of_field(probe, f) for f in fields(probe) if names is None or f.name in names)
+    """A probe's own parameters, checked as the command line checks them; a file's path is never taken from a link."""
+    return tuple(_of_field(probe, f) for f in fields(probe) if (names is None or f.name in names) and not f.metadata["file"])
 
 
 def _of_field(probe: type[Probe], f: Field) -> Parameter:
@@ -164,13 +163,18 @@ def own(parameters: Iterable[Parameter]) -> None:
         take(parameters, reset=not st.session_state.get("link.by_run"))
 
 
+def follows(parameter: Parameter) -> bool:
+    """Whether in this run the URL decides, and says something valid of this parameter."""
+    return bool(st.session_state.get("link.arrived") and st.query_params.get(parameter.name) and st.session_state.get(parameter.key))
+
+
 def trouble(sentence: str) -> None:
     """Note what a link asked for and did not get; `troubles` hands it out."""
     st.session_state["link.troubles"] = [*st.session_state.get("link.troubles", []), sentence]
 
 
 def troubles() -> list[str]:
-    return st.session_state.pop("link.troubles", [])
+    return list(dict.fromkeys(st.session_state.pop("link.troubles", [])))
 
 
 # -------------------------------------------------------------------- writing

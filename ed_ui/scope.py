@@ -5,7 +5,7 @@ from itertools import groupby
 
 import streamlit as st
 
-from ed_core import controls, figures, lookup, sources, tokens
+from ed_core import controls, lookup, sources, tokens
 from ed_core.demo import EXAMPLE, MODELS, load_prompts
 from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.prompts import check_text, max_tokens

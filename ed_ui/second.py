@@ -2,9 +2,7 @@
 the URL (names, ids and settings; never a prompt's text)."""
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
-from typing import Any
+from dataclasses import replace
 
 import streamlit as st
 
@@ -15,9 +13,8 @@ from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.pairs import Side
 from ed_core.probes import Probe, find
 from ed_core.prompts import check_text
-from ed_core.snippet import text_of
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import downloads, picker, probe_page, scope
+from ed_ui import downloads, link, picker, probe_page, scope
 
 MODES = {"models": "Two models", "prompts": "Two prompts", "parameters": "Two parameters"}
 NONE = "none"
@@ -28,85 +25,58 @@ MANY = 1 << 20  # tokens: more than any probe asks for
 # -------------------------------------------------------------------- what the URL carries
 
 
-def _choice(*known: str) -> Callable[[str], str]:
-    return lambda text: known[known.index(text)]
-
-
-LINK: dict[str, tuple[str, Any, Callable[[str], Any]]] = {  # name in the URL: kept under, default, how it is read
-    "compare": ("two.mode", "models", _choice(*MODES)),
-    "second": ("two.model", "", str.strip),
-    "second_precision": ("two.precision", picker.AUTO, _choice(*picker.PRECISIONS)),
-    "second_control": ("two.control", NONE, _choice(NONE, *controls.KINDS)),
-    "second_seed": ("two.control.seed", 0, int),
-    "second_example": ("two.example", "", lambda text: text if text in scope.examples() else ""),
-    "measures": ("two.probes", list(DEFAULT), lambda text: [name for name in CURVES if name in text.split(",")]),
-    "probe": ("two.probe", "layer_skip", _choice(*CURVES)),
-    "swapped": ("two.swapped", False, lambda text: text == "1"),
-}
-SETTINGS = {"set": "", "second_set": "two."}  # parameters of either side, by the prefix they are kept under
-RUN = "second_run"  # a result on the second prompt, where that is none of the bundled ones
+COMMON = (
+    link.choice("compare", "kept.two.mode", "models", tuple(MODES)),
+    link.several("measures", "kept.two.probes", list(DEFAULT), CURVES),
+    link.choice("probe", "kept.two.probe", "layer_skip", tuple(CURVES)),
+    link.flag("swapped", "kept.two.swapped", False),
+)
+OF_MODEL = (
+    link.text("second", "kept.two.model"),
+    link.choice("second_precision", "kept.two.precision", picker.AUTO, picker.PRECISIONS),
+    link.choice("second_control", "kept.two.control", NONE, (NONE, *controls.KINDS)),
+    link.number("second_seed", "kept.two.control.seed", 0, 0, controls.MOST, int),
+)
+RUN = link.Parameter("second_run", "two.run", "", lambda short: lookup.by_short(short).request.key[: lookup.SHORT])
 
 
 def open_link() -> None:
-    """Once per session: what the URL says of the second side, else what makes a first comparison."""
+    """What the URL says of the second side, where it decides; else what makes a first comparison."""
     state = st.session_state
-    if "kept.two.mode" in state:
-        return
-    for name, (key, default, read) in LINK.items():
-        try:
-            state[f"kept.{key}"] = read(st.query_params[name]) if name in st.query_params else default
-        except ValueError:
-            state[f"kept.{key}"] = default
-    for name, prefix in SETTINGS.items():
-        for pair in filter(None, st.query_params.get(name, "").split(";")):
-            _adopt(prefix, *pair.partition("=")[::2])
+    link.own(COMMON)
+    _fill(COMMON)
+    if state["kept.two.mode"] == "models":
+        more = OF_MODEL
+    elif state["kept.two.mode"] == "prompts":
+        more = (link.choice("second_example", "kept.two.example", "", tuple(scope.examples())), RUN)
+    else:
+        mine = link.of_probe(find(state["kept.two.probe"]))
+        more = (*mine, *(replace(p, name=f"second_{p.name}", key=p.key.replace("kept.", "kept.two.", 1)) for p in mine))
+    before = scope.kept("two.example")
+    link.own((*COMMON, *more))
+    _fill((*COMMON, *OF_MODEL))
     if not state["kept.two.model"]:
         here = state.get("model")
         state["kept.two.model"] = next((name for name in reversed(MODELS) if name != here), here or "")
-    if not state["kept.two.example"]:
+    if link.follows(RUN):
+        asked = lookup.by_short(state["two.run"]).request.prompts[0]
+        state.update({"kept.two.text": asked.text, "kept.two.answer": asked.answer, "kept.two.example": ""})
+    elif scope.kept("two.text") is None and not scope.kept("two.example"):
         example = state.get("example", "")
         state["kept.two.example"] = scope.harder(example) or next(i for i in (EXAMPLE, *scope.examples()) if i != example)
-    _pick()
-    if (run := lookup.by_key(st.query_params.get(RUN, ""))) is not None:
-        state["kept.two.text"], state["kept.two.answer"], state["kept.two.example"] = run.request.prompts[0].text, run.request.prompts[0].answer, ""
+    if (example := scope.kept("two.example")) and example != before:
+        _pick()
 
 
-def _adopt(prefix: str, name: str, value: str) -> None:
-    """A parameter from the URL, where the probe takes it; a file's path is never taken from a link."""
-    probe = find(st.session_state["kept.two.probe"])
-    known = next((f for f in fields(probe) if f.name == name and not f.metadata["file"]), None)
-    try:
-        parsed = getattr(probe.make({name: value}), name) if known else None
-    except ParameterError:
-        return
-    if known:
-        st.session_state[f"kept.{prefix}{probe.name}.{name}"] = ",".join(map(str, parsed)) if isinstance(parsed, tuple) else parsed
+def _fill(parameters: tuple[link.Parameter, ...]) -> None:
+    for parameter in parameters:
+        st.session_state.setdefault(parameter.key, parameter.default)
 
 
-def remember(first: Side, other: Side, run: str = "") -> None:
-    """Put the second side into the URL: of what the mode shows, all that is not at its default; of a prompt typed by hand a `run` on it."""
-    mode = scope.kept("two.mode")
-    shown = {"models": ("second", "second_precision", "second_control", "second_seed"), "prompts": ("second_example",), "parameters": ("probe",)}[mode]
-    wanted = {"compare": mode}
-    for name in (*shown, *(["measures"] if mode != "parameters" else []), "swapped"):
-        key, default, _ = LINK[name]
-        if (value := scope.kept(key, default)) != default:
-            wanted[name] = ",".join(value) if isinstance(value, list) else str(int(value)) if isinstance(value, bool) else str(value)
-    if mode == "parameters":
-        wanted |= {name: _said(side) for name, side in zip(SETTINGS, (first, other))}
-    if mode == "prompts" and not scope.kept("two.example"):
-        wanted[RUN] = run
-    for name in (*LINK, *SETTINGS, RUN):
-        if (value := wanted.get(name, "")) and st.query_params.get(name) != value:
-            st.query_params[name] = value
-        elif not value and name in st.query_params:
-            del st.query_params[name]
-
-
-def _said(side: Side) -> str:
-    probe = side.probes[scope.kept("two.probe")]
-    files = [f.name for f in fields(probe) if f.metadata["file"]]
-    return ";".join(f"{name}={text_of(value)}" for name, value in probe.settings().items() if name not in files)
+def remember(runs: tuple[str, str]) -> None:
+    """Both sides in the URL: bundled prompts by their id, others by a run on them once there is one."""
+    st.session_state["two.run"] = "" if scope.kept("two.example") else runs[1][: lookup.SHORT]
+    scope.remember("" if st.session_state.get("example") else runs[0])
 
 
 # -------------------------------------------------------------------- inputs
@@ -155,7 +125,7 @@ def _model(spec: ModelSpec) -> ModelSpec:
     _kept(row.number_input, "Seed", "two.control.seed", min_value=0, max_value=controls.MOST, width=130, disabled=kind == NONE)
     name = (st.session_state["two.model"] or "").strip()
     found = picker.chosen(name, st.session_state["two.precision"], spec.device)
-    if (missing := downloads.absent(name)) is not None:
+    if (missing := downloads.absent(name)) is not None and downloads.absent(picker.source()) is None:  # one download is offered at a time
         downloads.section(missing)
     if found.spec is None:
         raise EffectiveDepthError(found.trouble)

@@ -98,7 +98,7 @@ def pictures(key: str, fig, caption: str, results: Sequence[ProbeResult]) -> Non
 
 def _bare(caption: str) -> str:
     """A caption without its Markdown."""
-    return caption.replace("**", "").replace("`", "")
+    return re.sub(r"\\(.)", r"\1", caption.replace("**", "").replace("`", ""))
 
 
 def details_of_many(key: str, name: str, dim: str, values, results: Sequence[ProbeResult], meaning: str, reading: str = "") -> None:

@@ -73,7 +73,7 @@ def test_a_model_beside_its_twin_plots_what_the_command_line_writes(fast, page, 
     wait(page, lambda: "A: ed-demo-8, untrained twin, seed 7" in plotted(page, "logit_lens-kl"), 20)
     near(plotted(page, "logit_lens-difference")["z"], of_map(own, "logit_lens").astype(float) - of_map(twin, "logit_lens"))
     page.wait_for_timeout(500)
-    assert "swapped=1" in page.url
+    assert "swapped=true" in page.url
 
 
 def test_models_of_different_depth_stand_on_relative_depth_and_their_link_opens_them(fast, page, computed):  # noqa: F811

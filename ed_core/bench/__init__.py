@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 from ..errors import JobError, ParameterError
 
-MEASUREMENTS = {"skip": ("skip", 1), "causal": ("causal", 1), "gradients": ("gradients", 1), "lens-memory": ("lens_memory", 2), "live": ("live", 2), "stored": ("stored", 2), "cancel": ("cancel", 2), "durability": ("durability", 1), "imports": ("imports", 1)}
+MEASUREMENTS = {"skip": ("skip", 1), "causal": ("causal", 1), "gradients": ("gradients", 1), "lens-memory": ("lens_memory", 2), "live": ("live", 2), "stored": ("stored", 2), "cancel": ("cancel", 2), "durability": ("durability", 1), "imports": ("imports", 1), "kills": ("kills", 1), "words": ("words", 1), "opening": ("opening", 1)}
 """Name: the module whose `measure` makes the rows, and the threads it may use."""
 
 

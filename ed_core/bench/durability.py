@@ -34,11 +34,10 @@ def measure() -> list[Row]:
 
 def run(kept: Kept, kills: int, rng: random.Random) -> tuple[dict[str, int], float]:
     """What happened, as counts, and how long it took."""
-    template = cases.make("Template", [unpack(min(EXAMPLES.glob("*.npz"), key=lambda file: file.stat().st_size).read_bytes())])
     begin, counts = time.monotonic(), dict.fromkeys(("kills", "reported", "lost", "torn", "interrupted", "left"), 0)
     expected: dict[str, set[str]] = {}  # per case study the states it may be in
     while counts["kills"] < kills:
-        writers = [_start(kept, template, rng.random()) for _ in range(min(2, kills - counts["kills"]))]
+        writers = [_start(kept, template(), rng.random()) for _ in range(min(2, kills - counts["kills"]))]
         for pid, pipe in writers:
             lines = _kill_later(pid, pipe, rng.uniform(0, LONGEST))
             counts["kills"] += 1
@@ -53,6 +52,11 @@ def run(kept: Kept, kills: int, rng: random.Random) -> tuple[dict[str, int], flo
     return counts, time.monotonic() - begin
 
 
+def template() -> cases.Case:
+    """A small case study to save again and again."""
+    return cases.make("Template", [unpack(min(EXAMPLES.glob("*.npz"), key=lambda file: file.stat().st_size).read_bytes())])
+
+
 def rows(counts: dict[str, int], seconds: float) -> list[Row]:
     told = f"{counts['reported']} reported, {counts['interrupted']} killed in the middle of one, {seconds:.0f} s"
     return [
@@ -61,7 +65,7 @@ def rows(counts: dict[str, int], seconds: float) -> list[Row]:
     ]
 
 
-def _start(kept: Kept, template: cases.Case, seed: float) -> tuple[int, int]:
+def _start(kept: Kept, case: cases.Case, seed: float) -> tuple[int, int]:
     """Fork a writer; its process id and the end of the pipe it reports on."""
     read, write = os.pipe()
     pid = os.fork()
@@ -69,7 +73,7 @@ def _start(kept: Kept, template: cases.Case, seed: float) -> tuple[int, int]:
         os.close(write)
         return pid, read
     try:
-        for line in _work(Kept(kept.root, shipped=None), template, random.Random(seed)):
+        for line in _work(Kept(kept.root, shipped=None), case, random.Random(seed)):
             os.write(write, line.encode() + b"\n")
     finally:
         os._exit(1)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 
-from ..demo import MODELS
 from ..errors import JobError
 from ..jobs import Job, Jobs
 from ..probes import Continuation, Contributions, LayerSkip, LogitLens

@@ -25,7 +25,7 @@ def page() -> None:
         return
     requests = {f"{place}.{name}": request for place, side in zip(PLACES, both) for name, request in side.requests.items()}
     batch = running.batch("two", requests)
-    remember(batch, both)
+    second.remember(tuple(next((r.request.key for n, r in batch.results.items() if n.startswith(place) and r.complete and not batch.running), "") for place in PLACES))
     if both[0].requests == both[1].requests and both[0].probes == both[1].probes:
         st.info(SAME[mode], icon=":material/compare_arrows:")
         return
@@ -34,13 +34,6 @@ def page() -> None:
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, both)
     with st.expander("What is compared, exactly"):
         st.markdown(f"{pairs.__doc__}\n\n{pairing.RELATIVE}")
-
-
-def remember(batch: running.Batch, both: tuple[pairs.Side, pairs.Side]) -> None:
-    """Both sides in the URL: bundled prompts by their id, others by a run on them once there is one."""
-    runs = [next((r.request.key for n, r in batch.results.items() if n.startswith(place) and r.complete), "") for place in PLACES]
-    scope.remember("" if st.session_state.get("example") or batch.running else runs[0])
-    second.remember(*both, run="" if batch.running else runs[1])
 
 
 def panels(batch: running.Batch, both: tuple[pairs.Side, pairs.Side]) -> None:
@@ -55,7 +48,7 @@ def panels(batch: running.Batch, both: tuple[pairs.Side, pairs.Side]) -> None:
     shown = [scope.kept("two.probe")] if scope.kept("two.mode") == "parameters" else list(both[0].probes)
     found = {n: found_pairs(n, of_side) for n in shown if complete[n]}
     verdicts = [judged(side) for side in of_side]
-    headline(batch, names, verdicts, found)
+    headline(batch, order, names, verdicts, found)
     ruler(names, verdicts, of_side)
     pairing.controls(shown, [[s.result for s in side.values()] for side in of_side])
     for name in shown:
@@ -79,7 +72,7 @@ def judged(side: dict[str, Shown]) -> verdict.Verdict | None:
     return verdict.of_prompt(*needed, getattr(side["contributions"].side.probes["contributions"], "first_token", True))
 
 
-def headline(batch: running.Batch, names, verdicts, found) -> None:
+def headline(batch: running.Batch, order, names, verdicts, found) -> None:
     """What is going on, each side's verdict, and what differs most: always the same height."""
     with st.container(key="headline-two"):
         for message in running.troubles(batch):
@@ -88,7 +81,10 @@ def headline(batch: running.Batch, names, verdicts, found) -> None:
             said = f": {show.plain(reached.sentence)}" if reached else ""
             st.markdown(f"**{side}** · {show.plain(name)}{said}")
         if batch.running:
-            st.markdown(f"**{running.status(batch)}**")
+            doing = running.status(batch)
+            for side, i in zip(SIDES, order):
+                doing = doing.replace(f"{PLACES[i]} · ", f"{side} · ", 1)
+            st.markdown(f"**{doing}**")
         elif batch.missing and not batch.errors:
             st.markdown(TEACH)
         elif said := pairs.summary(found):

@@ -15,7 +15,7 @@ from ed_ui import editing, keeping, show, views
 
 
 def page() -> None:
-    id = st.query_params.get("id", "")
+    id = chosen()
     under_edit = editing.of(id)
     try:
         case, state = keeping.kept().open(id)
@@ -36,6 +36,16 @@ def page() -> None:
         for i, one in enumerate(sections(case)):
             section(i, one)
         again(case)
+
+
+def chosen() -> str:
+    """The id in the URL; without one that of the case study this session opened last: leaving by a button takes the id out of the history, and
+    the browser's Back must find it again."""
+    id = st.query_params.get("id") or st.session_state.get("case.id", "")
+    st.session_state["case.id"] = id
+    if id and st.query_params.to_dict() != {"id": id}:
+        st.query_params.from_dict({"id": id})
+    return id
 
 
 def missing(id: str, error: CaseError) -> None:
@@ -140,9 +150,11 @@ def figure(key: str, d: Drawing) -> None:
     caption, over = f"**{d.title}** · {show.plain(d.caption)}", d.over
     if over is not None:
         about = lambda: show.details_of_many(key, over.name, over.dim, over.values, over.results, over.meaning)  # noqa: E731
-        show.figure(key, d.figure, caption, about=about)
+        show.figure(key, d.figure, caption, about=about, results=over.results)
+    elif d.result is None:
+        show.figure(key, d.figure, caption, about=lambda: st.markdown("\n".join(f"- {show.plain(line)}" for line in d.reading)), alt=d.alt)
     elif len(d.measures) > 1:
-        show.figure(key, d.figure, caption, d.result, d.measures[0], about=lambda: of_several(key, d))
+        show.figure(key, d.figure, caption, d.result, d.measures[0], about=lambda: of_several(key, d), alt=d.alt)
     else:
         show.figure(key, d.figure, caption, d.result, d.measures[0] if d.measures else "")
 
