@@ -21,7 +21,7 @@ from .errors import SettingsError
 
 ROOT = Path(__file__).resolve().parent.parent
 PREFIX = "ED_"
-ELSEWHERE = {"ED_CONFIG", "ED_TEST_STEP_DELAY", "ED_BENCH_KILLS", "ED_BENCH_IMPORTS", "ED_BENCH_APP_KILLS", "ED_BENCH_WORDS", "ED_BENCH_ROUNDS"}  # names of ours that are no settings of the app
+ELSEWHERE = ("ED_CONFIG", "ED_TEST_", "ED_BENCH_")  # how names of ours begin that are no settings of the app: tests' and benchmarks' own
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -146,9 +146,9 @@ def _default(name: str) -> str:
 
 @lru_cache(maxsize=8)
 def _read(environment: tuple[tuple[str, str], ...]) -> Settings:
-    known = {PREFIX + name.upper() for name in Settings.model_fields} | ELSEWHERE
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
     for name, _ in environment:
-        if name.upper() not in known:
+        if name.upper() not in known and not name.startswith(ELSEWHERE):
             raise _unknown(name, "the environment", known)
     place = file()
     table = _table(place) if place is not None else {}
@@ -172,7 +172,7 @@ def _table(place: Path) -> dict[str, Any]:
 
 def _unknown(name: str, where: str, known: set[str]) -> SettingsError:
     near = difflib.get_close_matches(name, known, 1, 0.5)
-    hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(known - ELSEWHERE))}."
+    hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(known))}."
     return SettingsError(f"There is no setting {name} (in {where}); {hint} Mend or remove it, and start again.")
 
 

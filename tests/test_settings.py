@@ -82,6 +82,12 @@ def test_what_is_wrong_is_refused_in_one_sentence(write, text, words):
     assert words in str(refused.value) and "\n" not in str(refused.value) and "pydantic" not in str(refused.value)
 
 
+def test_variables_of_tests_and_benchmarks_are_no_settings(monkeypatch):
+    for name in ("ED_BENCH_KILLS", "ED_BENCH_WORDS", "ED_TEST_STEP_DELAY"):
+        monkeypatch.setenv(name, "1")
+    assert settings.current().max_jobs == 200
+
+
 @pytest.mark.parametrize("name, value, words", [("ED_MODLES", "x", "did you mean ED_MODELS?"), ("ED_MAX_TOKENS", "many", "ED_MAX_TOKENS is 'many'; expected a whole number"), ("ED_CONFIG", "/nowhere/lab.toml", "there is no such file")])
 def test_a_wrong_variable_is_refused_too(monkeypatch, name, value, words):
     monkeypatch.setenv(name, value)
