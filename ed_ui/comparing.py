@@ -19,7 +19,7 @@ def section(probe: Probe, result: ProbeResult, control: ProbeResult | None = Non
     prompts = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(ENOUGH + 1)]
     others = [p for p in prompts if p.identity() != here.identity()][:ENOUGH]
     batch = running.batch(f"compare.{probe.name}", {f"{probe.name}.{i}": probe.request(spec, p) for i, p in enumerate(others)}, at_once=1)
-    st.markdown("##### How this prompt compares")
+    st.markdown("#### How this prompt compares")
     st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(probe, result, batch, control, against)
 
 

@@ -135,6 +135,7 @@ def arrived(page: str) -> bool:
     if first:
         state["link.base"], state["link.opened"] = (st.context.url or "").removesuffix(page), st.query_params.to_dict()
     by_history = bool(context and getattr(context, "is_history_navigation", False))
+    state["link.whole"] = True
     state["link.page"], state["link.own"], state["link.first"], state["link.place"] = page, (), first, None
     state["link.arrived"] = first or by_history or (moved and bool(st.query_params))
     return state["link.arrived"]
@@ -187,10 +188,12 @@ def carried(parameters: Iterable[Parameter]) -> dict[str, str]:
 
 
 def put(values: Mapping[str, str]) -> None:
-    """Make these the URL's parameters, with those of the page."""
-    values = dict(values) | carried(st.session_state.get("link.own", ()))
-    st.session_state["link.values"] = values
-    if not st.session_state.get("link.first") and st.query_params.to_dict() != values:
+    """Make these the URL's parameters, with those of the page. A fragment that runs by itself writes only what has changed: it may be one of a
+    page that the browser has just left."""
+    state = st.session_state
+    values, before = dict(values) | carried(state.get("link.own", ())), state.get("link.values")
+    state["link.values"] = values
+    if not state.get("link.first") and (values != before or state.get("link.whole") and st.query_params.to_dict() != values):
         st.query_params.from_dict(values)
     _show(values)
 
@@ -203,7 +206,7 @@ def frame() -> None:
     here = [urlsplit(state.get("link.base", "")).path + state["link.page"], list(state["link.opened"].items())]
     now = FIRST % (json.dumps(here).replace("<", "\\u003c"), json.dumps("?" + urlencode(values))) if values else ""
     st.html(f"<script>{{{REPLACE}{now}}}</script>", unsafe_allow_javascript=True)
-    state["link.first"] = False
+    state["link.first"] = state["link.whole"] = False
 
 
 def address() -> str:

@@ -148,8 +148,7 @@ def window(result: ProbeResult, seen: View) -> None:
     row = st.container(horizontal=True, vertical_alignment="bottom", key="window")
     if n > WINDOW:
         scope.keeping(row.slider, "Tokens shown", "window.page", seen.window, min_value=0, max_value=n - 1, width=420)
-    if seen.selected is not None:
-        row.button(f"token {seen.selected} selected", icon=":material/close:", type="tertiary", on_click=lambda: st.session_state.pop("token"))
+    show.token_box(row, result.tokens)
 
 
 def _ask_for_answer(spec: ModelSpec) -> None:

@@ -123,6 +123,16 @@ def _chosen(key: str, event) -> None:
         st.rerun(scope="fragment")
 
 
+def token_box(row, tokens: Sequence[str]) -> int | None:
+    """Which token all panels mark: a box beside the figures, as a cell can be clicked with a mouse only; None for none."""
+    chosen = st.session_state.get("token")
+    st.session_state["token.box"] = chosen = chosen if chosen is not None and chosen < len(tokens) else None
+    named = lambda i: f"{i} {shown(tokens[i], 16)}"  # noqa: E731
+    take = lambda: st.session_state.update(token=st.session_state["token.box"])  # noqa: E731
+    row.selectbox("Selected token", range(len(tokens)), format_func=named, key="token.box", on_change=take, placeholder="none", width=190)
+    return chosen
+
+
 def empty(title: str, text: str, height: int = 420, first: bool = False) -> None:
     """A panel that has nothing yet, and says what would fill it; the `first` of a page says it louder."""
     with st.container(height=height + CAPTION, border=True):

@@ -25,7 +25,7 @@ from ed_core.figures import View
 from ed_core.kept import Kept
 
 ROOT = Path(__file__).parent.parent
-needs_browser = pytest.mark.skipif(not images.browser(), reason="no Chromium here")
+needs_browser = pytest.mark.browser
 HOSTILE = "<script>alert(1)</script><a href='http://example.org'>x</a><img src=http://example.org/x.png onerror=alert(1)> &amp; $\\alpha$ \u202e]]>"
 
 

@@ -26,7 +26,7 @@ FAILED = "#B2182B"  # what is not to be relied on
 
 SEQUENTIAL = list(sequential.Viridis)
 DIVERGING = ["#0072B2", "#7FB2D6", "#DCDCDC", "#EBA16F", "#D55E00"]  # erases, neutral, strengthens
-COMPOSING, BETWEEN, REFINING, ON_BAR = DIVERGING[0], "#8A8A8A", DIVERGING[-1], "#FFFFFF"  # the ruler, and letters on it
+COMPOSING, BETWEEN, REFINING, ON_BAR = DIVERGING[0], "#8A8A8A", DIVERGING[-1], ("#FFFFFF", "#141414")  # the ruler, and letters on its two ends
 
 
 def colour_of(name: str) -> str | None:

@@ -86,7 +86,7 @@ def _bar(canvas: Canvas, n_layers: int) -> None:
     look = dict(zmin=0, zmax=n_layers, colorscale=scale, showscale=False, xgap=1, hovertemplate="layer %{x}<extra></extra>")
     canvas.add("heatmap", z=np.arange(n_layers)[None] + 0.5, y=[0], dy=0.8, name="blocks", **look)
     for text, end in (("composing", 0), ("refining", 1)):
-        canvas.write(text, 11, colours.ON_BAR, x=end, xref="paper", xanchor=("left", "right")[end], xshift=(3, -3)[end], y=0)
+        canvas.write(text, 11, colours.ON_BAR[end], x=end, xref="paper", xanchor=("left", "right")[end], xshift=(3, -3)[end], y=0)
 
 
 def _mark(canvas: Canvas, name: str, row: float, criteria: Mapping[str, Criterion], n_layers: int, band: tuple[int, int] | None) -> None:

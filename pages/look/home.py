@@ -147,14 +147,12 @@ def controls(batch: running.Batch, some, reached):
     window = scope.window("window", n, WINDOW)
     if window is not None:
         scope.keeping(row.slider, "Tokens shown", "window", window, min_value=0, max_value=n - 1, width=260)
-    token = st.session_state.get("token")
-    if token is not None and token < n:
-        row.button(f"token {token} selected", icon=":material/close:", type="tertiary", on_click=lambda: st.session_state.pop("token"))
+    token = show.token_box(row, some.tokens) if some is not None else None
 
     def view(panel: str, probe: str) -> View:
         return View(
             window=window,
-            selected=token if token is not None and token < n else None,
+            selected=token,
             answer_start=some.answer_start if some is not None else None,
             depth_lines=reached.lines if reached else {},
             uirevision=panel,

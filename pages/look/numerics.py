@@ -69,7 +69,7 @@ def figures_of(result) -> None:
 
 def first_token(result, contributions, lens) -> None:
     """Whether it is a sink, and what counting it changes."""
-    st.markdown("##### The first token")
+    st.markdown("#### The first token")
     said = exactness.sink(result)
     st.markdown(said.text)
     complete = all(r is not None and r.complete for r in (contributions, lens))

@@ -1,0 +1,89 @@
+"""Colours hold for everybody: told apart under the three colour-blindnesses, ordered by lightness, legible in light and in dark."""
+from __future__ import annotations
+
+import re
+from itertools import combinations
+
+import numpy as np
+import pytest
+from plotly.colors import sample_colorscale
+
+from ed_core.figures import colours
+
+# Machado, Oliveira and Fernandes 2009 (IEEE TVCG 15), severity 1.0, on linear RGB.
+BLIND = {
+    "none": np.eye(3),
+    "protanopia": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
+    "deuteranopia": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]),
+    "tritanopia": np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]),
+}
+XYZ = np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]])
+WHITE = XYZ.sum(1)
+LIGHT, DARK = "#ffffff", "#171614"  # the two pages
+
+
+def linear(colour: str) -> np.ndarray:
+    """Linear RGB of "#rrggbb", "rgb(…)" or "rgba(…)" (its opacity left out)."""
+    if colour.startswith("#"):
+        value = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    else:
+        value = np.array([float(n) for n in re.findall(r"[\d.]+", colour)[:3]]) / 255
+    return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+
+
+def lab(colour: str, blind: str = "none") -> np.ndarray:
+    """CIE L*a*b*, as somebody sees it."""
+    seen = np.clip(BLIND[blind] @ linear(colour), 0, 1)
+    f = np.cbrt(XYZ @ seen / WHITE)
+    ratio = XYZ @ seen / WHITE
+    f = np.where(ratio > (6 / 29) ** 3, f, ratio / (3 * (6 / 29) ** 2) + 4 / 29)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def contrast(a: str, b: str) -> float:
+    """WCAG 2.1's ratio, 1 to 21."""
+    high, low = sorted((XYZ[1] @ linear(c) + 0.05 for c in (a, b)), reverse=True)
+    return float(high / low)
+
+
+SETS = {
+    "branches": (colours.ATTENTION, colours.MLP, colours.BOTH),
+    "criteria": tuple(colours.CRITERIA.values()),
+    "ends of the diverging map": (colours.DIVERGING[0], colours.DIVERGING[-1], colours.DIVERGING[2]),
+    "precisions": tuple(colours.PRECISIONS.values()),
+}
+
+
+@pytest.mark.parametrize("blind", BLIND)
+@pytest.mark.parametrize("name", SETS)
+def test_what_stands_side_by_side_is_told_apart(name, blind):
+    nearest = min(np.linalg.norm(lab(a, blind) - lab(b, blind)) for a, b in combinations(SETS[name], 2))
+    assert nearest >= 12, f"{nearest:.1f}: about 2 is just noticed, 10 is seen at a glance"
+
+
+def test_the_check_can_fail():
+    assert np.linalg.norm(lab("#c00000", "protanopia") - lab("#5a4a00", "protanopia")) < 12 < np.linalg.norm(lab("#c00000") - lab("#5a4a00"))
+    assert lab("#ffffff")[0] == pytest.approx(100, abs=0.1) and contrast("#ffffff", "#000000") == pytest.approx(21)
+
+
+@pytest.mark.parametrize("blind", BLIND)
+def test_the_sequential_map_only_grows_lighter(blind):
+    steps = np.array([lab(c, blind)[0] for c in sample_colorscale(colours.SEQUENTIAL, np.linspace(0, 1, 60))])
+    assert (np.diff(steps) > 0).all() and steps[-1] - steps[0] > 60
+
+
+@pytest.mark.parametrize("blind", BLIND)
+def test_both_arms_of_the_diverging_map_only_grow_darker(blind):
+    steps = np.array([lab(c, blind)[0] for c in sample_colorscale(colours.DIVERGING, np.linspace(0, 1, 61))])
+    assert (np.diff(steps[:31]) > 0).all() and (np.diff(steps[30:]) < 0).all()
+    assert min(steps[30] - steps[0], steps[30] - steps[-1]) > 20
+
+
+def test_lines_stand_out_from_both_pages():
+    for colour in (colours.ATTENTION, colours.MLP, colours.BOTH, *colours.CRITERIA.values(), *colours.OTHERS, colours.FAILED):
+        assert min(contrast(colour, page) for page in (LIGHT, DARK)) >= 2, colour
+
+
+def test_letters_on_the_ruler_are_legible():
+    for letters, colour in zip(colours.ON_BAR, (colours.COMPOSING, colours.REFINING)):
+        assert contrast(letters, colour) >= 4.5, colour
