@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from .. import cases
+
 from ..demo import load_prompts
 from ..errors import CaseError
 from ..kept import Kept
