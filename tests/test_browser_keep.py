@@ -2,9 +2,13 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
+import subprocess
+import sys
 import time
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,6 +56,14 @@ def fill(tab, label: str, text: str) -> None:
 
 def plotted(tab, key: str) -> np.ndarray:
     return np.array(wait(tab, lambda: tab.evaluate(MAP, key), 90), float)
+
+
+def again(commands: str, folder: Path) -> None:
+    """Run what the page handed out, as a colleague would in a shell of their own."""
+    (folder / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (folder / "python").chmod(0o755)
+    env = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parent.parent), "ED_CACHE": str(folder / "again")}
+    subprocess.run(["sh", "-c", commands], cwd=folder, env=env, check=True, capture_output=True)
 
 
 def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model, page, tab, tmp_path):  # noqa: F811
@@ -102,6 +114,9 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model,
             with tab.expect_download() as download:
                 tab.get_by_role("button", name="Report").click()
             assert "What we found" in download.value.path().read_text() and download.value.suggested_filename == f"what-we-found-{card.id}.html"
+            with tab.expect_download() as download:
+                tab.get_by_role("button", name="Commands (.sh)").click()
+            commands = download.value.path().read_text()
             tab.keyboard.press("Escape")
 
             tab.get_by_role("button", name="Delete").click()
@@ -124,6 +139,11 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model,
         tab.wait_for_url(f"**/case?id={card.id}")
         assert np.array_equal(plotted(tab, "figure-0-1"), seen), "the same numbers in another installation"
     assert Kept(elsewhere, shipped=None).open(card.id)[0].items == numbers
+    again(commands, tmp_path)
+    with np.load(tmp_path / f"case-{card.id}.npz", allow_pickle=False) as made:
+        for item in numbers:
+            for name, measure in item.result.measures.items():
+                np.testing.assert_allclose(made[f"{item.result.request.probe}.{name}.0"], measure.values, rtol=1e-6, atol=1e-6, err_msg=name)
     with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
         assert archive.testzip() is None
 
