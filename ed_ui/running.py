@@ -187,7 +187,7 @@ def controls(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
         told = f"{_about(seconds)} on this machine"
     else:
         told = "not timed on this machine yet" if outlook.seconds is None else f"{_about(outlook.seconds)} by the estimate"
-    named = f"{models[0].name} · {', '.join(dict.fromkeys(model.precision for model in models))}"
+    named = " · ".join(", ".join(dict.fromkeys(words)) for words in ([m.name for m in models], [m.precision for m in models]))
     row.markdown(f":blue-badge[{show.plain(named)}] " + (f":gray-badge[{told}]" if told else ""), width="content")
     link.share(row)
     return row

@@ -247,3 +247,16 @@ def test_a_deep_link_keeps_the_frame(server, page, path):
     page.locator("[data-testid=stSidebar]").get_by_text("Precision", exact=True).first.wait_for()
     width = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
     assert width <= 0
+
+
+def test_what_is_being_typed_outlives_the_end_of_a_run(server, page):
+    """The impatient write their next prompt while this one runs; its end draws the page anew."""
+    start(page, server, text="4 + 4 + 1 = ", answer="9")
+    wait(page, page.get_by_role("button", name="Cancel").is_enabled)
+    box = page.get_by_label("Prompt", exact=True)
+    box.focus()
+    page.keyboard.press("Control+End")
+    page.keyboard.type("and then")
+    wait(page, page.get_by_role("button", name="Cancel").is_disabled)
+    page.wait_for_timeout(1500)
+    assert box.input_value() == "4 + 4 + 1 = and then"
