@@ -56,6 +56,7 @@ def prune_on(prompts, **state) -> AppTest:
     for name, value in state.items():
         test.session_state[name] = value
     test.run()
+    test.query_params.clear()  # as a click in the navigation does
     return test.switch_page("pages/intervene/prune.py").run()
 
 
