@@ -84,7 +84,7 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
     assert f"Cheapest block: {best}" in said and f"KL {data['prune.kl'][best]:.3g} nats" in said
     assert "The chosen set: 1, 2" in said and f"KL {data['prune.drop_kl']:.3g} nats" in said and f"→ {data['prune.drop_perplexity']:.3g}" in said
     assert f"Over **4 prompts**, {data['n_tokens']} tokens" in said
-    code = test.code[0].value.replace("\\\n    ", "")
+    code = test.code[-1].value.replace("\\\n    ", "")
     assert code.startswith("python -m ed_core run prune early_exit logit_lens --model small --prompts prompts.jsonl --precision fp32") and "--set prune.drop=1,2" in code
 
 
