@@ -62,4 +62,4 @@ def test_a_token_is_chosen_and_a_page_left_by_keyboard_alone(address, page):  # 
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     wait(page, lambda: "token=" in page.url, 20)
-    assert page.locator(".st-key-box-profile").count() == 1, "the token's own curve is there"
+    wait(page, lambda: page.locator(".st-key-box-profile").count() == 1, 20)

@@ -60,7 +60,10 @@ def app(page="pages/look/home.py", prompt=PROMPT, model="small", **query) -> App
     if prompt is not None and "run" not in query:
         test.session_state["kept.text"], test.session_state["kept.answer"] = prompt.text, prompt.answer
     test.run()
-    return test.switch_page(page).run() if page != "pages/look/home.py" else test
+    if page == "pages/look/home.py":
+        return test
+    test.query_params.clear()  # as a click in the navigation does
+    return test.switch_page(page).run()
 
 
 def plotted(test: AppTest) -> list[np.ndarray]:
