@@ -87,4 +87,4 @@ class Canvas:
                 place = dict(x=at, xanchor="left", xshift=shift, y=1, yref="paper", yanchor="top", textangle=-90)
             else:
                 place = dict(x=1, xref="paper", xanchor="left", y=at, yshift=shift)
-            self.write(colours.CRITERION_NAMES[name], 10, "", **place)  # in the page's own text colour: the line's would be hard to read on one of the themes
+            self.write(colours.CRITERION_NAMES[name], 10, None, **place)  # in the page's own text colour: the line's would be hard to read on one of the themes
