@@ -63,7 +63,10 @@ def app(page="pages/look/home.py", prompt=PROMPT, model="small", **query) -> App
     if page == "pages/look/home.py":
         return test
     test.query_params.clear()  # as a click in the navigation does
-    return test.switch_page(page).run()
+    test.switch_page(page)
+    for name, value in query.items():
+        test.query_params[name] = value
+    return test.run()
 
 
 def plotted(test: AppTest) -> list[np.ndarray]:

@@ -100,7 +100,7 @@ def test_parameters_and_the_chosen_boundary_come_back(stored, folder):  # noqa: 
 
 
 def test_a_control_is_kept_as_a_view_of_its_own_behind_the_models(stored, controlled, folder, monkeypatch):  # noqa: F811
-    live = opened("pages/look/home.py", monkeypatch)
+    live = opened("pages/look/home.py")
     kept = save(live, "home", folder)
     assert [len(view.by_probe) for view in kept.views] == [4, 3] and kept.views[1].models[0].control == "untrained"
     assert [line.startswith("small (fp32" if "small" in line else "") for line in kept.verdict.splitlines()] and len(kept.verdict.splitlines()) == 2

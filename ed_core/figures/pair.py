@@ -32,7 +32,7 @@ def pair_ruler(verdicts: tuple[Mapping[str, Criterion], Mapping[str, Criterion]]
     canvas = Canvas(PAIR_RULER_HEIGHT, (8, 8, 4, 24), uirevision="pair-ruler")
     for side, sign in enumerate((1, -1)):
         _blocks(canvas, pairs.SIDES[side], n_layers[side], sign * BAR)
-        canvas.write(f"<b>{pairs.SIDES[side]}</b> {escaped(names[side])}, {n_layers[side]} layers", 11, colours.ON_BAR, x=0, xanchor="left", xshift=4, y=sign * BAR)
+        canvas.write(f"<b>{pairs.SIDES[side]}</b> {escaped(names[side])}, {n_layers[side]} layers", 11, colours.ON_BAR[0], x=0, xanchor="left", xshift=4, y=sign * BAR)
         for name, row in ROWS.items():
             _mark(canvas, side, name, sign * (row + BAR), verdicts[side], n_layers[side])
     ticks = [0, 0.25, 0.5, 0.75, 1]
