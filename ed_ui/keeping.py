@@ -146,8 +146,10 @@ def words(prefix: str, title: str) -> str:
 
 
 def _box(widget: Callable, label: str, key: str, default: str = "", **more) -> None:
-    """A box whose words outlive a page change."""
-    scope.hold(key, scope.kept(key) or default)
+    """A box whose words outlive a page change. Its value is only set where it is another: setting it would throw away what is being typed."""
+    held = scope.kept(key) or default
+    if st.session_state.get(key) != held:
+        st.session_state[key] = held
     widget(label, key=key, on_change=scope.keep, args=(key,), **more)
 
 

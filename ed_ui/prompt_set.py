@@ -62,7 +62,7 @@ def _lines() -> list[Prompt]:
     """A file fills the box below it, so that what runs is always what stands there."""
     left, right = st.columns([1, 2])
     left.file_uploader("A .jsonl file", type=["jsonl", "json", "txt"], key="prompts.file", on_change=_uploaded, max_upload_size=MEGABYTES)
-    scope.hold("prompts.lines", scope.kept("prompts.lines", ""))
+    st.session_state["prompts.lines"] = scope.kept("prompts.lines", "")
     help_ = "One JSON object a line: text, where wanted answer (appended to the text as it is), id, template, special_tokens. As the command line reads it."
     right.text_area("Prompts, one JSON object a line", key="prompts.lines", height=150, placeholder=HOLDER, on_change=_pasted, help=help_)
     if trouble := st.session_state.get("prompts.trouble"):

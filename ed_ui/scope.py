@@ -27,12 +27,6 @@ def keep(key: str) -> None:
     st.session_state[f"kept.{key}"] = st.session_state[key]
 
 
-def hold(key: str, text: str) -> None:
-    """Give a text box its words before it is drawn. One that has them is left alone: setting it would throw away what is being typed."""
-    if st.session_state.get(key) != text:
-        st.session_state[key] = text
-
-
 def keeping(widget, label: str, key: str, default, **more):
     """A widget whose value outlives a page change."""
     st.session_state[key] = kept(key, default)
@@ -175,8 +169,7 @@ def says() -> None:
 def prompt_box() -> None:
     """Prompt, answer and example pills, shared by all pages."""
     left, right = st.container(key="prompt-box").columns([4, 1])
-    for name in ("text", "answer"):
-        hold(name, kept(name, ""))
+    st.session_state.update(text=kept("text", ""), answer=kept("answer", ""))
     left.text_area("Prompt", key="text", height=104, on_change=_edited, args=("text",), help="Every probe runs on prompt + answer, encoded jointly.")
     right.text_input(
         "Answer",

@@ -135,8 +135,7 @@ def _model(spec: ModelSpec) -> ModelSpec:
 def _prompt() -> Prompt:
     left, right = st.container(key="two-prompt-box").columns([4, 1])
     known = scope.examples()
-    for name in ("two.text", "two.answer"):
-        scope.hold(name, scope.kept(name, ""))
+    st.session_state.update({"two.text": scope.kept("two.text", ""), "two.answer": scope.kept("two.answer", "")})
     left.text_area("Second prompt", key="two.text", height=104, on_change=_edited, args=("two.text",), help="Encoded as the first one is: same template, same special tokens.")
     right.text_input("Its answer", key="two.answer", on_change=_edited, args=("two.answer",), help="Optional; appended without a separator.")
     st.session_state["two.example"] = scope.kept("two.example") or None
