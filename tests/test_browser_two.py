@@ -71,7 +71,9 @@ def test_a_model_beside_its_twin_plots_what_the_command_line_writes(fast, page, 
     assert "second_control=untrained" in page.url and "Sums" not in page.url
     page.get_by_role("button", name="Swap sides").click()
     wait(page, lambda: "A: ed-demo-8, untrained twin, seed 7" in plotted(page, "logit_lens-kl"), 20)
-    near(plotted(page, "logit_lens-difference")["z"], of_map(own, "logit_lens").astype(float) - of_map(twin, "logit_lens"))
+    turned = of_map(own, "logit_lens").astype(float) - of_map(twin, "logit_lens")
+    wait(page, lambda: np.sign(plotted(page, "logit_lens-difference")["z"][0, 0]) == np.sign(turned[0, 0]), 20)
+    near(plotted(page, "logit_lens-difference")["z"], turned)
     page.wait_for_timeout(500)
     assert "swapped=true" in page.url
 

@@ -35,7 +35,7 @@ def measure() -> list[Row]:
             id = min(SHIPPED.glob("*.edcase")).stem
             busy = occupy(browser, app.address)
             address = f"{app.address}/case?id={id}"
-            words, figure = seconds(browser, address, ".st-key-case-title"), seconds(browser, address, FIGURE)
+            words, figure = seconds(browser, address, ".st-key-case [data-testid=stHeading]"), seconds(browser, address, FIGURE)
             if not busy():
                 raise JobError("The worker had finished before the last case study was opened; give it more to do.")
     return rows(bare, words, figure)

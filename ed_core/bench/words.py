@@ -163,7 +163,7 @@ def _gallery(watched: Watched, n: int) -> None:
 def _open(watched: Watched, study: cases.Case) -> None:
     """The page of a case study; its title must read as it is."""
     watched.see(f"/case?id={study.id}", ".js-plotly-plot .main-svg")
-    title = watched.page.locator("[data-testid=stHeading] h3").first.text_content() or ""
+    title = watched.page.locator(".st-key-case [data-testid=stHeading]").first.text_content() or ""
     watched.count("titles that read otherwise", cases.tidy(title) != study.title)
     watched.count("seen")
 
