@@ -181,7 +181,7 @@ def _live(watched: Watched, prompts: list[str]) -> None:
         if run.is_enabled():
             run.click()
             page.get_by_role("button", name="Cancel", exact=True).and_(page.locator(":disabled")).wait_for()
-            page.locator(".st-key-box-skip .js-plotly-plot").wait_for()
+            page.locator(".st-key-box-skip .js-plotly-plot").first.wait_for()
             watched.look()
             watched.count("run")
         else:
