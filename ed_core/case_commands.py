@@ -13,7 +13,7 @@ from .kept import SORTS, Kept
 
 def add(commands) -> None:
     """Register the commands with the parser's `commands`."""
-    case = commands.add_parser("case", help="case studies: list, show, export, import, delete, restore").add_subparsers(required=True, metavar="ACTION")
+    case = commands.add_parser("case", help="case studies: list, show, export, import, delete, restore, empty-trash").add_subparsers(required=True, metavar="ACTION")
     p = case.add_parser("list", help="what is kept")
     p.add_argument("search", nargs="*", help="words that must stand in title, notes, tags, prompt or model")
     p.add_argument("--sort", choices=tuple(SORTS), default="changed")
@@ -35,6 +35,7 @@ def add(commands) -> None:
         p = case.add_parser(name, help=what)
         p.add_argument("id")
         p.set_defaults(run=run)
+    case.add_parser("empty-trash", help="remove for good what was deleted").set_defaults(run=empty_trash)
     p = commands.add_parser("backup", help="all case studies in one file")
     p.add_argument("file", metavar="FILE.zip")
     p.set_defaults(run=backup)
@@ -96,6 +97,10 @@ def delete(args) -> None:
 def undelete(args) -> None:
     Kept().restore(args.id)
     print(f"{args.id} is back.")
+
+
+def empty_trash(args) -> None:
+    print(f"{Kept().empty_trash()} case studies removed for good")
 
 
 def backup(args) -> int:

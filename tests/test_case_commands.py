@@ -47,6 +47,9 @@ def test_list_show_delete_and_restore(folder, capsys):
     assert "Sums" in said(capsys)[0]
     assert main(["case", "show", one.id]) == 2 and "no case study" in said(capsys)[1]
     assert main(["case", "restore", one.id]) == 0 and folder.open(one.id)[0] == one
+    main(["case", "delete", one.id])
+    assert main(["case", "empty-trash"]) == 0 and "1 case studies removed" in said(capsys)[0] and not folder.trash()
+    assert main(["case", "restore", one.id]) == 2, "gone for good"
 
 
 def test_export_by_ending_and_import_elsewhere(folder, tmp_path, monkeypatch, capsys):
