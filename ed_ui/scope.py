@@ -206,8 +206,8 @@ def n_tokens() -> int | None:
 
 
 def ready() -> bool:
-    """Whether what stands in the box can be run."""
-    return not _trouble()
+    """Whether what stands in the box can be run: it is text, and as far as its tokens can be counted here not too long."""
+    return not _trouble() and (n_tokens() or 0) <= max_tokens()
 
 
 def _trouble() -> str:

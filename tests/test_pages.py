@@ -249,3 +249,9 @@ def test_without_a_usable_store_the_pages_still_work_and_say_so(stored, tmp_path
         assert any(str(blocked) in w.value.replace("\\", "") for w in test.sidebar.warning)
     finally:
         lookup.store.cache_clear()
+
+
+def test_a_prompt_that_is_too_long_is_said_before_the_button(stored):
+    test = app(prompt=Prompt("1 + 2 = 3\n" * 120, ""))
+    assert not test.exception and test.button(key="run.home").disabled
+    assert any("over the limit of 512" in c.value for c in test.caption)

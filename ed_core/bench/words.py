@@ -32,6 +32,7 @@ WORDS = int(os.environ.get("ED_BENCH_WORDS", "1000"))
 INNOCENT = {"title": "A title", "notes": "Notes.", "prompt": "5 + 7 = ", "tag": "tag"}
 PROBES = ("contributions", "logit_lens", "layer_skip", "continuation")
 MEMORY = 400  # MiB that the app's processes may grow by
+SAID = ".st-key-headline [data-testid=stAlert]"  # the sentence with which Home refuses
 EVERY = 10  # a report is opened for one case study of so many
 
 
@@ -181,9 +182,9 @@ def _live(watched: Watched, prompts: list[str]) -> None:
         if run.is_enabled():
             run.click()
             page.get_by_role("button", name="Cancel", exact=True).and_(page.locator(":disabled")).wait_for()
-            page.locator(".st-key-box-skip .js-plotly-plot").first.wait_for()
+            page.locator(f".st-key-box-skip .js-plotly-plot, {SAID}").first.wait_for()
             watched.look()
-            watched.count("run")
+            watched.count("refused on Home" if page.locator(SAID).count() else "run")
         else:
             watched.count("refused on Home")
 

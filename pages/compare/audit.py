@@ -7,6 +7,7 @@ from ed_core import audit, estimate, figures, sizes, sources
 from ed_core.errors import EffectiveDepthError
 from ed_core.precision import WIDEST_FIRST
 from ed_core.prompts import to_jsonl
+from ed_core.together import AUDITED
 from ed_ui import keeping, link, probe_page, prompt_set, running, scope, show
 
 
@@ -57,11 +58,11 @@ def panels(batch: running.Batch, asked: list[str], n_prompts: int) -> None:
     reference = audit.reference_of(asked)
     outcome = compare(done, reference) if reference in done and len(done) > 1 else None
     status(batch, list(done), outcome, n_prompts)
-    for row in (CURVES[:2], CURVES[2:4], CURVES[4:]):
+    for row in (AUDITED[:2], AUDITED[2:4], AUDITED[4:]):
         for column, (name, title, unit, x, log) in zip(st.columns(2), row):
             with column:
                 if outcome is None:
-                    first = name == CURVES[0][0]
+                    first = name == AUDITED[0][0]
                     show.empty(title, TEACH if first and not batch.running else "", HEIGHT, first)
                 else:
                     curve(outcome, name, title, unit, x, log, done[reference])
@@ -148,14 +149,6 @@ def command(spec, asked: list[str], prompts: list) -> None:
 HEIGHT = 260
 CHOICES = ("fp32", "bf16", "fp16", "int8", "4bit")
 CHOOSE = "The widest of them is what the others are held against. Each is a model of its own: it is opened when its turn comes."
-CURVES = (
-    ("contributions.layer_ratio", "Contribution per layer, against the stream", "ratio", "layer", True),
-    ("contributions.layer_cos", "Cosine with the stream", "cosine", "layer", False),
-    ("logit_lens.kl", "Lens: divergence from the output", "nats", "depth", False),
-    ("logit_lens.overlap", "Lens: overlap of the best five tokens", "share", "depth", False),
-    ("logit_lens.entropy", "Lens: uncertainty", "nats", "depth", False),
-    ("layer_skip.output_mean", "Change of the prediction without a layer", "change", "layer", False),
-)
 TEACH = "Not computed yet. **Run** sends the same prompts through every chosen precision and draws their curves over each other."
 READING = """The reference is broad and grey, the others thin over it. An effective depth reads a curve's shape, so its order is what has to survive."""
 NPZ = "All curves, correlations and depths: what the command line writes with --out."
