@@ -39,7 +39,7 @@ running.jobs()  # the worker imports torch while the first page is being read
 scope.open_link(page)
 visitor.sidebar()
 if page.url_path in {one.url_path for one in pages["Keep"]}:
-    picker.rest()  # what is kept opens without a model
+    picker.hold()  # what is kept opens without a model
 else:
     picker.sidebar()
 hosting.banner()

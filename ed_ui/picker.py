@@ -33,6 +33,7 @@ class Scope:
 def sidebar() -> None:
     """Model, precision and device, on every page and in the URL; below them what the model is."""
     st.session_state.setdefault("precision", AUTO)
+    hold()
     with st.sidebar:
         st.selectbox("Model", names(), key="model", accept_new_options=True, help=about_model())
         with st.popover("Catalogue", icon=":material/list:", type="tertiary", key="catalogue"):
@@ -49,8 +50,9 @@ def sidebar() -> None:
                 card.card(scope.spec)
 
 
-def rest() -> None:
-    """On a page without the sidebar's model: remember what was chosen, which Streamlit forgets with the widgets."""
+def hold() -> None:
+    """Say anew what was chosen, in every run: Streamlit forgets it on a page without these boxes, and tells the browser a value that a link has
+    set only once, in a message that it throws away when the next run begins before it was sent."""
     for key in ("model", "precision", "adapter", "revision", "device"):
         if key in st.session_state:
             st.session_state[key] = st.session_state[key]

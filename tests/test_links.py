@@ -116,3 +116,13 @@ def test_no_parameter_of_a_page_has_the_name_of_one_that_all_pages_share(stored)
             assert not common & {p.name for p in link.of_probe(type(probe))}
     for names in OWN.values():
         assert not common & set(names)
+
+
+def test_what_a_link_set_is_told_to_the_browser_in_every_run(stored):  # noqa: F811
+    """Streamlit throws the messages of a run away when the next begins before they were sent; a value told once would then be lost."""
+    test = follow(AppTest.from_file(str(ROOT / "app.py"), default_timeout=60), model="ed-demo-8", precision="fp32")
+    for _ in range(2):
+        model, precision = test.sidebar.selectbox(key="model"), test.sidebar.button_group(key="precision")
+        assert model.proto.set_value and model.proto.raw_value == "ed-demo-8"
+        assert precision.proto.set_value and precision.value == "fp32"
+        test.run()
