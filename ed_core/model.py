@@ -20,7 +20,7 @@ from .architectures import Architecture
 from .errors import IdentityFailed, NotFinite, PromptError
 from .identities import Identities, verify
 from .placement import main_device
-from .prompts import check_text
+from .prompts import check_text, too_long
 from .quantized import held_bytes
 from .trace import BlockCall, Trace
 from .types import Encoding, ModelSpec, Prompt
@@ -134,10 +134,8 @@ class LanguageModel:
             text, special = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True), False
         encoded = self.tokenizer(text + prompt.answer, add_special_tokens=special, return_offsets_mapping=True)
         ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
-        positions = getattr(self.config, "max_position_embeddings", None)
-        limit = min(x for x in (max_tokens, positions, 1 << 30) if x)
-        if len(ids) > limit:
-            raise PromptError(f"The prompt has {len(ids)} tokens and the limit is {limit}; shorten it or raise the limit (ED_MAX_TOKENS).")
+        if why := too_long(len(ids), max_tokens, getattr(self.config, "max_position_embeddings", None)):
+            raise PromptError(why)
         if not ids:
             raise PromptError("The prompt has no tokens under this tokenizer; type some text.")
         start, notes = None, [note for note in (controls.note(self.spec), self.architecture.note) if note]

@@ -19,6 +19,13 @@ def max_tokens() -> int:
     return settings.current().max_tokens
 
 
+def too_long(n: int, most: int | None, positions: int | None) -> str:
+    """Why a prompt of `n` tokens is refused, or "". `most`: the setting; `positions`: what the model was made for."""
+    if positions and n > positions and positions <= (most or positions):
+        return f"The prompt has {n} tokens and the model has {positions} positions; shorten it."
+    return f"The prompt has {n} tokens and the limit is {most}; shorten it or raise the limit (ED_MAX_TOKENS)." if most and n > most else ""
+
+
 def check_text(prompt: Prompt) -> None:
     """Refuse with a `PromptError` what no tokenizer can encode faithfully: nothing at all, lone surrogates, control characters."""
     if not prompt.text.strip():

@@ -5,7 +5,8 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
-from .sources import location
+from . import prompts
+from .sources import config_of, location
 from .types import ModelSpec, Prompt
 
 
@@ -39,6 +40,13 @@ def special(spec: ModelSpec) -> frozenset[str]:
         return frozenset()
     added = _tokenizer(str(file), file.stat().st_mtime_ns).get_added_tokens_decoder()
     return frozenset(token.content for token in added.values() if token.special)
+
+
+def too_long(spec: ModelSpec, n: int) -> str:
+    """Why the model takes no prompt of `n` tokens here, or ""; from its config alone."""
+    config = config_of(spec)
+    config = config.get("text_config") or config
+    return prompts.too_long(n, prompts.max_tokens(), config.get("max_position_embeddings") or config.get("n_positions"))
 
 
 def chats(spec: ModelSpec) -> bool | None:

@@ -15,6 +15,7 @@ from io import BufferedIOBase
 from typing import Any
 
 LENGTHS = struct.Struct(">IQ")
+NICE = 10  # what reads or opens a page goes before what computes for minutes; alone on the machine it costs nothing
 _sending = threading.Lock()  # the worker's listener answers a ping while a result is being sent
 
 
@@ -38,6 +39,8 @@ def receive(stream: BufferedIOBase) -> tuple[dict[str, Any], bytes] | None:
 
 def main() -> None:
     """Serve jobs one after the other until the input ends."""
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(NICE)
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not land among the frames
     todo: queue.SimpleQueue[dict] = queue.SimpleQueue()

@@ -10,7 +10,7 @@ import streamlit as st
 from ed_core import tokens
 from ed_core.demo import mixed_prompts
 from ed_core.errors import PromptError
-from ed_core.prompts import max_tokens, parse_jsonl, to_jsonl
+from ed_core.prompts import parse_jsonl, to_jsonl
 from ed_core.snippet import options, text_of
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import link, scope
@@ -99,8 +99,8 @@ def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:
     if any(t is None for t in texts):
         return None
     for i, t in enumerate(texts):
-        if len(t) > max_tokens():
-            raise PromptError(f"Prompt {i} ({prompts[i].text[:30]!r}…) has {len(t)} tokens, over the limit of {max_tokens()}; shorten it or set ED_MAX_TOKENS.")
+        if why := tokens.too_long(spec, len(t)):
+            raise PromptError(f"Prompt {i} ({prompts[i].text[:30]!r}…): {why}")
     return round(sum(map(len, texts)) / len(texts))
 
 

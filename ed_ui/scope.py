@@ -8,12 +8,13 @@ import streamlit as st
 from ed_core import controls, lookup, sources, tokens
 from ed_core.demo import EXAMPLE, MODELS, load_prompts
 from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
-from ed_core.prompts import check_text, max_tokens
+from ed_core.prompts import check_text
 from ed_core.types import ModelSpec, Prompt, Request
 from ed_ui import link, picker, show
 from ed_ui.picker import current
 
 TASKS = {"sum_mod10": "Sums mod 10", "lookup": "Look-ups", "lookup_names": "Who follows whom", "copy": "Copying", "english": "Plain English"}
+SHOWN = 512  # tokens in the preview
 MOST_TOKENS = 10**6  # a token's number in a link; one beyond the prompt's end is simply not marked
 
 
@@ -207,7 +208,11 @@ def n_tokens() -> int | None:
 
 def ready() -> bool:
     """Whether what stands in the box can be run: it is text, and as far as its tokens can be counted here not too long."""
-    return not _trouble() and (n_tokens() or 0) <= max_tokens()
+    return not _trouble() and not _too_long(preview())
+
+
+def _too_long(texts: list[str] | None) -> str:
+    return tokens.too_long(current().spec, len(texts)) if texts else ""
 
 
 def _trouble() -> str:
@@ -223,16 +228,16 @@ def _tokens() -> None:
     if trouble := _trouble():
         st.caption(f":red[{show.plain(trouble)}]")
         return
-    texts, limit = preview(), max_tokens()
-    if texts is not None and len(texts) > limit:
-        st.caption(f":red[{len(texts)} tokens: over the limit of {limit}]")
+    texts = preview()
+    if trouble := _too_long(texts):
+        st.caption(f":red[{show.plain(trouble)}]")
     with st.popover("Encoding" if texts is None else f"{len(texts)} tokens", type="tertiary"):
         st.session_state.update(template=kept("template", "raw"), special_tokens=kept("special_tokens", True))
         _template()
         st.toggle("Special tokens, as the tokenizer adds them", key="special_tokens", on_change=keep, args=("special_tokens",), disabled=kept("template") == "chat")
         if texts is not None:
             marked = tokens.special(current().spec)
-            st.markdown(" ".join(show.token(t, t in marked) for t in texts[:limit]))
+            st.markdown(" ".join(show.token(t, t in marked) for t in texts[:SHOWN]))
             if marked.intersection(texts):
                 st.caption("Orange: special tokens, added by the tokenizer or written in the text.")
 

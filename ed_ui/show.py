@@ -13,6 +13,7 @@ from ed_core.probes import find
 from ed_core.types import ProbeResult
 
 CAPTION = 44  # pixels that a figure's caption line takes
+WORD_JOINER = "\u2060"
 CONFIG = {"displayModeBar": False, "displaylogo": False}
 
 
@@ -150,8 +151,11 @@ def token(text: str, special: bool = False) -> str:
 
 
 def plain(text: str) -> str:
-    """Text that may hold a stranger's words, so that Markdown shows it as it is: no links, no images, no colours."""
-    return re.sub(r"([\\`*_{}\[\]()#+!|~<>$:])", r"\\\1", text)
+    """Text that may hold a stranger's words, so that Markdown shows it as it is: no images, no colours, no lists, and no links but addresses that
+    stand there as such. What Streamlit would rewrite even then (emoji, icons, arrows, dashes) gets an invisible word joiner into its middle."""
+    text = re.sub(r":(?=(?!\d+:)[\w+/-]+:)|(?<!\S)(?=(?:<->|->|<-|--|>=|<=|~=)(?!\S))[<>~-]", rf"\g<0>{WORD_JOINER}", text)
+    text = re.sub(r"[\\`*_{}\[\]()#+!|~<>$:&]", r"\\\g<0>", text)
+    return re.sub(r"(?m)^(\s*)([-=]|\d+(?=\.(?:\s|$)))", lambda m: f"{m[1]}\\{m[2]}" if m[2] in "-=" else f"{m[0]}\\", text)
 
 
 def guarded(page: Callable[[], None]) -> None:

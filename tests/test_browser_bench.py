@@ -8,6 +8,7 @@ import pytest
 from test_browser import browser  # noqa: F401 (fixture)
 
 from ed_core.bench import kills, opening, words
+from ed_core.bench.browser import ROOT, serving
 from ed_core.bench.hostile_words import KINDS, OUTSIDE, RAN
 from ed_core.bench.hostile_words import words as hostile
 from ed_core.kept import Kept
@@ -61,3 +62,28 @@ def test_words_come_in_turn_and_the_same_every_time():
 def test_a_page_that_opens_late_misses_its_target():
     bare = {"word": (0.9, 0.8), "figure": (2.0, 1.9)}
     assert opening.rows(bare, (1.2, 0.95), (2.5, 2.4))[0].ok and not opening.rows(bare, (1.2, 1.05), (2.5, 2.4))[0].ok
+
+
+AS_THEY_ARE = [
+    "a &lt;b&gt; &amp; c", ":material/delete: :streamlit: :smile: :+1: :-1: :red[x]", "a -- b -> c >= d <-> e ~= f", "12:30:45 :: 1.5", "1. one", "- one", "-0.5 = x",
+    "a\n===", "---", "# a", "> a", "| a | b |\n|---|---|\n| 1 | 2 |", "[a](b.html)", "![a](b.png)", "*a* __b__ ~~c~~ `d`", "$x^2$", r"\* \n", "<b>x</b>",
+]  # fmt: skip
+PLAIN = f"""
+import streamlit as st
+from ed_ui.show import plain
+for i, text in enumerate({AS_THEY_ARE!r}):
+    st.container(key=f"line-{{i}}").markdown(plain(text))
+"""
+
+
+def test_what_a_stranger_wrote_reads_as_it_is(tmp_path, browser):  # noqa: F811
+    (tmp_path / "app.py").write_text(PLAIN, encoding="utf-8")
+    page = browser.new_page()
+    with serving(tmp_path / "cache", script=tmp_path / "app.py", PYTHONPATH=str(ROOT)) as app:
+        page.goto(app.address)
+        page.locator(f".st-key-line-{len(AS_THEY_ARE) - 1} p").wait_for(timeout=60_000)
+        for i, text in enumerate(AS_THEY_ARE):
+            line = page.locator(f".st-key-line-{i}")
+            assert line.inner_text().replace("\u2060", "").split() == text.split()
+            assert not line.locator("a, img, code, em, strong, del, li, table, .katex, [role=img], h1, h2, h3, hr, blockquote").count(), text
+    page.close()

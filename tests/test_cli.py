@@ -156,7 +156,7 @@ def test_overwriting_a_folders_weights_gives_new_keys(small_folder, tmp_path):
         ('{"text": "ab", "answer": 5}', ["line 1", "answer"]),
         ("", ["no prompts"]),
         ('{"text": "5"}', ["at least 2"]),
-        (json.dumps({"text": "x" * 600}), ["600", "512", "limit"]),
+        (json.dumps({"text": "x" * 600}), ["600", "512 positions"]),
     ],
 )
 def test_a_bad_prompt_refuses_the_whole_run(small_folder, tmp_path, capsys, line, words):

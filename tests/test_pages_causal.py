@@ -111,7 +111,7 @@ def test_one_prompt_is_pruned_as_before(stored):
 
 @pytest.mark.parametrize(
     "lines, words",
-    [("not json", ["line 1", "not JSON"]), ('{"text": "ab"}\n{"text": 3}', ["line 2", "text"]), (json.dumps({"text": "x" * 600}), ["600 tokens", "over the limit"])],
+    [("not json", ["line 1", "not JSON"]), ('{"text": "ab"}\n{"text": 3}', ["line 2", "text"]), (json.dumps({"text": "x" * 600}), ["Prompt 0", "600 tokens and the "])],
 )
 def test_a_bad_list_of_prompts_is_refused_in_one_sentence(stored, lines, words):
     test = prune_on(lines + ("" if "xxx" not in lines else "\n" + lines))

@@ -64,9 +64,9 @@ class App:
 
 
 @contextmanager
-def serving(cache: Path, **more: str) -> Iterator[App]:
+def serving(cache: Path, script: Path | str = "app.py", **more: str) -> Iterator[App]:
     """A running app, stopped in the end."""
-    app = App(cache, more)
+    app = App(cache, more, script)
     try:
         yield app
     finally:
