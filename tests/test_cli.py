@@ -169,6 +169,9 @@ def test_a_bad_prompt_refuses_the_whole_run(small_folder, tmp_path, capsys, line
 def test_the_limit_is_configurable(small_folder, prompts, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("ED_MAX_TOKENS", "10")
     refused(capsys, run(small_folder, prompts, tmp_path / "r.npz"), "26 tokens", "limit is 10", "ED_MAX_TOKENS")
+    monkeypatch.setenv("ED_MAX_TOKENS", "2048")
+    prompts.write_text(json.dumps({"text": "x" * 600}), encoding="utf-8")
+    refused(capsys, run(small_folder, prompts, tmp_path / "r.npz"), "600 tokens", "the model has 512 positions")
 
 
 @pytest.mark.parametrize(
