@@ -45,8 +45,9 @@ def special(spec: ModelSpec) -> frozenset[str]:
 def too_long(spec: ModelSpec, n: int) -> str:
     """Why the model takes no prompt of `n` tokens here, or ""; from its config alone."""
     config = config_of(spec)
-    config = config.get("text_config") or config
-    return prompts.too_long(n, prompts.max_tokens(), config.get("max_position_embeddings") or config.get("n_positions"))
+    config = inner if isinstance(inner := config.get("text_config"), dict) and inner else config
+    positions = config.get("max_position_embeddings") or config.get("n_positions")
+    return prompts.too_long(n, prompts.max_tokens(), positions if isinstance(positions, int) else None)
 
 
 def chats(spec: ModelSpec) -> bool | None:

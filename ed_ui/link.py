@@ -128,14 +128,15 @@ def _of_field(probe: type[Probe], f: Field) -> Parameter:
 
 
 def arrived(page: str) -> bool:
-    """Whether in this run the URL decides: in a session's first, after Back or Forward, and where a link of ours opened another page."""
+    """Whether in this run the URL decides: in a session's first, after Back or Forward, and where a link of ours opened another page. `link.cut`
+    then says whether the run before was cut short, so that the browser may not know what it set."""
     state, first = st.session_state, "link.page" not in st.session_state
     context = get_script_run_ctx()
     moved = first or state["link.page"] != page
     if first:
         state["link.base"], state["link.opened"] = (st.context.url or "").removesuffix(page), st.query_params.to_dict()
     by_history = bool(context and getattr(context, "is_history_navigation", False))
-    state["link.whole"] = True
+    state["link.cut"], state["link.whole"] = state.get("link.whole", False), True
     state["link.page"], state["link.own"], state["link.first"], state["link.place"] = page, (), first, None
     state["link.arrived"] = first or by_history or (moved and bool(st.query_params))
     return state["link.arrived"]

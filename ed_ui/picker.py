@@ -17,6 +17,7 @@ from ed_ui import card, downloads, running, show
 
 NOTHING_ELSE = "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders are off in its settings)."
 AUTO = "auto"
+CHOSEN, TYPED = ("model", "precision", "device"), ("adapter", "revision")
 PRECISIONS = (AUTO, "fp32", "bf16", "fp16", "int8", "4bit")
 ABOUT_PRECISION = """auto takes the widest that fits the free memory with room for the probes. int8: LLM.int8; 4bit: nf4, doubly quantized. A
 checkpoint that is stored quantized opens as it is with auto."""
@@ -33,7 +34,7 @@ class Scope:
 def sidebar() -> None:
     """Model, precision and device, on every page and in the URL; below them what the model is."""
     st.session_state.setdefault("precision", AUTO)
-    hold()
+    hold(CHOSEN if not st.session_state.get("link.cut") else CHOSEN + TYPED)
     with st.sidebar:
         st.selectbox("Model", names(), key="model", accept_new_options=True, help=about_model())
         with st.popover("Catalogue", icon=":material/list:", type="tertiary", key="catalogue"):
@@ -50,10 +51,11 @@ def sidebar() -> None:
                 card.card(scope.spec)
 
 
-def hold() -> None:
-    """Say anew what was chosen, in every run: Streamlit forgets it on a page without these boxes, and tells the browser a value that a link has
-    set only once, in a message that it throws away when the next run begins before it was sent."""
-    for key in ("model", "precision", "adapter", "revision", "device"):
+def hold(keys: tuple[str, ...] = CHOSEN + TYPED) -> None:
+    """Say anew what these boxes hold. Streamlit forgets it on a page without them, and tells the browser a value that a link has set only once, in a
+    message that it throws away when the next run begins before it was sent. A box for words is left alone after a whole run: setting it would
+    throw away what is being typed."""
+    for key in keys:
         if key in st.session_state:
             st.session_state[key] = st.session_state[key]
 

@@ -118,11 +118,14 @@ def test_no_parameter_of_a_page_has_the_name_of_one_that_all_pages_share(stored)
         assert not common & set(names)
 
 
-def test_what_a_link_set_is_told_to_the_browser_in_every_run(stored):  # noqa: F811
+def test_what_a_link_set_is_told_to_the_browser_again(stored):  # noqa: F811
     """Streamlit throws the messages of a run away when the next begins before they were sent; a value told once would then be lost."""
-    test = follow(AppTest.from_file(str(ROOT / "app.py"), default_timeout=60), model="ed-demo-8", precision="fp32")
+    test = follow(AppTest.from_file(str(ROOT / "app.py"), default_timeout=60), model="ed-demo-8", precision="fp32", adapter="/no/such")
     for _ in range(2):
         model, precision = test.sidebar.selectbox(key="model"), test.sidebar.button_group(key="precision")
         assert model.proto.set_value and model.proto.raw_value == "ed-demo-8"
         assert precision.proto.set_value and precision.value == "fp32"
         test.run()
+    assert not test.sidebar.text_input(key="adapter").proto.set_value, "what is being typed there would be lost"
+    test.session_state["link.whole"] = True  # as a run leaves it that was cut short
+    assert test.run().sidebar.text_input(key="adapter").proto.set_value
