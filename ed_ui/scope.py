@@ -10,7 +10,7 @@ from ed_core.demo import EXAMPLE, MODELS, load_prompts
 from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.prompts import check_text
 from ed_core.types import ModelSpec, Prompt, Request
-from ed_ui import link, picker, show
+from ed_ui import downloads, link, picker, show
 from ed_ui.picker import current
 
 TASKS = {"sum_mod10": "Sums mod 10", "lookup": "Look-ups", "lookup_names": "Who follows whom", "copy": "Copying", "english": "Plain English"}
@@ -139,7 +139,9 @@ def open_live(request: Request) -> None:
     for name, value in request.parameters:
         st.session_state[f"kept.{request.probe}.{name}"] = ",".join(map(str, value)) if isinstance(value, tuple) else value
     if not _is_chosen(spec):
-        link.trouble(f"The linked run was made with other weights than {spec.name} has now, so it is not shown. Run computes it for the present ones.")
+        here = current().spec is not None and downloads.absent(picker.source()) is None
+        others = f"was made with other weights than {spec.name} has now, so it is not shown. Run computes it for the present ones."
+        link.trouble(f"The linked run {others if here else f'is of {spec.name}, which is not here now, so it is not shown; the sidebar says more.'}")
 
 
 def _is_chosen(spec: ModelSpec) -> bool:

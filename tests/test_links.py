@@ -87,6 +87,15 @@ def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):  #
     assert test.query_params["run"] == stored["logit_lens"].request.key[:12] and test.selectbox(key="control").value == "none"
 
 
+def test_a_run_of_other_weights_and_one_of_a_model_that_is_gone_say_which(stored, monkeypatch):  # noqa: F811
+    result = stored["logit_lens"]
+    for change, words in (({"content_hash": "0" * 64}, "other weights"), ({"source": "/no/such/folder", "content_hash": "1" * 64}, "not here now")):
+        spec = replace(result.request.models[0], **change)
+        monkeypatch.setattr(lookup, "by_short", lambda short, spec=spec: replace(result, request=replace(result.request, models=(spec,))))
+        test = opened("pages/look/logit_lens.py", run="0" * 12)
+        assert not test.exception and words in said(test)
+
+
 def test_unknown_and_ambiguous_ids_are_one_sentence(stored, monkeypatch):  # noqa: F811
     key = stored["logit_lens"].request.key
     assert lookup.by_short(key).request.key == lookup.by_short(key[:8]).request.key == key
