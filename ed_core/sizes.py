@@ -119,9 +119,14 @@ def _whole(name: str, value: Any) -> int:
         raise ParameterError(f"The config's {name} is {str(value)[:40]!r}; expected a whole number.") from None
 
 
+def of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a config that is the language model's: a model that also sees keeps it in a config of its own."""
+    return inner if isinstance(inner := config.get("text_config"), Mapping) and inner else config
+
+
 def read(config: Mapping[str, Any]) -> Size:
     """The sizes of a config.json (or a catalogue entry's fields); a `ParameterError` names a field that is missing."""
-    config = inner if isinstance(inner := config.get("text_config"), Mapping) and inner else config
+    config = of_text(config)
     family = str(config.get("model_type", ""))
     layout = LAYOUTS.get(family, LLAMA)
     number = lambda *names: next((_whole(n, config[n]) for n in names if config.get(n)), 0)  # noqa: E731

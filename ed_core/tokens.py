@@ -5,7 +5,7 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
-from . import prompts
+from . import prompts, sizes
 from .sources import config_of, location
 from .types import ModelSpec, Prompt
 
@@ -44,8 +44,7 @@ def special(spec: ModelSpec) -> frozenset[str]:
 
 def too_long(spec: ModelSpec, n: int) -> str:
     """Why the model takes no prompt of `n` tokens here, or ""; from its config alone."""
-    config = config_of(spec)
-    config = inner if isinstance(inner := config.get("text_config"), dict) and inner else config
+    config = sizes.of_text(config_of(spec))
     positions = config.get("max_position_embeddings") or config.get("n_positions")
     return prompts.too_long(n, prompts.max_tokens(), positions if isinstance(positions, int) else None)
 

@@ -139,9 +139,10 @@ def open_live(request: Request) -> None:
     for name, value in request.parameters:
         st.session_state[f"kept.{request.probe}.{name}"] = ",".join(map(str, value)) if isinstance(value, tuple) else value
     if not _is_chosen(spec):
-        here = current().spec is not None and downloads.absent(picker.source()) is None
-        others = f"was made with other weights than {spec.name} has now, so it is not shown. Run computes it for the present ones."
-        link.trouble(f"The linked run {others if here else f'is of {spec.name}, which is not here now, so it is not shown; the sidebar says more.'}")
+        if current().spec is None or downloads.absent(picker.source()) is not None:
+            link.trouble(f"The linked run is of {spec.name}, which is not here now, so it is not shown; the sidebar says more.")
+        else:
+            link.trouble(f"The linked run was made with other weights than {spec.name} has now, so it is not shown. Run computes it for the present ones.")
 
 
 def _is_chosen(spec: ModelSpec) -> bool:
@@ -240,6 +241,8 @@ def _tokens() -> None:
         if texts is not None:
             marked = tokens.special(current().spec)
             st.markdown(" ".join(show.token(t, t in marked) for t in texts[:SHOWN]))
+            if len(texts) > SHOWN:
+                st.caption(f"The first {SHOWN} of {len(texts)}.")
             if marked.intersection(texts):
                 st.caption("Orange: special tokens, added by the tokenizer or written in the text.")
 
