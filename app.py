@@ -1,4 +1,5 @@
 """The frame: page config, navigation, the shared sidebar. `streamlit run app.py`."""
+
 from pathlib import Path
 
 import streamlit as st
@@ -27,8 +28,12 @@ pages = {
         st.Page("pages/compare/audit.py", title="Precision audit", icon=":material/balance:"),
     ],
     "Keep": [
-        st.Page("pages/keep/gallery.py", title="Case studies", icon=":material/collections_bookmark:", url_path="cases"),
-        st.Page("pages/keep/case.py", title="Case study", icon=":material/bookmark:", url_path="case", visibility="hidden"),
+        st.Page(
+            "pages/keep/gallery.py", title="Case studies", icon=":material/collections_bookmark:", url_path="cases"
+        ),
+        st.Page(
+            "pages/keep/case.py", title="Case study", icon=":material/bookmark:", url_path="case", visibility="hidden"
+        ),
     ],
 }
 st.html(Path(__file__).parent / "ed_ui" / "style.css")

@@ -1,4 +1,6 @@
-"""LoRA adapters (as peft writes them): what a folder holds, whether it belongs to a base, and merging it. Torch only to merge."""
+"""LoRA adapters (as peft writes them): what a folder holds, whether it belongs to a base, and merging it. Torch only to
+merge."""
+
 from __future__ import annotations
 
 import hashlib
@@ -22,11 +24,18 @@ def read_config(folder: Path) -> Mapping[str, Any]:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         kind = str(config["peft_type"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelNotFound(f"{folder} holds no usable {CONFIG}; expected a LoRA adapter as peft's save_pretrained writes it.") from error
+        raise ModelNotFound(
+            f"{folder} holds no usable {CONFIG}; expected a LoRA adapter as peft's save_pretrained writes it."
+        ) from error
     if kind != "LORA":
-        raise ParameterError(f"The adapter {folder.name} is of the kind {kind}; only LoRA can be merged into the weights.")
+        raise ParameterError(
+            f"The adapter {folder.name} is of the kind {kind}; only LoRA can be merged into the weights."
+        )
     if not (folder / WEIGHTS).is_file():
-        raise ModelNotFound(f"The adapter {folder} holds no {WEIGHTS}; save it again with peft (a pickled .bin can run code when loaded).")
+        raise ModelNotFound(
+            f"The adapter {folder} holds no {WEIGHTS}; save it again with peft (a pickled .bin can run code when "
+            "loaded)."
+        )
     header(folder / WEIGHTS)
     return config
 
@@ -34,15 +43,20 @@ def read_config(folder: Path) -> Mapping[str, Any]:
 def content_hash(folder: Path) -> str:
     """SHA-256 over the adapter's settings and weights."""
     read_config(folder)
-    return hashlib.sha256(b"".join(hashlib.sha256((folder / name).read_bytes()).digest() for name in (CONFIG, WEIGHTS))).hexdigest()
+    return hashlib.sha256(
+        b"".join(hashlib.sha256((folder / name).read_bytes()).digest() for name in (CONFIG, WEIGHTS))
+    ).hexdigest()
 
 
 def check_base(folder: Path, base: str) -> None:
-    """Refuse an adapter whose settings name another hub model than `base`; where either is a folder, only the shapes can tell."""
+    """Refuse an adapter whose settings name another hub model than `base`; where either is a folder, only the shapes
+    can tell."""
     trained_on = str(read_config(folder).get("base_model_name_or_path") or "")
     is_hub_id = lambda name: name.count("/") == 1 and not Path(name).is_absolute() and not Path(name).exists()  # noqa: E731
     if is_hub_id(trained_on) and is_hub_id(base) and trained_on.lower() != base.lower():
-        raise ParameterError(f"The adapter {folder.name} was trained on {trained_on}, not on {base}; open it on its own base.")
+        raise ParameterError(
+            f"The adapter {folder.name} was trained on {trained_on}, not on {base}; open it on its own base."
+        )
 
 
 def merge(hf_model: nn.Module, folder: Path) -> nn.Module:
@@ -59,7 +73,10 @@ def merge(hf_model: nn.Module, folder: Path) -> nn.Module:
         fits = shape[1] in sizes if kind[0] == "A" else shape[0] in sizes
         if not fits:
             found = f"{path} is {' x '.join(map(str, sizes))} there" if sizes else f"there is no {path}"
-            raise BrokenWeights(f"The adapter {folder.name} belongs to another base: it changes {path} by {kind[0]} of {shape}, and {found}.")
+            raise BrokenWeights(
+                f"The adapter {folder.name} belongs to another base: it changes {path} by {kind[0]} of {shape}, and "
+                f"{found}."
+            )
     from .quantized import prepare
 
     prepare()  # peft imports bitsandbytes

@@ -1,8 +1,8 @@
 """From prompts to aggregates: small sums stored beside every result, and what the papers make of them. Numpy only.
 
-A study of thousands of prompts reads summaries, never arrays. Means are token-weighted over all tokens of all prompts [H25]; sums are kept
-with and without the first token, so that leaving out an attention sink needs no recomputation.
-"""
+A study of thousands of prompts reads summaries, never arrays. Means are token-weighted over all tokens of all prompts
+[H25]; sums are kept with and without the first token, so that leaving out an attention sink needs no recomputation."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,8 @@ def probe_of(result: ProbeResult) -> Probe:
 
 
 def summarize(result: ProbeResult) -> ProbeResult:
-    """The result with its `summary`: float64 sums over tokens (`.sum`), the first token's value (`.first`), or the array itself."""
+    """The result with its `summary`: float64 sums over tokens (`.sum`), the first token's value (`.first`), or the
+    array itself."""
     probe = probe_of(result)
     values = {name: m.values for name, m in result.measures.items()}
     values.update(probe.per_token(values))
@@ -34,7 +35,9 @@ def summarize(result: ProbeResult) -> ProbeResult:
             per_token = values[spec.name].astype(np.float64)
             summary[f"{spec.name}.sum"] = np.nansum(per_token, -1)
             summary[f"{spec.name}.first"] = per_token[..., 0]
-            if (missing := np.isnan(per_token).reshape(-1, result.n_tokens).any(0)).any():  # the last token has no next one to lose on
+            if (
+                missing := np.isnan(per_token).reshape(-1, result.n_tokens).any(0)
+            ).any():  # the last token has no next one to lose on
                 summary[f"{spec.name}.count"] = np.asarray(result.n_tokens - missing.sum())
         elif spec.reduce == "pos_max":
             summary[spec.name] = np.fmax.reduce(values[spec.name], axis=-1)
@@ -46,7 +49,9 @@ def summarize(result: ProbeResult) -> ProbeResult:
     return replace(result, summary=summary)
 
 
-def aggregate(probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True) -> dict[str, np.ndarray]:
+def aggregate(
+    probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True
+) -> dict[str, np.ndarray]:
     """Aggregates over prompts, float32, keyed by measure name; `<measure>_mean` beside every maximum.
 
     How each measure is put together stands in its `MeasureSpec.reduce`. NaN (a prompt without boundaries) is left out.

@@ -1,4 +1,5 @@
 """All kept case studies in one file and back, and whether what lies on the disk is whole. Torch-free."""
+
 from __future__ import annotations
 
 import contextlib
@@ -23,8 +24,9 @@ MAX_FILES = 100_000
 
 
 def write(kept: Kept, out: Path) -> tuple[int, list[str]]:
-    """Every own case study in one zip, with a list of their hashes and owners; all or nothing, `out` is replaced. The trash stays out. Returns how many,
-    and what was damaged and therefore left out. Only whole files enter: each is read to the last array."""
+    """Every own case study in one zip, with a list of their hashes and owners; all or nothing, `out` is replaced. The
+    trash stays out. Returns how many, and what was damaged and therefore left out. Only whole files enter: each is read
+    to the last array."""
     whole, problems = {}, []
     part = out.with_name(out.name + ".unfinished")
     with kept.locked(), _disk(out):
@@ -51,31 +53,47 @@ def write(kept: Kept, out: Path) -> tuple[int, list[str]]:
 
 
 def restore(kept: Kept, file: Path) -> tuple[list[tuple[Case, bool]], list[str]]:
-    """Take every case study of a backup in, as an import does: nothing that is here is overwritten. Returns the case studies with whether each
-    is new, and what could not be read. `ImportRefused` where the file is no backup."""
+    """Take every case study of a backup in, as an import does: nothing that is here is overwritten. Returns the case
+    studies with whether each is new, and what could not be read. `ImportRefused` where the file is no backup."""
     taken, problems = [], []
     try:
         with zipfile.ZipFile(file) as archive:
             listed = _list(archive)
             for name, entry in listed.items():
                 try:
-                    taken.append(kept.take_in(_entry(archive, name, entry), entry.get("owner", "") and owners.checked(entry["owner"])))
+                    taken.append(
+                        kept.take_in(
+                            _entry(archive, name, entry), entry.get("owner", "") and owners.checked(entry["owner"])
+                        )
+                    )
                 except (ImportRefused, CaseError) as error:
                     problems.append(f"{name}: {error}")
     except OSError as error:
         raise ImportRefused(f"The backup {file} cannot be read: {error.strerror or error}.") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zipfile.BadZipFile, NotImplementedError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        zipfile.BadZipFile,
+        NotImplementedError,
+    ) as error:
         raise ImportRefused(f"{file} is not a backup as this program writes it ({str(error)[:200]}).") from None
     return taken, problems
 
 
 def check(kept: Kept) -> tuple[int, list[str]]:
-    """Read every kept, deleted and shipped case study to the last array, and change nothing: how many there are, and what is wrong."""
+    """Read every kept, deleted and shipped case study to the last array, and change nothing: how many there are, and
+    what is wrong."""
     files = [*kept.files(), *kept.files(kept.trash_path), *(kept.files(kept.shipped) if kept.shipped else [])]
     problems = [f"damaged/{name}: was set aside" for name in kept.damaged()]
     for file in files:
         try:
-            _expect(bundle.decode(file.read_bytes()).id == file.name.split(".")[0], "it holds another case study than its name says")
+            _expect(
+                bundle.decode(file.read_bytes()).id == file.name.split(".")[0],
+                "it holds another case study than its name says",
+            )
         except FileNotFoundError:  # deleted meanwhile
             continue
         except (EffectiveDepthError, OSError) as error:
@@ -92,14 +110,22 @@ def _list(archive: zipfile.ZipFile) -> dict[str, dict]:
     if len(names) > MAX_FILES or names[-1:] != [LIST] or archive.getinfo(LIST).file_size > 200 * MAX_FILES:
         raise ValueError("it has no list of its files")
     listed = json.loads(archive.read(LIST))
-    if listed["format"] != FORMAT or sorted(listed["files"]) != sorted(names[:-1]) or not all(NAME.fullmatch(name) for name in names[:-1]):
+    if (
+        listed["format"] != FORMAT
+        or sorted(listed["files"]) != sorted(names[:-1])
+        or not all(NAME.fullmatch(name) for name in names[:-1])
+    ):
         raise ValueError("its list is not that of its files")
     return listed["files"]
 
 
 def _entry(archive: zipfile.ZipFile, name: str, entry: dict) -> bytes:
     """One bundle of a backup, no larger than a bundle may be, with its hash checked."""
-    _expect(archive.getinfo(name).file_size <= bundle.MAX_BYTES and archive.getinfo(name).compress_type == zipfile.ZIP_STORED, "it is too large, or packed")
+    _expect(
+        archive.getinfo(name).file_size <= bundle.MAX_BYTES
+        and archive.getinfo(name).compress_type == zipfile.ZIP_STORED,
+        "it is too large, or packed",
+    )
     try:
         data = archive.read(name)
     except zipfile.BadZipFile as error:

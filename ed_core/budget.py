@@ -1,8 +1,9 @@
 """How much of a sweep is held at once. Torch-free.
 
-Sizes follow from the request and the budget alone, so a number does not depend on what else was running. Where memory runs out all the same
-the call is halved and goes on, and the provenance says so: a reader may then know why two runs differ in the last digit.
-"""
+Sizes follow from the request and the budget alone, so a number does not depend on what else was running. Where memory
+runs out all the same the call is halved and goes on, and the provenance says so: a reader may then know why two runs
+differ in the last digit."""
+
 from __future__ import annotations
 
 import gc
@@ -16,15 +17,19 @@ from .errors import JobError, ParameterError
 
 T = TypeVar("T")
 BYTES = {"cpu": 1 << 30}  # what a probe may hold above the model and its trace; elsewhere 4 GiB
-TOKENS_PER_CALL = {"cpu": 768}  # rows x positions of one block call; larger batches gain nothing on a CPU and leave its cache; elsewhere 16 384
-LOGIT_BYTES = {"cpu": 32 << 20}  # what logits compared at once may take; larger arrays cost a page fault per 4 KB, each time anew
+TOKENS_PER_CALL = {
+    "cpu": 768
+}  # rows x positions of one block call; larger batches gain nothing on a CPU and leave its cache; elsewhere 16 384
+LOGIT_BYTES = {
+    "cpu": 32 << 20
+}  # what logits compared at once may take; larger arrays cost a page fault per 4 KB, each time anew
 
 
 class Budget:
     """The memory one computation may hold above the model and its trace, and how often it had to be halved.
 
-    `n_bytes`: None takes the setting `probe_memory`, or what suits the device. `what` names the computation in messages.
-    """
+    `n_bytes`: None takes the setting `probe_memory`, or what suits the device. `what` names the computation in
+    messages."""
 
     def __init__(self, n_bytes: int | None = None, device: str = "cpu", what: str = "The computation"):
         self.bytes = n_bytes or settings.current().probe_memory or BYTES.get(device, 4 << 30)
@@ -33,13 +38,18 @@ class Budget:
         self.what, self.halvings = what, 0
 
     def fit(self, bytes_each: int | float) -> int:
-        """How many things of this size fit into half of the budget, one at least: what is kept through a sweep may have one half, what a
-        single call takes the other."""
+        """How many things of this size fit into half of the budget, one at least: what is kept through a sweep may have
+        one half, what a single call takes the other."""
         return max(1, int(self.bytes / 2 / max(bytes_each, 1)) >> self.halvings)
 
     def rows(self, tokens_each: int, bytes_per_token: int | float) -> int:
         """Rows of one block call: no more than the device works well with, and no more than fit."""
-        return max(1, min((self.tokens_per_call // max(tokens_each, 1)) >> self.halvings, self.fit(tokens_each * bytes_per_token)))
+        return max(
+            1,
+            min(
+                (self.tokens_per_call // max(tokens_each, 1)) >> self.halvings, self.fit(tokens_each * bytes_per_token)
+            ),
+        )
 
     def each(self, n_rows: int, most: Callable[[], int], work: Callable[[slice], T]) -> Iterator[T]:
         """`work` on all rows, `most()` at a time and evenly; a call that runs out of memory is halved and done again.
@@ -67,7 +77,8 @@ class Budget:
                 raise
             if rows.stop - rows.start == 1:
                 raise JobError(
-                    f"{self.what} ran out of memory with a single row at a time ({_one_line(error)}); use a shorter prompt, a smaller model "
+                    f"{self.what} ran out of memory with a single row at a time ({_one_line(error)}); use a shorter "
+                    "prompt, a smaller model "
                     "or a narrower precision."
                 ) from None
         while most() >= rows.stop - rows.start:
@@ -83,18 +94,23 @@ class Budget:
 
 
 def even_chunks(n_rows: int, most: int) -> list[slice]:
-    """As few chunks as `most` rows each allow, of nearly equal size: a last chunk of one row would run a quarter slower."""
+    """As few chunks as `most` rows each allow, of nearly equal size: a last chunk of one row would run a quarter
+    slower."""
     n_chunks = -(-n_rows // most)
     ends = [n_rows * i // n_chunks for i in range(n_chunks + 1)]
     return [slice(begin, end) for begin, end in zip(ends, ends[1:])]
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error means that memory ran out: Python's, or torch's on any device (on a CPU torch raises a plain RuntimeError)."""
+    """Whether an error means that memory ran out: Python's, or torch's on any device (on a CPU torch raises a plain
+    RuntimeError)."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and bool(re.search(r"out of memory|not enough memory|can't allocate memory", str(error))))
+        or (
+            isinstance(error, RuntimeError)
+            and bool(re.search(r"out of memory|not enough memory|can't allocate memory", str(error)))
+        )
     )
 
 

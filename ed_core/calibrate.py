@@ -1,4 +1,6 @@
-"""How long a linear map takes here, per precision: a short measurement made once, kept for the torch-free estimate (`ed_core.estimate`)."""
+"""How long a linear map takes here, per precision: a short measurement made once, kept for the torch-free estimate
+(`ed_core.estimate`)."""
+
 from __future__ import annotations
 
 import time
@@ -17,7 +19,8 @@ ROUNDS = 5
 
 @torch.no_grad()
 def measure(device: str = "cpu") -> Rates:
-    """`{precision: (a, b)}`: seconds per weight and call, and per weight and token; the fastest of a few rounds. About a second on a CPU."""
+    """`{precision: (a, b)}`: seconds per weight and call, and per weight and token; the fastest of a few rounds. About
+    a second on a CPU."""
     width = WIDTH.get(device, 4096)
     weights = torch.randn(width, width, device=device) / width**0.5
     found = {}

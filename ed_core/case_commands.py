@@ -1,4 +1,5 @@
 """`python -m ed_core case … | backup | restore | check`: case studies from the shell. Torch-free."""
+
 from __future__ import annotations
 
 import sys
@@ -13,7 +14,9 @@ from .kept import SORTS, Kept
 
 def add(commands) -> None:
     """Register the commands with the parser's `commands`."""
-    case = commands.add_parser("case", help="case studies: list, show, export, import, delete, restore, empty-trash").add_subparsers(required=True, metavar="ACTION")
+    case = commands.add_parser(
+        "case", help="case studies: list, show, export, import, delete, restore, empty-trash"
+    ).add_subparsers(required=True, metavar="ACTION")
     p = case.add_parser("list", help="what is kept")
     p.add_argument("search", nargs="*", help="words that must stand in title, notes, tags, prompt or model")
     p.add_argument("--sort", choices=tuple(SORTS), default="changed")
@@ -22,16 +25,26 @@ def add(commands) -> None:
     p = case.add_parser("show", help="one case study in words")
     p.add_argument("id")
     p.set_defaults(run=show)
-    p = case.add_parser("export", help="write " + ", ".join(EXPORTS) + "; CSV and Parquet hold one --measure, PNG and SVG one --figure")
+    p = case.add_parser(
+        "export", help="write " + ", ".join(EXPORTS) + "; CSV and Parquet hold one --measure, PNG and SVG one --figure"
+    )
     p.add_argument("id")
     p.add_argument("out", metavar="FILE", help="its ending says what is written")
     p.add_argument("--measure", default="", metavar="PROBE.MEASURE")
-    p.add_argument("--figure", default="", metavar="NAME", help="which figure a .png or .svg shows; without one, the names are told")
+    p.add_argument(
+        "--figure",
+        default="",
+        metavar="NAME",
+        help="which figure a .png or .svg shows; without one, the names are told",
+    )
     p.set_defaults(run=export)
     p = case.add_parser("import", help="check a .edcase of somebody else's and keep it")
     p.add_argument("file", metavar="FILE.edcase")
     p.set_defaults(run=import_)
-    for name, what, run in (("delete", "move one to the trash", delete), ("restore", "take one out of the trash", undelete)):
+    for name, what, run in (
+        ("delete", "move one to the trash", delete),
+        ("restore", "take one out of the trash", undelete),
+    ):
         p = case.add_parser(name, help=what)
         p.add_argument("id")
         p.set_defaults(run=run)
@@ -42,27 +55,38 @@ def add(commands) -> None:
     p = commands.add_parser("restore", help="take the case studies of a backup in; nothing is overwritten")
     p.add_argument("file", metavar="FILE.zip")
     p.set_defaults(run=restore)
-    commands.add_parser("check", help="verify every kept case study and stored result; exit code 1 where one is damaged").set_defaults(run=check)
+    commands.add_parser(
+        "check", help="verify every kept case study and stored result; exit code 1 where one is damaged"
+    ).set_defaults(run=check)
 
 
 def list_(args) -> None:
     kept = Kept()
     cards = kept.trash() if args.trash else kept.cards(" ".join(args.search), args.sort)
     for card in cards:
-        print(f"{card.id}  {_day(card.changed)}  {card.model:<14}  {card.title}{'  [' + ', '.join(card.tags) + ']' if card.tags else ''}{'  (shipped)' if kept.is_shipped(card.id) else ''}")
+        print(
+            f"{card.id}  {_day(card.changed)}  {card.model:<14}  "
+            f"{card.title}{'  [' + ', '.join(card.tags) + ']' if card.tags else ''}{'  (shipped)' if kept.is_shipped(card.id) else ''}"
+        )
     for problem in kept.problems:
         print(f"ed_core: {problem}", file=sys.stderr)
 
 
 def show(args) -> None:
     case, _ = Kept().open(args.id)
-    print(f"{case.title}\n{case.id}, kept {_day(case.created)}, changed {_day(case.changed)}{', tags ' + ', '.join(case.tags) if case.tags else ''}")
+    print(
+        f"{case.title}\n{case.id}, kept {_day(case.created)}, changed "
+        f"{_day(case.changed)}{', tags ' + ', '.join(case.tags) if case.tags else ''}"
+    )
     if case.verdict:
         print(f"\n{case.verdict}")
     for view in case.views:
         print(f"\n{', '.join(f'{m.name} ({m.precision})' for m in view.models)}: {view.prompts[0].text!r}")
         for probe, item in view.by_probe.items():
-            print(f"  {probe:<22} run {item.result.provenance.get('run', '?')}: " + ", ".join(f"{n} {m.values.shape}" for n, m in item.result.measures.items()))
+            print(
+                f"  {probe:<22} run {item.result.provenance.get('run', '?')}: "
+                + ", ".join(f"{n} {m.values.shape}" for n, m in item.result.measures.items())
+            )
     if case.notes:
         print(f"\n{case.notes}")
 
@@ -114,7 +138,10 @@ def restore(args) -> int:
     from .backup import restore as take
 
     taken, problems = take(Kept(), Path(args.file))
-    return _told(f"{sum(new for _, new in taken)} case studies restored, {sum(not new for _, new in taken)} were here already", problems)
+    return _told(
+        f"{sum(new for _, new in taken)} case studies restored, {sum(not new for _, new in taken)} were here already",
+        problems,
+    )
 
 
 def check(args) -> int:
@@ -170,7 +197,11 @@ def _table(kind: str) -> Callable[[Case, str], bytes]:
     def write(case: Case, measure: str) -> bytes:
         from . import export
 
-        found = {f"{item.result.request.probe}.{name}": (item.result, name) for item in reversed(case.items) for name in item.result.measures}
+        found = {
+            f"{item.result.request.probe}.{name}": (item.result, name)
+            for item in reversed(case.items)
+            for name in item.result.measures
+        }
         if measure not in found:
             raise ParameterError(f"--measure is {measure!r}; this case study has {', '.join(sorted(found))}.")
         data = getattr(export, kind)(*found[measure])

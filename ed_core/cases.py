@@ -1,9 +1,10 @@
 """Case studies: findings that a person keeps, names and hands on. Frozen, torch-free.
 
-A `Case` holds copies of complete results, not references: it opens when the store is empty, the model gone and the engine newer. An `Item`
-carries the very bytes of `ed_core.wire` it was made of, so that keeping, exporting and importing never rewrite a number, and two cases are
-equal when their bytes are. How a case lies on the disk stands in `ed_core.bundle`, where it lies in `ed_core.kept`.
-"""
+A `Case` holds copies of complete results, not references: it opens when the store is empty, the model gone and the
+engine newer. An `Item` carries the very bytes of `ed_core.wire` it was made of, so that keeping, exporting and
+importing never rewrite a number, and two cases are equal when their bytes are. How a case lies on the disk stands in
+`ed_core.bundle`, where it lies in `ed_core.kept`."""
+
 from __future__ import annotations
 
 import base64
@@ -22,7 +23,15 @@ from .wire import pack, unpack
 
 ID = re.compile(r"[a-z2-7]{10}")
 NAME = re.compile(r"[a-z][a-z0-9_.]{0,39}")
-TITLE, NOTES, TAG, TAGS, ITEMS, SETTINGS, SETTING = 200, 20_000, 40, 12, 32, 20, 200  # longest texts in characters, most of each
+TITLE, NOTES, TAG, TAGS, ITEMS, SETTINGS, SETTING = (
+    200,
+    20_000,
+    40,
+    12,
+    32,
+    20,
+    200,
+)  # longest texts in characters, most of each
 BRANCHES, SHADES = ("layer", "attn", "mlp"), ("prob", "kl", "jsd", "entropy", "rank")
 CHOICES = {"branch": BRANCHES, "shade": SHADES}  # settings that figures read, and what they may be
 REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # they can make a title read as what it is not
@@ -30,7 +39,8 @@ REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # they ca
 
 @dataclass(frozen=True)
 class Shown:
-    """How an item was looked at; no part of any number. `page`: where (`home`, `layer_skip`, …); `window`: first and last token shown;
+    """How an item was looked at; no part of any number. `page`: where (`home`, `layer_skip`, …); `window`: first and
+    last token shown;
     `selected`: the chosen token; `settings`: further inputs of that page by name (`branch`, `shade`, …)."""
 
     page: str = "home"
@@ -56,7 +66,9 @@ class Item:
     def of(cls, result: ProbeResult, shown: Shown = Shown()) -> Item:
         """A copy of a complete result; a `CaseError` says so where it is not complete."""
         if not result.complete:
-            raise CaseError(f"The result of {result.request.probe} is not complete yet; wait for it to finish, then keep it.")
+            raise CaseError(
+                f"The result of {result.request.probe} is not complete yet; wait for it to finish, then keep it."
+            )
         packed = pack(result)
         return cls(unpack(packed), packed, shown)
 
@@ -67,8 +79,8 @@ class Item:
 
 @dataclass(frozen=True)
 class Case:
-    """A case study. `created`, `changed`: seconds since 1970. `notes`: Markdown as text, never trusted as HTML. `verdict`: the sentence that
-    stood there when it was kept. The thresholds belong to the verdict and its ruler."""
+    """A case study. `created`, `changed`: seconds since 1970. `notes`: Markdown as text, never trusted as HTML.
+    `verdict`: the sentence that stood there when it was kept. The thresholds belong to the verdict and its ruler."""
 
     id: str
     title: str
@@ -84,7 +96,9 @@ class Case:
 
     def __post_init__(self):
         if not ID.fullmatch(self.id):
-            raise CaseError(f"{self.id!r} is not the id of a case study; expected 10 characters from a to z and 2 to 7.")
+            raise CaseError(
+                f"{self.id!r} is not the id of a case study; expected 10 characters from a to z and 2 to 7."
+            )
         if not 0 < len(self.items) <= ITEMS:
             raise CaseError(f"A case study holds 1 to {ITEMS} results; found {len(self.items)}.")
         _line("title", self.title, TITLE)
@@ -155,16 +169,29 @@ def make(
     overlap_threshold: float = depth.OVERLAP_THRESHOLD,
     first_token: bool = True,
 ) -> Case:
-    """A new case study of complete results, with the verdict they give. `shown`: for all, or by probe. A `CaseError` says what cannot be."""
+    """A new case study of complete results, with the verdict they give. `shown`: for all, or by probe. A `CaseError`
+    says what cannot be."""
     of = lambda probe: shown if isinstance(shown, Shown) else shown.get(probe, Shown())  # noqa: E731
     items = tuple(Item.of(result, of(result.request.probe)) for result in results)
     stamp = time.time() if now is None else now
-    case = Case(id or new_id(), tidy(title), items, _newlines(notes), tuple(dict.fromkeys(t for t in map(tidy, tags) if t)), stamp, stamp,
-                kl_threshold=kl_threshold, overlap_threshold=overlap_threshold, first_token=first_token)  # fmt: skip
+    case = Case(
+        id or new_id(),
+        tidy(title),
+        items,
+        _newlines(notes),
+        tuple(dict.fromkeys(t for t in map(tidy, tags) if t)),
+        stamp,
+        stamp,
+        kl_threshold=kl_threshold,
+        overlap_threshold=overlap_threshold,
+        first_token=first_token,
+    )
     return replace(case, verdict=verdict_text(case))
 
 
-def edited(case: Case, *, title: str | None = None, notes: str | None = None, tags: Sequence[str] | None = None) -> Case:
+def edited(
+    case: Case, *, title: str | None = None, notes: str | None = None, tags: Sequence[str] | None = None
+) -> Case:
     """The case study with other words; its results stay as they are."""
     return replace(
         case,
@@ -180,7 +207,9 @@ def verdict_text(case: Case) -> str:
     found = list(case.verdicts())
     if len(case.views) == 1:
         return found[0][1].sentence if found else ""
-    return "\n".join(f"{_called(view.models[0])}, {tidy(view.prompts[0].text)[:40]!r}: {v.sentence}" for view, v in found)
+    return "\n".join(
+        f"{_called(view.models[0])}, {tidy(view.prompts[0].text)[:40]!r}: {v.sentence}" for view, v in found
+    )
 
 
 def _called(spec: ModelSpec) -> str:
@@ -200,7 +229,10 @@ def _line(what: str, text: str, limit: int) -> None:
     """Refuse what is no line of text."""
     _text(what, text, limit)
     if not text.strip() or text != tidy(text):
-        raise CaseError(f"The {what} {'is empty' if not text.strip() else 'has line breaks or spaces around it'}; expected one line of text.")
+        raise CaseError(
+            f"The {what} {'is empty' if not text.strip() else 'has line breaks or spaces around it'}; expected one "
+            "line of text."
+        )
     if char := next((c for c in text if c in REORDERING), ""):
         raise CaseError(f"The {what} holds a character that reorders text (U+{ord(char):04X}); remove it.")
 
@@ -211,7 +243,10 @@ def _text(what: str, text: str, limit: int) -> None:
         raise CaseError(f"The {what}: {len(text)} characters found, at most {limit} are kept; shorten it.")
     for i, char in enumerate(text):
         if unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t":
-            raise CaseError(f"Character {i} of the {what} is no text (U+{ord(char):04X}, a control character or half of a pair); remove it.")
+            raise CaseError(
+                f"Character {i} of the {what} is no text (U+{ord(char):04X}, a control character or half of a pair); "
+                "remove it."
+            )
 
 
 def _check_shown(shown: Shown, n_tokens: int) -> None:
@@ -219,7 +254,9 @@ def _check_shown(shown: Shown, n_tokens: int) -> None:
     inside = all(0 <= t < n_tokens for t in tokens) and (shown.window is None or shown.window[0] <= shown.window[1])
     named = NAME.fullmatch(shown.page) and all(NAME.fullmatch(name) for name, _ in shown.settings)
     if not (inside and named and len(shown.settings) <= SETTINGS):
-        raise CaseError(f"The view is not one of these {n_tokens} tokens on a page of this program: {str(shown)[:200]}.")
+        raise CaseError(
+            f"The view is not one of these {n_tokens} tokens on a page of this program: {str(shown)[:200]}."
+        )
     for name, value in shown.settings:
         if isinstance(value, str):
             _text(f"setting {name}", value, SETTING)

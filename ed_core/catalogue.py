@@ -1,4 +1,6 @@
-"""The catalogue (`models.toml`): models by group, with the config fields that the estimate needs. Torch-free, no network."""
+"""The catalogue (`models.toml`): models by group, with the config fields that the estimate needs. Torch-free, no
+network."""
+
 from __future__ import annotations
 
 import csv
@@ -17,8 +19,9 @@ PUBLISHED = Path(__file__).parent / "figures" / "published.csv"
 
 @dataclass(frozen=True)
 class Entry:
-    """One model: `config` holds fields of its config.json under their own names ({} for a bundled one: its folder has them), `published`
-    the data sets whose effective depth is published for it, `gated` whether the hub asks for a token."""
+    """One model: `config` holds fields of its config.json under their own names ({} for a bundled one: its folder has
+    them), `published` the data sets whose effective depth is published for it, `gated` whether the hub asks for a
+    token."""
 
     id: str
     group: str

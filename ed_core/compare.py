@@ -1,7 +1,9 @@
-"""One prompt among others: its curve over the layers beside those of other prompts on the same model, and one sentence in figures. Numpy only.
+"""One prompt among others: its curve over the layers beside those of other prompts on the same model, and one sentence
+in figures. Numpy only.
 
-The others are results of one `Request.series`: same model, precision, probe and parameters. Their summaries suffice, no array is read.
-"""
+The others are results of one `Request.series`: same model, precision, probe and parameters. Their summaries suffice, no
+array is read."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +22,14 @@ SAME, PARTLY = 0.9, 0.5  # Spearman from which a control's curve counts as the m
 APART = 0.2  # of their ranges: any two falling curves agree by rank, so the same shape must also take the same course
 SAYS = {  # what it means that a control shows the same curve, the same in part, and another one
     "untrained": (
-        "this shape says nothing about what the model learned", "only what differs can have been learned", "this shape does not come with the architecture",
+        "this shape says nothing about what the model learned",
+        "only what differs can have been learned",
+        "this shape does not come with the architecture",
     ),
     "shuffled": (
-        "this shape does not rest on the order of the blocks", "only what differs can rest on their order", "this shape rests on the order of the blocks",
+        "this shape does not rest on the order of the blocks",
+        "only what differs can rest on their order",
+        "this shape rests on the order of the blocks",
     ),
 }
 SHAPES = ("the same curve", "a similar curve", "another curve")
@@ -42,8 +48,8 @@ class Curve:
 
 @dataclass(frozen=True)
 class Score:
-    """One number that a prompt's curves come down to; `of` gives None or NaN where it is not defined. `share`: the curve whose first half
-    the sentence tells of, and what that curve is."""
+    """One number that a prompt's curves come down to; `of` gives None or NaN where it is not defined. `share`: the
+    curve whose first half the sentence tells of, and what that curve is."""
 
     name: str
     of: Callable[[Mapping[str, np.ndarray]], float | int | None]
@@ -52,7 +58,8 @@ class Score:
 
 @dataclass(frozen=True)
 class Spread:
-    """This prompt's curve, and at every layer the 10 %, 50 % and 90 % quantiles over `n` other prompts (empty below `FEWEST`)."""
+    """This prompt's curve, and at every layer the 10 %, 50 % and 90 % quantiles over `n` other prompts (empty below
+    `FEWEST`)."""
 
     curve: Curve
     values: np.ndarray
@@ -73,7 +80,9 @@ CURVES: dict[str, tuple[Curve, ...]] = {
         Curve("layer_effect", "Effect on a later layer, on average", "relative change", "skipped layer"),
         Curve("output", "Change of the prediction", "L2 of probabilities", "skipped layer"),
     ),
-    "residual_erasure": (Curve("effect", "Change of the prediction, at the token that matters most", "L2 of probabilities", "depth"),),
+    "residual_erasure": (
+        Curve("effect", "Change of the prediction, at the token that matters most", "L2 of probabilities", "depth"),
+    ),
     "integrated_gradients": (Curve("attribution", "Attribution, magnitudes summed over tokens", "probability"),),
 }
 SCORES: dict[str, Score] = {
@@ -90,20 +99,31 @@ def curves_of(probe: Probe | type[Probe], summary: Summary, first_token: bool = 
     return over_prompts(probe, [summary], first_token)
 
 
-def over_prompts(probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True) -> dict[str, np.ndarray]:
+def over_prompts(
+    probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True
+) -> dict[str, np.ndarray]:
     """Aggregates over prompts and what is derived from them: what the command line writes without an index."""
     curves = aggregate(probe, summaries, first_token)
     return curves | probe.derive(curves)
 
 
-def spreads(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True) -> list[Spread]:
-    """This prompt's curves over the spread of the others; prompts on which a curve is not defined, or that are not sound, are left out of it."""
-    mine, theirs = curves_of(probe, this, first_token), [curves_of(probe, s, first_token) for s in others if probe.sound(s)]
-    return [Spread(curve, mine[curve.name], *quantiles([c[curve.name] for c in theirs])) for curve in CURVES[probe.name]]
+def spreads(
+    probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True
+) -> list[Spread]:
+    """This prompt's curves over the spread of the others; prompts on which a curve is not defined, or that are not
+    sound, are left out of it."""
+    mine, theirs = (
+        curves_of(probe, this, first_token),
+        [curves_of(probe, s, first_token) for s in others if probe.sound(s)],
+    )
+    return [
+        Spread(curve, mine[curve.name], *quantiles([c[curve.name] for c in theirs])) for curve in CURVES[probe.name]
+    ]
 
 
 def quantiles(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
-    """`QUANTILES` over curves of one length, `[3, layer]`, and over how many; those with a NaN are left out. No row below `FEWEST`."""
+    """`QUANTILES` over curves of one length, `[3, layer]`, and over how many; those with a NaN are left out. No row
+    below `FEWEST`."""
     finite = [c for c in curves if np.isfinite(c).all()]
     if len(finite) < FEWEST:
         return np.empty((0, 0)), len(finite)
@@ -123,7 +143,10 @@ def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary
         half = (len(values) + 1) // 2
         if np.isfinite(mine):
             rows = next(c.x for c in CURVES[probe.name] if c.name == curve).removeprefix("skipped ")
-            told = f"{values[:half].sum() / values.sum():.0%} of this prompt's {what} lies at {rows}s 0–{half - 1}, {score.name} {_say(mine, score)}"
+            told = (
+                f"{values[:half].sum() / values.sum():.0%} of this prompt's {what} lies at {rows}s 0–{half - 1}, "
+                f"{score.name} {_say(mine, score)}"
+            )
         else:
             told = f"This prompt's {what} is not defined or zero everywhere: no centre"
     theirs = np.asarray([value_of(s) for s in others if probe.sound(s)])
@@ -133,7 +156,10 @@ def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary
         return f"{told}.{left_out}"
     low, middle, high = (_say(v, score) for v in np.quantile(defined, QUANTILES))
     undefined = f"; not defined for {len(theirs) - len(defined)} more" if len(defined) < len(theirs) else ""
-    return f"{told}; the median of {len(defined)} other prompts is {middle} (10–90 %: {low} to {high}{undefined}).{left_out}"
+    return (
+        f"{told}; the median of {len(defined)} other prompts is {middle} (10–90 %: {low} to "
+        f"{high}{undefined}).{left_out}"
+    )
 
 
 def _number(value: float | int | None) -> float:
@@ -146,8 +172,9 @@ def _say(value: float | np.floating, score: Score) -> str:
 
 @dataclass(frozen=True)
 class Likeness:
-    """A curve of the model beside its control's: rank correlation over layers, the largest distance once each is scaled to its own range (both
-    None where one is constant or too short), and the control's mean magnitude over the model's (None where that is 0)."""
+    """A curve of the model beside its control's: rank correlation over layers, the largest distance once each is scaled
+    to its own range (both None where one is constant or too short), and the control's mean magnitude over the model's
+    (None where that is 0)."""
 
     curve: Curve
     spearman: float | None
@@ -164,11 +191,15 @@ class Likeness:
     @property
     def text(self) -> str:
         size = "" if self.size is None or 0.9 < self.size < 1.1 else f", {self.size:.2g} times the size"
-        return f"{self.curve.title[0].lower()}{self.curve.title[1:]} (Spearman {self.spearman:.2f}, scaled at most {self.apart:.0%} apart{size})"
+        return (
+            f"{self.curve.title[0].lower()}{self.curve.title[1:]} (Spearman {self.spearman:.2f}, scaled at most "
+            f"{self.apart:.0%} apart{size})"
+        )
 
 
 def likeness(probe: Probe | type[Probe], this: Summary, control: Summary, first_token: bool = True) -> list[Likeness]:
-    """How alike a model's curves and its control's are, for each of the probe's `CURVES`; entries where either is NaN are left out."""
+    """How alike a model's curves and its control's are, for each of the probe's `CURVES`; entries where either is NaN
+    are left out."""
     mine, theirs = curves_of(probe, this, first_token), curves_of(probe, control, first_token)
     return [likeness_of(curve, mine[curve.name], theirs[curve.name]) for curve in CURVES[probe.name]]
 

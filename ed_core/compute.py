@@ -1,4 +1,6 @@
-"""From a request to a stored result: open the model, run the probe, write the birth certificate. What worker and command line share."""
+"""From a request to a stored result: open the model, run the probe, write the birth certificate. What worker and
+command line share."""
+
 from __future__ import annotations
 
 import gc
@@ -34,7 +36,8 @@ class Models:
         self._open: OrderedDict[str, LanguageModel] = OrderedDict()
 
     def get(self, spec: ModelSpec) -> LanguageModel:
-        """The opened model; opens it, and closes others as the budget asks. The one returned is never among those closed."""
+        """The opened model; opens it, and closes others as the budget asks. The one returned is never among those
+        closed."""
         name = repr(sorted(spec.identity().items()))
         while name not in self._open:
             try:
@@ -64,15 +67,16 @@ def run(
 ) -> ProbeResult:
     """The complete result of a request on an opened model. Raises the tree of `ed_core.errors`, nothing else.
 
-    `publish` gets partial results while it runs, `cancelled` is asked between blocks. `memory`: bytes the probe may hold above model and
-    trace (else ED_PROBE_MEMORY, else what suits the device).
-    """
+    `publish` gets partial results while it runs, `cancelled` is asked between blocks. `memory`: bytes the probe may
+    hold above model and trace (else ED_PROBE_MEMORY, else what suits the device)."""
     started = time.time()
     prompt = request.prompts[0]
     try:
         probe = find(request.probe).make(dict(request.parameters))
         if any(probe.content_hash(name) != content for name, content in request.files):
-            raise ParameterError(f"A file that {request.probe} was asked to use has changed since; ask again to use it as it is now.")
+            raise ParameterError(
+                f"A file that {request.probe} was asked to use has changed since; ask again to use it as it is now."
+            )
         probe.check_precision(model.spec.precision)
         encoding = model.encode(prompt, max_tokens())
         probe.check(len(encoding), encoding.answer_start)
@@ -85,12 +89,14 @@ def run(
     except Exception as error:
         if ran_out(error):
             raise JobError(
-                f"{request.probe} ran out of memory on {model.spec.name} with {len(encoding)} tokens; use a shorter prompt, a smaller model or a "
+                f"{request.probe} ran out of memory on {model.spec.name} with {len(encoding)} tokens; use a shorter "
+                "prompt, a smaller model or a "
                 "narrower precision."
             ) from None  # from here on nothing holds what filled the memory
         # a defect of ours, or of a library: named as such, never shown as a traceback
         raise JobError(
-            f"{request.probe} failed on {model.spec.name} with {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''} "
+            f"{request.probe} failed on {model.spec.name} with {type(error).__name__}: "
+            f"{str(error).splitlines()[0] if str(error) else ''} "
             "This is a defect; please report it with the model and the prompt."
         ) from error
     record.provenance.update(certificate(model, request, started) | {"memory": budget.certificate()})
@@ -105,13 +111,21 @@ def _version(library: str) -> str:
 
 def certificate(model: LanguageModel, request: Request, started: float) -> dict:
     """Where a number came from: everything needed to make it again, and who made it when."""
-    extra = [name for name, used in {"bitsandbytes": model.spec.precision in QUANTIZED, "peft": model.spec.adapter}.items() if used]
+    extra = [
+        name
+        for name, used in {"bitsandbytes": model.spec.precision in QUANTIZED, "peft": model.spec.adapter}.items()
+        if used
+    ]
     return {
         "run": request.key,
         "engine": ENGINE_VERSION,
         "probe": {"name": request.probe, "version": request.probe_version, "parameters": dict(request.parameters)},
         "model": request.models[0].identity() | {"source": model.spec.name},
-        "precision": {"name": model.spec.precision, "computes_in": str(model.dtype).removeprefix("torch."), "why": request.models[0].why},
+        "precision": {
+            "name": model.spec.precision,
+            "computes_in": str(model.dtype).removeprefix("torch."),
+            "why": request.models[0].why,
+        },
         "weights_bytes": model.bytes,
         "family": model.architecture.family,
         "read": model.architecture.modules_read(),

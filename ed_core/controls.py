@@ -2,10 +2,12 @@
 
 A depth curve that an untrained twin shows as well speaks of the architecture, not of what was learned. Two kinds:
 
-untrained   same config and tokenizer, weights drawn as the family's own code draws them before training, from a seed. Needs no weights; not in
+untrained   same config and tokenizer, weights drawn as the family's own code draws them before training, from a seed.
+Needs no weights; not in
             int8 or 4bit.
 shuffled    the model's own blocks in a seeded random order; only blocks of one kind change places. In every precision.
 """
+
 from __future__ import annotations
 
 from .errors import ParameterError
@@ -28,14 +30,21 @@ def label(spec: ModelSpec) -> str:
 
 def note(spec: ModelSpec) -> str:
     """What must stand beside every number of a control; "" for the model itself."""
-    return f"This is no model's own result but a control's: {label(spec)} ({MEANING[spec.control]})." if spec.control else ""
+    return (
+        f"This is no model's own result but a control's: {label(spec)} ({MEANING[spec.control]})."
+        if spec.control
+        else ""
+    )
 
 
 def check(spec: ModelSpec) -> None:
     """Refuse with a `ParameterError` a control that does not exist, or that says nothing."""
     if not spec.control:
         if spec.control_seed:
-            raise ParameterError(f"The seed {spec.control_seed} belongs to a control, and none was asked for; give --control {' or '.join(KINDS)}.")
+            raise ParameterError(
+                f"The seed {spec.control_seed} belongs to a control, and none was asked for; give --control "
+                f"{' or '.join(KINDS)}."
+            )
         return
     if spec.control not in KINDS:
         raise ParameterError(f"The control is {spec.control!r}; expected {' or '.join(KINDS)}.")
@@ -45,13 +54,20 @@ def check(spec: ModelSpec) -> None:
         return
     if spec.precision not in BYTES:
         raise ParameterError(
-            f"An untrained twin has no {spec.precision} weights: quantization is fitted to trained ones, and rounding random ones says nothing; open "
+            f"An untrained twin has no {spec.precision} weights: quantization is fitted to trained ones, and rounding "
+            "random ones says nothing; open "
             "it in bf16 or fp32 (shuffled blocks work in every precision)."
         )
     if spec.adapter:
-        raise ParameterError("An untrained twin keeps nothing of the weights, so an adapter has nothing to be merged into; leave the adapter out.")
+        raise ParameterError(
+            "An untrained twin keeps nothing of the weights, so an adapter has nothing to be merged into; leave the "
+            "adapter out."
+        )
     if spec.offload:
-        raise ParameterError("An untrained twin is made in memory and cannot be offloaded; leave --offload out, or choose a smaller model.")
+        raise ParameterError(
+            "An untrained twin is made in memory and cannot be offloaded; leave --offload out, or choose a smaller "
+            "model."
+        )
 
 
 def needs_weights(spec: ModelSpec) -> bool:

@@ -1,8 +1,9 @@
 """From aggregated curves to effective depth: three criteria, each with its reason where it is not defined. Numpy only.
 
-Source: Hu et al. 2025 (arXiv 2512.14064), whose thresholds are the defaults. `ED` is a block index, its ratio `(ED + 1) / L`. The three
-criteria answer different questions (the cosine reads block l's own write, the lens what stands *before* block l) and are never averaged.
-"""
+Source: Hu et al. 2025 (arXiv 2512.14064), whose thresholds are the defaults. `ED` is a block index, its ratio `(ED + 1)
+/ L`. The three criteria answer different questions (the cosine reads block l's own write, the lens what stands *before*
+block l) and are never averaged."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,8 +41,8 @@ def cosine_curve(curves: Mapping[str, np.ndarray]) -> np.ndarray:
 def by_cosine(curve: ArrayLike, threshold: float = 0.0) -> Criterion:
     """The last block `l` with `c[l] < 0 <= c[l+1]`: from there on, additions strengthen what the stream holds already.
 
-    Stable variant: the largest `l` with `c[l] < 0`, not defined if that is the last block. `threshold` moves the 0 (for threshold bands).
-    """
+    Stable variant: the largest `l` with `c[l] < 0`, not defined if that is the last block. `threshold` moves the 0 (for
+    threshold bands)."""
     c = _curve(curve) - threshold
     n = len(c)
     crossings = np.flatnonzero((c[:-1] < 0) & (c[1:] >= 0))
@@ -59,7 +60,8 @@ def by_cosine(curve: ArrayLike, threshold: float = 0.0) -> Criterion:
 
 
 def by_kl(kl: ArrayLike, threshold: float = KL_THRESHOLD) -> Criterion:
-    """The first block `l < L-1` whose lens divergence is below `threshold * max(kl)`; rows `0..L-1`, what stands before each block.
+    """The first block `l < L-1` whose lens divergence is below `threshold * max(kl)`; rows `0..L-1`, what stands before
+    each block.
 
     Stable variant: the smallest `l` from which that holds through `L-1`.
     """
@@ -68,12 +70,14 @@ def by_kl(kl: ArrayLike, threshold: float = KL_THRESHOLD) -> Criterion:
 
 
 def by_overlap(overlap: ArrayLike, threshold: float = OVERLAP_THRESHOLD) -> Criterion:
-    """The first block `l < L-1` whose lens shares more than `threshold` of its best tokens with the output; rows `0..L-1`."""
+    """The first block `l < L-1` whose lens shares more than `threshold` of its best tokens with the output; rows
+    `0..L-1`."""
     return _first("overlap", _curve(overlap) > threshold, threshold, f"above an overlap of {threshold:g}")
 
 
 def layer_effect(effect: ArrayLike) -> np.ndarray:
-    """`e[s] = sum_{l>s} effect[s, l] / max(L-1-s, 1)`, `[layer]`: what skipping block s does to a later block, on average [C25 §5].
+    """`e[s] = sum_{l>s} effect[s, l] / max(L-1-s, 1)`, `[layer]`: what skipping block s does to a later block, on
+    average [C25 §5].
 
     The last block has none after it: 0. NaN where a skip is not computed (or has no boundary).
     """
@@ -82,7 +86,8 @@ def layer_effect(effect: ArrayLike) -> np.ndarray:
 
 
 def depth_score(e: ArrayLike) -> float:
-    """`d = sum_s s e[s] / sum_s e[s]`: the block (counted from 0) where a non-negative curve over blocks is centred, in [0, L-1].
+    """`d = sum_s s e[s] / sum_s e[s]`: the block (counted from 0) where a non-negative curve over blocks is centred, in
+    [0, L-1].
 
     Source: Csordás et al. 2025 §5, whose formula counts from 1. NaN where a value is missing or nothing has an effect.
     """
@@ -91,9 +96,11 @@ def depth_score(e: ArrayLike) -> float:
     return float(np.arange(len(values)) @ values / total) if total > 0 else float("nan")
 
 
-def threshold_band(rule: Callable[..., Criterion], curve: ArrayLike, thresholds: Iterable[float]) -> tuple[int, int] | None:
-    """Smallest and largest depth as the threshold moves over `thresholds`: how much of a single prompt's figure is the threshold's
-    choice. No confidence interval. None where no threshold gives one."""
+def threshold_band(
+    rule: Callable[..., Criterion], curve: ArrayLike, thresholds: Iterable[float]
+) -> tuple[int, int] | None:
+    """Smallest and largest depth as the threshold moves over `thresholds`: how much of a single prompt's figure is the
+    threshold's choice. No confidence interval. None where no threshold gives one."""
     found = [c.depth for c in (rule(curve, t) for t in thresholds) if c.depth is not None]
     return (min(found), max(found)) if found else None
 
@@ -105,11 +112,11 @@ def bootstrap(
     resamples: int = 1000,
     seed: int = 0,
 ) -> tuple[float, float, float] | None:
-    """Uncertainty over prompts: 5 % and 95 % quantiles over the defined resamples, and the share undefined. None below 5 prompts.
+    """Uncertainty over prompts: 5 % and 95 % quantiles over the defined resamples, and the share undefined. None below
+    5 prompts.
 
-    Prompts are the clusters: `sums[name][p]` are prompt p's sums over its `counts[p]` tokens, from which every resample's curves are
-    made anew before `verdict` reads them.
-    """
+    Prompts are the clusters: `sums[name][p]` are prompt p's sums over its `counts[p]` tokens, from which every
+    resample's curves are made anew before `verdict` reads them."""
     n_prompts = len(counts)
     if n_prompts < 5:
         return None

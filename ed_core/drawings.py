@@ -1,7 +1,9 @@
-"""A case study's figures, from its numbers alone: which ones a probe's result has, and how it was looked at. No torch, no streamlit.
+"""A case study's figures, from its numbers alone: which ones a probe's result has, and how it was looked at. No torch,
+no streamlit.
 
-The report and the import's last check draw these; a page may too. A new probe gets its line in `OF_PROBE`; without one its aggregates are drawn.
-"""
+The report and the import's last check draw these; a page may too. A new probe gets its line in `OF_PROBE`; without one
+its aggregates are drawn."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -21,13 +23,20 @@ from .types import ProbeResult, Prompt
 from .verdict import Verdict, right
 
 HEIGHT, CURVES_HEIGHT = 420, 280
-SHADED = {"prob": "its probability", "kl": "KL to the output", "jsd": "Jensen–Shannon divergence", "entropy": "entropy", "rank": "rank of the output"}
+SHADED = {
+    "prob": "its probability",
+    "kl": "KL to the output",
+    "jsd": "Jensen–Shannon divergence",
+    "entropy": "entropy",
+    "rank": "rank of the output",
+}
 MIDDLE = {"layer": "both", "attn": "attention", "mlp": "MLP"}
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure with its words: `caption` says what is seen, `alt` the same for those who cannot see it. `measures` are those it shows."""
+    """One figure with its words: `caption` says what is seen, `alt` the same for those who cannot see it. `measures`
+    are those it shows."""
 
     title: str
     caption: str
@@ -41,7 +50,8 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Section:
-    """What stands under one heading: the figures of a model and a prompt, or of several that one page showed together."""
+    """What stands under one heading: the figures of a model and a prompt, or of several that one page showed
+    together."""
 
     views: tuple[cases.View, ...]
     drawings: tuple[Drawing, ...]
@@ -50,7 +60,11 @@ class Section:
     @property
     def heading(self) -> str:
         """Model, precision, what else it is, and its layers: plain text."""
-        models = dict.fromkeys(f"{m.name} ({', '.join(filter(None, (m.precision, controls.label(m))))})" for view in self.views for m in view.models)
+        models = dict.fromkeys(
+            f"{m.name} ({', '.join(filter(None, (m.precision, controls.label(m))))})"
+            for view in self.views
+            for m in view.models
+        )
         return f"{', '.join(models)}, {self.views[0].first.result.n_layers} layers"
 
     @property
@@ -60,7 +74,9 @@ class Section:
     @property
     def notes(self) -> list[str]:
         """What must stand beside the numbers, each once."""
-        return list(dict.fromkeys(note for view in self.views for item in view.by_probe.values() for note in item.result.notes))
+        return list(
+            dict.fromkeys(note for view in self.views for item in view.by_probe.values() for note in item.result.notes)
+        )
 
 
 def drawings(case: Case) -> list[Drawing]:
@@ -79,7 +95,8 @@ def by_name(case: Case) -> dict[str, Drawing]:
 
 
 def sections(case: Case) -> list[Section]:
-    """What a page showed together; else for every view the depth ruler where there is a verdict, then the figures of its results in their order."""
+    """What a page showed together; else for every view the depth ruler where there is a verdict, then the figures of
+    its results in their order."""
     if (page := _of_page(case)) is not None:
         return [page]
     verdicts = {id(view.first): v for view, v in case.verdicts()}
@@ -87,15 +104,27 @@ def sections(case: Case) -> list[Section]:
 
 
 def _of_page(case: Case) -> Section | None:
-    """All results under one heading, where they were kept from a page over several prompts or precisions and still are what it shows."""
+    """All results under one heading, where they were kept from a page over several prompts or precisions and still are
+    what it shows."""
     views, results = case.views, [item.result for item in case.items]
-    by_probe, by_precision = ({key: [r for r in results if of(r) == key] for key in map(of, results)} for of in (_probe, _precision))
+    by_probe, by_precision = (
+        {key: [r for r in results if of(r) == key] for key in map(of, results)} for of in (_probe, _precision)
+    )
     series = {r.request.series for r in results}
     kind = {item.shown.page for item in case.items}
     says, drawn = [], []
     if kind == {"prune"} and len(series) == len(by_probe) and "prune" in by_probe:
-        drawn = [one for probe, draw in (("prune", together.prune), ("early_exit", together.early_exit)) if probe in by_probe for one in draw(by_probe[probe])]
-    elif kind == {"audit"} and len(by_precision) > 1 and len({tuple((r.request.probe, r.request.prompts) for r in of) for of in by_precision.values()}) == 1:
+        drawn = [
+            one
+            for probe, draw in (("prune", together.prune), ("early_exit", together.early_exit))
+            if probe in by_probe
+            for one in draw(by_probe[probe])
+        ]
+    elif (
+        kind == {"audit"}
+        and len(by_precision) > 1
+        and len({tuple((r.request.probe, r.request.prompts) for r in of) for of in by_precision.values()}) == 1
+    ):
         says, drawn = together.audited(by_precision)
     return Section(tuple(views), tuple(map(_over, drawn)), tuple(says)) if drawn else None
 
@@ -114,8 +143,16 @@ def _over(one: Together) -> Drawing:
 
 def _of_view(case: Case, view: cases.View, found: Verdict | None) -> Iterator[Drawing]:
     if found is not None:
-        fig = figures.depth_ruler(found.criteria, view.first.result.n_layers, bands=found.bands, published=figures.published_marks())
-        yield Drawing("Depth ruler", "the three criteria, never averaged; ticks below: published models", found.sentence, fig, reading=tuple(_criteria(found)))
+        fig = figures.depth_ruler(
+            found.criteria, view.first.result.n_layers, bands=found.bands, published=figures.published_marks()
+        )
+        yield Drawing(
+            "Depth ruler",
+            "the three criteria, never averaged; ticks below: published models",
+            found.sentence,
+            fig,
+            reading=tuple(_criteria(found)),
+        )
     twin = _control_of(case, view)
     for item in view.by_probe.values():
         yield from _of_item(case, item, found.lines if found is not None else {}, twin)
@@ -124,15 +161,22 @@ def _of_view(case: Case, view: cases.View, found: Verdict | None) -> Iterator[Dr
 def _criteria(found: Verdict) -> Iterator[str]:
     """The three criteria in words, with their thresholds and how far these could move them."""
     for name, criterion in found.criteria.items():
-        at = f"layer {criterion.depth} of {criterion.n_layers}" if criterion.depth is not None else f"not defined: {criterion.reason}"
+        at = (
+            f"layer {criterion.depth} of {criterion.n_layers}"
+            if criterion.depth is not None
+            else f"not defined: {criterion.reason}"
+        )
         threshold = f", threshold {criterion.threshold:g}" if criterion.threshold is not None else ""
         band = found.bands.get(name)
         yield f"{name}{threshold}: {at}" + (f" ({band[0]} to {band[1]} as the threshold moves)" if band else "")
 
 
 def _control_of(case: Case, view: cases.View) -> cases.View | None:
-    """The same prompt on a control of the same model, where the case study holds one: its curves stand behind the model's."""
-    same = lambda other: other.prompts == view.prompts and other.models[0].control and other.models[0].source == view.models[0].source  # noqa: E731
+    """The same prompt on a control of the same model, where the case study holds one: its curves stand behind the
+    model's."""
+    same = lambda other: (
+        other.prompts == view.prompts and other.models[0].control and other.models[0].source == view.models[0].source
+    )  # noqa: E731
     return None if view.models[0].control else next(filter(same, case.views), None)
 
 
@@ -140,8 +184,14 @@ def _of_item(case: Case, item: Item, lines: dict[str, int | None], twin: cases.V
     result, window = item.result, item.shown.window
     behind = twin.by_probe.get(result.request.probe) if twin is not None else None
     view = View(
-        height=HEIGHT, width_px=760, window=window, selected=item.shown.selected, answer_start=result.answer_start, depth_lines=lines,
-        control=behind.result if behind is not None else None, control_name=controls.KINDS[twin.models[0].control] if behind is not None else "",
+        height=HEIGHT,
+        width_px=760,
+        window=window,
+        selected=item.shown.selected,
+        answer_start=result.answer_start,
+        depth_lines=lines,
+        control=behind.result if behind is not None else None,
+        control_name=controls.KINDS[twin.models[0].control] if behind is not None else "",
     )
     asked = "".join(f" · {name} {_value(value)}" for name, value in probe_of(result).settings().items())
     for drawn in OF_PROBE.get(result.request.probe, _aggregates)(case, item, view):
@@ -156,7 +206,13 @@ def _of_item(case: Case, item: Item, lines: dict[str, int | None], twin: cases.V
 
 def _value(value: Any) -> str:
     """A parameter in words; a file by its name, as its folder tells a stranger nothing."""
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else shown(str(value).rpartition("/")[2], 40)
+    return (
+        ", ".join(map(str, value))
+        if isinstance(value, tuple)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else shown(str(value).rpartition("/")[2], 40)
+    )
 
 
 Drawn = Iterator[tuple[Any, ...] | Together]  # title, caption, figure, measures
@@ -166,14 +222,30 @@ def _contributions(case: Case, item: Item, view: View) -> Drawn:
     branch = item.shown.setting("branch", "layer")
     who, result = MIDDLE[branch], item.result
     norms, cosine = f"{branch}_ratio", f"{branch}_cos"
-    yield "Contribution norms", f"{who}: size of what is added, against the stream", figures.contribution_norms(result, view, norms, case.first_token), norms
-    yield "Cosine with the stream", f"{who}: below 0 erases, above 0 strengthens", figures.cosine_map(result, view, cosine, case.first_token), cosine
+    yield (
+        "Contribution norms",
+        f"{who}: size of what is added, against the stream",
+        figures.contribution_norms(result, view, norms, case.first_token),
+        norms,
+    )
+    yield (
+        "Cosine with the stream",
+        f"{who}: below 0 erases, above 0 strengthens",
+        figures.cosine_map(result, view, cosine, case.first_token),
+        cosine,
+    )
 
 
 def _logit_lens(case: Case, item: Item, view: View) -> Drawn:
     shade = item.shown.setting("shade", "prob")
     measure = "top_probs" if shade == "prob" else shade
-    yield "Logit lens", f"best token at each depth, shaded by {SHADED[shade]}", figures.lens_map(item.result, view, shade), measure, "top_ids"
+    yield (
+        "Logit lens",
+        f"best token at each depth, shaded by {SHADED[shade]}",
+        figures.lens_map(item.result, view, shade),
+        measure,
+        "top_ids",
+    )
 
 
 def _layer_skip(case: Case, item: Item, view: View) -> Drawn:
@@ -182,20 +254,43 @@ def _layer_skip(case: Case, item: Item, view: View) -> Drawn:
     boundary = place if type(place) is int and 0 <= place < len(boundaries) else None
     behind = "" if boundary is None else f", behind token {int(boundaries[boundary])} only"
     caption = f"row left out, column affected{behind}: 0 does not care, 1 changes as much as its own size"
-    yield "Layer skip", caption, figures.skip_map(result, view, boundary=boundary), "effect" if boundary is None else "effect_by_boundary"
+    yield (
+        "Layer skip",
+        caption,
+        figures.skip_map(result, view, boundary=boundary),
+        "effect" if boundary is None else "effect_by_boundary",
+    )
     if "effect_direct" in result.measures:
-        yield "Layer skip, direct effect", "nothing in between passes the change on", figures.skip_map(result, view, "effect_direct"), "effect_direct"
+        yield (
+            "Layer skip, direct effect",
+            "nothing in between passes the change on",
+            figures.skip_map(result, view, "effect_direct"),
+            "effect_direct",
+        )
     bars = figures.output_bars(item.result, View(height=CURVES_HEIGHT, width_px=760))
-    yield "Layer skip, output", "change of the prediction, and share of tokens whose best guess stays", bars, "output", "top1_kept"
+    yield (
+        "Layer skip, output",
+        "change of the prediction, and share of tokens whose best guess stays",
+        bars,
+        "output",
+        "top1_kept",
+    )
 
 
 def _erasure(case: Case, item: Item, view: View) -> Drawn:
-    yield "Residual erasure", "change of the prediction when this token is erased at this depth", figures.token_map(item.result, view, "effect"), "effect"
+    yield (
+        "Residual erasure",
+        "change of the prediction when this token is erased at this depth",
+        figures.token_map(item.result, view, "effect"),
+        "effect",
+    )
 
 
 def _gradients(case: Case, item: Item, view: View) -> Drawn:
     failed = incomplete(item.result)
-    caption = "share of the answer's probability that rests on this token" + ("; crossed out: completeness fails" if failed else "")
+    caption = "share of the answer's probability that rests on this token" + (
+        "; crossed out: completeness fails" if failed else ""
+    )
     yield "Integrated gradients", caption, figures.token_map(item.result, view, "attribution", failed), "attribution"
 
 
@@ -212,7 +307,12 @@ def _aggregates(case: Case, item: Item, view: View) -> Drawn:
             spec = probe.spec(name)
             together.setdefault((spec.dims[0], spec.unit, len(values)), {})[name] = values
     for (dim, unit, _), curves in together.items():
-        yield probe.title, ", ".join(curves), figures.layer_curves(curves, "", unit, x=dim, height=CURVES_HEIGHT, width_px=760), *curves
+        yield (
+            probe.title,
+            ", ".join(curves),
+            figures.layer_curves(curves, "", unit, x=dim, height=CURVES_HEIGHT, width_px=760),
+            *curves,
+        )
 
 
 OF_PROBE: dict[str, Callable[[Case, Item, View], Drawn]] = {
@@ -229,5 +329,6 @@ OF_PROBE: dict[str, Callable[[Case, Item, View], Drawn]] = {
 
 
 def says(continuation: ProbeResult) -> tuple[str, bool | None]:
-    """What the model continues with, on one line of plain text, and whether that is the known answer (None where none is known)."""
+    """What the model continues with, on one line of plain text, and whether that is the known answer (None where none
+    is known)."""
     return shown(str(continuation.provenance.get("continuation", "")), 80), right(continuation)

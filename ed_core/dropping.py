@@ -1,4 +1,5 @@
 """Blocks taken out for good: every stretch of n in one walk, a variant joining behind its stretch."""
+
 from __future__ import annotations
 
 import math
@@ -39,12 +40,27 @@ def drop_sweep(probe: Prune, model: LanguageModel, encoding: Encoding, record: R
     stretches = even_chunks(n_starts, record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize))
     for done, part in enumerate(stretches):
         starts = range(part.start, part.stop)
-        final = _walk(model, trace, n, starts, record, lambda share: record.step(0.1 + 0.85 * (done + 0.6 * share) / len(stretches)))
+        final = _walk(
+            model,
+            trace,
+            n,
+            starts,
+            record,
+            lambda share: record.step(0.1 + 0.85 * (done + 0.6 * share) / len(stretches)),
+        )
         for at in _positions(model, n_tokens, record):
             whole = model.unembed(trace.resid[-1][0, at]).log_softmax(-1)
             record.write("nll_whole", at, _loss(whole, trace.ids[0, 1:][at]))
             for start in starts:
-                _compare(model, final[start - starts[0], at], whole, trace.ids[0, 1:][at], record, ("kl", "top1_kept", "nll"), (start, at))
+                _compare(
+                    model,
+                    final[start - starts[0], at],
+                    whole,
+                    trace.ids[0, 1:][at],
+                    record,
+                    ("kl", "top1_kept", "nll"),
+                    (start, at),
+                )
             record.step(0.1 + 0.85 * (done + 0.6 + 0.4 * at.stop / n_tokens) / len(stretches))
     if probe.drop:
         _chosen_set(probe.drop, model, trace, record)
@@ -58,7 +74,8 @@ def _positions(model: LanguageModel, n_tokens: int, record: Recorder) -> list[sl
 def _walk(
     model: LanguageModel, trace: Trace, n: int, starts: range, record: Recorder, step: Callable[[float], None]
 ) -> Float[Tensor, "start pos d_model"]:
-    """The last residual without blocks s … s+n-1, for these s: variant s joins at block s+n with what entered block s."""
+    """The last residual without blocks s … s+n-1, for these s: variant s joins at block s+n with what entered block
+    s."""
     n_tokens = trace.ids.shape[1]
     state = torch.cat([trace.resid[start] for start in starts])
     for layer in range(starts[0] + n, model.n_layers):

@@ -1,8 +1,10 @@
-"""Residual erasure as a staircase over depths: the variant erased at depth l joins at block l, and one walk carries all of them.
+"""Residual erasure as a staircase over depths: the variant erased at depth l joins at block l, and one walk carries all
+of them.
 
-A group of positions is walked at a time: its columns are complete when the walk is, and the memory is that of one group. Tokens before the
-group are as they were, so only their keys and values are needed; where a model's blocks cannot be called that way, whole sequences are walked.
-"""
+A group of positions is walked at a time: its columns are complete when the walk is, and the memory is that of one
+group. Tokens before the group are as they were, so only their keys and values are needed; where a model's blocks cannot
+be called that way, whole sequences are walked."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -38,7 +40,10 @@ def erasure_sweep(probe: ResidualErasure, model: LanguageModel, encoding: Encodi
     suffix = model.identities is not None and model.identities.suffix_holds
     record.provenance["prefix"] = "keys and values reused" if suffix else "computed anew"
     if not suffix:
-        record.note("This model's blocks cannot be replayed from the middle of a prompt on: whole sequences were computed, which takes longer.")
+        record.note(
+            "This model's blocks cannot be replayed from the middle of a prompt on: whole sequences were computed, "
+            "which takes longer."
+        )
     at_once = record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize)  # residuals of one walk
     depths = even_chunks(n_layers + 1, at_once)
     size = max(1, min(POSITIONS_PER_WALK, at_once // (n_layers + 1)))
@@ -46,7 +51,9 @@ def erasure_sweep(probe: ResidualErasure, model: LanguageModel, encoding: Encodi
     walks = [(group, range(part.start, part.stop)) for group in groups for part in depths]
     for done, (group, part) in enumerate(walks):
         start = group[0] if suffix else 0
-        final = _walk(model, trace, mean, group, part, start, record, lambda share: record.step((done + share) / len(walks)))
+        final = _walk(
+            model, trace, mean, group, part, start, record, lambda share: record.step((done + share) / len(walks))
+        )
         _compare(model, final, base, look, group, part, start, future, record)
         record.step((done + 1) / len(walks))
     if not future:
@@ -54,9 +61,17 @@ def erasure_sweep(probe: ResidualErasure, model: LanguageModel, encoding: Encodi
 
 
 def _walk(
-    model: LanguageModel, trace: Trace, mean: Tensor, group: range, depths: range, start: int, record: Recorder, step: Callable[[float], None]
+    model: LanguageModel,
+    trace: Trace,
+    mean: Tensor,
+    group: range,
+    depths: range,
+    start: int,
+    record: Recorder,
+    step: Callable[[float], None],
 ) -> Float[Tensor, "row suffix d_model"]:
-    """The last residual, from `start` on, of every variant erased at these depths and positions; ordered by depth, positions within."""
+    """The last residual, from `start` on, of every variant erased at these depths and positions; ordered by depth,
+    positions within."""
     n_layers, size = model.n_layers, len(group)
     n_suffix = trace.ids.shape[1] - start
     state = trace.resid[0][:, start:].repeat(len(depths) * size, 1, 1)
@@ -82,7 +97,15 @@ def _walk(
 
 
 def _compare(
-    model: LanguageModel, final: Tensor, base: Tensor, look: slice, group: range, depths: range, start: int, future: bool, record: Recorder
+    model: LanguageModel,
+    final: Tensor,
+    base: Tensor,
+    look: slice,
+    group: range,
+    depths: range,
+    start: int,
+    future: bool,
+    record: Recorder,
 ) -> None:
     """Change of the predicted distribution where it is looked at: what stands before `start` has not changed."""
     begin = max(look.start, start)
@@ -102,10 +125,13 @@ def _compare(
 
 
 def background_mean(model: LanguageModel, prompts: list[Prompt], record: Recorder) -> Float[Tensor, "depth d_model"]:
-    """Mean residual of every depth over all tokens of all background prompts, token-weighted, the first included; float32."""
+    """Mean residual of every depth over all tokens of all background prompts, token-weighted, the first included;
+    float32."""
     total, count = 0.0, 0
     for prompt in prompts:
-        trace = model.trace(model.tensor(model.encode(prompt, max_tokens())), on_block=lambda *_: record.check(), keep=1)
+        trace = model.trace(
+            model.tensor(model.encode(prompt, max_tokens())), on_block=lambda *_: record.check(), keep=1
+        )
         total = total + torch.stack([h[0].double().sum(0) for h in trace.resid])
         count += trace.ids.shape[1]
     record.provenance["background"] = {"prompts": len(prompts), "tokens": count}

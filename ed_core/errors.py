@@ -1,32 +1,33 @@
-"""Everything that can go wrong, as one tree. Every message is one sentence or two: what was found, what was expected, what to do next.
+"""Everything that can go wrong, as one tree. Every message is one sentence or two: what was found, what was expected,
+what to do next.
 
-    EffectiveDepthError
-    ├── InputError                 the request is at fault; nothing was computed, nothing is lost
-    │   ├── PromptError            empty, too short, too long, unencodable
-    │   ├── PromptFileError        a malformed or empty .jsonl
-    │   ├── ParameterError         an unknown probe, parameter or value
-    │   ├── SettingsError          a setting of this installation that is unknown, or does not fit
-    │   ├── NotAllowed             what the settings of this installation do not allow
-    │   ├── CaseError              a case study that is not there, or cannot be written like this
-    │   │   └── CaseChanged        somebody else changed it since it was opened
-    │   └── ImportRefused          a bundle that this program did not write like this, or not for here
-    │       └── NewerSchema        written by a later version of this program
-    ├── ModelError                 the model cannot be used
-    │   ├── ModelNotFound          no such folder, or a folder without a model
-    │   ├── HubUnreachable         a hub id while no network answers
-    │   ├── HubRefused             the hub answers, and does not give this model: gated, private, no such id or revision
-    │   ├── TooLarge               the model does not fit the free memory, or its download the free disk
-    │   ├── BrokenWeights          missing, truncated or pickled weights
-    │   ├── UnknownFamily          no architecture describes this model_type, and no known layout fits
-    │   ├── RefusedFamily          a family or variant known to be no plain sum; the reason is told
-    │   ├── IdentityFailed         the sums of METHODS do not hold: its curves would be wrong
-    │   └── NotFinite              NaN or infinite values in the forward pass
-    ├── JobError                   the computation did not finish
-    │   ├── Cancelled
-    │   ├── QueueFull              too many jobs are waiting already
-    │   ├── WorkerDied             the worker process ended underneath the job
-    │   └── ImageFailed            a figure could not be drawn as PNG or SVG
-    └── StoreError                 the store itself cannot be used (disk full, no permission)
+EffectiveDepthError
+├── InputError                 the request is at fault; nothing was computed, nothing is lost
+│   ├── PromptError            empty, too short, too long, unencodable
+│   ├── PromptFileError        a malformed or empty .jsonl
+│   ├── ParameterError         an unknown probe, parameter or value
+│   ├── SettingsError          a setting of this installation that is unknown, or does not fit
+│   ├── NotAllowed             what the settings of this installation do not allow
+│   ├── CaseError              a case study that is not there, or cannot be written like this
+│   │   └── CaseChanged        somebody else changed it since it was opened
+│   └── ImportRefused          a bundle that this program did not write like this, or not for here
+│       └── NewerSchema        written by a later version of this program
+├── ModelError                 the model cannot be used
+│   ├── ModelNotFound          no such folder, or a folder without a model
+│   ├── HubUnreachable         a hub id while no network answers
+│   ├── HubRefused             the hub answers, and does not give this model: gated, private, no such id or revision
+│   ├── TooLarge               the model does not fit the free memory, or its download the free disk
+│   ├── BrokenWeights          missing, truncated or pickled weights
+│   ├── UnknownFamily          no architecture describes this model_type, and no known layout fits
+│   ├── RefusedFamily          a family or variant known to be no plain sum; the reason is told
+│   ├── IdentityFailed         the sums of METHODS do not hold: its curves would be wrong
+│   └── NotFinite              NaN or infinite values in the forward pass
+├── JobError                   the computation did not finish
+│   ├── Cancelled
+│   ├── QueueFull              too many jobs are waiting already
+│   ├── WorkerDied             the worker process ended underneath the job
+│   └── ImageFailed            a figure could not be drawn as PNG or SVG
+└── StoreError                 the store itself cannot be used (disk full, no permission)
 """
 
 
@@ -103,7 +104,8 @@ class UnknownFamily(ModelError):
 
 
 class RefusedFamily(ModelError):
-    """A family, or a variant of one, whose residual stream is known to be no plain sum of attention's and the MLP's additions."""
+    """A family, or a variant of one, whose residual stream is known to be no plain sum of attention's and the MLP's
+    additions."""
 
 
 class IdentityFailed(ModelError):

@@ -1,11 +1,12 @@
-"""What a model will need before anything is loaded: memory for its weights, for each probe, and time; against what is free. Torch-free.
+"""What a model will need before anything is loaded: memory for its weights, for each probe, and time; against what is
+free. Torch-free.
 
-A linear map of W weights takes `W (a + b n)` seconds for n tokens: `a` is for reading (or unpacking) the weights once per call, `b` for
-multiplying. Both are measured per precision by `ed_core.calibrate` and kept in the cache folder; `DEFAULT_RATES` stand in until then.
-Activations follow what each probe's sweep holds at its peak. All of it is an estimate: on a random
-model of 12 blocks x 768, times came within a factor of two of the measured (gradients: for the nodes they took) and no memory was
-underestimated.
-"""
+A linear map of W weights takes `W (a + b n)` seconds for n tokens: `a` is for reading (or unpacking) the weights once
+per call, `b` for multiplying. Both are measured per precision by `ed_core.calibrate` and kept in the cache folder;
+`DEFAULT_RATES` stand in until then. Activations follow what each probe's sweep holds at its peak. All of it is an
+estimate: on a random model of 12 blocks x 768, times came within a factor of two of the measured (gradients: for the
+nodes they took) and no memory was underestimated."""
+
 from __future__ import annotations
 
 import json
@@ -29,10 +30,24 @@ NODES = 65  # nodes of an integral: typical of trained models
 ANSWER_TOKENS = 4
 CONTINUATION_TOKENS = 16
 LOGIT_BYTES = 150 << 20
-SECONDS_PER_LOGIT = {"logit_lens": 8e-8}  # what is measured on each (softmax, ranks, divergences), on a CPU; 2e-8 elsewhere
+SECONDS_PER_LOGIT = {
+    "logit_lens": 8e-8
+}  # what is measured on each (softmax, ranks, divergences), on a CPU; 2e-8 elsewhere
 DEFAULT_RATES = {  # seconds per weight: (a, b). Two cores of 2020, one GPU of 2020
-    "cpu": {"fp32": (5e-10, 2.5e-11), "bf16": (5e-10, 3e-11), "fp16": (1e-9, 1e-10), "int8": (4e-9, 4e-11), "4bit": (4e-9, 3e-11)},
-    "cuda": {"fp32": (3e-12, 1.5e-13), "bf16": (1.5e-12, 2e-14), "fp16": (1.5e-12, 2e-14), "int8": (1e-11, 4e-14), "4bit": (5e-12, 2e-14)},
+    "cpu": {
+        "fp32": (5e-10, 2.5e-11),
+        "bf16": (5e-10, 3e-11),
+        "fp16": (1e-9, 1e-10),
+        "int8": (4e-9, 4e-11),
+        "4bit": (4e-9, 3e-11),
+    },
+    "cuda": {
+        "fp32": (3e-12, 1.5e-13),
+        "bf16": (1.5e-12, 2e-14),
+        "fp16": (1.5e-12, 2e-14),
+        "int8": (1e-11, 4e-14),
+        "4bit": (5e-12, 2e-14),
+    },
 }
 Rates = Mapping[str, tuple[float, float]]
 
@@ -48,7 +63,8 @@ class Need:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One model in one precision against what is free on its device. `calibrated`: whether the times rest on a measurement here."""
+    """One model in one precision against what is free on its device. `calibrated`: whether the times rest on a
+    measurement here."""
 
     precision: str
     weights: int
@@ -58,7 +74,8 @@ class Estimate:
 
     @property
     def peak(self) -> int:
-        """Bytes of the weights and of the hungriest probe of the first page; the others are judged one by one (`has_room`)."""
+        """Bytes of the weights and of the hungriest probe of the first page; the others are judged one by one
+        (`has_room`)."""
         return self.peak_of(FIRST_PAGE)
 
     @property
@@ -73,8 +90,11 @@ class Estimate:
         return self.weights + need.activations <= ROOM * self.free
 
 
-def estimate(size: Size, precision: str, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None) -> Estimate:
-    """The estimate for a prompt of `n_tokens`. `free`: bytes free on the device; on a GPU only the worker knows them."""
+def estimate(
+    size: Size, precision: str, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None
+) -> Estimate:
+    """The estimate for a prompt of `n_tokens`. `free`: bytes free on the device; on a GPU only the worker knows
+    them."""
     kind = device.partition(":")[0]
     rates, calibrated = load_rates(kind)
     needs = tuple(Need(probe, *_need(probe, size, precision, n_tokens, kind, rates)) for probe in _WORK)
@@ -88,16 +108,25 @@ def choose(size: Size, n_tokens: int = TOKENS, device: str = "cpu", free: int | 
     for precision in WIDEST_FIRST:
         found = estimate(size, precision, n_tokens, device, free)
         if found.fits:
-            wider = f"; {tried[-1].precision} would take {gigabytes(tried[-1].peak)}" if tried else ", the widest there is"
-            return precision, f"{precision}: {gigabytes(found.peak)} with room for the probes, of {gigabytes(free)} free on {device}{wider}."
+            wider = (
+                f"; {tried[-1].precision} would take {gigabytes(tried[-1].peak)}" if tried else ", the widest there is"
+            )
+            return (
+                precision,
+                f"{precision}: {gigabytes(found.peak)} with room for the probes, of {gigabytes(free)} free on "
+                f"{device}{wider}.",
+            )
         tried.append(found)
     return WIDEST_FIRST[-1], (
-        f"{WIDEST_FIRST[-1]}, the narrowest, and even that takes {gigabytes(tried[-1].peak)} with room for the probes, of {gigabytes(free)} free on "
+        f"{WIDEST_FIRST[-1]}, the narrowest, and even that takes {gigabytes(tried[-1].peak)} with room for the probes, "
+        f"of {gigabytes(free)} free on "
         f"{device}."
     )
 
 
-def fitting(size: Size, free: int, n_tokens: int = TOKENS, device: str = "cpu", probes: Collection[str] = FIRST_PAGE) -> list[str]:
+def fitting(
+    size: Size, free: int, n_tokens: int = TOKENS, device: str = "cpu", probes: Collection[str] = FIRST_PAGE
+) -> list[str]:
     """The precisions in which these probes fit, widest first."""
     return [p for p in WIDEST_FIRST if estimate(size, p, n_tokens, device, free).peak_of(probes) <= ROOM * free]
 
@@ -118,7 +147,10 @@ _WORK = {
     "integrated_gradients": lambda L, T: (L + 3 * NODES * L * (L - 1) / 2, NODES * L * ANSWER_TOKENS),
     "prune": _skip,
     "early_exit": lambda L, T: (L, (L + 2) * T),
-    "numerics": lambda L, T: (8 * L, T + 9 * min(KEPT, T)),  # traced, by hand with 1 and 3 rows, the detour twice, two halves
+    "numerics": lambda L, T: (
+        8 * L,
+        T + 9 * min(KEPT, T),
+    ),  # traced, by hand with 1 and 3 rows, the detour twice, two halves
     "continuation": lambda L, T: (L * CONTINUATION_TOKENS, CONTINUATION_TOKENS),
 }
 
@@ -134,11 +166,16 @@ def _need(probe: str, size: Size, precision: str, n_tokens: int, kind: str, rate
     passes, unembedded = _WORK[probe](L, T)
     unit = BYTES[compute_name(precision)]
     stream = T * d * unit
-    most_tokens, half = budget.TOKENS_PER_CALL.get(kind, 16384), budget.BYTES.get(kind, 4 << 30) // 2  # see `budget.Budget`
+    most_tokens, half = (
+        budget.TOKENS_PER_CALL.get(kind, 16384),
+        budget.BYTES.get(kind, 4 << 30) // 2,
+    )  # see `budget.Budget`
     per_call = max(T, min(most_tokens, int(passes) * T))
     inside = per_call * (2 * d + 2 * size.n_heads * size.head_dim + 3 * size.d_mlp) * unit
     unpacked = 0 if precision in BYTES else unit * max(outputs * inputs for outputs, inputs, _ in size.maps)
-    node = T * L * (6 * d + 4 * size.n_heads * size.head_dim + 4 * size.d_mlp) * unit  # the graph of one node through all blocks
+    node = (
+        T * L * (6 * d + 4 * size.n_heads * size.head_dim + 4 * size.d_mlp) * unit
+    )  # the graph of one node through all blocks
     states = {  # whatever does not fit into half of the budget is walked in pieces, of one row at least
         "layer_skip": min((L + 1) * stream, max(stream, half)),
         "prune": min(L * stream, max(stream, half)),
@@ -205,7 +242,9 @@ def save_rates(kind: str, rates: Rates) -> None:
 # ---------------------------------------------------------------- words
 
 
-def report(name: str, size: Size, precision: str, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None) -> list[str]:
+def report(
+    name: str, size: Size, precision: str, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None
+) -> list[str]:
     """What the command line prints; the same figures are in `estimate`."""
     free = free_memory() if free is None else free
     lines = [
@@ -218,18 +257,32 @@ def report(name: str, size: Size, precision: str, n_tokens: int = TOKENS, device
     found = estimate(size, asked(precision, None), n_tokens, device, free)
     weights = ", ".join(f"{p} {gigabytes(size.weight_bytes(p))}" for p in WIDEST_FIRST)
     row = lambda *cells: "  {:<22} {:>12} {:>10} {:>8}{}".format(*cells)  # noqa: E731
-    lines += [f"weights: {weights}", f"{found.precision} on {device}, {n_tokens} tokens:", row("probe", "activations", "in all", "time", "")]
+    lines += [
+        f"weights: {weights}",
+        f"{found.precision} on {device}, {n_tokens} tokens:",
+        row("probe", "activations", "in all", "time", ""),
+    ]
     for need in found.needs:
         in_all, remark = gigabytes(found.weights + need.activations), "" if found.has_room(need) else "  too large"
         lines.append(row(need.probe, gigabytes(need.activations), in_all, duration(need.seconds), remark))
     if device == "cpu" and precision in QUANTIZED:
         also = ", and fits" if "bf16" in fitting(size, free, n_tokens) else ""
         lines.append(f"on a CPU quantized weights save memory, not time: bf16 is as fast{also}")
-    lines.append(f"times rest on {'a measurement of this device' if found.calibrated else 'default speeds; --calibrate measures this device'}")
+    lines.append(
+        "times rest on "
+        f"{'a measurement of this device' if found.calibrated else 'default speeds; --calibrate measures this device'}"
+    )
     if not found.fits:
         others = fitting(size, free, n_tokens, device)
-        instead = f"what fits: {', '.join(others)}" if others else "no precision fits: take a smaller model, more devices, or --offload"
-        lines.append(f"too large: {gigabytes(found.peak)} needed, {gigabytes(free)} free on {device}, a tenth of which stays free; {instead}")
+        instead = (
+            f"what fits: {', '.join(others)}"
+            if others
+            else "no precision fits: take a smaller model, more devices, or --offload"
+        )
+        lines.append(
+            f"too large: {gigabytes(found.peak)} needed, {gigabytes(free)} free on {device}, a tenth of which stays "
+            f"free; {instead}"
+        )
     else:
         lines.append(f"fits: {gigabytes(found.peak)} needed, {gigabytes(free)} free on {device}")
     return lines

@@ -1,4 +1,6 @@
-"""What a `numerics` result comes to, in words: whether the sums hold, what of a miss is rounding, whether the first token is a sink. Numpy only."""
+"""What a `numerics` result comes to, in words: whether the sums hold, what of a miss is rounding, whether the first
+token is a sink. Numpy only."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -52,26 +54,40 @@ def sums(result: ProbeResult) -> Said:
     off = float(np.nanmax(np.abs(slopes - 1), initial=0.0))
     place = f"the largest miss is {_small(worst)} (block {layer}, token {token})"
     if not worst <= limits["miss"] or off > limits["slope"]:
-        beyond = f"beyond the limit of {limits['miss']:.0e} or with slopes off by {_small(off)} (limit {limits['slope']:g})"
+        beyond = (
+            f"beyond the limit of {limits['miss']:.0e} or with slopes off by {_small(off)} (limit {limits['slope']:g})"
+        )
         return Said(False, f"The sums do not hold on this prompt: {place}, {beyond}; no curve here can be trusted.")
     held = f"The sums hold on every token: {place}"
     if share > 1:
-        more = f"within the limit of {limits['miss']:.0e}, but up to {share:.1f} times what the additions alone can lose: beyond rounding"
+        more = (
+            f"within the limit of {limits['miss']:.0e}, but up to {share:.1f} times what the additions alone can "
+            "lose: beyond rounding"
+        )
         return Said(True, f"{held}, {more}.")
-    return Said(True, f"{held}, nowhere more than {share:.0%} of what rounding can cause. Nothing a block adds is left unread.")
+    return Said(
+        True, f"{held}, nowhere more than {share:.0%} of what rounding can cause. Nothing a block adds is left unread."
+    )
 
 
 def logits(result: ProbeResult) -> Said:
     """Whether logits made by hand are the model's own."""
     limit, values = result.provenance["limits"]["miss"], {name: float(result[name]) for name in LIMITED}
-    bad = [f"{name} misses by {_small(values[name])}: {why}" for name, why in LIMITED.items() if why and not values[name] <= limit]
+    bad = [
+        f"{name} misses by {_small(values[name])}: {why}"
+        for name, why in LIMITED.items()
+        if why and not values[name] <= limit
+    ]
     if bad:
         return Said(False, f"By hand the logits are not the model's own ({'; '.join(bad)}; limit {limit:.0e}).")
     told = "cannot be replayed without what stands before, so erasure computes whole sequences"
     if values["suffix"] <= limit:
         told = f"can be replayed alone (misses by {_small(values['suffix'])})"
     misses = ", ".join(f"{name} {_small(values[name])}" for name, why in LIMITED.items() if why)
-    return Said(True, f"By hand the logits are the model's own: {misses} (limit {limit:.0e}). The second half of the prompt {told}.")
+    return Said(
+        True,
+        f"By hand the logits are the model's own: {misses} (limit {limit:.0e}). The second half of the prompt {told}.",
+    )
 
 
 def sink(result: ProbeResult) -> Said:
@@ -102,13 +118,22 @@ def without_first(contributions: ProbeResult, lens: ProbeResult) -> list[Row]:
         "kl": (lambda c: c["kl"], lambda curve: depth.by_kl(curve[:-1])),
         "overlap": (lambda c: c["overlap"], lambda curve: depth.by_overlap(curve[:-1])),
     }
-    return [Row(name, *(of(c) for c in curves), *(rule(of(c)).depth for c in curves)) for name, (of, rule) in rules.items()]
+    return [
+        Row(name, *(of(c) for c in curves), *(rule(of(c)).depth for c in curves)) for name, (of, rule) in rules.items()
+    ]
 
 
 def change(rows: Sequence[Row]) -> str:
     """What leaving out the first token changes of the verdict."""
     say = lambda depth: "not defined" if depth is None else str(depth)  # noqa: E731
-    moved = [f"{row.label}: {say(row.depth_with)} with it, {say(row.depth_without)} without" for row in rows if row.depth_with != row.depth_without]
+    moved = [
+        f"{row.label}: {say(row.depth_with)} with it, {say(row.depth_without)} without"
+        for row in rows
+        if row.depth_with != row.depth_without
+    ]
     if moved:
         return f"Counting the first token decides the depth ({'; '.join(moved)}): say which you used."
-    return f"The depths do not depend on the first token ({', '.join(f'{row.label} {say(row.depth_with)}' for row in rows)})."
+    return (
+        "The depths do not depend on the first token "
+        f"({', '.join(f'{row.label} {say(row.depth_with)}' for row in rows)})."
+    )

@@ -1,9 +1,11 @@
-"""Results as one `.npz` that `numpy.load(..., allow_pickle=False)` opens: what `python -m ed_core run --out` writes. Numpy only.
+"""Results as one `.npz` that `numpy.load(..., allow_pickle=False)` opens: what `python -m ed_core run --out` writes.
+Numpy only.
 
-`<probe>.<measure>.<i>` for prompt i, `<probe>.<measure>` the papers' aggregate, `<probe>.<measure>_mean` beside a maximum; what a probe derives from
-its aggregates (`layer_skip.depth_score`, `prune.spearman_block_influence`) stands under its name, and per prompt with `.<i>`; `tokens.<i>`,
-`answer_start.<i>` (-1 without an answer), `n_tokens`, `effective_depth.*`, `provenance` (JSON). Nothing is padded.
-"""
+`<probe>.<measure>.<i>` for prompt i, `<probe>.<measure>` the papers' aggregate, `<probe>.<measure>_mean` beside a
+maximum; what a probe derives from its aggregates (`layer_skip.depth_score`, `prune.spearman_block_influence`) stands
+under its name, and per prompt with `.<i>`; `tokens.<i>`, `answer_start.<i>` (-1 without an answer), `n_tokens`,
+`effective_depth.*`, `provenance` (JSON). Nothing is padded."""
+
 from __future__ import annotations
 
 import json
@@ -28,7 +30,11 @@ def arrays(runs: Mapping[Probe, Sequence[ProbeResult]]) -> dict[str, np.ndarray]
     for probe, results in runs.items():
         for i, result in enumerate(results):
             out |= {f"{probe.name}.{name}.{i}": m.values for name, m in result.measures.items()}
-            out |= {f"{probe.name}.{name}.{i}": values for name, values in probe.derive(aggregate(probe, [result.summary])).items() if not name.endswith("_mean")}
+            out |= {
+                f"{probe.name}.{name}.{i}": values
+                for name, values in probe.derive(aggregate(probe, [result.summary])).items()
+                if not name.endswith("_mean")
+            }
         curves = aggregate(probe, [r.summary for r in results], getattr(probe, "first_token", True))
         out |= {f"{probe.name}.{name}": values for name, values in (curves | probe.derive(curves)).items()}
     results = next(iter(runs.values()))
@@ -39,14 +45,16 @@ def arrays(runs: Mapping[Probe, Sequence[ProbeResult]]) -> dict[str, np.ndarray]
     by_name = {probe.name: (probe, results) for probe, results in runs.items()}
     if "contributions" in by_name and "logit_lens" in by_name:
         out |= effective_depth(*by_name["contributions"], by_name["logit_lens"][1])
-    certificates = [{"prompt": i, **r.provenance} for probe_results in runs.values() for i, r in enumerate(probe_results)]
+    certificates = [
+        {"prompt": i, **r.provenance} for probe_results in runs.values() for i, r in enumerate(probe_results)
+    ]
     out["provenance"] = np.asarray(json.dumps({"runs": certificates}, sort_keys=True))
     return out
 
 
 def case_arrays(case: Case) -> dict[str, np.ndarray]:
-    """The numbers of a case study under the names of `arrays`; with several views (another model or prompt, the same probe again) each
-    behind its place, `1/`, `2/`, …"""
+    """The numbers of a case study under the names of `arrays`; with several views (another model or prompt, the same
+    probe again) each behind its place, `1/`, `2/`, …"""
     views = case.views
     out = {}
     for i, view in enumerate(views, 1):
@@ -55,8 +63,11 @@ def case_arrays(case: Case) -> dict[str, np.ndarray]:
     return out
 
 
-def effective_depth(probe: Probe, contributions: Sequence[ProbeResult], lens: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
-    """`effective_depth.<criterion>` with `_ratio`, `_stable`, and `_low`, `_high` over prompts. NaN = not defined (or too few prompts)."""
+def effective_depth(
+    probe: Probe, contributions: Sequence[ProbeResult], lens: Sequence[ProbeResult]
+) -> dict[str, np.ndarray]:
+    """`effective_depth.<criterion>` with `_ratio`, `_stable`, and `_low`, `_high` over prompts. NaN = not defined (or
+    too few prompts)."""
     out = {}
     for name, verdict, interval in verdicts(contributions, lens, probe.first_token):
         low, high, _ = interval or (None, None, None)
@@ -72,8 +83,8 @@ def curve_csv(name: str, dim: str, values: np.ndarray) -> str:
 
 
 def csv(result: ProbeResult, measure: str) -> str:
-    """One measure as CSV: a row per entry, a column per dim, then the value; tokens by index and as JSON strings (so that no
-    token is taken for a spreadsheet formula)."""
+    """One measure as CSV: a row per entry, a column per dim, then the value; tokens by index and as JSON strings (so
+    that no token is taken for a spreadsheet formula)."""
     return _table(_header(result, measure), _entries(result, measure))
 
 
@@ -117,8 +128,8 @@ def _table(header: list[str], rows: Iterable[list]) -> str:
 
 
 def parquet(result: ProbeResult, measure: str) -> bytes:
-    """One measure as Parquet: the columns of `csv` with their types (tokens as plain text), and what the measure means and where it came from
-    in the file's metadata (`measure`, `provenance`: JSON)."""
+    """One measure as Parquet: the columns of `csv` with their types (tokens as plain text), and what the measure means
+    and where it came from in the file's metadata (`measure`, `provenance`: JSON)."""
     import io
 
     import pyarrow
@@ -131,7 +142,9 @@ def parquet(result: ProbeResult, measure: str) -> bytes:
         columns["token"] = pyarrow.array([result.tokens[i] for i in index[m.spec.dims.index("pos")]])
     table = pyarrow.table({**columns, measure: pyarrow.array(m.values.ravel())})
     meaning = {"unit": m.spec.unit, "meaning": m.spec.meaning, "dims": m.spec.dims}
-    table = table.replace_schema_metadata({"measure": json.dumps(meaning), "provenance": json.dumps(dict(result.provenance), sort_keys=True)})
+    table = table.replace_schema_metadata(
+        {"measure": json.dumps(meaning), "provenance": json.dumps(dict(result.provenance), sort_keys=True)}
+    )
     buffer = io.BytesIO()
     writer.write_table(table, buffer)
     return buffer.getvalue()

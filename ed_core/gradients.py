@@ -1,9 +1,10 @@
-"""Integrated gradients, block by block from the top: only the blocks above an activation are run, and nodes are doubled until they suffice.
+"""Integrated gradients, block by block from the top: only the blocks above an activation are run, and nodes are doubled
+until they suffice.
 
-The rule is the trapezoid's: doubling its intervals keeps every node already computed, and trained models have an integrand sharp enough that
-evenly spread nodes beat Gauss' (which crowd at the ends). Both tests are needed: errors of opposite sign cancel in the sum over tokens,
-so completeness alone stops too early.
-"""
+The rule is the trapezoid's: doubling its intervals keeps every node already computed, and trained models have an
+integrand sharp enough that evenly spread nodes beat Gauss' (which crowd at the ends). Both tests are needed: errors of
+opposite sign cancel in the sum over tokens, so completeness alone stops too early."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -49,25 +50,38 @@ def integrate(probe: IntegratedGradients, model: LanguageModel, encoding: Encodi
     if failed:
         record.note(
             f"The integral did not settle within {probe.nodes} nodes at block{'s' if len(failed) > 1 else ''} "
-            f"{', '.join(map(str, sorted(failed)))}: attributions there are not to be relied on (see completeness_error)."
+            f"{', '.join(map(str, sorted(failed)))}: attributions there are not to be relied on (see "
+            "completeness_error)."
         )
 
 
 class _Path:
     """The straight path from baseline (alpha = 0) to activation (alpha = 1) at one block; remembers every node."""
 
-    def __init__(self, part: str, model: LanguageModel, trace: Trace, layer: int, answer_start: int, answer: Tensor, record: Recorder):
+    def __init__(
+        self,
+        part: str,
+        model: LanguageModel,
+        trace: Trace,
+        layer: int,
+        answer_start: int,
+        answer: Tensor,
+        record: Recorder,
+    ):
         self.part, self.model, self.trace, self.layer, self.record = part, model, trace, layer, record
         self.read = slice(answer_start - 1, trace.ids.shape[1] - 1)  # logits here predict the answer's tokens
         self.answer = answer
-        x = {"layer": trace.resid[layer + 1], "attention": trace.attn_out[layer], "mlp": trace.mlp_out[layer]}[part][0].float()
+        x = {"layer": trace.resid[layer + 1], "attention": trace.attn_out[layer], "mlp": trace.mlp_out[layer]}[part][
+            0
+        ].float()
         self.baseline = x.mean(0, keepdim=True).expand_as(x)
         self.difference = x - self.baseline
         self.values: dict[float, float] = {}  # alpha: F
         self.slopes: dict[float, Tensor] = {}  # alpha: sum_d (x - x0) dF/dx, per position
 
     def integrate(self, most_nodes: int) -> tuple[Float[Tensor, "pos"], float, bool]:
-        """`(attribution, completeness error, whether both tests passed)`, doubling intervals until they do or the nodes run out."""
+        """`(attribution, completeness error, whether both tests passed)`, doubling intervals until they do or the nodes
+        run out."""
         intervals, before = FIRST_INTERVALS, None
         while intervals > 2 and intervals + 1 > most_nodes:
             intervals //= 2

@@ -1,4 +1,5 @@
 """Whether this installation can do its work now: what an orchestrator asks before it sends visitors. Torch-free."""
+
 from __future__ import annotations
 
 import json
@@ -53,4 +54,6 @@ def _folder(cache: Path) -> str:
         free = shutil.disk_usage(cache).free
     except OSError as error:
         return f"the cache folder cannot be written: {why(error)}"
-    return f"{gigabytes(free)} are free where results are kept, expected {gigabytes(ROOM)} at least" if free < ROOM else ""
+    return (
+        f"{gigabytes(free)} are free where results are kept, expected {gigabytes(ROOM)} at least" if free < ROOM else ""
+    )

@@ -1,8 +1,9 @@
-"""Models from the hub: what a download would bring, room for it, the download itself with progress, cancel and resume. Torch-free.
+"""Models from the hub: what a download would bring, room for it, the download itself with progress, cancel and resume.
+Torch-free.
 
-The hub is asked once. What it refuses is said with the reason; a model that is here already never needs it. A token for gated models is read
-by the hub's own client from the environment (HF_TOKEN), and neither stored nor logged here.
-"""
+The hub is asked once. What it refuses is said with the reason; a model that is here already never needs it. A token for
+gated models is read by the hub's own client from the environment (HF_TOKEN), and neither stored nor logged here."""
+
 from __future__ import annotations
 
 import hashlib
@@ -51,10 +52,14 @@ def is_here(spec: ModelSpec) -> bool:
         weights.check(place, spec.name)
     except BrokenWeights:
         return False
-    return any((place / name).is_file() for name in ("config.json", adapters.CONFIG)) and any(place.glob("*.safetensors"))
+    return any((place / name).is_file() for name in ("config.json", adapters.CONFIG)) and any(
+        place.glob("*.safetensors")
+    )
 
 
-def ensure(spec: ModelSpec, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False) -> ModelSpec:
+def ensure(
+    spec: ModelSpec, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False
+) -> ModelSpec:
     """The spec itself where the model is here; else it is downloaded, and the spec gets the commit."""
     if is_here(spec):
         return spec
@@ -62,7 +67,8 @@ def ensure(spec: ModelSpec, progress: Progress | None = None, cancelled: Callabl
 
 
 def plan(hub_id: str, revision: str = "") -> Plan:
-    """Ask the hub what a model (or an adapter) consists of: safetensors, config and tokenizer. Refuses what is gated, unknown, pickled."""
+    """Ask the hub what a model (or an adapter) consists of: safetensors, config and tokenizer. Refuses what is gated,
+    unknown, pickled."""
     permits.download(hub_id)
     ensure_reachable(hub_id, even_if_cached=True)
     from huggingface_hub import HfApi
@@ -75,15 +81,22 @@ def plan(hub_id: str, revision: str = "") -> Plan:
     if not any(name.endswith(".safetensors") for name in kept):
         pickled = next((name for name in sizes if name.endswith((".bin", ".pt", ".pth"))), "")
         found = f"only {pickled}, whose format can run code when loaded" if pickled else "no weights"
-        raise BrokenWeights(f"{hub_id} holds {found}; expected .safetensors files: look for a converted copy, or convert it where you trust it.")
+        raise BrokenWeights(
+            f"{hub_id} holds {found}; expected .safetensors files: look for a converted copy, or convert it where you "
+            "trust it."
+        )
     return Plan(hub_id, str(info.sha), tuple(sorted(kept.items(), key=lambda item: item[1])))
 
 
 def fetch(
-    hub_id: str, revision: str = "", progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False, with_weights: bool = True
+    hub_id: str,
+    revision: str = "",
+    progress: Progress | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+    with_weights: bool = True,
 ) -> str:
-    """Download a model (or config and tokenizer alone) and return its commit. `progress(done, all)` in bytes; a download that was cancelled,
-    or broke off, goes on where it stopped."""
+    """Download a model (or config and tokenizer alone) and return its commit. `progress(done, all)` in bytes; a
+    download that was cancelled, or broke off, goes on where it stopped."""
     from huggingface_hub import hf_hub_download
 
     wanted = plan(hub_id, revision)
@@ -107,7 +120,8 @@ def fetch(
 
 
 class Download:
-    """A download in the background, for a page: `progress` is (bytes done, bytes in all), `error` what went wrong, `commit` set at the end."""
+    """A download in the background, for a page: `progress` is (bytes done, bytes in all), `error` what went wrong,
+    `commit` set at the end."""
 
     def __init__(self, hub_id: str, revision: str = ""):
         self.progress, self.commit, self.error = (0, 0), "", None
@@ -117,7 +131,9 @@ class Download:
 
     def _run(self, hub_id: str, revision: str) -> None:
         try:
-            self.commit = fetch(hub_id, revision, lambda done, total: setattr(self, "progress", (done, total)), self._cancel.is_set)
+            self.commit = fetch(
+                hub_id, revision, lambda done, total: setattr(self, "progress", (done, total)), self._cancel.is_set
+            )
         except EffectiveDepthError as error:
             self.error = error
 
@@ -134,8 +150,9 @@ class Download:
 
 
 def _bring(hub_id: str, name: str, commit: str, bar: type) -> None:
-    """One file's content into the hub cache. The client itself begins anew after a break; here what has come is kept under the content's own
-    name, and the next attempt asks for the rest. Where that name is a SHA-256 (weights), the content is held against it."""
+    """One file's content into the hub cache. The client itself begins anew after a break; here what has come is kept
+    under the content's own name, and the next attempt asks for the rest. Where that name is a SHA-256 (weights), the
+    content is held against it."""
     from filelock import FileLock, Timeout
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.file_download import http_get
@@ -152,7 +169,14 @@ def _bring(hub_id: str, name: str, commit: str, bar: type) -> None:
     try:
         with FileLock(f"{part}.lock", timeout=0):
             with part.open("ab") as handle:
-                http_get(url, handle, resume_size=handle.tell(), headers=build_hf_headers(), expected_size=known.size, tqdm_class=bar)
+                http_get(
+                    url,
+                    handle,
+                    resume_size=handle.tell(),
+                    headers=build_hf_headers(),
+                    expected_size=known.size,
+                    tqdm_class=bar,
+                )
             if SHA256.fullmatch(part.name):
                 with part.open("rb") as handle:
                     digest = hashlib.file_digest(handle, "sha256").hexdigest()
@@ -178,7 +202,8 @@ def _require_room(wanted: Plan) -> None:
     needed = max(0, wanted.bytes - have) + SPARE_BYTES
     if free < needed:
         raise TooLarge(
-            f"{wanted.hub_id} needs {gigabytes(needed)} of disk and {gigabytes(free)} are free in {there}; make room, or set HF_HOME to a folder on "
+            f"{wanted.hub_id} needs {gigabytes(needed)} of disk and {gigabytes(free)} are free in {there}; make room, "
+            "or set HF_HOME to a folder on "
             "another disk."
         )
 
@@ -195,7 +220,9 @@ def _bar(report: Callable[[int], object], cancelled: Callable[[], bool]) -> type
 
         def update(self, n=1):
             if cancelled():
-                raise Cancelled("The download was cancelled; what has come is kept, and the next one goes on from there.")
+                raise Cancelled(
+                    "The download was cancelled; what has come is kept, and the next one goes on from there."
+                )
             self.come += int(n or 0)
             report(self.come)
 
@@ -227,12 +254,17 @@ class _said_plainly:  # noqa: N801
         if isinstance(error, errors.GatedRepoError):
             raise HubRefused(f"{self.hub_id} is gated: {TOKEN}") from None
         if isinstance(error, errors.RevisionNotFoundError):
-            raise HubRefused(f"{self.hub_id} has no revision {self.revision!r}; give a branch, a tag or a commit.") from None
+            raise HubRefused(
+                f"{self.hub_id} has no revision {self.revision!r}; give a branch, a tag or a commit."
+            ) from None
         if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
-            raise HubRefused(f"The hub knows no model {self.hub_id}, or it is private or gated (then: {TOKEN})") from None
+            raise HubRefused(
+                f"The hub knows no model {self.hub_id}, or it is private or gated (then: {TOKEN})"
+            ) from None
         if status is not None and status < 500:
             raise HubRefused(f"The hub refuses {self.hub_id} with status {status}; try again later.") from None
         raise HubUnreachable(
-            f"The model hub broke off or did not answer in time ({type(error).__name__}) while {self.hub_id} was asked for; bundled models and local "
+            f"The model hub broke off or did not answer in time ({type(error).__name__}) while {self.hub_id} was asked "
+            "for; bundled models and local "
             "folders work without it, and a download goes on where it stopped."
         ) from None

@@ -1,8 +1,9 @@
-"""The app's side of the worker: a queue of jobs, their progress, cancelling. Torch-free, and safe from many threads at once.
+"""The app's side of the worker: a queue of jobs, their progress, cancelling. Torch-free, and safe from many threads at
+once.
 
-The queue lives here and the worker holds only the running job, so that a worker that dies takes nothing else with it. Equal requests share
-a job. A job nobody has polled for 20 s is cancelled: its tab is closed.
-"""
+The queue lives here and the worker holds only the running job, so that a worker that dies takes nothing else with it.
+Equal requests share a job. A job nobody has polled for 20 s is cancelled: its tab is closed."""
+
 from __future__ import annotations
 
 import os
@@ -33,7 +34,9 @@ class Job:
     request: Request
     viewers: set[str]
     asked_by: str = ""  # the visitor it counts for: whoever joins later adds nothing to compute
-    id: str = field(default_factory=lambda: uuid4().hex)  # of this submission: a late cancel must not hit the next one of the same request
+    id: str = field(
+        default_factory=lambda: uuid4().hex
+    )  # of this submission: a late cancel must not hit the next one of the same request
     state: str = "queued"
     stage: str = ""
     error: EffectiveDepthError | None = None
@@ -65,10 +68,13 @@ class Job:
 
 
 class Jobs:
-    """Queue in front of one worker process. `warm=True` starts it at once, so that importing torch is over before the first click."""
+    """Queue in front of one worker process. `warm=True` starts it at once, so that importing torch is over before the
+    first click."""
 
     def __init__(self, warm: bool = True, command: tuple[str, ...] = (sys.executable, "-m", "ed_core.worker")):
-        self.devices: dict[str, int] = {}  # what the worker can use, with the bytes free there when it started; empty until it is ready
+        self.devices: dict[
+            str, int
+        ] = {}  # what the worker can use, with the bytes free there when it started; empty until it is ready
         self._command = command
         self._lock = threading.RLock()
         self._queue: deque[Job] = deque()
@@ -83,8 +89,8 @@ class Jobs:
                 self._start_worker()
 
     def submit(self, request: Request, viewer: str, visitor: str = "") -> Job:
-        """Queue a request, or join the job that computes it already. `viewer` is a session, `visitor` who sits there: the login, else the session
-        too. `NotAllowed` and `QueueFull` where the settings do not let the request in."""
+        """Queue a request, or join the job that computes it already. `viewer` is a session, `visitor` who sits there:
+        the login, else the session too. `NotAllowed` and `QueueFull` where the settings do not let the request in."""
         permits.request(request)
         visitor = visitor or viewer
         with self._lock:
@@ -117,7 +123,8 @@ class Jobs:
                 self._cancel(job)
 
     def trouble(self) -> str:
-        """Why this queue can compute nothing at the moment, "" where it can: the worker is asked, and answers even while it computes."""
+        """Why this queue can compute nothing at the moment, "" where it can: the worker is asked, and answers even
+        while it computes."""
         with self._lock:
             if self._worker is None or not self._ready:
                 return "the worker is starting"
@@ -138,9 +145,15 @@ class Jobs:
         allowed, jobs = settings.current(), [*self._queue, *([self._running] if self._running else [])]
         own = sum(job.asked_by == visitor for job in jobs)
         if 0 < allowed.max_jobs_per_visitor <= own:
-            raise QueueFull(f"You have {own} jobs running and waiting, as many as one visitor may (max_jobs_per_visitor); wait until one is done, or cancel one.")
+            raise QueueFull(
+                f"You have {own} jobs running and waiting, as many as one visitor may (max_jobs_per_visitor); wait "
+                "until one is done, or cancel one."
+            )
         if allowed.max_jobs <= len(jobs):
-            raise QueueFull(f"{len(jobs)} jobs are running and waiting, as many as this installation takes (max_jobs); try again in a minute.")
+            raise QueueFull(
+                f"{len(jobs)} jobs are running and waiting, as many as this installation takes (max_jobs); try again "
+                "in a minute."
+            )
 
     def _cancel(self, job: Job) -> None:
         if job in self._queue:
@@ -235,5 +248,10 @@ class Jobs:
                 if self._warm and self._worker is None and not self._closed and now - self._started > RESTART_SECONDS:
                     self._start_worker()
                 running = self._running
-                if running is not None and running.cancelling and now - running.cancelling > STUCK_SECONDS and self._worker is not None:
+                if (
+                    running is not None
+                    and running.cancelling
+                    and now - running.cancelling > STUCK_SECONDS
+                    and self._worker is not None
+                ):
                     self._worker.kill()

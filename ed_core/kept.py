@@ -1,8 +1,8 @@
 """Case studies on disk: `kept/` in the cache folder. Never evicted; every file stands for itself. Torch-free.
 
-One file per case study, in the format of `ed_core.bundle`, written as `ed_core.safe_folder` writes. What is deleted lies in `trash/`
-until somebody empties it; what is damaged is set aside in `damaged/`, and everything else goes on.
-"""
+One file per case study, in the format of `ed_core.bundle`, written as `ed_core.safe_folder` writes. What is deleted
+lies in `trash/` until somebody empties it; what is damaged is set aside in `damaged/`, and everything else goes on."""
+
 from __future__ import annotations
 
 import contextlib
@@ -24,8 +24,12 @@ log = logging.getLogger(__name__)
 
 SHIPPED = Path(__file__).parent / "demo" / "cases"
 SUFFIX = ".edcase"
-SORTS = {"changed": (lambda c: c.changed, True), "created": (lambda c: c.created, True), "title": (lambda c: c.title.casefold(), False),
-         "model": (lambda c: (c.model, -c.changed), False)}  # fmt: skip
+SORTS = {
+    "changed": (lambda c: c.changed, True),
+    "created": (lambda c: c.created, True),
+    "title": (lambda c: c.title.casefold(), False),
+    "model": (lambda c: (c.model, -c.changed), False),
+}
 
 
 class Kept:
@@ -46,14 +50,20 @@ class Kept:
     # --- reading
 
     def cards(self, search: str = "", sort: str = "changed") -> list[Card]:
-        """What there is: own case studies, then the shipped ones, each sorted by one of `SORTS`. `search`: every word must stand in title,
-        notes, tags, prompt, model or verdict, whatever its case. Arrays are not read; damaged files are set aside and reported."""
+        """What there is: own case studies, then the shipped ones, each sorted by one of `SORTS`. `search`: every word
+        must stand in title, notes, tags, prompt, model or verdict, whatever its case. Arrays are not read; damaged
+        files are set aside and reported."""
         key, downwards = SORTS[sort]
         words = search.casefold().split()
         found = [self._listed(self.path)]
         own = {c.id for c in found[0]}
         found.append([c for c in self._listed(self.shipped) if c.id not in own] if self.shipped else [])
-        return [c for cards in found for c in sorted(cards, key=key, reverse=downwards) if all(w in _searched(c) for w in words)]
+        return [
+            c
+            for cards in found
+            for c in sorted(cards, key=key, reverse=downwards)
+            if all(w in _searched(c) for w in words)
+        ]
 
     def open(self, id: str) -> tuple[Case, str]:
         """A case study, checked to the last array, and the state it was in, which `save` asks for."""
@@ -65,7 +75,10 @@ class Kept:
         except ImportRefused as error:
             if not self.is_shipped(id):
                 self._set_aside(self._file(id), error)
-            raise CaseError(f"The case study {id} is damaged and was set aside; the others are unharmed. Import it again if you have a copy.") from error
+            raise CaseError(
+                f"The case study {id} is damaged and was set aside; the others are unharmed. Import it again if you "
+                "have a copy."
+            ) from error
         if case.id != id:
             raise CaseError(f"The file of {id} holds the case study {case.id}: it was renamed. Import it to open it.")
         return case, _state(data)
@@ -108,7 +121,8 @@ class Kept:
         return self._folder.locked()
 
     def add(self, case: Case, owner: str = "") -> str:
-        """Keep a new case study, as `owner`'s; returns the state `save` asks for. Its id must never have been used here."""
+        """Keep a new case study, as `owner`'s; returns the state `save` asks for. Its id must never have been used
+        here."""
         data = _checked(case)
         with self.locked():
             if self._used(case.id):
@@ -125,7 +139,8 @@ class Kept:
         with self.locked():
             if (now := _state(self.read(case.id))) != opened and now != _state(data):
                 raise CaseChanged(
-                    f"The case study {case.id} was changed by somebody else since you opened it, and nothing of theirs was overwritten; save yours "
+                    f"The case study {case.id} was changed by somebody else since you opened it, and nothing of theirs "
+                    "was overwritten; save yours "
                     "as a duplicate, or open it again and repeat your changes."
                 )
             self._folder.write(self._file(case.id), data)
@@ -139,9 +154,10 @@ class Kept:
         return copy
 
     def take_in(self, data: bytes, owner: str = "") -> tuple[Case, bool]:
-        """Import a bundle: the case study as it is kept now, and whether it is new. Everything is checked first (`ImportRefused`), and what is
-        kept is written anew from what was understood, as `owner`'s. One that is here already is not kept twice; a different one of the same id gets
-        its own. One that comes back out of the trash stays its owner's."""
+        """Import a bundle: the case study as it is kept now, and whether it is new. Everything is checked first
+        (`ImportRefused`), and what is kept is written anew from what was understood, as `owner`'s. One that is here
+        already is not kept twice; a different one of the same id gets its own. One that comes back out of the trash
+        stays its owner's."""
         case = bundle.drawable(data)
         data = _checked(case)
         with self.locked():
@@ -166,7 +182,10 @@ class Kept:
     def restore(self, id: str) -> None:
         """Take the last deleted version of a case study out of the trash."""
         with self.locked():
-            versions = sorted((f for f in self.files(self.trash_path) if f.name.startswith(f"{id}.") and ID.fullmatch(id)), key=_deleted_at)
+            versions = sorted(
+                (f for f in self.files(self.trash_path) if f.name.startswith(f"{id}.") and ID.fullmatch(id)),
+                key=_deleted_at,
+            )
             if not versions:
                 raise CaseError(f"There is no case study {id} in the trash; it may have been emptied.")
             if self._file(id).exists():
@@ -186,7 +205,9 @@ class Kept:
 
     def _file(self, id: str) -> Path:
         if not ID.fullmatch(id):
-            raise CaseError(f"{id[:40]!r} is not the id of a case study; expected 10 characters from a to z and 2 to 7.")
+            raise CaseError(
+                f"{id[:40]!r} is not the id of a case study; expected 10 characters from a to z and 2 to 7."
+            )
         return self.path / f"{id}{SUFFIX}"
 
     def _here(self, id: str) -> bool:
@@ -196,9 +217,13 @@ class Kept:
         return self._here(id) or any(f.name.startswith(f"{id}.") for f in self.files(self.trash_path))
 
     def _comes_back(self, case: Case, owner: str) -> bool:
-        """Whether it was deleted here and lies in the trash, perhaps in another version: then its links may work again, if whoever imports it is its
-        owner, or nobody in particular."""
-        return owner in ("", self.owners.of(case.id)) and not self._here(case.id) and any((c.id, c.created) == (case.id, case.created) for c in self.trash())
+        """Whether it was deleted here and lies in the trash, perhaps in another version: then its links may work again,
+        if whoever imports it is its owner, or nobody in particular."""
+        return (
+            owner in ("", self.owners.of(case.id))
+            and not self._here(case.id)
+            and any((c.id, c.created) == (case.id, case.created) for c in self.trash())
+        )
 
     def _fresh_id(self) -> str:
         return next(id for id in iter(new_id, None) if not self._used(id))
@@ -218,7 +243,9 @@ class Kept:
             card = self._cards[file][1]
             if card.id == file.name.split(".")[0]:
                 return card
-            self._remember(f"{file.name} holds the case study {card.id}: it was renamed. It is left alone; import it to see it.")
+            self._remember(
+                f"{file.name} holds the case study {card.id}: it was renamed. It is left alone; import it to see it."
+            )
         except FileNotFoundError:  # deleted by another process just now
             return None
         except NewerSchema as error:
@@ -239,7 +266,10 @@ class Kept:
             except ImportRefused:
                 aside = self.damaged_path / f"{file.stem}.{time.time_ns()}{SUFFIX}"
                 self._folder.move(file, aside)
-                self._remember(f"The case study {file.stem} is damaged; it was set aside as {aside.relative_to(self.root)} ({cause}).")
+                self._remember(
+                    f"The case study {file.stem} is damaged; it was set aside as {aside.relative_to(self.root)} "
+                    f"({cause})."
+                )
             except FileNotFoundError:
                 pass
 
@@ -262,7 +292,9 @@ def _state(data: bytes) -> str:
 
 
 def _searched(card: Card) -> str:
-    return "\n".join((card.id, card.title, card.notes, *card.tags, card.prompt, card.model, card.verdict, *card.probes)).casefold()
+    return "\n".join(
+        (card.id, card.title, card.notes, *card.tags, card.prompt, card.model, card.verdict, *card.probes)
+    ).casefold()
 
 
 def _deleted_at(file: Path) -> int:

@@ -1,4 +1,5 @@
 """Request → stored result. What the app uses; torch-free."""
+
 from __future__ import annotations
 
 import re
@@ -15,7 +16,9 @@ from .types import ModelSpec, ProbeResult, Request
 from .wire import unpack
 
 EXAMPLES = Path(__file__).parent / "demo" / "examples"  # shipped results, one file per run id
-SHORT = 12  # hex digits of a run id in a link: 48 bits, so that a store of a million results has two alike once in five hundred times
+# hex digits of a run id in a link: 48 bits, so that a store of a million results has two alike once in five hundred
+# times
+SHORT = 12
 
 
 @lru_cache(maxsize=1)
@@ -62,7 +65,10 @@ def by_short(short: str) -> ProbeResult:
         raise ParameterError(f"{len(found)} stored results have ids that begin with {short}; give more of its digits.")
     result = by_key(found.pop()) if found else None
     if result is None:
-        raise ParameterError(f"No stored result has the id {short}: it was removed, or computed elsewhere. Run computes what stands here.")
+        raise ParameterError(
+            f"No stored result has the id {short}: it was removed, or computed elsewhere. Run computes what stands "
+            "here."
+        )
     return result
 
 
@@ -72,7 +78,8 @@ def find(request: Request) -> ProbeResult | None:
 
 
 def alike(request: Request) -> list[Mapping[str, np.ndarray]]:
-    """Summaries of other prompts on the same model, by the same probe with the same parameters: what is stored, and the shipped examples."""
+    """Summaries of other prompts on the same model, by the same probe with the same parameters: what is stored, and the
+    shipped examples."""
     try:
         found = store().series(request.series)
     except StoreError:
@@ -91,7 +98,8 @@ def _shipped() -> dict[str, dict[str, Mapping[str, np.ndarray]]]:
 
 
 def certificate(spec: ModelSpec) -> Mapping[str, Any] | None:
-    """The birth certificate of the latest result of a model in this precision: stored, else shipped; None where there is none."""
+    """The birth certificate of the latest result of a model in this precision: stored, else shipped; None where there
+    is none."""
     try:
         recent = store().recent(60)
     except StoreError:
@@ -99,11 +107,14 @@ def certificate(spec: ModelSpec) -> Mapping[str, Any] | None:
     keys = [card["key"] for card in recent if (card["model"], card["precision"]) == (spec.name, spec.precision)]
     shipped = [key for found in _shipped().values() for key in found]
     results = (by_key(key) for key in [*keys, *shipped])
-    return next((r.provenance for r in results if r is not None and r.request.models[0].identity() == spec.identity()), None)
+    return next(
+        (r.provenance for r in results if r is not None and r.request.models[0].identity() == spec.identity()), None
+    )
 
 
 def estimate(requests: Iterable[Request], n_tokens: int | None) -> float | None:
-    """Seconds these requests will take here, from the latest stored run of each probe on the same model, scaled by tokens; None if unknown."""
+    """Seconds these requests will take here, from the latest stored run of each probe on the same model, scaled by
+    tokens; None if unknown."""
     try:
         recent = store().recent(60)
     except StoreError:
@@ -111,7 +122,11 @@ def estimate(requests: Iterable[Request], n_tokens: int | None) -> float | None:
     total = 0.0
     for request in requests:
         model = request.models[0]
-        alike = (c for c in recent if c["probe"] == request.probe and (c["model"], c["precision"]) == (model.name, model.precision))
+        alike = (
+            c
+            for c in recent
+            if c["probe"] == request.probe and (c["model"], c["precision"]) == (model.name, model.precision)
+        )
         last = next(alike, None)
         if last is None or not n_tokens or last["seconds"] is None:
             return None

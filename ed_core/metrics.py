@@ -1,7 +1,9 @@
-"""Pure tensor maths behind the probes. Everything is upcast to float32 before it is measured, whatever dtype the model runs in.
+"""Pure tensor maths behind the probes. Everything is upcast to float32 before it is measured, whatever dtype the model
+runs in.
 
-Sources: [C25] Csordás et al. 2025, arXiv 2505.13898; [H25] Hu et al. 2025, arXiv 2512.14064; ShortGPT, arXiv 2403.03853.
-"""
+Sources: [C25] Csordás et al. 2025, arXiv 2505.13898; [H25] Hu et al. 2025, arXiv 2512.14064; ShortGPT, arXiv
+2403.03853."""
+
 from __future__ import annotations
 
 import math
@@ -20,7 +22,8 @@ def norm(x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
 
 
 def ratio(x: Float[Tensor, "*batch d"], reference: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
-    """`|x| / max(|reference|, 1e-6)` per token: how large an addition is against what it is added to. Range 0…∞ [C25 §3.1]."""
+    """`|x| / max(|reference|, 1e-6)` per token: how large an addition is against what it is added to. Range 0…∞ [C25
+    §3.1]."""
     return norm(x) / norm(reference).clamp_min(NORM_FLOOR)
 
 
@@ -33,9 +36,8 @@ def cosine(x: Float[Tensor, "*batch d"], y: Float[Tensor, "*batch d"]) -> Float[
 def kl(logp: Float[Tensor, "*batch v"], logq: Float[Tensor, "*batch v"]) -> Float[Tensor, "*batch"]:
     """Kullback–Leibler divergence `sum_v p (log p - log q)` in nats from log-probabilities. Range 0…∞.
 
-    Summed as `p (x - 1 + exp(-x))` with `x = log p - log q`, whose terms are never negative (the added ones cancel, as both sum to one):
-    near 0, where the plain sum is a difference of large terms, this keeps its digits.
-    """
+    Summed as `p (x - 1 + exp(-x))` with `x = log p - log q`, whose terms are never negative (the added ones cancel, as
+    both sum to one): near 0, where the plain sum is a difference of large terms, this keeps its digits."""
     x = logp - logq
     rest = torch.where(x < 0, -logq.exp() * torch.expm1(x.clamp_max(0)), logp.exp() * torch.expm1(-x.clamp_min(0)))
     return (logp.exp() * x + rest).sum(-1).clamp_min(0)
@@ -74,6 +76,7 @@ def relative_change(
     changed: Float[Tensor, "*batch pos d"],
     measured: Bool[Tensor, "*batch pos"],
 ) -> Float[Tensor, "*batch"]:
-    """`max_t |D - D'| / max(|D|, 1e-6)` over the measured tokens: the effect of an intervention on a block's update [C25 §3.2]."""
+    """`max_t |D - D'| / max(|D|, 1e-6)` over the measured tokens: the effect of an intervention on a block's update
+    [C25 §3.2]."""
     per_token = norm(update.float() - changed.float()) / norm(update).clamp_min(NORM_FLOOR)
     return per_token.masked_fill(~measured, -torch.inf).amax(-1)

@@ -1,8 +1,10 @@
-"""A causal language model whose residual stream can be read, replayed block by block, and edited. The only user of transformers.
+"""A causal language model whose residual stream can be read, replayed block by block, and edited. The only user of
+transformers.
 
-Blocks are called by hand: one traced pass records how each block was called, `run_block` repeats that call on any batch. Hooks live only
-inside a locked call, because a hook belongs to the module: two users would otherwise run through each other's interventions.
-"""
+Blocks are called by hand: one traced pass records how each block was called, `run_block` repeats that call on any
+batch. Hooks live only inside a locked call, because a hook belongs to the module: two users would otherwise run through
+each other's interventions."""
+
 from __future__ import annotations
 
 import inspect
@@ -57,7 +59,12 @@ class LanguageModel:
     """An opened model. `open` is the way in; the constructor takes the parts (tests hand in small random models)."""
 
     def __init__(self, hf_model, tokenizer, architecture: Architecture, spec: ModelSpec):
-        self.hf, self.tokenizer, self.architecture, self.spec = hf_model.eval().requires_grad_(False), tokenizer, architecture, spec
+        self.hf, self.tokenizer, self.architecture, self.spec = (
+            hf_model.eval().requires_grad_(False),
+            tokenizer,
+            architecture,
+            spec,
+        )
         config = hf_model.config
         self.config = config.get_text_config() if hasattr(config, "get_text_config") else config
         self.blocks = self._module(hf_model, "blocks")
@@ -71,7 +78,9 @@ class LanguageModel:
         self.d_model = self.config.hidden_size
         self.d_vocab = self.head.weight.shape[0]
         self.device = main_device(hf_model)
-        self.dtype = next(p.dtype for p in hf_model.parameters() if p.is_floating_point())  # of the embeddings, which are never quantized
+        self.dtype = next(
+            p.dtype for p in hf_model.parameters() if p.is_floating_point()
+        )  # of the embeddings, which are never quantized
         self.bytes = held_bytes(hf_model)
         self.block_order: tuple[int, ...] | None = getattr(hf_model, "block_order", None)  # of a shuffled twin
         self.identities: Identities | None = None
@@ -81,7 +90,8 @@ class LanguageModel:
         found = find_submodule(root, self.architecture.paths(role))
         if found is None:
             raise IdentityFailed(
-                f"Refused: {self.spec.name} has no module {' or '.join(self.architecture.paths(role))}, where {self.architecture.family} models "
+                f"Refused: {self.spec.name} has no module {' or '.join(self.architecture.paths(role))}, where "
+                f"{self.architecture.family} models "
                 f"are read ({role}); {SEE_GUIDE}."
             )
         return found
@@ -102,7 +112,8 @@ class LanguageModel:
 
     @classmethod
     def load(cls, spec: ModelSpec, architecture: Architecture | None = None) -> LanguageModel:
-        """Load without asking whether the sums hold; a family that nobody described is tried under the known layouts (`adoption`)."""
+        """Load without asking whether the sums hold; a family that nobody described is tried under the known layouts
+        (`adoption`)."""
         from .adoption import adopt
         from .loading import load
         from .twins import shuffle
@@ -131,7 +142,10 @@ class LanguageModel:
             if not getattr(self.tokenizer, "chat_template", None):
                 raise PromptError(f"{self.spec.name} has no chat template; use the prompt as raw text instead.")
             message = [{"role": "user", "content": text}]
-            text, special = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True), False
+            text, special = (
+                self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True),
+                False,
+            )
         encoded = self.tokenizer(text + prompt.answer, add_special_tokens=special, return_offsets_mapping=True)
         ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
         if why := too_long(len(ids), max_tokens, getattr(self.config, "max_position_embeddings", None)):
@@ -144,7 +158,10 @@ class LanguageModel:
             if start is None or start == 0:
                 raise PromptError("The answer has no tokens of its own, or the question has none; give both some text.")
             if offsets[start][0] < len(text):
-                notes.append(f"Token {start} ({self.token_text(ids[start])!r}) straddles question and answer; it counts as the answer's first.")
+                notes.append(
+                    f"Token {start} ({self.token_text(ids[start])!r}) straddles question and answer; it counts as the "
+                    "answer's first."
+                )
         return Encoding(tuple(ids), tuple(self.token_text(i) for i in ids), start, tuple(notes))
 
     def tensor(self, encoding: Encoding | tuple[int, ...]) -> Int[Tensor, "1 pos"]:
@@ -162,16 +179,23 @@ class LanguageModel:
     @torch.no_grad()
     def logits(self, ids: Int[Tensor, "batch pos"], keep: int = 0) -> Float[Tensor, "batch kept d_vocab"]:
         """The model's own logits, float32; `keep` > 0 asks for the last positions only, where the family can."""
-        keep_last = {"logits_to_keep": keep} if keep and "logits_to_keep" in inspect.signature(self.hf.forward).parameters else {}
+        keep_last = (
+            {"logits_to_keep": keep}
+            if keep and "logits_to_keep" in inspect.signature(self.hf.forward).parameters
+            else {}
+        )
         with self._lock:
             return self._home(self.hf(input_ids=ids, use_cache=False, **keep_last).logits).float()
 
     @torch.no_grad()
-    def trace(self, ids: Int[Tensor, "batch pos"], on_block: Callable[[int, Trace], None] | None = None, keep: int = 0) -> Trace:
-        """One forward pass, recorded. `on_block(l, trace)` is called when block l is done; what it raises ends the pass.
+    def trace(
+        self, ids: Int[Tensor, "batch pos"], on_block: Callable[[int, Trace], None] | None = None, keep: int = 0
+    ) -> Trace:
+        """One forward pass, recorded. `on_block(l, trace)` is called when block l is done; what it raises ends the
+        pass.
 
-        `trace.logits` are the model's own, float32: all positions, or the last `keep` where the family can give just those.
-        """
+        `trace.logits` are the model's own, float32: all positions, or the last `keep` where the family can give just
+        those."""
         record, third = Trace(ids), {}
 
         def before(layer):
@@ -211,7 +235,8 @@ class LanguageModel:
         ran = len(record.resid) - 1, len(record.attn_out), len(record.mlp_out)
         if ran != (self.n_layers,) * 3:
             raise IdentityFailed(
-                f"Refused: in one pass {self.spec.name} ran its {self.n_layers} blocks {ran[0]} times, attention's modules {ran[1]} and the MLP's "
+                f"Refused: in one pass {self.spec.name} ran its {self.n_layers} blocks {ran[0]} times, attention's "
+                f"modules {ran[1]} and the MLP's "
                 f"{ran[2]} times (expected once each). Read: {self.architecture.modules_read()}; {SEE_GUIDE}."
             )
         if not torch.isfinite(record.resid[-1]).all() or not torch.isfinite(record.logits).all():
@@ -223,17 +248,24 @@ class LanguageModel:
         return record
 
     def run_block(
-        self, trace: Trace, layer: int, resid: Resid, attn_edit: Edit | None = None, mlp_edit: Edit | None = None, start: int = 0
+        self,
+        trace: Trace,
+        layer: int,
+        resid: Resid,
+        attn_edit: Edit | None = None,
+        mlp_edit: Edit | None = None,
+        start: int = 0,
     ) -> tuple[Resid, Resid, Resid]:
-        """Block `layer` on another residual, called as in `trace`: `(attn_out, rest_out, resid_post)`, each `[batch, pos, d_model]`.
+        """Block `layer` on another residual, called as in `trace`: `(attn_out, rest_out, resid_post)`, each `[batch,
+        pos, d_model]`.
 
-        `rest_out` is what the MLP adds, with a third branch's addition where the family has one: `attn_out + rest_out` is the update.
-        An edit gets what is about to be added to the stream and returns what shall be added instead; what comes back is what was added.
-        Gradients flow where `resid` or an edit's tensor asks for them; the weights never do.
+        `rest_out` is what the MLP adds, with a third branch's addition where the family has one: `attn_out + rest_out`
+        is the update. An edit gets what is about to be added to the stream and returns what shall be added instead;
+        what comes back is what was added. Gradients flow where `resid` or an edit's tensor asks for them; the weights
+        never do.
 
-        `start`: `resid` holds positions `start..T-1` only, and what stands before is as in the trace (its keys and values are used, it is not
-        computed). Only for models whose `identities.suffix_holds`.
-        """
+        `start`: `resid` holds positions `start..T-1` only, and what stands before is as in the trace (its keys and
+        values are used, it is not computed). Only for models whose `identities.suffix_holds`."""
         call, (attn, mlp), third = trace.calls[layer], self.branches[layer], self.thirds[layer]
         if start:
             call = BlockCall((), self._suffix_arguments(trace, layer, start))
@@ -247,7 +279,9 @@ class LanguageModel:
                     return None
                 added[name] = edited = edit(value)
                 edited, value = edited.to(first(output).device), value.to(first(output).device)
-                if self.multiplier != 1.0:  # where nothing is changed nothing may change, not even by rounding there and back
+                if (
+                    self.multiplier != 1.0
+                ):  # where nothing is changed nothing may change, not even by rounding there and back
                     put = edited / self.multiplier
                     as_it_was = put + (first(output).reshape(put.shape) - put).detach()  # the gradient stays the edit's
                     edited = torch.where(edited == value, as_it_was, put)
@@ -276,7 +310,8 @@ class LanguageModel:
 
     @torch.no_grad()
     def _suffix_arguments(self, trace: Trace, layer: int, start: int) -> dict:
-        """Block `layer`'s arguments for positions `start..T-1`; the whole prompt's keys and values are computed once and kept in the trace."""
+        """Block `layer`'s arguments for positions `start..T-1`; the whole prompt's keys and values are computed once
+        and kept in the trace."""
         named, n_tokens = suffix.arguments(self.blocks[layer], trace.calls[layer]), trace.ids.shape[1]
         if layer not in trace.keys_values:
             cache = suffix.Prefix()
@@ -289,11 +324,20 @@ class LanguageModel:
         return suffix.with_cache(suffix.from_position(named, start, n_tokens), suffix.Prefix((keys, values)))
 
     def call_bytes(self, n_keys: int, gradients: bool = False) -> int:
-        """About how many bytes per token one block call takes, `n_keys` tokens being attended to; with `gradients`, how many it keeps for the
-        way back. From the config alone, so that chunks follow from the request."""
+        """About how many bytes per token one block call takes, `n_keys` tokens being attended to; with `gradients`, how
+        many it keeps for the way back. From the config alone, so that chunks follow from the request."""
         size, d_mlp = self.dtype.itemsize, getattr(self.config, "intermediate_size", None) or 4 * self.d_model
-        scores = getattr(self.config, "num_attention_heads", 1) * n_keys * (2 * size + 4) if getattr(self.config, "_attn_implementation", "") == "eager" else 0
-        return (14 if gradients else 8) * size * self.d_model + (5 if gradients else 4) * size * d_mlp + 12 * self.d_model + scores
+        scores = (
+            getattr(self.config, "num_attention_heads", 1) * n_keys * (2 * size + 4)
+            if getattr(self.config, "_attn_implementation", "") == "eager"
+            else 0
+        )
+        return (
+            (14 if gradients else 8) * size * self.d_model
+            + (5 if gradients else 4) * size * d_mlp
+            + 12 * self.d_model
+            + scores
+        )
 
     def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
         """Final norm, head, and everything the model does after it (soft-cap, logit scale): float32 logits."""
@@ -309,18 +353,21 @@ class LanguageModel:
 
     @torch.no_grad()
     def continuation(self, ids: Int[Tensor, "1 pos"], n_tokens: int, on_token: Callable[[int, Tensor], None]) -> None:
-        """Greedy continuation without a cache: `on_token(step, logits[d_vocab])` after each step. The prompt is short and so is this."""
+        """Greedy continuation without a cache: `on_token(step, logits[d_vocab])` after each step. The prompt is short
+        and so is this."""
         for step in range(n_tokens):
             logits = self.logits(ids, keep=1)[0, -1]
             on_token(step, logits)
             ids = torch.cat([ids, logits.argmax().view(1, 1)], dim=1)
 
     def _home(self, tensor: Tensor) -> Tensor:
-        """On the model's main device, wherever its block lies: probes see one device (nothing happens where there is only one)."""
+        """On the model's main device, wherever its block lies: probes see one device (nothing happens where there is
+        only one)."""
         return tensor.to(self.device)
 
     def _added(self, output, like: Tensor) -> Tensor:
-        """What a branch adds to the stream: its output times the family's residual multiplier, in the stream's shape."""
+        """What a branch adds to the stream: its output times the family's residual multiplier, in the stream's
+        shape."""
         value = first(output)
         if not isinstance(value, Tensor) or value.numel() != like.numel():
             found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
@@ -331,12 +378,18 @@ class LanguageModel:
         value = value.reshape(like.shape)
         if self.multiplier != 1.0:
             return value * self.multiplier
-        return value.clone() if self.architecture.in_place else value  # such a block adds to the very tensor it is handed
+        return (
+            value.clone() if self.architecture.in_place else value
+        )  # such a block adds to the very tensor it is handed
 
     def _other(self, layer: int, h: Tensor, a: Tensor, m: Tensor, third: Tensor | None) -> Tensor | None:
-        """What block `layer` adds besides attention and MLP, float32: a third branch, and what scaling the whole stream at its end changes.
-        None where the family has neither."""
-        scale = getattr(self.blocks[layer], self.architecture.stream_scale, None) if self.architecture.stream_scale else None
+        """What block `layer` adds besides attention and MLP, float32: a third branch, and what scaling the whole stream
+        at its end changes. None where the family has neither."""
+        scale = (
+            getattr(self.blocks[layer], self.architecture.stream_scale, None)
+            if self.architecture.stream_scale
+            else None
+        )
         if third is None and scale is None:
             return None
         other = torch.zeros_like(h, dtype=torch.float32) if third is None else third.float()
@@ -345,14 +398,19 @@ class LanguageModel:
         return other
 
     def _for_batch(self, call: BlockCall, times: int) -> tuple[tuple, dict]:
-        """A recorded call's arguments for a larger batch. Masks and rotary embeddings broadcast by themselves; some families' arguments have
-        a row per sequence or per head of each sequence."""
-        repeated = {k: v.repeat(times, *[1] * (v.dim() - 1)) for k in self.architecture.per_row if (v := call.kwargs.get(k)) is not None}
+        """A recorded call's arguments for a larger batch. Masks and rotary embeddings broadcast by themselves; some
+        families' arguments have a row per sequence or per head of each sequence."""
+        repeated = {
+            k: v.repeat(times, *[1] * (v.dim() - 1))
+            for k in self.architecture.per_row
+            if (v := call.kwargs.get(k)) is not None
+        }
         return call.args, call.kwargs | repeated
 
 
 def split_call(args: tuple, kwargs: dict) -> tuple[Tensor, tuple, dict]:
-    """A block's hidden state apart from its other arguments. The traced pass runs without a cache, so none is among them."""
+    """A block's hidden state apart from its other arguments. The traced pass runs without a cache, so none is among
+    them."""
     if args:
         return args[0], args[1:], dict(kwargs)
     return kwargs["hidden_states"], (), {name: value for name, value in kwargs.items() if name != "hidden_states"}

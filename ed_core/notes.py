@@ -1,4 +1,6 @@
-"""A stranger's Markdown as HTML that can do nothing: no tags of its own, no pictures, no script behind a link. Torch-free."""
+"""A stranger's Markdown as HTML that can do nothing: no tags of its own, no pictures, no script behind a link.
+Torch-free."""
+
 from __future__ import annotations
 
 from functools import lru_cache
@@ -8,8 +10,8 @@ from markdown_it import MarkdownIt
 
 @lru_cache(maxsize=1)
 def _reader() -> MarkdownIt:
-    """CommonMark with tables. HTML is text; pictures are off, because showing one asks another server for it; links of a kind that runs
-    code are refused by the library and stay text."""
+    """CommonMark with tables. HTML is text; pictures are off, because showing one asks another server for it; links of
+    a kind that runs code are refused by the library and stay text."""
     reader = MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable("table").disable("image")
     reader.add_render_rule("link_open", _link)
     return reader

@@ -1,9 +1,10 @@
-"""Whose a case study is: an address in a file of its own beside the case study's, never inside it, so that it does not travel with an export.
-Torch-free.
+"""Whose a case study is: an address in a file of its own beside the case study's, never inside it, so that it does not
+travel with an export. Torch-free.
 
-Written before the case study it belongs to: a kill in between leaves an owner of nothing, which the next case study of that id replaces. It
-stays while the case study lies in the trash. No file means no owner (kept without a login, or from the command line).
-"""
+Written before the case study it belongs to: a kill in between leaves an owner of nothing, which the next case study of
+that id replaces. It stays while the case study lies in the trash. No file means no owner (kept without a login, or from
+the command line)."""
+
 from __future__ import annotations
 
 import re

@@ -1,9 +1,9 @@
 """Two results of one probe beside each other: another model, another prompt, or other parameters. Numpy only.
 
-What is drawn over each other stands on *relative depth*, the share of a model's blocks that have been passed, so that models of different depth
-have one axis: block `l` of `L` at `(l + 1) / L`, as the effective depth's ratio counts (Hu et al. 2025), and the point of the stream with `l`
-blocks behind it at `l / L`.
-"""
+What is drawn over each other stands on *relative depth*, the share of a model's blocks that have been passed, so that
+models of different depth have one axis: block `l` of `L` at `(l + 1) / L`, as the effective depth's ratio counts (Hu et
+al. 2025), and the point of the stream with `l` blocks behind it at `l / L`."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,15 +22,16 @@ TAIL = 24  # characters of a prompt that its label shows: prompts of one task be
 
 
 def relative_depth(n: int, n_layers: int) -> np.ndarray:
-    """`[n]`, in [0, 1]: where the entries of a curve over blocks (`n == L`) or over depths (`n == L + 1`) stand; a `ValueError` for any other."""
+    """`[n]`, in [0, 1]: where the entries of a curve over blocks (`n == L`) or over depths (`n == L + 1`) stand; a
+    `ValueError` for any other."""
     if n not in (n_layers, n_layers + 1):
         raise ValueError(f"a curve over {n_layers} blocks has {n_layers} or {n_layers + 1} entries, found {n}")
     return (np.arange(n) + (n == n_layers)) / n_layers
 
 
 def matched(a: np.ndarray, b: np.ndarray, n_layers: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Two curves entry by entry: as they are where the models are equally deep, else both at the relative depths of the shallower one, where the
-    deeper one's is read off the straight line between its layers."""
+    """Two curves entry by entry: as they are where the models are equally deep, else both at the relative depths of the
+    shallower one, where the deeper one's is read off the straight line between its layers."""
     if n_layers[0] == n_layers[1]:
         return a, b
     x_a, x_b = (relative_depth(len(c), n) for c, n in zip((a, b), n_layers))
@@ -39,8 +40,8 @@ def matched(a: np.ndarray, b: np.ndarray, n_layers: tuple[int, int]) -> tuple[np
 
 @dataclass(frozen=True)
 class Pair:
-    """One curve of two results. `likeness`: of their shapes; `difference` B - A, `[layer]`, over `matched` entries; `relative`: whether models of
-    different depth were matched."""
+    """One curve of two results. `likeness`: of their shapes; `difference` B - A, `[layer]`, over `matched` entries;
+    `relative`: whether models of different depth were matched."""
 
     curve: Curve
     a: np.ndarray
@@ -73,11 +74,14 @@ class Pair:
         shape = "shapes cannot be compared (one is constant)"
         if (alike := self.likeness).spearman is not None:
             shape = f"Spearman of the shapes {alike.spearman:.2f}, scaled at most {alike.apart:.0%} apart"
-        return f"{title}: largest difference B − A {_signed(self.difference[at])} {self.curve.unit}, at {where}; {shape}."
+        return (
+            f"{title}: largest difference B − A {_signed(self.difference[at])} {self.curve.unit}, at {where}; {shape}."
+        )
 
 
 def pairs(probes: tuple[Probe, Probe], a: ProbeResult, b: ProbeResult) -> list[Pair]:
-    """Every curve of a probe for two complete results; each with its own parameters (`first_token` changes how means are taken)."""
+    """Every curve of a probe for two complete results; each with its own parameters (`first_token` changes how means
+    are taken)."""
     found = [curves_of(p, r.summary, getattr(p, "first_token", True)) for p, r in zip(probes, (a, b))]
     n_layers, out = (a.n_layers, b.n_layers), []
     for curve in CURVES[probes[0].name]:
@@ -89,7 +93,10 @@ def pairs(probes: tuple[Probe, Probe], a: ProbeResult, b: ProbeResult) -> list[P
 
 def summary(found: Mapping[str, Sequence[Pair]]) -> str:
     """One sentence over all curves: which shapes are least and most alike."""
-    ranked = sorted((p for of_probe in found.values() for p in of_probe if p.likeness.spearman is not None), key=lambda p: p.likeness.spearman)
+    ranked = sorted(
+        (p for of_probe in found.values() for p in of_probe if p.likeness.spearman is not None),
+        key=lambda p: p.likeness.spearman,
+    )
     if not ranked:
         return ""
     if all(p.largest is not None and not np.nanmax(np.abs(p.difference)) for p in ranked):
@@ -102,12 +109,18 @@ def summary(found: Mapping[str, Sequence[Pair]]) -> str:
 def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
     """Why the two have no map of differences: cells must mean the same on both sides. "" where there is one."""
     if a.n_layers != b.n_layers:
-        return f"A has {a.n_layers} layers and B {b.n_layers}: no cell of one is a cell of the other. The curves stand over each other on relative depth."
+        return (
+            f"A has {a.n_layers} layers and B {b.n_layers}: no cell of one is a cell of the other. The curves stand "
+            "over each other on relative depth."
+        )
     if "pos" in dims and a.tokens != b.tokens:
         same = a.request.prompts == b.request.prompts
         found = "The two tokenizers cut this prompt differently" if same else "The prompts have different tokens"
         at = next((i for i, (x, y) in enumerate(zip(a.tokens, b.tokens)) if x != y), min(a.n_tokens, b.n_tokens))
-        return f"{found} ({a.n_tokens} and {b.n_tokens}, the first difference at token {at}): no column of one is a column of the other."
+        return (
+            f"{found} ({a.n_tokens} and {b.n_tokens}, the first difference at token {at}): no column of one is a "
+            "column of the other."
+        )
     return ""
 
 
@@ -137,10 +150,15 @@ class Side:
 
 
 def labels(a: Side, b: Side) -> tuple[str, str]:
-    """What tells two sides apart, in a few words each: model, end of the prompt, parameters; the model's name where nothing does."""
+    """What tells two sides apart, in a few words each: model, end of the prompt, parameters; the model's name where
+    nothing does."""
     both = []
     for mine, theirs in ((a, b), (b, a)):
-        prompt = f"“…{' '.join(mine.prompt.text.split())[-TAIL:]}”" if mine.prompt.identity() != theirs.prompt.identity() else ""
+        prompt = (
+            f"“…{' '.join(mine.prompt.text.split())[-TAIL:]}”"
+            if mine.prompt.identity() != theirs.prompt.identity()
+            else ""
+        )
         words = [_model(mine.model, theirs.model), prompt, *_parameters(mine, theirs)]
         both.append(", ".join(filter(None, words)) or mine.model.name)
     return both[0], both[1]
@@ -150,7 +168,12 @@ def _model(mine: ModelSpec, theirs: ModelSpec) -> str:
     """Its name, and whatever else is not the same; "" for one model."""
     if mine == theirs:
         return ""
-    told = {"precision": mine.precision, "adapter": Path(mine.adapter).name or "no adapter", "revision": mine.revision[:10], "device": mine.device}
+    told = {
+        "precision": mine.precision,
+        "adapter": Path(mine.adapter).name or "no adapter",
+        "revision": mine.revision[:10],
+        "device": mine.device,
+    }
     apart = [word for name, word in told.items() if word and getattr(mine, name) != getattr(theirs, name)]
     return ", ".join(filter(None, [mine.name, control_label(mine), *apart]))
 

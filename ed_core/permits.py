@@ -1,10 +1,11 @@
 """What the settings let a visitor do: the one place that says no. Torch-free.
 
-Names are held against the settings before the disk is looked at, so that a path nobody may use does not even tell whether it exists. The
-functions stand where every page's way leads through: `sources.named`, `sources.location`, `hub.plan`, `Probe.request`, `Jobs.submit`, and in
-the worker before a probe runs; a link, a stored run or an imported case study comes that way as well as what somebody types. The command
-line is the owner's: it calls `as_owner` first, and nothing here refuses it anything.
-"""
+Names are held against the settings before the disk is looked at, so that a path nobody may use does not even tell
+whether it exists. The functions stand where every page's way leads through: `sources.named`, `sources.location`,
+`hub.plan`, `Probe.request`, `Jobs.submit`, and in the worker before a probe runs; a link, a stored run or an imported
+case study comes that way as well as what somebody types. The command line is the owner's: it calls `as_owner` first,
+and nothing here refuses it anything."""
+
 from __future__ import annotations
 
 import os
@@ -46,33 +47,46 @@ def model(source: str, revision: str = "") -> None:
     allowed = settings.current()
     if _owner or (allowed.models == ("*",) and allowed.hub_ids and allowed.local_folders):
         return
-    folder = source not in BUNDLED and (not HUB_NAME.fullmatch(source) or (catalogue.find(source) is None and os.path.isdir(source)))
+    folder = source not in BUNDLED and (
+        not HUB_NAME.fullmatch(source) or (catalogue.find(source) is None and os.path.isdir(source))
+    )
     if folder:
         file(source)
     name = os.path.abspath(os.path.expanduser(source)) if folder else source
     if not any(fnmatchcase(name, pattern) for pattern in allowed.models):
-        raise NotAllowed(f"The model {source[:80]!r} is not among those this installation allows (models = {', '.join(allowed.models)}); choose another in the catalogue.")
+        raise NotAllowed(
+            f"The model {source[:80]!r} is not among those this installation allows (models = "
+            f"{', '.join(allowed.models)}); choose another in the catalogue."
+        )
     if folder or source in BUNDLED or allowed.hub_ids:
         return
     if catalogue.find(source) is None:
-        raise NotAllowed(f"{source[:80]!r} is not in the catalogue, and this installation takes no other hub ids (hub_ids = false); choose one of the catalogue.")
+        raise NotAllowed(
+            f"{source[:80]!r} is not in the catalogue, and this installation takes no other hub ids (hub_ids = false); "
+            "choose one of the catalogue."
+        )
     from .sources import cached_commit
 
     if revision and revision not in ("main", cached_commit(source)):
-        raise NotAllowed(f"This installation takes the main branch of {source} only (hub_ids = false), not {revision[:40]!r}; leave the revision empty.")
+        raise NotAllowed(
+            f"This installation takes the main branch of {source} only (hub_ids = false), not {revision[:40]!r}; leave "
+            "the revision empty."
+        )
 
 
 def file(path: str) -> None:
     """Whether a path of this machine may be named."""
     if not _owner and not settings.current().local_folders:
         raise NotAllowed(
-            f"{path[:80]!r} would be a path of the machine this runs on, which this installation does not open (local_folders = false); choose a "
+            f"{path[:80]!r} would be a path of the machine this runs on, which this installation does not open "
+            "(local_folders = false); choose a "
             "model of the catalogue, and bundled prompts."
         )
 
 
 def adapter(source: str) -> None:
-    """Whether a LoRA adapter may be used; its folder or hub id is judged as a model's. What was downloaded goes by its hub id."""
+    """Whether a LoRA adapter may be used; its folder or hub id is judged as a model's. What was downloaded goes by its
+    hub id."""
     if _owner:
         return
     if not settings.current().adapters:
@@ -83,7 +97,10 @@ def adapter(source: str) -> None:
 def download(hub_id: str) -> None:
     """Whether a model may be fetched from the hub."""
     if not _owner and not settings.current().downloads:
-        raise NotAllowed(f"{hub_id[:80]} is not on this machine, and this installation downloads nothing (downloads = false); choose a model that is here.")
+        raise NotAllowed(
+            f"{hub_id[:80]} is not on this machine, and this installation downloads nothing (downloads = false); "
+            "choose a model that is here."
+        )
     model(hub_id)
 
 
@@ -102,19 +119,22 @@ def size(probe: str, n_tokens: int, n_layers: int) -> None:
     shorter = lambda limit: max(1, limit // n_layers)  # noqa: E731
     if not _owner and 0 < allowed.max_tokens_layers < product:
         raise NotAllowed(
-            f"{n_tokens} tokens × {n_layers} layers are {product}, and this installation allows {allowed.max_tokens_layers} a request "
-            f"(max_tokens_layers); shorten the prompt to {shorter(allowed.max_tokens_layers)} tokens, or take a smaller model."
+            f"{n_tokens} tokens × {n_layers} layers are {product}, and this installation allows "
+            f"{allowed.max_tokens_layers} a request "
+            f"(max_tokens_layers); shorten the prompt to {shorter(allowed.max_tokens_layers)} tokens, or take a "
+            "smaller model."
         )
     if not _owner and 0 < allowed.max_work < work:
         raise NotAllowed(
-            f"{probe} on {n_tokens} tokens and {n_layers} layers carries {work} tokens × layers × rows, and this installation allows {allowed.max_work} "
+            f"{probe} on {n_tokens} tokens and {n_layers} layers carries {work} tokens × layers × rows, and this "
+            f"installation allows {allowed.max_work} "
             "(max_work); shorten the prompt, or take a smaller model."
         )
 
 
 def request(asked: Request, n_tokens: int | None = None) -> None:
-    """Whether a request may enter the queue. Its size is judged where the tokens can be counted here; where only the model can tell (a chat
-    template), the worker does. `n_tokens` where they are counted already."""
+    """Whether a request may enter the queue. Its size is judged where the tokens can be counted here; where only the
+    model can tell (a chat template), the worker does. `n_tokens` where they are counted already."""
     if _owner:
         return
     from . import hub, sources, tokens
@@ -140,6 +160,8 @@ def _downloaded(path: str) -> str:
     """The hub id whose download lies at a path of the hub's cache, or ""."""
     from huggingface_hub import constants
 
-    inside = os.path.relpath(os.path.abspath(path), os.path.abspath(constants.HF_HUB_CACHE)) if os.path.isabs(path) else ""
+    inside = (
+        os.path.relpath(os.path.abspath(path), os.path.abspath(constants.HF_HUB_CACHE)) if os.path.isabs(path) else ""
+    )
     first = inside.split(os.sep)[0]
     return first.removeprefix("models--").replace("--", "/", 1) if first.startswith("models--") else ""

@@ -1,4 +1,6 @@
-"""Which device a model goes to, what is free there, and how one that is too large for a device is spread: over several GPUs, RAM, disk."""
+"""Which device a model goes to, what is free there, and how one that is too large for a device is spread: over several
+GPUs, RAM, disk."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -24,7 +26,12 @@ def pick(device: str) -> str:
 def devices() -> list[str]:
     """What models can run on here. "cuda" means as many GPUs as it takes, "cuda:1" that one."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return ["cpu", *(["cuda"] if gpus else []), *(f"cuda:{i}" for i in range(gpus)), *(["mps"] if torch.backends.mps.is_available() else [])]
+    return [
+        "cpu",
+        *(["cuda"] if gpus else []),
+        *(f"cuda:{i}" for i in range(gpus)),
+        *(["mps"] if torch.backends.mps.is_available() else []),
+    ]
 
 
 def free_bytes(device: str) -> int:
@@ -43,9 +50,9 @@ def overview() -> dict[str, int]:
 def plan(spec: ModelSpec, needed: int) -> dict[str, Any]:
     """Arguments for `from_pretrained` that bring `needed` bytes of weights to the spec's device, or a `TooLarge`.
 
-    A model that fits one device goes there whole. One that does not is spread over all GPUs, and, where an offload folder is given, over RAM
-    and that folder: its blocks are then fetched whenever they are called, which is slow and right.
-    """
+    A model that fits one device goes there whole. One that does not is spread over all GPUs, and, where an offload
+    folder is given, over RAM and that folder: its blocks are then fetched whenever they are called, which is slow and
+    right."""
     place = lambda free: int(free * ROOM)  # noqa: E731
     gpus = range(torch.cuda.device_count()) if spec.device == "cuda" else ()
     for i in gpus:
@@ -56,11 +63,16 @@ def plan(spec: ModelSpec, needed: int) -> dict[str, Any]:
     memory: dict[Any, int] = {i: place(torch.cuda.mem_get_info(i)[0]) for i in gpus}
     if not spec.offload and needed > sum(memory.values()):
         raise TooLarge(
-            f"{spec.name} needs {gigabytes(needed)} in {spec.precision} and {gigabytes(free_bytes(spec.device))} are free on {spec.device}; "
-            f"choose a narrower precision ('python -m ed_core estimate {spec.source}' tells what fits), or give an --offload folder."
+            f"{spec.name} needs {gigabytes(needed)} in {spec.precision} and {gigabytes(free_bytes(spec.device))} are "
+            f"free on {spec.device}; "
+            f"choose a narrower precision ('python -m ed_core estimate {spec.source}' tells what fits), or give an "
+            "--offload folder."
         )
     if spec.offload and spec.precision in QUANTIZED:
-        raise TooLarge(f"{spec.name} does not fit in {spec.precision}, and quantized weights cannot be offloaded; offload it in bf16 instead.")
+        raise TooLarge(
+            f"{spec.name} does not fit in {spec.precision}, and quantized weights cannot be offloaded; offload it in "
+            "bf16 instead."
+        )
     if spec.offload:
         memory["cpu"] = place(free_memory())
     return {"device_map": "auto", "max_memory": memory} | ({"offload_folder": spec.offload} if spec.offload else {})

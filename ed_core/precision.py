@@ -1,7 +1,8 @@
 """Precisions by name: fp32, bf16, fp16, int8 (LLM.int8) and 4bit (nf4 with doubly quantized constants). Torch-free.
 
-In int8 and 4bit only the blocks' linear maps are quantized; embeddings, head and norms, and everything computed between, are bf16.
-"""
+In int8 and 4bit only the blocks' linear maps are quantized; embeddings, head and norms, and everything computed
+between, are bf16."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -10,7 +11,14 @@ from typing import Any
 from .errors import ParameterError
 
 PRECISIONS = {
-    "fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "int8": "int8", "4bit": "4bit",
+    "fp32": "fp32",
+    "float32": "fp32",
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "fp16": "fp16",
+    "float16": "fp16",
+    "int8": "int8",
+    "4bit": "4bit",
 }
 QUANTIZED = ("int8", "4bit")
 WIDEST_FIRST = ("fp32", "bf16", "int8", "4bit")
@@ -36,14 +44,17 @@ def asked(precision: str | None, dtype: str | None) -> str:
         if name != "auto" and name not in PRECISIONS:
             raise ParameterError(f"The precision is {name!r}; expected auto or one of {', '.join(PRECISIONS)}.")
     if dtype is not None and PRECISIONS.get(dtype) not in BYTES:
-        raise ParameterError(f"--dtype is {dtype!r}; expected float32, bfloat16 or float16 (for {dtype} use --precision).")
+        raise ParameterError(
+            f"--dtype is {dtype!r}; expected float32, bfloat16 or float16 (for {dtype} use --precision)."
+        )
     if len({PRECISIONS.get(name, name) for name in names}) > 1:
         raise ParameterError(f"--precision {precision} and --dtype {dtype} ask for different things; give one of them.")
     return PRECISIONS.get(names[0], names[0])
 
 
 def stored(config: Mapping[str, Any]) -> str:
-    """How a pre-quantized checkpoint is quantized: "4bit", "int8", or its method's name ("gptq"); "" for an ordinary one."""
+    """How a pre-quantized checkpoint is quantized: "4bit", "int8", or its method's name ("gptq"); "" for an ordinary
+    one."""
     settings = config.get("quantization_config")
     if not isinstance(settings, Mapping):
         return ""

@@ -1,4 +1,6 @@
-"""Prompts from a person, from a `.jsonl` file, and the bundled ones. Torch-free; refuses what cannot be encoded, never repairs it."""
+"""Prompts from a person, from a `.jsonl` file, and the bundled ones. Torch-free; refuses what cannot be encoded, never
+repairs it."""
+
 from __future__ import annotations
 
 import json
@@ -23,11 +25,16 @@ def too_long(n: int, most: int | None, positions: int | None) -> str:
     """Why a prompt of `n` tokens is refused, or "". `most`: the setting; `positions`: what the model was made for."""
     if positions and n > positions and positions <= (most or positions):
         return f"The prompt has {n} tokens and the model has {positions} positions; shorten it."
-    return f"The prompt has {n} tokens and the limit is {most}; shorten it or raise the limit (ED_MAX_TOKENS)." if most and n > most else ""
+    return (
+        f"The prompt has {n} tokens and the limit is {most}; shorten it or raise the limit (ED_MAX_TOKENS)."
+        if most and n > most
+        else ""
+    )
 
 
 def check_text(prompt: Prompt) -> None:
-    """Refuse with a `PromptError` what no tokenizer can encode faithfully: nothing at all, lone surrogates, control characters."""
+    """Refuse with a `PromptError` what no tokenizer can encode faithfully: nothing at all, lone surrogates, control
+    characters."""
     if not prompt.text.strip():
         raise PromptError("The prompt is empty; type or pick some text.")
     if prompt.template not in ("raw", "chat"):
@@ -37,7 +44,10 @@ def check_text(prompt: Prompt) -> None:
             category = unicodedata.category(char)
             if category == "Cs" or (category == "Cc" and char not in "\t\n\r"):
                 kind = "half of a surrogate pair" if category == "Cs" else "a control character"
-                raise PromptError(f"Character {i} of the {where} is {kind} (U+{ord(char):04X}), which has no faithful encoding; remove it.")
+                raise PromptError(
+                    f"Character {i} of the {where} is {kind} (U+{ord(char):04X}), which has no faithful encoding; "
+                    "remove it."
+                )
 
 
 def read_jsonl(path: str | Path) -> list[Prompt]:
@@ -50,7 +60,9 @@ def read_jsonl(path: str | Path) -> list[Prompt]:
     except FileNotFoundError:
         raise PromptFileError(f"There is no prompts file {path}; give the path of a .jsonl file.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise PromptFileError(f"{path} cannot be read as UTF-8 text ({error}); expected one JSON object a line.") from None
+        raise PromptFileError(
+            f"{path} cannot be read as UTF-8 text ({error}); expected one JSON object a line."
+        ) from None
     return parse_jsonl(text, str(path))
 
 
@@ -64,7 +76,10 @@ def parse_jsonl(text: str, name: str) -> list[Prompt]:
 
 def to_jsonl(prompts: Sequence[Prompt]) -> str:
     """What `read_jsonl` reads, fields at their defaults left out."""
-    kept = [{f.name: getattr(p, f.name) for f in fields(p) if f.name == "text" or getattr(p, f.name) != f.default} for p in prompts]
+    kept = [
+        {f.name: getattr(p, f.name) for f in fields(p) if f.name == "text" or getattr(p, f.name) != f.default}
+        for p in prompts
+    ]
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
 
 
@@ -72,13 +87,17 @@ def _parse(path: str, number: int, line: str) -> Prompt:
     try:
         data = json.loads(line)
     except json.JSONDecodeError as error:
-        raise PromptFileError(f"{path}, line {number}: not JSON ({error.msg}, column {error.colno}); expected one object a line.") from None
+        raise PromptFileError(
+            f"{path}, line {number}: not JSON ({error.msg}, column {error.colno}); expected one object a line."
+        ) from None
     if not isinstance(data, dict) or not isinstance(data.get("text"), str):
         raise PromptFileError(f"{path}, line {number}: expected an object with a string 'text'.")
     known = {k: v for k, v in data.items() if k in FIELDS and v is not None}
     wrong = [k for k, v in known.items() if not isinstance(v, bool if k == "special_tokens" else str)]
     if wrong:
-        raise PromptFileError(f"{path}, line {number}: '{wrong[0]}' is of the wrong type ({type(known[wrong[0]]).__name__}).")
+        raise PromptFileError(
+            f"{path}, line {number}: '{wrong[0]}' is of the wrong type ({type(known[wrong[0]]).__name__})."
+        )
     prompt = Prompt(**known)
     try:
         check_text(prompt)

@@ -1,4 +1,6 @@
-"""From measured prunings to a choice: which stretch costs least, how well proxies rank, and the list to keep. Numpy only."""
+"""From measured prunings to a choice: which stretch costs least, how well proxies rank, and the list to keep. Numpy
+only."""
+
 from __future__ import annotations
 
 import json
@@ -11,7 +13,8 @@ PROXIES = ("block_influence", "angular_distance", "update_cosine")
 
 
 def rank_correlation(proxy: ArrayLike, truth: ArrayLike) -> float | None:
-    """Spearman's rank correlation, ties sharing their mean rank, in [-1, 1]; None below three values or where one side is constant."""
+    """Spearman's rank correlation, ties sharing their mean rank, in [-1, 1]; None below three values or where one side
+    is constant."""
     x, y = (_ranks(np.asarray(v, np.float64)) for v in (proxy, truth))
     if len(x) < 3 or x.std() == 0 or y.std() == 0:
         return None
@@ -19,9 +22,9 @@ def rank_correlation(proxy: ArrayLike, truth: ArrayLike) -> float | None:
 
 
 def derive(curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What is made of `prune`'s aggregates, float32: `perplexity` per stretch, `perplexity_whole`, `drop_perplexity` where a set was chosen;
-    `spearman_<proxy>` (and `spearman_top1_lost`) with the measured divergence, NaN where it is not defined; `cheapest`, the first block of
-    the stretch whose removal changes the predictions least."""
+    """What is made of `prune`'s aggregates, float32: `perplexity` per stretch, `perplexity_whole`, `drop_perplexity`
+    where a set was chosen; `spearman_<proxy>` (and `spearman_top1_lost`) with the measured divergence, NaN where it is
+    not defined; `cheapest`, the first block of the stretch whose removal changes the predictions least."""
     found = {f"perplexity{suffix}": np.exp(curves[f"nll{suffix}"]) for suffix in ("", "_whole")}
     if "drop_nll" in curves:
         found["drop_perplexity"] = np.exp(curves["drop_nll"])
@@ -39,8 +42,12 @@ def best_stretch(kl: ArrayLike, n: int) -> list[int]:
 
 
 def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, float]:
-    """What a pruning costs, from the aggregates of `prune`: of the stretch that begins at `start`, or of the chosen set (None)."""
-    at = {name: curves[name][start] if start is not None else curves[f"drop_{name}"] for name in ("kl", "top1_kept", "nll")}
+    """What a pruning costs, from the aggregates of `prune`: of the stretch that begins at `start`, or of the chosen set
+    (None)."""
+    at = {
+        name: curves[name][start] if start is not None else curves[f"drop_{name}"]
+        for name in ("kl", "top1_kept", "nll")
+    }
     return {
         "kl": float(at["kl"]),
         "top1_kept": float(at["top1_kept"]),
@@ -52,12 +59,17 @@ def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, floa
 def keep_list(n_layers: int, drop: Sequence[int], model: str, evidence: Mapping[str, float | int]) -> str:
     """JSON: what to keep, what to drop, and what that costs: figures, and on how many prompts and tokens they rest."""
     keep = [layer for layer in range(n_layers) if layer not in set(drop)]
-    return json.dumps({"model": model, "n_layers": n_layers, "keep": keep, "drop": sorted(set(drop)), "measured": dict(evidence)}, indent=2)
+    return json.dumps(
+        {"model": model, "n_layers": n_layers, "keep": keep, "drop": sorted(set(drop)), "measured": dict(evidence)},
+        indent=2,
+    )
 
 
-def mergekit_yaml(n_layers: int, drop: Sequence[int], model: str, evidence: Mapping[str, float | int] = {}, dtype: str = "bfloat16") -> str:
-    """A passthrough merge that keeps every block but the dropped ones; `layer_range` excludes its end, as mergekit reads it. The evidence
-    stands in a comment."""
+def mergekit_yaml(
+    n_layers: int, drop: Sequence[int], model: str, evidence: Mapping[str, float | int] = {}, dtype: str = "bfloat16"
+) -> str:
+    """A passthrough merge that keeps every block but the dropped ones; `layer_range` excludes its end, as mergekit
+    reads it. The evidence stands in a comment."""
     keep = [layer for layer in range(n_layers) if layer not in set(drop)]
     if not keep:
         raise ValueError("no block is left to keep")

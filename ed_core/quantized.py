@@ -1,4 +1,5 @@
 """What quantized models need after loading, and what they hold. The bitsandbytes library is imported only for them."""
+
 from __future__ import annotations
 
 import importlib
@@ -9,9 +10,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+
 def prepare() -> None:
-    """Import the library quietly, and without letting it fetch compiled code from a hub, which it does on import where the package
-    `kernels` is installed."""
+    """Import the library quietly, and without letting it fetch compiled code from a hub, which it does on import where
+    the package `kernels` is installed."""
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     if "bitsandbytes" not in sys.modules:
         kernels = sys.modules.get("kernels")
@@ -27,17 +29,16 @@ def prepare() -> None:
 def cure(hf_model: nn.Module) -> None:
     """A defect of the library on a CPU, cured before the first forward pass.
 
-    4bit: where the processor has avx512_bf16, the first pass without gradients repacks every map in place; input gradients are then
-    silently wrong (cosine 0.02 to the true ones on the bundled model) and odd shapes raise.
-    """
+    4bit: where the processor has avx512_bf16, the first pass without gradients repacks every map in place; input
+    gradients are then silently wrong (cosine 0.02 to the true ones on the bundled model) and odd shapes raise."""
     for module in hf_model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
 
 
 def held_bytes(hf_model: nn.Module) -> int:
-    """Bytes the weights take: every storage once (a tied head is one), quantization constants included; what is offloaded to disk is not
-    held."""
+    """Bytes the weights take: every storage once (a tied head is one), quantization constants included; what is
+    offloaded to disk is not held."""
     held: dict[tuple, int] = {}
     for parameter in hf_model.parameters():
         for tensor in (parameter.data, *_constants(parameter)):

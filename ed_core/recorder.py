@@ -1,4 +1,5 @@
 """Where a probe writes while it runs: arrays that fill, partial results, progress, cancelling. Numpy only."""
+
 from __future__ import annotations
 
 import os

@@ -1,8 +1,9 @@
 """A case study as one HTML file: figures that answer to the mouse, notes, verdict, tokens, origin. Torch-free.
 
-The file asks nobody for anything: plotly's script lies within it, once, and a content security policy forbids every request and every script
-but the two whose hashes it names. So even markup that slipped through the escaping could not run.
-"""
+The file asks nobody for anything: plotly's script lies within it, once, and a content security policy forbids every
+request and every script but the two whose hashes it names. So even markup that slipped through the escaping could not
+run."""
+
 from __future__ import annotations
 
 import base64
@@ -19,7 +20,17 @@ from .figures import visible
 from .notes import to_html
 from .snippet import snippet
 
-CERTIFICATE = ("run", "engine", "probe", "model", "family", "device", "libraries", "time", "seconds")  # of a provenance, what comes first
+CERTIFICATE = (
+    "run",
+    "engine",
+    "probe",
+    "model",
+    "family",
+    "device",
+    "libraries",
+    "time",
+    "seconds",
+)  # of a provenance, what comes first
 
 
 def report(case: Case) -> str:
@@ -30,13 +41,26 @@ def report(case: Case) -> str:
     drawn = [drawing for section in parts for drawing in section.drawings]
     scripts = [get_plotlyjs().replace("</script", "<\\/script"), DRAW]
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
-    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; font-src "
+        "data:; base-uri 'none'; form-action 'none'"
+    )
     figures = [_plain(d) for d in drawn]
     numbered = enumerate(drawn)
-    told = [text for section in parts for text in (_section(section), *(_figure(i, d) for i, d in islice(numbered, len(section.drawings))))]
+    told = [
+        text
+        for section in parts
+        for text in (_section(section), *(_figure(i, d) for i, d in islice(numbered, len(section.drawings))))
+    ]
     body = "\n".join([_head(case), *told, _again(case), _origin(case)])
     return PAGE.format(
-        policy=policy, title=html.escape(case.title), style=STYLE, body=body, plotly=scripts[0], draw=scripts[1], figures=_json(figures)
+        policy=policy,
+        title=html.escape(case.title),
+        style=STYLE,
+        body=body,
+        plotly=scripts[0],
+        draw=scripts[1],
+        figures=_json(figures),
     )
 
 
@@ -45,7 +69,10 @@ def _head(case: Case) -> str:
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(case.changed))
     verdict = "".join(f"<p class=verdict dir=auto>{html.escape(line)}</p>" for line in case.verdict.splitlines())
     notes = f"<section class=notes dir=auto>{to_html(case.notes)}</section>" if case.notes.strip() else ""
-    return f"<header><h1 dir=auto>{html.escape(case.title)}</h1><p class=small>Case study {case.id} · {when} {tags}</p></header>{verdict}{notes}"
+    return (
+        f"<header><h1 dir=auto>{html.escape(case.title)}</h1><p class=small>Case study {case.id} · {when} "
+        f"{tags}</p></header>{verdict}{notes}"
+    )
 
 
 def _section(section: Section) -> str:
@@ -59,9 +86,13 @@ def _section(section: Section) -> str:
 def _tokens(view: View) -> str:
     result = view.first.result
     start = result.answer_start if result.answer_start is not None else result.n_tokens
-    chips = " ".join(f'<span class="token{" answer" if i >= start else ""}" title="token {i}, id {id}">{visible(t)}</span>'
-                     for i, (t, id) in enumerate(zip(result.tokens, result.token_ids)))  # fmt: skip
-    return f"{_continues(view)}<details><summary>{result.n_tokens} tokens</summary><p class=tokens>{chips}</p></details>"
+    chips = " ".join(
+        f'<span class="token{" answer" if i >= start else ""}" title="token {i}, id {id}">{visible(t)}</span>'
+        for i, (t, id) in enumerate(zip(result.tokens, result.token_ids))
+    )
+    return (
+        f"{_continues(view)}<details><summary>{result.n_tokens} tokens</summary><p class=tokens>{chips}</p></details>"
+    )
 
 
 def _answer(answer: str) -> str:
@@ -77,10 +108,14 @@ def _continues(view: View) -> str:
 
 
 def _figure(i: int, d: Drawing) -> str:
-    notes = "".join(f"<p class=small>{html.escape(note)}</p>" for note in (d.result.notes if d.result is not None else ()))
+    notes = "".join(
+        f"<p class=small>{html.escape(note)}</p>" for note in (d.result.notes if d.result is not None else ())
+    )
     return (
-        f'<figure><figcaption><b>{html.escape(d.title)}</b> · {html.escape(d.caption)}</figcaption><div class=scroll><div id="figure-{i}" class=plot '
-        f'role=img aria-label="{html.escape(d.alt)}" style="height:{d.figure.layout.height}px"></div></div>{notes}</figure>'
+        f"<figure><figcaption><b>{html.escape(d.title)}</b> · {html.escape(d.caption)}</figcaption><div "
+        f'class=scroll><div id="figure-{i}" class=plot '
+        f'role=img aria-label="{html.escape(d.alt)}" '
+        f'style="height:{d.figure.layout.height}px"></div></div>{notes}</figure>'
     )
 
 
@@ -116,7 +151,12 @@ def _plain(d: Drawing) -> dict:
 
 def _json(value: object) -> str:
     """JSON that no tag can end: every < and & is spelled out."""
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026").replace("\u2028", "\\u2028")
+    return (
+        json.dumps(value, separators=(",", ":"))
+        .replace("<", "\\u003c")
+        .replace("&", "\\u0026")
+        .replace("\u2028", "\\u2028")
+    )
 
 
 STYLE = """

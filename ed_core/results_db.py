@@ -1,9 +1,10 @@
 """diskcache without its faith in what lies on the disk. Torch-free; used by `ed_core.store` alone.
 
-diskcache believes its database: it unpickles what a row declares a pickle, also where only bytes were ever stored (CVE-2025-69872, no fixed
-release), opens and deletes whatever path a row names, sets any attribute and runs any PRAGMA a settings row names, and counts sizes as
-stated. `BytesDisk` and `Results` take that faith away; all that is left to somebody who can write the folder is to spoil what is in it.
-"""
+diskcache believes its database: it unpickles what a row declares a pickle, also where only bytes were ever stored
+(CVE-2025-69872, no fixed release), opens and deletes whatever path a row names, sets any attribute and runs any PRAGMA
+a settings row names, and counts sizes as stated. `BytesDisk` and `Results` take that faith away; all that is left to
+somebody who can write the folder is to spoil what is in it."""
+
 from __future__ import annotations
 
 import contextlib
@@ -23,7 +24,8 @@ from diskcache.core import DEFAULT_SETTINGS, ENOVAL, METADATA, MODE_BINARY, MODE
 log = logging.getLogger(__name__)
 
 BUSY_SECONDS = 10  # how long a write waits for another process's write
-# diskcache's own culling is off: it deletes ten entries at a time, the newest among them. Its policy only gives an index over store_time.
+# diskcache's own culling is off: it deletes ten entries at a time, the newest among them. Its policy only gives an
+# index over store_time.
 SETTINGS = DEFAULT_SETTINGS | {"cull_limit": 0, "eviction_policy": "least-recently-stored"}
 ENTRY = re.compile(r"(?:result|card)/[0-9a-f]{32}")
 VALUE_FILE = re.compile(r"[0-9a-f]{2}[/\\][0-9a-f]{30}\.val")
@@ -31,11 +33,19 @@ BYTES = "size + ifnull(length(value), 0)"  # of one row: in its value file and i
 PLAUSIBLE = "(typeof(size) = 'integer' AND size BETWEEN 0 AND ?1)"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
-# SQLite's errors that tell of the disk, of permissions or of other processes; any other one tells of a damaged database.
+# SQLite's errors that tell of the disk, of permissions or of other processes; any other one tells of a damaged
+# database.
 SURROUNDINGS = (
-    sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM,
-)  # fmt: skip
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_NOMEM,
+)
 
 
 class Refused(Exception):
@@ -85,7 +95,8 @@ class BytesDisk(diskcache.Disk):
 
 
 class Results(diskcache.Cache):
-    """The database, without faith in its settings, and with an eviction that knows which two entries belong together."""
+    """The database, without faith in its settings, and with an eviction that knows which two entries belong
+    together."""
 
     @property
     def _con(self):
@@ -116,7 +127,9 @@ class Results(diskcache.Cache):
     def touch_run(self, key: str) -> None:
         """Note the use of a result for eviction; reading goes on where that cannot be written."""
         with contextlib.suppress(sqlite3.OperationalError):
-            self._sql("UPDATE Cache SET access_time = ? WHERE key IN (?, ?)", (time.time(), f"result/{key}", f"card/{key}"))
+            self._sql(
+                "UPDATE Cache SET access_time = ? WHERE key IN (?, ?)", (time.time(), f"result/{key}", f"card/{key}")
+            )
 
     def forget(self, key: str) -> None:
         """Delete both entries of a result."""
@@ -127,9 +140,12 @@ class Results(diskcache.Cache):
             sql("DELETE FROM Cache WHERE key IN (?, ?)", names)
 
     def make_room(self, limit: int, keep: str) -> int:
-        """Delete results, least recently used first, until at most `limit` bytes are left; `keep` stays. Rows that cannot be ours (a name
-        or a size nobody here writes: a negative one would switch the limit off) go first; returns how many those were."""
-        if self.rows(f"SELECT total(CASE WHEN {PLAUSIBLE} THEN {BYTES} ELSE ?1 + 1 END) <= ?1 FROM Cache", limit) == [(1,)]:
+        """Delete results, least recently used first, until at most `limit` bytes are left; `keep` stays. Rows that
+        cannot be ours (a name or a size nobody here writes: a negative one would switch the limit off) go first;
+        returns how many those were."""
+        if self.rows(f"SELECT total(CASE WHEN {PLAUSIBLE} THEN {BYTES} ELSE ?1 + 1 END) <= ?1 FROM Cache", limit) == [
+            (1,)
+        ]:
             return 0
         runs: dict[str, list[tuple]] = {}
         total, strange = 0, []
@@ -152,8 +168,8 @@ class Results(diskcache.Cache):
         return len(strange)
 
     def wipe(self) -> int:
-        """Delete every value file, those a killed process left behind included, then every row: on a full disk the files make the room
-        that deleting rows needs."""
+        """Delete every value file, those a killed process left behind included, then every row: on a full disk the
+        files make the room that deleting rows needs."""
         folder = Path(self.directory)
         for file in folder.glob("*/*.val"):
             self._disk.remove(str(file.relative_to(folder)))

@@ -1,8 +1,9 @@
 """A folder that is written all or nothing, by one process at a time. Torch-free.
 
-Written beside its place, synced, renamed, and the folder synced: at every moment there is the old version or the new one. The lock is the
-kernel's, which gives it back when a process dies, however that ends, so none can be left behind.
+Written beside its place, synced, renamed, and the folder synced: at every moment there is the old version or the new
+one. The lock is the kernel's, which gives it back when a process dies, however that ends, so none can be left behind.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -53,11 +54,14 @@ class SafeFolder:
                 _sync(to.parent)
                 _sync(file.parent)
         except FileNotFoundError:
-            raise CaseError(f"There is no case study {file.name.split('.')[0]} here; it may have been deleted already.") from None
+            raise CaseError(
+                f"There is no case study {file.name.split('.')[0]} here; it may have been deleted already."
+            ) from None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """One writer at a time, among threads and processes. The kernel releases the lock with its process, however that ends."""
+        """One writer at a time, among threads and processes. The kernel releases the lock with its process, however
+        that ends."""
         with self.disk("locked"):
             if not self.path.is_dir():
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -79,13 +83,17 @@ class SafeFolder:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 with contextlib.suppress(FileNotFoundError):
-                    if os.stat(name).st_ino == os.fstat(handle).st_ino:  # else somebody deleted the file: what is locked is nobody's any more
+                    if (
+                        os.stat(name).st_ino == os.fstat(handle).st_ino
+                    ):  # else somebody deleted the file: what is locked is nobody's any more
                         return handle
             except BlockingIOError:
                 pass
             os.close(handle)
             time.sleep(0.005)
-        raise StoreError(f"Another process has been writing case studies for {LOCK_SECONDS:g} s. Try again, or stop that process.")
+        raise StoreError(
+            f"Another process has been writing case studies for {LOCK_SECONDS:g} s. Try again, or stop that process."
+        )
 
     @contextlib.contextmanager
     def disk(self, done: str) -> Iterator[None]:
@@ -100,7 +108,11 @@ class SafeFolder:
 
 def why(error: OSError) -> str:
     """What an error of the disk means, and what to do."""
-    return reason(error) if error.errno in (*DISK_FULL, *NO_PERMISSION) else f"{error.strerror or error}. Nothing was changed; set ED_CACHE to another folder if it stays so."
+    return (
+        reason(error)
+        if error.errno in (*DISK_FULL, *NO_PERMISSION)
+        else f"{error.strerror or error}. Nothing was changed; set ED_CACHE to another folder if it stays so."
+    )
 
 
 def _sync(folder: Path) -> None:

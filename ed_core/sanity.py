@@ -1,8 +1,9 @@
-"""Is a device to be believed? A short forward pass there against float32 on the CPU, block by block. MPS has been silently wrong before.
+"""Is a device to be believed? A short forward pass there against float32 on the CPU, block by block. MPS has been
+silently wrong before.
 
-Every block of the CPU's copy gets what entered the same block on the device, so rounding does not add up over the depth, and what is wrong
-is found where it happens. Masks, positions and embeddings are the CPU's own.
-"""
+Every block of the CPU's copy gets what entered the same block on the device, so rounding does not add up over the
+depth, and what is wrong is found where it happens. Masks, positions and embeddings are the CPU's own."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from .model import LanguageModel
     from .trace import Trace
 
-# A block rounds a dozen times: correct bf16 blocks were seen up to 1.8e-2, fp16 1.4e-3. int8 rounds its activations too.
+# A block rounds a dozen times: correct bf16 blocks were seen up to 1.8e-2, fp16 1.4e-3. int8 rounds its activations
+# too.
 LIMIT = {"fp32": 1e-4, "fp16": 8e-3, "bf16": 4e-2, "4bit": 4e-2, "int8": 8e-2}
 _passed: set[tuple[str, str, str]] = set()
 
@@ -39,7 +41,11 @@ class Sanity:
 
     def failures(self) -> list[str]:
         """What is beyond rounding; empty for a device that computes rightly."""
-        figures = [("the embedding", self.embedding), *((f"block {l}", d) for l, d in enumerate(self.blocks)), ("the logits", self.logits)]
+        figures = [
+            ("the embedding", self.embedding),
+            *((f"block {l}", d) for l, d in enumerate(self.blocks)),
+            ("the logits", self.logits),
+        ]
         return [f"{what} differs by {d:.2g} (limit {self.limit:g})" for what, d in figures if not d <= self.limit]
 
     def require(self, device: str) -> None:
@@ -47,14 +53,15 @@ class Sanity:
         if failures := self.failures():
             more = f" ({len(failures) - 1} more)" if len(failures) > 1 else ""
             raise IdentityFailed(
-                f"Refused: on {device} {failures[0]} from the CPU's float32{more}, which no rounding explains. Use --device cpu, or another version "
+                f"Refused: on {device} {failures[0]} from the CPU's float32{more}, which no rounding explains. Use "
+                "--device cpu, or another version "
                 "of torch, and run 'python -m ed_core verify MODEL --device …' again."
             )
 
 
 def check(model: LanguageModel, always: bool = False) -> Sanity | None:
-    """The check of a model that is not on the CPU; None where there is nothing to check, or (unless `always`) this process has seen the same
-    family pass there in the same precision."""
+    """The check of a model that is not on the CPU; None where there is nothing to check, or (unless `always`) this
+    process has seen the same family pass there in the same precision."""
     key = (str(model.device), model.architecture.family, model.spec.precision)
     if model.device.type == "cpu" or (key in _passed and not always):
         return None
@@ -95,7 +102,9 @@ def _no_reference(model: LanguageModel) -> str:
         return "there is no float32 copy of this model to compare with"
     needed = 4 * sum(p.numel() for p in model.hf.parameters()) * (2 if model.spec.precision == "4bit" else 1)
     if needed > ROOM * free_memory():
-        return f"the float32 copy on the CPU would take about {gigabytes(needed)}, and {gigabytes(free_memory())} are free"
+        return (
+            f"the float32 copy on the CPU would take about {gigabytes(needed)}, and {gigabytes(free_memory())} are free"
+        )
     return ""
 
 
@@ -108,5 +117,7 @@ def _reference(model: LanguageModel) -> LanguageModel:
         if type(module).__name__ in ("Linear4bit", "Linear8bitLt"):
             target = plain.hf.get_submodule(name).weight
             unpacked = quantized.weight(module).cpu()
-            target.data = unpacked if unpacked.shape == target.shape else unpacked.T.contiguous()  # GPT-2 keeps its maps transposed
+            target.data = (
+                unpacked if unpacked.shape == target.shape else unpacked.T.contiguous()
+            )  # GPT-2 keeps its maps transposed
     return plain

@@ -1,8 +1,9 @@
 """What an installation allows: one frozen `Settings`, from a TOML file and the environment. Torch-free.
 
-The file is the one named by `ED_CONFIG`, else `lab.toml` beside `app.py`, where there is one; `ED_…` variables of the same names win over it.
-Without either everything is open, as suits a laboratory on one's own machine. A key nobody knows and a value that does not fit are refused.
-"""
+The file is the one named by `ED_CONFIG`, else `lab.toml` beside `app.py`, where there is one; `ED_…` variables of the
+same names win over it. Without either everything is open, as suits a laboratory on one's own machine. A key nobody
+knows and a value that does not fit are refused."""
+
 from __future__ import annotations
 
 import difflib
@@ -21,7 +22,11 @@ from .errors import SettingsError
 
 ROOT = Path(__file__).resolve().parent.parent
 PREFIX = "ED_"
-ELSEWHERE = ("ED_CONFIG", "ED_TEST_", "ED_BENCH_")  # how names of ours begin that are no settings of the app: tests' and benchmarks' own
+ELSEWHERE = (
+    "ED_CONFIG",
+    "ED_TEST_",
+    "ED_BENCH_",
+)  # how names of ours begin that are no settings of the app: tests' and benchmarks' own
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -50,7 +55,10 @@ def _frames(value: Any) -> Any:
     listed = _listed(value)
     for one in listed if isinstance(listed, (list, tuple)) else ():
         if not isinstance(one, str) or not re.fullmatch(r"'self'|'none'|https?://[\w.*:-]+", one):
-            raise ValueError(f"'self', 'none' (both in quotes of their own), or addresses like https://huggingface.co; {one!r} is none of them")
+            raise ValueError(
+                f"'self', 'none' (both in quotes of their own), or addresses like https://huggingface.co; {one!r} is "
+                "none of them"
+            )
     return listed
 
 
@@ -67,40 +75,85 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=PREFIX, env_ignore_empty=True)
 
     # which models
-    models: Names = Field(("*",), min_length=1, description="models that may be used: names of bundled models and hub ids, `*` stands for anything")
-    hub_ids: bool = Field(True, description="hub ids that are not in the catalogue, and revisions other than the main branch, may be typed")
-    local_folders: bool = Field(True, description="paths of this machine may be typed: model folders, adapters, files of background prompts")
+    models: Names = Field(
+        ("*",),
+        min_length=1,
+        description="models that may be used: names of bundled models and hub ids, `*` stands for anything",
+    )
+    hub_ids: bool = Field(
+        True,
+        description="hub ids that are not in the catalogue, and revisions other than the main branch, may be typed",
+    )
+    local_folders: bool = Field(
+        True, description="paths of this machine may be typed: model folders, adapters, files of background prompts"
+    )
     adapters: bool = Field(True, description="LoRA adapters may be used")
     downloads: bool = Field(True, description="models that are not here may be downloaded from the hub")
 
     # how much
     max_tokens: int = Field(512, ge=1, description="the longest prompt, in tokens (the command line's too)")
     max_tokens_layers: Limit = Field(0, description="the largest tokens × layers of one request; 0 is no limit")
-    max_work: Limit = Field(0, description="the largest tokens × layers × rows of one request, rows being what a sweep carries along; 0 is no limit")
-    max_jobs_per_visitor: Limit = Field(0, description="jobs one visitor may have running and waiting at once; 0 is no limit")
+    max_work: Limit = Field(
+        0,
+        description=(
+            "the largest tokens × layers × rows of one request, rows being what a sweep carries along; 0 is no limit"
+        ),
+    )
+    max_jobs_per_visitor: Limit = Field(
+        0, description="jobs one visitor may have running and waiting at once; 0 is no limit"
+    )
     max_jobs: int = Field(200, ge=1, description="jobs that may be running and waiting at once, of all visitors")
 
     # who
-    login: Literal["off", "optional", "required"] = Field("off", description="`off`; `optional`: everybody looks, who is logged in keeps; `required`: nothing is shown before")
-    login_allowed: Addresses = Field((), description="who may log in: e-mail addresses, or `@domain`; everybody the provider knows where empty")
+    login: Literal["off", "optional", "required"] = Field(
+        "off",
+        description="`off`; `optional`: everybody looks, who is logged in keeps; `required`: nothing is shown before",
+    )
+    login_allowed: Addresses = Field(
+        (), description="who may log in: e-mail addresses, or `@domain`; everybody the provider knows where empty"
+    )
     admins: Addresses = Field((), description="e-mail addresses of those who may change every case study")
-    gallery: Literal["open", "read-only", "owners"] = Field("open", description="case studies: `open` to all changes; `read-only`: only admins change it; `owners`: each belongs to who kept it")
+    gallery: Literal["open", "read-only", "owners"] = Field(
+        "open",
+        description=(
+            "case studies: `open` to all changes; `read-only`: only admins change it; `owners`: each belongs "
+            "to who kept it"
+        ),
+    )
 
     # what is said
     title: str = Field("Effective depth", min_length=1, max_length=60, description="the title of the pages, plain text")
     banner: str = Field("", max_length=400, description="one line above every page, plain text")
-    frames: Frames = Field(("'self'",), min_length=1, description="who may show the pages inside a frame: `'self'`, `'none'`, or addresses like `https://huggingface.co`")
+    frames: Frames = Field(
+        ("'self'",),
+        min_length=1,
+        description=(
+            "who may show the pages inside a frame: `'self'`, `'none'`, or addresses like `https://huggingface.co`"
+        ),
+    )
 
     # where, and how much of the machine
     cache: Path = Field(ROOT / "cache", description="the folder of results and case studies")
-    cache_limit: Bytes = Field(2 << 30, ge=0, description="bytes of results (like 2G), beyond which the least used are dropped")
-    model_memory: Bytes | None = Field(None, gt=0, description="bytes of the models held open (like 8G); half of the memory where not set")
-    probe_memory: Bytes | None = Field(None, gt=0, description="bytes a probe may hold above its model (like 1G); what suits the device where not set")
+    cache_limit: Bytes = Field(
+        2 << 30, ge=0, description="bytes of results (like 2G), beyond which the least used are dropped"
+    )
+    model_memory: Bytes | None = Field(
+        None, gt=0, description="bytes of the models held open (like 8G); half of the memory where not set"
+    )
+    probe_memory: Bytes | None = Field(
+        None, gt=0, description="bytes a probe may hold above its model (like 1G); what suits the device where not set"
+    )
 
     @model_validator(mode="after")
     def _belong_together(self) -> Settings:
         if self.login == "off" and (self.gallery == "owners" or self.login_allowed or self.admins):
-            which = "gallery = 'owners'" if self.gallery == "owners" else "login_allowed" if self.login_allowed else "admins"
+            which = (
+                "gallery = 'owners'"
+                if self.gallery == "owners"
+                else "login_allowed"
+                if self.login_allowed
+                else "admins"
+            )
             raise ValueError(f"{which} needs to know who is there; expected login = 'optional' or 'required' with it")
         return self
 
@@ -110,8 +163,14 @@ class Settings(BaseSettings):
 
 
 EXPECTED = {  # in our words, by the kind of the library's error
-    "bool_parsing": "true or false", "bool_type": "true or false", "int_parsing": "a whole number", "int_type": "a whole number",
-    "int_from_float": "a whole number", "string_type": "a text", "tuple_type": "a list of texts", "too_short": "one name at least",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "string_type": "a text",
+    "tuple_type": "a list of texts",
+    "too_short": "one name at least",
 }
 
 
@@ -125,13 +184,19 @@ def file() -> Path | None:
     named = os.environ.get("ED_CONFIG", "")
     place = Path(named).expanduser() if named else ROOT / "lab.toml"
     if named and not place.is_file():
-        raise SettingsError(f"ED_CONFIG names {named!r}, and there is no such file; expected a TOML file like docs/lab.example.toml: mend the name, or unset it.")
+        raise SettingsError(
+            f"ED_CONFIG names {named!r}, and there is no such file; expected a TOML file like docs/lab.example.toml: "
+            "mend the name, or unset it."
+        )
     return place if place.is_file() else None
 
 
 def table() -> str:
     """Every setting with its default and meaning, as Markdown."""
-    rows = [f"| `{name}` | {_default(name)} | {f.description.replace('|', chr(92) + '|')} |" for name, f in Settings.model_fields.items()]
+    rows = [
+        f"| `{name}` | {_default(name)} | {f.description.replace('|', chr(92) + '|')} |"
+        for name, f in Settings.model_fields.items()
+    ]
     return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
 
 
@@ -165,9 +230,14 @@ def _table(place: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(place.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingsError(f"The settings in {place} cannot be read: {error.strerror or error}. Mend that, or set ED_CONFIG to another file.") from None
+        raise SettingsError(
+            f"The settings in {place} cannot be read: {error.strerror or error}. Mend that, or set ED_CONFIG to "
+            "another file."
+        ) from None
     except ValueError as error:
-        raise SettingsError(f"The settings in {place} are not TOML: {error}; expected lines like those of docs/lab.example.toml.") from None
+        raise SettingsError(
+            f"The settings in {place} are not TOML: {error}; expected lines like those of docs/lab.example.toml."
+        ) from None
 
 
 def _unknown(name: str, where: str, known: set[str]) -> SettingsError:

@@ -1,4 +1,6 @@
-"""The commands around a model's size and precision (fetch, estimate, audit, models), and what they share with `run` and `verify`."""
+"""The commands around a model's size and precision (fetch, estimate, audit, models), and what they share with `run` and
+`verify`."""
+
 from __future__ import annotations
 
 import sys
@@ -23,14 +25,17 @@ def opened_as(args):
     here(args.model, args.control)
     if args.adapter:
         here(args.adapter)
-    spec = resolve(args.model, wanted, device, args.adapter, args.offload, free, control=args.control, control_seed=seed)
+    spec = resolve(
+        args.model, wanted, device, args.adapter, args.offload, free, control=args.control, control_seed=seed
+    )
     if spec.why:
         print(f"ed_core: precision {spec.why}", file=sys.stderr)
     return spec
 
 
 def here(source: str, control: str = "") -> str:
-    """Download a hub model that is not here, or what its control needs of it, with a progress bar; returns its commit ("" for a folder)."""
+    """Download a hub model that is not here, or what its control needs of it, with a progress bar; returns its commit
+    ("" for a folder)."""
     from tqdm import tqdm
 
     from . import hub
@@ -53,7 +58,8 @@ def fetch(args) -> None:
 
 
 def compute_missing(todo, spec, store, found, memory: int | None = None) -> None:
-    """Check every prompt first, so that a bad one refuses the whole run before anything is computed; then compute and store."""
+    """Check every prompt first, so that a bad one refuses the whole run before anything is computed; then compute and
+    store."""
     from tqdm import tqdm
 
     from . import compute
@@ -146,11 +152,15 @@ def models(args) -> None:
         tied, mlp = "tied" if size.tied else "untied", f"MLP {size.d_mlp}"
         published = f"  published: {', '.join(entry.published)}" if entry.published else ""
         print(
-            f"  {entry.id:<44} {count(size.parameters):>7}  {size.n_layers:>2} x {size.d_model:<5} {size.n_heads}/{size.n_kv_heads} heads of "
+            f"  {entry.id:<44} {count(size.parameters):>7}  {size.n_layers:>2} x {size.d_model:<5} "
+            f"{size.n_heads}/{size.n_kv_heads} heads of "
             f"{size.head_dim:<4} {mlp:<10} V {size.d_vocab} {tied}{published}"
         )
     print("families: " + ", ".join(supported()))
-    print("Any folder that save_pretrained writes, or a hub id, of one of these families can be opened; another is tried by its sums (--families: figures).")
+    print(
+        "Any folder that save_pretrained writes, or a hub id, of one of these families can be opened; another is tried "
+        "by its sums (--families: figures)."
+    )
 
 
 def _families(markdown: bool) -> None:
@@ -162,6 +172,12 @@ def _families(markdown: bool) -> None:
         print(families.markdown(FAMILIES, REFUSED), end="")
         return
     for name, types, attn, mlp, norms, order, *figures in families.rows(FAMILIES):
-        print(f"{name} ({types}): attention's addition at {attn}, the MLP's at {mlp}; norms {norms}; MLP {order} attention")
-        print("    " + ", ".join(f"{column} {figure}" for column, figure in zip(families.COLUMNS[-len(figures):], figures)))
+        print(
+            f"{name} ({types}): attention's addition at {attn}, the MLP's at {mlp}; norms {norms}; MLP {order} "
+            "attention"
+        )
+        print(
+            "    "
+            + ", ".join(f"{column} {figure}" for column, figure in zip(families.COLUMNS[-len(figures) :], figures))
+        )
     print(f"refused by name: {', '.join(sorted(REFUSED))}")

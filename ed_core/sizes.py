@@ -1,8 +1,8 @@
 """A model's size from its config alone: parameters, and the bytes of its weights in every precision. Torch-free.
 
-What a family adds to the common count (biases, norms, fused maps) is a row of `LAYOUTS`. A family without a row is counted as a Llama and the
-count is said to be approximate.
-"""
+What a family adds to the common count (biases, norms, fused maps) is a row of `LAYOUTS`. A family without a row is
+counted as a Llama and the count is said to be approximate."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ TABLE_BYTES = 4 * (256 + 16 + 1)  # per map: the two code books and the constant
 
 @dataclass(frozen=True)
 class Layout:
-    """What a family's count depends on besides its config's sizes. A string names the boolean config field that tells ("+": true
-    where the config is silent).
+    """What a family's count depends on besides its config's sizes. A string names the boolean config field that tells
+    ("+": true where the config is silent).
 
-    `norms`: vectors of the stream's width per block; `qk_norm`: "head" (one head wide) or "all" (all heads); `tied`: where the config is
-    silent; `fused`: query, key and value in one map (and gate and up, where there is a gate): only the constants' rounding notices;
-    `grouped`: whether the family knows fewer key and value heads, and a head size of its own; `mlp_field`: the config field of the MLP's width
-    (four times the stream's where it is silent).
-    """
+    `norms`: vectors of the stream's width per block; `qk_norm`: "head" (one head wide) or "all" (all heads); `tied`:
+    where the config is silent; `fused`: query, key and value in one map (and gate and up, where there is a gate): only
+    the constants' rounding notices;
+    `grouped`: whether the family knows fewer key and value heads, and a head size of its own; `mlp_field`: the config
+    field of the MLP's width (four times the stream's where it is silent)."""
 
     gated: bool = True
     qkv_bias: bool | str = False
@@ -54,7 +54,18 @@ LAYOUTS: dict[str, Layout] = {
     "olmo2": Layout(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="all"),
     "gemma2": Layout(qkv_bias="attention_bias", out_bias="attention_bias", norms=4, tied=True),
     "gemma3_text": Layout(qkv_bias="attention_bias", out_bias="attention_bias", norms=4, qk_norm="head", tied=True),
-    "gpt2": Layout(False, True, True, True, norm_bias=True, positions=True, tied=True, fused=True, grouped=False, mlp_field="n_inner"),
+    "gpt2": Layout(
+        False,
+        True,
+        True,
+        True,
+        norm_bias=True,
+        positions=True,
+        tied=True,
+        fused=True,
+        grouped=False,
+        mlp_field="n_inner",
+    ),
     "gpt_neox": Layout(False, "+attention_bias", "+attention_bias", True, norm_bias=True, fused=True, grouped=False),
 }
 HEAD_DIM = {"qwen3": 128, "gemma2": 256, "gemma3_text": 256}  # the family's own default where the config is silent
@@ -62,7 +73,8 @@ HEAD_DIM = {"qwen3": 128, "gemma2": 256, "gemma3_text": 256}  # the family's own
 
 @dataclass(frozen=True)
 class Size:
-    """Sizes read off a config. `maps`: a block's linear maps as (outputs, inputs, bias); `exact`: whether the family's layout is known."""
+    """Sizes read off a config. `maps`: a block's linear maps as (outputs, inputs, bias); `exact`: whether the family's
+    layout is known."""
 
     family: str
     n_layers: int
@@ -103,8 +115,8 @@ class Size:
 
 
 def _quantized(outputs: int, inputs: int, precision: str) -> int:
-    """Bytes of one quantized map. int8: a byte a weight and a float a row. 4bit: half a byte a weight, a byte for 64 of them, a float for
-    256 of those, and the code books."""
+    """Bytes of one quantized map. int8: a byte a weight and a float a row. 4bit: half a byte a weight, a byte for 64 of
+    them, a float for 256 of those, and the code books."""
     n = outputs * inputs
     if precision == "int8":
         return n + 4 * outputs
@@ -132,9 +144,15 @@ def read(config: Mapping[str, Any]) -> Size:
     number = lambda *names: next((_whole(n, config[n]) for n in names if config.get(n)), 0)  # noqa: E731
     n_layers, d_model = number("num_hidden_layers", "n_layer", "n_layers"), number("hidden_size", "n_embd", "d_model")
     n_heads, d_vocab = number("num_attention_heads", "n_head", "n_heads"), number("vocab_size")
-    missing = [what for what, value in {"blocks": n_layers, "width": d_model, "heads": n_heads, "vocabulary": d_vocab}.items() if not value]
+    missing = [
+        what
+        for what, value in {"blocks": n_layers, "width": d_model, "heads": n_heads, "vocabulary": d_vocab}.items()
+        if not value
+    ]
     if missing:
-        raise ParameterError(f"The config does not tell the model's {', '.join(missing)}; expected a decoder's config.json.")
+        raise ParameterError(
+            f"The config does not tell the model's {', '.join(missing)}; expected a decoder's config.json."
+        )
     n_kv_heads = number("num_key_value_heads") * layout.grouped or n_heads
     head_dim = number("head_dim") * layout.grouped or HEAD_DIM.get(family) or d_model // n_heads
     d_mlp = number(layout.mlp_field) or 4 * d_model
@@ -153,7 +171,16 @@ def read(config: Mapping[str, Any]) -> Size:
     tied = bool(config.get("tie_word_embeddings", layout.tied))
     positions = d_model * (number("n_positions", "max_position_embeddings") or 1024) if layout.positions else 0
     return Size(
-        family, n_layers, d_model, d_mlp, n_heads, n_kv_heads, head_dim, d_vocab, tied, maps,
+        family,
+        n_layers,
+        d_model,
+        d_mlp,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        d_vocab,
+        tied,
+        maps,
         block_vectors=layout.norms * norm + qk,
         around=d_vocab * d_model * (2 - tied) + positions + norm,
         exact=family in LAYOUTS,

@@ -1,7 +1,8 @@
 """What makes a case study's numbers again: a command line, and Python for a notebook. Torch-free; nothing is run here.
 
-Everything a stranger wrote is quoted, for the shell by `shlex`, for Python and in comments by `ascii`; prompts travel as JSON in ASCII.
-"""
+Everything a stranger wrote is quoted, for the shell by `shlex`, for Python and in comments by `ascii`; prompts travel
+as JSON in ASCII."""
+
 from __future__ import annotations
 
 import json
@@ -20,16 +21,17 @@ from .types import ModelSpec, ProbeResult
 
 @dataclass(frozen=True)
 class Snippet:
-    """`shell`: commands that write `case-<id>.npz` (with several views `case-<id>-1.npz`, …); `python`: fills `results`, a dict by probe per
-    view. What another machine may lack (a folder, a device) stands above each in a comment."""
+    """`shell`: commands that write `case-<id>.npz` (with several views `case-<id>-1.npz`, …); `python`: fills
+    `results`, a dict by probe per view. What another machine may lack (a folder, a device) stands above each in a
+    comment."""
 
     shell: str
     python: str
 
 
 def snippet(case: Case) -> Snippet:
-    """How to reproduce a case study; a `CaseError` where the command line has no words for it (two models or prompts in one result, an attention
-    implementation of its own)."""
+    """How to reproduce a case study; a `CaseError` where the command line has no words for it (two models or prompts in
+    one result, an attention implementation of its own)."""
     views = case.views
     for view in views:
         _check(view)
@@ -40,8 +42,8 @@ def snippet(case: Case) -> Snippet:
 
 
 def opening(model: ModelSpec) -> dict[str, str | int]:
-    """How a model is opened, by the names of `sources.resolve`; what stands at its default is left out. A checkpoint that is stored quantized in a
-    way of its own opens as "auto"."""
+    """How a model is opened, by the names of `sources.resolve`; what stands at its default is left out. A checkpoint
+    that is stored quantized in a way of its own opens as "auto"."""
     asked = {
         "source": f"{model.source}@{model.revision}" if model.revision else model.source,
         "precision": model.precision if model.precision in PRECISIONS else "auto",
@@ -58,9 +60,13 @@ def options(model: ModelSpec) -> str:
 
 def _check(view: View) -> None:
     if len(view.models) != 1 or len(view.prompts) != 1:
-        raise CaseError("This case study compares several models or prompts in one result; no command line makes that yet.")
+        raise CaseError(
+            "This case study compares several models or prompts in one result; no command line makes that yet."
+        )
     if view.models[0].attention != "default":
-        raise CaseError("This case study's model has an attention implementation of its own; no command line says that yet.")
+        raise CaseError(
+            "This case study's model has an attention implementation of its own; no command line says that yet."
+        )
 
 
 def _notes(view: View) -> Iterator[str]:
@@ -81,7 +87,11 @@ def _notes(view: View) -> Iterator[str]:
 
 def _shell(view: View, name: str) -> str:
     line = json.dumps(json.loads(to_jsonl([view.prompts[0]])), ensure_ascii=True)
-    settings = [f"--set {shlex.quote(f'{probe}.{key}={text_of(value)}')}" for probe, item in view.by_probe.items() for key, value in _settings(item.result).items()]
+    settings = [
+        f"--set {shlex.quote(f'{probe}.{key}={text_of(value)}')}"
+        for probe, item in view.by_probe.items()
+        for key, value in _settings(item.result).items()
+    ]
     words = [
         f"python -m ed_core run {' '.join(view.by_probe)} --no-cache",
         options(view.models[0]),
@@ -93,11 +103,14 @@ def _shell(view: View, name: str) -> str:
 
 def _python(view: View) -> str:
     model, prompt = view.models[0], view.prompts[0]
-    asked = ",\n".join(f"        {ascii(probe)}: {ascii(_settings(item.result))}" for probe, item in view.by_probe.items())
+    asked = ",\n".join(
+        f"        {ascii(probe)}: {ascii(_settings(item.result))}" for probe, item in view.by_probe.items()
+    )
     identity = (model.content_hash or model.revision, model.adapter_hash)
     return (
         f"    ({ascii(opening(model))}, {ascii(identity)},\n"
-        f"     Prompt({ascii(prompt.text)}, {ascii(prompt.answer)}, template={prompt.template!r}, special_tokens={prompt.special_tokens}), {{\n{asked},\n    }})"
+        f"     Prompt({ascii(prompt.text)}, {ascii(prompt.answer)}, template={prompt.template!r}, "
+        f"special_tokens={prompt.special_tokens}), {{\n{asked},\n    }})"
     )
 
 
@@ -107,7 +120,13 @@ def _settings(result: ProbeResult) -> dict:
 
 def text_of(value: object) -> str:
     """A parameter's value as the command line and a link take it."""
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        ",".join(map(str, value))
+        if isinstance(value, tuple)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
 
 
 OPTIONS = {"source": "model", "control_seed": "seed"}  # what the command line calls what `resolve` calls otherwise

@@ -1,10 +1,11 @@
 """Results on disk: evictable, never trusted. Torch-free.
 
-Every result is two entries: `result/<key>`, the bytes of `ed_core.wire`, and `card/<key>`, its headline and summary, read without the
-arrays. Both begin with a SHA-256 over their own name and content, so a flipped bit, a truncated file and a swapped row are all seen; such
-an entry is removed, remembered in `problems`, and reads as absent. The hash finds damage, it is no signature: whoever may write the folder
-can forge a number, but cannot have code executed, a file outside the folder read or deleted, or the limit switched off.
-"""
+Every result is two entries: `result/<key>`, the bytes of `ed_core.wire`, and `card/<key>`, its headline and summary,
+read without the arrays. Both begin with a SHA-256 over their own name and content, so a flipped bit, a truncated file
+and a swapped row are all seen; such an entry is removed, remembered in `problems`, and reads as absent. The hash finds
+damage, it is no signature: whoever may write the folder can forge a number, but cannot have code executed, a file
+outside the folder read or deleted, or the limit switched off."""
+
 from __future__ import annotations
 
 import contextlib
@@ -39,9 +40,8 @@ KEY = re.compile(r"[0-9a-f]{32}")
 class Store:
     """Results by key. One object serves several threads; several processes may open the same folder.
 
-    `StoreError` means that the disk cannot be used; damage never raises. `clear` and eviction touch `results/` alone: what lies in `kept/`
-    belongs to the user.
-    """
+    `StoreError` means that the disk cannot be used; damage never raises. `clear` and eviction touch `results/` alone:
+    what lies in `kept/` belongs to the user."""
 
     def __init__(self, root: str | Path | None = None, size_limit: int | None = None):
         self.root = Path(root or settings.current().cache)
@@ -60,7 +60,8 @@ class Store:
         key, data = result.request.key, pack(result)
         if len(data) > self.limit // 4:
             raise StoreError(
-                f"The result has {_size(len(data))}, more than a quarter of the store's limit of {_size(self.limit)}, and would push out the "
+                f"The result has {_size(len(data))}, more than a quarter of the store's limit of {_size(self.limit)}, "
+                "and would push out the "
                 "others: it is shown but not stored. Set ED_CACHE_LIMIT (in bytes) higher to keep it."
             )
 
@@ -79,7 +80,11 @@ class Store:
     def keys(self, beginning: str, n: int = 3) -> list[str]:
         """Run ids of stored results that begin with these hex digits, at most `n`."""
         select = "SELECT key FROM Cache WHERE raw = 1 AND key GLOB ? LIMIT ?"
-        names = self._run(lambda cache: cache.rows(select, f"result/{beginning}*", n)) if re.fullmatch("[0-9a-f]*", beginning) else []
+        names = (
+            self._run(lambda cache: cache.rows(select, f"result/{beginning}*", n))
+            if re.fullmatch("[0-9a-f]*", beginning)
+            else []
+        )
         return [name[7:] for (name,) in names]
 
     def headline(self, key: str) -> dict | None:
@@ -94,7 +99,10 @@ class Store:
 
     def recent(self, n: int = 20) -> list[dict]:
         """Headlines of the results stored last, newest first; none of an engine whose numbers were different."""
-        select = "SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text' AND key GLOB 'card/*' ORDER BY store_time DESC LIMIT ?"
+        select = (
+            "SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text' AND key GLOB 'card/*' ORDER BY "
+            "store_time DESC LIMIT ?"
+        )
         names = self._run(lambda cache: cache.rows(select, n))
         cards = (self._load("card", name[5:], _unpack_card, touch=False) for (name,) in names)
         return [card[0] for card in cards if card and card[0]["engine"] == ENGINE_VERSION]
@@ -102,8 +110,10 @@ class Store:
     def series(self, name: str, n: int = 200) -> dict[str, dict[str, np.ndarray]]:
         """Summaries by key of the results of one `Request.series`, newest first, at most `n`."""
         select = (
-            "SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text' AND key GLOB 'card/*' AND (value IS NULL OR instr(value, ?)) "
-            "ORDER BY store_time DESC LIMIT ?"  # a large card lies in a file of its own: its row has no value to look into
+            "SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text' AND key GLOB 'card/*' AND (value IS NULL OR "
+            "instr(value, ?)) "
+            # a large card lies in a file of its own: its row has no value to look into
+            "ORDER BY store_time DESC LIMIT ?"
         )
         names = self._run(lambda cache: cache.rows(select, f'"series":"{name}"'.encode(), n))
         cards = {key[5:]: self._load("card", key[5:], _unpack_card, touch=False) for (key,) in names}
@@ -113,10 +123,17 @@ class Store:
         """How many results there are, what they take and may take, where, and what went wrong."""
         select = "SELECT total(key GLOB 'result/*'), total(max(size, 0) + ifnull(length(value), 0)) FROM Cache"
         ((entries, size),) = self._run(lambda cache: cache.rows(select))
-        return {"entries": int(entries), "bytes": int(size), "limit": self.limit, "path": str(self.path), "problems": list(self.problems)}
+        return {
+            "entries": int(entries),
+            "bytes": int(size),
+            "limit": self.limit,
+            "path": str(self.path),
+            "problems": list(self.problems),
+        }
 
     def check(self) -> tuple[int, list[str]]:
-        """Read every result and card: how many results there are, and what was damaged (and was removed, as whenever damage is met)."""
+        """Read every result and card: how many results there are, and what was damaged (and was removed, as whenever
+        damage is met)."""
         names = self._run(lambda cache: cache.rows("SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text'"))
         before = list(self.problems)
         for (name,) in names:
@@ -170,7 +187,8 @@ class Store:
                 self._set_aside(seen, cause)
 
     def _open(self) -> Results:
-        """The open database; opened anew where somebody deleted the folder or set it aside, for the old one is nobody's any more."""
+        """The open database; opened anew where somebody deleted the folder or set it aside, for the old one is nobody's
+        any more."""
         with self._lock:
             if self._cache is None or self._identity != _identity(self.path):
                 self._cache = None
@@ -184,12 +202,18 @@ class Store:
             self._cache = None
             if _identity(self.path) != seen:
                 return
-            aside = self.path.with_name(f"results.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**9:09d}")
+            aside = self.path.with_name(
+                f"results.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**9:09d}"
+            )
             try:
                 self.path.rename(aside)
             except OSError as error:
-                raise StoreError(f"The results in {self.path} are damaged and cannot be set aside: {reason(error)}") from error
-            self._remember(f"The database of results was damaged ({cause}); it was set aside as {aside.name} and a new one begun.")
+                raise StoreError(
+                    f"The results in {self.path} are damaged and cannot be set aside: {reason(error)}"
+                ) from error
+            self._remember(
+                f"The database of results was damaged ({cause}); it was set aside as {aside.name} and a new one begun."
+            )
 
     def _remember(self, problem: str) -> None:
         self.problems.append(problem)
@@ -234,7 +258,8 @@ def _unpack_result(payload: bytes, key: str) -> ProbeResult:
 
 
 def _pack_card(result: ProbeResult) -> bytes:
-    """One line of JSON, the headline and the summary's dtypes and shapes; then the summary's bytes. Ten times faster to read than npz."""
+    """One line of JSON, the headline and the summary's dtypes and shapes; then the summary's bytes. Ten times faster to
+    read than npz."""
     request = result.request
     headline = {
         "key": request.key,

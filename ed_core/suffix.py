@@ -1,9 +1,10 @@
-"""Blocks replayed from a position on: what stands before it is there as keys and values only, and is not computed again.
+"""Blocks replayed from a position on: what stands before it is there as keys and values only, and is not computed
+again.
 
-A block is called as in the traced pass, with an object in the place of its cache that puts the prefix's keys and values in front, and with
-the rows of masks and positions that belong to the suffix. Nothing here knows a family; whether it is right is measured when a model opens
-(`identities`), and a family where it is not falls back to whole sequences.
-"""
+A block is called as in the traced pass, with an object in the place of its cache that puts the prefix's keys and values
+in front, and with the rows of masks and positions that belong to the suffix. Nothing here knows a family; whether it is
+right is measured when a model opens (`identities`), and a family where it is not falls back to whole sequences."""
+
 from __future__ import annotations
 
 import inspect
@@ -19,7 +20,8 @@ POSITIONS_LAST = ("position_ids", "cache_position")
 
 
 class Prefix:
-    """In the place of a cache during one call of one block. Without `before` it only remembers what attention hands over to be kept."""
+    """In the place of a cache during one call of one block. Without `before` it only remembers what attention hands
+    over to be kept."""
 
     def __init__(self, before: tuple[Tensor, Tensor] | None = None):
         self.before = before
@@ -29,7 +31,10 @@ class Prefix:
         self.seen = keys, values
         if self.before is None:
             return keys, values
-        joined = [torch.cat([old.expand(len(new), *old.shape[1:]), new], dim=-2) for old, new in zip(self.before, (keys, values))]
+        joined = [
+            torch.cat([old.expand(len(new), *old.shape[1:]), new], dim=-2)
+            for old, new in zip(self.before, (keys, values))
+        ]
         return joined[0], joined[1]
 
     def get_seq_length(self, *_: Any) -> int:
@@ -40,7 +45,9 @@ def arguments(block: nn.Module, call: BlockCall) -> dict[str, Any]:
     """A block's arguments besides the residual, by name, whichever way the model passed them."""
     bound = inspect.signature(block.forward).bind_partial(None, *call.args, **call.kwargs)
     (_, _), *named = bound.arguments.items()
-    return {name: value for key, value in named for name, value in (value.items() if key == "kwargs" else ((key, value),))}
+    return {
+        name: value for key, value in named for name, value in (value.items() if key == "kwargs" else ((key, value),))
+    }
 
 
 def with_cache(named: dict[str, Any], cache: Prefix) -> dict[str, Any]:
@@ -54,9 +61,13 @@ def with_cache(named: dict[str, Any], cache: Prefix) -> dict[str, Any]:
 def from_position(named: dict[str, Any], start: int, n_tokens: int) -> dict[str, Any]:
     """The arguments for positions `start..T-1` with all T keys: rows of the mask, positions, and rotary embeddings."""
     named = {name: _cut(name, value, start, n_tokens) for name, value in named.items()}
-    if named.get("attention_mask", 0) is None:  # "no mask" means causal where queries and keys begin together, which they no longer do
+    if (
+        named.get("attention_mask", 0) is None
+    ):  # "no mask" means causal where queries and keys begin together, which they no longer do
         first = next(value for value in _tensors(named))
-        named["attention_mask"] = torch.ones(n_tokens - start, n_tokens, dtype=torch.bool, device=first.device).tril(start)[None, None]
+        named["attention_mask"] = torch.ones(n_tokens - start, n_tokens, dtype=torch.bool, device=first.device).tril(
+            start
+        )[None, None]
     return named
 
 

@@ -1,4 +1,6 @@
-"""Figures of several results at once, as the pages over prompts and precisions show them: title, caption, figure, and what it is made of. No torch."""
+"""Figures of several results at once, as the pages over prompts and precisions show them: title, caption, figure, and
+what it is made of. No torch."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,28 +39,66 @@ class Together:
 
 
 def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
-    """What every stretch costs over these prompts, above the spread of the single ones, and how the proxies rank the stretches."""
+    """What every stretch costs over these prompts, above the spread of the single ones, and how the proxies rank the
+    stretches."""
     probe = probe_of(results[0])
     curves = compare.over_prompts(probe, [r.summary for r in results])
     singles = [compare.curves_of(probe, r.summary) for r in results]
     x = "first block taken out" if probe.n > 1 else "block taken out"
     best = pruning.best_stretch(curves["kl"], probe.n)
     cost = pruning.costs(curves, best[0])
-    cheapest = f"cheapest without {_blocks(best)}: KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} of the best guesses stay"
+    cheapest = (
+        f"cheapest without {_blocks(best)}: KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} of the best guesses stay"
+    )
     if probe.drop:
         cost = pruning.costs(curves, None)
         cheapest += f"; without {_blocks(probe.drop)}: KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} stay"
-    told = {"kl": ("Divergence from the whole model", cheapest, "nats"), "top1_kept": ("Best guesses that stay", "share of the tokens; high is cheap", "share"),
-            "perplexity": ("Perplexity without the stretch", f"{cost['perplexity_whole']:.3g} with all blocks", "perplexity")}  # fmt: skip
+    told = {
+        "kl": ("Divergence from the whole model", cheapest, "nats"),
+        "top1_kept": ("Best guesses that stay", "share of the tokens; high is cheap", "share"),
+        "perplexity": (
+            "Perplexity without the stretch",
+            f"{cost['perplexity_whole']:.3g} with all blocks",
+            "perplexity",
+        ),
+    }
     for name, (title, caption, unit) in told.items():
         spread, n = compare.quantiles([c[name] for c in singles])
-        look = dict(label="over all tokens", others=f"{n} prompts", x=x, height=HEIGHT, width_px=WIDTH, log=name == "perplexity")
-        yield Together(title, caption, figures.spread_curve(curves[name], spread, unit, **look), f"prune.{name}", x, curves[name], title, tuple(results))
+        look = dict(
+            label="over all tokens", others=f"{n} prompts", x=x, height=HEIGHT, width_px=WIDTH, log=name == "perplexity"
+        )
+        yield Together(
+            title,
+            caption,
+            figures.spread_curve(curves[name], spread, unit, **look),
+            f"prune.{name}",
+            x,
+            curves[name],
+            title,
+            tuple(results),
+        )
     lines = {name.replace("_", " "): curves[name] for name in pruning.PROXIES}
-    ranks = ", ".join(f"{name.replace('_', ' ')} {curves[f'spearman_{name}']:+.2f}" for name in pruning.PROXIES if np.isfinite(curves[f"spearman_{name}"]))
-    caption = f"rank correlation with the measured divergence: {ranks}" if ranks else "too few stretches, or too even ones, to rank"
+    ranks = ", ".join(
+        f"{name.replace('_', ' ')} {curves[f'spearman_{name}']:+.2f}"
+        for name in pruning.PROXIES
+        if np.isfinite(curves[f"spearman_{name}"])
+    )
+    caption = (
+        f"rank correlation with the measured divergence: {ranks}"
+        if ranks
+        else "too few stretches, or too even ones, to rank"
+    )
     fig = figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT, width_px=WIDTH)
-    yield Together("Proxies of the same stretches", caption, fig, "prune.block_influence", x, curves["block_influence"], "1 - cos(h[s], h[s+n])", tuple(results))
+    yield Together(
+        "Proxies of the same stretches",
+        caption,
+        fig,
+        "prune.block_influence",
+        x,
+        curves["block_influence"],
+        "1 - cos(h[s], h[s+n])",
+        tuple(results),
+    )
 
 
 def early_exit(results: Sequence[ProbeResult]) -> Iterator[Together]:
@@ -67,12 +107,25 @@ def early_exit(results: Sequence[ProbeResult]) -> Iterator[Together]:
     lines = {"agreement": curves["agreement"], "confidence": curves["confidence"]}
     fig = figures.layer_curves(lines, "", "share", x="depth", height=HEIGHT, width_px=WIDTH)
     sure = probe_of(results[0]).threshold
-    caption = f"at {sure:g} confidence tokens leave at depth {float(curves['exit_depth']):.1f} on average, {float(curves['exit_agrees']):.0%} of them rightly"
-    yield Together("Early exit through the lens", caption, fig, "early_exit.agreement", "depth", curves["agreement"], "best token is the output's", tuple(results))
+    caption = (
+        f"at {sure:g} confidence tokens leave at depth {float(curves['exit_depth']):.1f} on average, "
+        f"{float(curves['exit_agrees']):.0%} of them rightly"
+    )
+    yield Together(
+        "Early exit through the lens",
+        caption,
+        fig,
+        "early_exit.agreement",
+        "depth",
+        curves["agreement"],
+        "best token is the output's",
+        tuple(results),
+    )
 
 
 def audited(by_precision: Mapping[str, Sequence[ProbeResult]]) -> tuple[list[str], list[Together]]:
-    """The same prompts through several precisions: whether a number is an artefact, in sentences, and curve over curve."""
+    """The same prompts through several precisions: whether a number is an artefact, in sentences, and curve over
+    curve."""
     outcome = audit.compare(by_precision, audit.reference_of(list(by_precision)))
     return [outcome.sentence(), *outcome.findings()], list(_curves(outcome, by_precision[outcome.reference]))
 
@@ -83,7 +136,16 @@ def _curves(outcome: audit.Audit, results: Sequence[ProbeResult]) -> Iterator[To
         if name in outcome.curves[reference]:
             lines = {precision: curves[name] for precision, curves in outcome.curves.items()}
             fig = figures.curves_over_each_other(lines, reference, unit, x=x, height=HEIGHT, width_px=WIDTH, log=log)
-            yield Together(title, _spearman(outcome, name), fig, name, x, lines[reference], f"{title}, in {reference}", tuple(results))
+            yield Together(
+                title,
+                _spearman(outcome, name),
+                fig,
+                name,
+                x,
+                lines[reference],
+                f"{title}, in {reference}",
+                tuple(results),
+            )
 
 
 def numerics(result: ProbeResult) -> Iterator[tuple]:
@@ -92,7 +154,12 @@ def numerics(result: ProbeResult) -> Iterator[tuple]:
 
     view = View(height=420, width_px=WIDTH, answer_start=result.answer_start)
     yield "Miss of every block's sum", exactness.sums(result).text, figures.miss_map(result, view), "miss"
-    yield "Miss against rounding", "largest of each layer, with the limit from which a model is refused", figures.miss_curves(result, HEIGHT), "rounding"
+    yield (
+        "Miss against rounding",
+        "largest of each layer, with the limit from which a model is refused",
+        figures.miss_curves(result, HEIGHT),
+        "rounding",
+    )
     yield "Slopes", exactness.logits(result).text, figures.slope_curves(result, HEIGHT), "slope_attn", "slope_mlp"
     yield "Length of the stream", exactness.sink(result).text, figures.first_token_norm(result, HEIGHT), "resid_norm"
 
@@ -100,7 +167,9 @@ def numerics(result: ProbeResult) -> Iterator[tuple]:
 def _spearman(outcome: audit.Audit, name: str) -> str:
     """How one curve keeps its order, precision by precision."""
     found = {c.precision: c.spearman for c in outcome.comparisons if c.curve == name}
-    told = ", ".join(f"{precision} {'constant' if rank is None else f'{rank:.3f}'}" for precision, rank in found.items())
+    told = ", ".join(
+        f"{precision} {'constant' if rank is None else f'{rank:.3f}'}" for precision, rank in found.items()
+    )
     return f"Spearman's rank correlation with {outcome.reference}: {told}"
 
 

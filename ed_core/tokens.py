@@ -1,4 +1,6 @@
-"""Token previews from a model's `tokenizer.json` alone: milliseconds, no torch. A chat template is code from strangers: only the worker runs it."""
+"""Token previews from a model's `tokenizer.json` alone: milliseconds, no torch. A chat template is code from strangers:
+only the worker runs it."""
+
 from __future__ import annotations
 
 import json
@@ -24,7 +26,8 @@ def _tokenizer(file: str, mtime_ns: int):
 
 
 def preview(spec: ModelSpec, prompt: Prompt) -> list[str] | None:
-    """Texts of the tokens of `text + answer`; None where only the model itself could tell (no tokenizer.json, or a chat template)."""
+    """Texts of the tokens of `text + answer`; None where only the model itself could tell (no tokenizer.json, or a chat
+    template)."""
     file = _file(spec)
     if file is None or prompt.template != "raw":
         return None
@@ -60,7 +63,8 @@ def chats(spec: ModelSpec) -> bool | None:
 
 
 def special_roles(spec: ModelSpec) -> dict[str, str]:
-    """The special tokens a tokenizer's own files name, by their role (`bos_token`, `eos_token`, …); {} where there are no such files."""
+    """The special tokens a tokenizer's own files name, by their role (`bos_token`, `eos_token`, …); {} where there are
+    no such files."""
     found: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         for role, value in _settings(spec, name).items():
@@ -71,7 +75,8 @@ def special_roles(spec: ModelSpec) -> dict[str, str]:
 
 
 def added(spec: ModelSpec) -> tuple[list[str], list[str]] | None:
-    """Special tokens that stand before and after every prompt that is encoded with special tokens; None without a tokenizer.json."""
+    """Special tokens that stand before and after every prompt that is encoded with special tokens; None without a
+    tokenizer.json."""
     file = _file(spec)
     if file is None:
         return None

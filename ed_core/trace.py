@@ -1,4 +1,6 @@
-"""One forward pass, recorded: what entered each block, what attention and the MLP added, and how the block was called."""
+"""One forward pass, recorded: what entered each block, what attention and the MLP added, and how the block was
+called."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -18,16 +20,21 @@ class BlockCall:
 
 @dataclass
 class Trace:
-    """Everything on the model's device, in the model's dtype. `resid[l]` enters block l; `resid[L]` is before the final norm."""
+    """Everything on the model's device, in the model's dtype. `resid[l]` enters block l; `resid[L]` is before the final
+    norm."""
 
     ids: Int[Tensor, "batch pos"]
     resid: list[Float[Tensor, "batch pos d_model"]] = field(default_factory=list)
     attn_out: list[Float[Tensor, "batch pos d_model"]] = field(default_factory=list)
     mlp_out: list[Float[Tensor, "batch pos d_model"]] = field(default_factory=list)
-    other_out: list[Float[Tensor, "batch pos d_model"] | None] = field(default_factory=list)  # a third branch, float32; None where there is none
+    other_out: list[Float[Tensor, "batch pos d_model"] | None] = field(
+        default_factory=list
+    )  # a third branch, float32; None where there is none
     calls: list[BlockCall] = field(default_factory=list)
     logits: Float[Tensor, "batch kept d_vocab"] | None = None
-    keys_values: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # of the traced pass, per block, where a suffix was asked for
+    keys_values: dict[int, tuple[Tensor, Tensor]] = field(
+        default_factory=dict
+    )  # of the traced pass, per block, where a suffix was asked for
 
     def update(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
         """`D[l] = a[l] + m[l]`, and what a third branch adds where the family has one; summed in float32."""

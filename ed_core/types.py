@@ -1,8 +1,9 @@
 """The nouns of the product: frozen, numpy only, importable in milliseconds.
 
-A `Request` names a computation completely (model, prompt, probe, parameters); its `key` is the same in every process and needs
-neither tokenizer nor model. A `ProbeResult` is what comes back: labelled arrays (`Measure`) plus the birth certificate (`provenance`).
-"""
+A `Request` names a computation completely (model, prompt, probe, parameters); its `key` is the same in every process
+and needs neither tokenizer nor model. A `ProbeResult` is what comes back: labelled arrays (`Measure`) plus the birth
+certificate (`provenance`)."""
+
 from __future__ import annotations
 
 import hashlib
@@ -13,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-ENGINE_VERSION = 1  # raise when any number an unchanged request yields would change; old results are then never shown for it
+ENGINE_VERSION = (
+    1  # raise when any number an unchanged request yields would change; old results are then never shown for it
+)
 
 
 def canonical_json(value: Any) -> str:
@@ -37,7 +40,12 @@ class Prompt:
     special_tokens: bool = True
 
     def identity(self) -> dict:
-        return {"text": self.text, "answer": self.answer, "template": self.template, "special_tokens": self.special_tokens}
+        return {
+            "text": self.text,
+            "answer": self.answer,
+            "template": self.template,
+            "special_tokens": self.special_tokens,
+        }
 
 
 @dataclass(frozen=True)
@@ -57,11 +65,10 @@ class Encoding:
 class ModelSpec:
     """Which weights, exactly, and how they are run.
 
-    `source` is a folder or a hub id, `revision` the hub commit, `content_hash` the SHA-256 over a local folder's weights, config and
-    tokenizer. The identity of a local model is its content, not its path; likewise `adapter_hash` stands for the adapter's folder, and of
-    `device` only the kind counts. `why` says how the precision came about, `offload` where weights may lie that fit nowhere else: neither
-    changes a number.
-    """
+    `source` is a folder or a hub id, `revision` the hub commit, `content_hash` the SHA-256 over a local folder's
+    weights, config and tokenizer. The identity of a local model is its content, not its path; likewise `adapter_hash`
+    stands for the adapter's folder, and of `device` only the kind counts. `why` says how the precision came about,
+    `offload` where weights may lie that fit nowhere else: neither changes a number."""
 
     source: str
     revision: str = ""
@@ -112,12 +119,14 @@ class Request:
         return self.key_under(ENGINE_VERSION)
 
     def key_under(self, engine: int) -> str:
-        """The run id that an engine of this version gave: a case study kept from an older one still opens, under the id it had."""
+        """The run id that an engine of this version gave: a case study kept from an older one still opens, under the id
+        it had."""
         return self._digest([p.identity() for p in self.prompts], engine)
 
     @property
     def series(self) -> str:
-        """As `key`, with the prompts left out: results of one series differ in the prompt alone, and can stand in one figure."""
+        """As `key`, with the prompts left out: results of one series differ in the prompt alone, and can stand in one
+        figure."""
         return self._digest([])
 
     def _digest(self, prompts: list[dict], engine: int | None = None) -> str:
@@ -126,7 +135,10 @@ class Request:
             "models": [m.identity() for m in self.models],
             "prompts": prompts,
             "probe": [self.probe, self.probe_version],
-            "parameters": sorted([k, list(v) if isinstance(v, tuple) else v] for k, v in (dict(self.parameters) | dict(self.files)).items()),
+            "parameters": sorted(
+                [k, list(v) if isinstance(v, tuple) else v]
+                for k, v in (dict(self.parameters) | dict(self.files)).items()
+            ),
         }
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:32]
 
@@ -150,14 +162,15 @@ class Request:
 class MeasureSpec:
     """What one array means.
 
-    `dims`: names of its axes. "layer" counts blocks (L entries), "depth" counts points of the residual stream (L + 1 entries, entry l has
-    l blocks behind it), "pos" tokens, "skipped" the skipped block, "start" the first block of a stretch, "boundary", "rank" (of a top-k list), "step".
-    `reduce`: how positions and prompts are put together for the aggregate:
-    "token_mean" (mean over all tokens of all prompts), "max" (over prompts; the mean is kept beside it), "mean" (over prompts), "pos_max"
-    (maximum and mean over positions first, then maximum of the maxima and mean of the means over prompts), "pos_abs_sum" (sum of magnitudes
+    `dims`: names of its axes. "layer" counts blocks (L entries), "depth" counts points of the residual stream (L + 1
+    entries, entry l has l blocks behind it), "pos" tokens, "skipped" the skipped block, "start" the first block of a
+    stretch, "boundary", "rank" (of a top-k list), "step".
+    `reduce`: how positions and prompts are put together for the aggregate: "token_mean" (mean over all tokens of all
+    prompts), "max" (over prompts; the mean is kept beside it), "mean" (over prompts), "pos_max" (maximum and mean over
+    positions first, then maximum of the maxima and mean of the means over prompts), "pos_abs_sum" (sum of magnitudes
     over positions first, then maximum and mean over prompts), "" (none). NaN is left out.
-    `since`: the probe's version that brought an aggregate in; summaries of older results, kept in case studies, are without it.
-    """
+    `since`: the probe's version that brought an aggregate in; summaries of older results, kept in case studies, are
+    without it."""
 
     name: str
     dims: tuple[str, ...]
@@ -179,7 +192,10 @@ class Measure:
 
     def __post_init__(self):
         if self.values.ndim != len(self.spec.dims):
-            raise ValueError(f"{self.spec.name}: {self.values.ndim} axes found, {len(self.spec.dims)} expected ({', '.join(self.spec.dims)})")
+            raise ValueError(
+                f"{self.spec.name}: {self.values.ndim} axes found, {len(self.spec.dims)} expected "
+                f"({', '.join(self.spec.dims)})"
+            )
 
     @property
     def name(self) -> str:
@@ -195,9 +211,9 @@ class Measure:
 class ProbeResult:
     """Measures of one request, possibly still filling.
 
-    `version` rises with every partial result; `complete` is set on the last one. `summary` holds the small sums from which aggregates over
-    many prompts are made (see `ed_core.aggregate`). `provenance` is the birth certificate; time and host are in it but in no hash.
-    """
+    `version` rises with every partial result; `complete` is set on the last one. `summary` holds the small sums from
+    which aggregates over many prompts are made (see `ed_core.aggregate`). `provenance` is the birth certificate; time
+    and host are in it but in no hash."""
 
     request: Request
     measures: Mapping[str, Measure]

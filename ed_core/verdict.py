@@ -1,8 +1,8 @@
 """The verdict on depth: criteria read off results, with their uncertainty, and said in one sentence. Numpy only.
 
-Over prompts the uncertainty is a bootstrap interval; a single prompt has none, so what is shown is the threshold band: how far the figure
-moves when the threshold does.
-"""
+Over prompts the uncertainty is a bootstrap interval; a single prompt has none, so what is shown is the threshold band:
+how far the figure moves when the threshold does."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,9 @@ def of_prompt(
     """The verdict on one prompt from its complete `contributions` and `logit_lens`."""
     criteria, bands = {}, {}
     for name, (curve_of, rule, threshold) in _rules(kl, overlap).items():
-        sums, counts = prompt_sums([contributions if name == "cosine" else lens], _names(name), first_token or name != "cosine")
+        sums, counts = prompt_sums(
+            [contributions if name == "cosine" else lens], _names(name), first_token or name != "cosine"
+        )
         criteria[name] = _undefined(name, counts, lens.n_layers)
         if criteria[name] is None:
             curve = curve_of({k: v[0] / counts[0] for k, v in sums.items()})
@@ -54,9 +56,12 @@ def of_prompt(
 def verdicts(
     contributions: Sequence[ProbeResult], lens: Sequence[ProbeResult], first_token: bool = True
 ) -> Iterator[tuple[str, Criterion, tuple[float, float, float] | None]]:
-    """Over prompts, with the papers' thresholds: `(name, criterion, (low, high, share undefined))`; None for the interval below 5 prompts."""
+    """Over prompts, with the papers' thresholds: `(name, criterion, (low, high, share undefined))`; None for the
+    interval below 5 prompts."""
     for name, (curve_of, rule, threshold) in _rules(depth.KL_THRESHOLD, depth.OVERLAP_THRESHOLD).items():
-        sums, counts = prompt_sums(contributions if name == "cosine" else lens, _names(name), first_token or name != "cosine")
+        sums, counts = prompt_sums(
+            contributions if name == "cosine" else lens, _names(name), first_token or name != "cosine"
+        )
         if (undefined := _undefined(name, counts, lens[0].n_layers)) is not None:
             yield name, undefined, None
             continue
@@ -64,9 +69,14 @@ def verdicts(
         yield name, judge({k: v.sum(0) / sum(counts) for k, v in sums.items()}), depth.bootstrap(sums, counts, judge)
 
 
-def prompt_sums(results: Sequence[ProbeResult], names: Sequence[str], first_token: bool) -> tuple[dict[str, np.ndarray], list[int]]:
+def prompt_sums(
+    results: Sequence[ProbeResult], names: Sequence[str], first_token: bool
+) -> tuple[dict[str, np.ndarray], list[int]]:
     """Per-prompt sums over tokens `[prompt, layer]` and token counts, from the summaries."""
-    sums = {n: np.stack([r.summary[f"{n}.sum"] - (0 if first_token else r.summary[f"{n}.first"]) for r in results]) for n in names}
+    sums = {
+        n: np.stack([r.summary[f"{n}.sum"] - (0 if first_token else r.summary[f"{n}.first"]) for r in results])
+        for n in names
+    }
     return sums, [r.n_tokens - (not first_token) for r in results]
 
 
@@ -87,7 +97,8 @@ def sentence(criteria: Mapping[str, Criterion]) -> str:
 
 
 def right(continuation: ProbeResult) -> bool | None:
-    """Whether the greedy continuation begins with the known answer and does not run on in the same word; None without an answer."""
+    """Whether the greedy continuation begins with the known answer and does not run on in the same word; None without
+    an answer."""
     answer = continuation.request.prompts[0].answer.strip()
     text = continuation.provenance.get("continuation", "").lstrip()
     if not answer:
@@ -109,7 +120,8 @@ def _names(criterion: str) -> tuple[str, ...]:
 
 
 def _rules(kl: float, overlap: float) -> dict:
-    """Per criterion: how its curve is made from the aggregates (the lens without its last row, which is the output), rule, threshold."""
+    """Per criterion: how its curve is made from the aggregates (the lens without its last row, which is the output),
+    rule, threshold."""
     return {
         "cosine": (depth.cosine_curve, depth.by_cosine, 0.0),
         "kl": (lambda c: c["kl"][:-1], depth.by_kl, kl),

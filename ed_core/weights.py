@@ -1,4 +1,6 @@
-"""A folder's .safetensors files, checked by their headers alone: milliseconds, no torch. What is wrong is said before anything is loaded."""
+"""A folder's .safetensors files, checked by their headers alone: milliseconds, no torch. What is wrong is said before
+anything is loaded."""
+
 from __future__ import annotations
 
 import json
@@ -20,14 +22,16 @@ def check(folder: Path, name: str) -> None:
         missing = [shard for shard in shards if not (folder / shard).is_file()]
         if missing:
             raise BrokenWeights(
-                f"The weights of {name} cannot be loaded: {len(missing)} of {len(shards)} shards are missing, the first is {missing[0]}; {AGAIN}."
+                f"The weights of {name} cannot be loaded: {len(missing)} of {len(shards)} shards are missing, the "
+                f"first is {missing[0]}; {AGAIN}."
             )
     for file in sorted(folder.glob("*.safetensors")):
         header(file)
 
 
 def header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """A file's tensors: `{name: (dtype, shape)}`. Raises `BrokenWeights` where the file is shorter or longer than they need."""
+    """A file's tensors: `{name: (dtype, shape)}`. Raises `BrokenWeights` where the file is shorter or longer than they
+    need."""
     size = file.stat().st_size
     try:
         with file.open("rb") as handle:
@@ -38,7 +42,11 @@ def header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
         found = {name: (str(entry["dtype"]), tuple(int(n) for n in entry["shape"])) for name, entry in tensors.items()}
         end = 8 + length + max((int(entry["data_offsets"][1]) for entry in tensors.values()), default=0)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, struct.error) as error:
-        raise BrokenWeights(f"The weights cannot be loaded: {file.name} is no safetensors file ({error}); {AGAIN}.") from error
+        raise BrokenWeights(
+            f"The weights cannot be loaded: {file.name} is no safetensors file ({error}); {AGAIN}."
+        ) from error
     if size != end:
-        raise BrokenWeights(f"The weights cannot be loaded: {file.name} has {size} bytes and its header promises {end}; {AGAIN}.")
+        raise BrokenWeights(
+            f"The weights cannot be loaded: {file.name} has {size} bytes and its header promises {end}; {AGAIN}."
+        )
     return found

@@ -1,8 +1,9 @@
-"""A `ProbeResult` as bytes and back: one `.npz` without pickle, its header a JSON document among the arrays. Numpy only.
+"""A `ProbeResult` as bytes and back: one `.npz` without pickle, its header a JSON document among the arrays. Numpy
+only.
 
-The same bytes travel from worker to app and lie in the store. `unpack` trusts nothing: dims, dtypes and lengths are checked against the
-probe's own description, and anything else is a `ValueError`.
-"""
+The same bytes travel from worker to app and lie in the store. `unpack` trusts nothing: dims, dtypes and lengths are
+checked against the probe's own description, and anything else is a `ValueError`."""
+
 from __future__ import annotations
 
 import io
@@ -50,7 +51,9 @@ def unpack(data: bytes) -> ProbeResult:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         header = json.loads(arrays.pop("header").tobytes())
-        canonical_json(header)  # NaN and infinity are no JSON, though Python reads them: they could be shown, but not packed again
+        canonical_json(
+            header
+        )  # NaN and infinity are no JSON, though Python reads them: they could be shown, but not packed again
         return _result(header, arrays)
     except ValueError:
         raise
@@ -65,9 +68,14 @@ def _result(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> ProbeResul
     request = Request.from_json(header["request"])
     _check_header(header)
     engine = header["provenance"].get("engine", ENGINE_VERSION)
-    _expect(type(engine) is int and request.key_under(engine) == header["request"]["key"], "the stored request does not have the stored key")
+    _expect(
+        type(engine) is int and request.key_under(engine) == header["request"]["key"],
+        "the stored request does not have the stored key",
+    )
     probe = find(request.probe)
-    measures = {name[2:]: Measure(probe.spec(name[2:]), values) for name, values in arrays.items() if name.startswith("m.")}
+    measures = {
+        name[2:]: Measure(probe.spec(name[2:]), values) for name, values in arrays.items() if name.startswith("m.")
+    }
     summary = {name[2:]: values for name, values in arrays.items() if name.startswith("s.")}
     _expect(len(measures) + len(summary) == len(arrays), "an array is neither a measure nor a summary")
     result = ProbeResult(
@@ -95,14 +103,17 @@ def _check_header(header: dict[str, Any]) -> None:
     _expect(len(header["tokens"]) == n_tokens and all(isinstance(t, str) for t in header["tokens"]), "tokens")
     _expect(n_tokens > 0 and all(type(i) is int for i in header["token_ids"]), "token_ids")
     _expect(start is None or (type(start) is int and 0 < start < n_tokens), "answer_start")
-    _expect(all(type(header[name]) is int and header[name] >= 0 for name in ("n_layers", "version")), "n_layers or version")
+    _expect(
+        all(type(header[name]) is int and header[name] >= 0 for name in ("n_layers", "version")), "n_layers or version"
+    )
     _expect(type(header["complete"]) is bool and type(header["progress"]) in (int, float), "complete or progress")
     _expect(isinstance(header["notes"], list) and all(isinstance(n, str) for n in header["notes"]), "notes")
     _expect(isinstance(header["provenance"], dict), "provenance")
 
 
 def _check_arrays(result: ProbeResult) -> None:
-    """Dtypes and shapes as the probe describes them; where complete, every summary that belongs to what was measured."""
+    """Dtypes and shapes as the probe describes them; where complete, every summary that belongs to what was
+    measured."""
     n = {"layer": result.n_layers, "skipped": result.n_layers, "depth": result.n_layers + 1, "pos": result.n_tokens}
     for name, measure in result.measures.items():
         expected = np.int32 if measure.spec.unit in INTEGER_UNITS else np.float32

@@ -1,8 +1,9 @@
 """The process that holds the models: `python -m ed_core.worker`, spoken to by `ed_core.jobs` over its standard streams.
 
-A process of its own, because a crash or an out-of-memory in native code must not take the pages down, and because the app must not import
-torch. Frames both ways: lengths, a JSON header, bytes of a packed result; nothing is pickled. It ends when its input ends.
-"""
+A process of its own, because a crash or an out-of-memory in native code must not take the pages down, and because the
+app must not import torch. Frames both ways: lengths, a JSON header, bytes of a packed result; nothing is pickled. It
+ends when its input ends."""
+
 from __future__ import annotations
 
 import json
@@ -98,7 +99,15 @@ def serve(header: dict, models, out: BufferedIOBase, cancelled: set[str]) -> Non
     except EffectiveDepthError as error:
         send(out, {"type": "failed", "job": job, "error": type(error).__name__, "message": str(error)})
     except Exception as error:
-        send(out, {"type": "failed", "job": job, "error": "JobError", "message": f"{type(error).__name__}: {error}. This is a defect."})
+        send(
+            out,
+            {
+                "type": "failed",
+                "job": job,
+                "error": "JobError",
+                "message": f"{type(error).__name__}: {error}. This is a defect.",
+            },
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """The model card: what a model is and how it is run, from its files, and from its latest result where there is one."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -13,7 +14,8 @@ from ed_ui import show
 
 
 def card(spec: ModelSpec) -> None:
-    """Everything in one list, a line each. Figures of the identities come from the latest result of this model in this precision."""
+    """Everything in one list, a line each. Figures of the identities come from the latest result of this model in this
+    precision."""
     made = lookup.certificate(spec)
     lines = [*_shape(spec), *_held(spec, made), *_origin(spec), *_identities(made), *_tokenizer(spec)]
     st.caption("  \n".join(f"**{name}**: {value}" for name, value in lines))
@@ -24,7 +26,11 @@ def _shape(spec: ModelSpec) -> list[tuple[str, str]]:
         size = sizes.read(sources.config_of(spec))
     except EffectiveDepthError:
         return [("Size", "known once it is downloaded")]
-    heads = f"{size.n_heads}" if size.n_kv_heads == size.n_heads else f"{size.n_heads}, {size.n_kv_heads} for keys and values"
+    heads = (
+        f"{size.n_heads}"
+        if size.n_kv_heads == size.n_heads
+        else f"{size.n_heads}, {size.n_kv_heads} for keys and values"
+    )
     counted = estimate.count(size.parameters) + ("" if size.exact else " (counted as a Llama)")
     return [
         ("Family", show.plain(size.family[:40])),
@@ -42,7 +48,14 @@ def _held(spec: ModelSpec, made: Mapping[str, Any] | None) -> list[tuple[str, st
     if made is not None and made.get("weights_bytes"):
         return [*lines, ("Memory held", f"{estimate.gigabytes(made['weights_bytes'])} of weights")]
     try:
-        return [*lines, ("Memory", f"{estimate.gigabytes(sizes.read(sources.config_of(spec)).weight_bytes(spec.precision))} of weights, by the estimate")]
+        return [
+            *lines,
+            (
+                "Memory",
+                f"{estimate.gigabytes(sizes.read(sources.config_of(spec)).weight_bytes(spec.precision))} of weights, "
+                "by the estimate",
+            ),
+        ]
     except EffectiveDepthError:
         return lines
 
@@ -50,7 +63,9 @@ def _held(spec: ModelSpec, made: Mapping[str, Any] | None) -> list[tuple[str, st
 def _origin(spec: ModelSpec) -> list[tuple[str, str]]:
     lines = [("Revision", f"commit {show.plain(spec.revision[:12])}")] if spec.revision else []
     lines += [("Content", f"SHA-256 {spec.content_hash[:12]}…")] if spec.content_hash else []
-    return lines + ([("Adapter", f"{show.plain(spec.adapter)}, SHA-256 {spec.adapter_hash[:12]}…")] if spec.adapter else [])
+    return lines + (
+        [("Adapter", f"{show.plain(spec.adapter)}, SHA-256 {spec.adapter_hash[:12]}…")] if spec.adapter else []
+    )
 
 
 def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -58,7 +73,12 @@ def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     found = (made or {}).get("identities")
     if not found:
         return [("Identities", "not opened yet")]
-    names = {"miss": "sums miss by", "closure": "the lens by", "replay": "blocks by hand by", "suffix": "edited streams by"}
+    names = {
+        "miss": "sums miss by",
+        "closure": "the lens by",
+        "replay": "blocks by hand by",
+        "suffix": "edited streams by",
+    }
     told = [f"{words} {found[name]:.1g}" for name, words in names.items() if isinstance(found.get(name), (int, float))]
     return [("Identities", f"hold; at most {', '.join(told)}"), ("Read", show.plain(str(made.get("read", ""))))]
 
@@ -68,7 +88,13 @@ def _tokenizer(spec: ModelSpec) -> list[tuple[str, str]]:
         return [("Tokenizer", "known once it is downloaded")]
     code = lambda text: "`" + figures.shown(text, 40).replace("`", "ˋ") + "`"  # noqa: E731
     special, added = tokens.special_roles(spec), tokens.added(spec)
-    lines = [("Special tokens", ", ".join(f"{show.plain(role.removesuffix('_token'))} {code(text)}" for role, text in special.items()) or "none named")]
+    lines = [
+        (
+            "Special tokens",
+            ", ".join(f"{show.plain(role.removesuffix('_token'))} {code(text)}" for role, text in special.items())
+            or "none named",
+        )
+    ]
     if added is not None:
         around = [f"{code(text)} {where}" for texts, where in zip(added, ("before", "behind")) for text in texts]
         lines.append(("Added to a prompt", ", ".join(around) or "nothing"))

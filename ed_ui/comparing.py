@@ -1,4 +1,6 @@
-"""How this prompt compares: its curves over those of other prompts on the same model, and a button that measures some."""
+"""How this prompt compares: its curves over those of other prompts on the same model, and a button that measures
+some."""
+
 from __future__ import annotations
 
 import streamlit as st
@@ -18,9 +20,13 @@ def section(probe: Probe, result: ProbeResult, control: ProbeResult | None = Non
     spec, here = result.request.models[0], result.request.prompts[0]
     prompts = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(ENOUGH + 1)]
     others = [p for p in prompts if p.identity() != here.identity()][:ENOUGH]
-    batch = running.batch(f"compare.{probe.name}", {f"{probe.name}.{i}": probe.request(spec, p) for i, p in enumerate(others)}, at_once=1)
+    batch = running.batch(
+        f"compare.{probe.name}", {f"{probe.name}.{i}": probe.request(spec, p) for i, p in enumerate(others)}, at_once=1
+    )
     st.markdown("#### How this prompt compares")
-    st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(probe, result, batch, control, against)
+    st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(
+        probe, result, batch, control, against
+    )
 
 
 def _live(probe: Probe, result: ProbeResult, batch: running.Batch, control: ProbeResult | None, against: str) -> None:
@@ -38,7 +44,12 @@ def _live(probe: Probe, result: ProbeResult, batch: running.Batch, control: Prob
     for column, spread in zip(st.columns(2), spreads):
         with column:
             curve, told = spread.curve, " over the others" if len(spread.quantiles) else ""
-            look = dict(x=curve.x, others=f"{spread.n} others", log=curve.log, behind={name: behind[curve.name]} if behind else {})
+            look = dict(
+                x=curve.x,
+                others=f"{spread.n} others",
+                log=curve.log,
+                behind={name: behind[curve.name]} if behind else {},
+            )
             fig = figures.spread_curve(spread.values, spread.quantiles, curve.unit, **look)
             show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}", results=[result])
 
@@ -48,20 +59,35 @@ def _more(batch: running.Batch, n_others: int, result: ProbeResult) -> None:
     row = st.container(horizontal=True, vertical_alignment="center")
     if batch.running:
         done = sum(r.complete for r in batch.results.values())
-        row.markdown(f"**{done} of {len(batch.requests)} bundled prompts measured** · {running.status(batch)}", width="content")
+        row.markdown(
+            f"**{done} of {len(batch.requests)} bundled prompts measured** · {running.status(batch)}", width="content"
+        )
         if row.button("Stop", key=f"stop.{result.request.probe}", icon=":material/stop:", type="tertiary"):
             running.cancel(batch)
         return
     if n_others < compare.FEWEST:
-        few = "No other prompt has" if not n_others else f"Only {n_others} other prompt{'s have' if n_others > 1 else ' has'}"
+        few = (
+            "No other prompt has"
+            if not n_others
+            else f"Only {n_others} other prompt{'s have' if n_others > 1 else ' has'}"
+        )
         row.markdown(f"{few} been measured with these parameters: measure the bundled set.", width="content")
     else:
-        row.caption(f"Others: {n_others} prompts on this model, with the same probe and parameters, in this store or shipped with the app.", width="content")
+        row.caption(
+            f"Others: {n_others} prompts on this model, with the same probe and parameters, in this store or shipped "
+            "with the app.",
+            width="content",
+        )
     if batch.missing:
         seconds = lookup.estimate([batch.requests[name] for name in batch.missing], result.n_tokens)
         obstacle = running.outlook_of(batch, result.n_tokens).obstacle
         told = "" if seconds is None else f" (about {max(seconds, 1):.0f} s)"
-        if row.button(f"Measure {len(batch.missing)} bundled prompts{told}", key=f"measure.{result.request.probe}", icon=":material/group_add:", disabled=bool(obstacle)):
+        if row.button(
+            f"Measure {len(batch.missing)} bundled prompts{told}",
+            key=f"measure.{result.request.probe}",
+            icon=":material/group_add:",
+            disabled=bool(obstacle),
+        ):
             running.submit(batch)
             st.rerun()
     for message, which in running.troubles(batch).items():

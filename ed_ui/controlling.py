@@ -1,4 +1,6 @@
-"""A control beside the model: the picker next to Run, its jobs behind the model's own, its curves for the figures, and what they mean."""
+"""A control beside the model: the picker next to Run, its jobs behind the model's own, its curves for the figures, and
+what they mean."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -27,7 +29,8 @@ def name() -> str:
 
 
 def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
-    """The requests, and behind them the same for the control, where one is chosen and can be had (`picker` says why not)."""
+    """The requests, and behind them the same for the control, where one is chosen and can be had (`picker` says why
+    not)."""
     kind, seed = chosen()
     if not kind:
         return dict(requests)
@@ -35,7 +38,10 @@ def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
         twins = {r.models[0]: sources.twin(r.models[0], kind, seed) for r in requests.values()}
     except EffectiveDepthError:
         return dict(requests)
-    behind = {f"{n}{SUFFIX}": find(r.probe).make(dict(r.parameters)).request(twins[r.models[0]], r.prompts[0]) for n, r in requests.items()}
+    behind = {
+        f"{n}{SUFFIX}": find(r.probe).make(dict(r.parameters)).request(twins[r.models[0]], r.prompts[0])
+        for n, r in requests.items()
+    }
     return dict(requests) | behind
 
 
@@ -44,12 +50,23 @@ def picker(row, batch: running.Batch) -> None:
     st.session_state["control"] = scope.kept("control", NONE)
     told = lambda kind: "Control: " + controls.KINDS.get(kind, NONE)  # noqa: E731
     common = dict(label_visibility="collapsed", on_change=scope.keep)
-    row.selectbox("Control", (NONE, *controls.KINDS), format_func=told, key="control", args=("control",), width=220, help=HELP, **common)
+    row.selectbox(
+        "Control",
+        (NONE, *controls.KINDS),
+        format_func=told,
+        key="control",
+        args=("control",),
+        width=220,
+        help=HELP,
+        **common,
+    )
     kind, seed = chosen()
     if not kind:
         return
     st.session_state["control.seed"] = seed
-    row.number_input("Seed of the control", 0, controls.MOST, key="control.seed", args=("control.seed",), width=120, **common)
+    row.number_input(
+        "Seed of the control", 0, controls.MOST, key="control.seed", args=("control.seed",), width=120, **common
+    )
     try:
         sources.twin(next(iter(batch.requests.values())).models[0], kind, seed)
     except EffectiveDepthError as error:
@@ -63,11 +80,16 @@ def result(batch: running.Batch, probe: str) -> ProbeResult | None:
 
 
 def sentence(batch: running.Batch, probe: str, first_token: bool = True) -> str:
-    """What the control's curves say about the model's, once both are complete; "" before, and for what no curve stands for."""
+    """What the control's curves say about the model's, once both are complete; "" before, and for what no curve stands
+    for."""
     own, control = batch.result(probe), result(batch, probe)
     if own is None or control is None or not own.complete or probe not in compare.CURVES:
         return ""
-    return compare.against_control(chosen()[0], controls.CALLED[chosen()[0]], compare.likeness(find(probe), own.summary, control.summary, first_token))
+    return compare.against_control(
+        chosen()[0],
+        controls.CALLED[chosen()[0]],
+        compare.likeness(find(probe), own.summary, control.summary, first_token),
+    )
 
 
 HELP = """A twin of the model, measured behind it and drawn dashed and grey. **Untrained twin**: same config, random weights; what it shows as well

@@ -1,4 +1,6 @@
-"""A hub model that is not here: what a download would bring, a button, progress, cancel, resume. The hub is asked in the background."""
+"""A hub model that is not here: what a download would bring, a button, progress, cancel, resume. The hub is asked in
+the background."""
+
 from __future__ import annotations
 
 import os
@@ -72,13 +74,18 @@ def _live(spec: ModelSpec, name: str, asked: Future, was_busy: bool) -> None:
 
 def _progress(download: hub.Download) -> None:
     done, total = download.progress
-    st.progress(min(1.0, done / total) if total else 0.0, f"{gigabytes(done)} of {gigabytes(total)}" if total else "starting")
+    st.progress(
+        min(1.0, done / total) if total else 0.0, f"{gigabytes(done)} of {gigabytes(total)}" if total else "starting"
+    )
     st.button("Cancel", key="download.cancel", icon=":material/stop:", on_click=download.cancel)
 
 
 def _refused(name: str, error: BaseException) -> None:
     known = isinstance(error, EffectiveDepthError)
-    st.warning(show.plain(str(error) if known else f"The hub could not be asked ({type(error).__name__})."), icon=":material/cloud_off:")
+    st.warning(
+        show.plain(str(error) if known else f"The hub could not be asked ({type(error).__name__})."),
+        icon=":material/cloud_off:",
+    )
     if st.button("Ask again", key="download.ask", icon=":material/refresh:"):
         st.session_state.pop(f"hub.{name}")
         st.rerun()
@@ -93,7 +100,16 @@ def _offer(spec: ModelSpec, plan: hub.Plan, before: hub.Download | None) -> None
     st.caption(f"{gigabytes(plan.bytes)} to download{come}; {gigabytes(free)} free on the disk.")
     needed = max(0, plan.bytes - have) + hub.SPARE_BYTES
     if needed > free:
-        st.error("The disk has no room for it: make room, or set HF_HOME to a folder on another disk.", icon=":material/hard_drive:")
-    if st.button("Resume" if have else "Download", key="download.start", icon=":material/download:", type="primary", disabled=needed > free):
+        st.error(
+            "The disk has no room for it: make room, or set HF_HOME to a folder on another disk.",
+            icon=":material/hard_drive:",
+        )
+    if st.button(
+        "Resume" if have else "Download",
+        key="download.start",
+        icon=":material/download:",
+        type="primary",
+        disabled=needed > free,
+    ):
         _running()[f"{spec.source}@{spec.revision}"] = hub.Download(spec.source, spec.revision)
         st.rerun()

@@ -1,4 +1,6 @@
-"""Editing a case study's words: what is typed survives page changes, a conflict and a deletion, and nobody's words are overwritten unseen."""
+"""Editing a case study's words: what is typed survives page changes, a conflict and a deletion, and nobody's words are
+overwritten unseen."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -36,7 +38,8 @@ def end(id: str) -> None:
 
 
 def form(editing: Editing, opened_copy: Callable[[Case], None]) -> None:
-    """The boxes with a preview of the notes; below them what saving came to. `opened_copy` goes to the page of a copy."""
+    """The boxes with a preview of the notes; below them what saving came to. `opened_copy` goes to the page of a
+    copy."""
     case, prefix = editing.case, f"edit.{editing.case.id}"
     with st.container(border=True, key="editing"):
         left, right = st.columns(2)
@@ -67,7 +70,8 @@ def _changed(editing: Editing) -> Case:
 
 
 def _save(editing: Editing) -> None:
-    """Write the words; where that fails they stay in their boxes, and where the case study is another by now, or gone, they may become a copy."""
+    """Write the words; where that fails they stay in their boxes, and where the case study is another by now, or gone,
+    they may become a copy."""
     id, changed = editing.case.id, None
     try:
         changed = _changed(editing)

@@ -1,4 +1,6 @@
-"""What the settings put around every page: the title, a line above it, and nothing at all where the settings are wrong."""
+"""What the settings put around every page: the title, a line above it, and nothing at all where the settings are
+wrong."""
+
 from __future__ import annotations
 
 import streamlit as st

@@ -1,4 +1,6 @@
-"""Keeping what a page shows as a case study: the one way from the pages to the folder of case studies, and the button beside Run."""
+"""Keeping what a page shows as a case study: the one way from the pages to the folder of case studies, and the button
+beside Run."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -78,7 +80,8 @@ def _allowed(id: str = "") -> None:
 
 
 def button(row, page: str, batch: running.Batch) -> None:
-    """Save, at the end of the row of Run and Cancel: title, tags and notes, and the way to the page of what was kept. `page` is one of `views.PLACES`."""
+    """Save, at the end of the row of Run and Cancel: title, tags and notes, and the way to the page of what was kept.
+    `page` is one of `views.PLACES`."""
     found = [r for name in batch.requests if (r := batch.results.get(name)) is not None and r.complete]
     results = list({r.request.key: r for r in found}.values())  # both sides of a comparison may rest on one result
     reason, fits, left_out = why_not(), [], []
@@ -87,48 +90,76 @@ def button(row, page: str, batch: running.Batch) -> None:
     except CaseError as error:
         reason = reason or str(error)
     reason = reason or ("" if fits else "Nothing is complete yet: press Run, then save what it shows.")
-    with row.popover("Save", icon=":material/bookmark_add:", disabled=bool(reason), help=show.plain(reason) or ABOUT, key=f"keep.{page}"):
+    with row.popover(
+        "Save",
+        icon=":material/bookmark_add:",
+        disabled=bool(reason),
+        help=show.plain(reason) or ABOUT,
+        key=f"keep.{page}",
+    ):
         if not reason:
             with st.container(width=400):
                 _form(page, fits, left_out)
 
 
 def fitting(results: Sequence[ProbeResult]) -> tuple[list[ProbeResult], list[str]]:
-    """As many as a case study holds: whole probes in their order, so that no prompt has what another lacks; and the probes left out.
-    A `CaseError` where not even one probe fits."""
+    """As many as a case study holds: whole probes in their order, so that no prompt has what another lacks; and the
+    probes left out. A `CaseError` where not even one probe fits."""
     probes = list(dict.fromkeys(r.request.probe for r in results))
     for n in range(len(probes), 0, -1):
         if len(found := [r for r in results if r.request.probe in probes[:n]]) <= ITEMS:
             return found, probes[n:]
-    raise CaseError(f"This view has {len(found)} results of {probes[0]} alone, a case study holds {ITEMS}: choose fewer prompts or precisions to keep it.")
+    raise CaseError(
+        f"This view has {len(found)} results of {probes[0]} alone, a case study holds {ITEMS}: choose fewer prompts or "
+        "precisions to keep it."
+    )
 
 
 def suggestion(results: Sequence[ProbeResult]) -> str:
     """A title: the model, and how the prompt begins."""
     prompts = list(dict.fromkeys(r.request.prompts[0] for r in results))
     what = cases.tidy(prompts[0].text) if len(prompts) == 1 else f"{len(prompts)} prompts"
-    return cases.tidy("".join(c for c in f"{results[0].request.models[0].name}: {what}"[:80] if c not in cases.REORDERING))
+    return cases.tidy(
+        "".join(c for c in f"{results[0].request.models[0].name}: {what}"[:80] if c not in cases.REORDERING)
+    )
 
 
 def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
     lengths = {r.n_tokens for r in results}
-    shown = views.shown(page, lengths.pop() if len(lengths) == 1 else 0)  # prompts of several lengths have no window in common
+    shown = views.shown(
+        page, lengths.pop() if len(lengths) == 1 else 0
+    )  # prompts of several lengths have no window in common
     seen = (tuple(r.request.key for r in results), shown, tuple(views.judged(page).items()))
     saved = st.session_state.get(f"saved.{page}")
     if saved is not None and saved[0] == seen:
         st.success(f"Saved: **{show.plain(saved[2])}**", icon=":material/bookmark_added:")
         st.page_link(CASE, label="Open the case study", icon=":material/open_in_new:", query_params={"id": saved[1]})
-        st.button("Save it once more", key=f"again.{page}", type="tertiary", on_click=lambda: st.session_state.pop(f"saved.{page}"))
+        st.button(
+            "Save it once more",
+            key=f"again.{page}",
+            type="tertiary",
+            on_click=lambda: st.session_state.pop(f"saved.{page}"),
+        )
         return
     title = words(f"keep.{page}", suggestion(results))
-    st.caption(f"Keeps copies of {len(results)} result{'s' * (len(results) != 1)}{' without ' + ', '.join(left_out) + f' (at most {ITEMS} fit)' if left_out else ''}.")
+    st.caption(
+        f"Keeps copies of {len(results)} "
+        f"result{'s' * (len(results) != 1)}{' without ' + ', '.join(left_out) + f' (at most {ITEMS} fit)' if left_out else ''}."
+    )
     if st.button("Save", type="primary", key=f"keep.{page}.save"):
         attempt(lambda: _save(page, results, shown, seen, title))
 
 
 def _save(page: str, results: list[ProbeResult], shown, seen, title: str) -> None:
     held = {name: scope.kept(f"keep.{page}.{name}", "") for name in WORDS}
-    case = cases.make(held["title"].strip() or title, results, notes=held["notes"], tags=held["tags"].split(","), shown=shown, **views.judged(page))
+    case = cases.make(
+        held["title"].strip() or title,
+        results,
+        notes=held["notes"],
+        tags=held["tags"].split(","),
+        shown=shown,
+        **views.judged(page),
+    )
     add(case)
     for name in WORDS:
         st.session_state.pop(f"kept.keep.{page}.{name}", None)
@@ -138,15 +169,30 @@ def _save(page: str, results: list[ProbeResult], shown, seen, title: str) -> Non
 
 
 def words(prefix: str, title: str) -> str:
-    """The boxes for title, tags and notes; what is typed survives page changes. Returns the title that stands there when nothing is typed."""
+    """The boxes for title, tags and notes; what is typed survives page changes. Returns the title that stands there
+    when nothing is typed."""
     _box(st.text_input, "Title", f"{prefix}.title", title, max_chars=cases.TITLE)
-    _box(st.text_input, "Tags", f"{prefix}.tags", placeholder="separated by commas", help=f"At most {cases.TAGS}. In the list of case studies a tag is a search.")
-    _box(st.text_area, "Notes", f"{prefix}.notes", height=150, max_chars=cases.NOTES, placeholder="What is to be seen here? Markdown.")
+    _box(
+        st.text_input,
+        "Tags",
+        f"{prefix}.tags",
+        placeholder="separated by commas",
+        help=f"At most {cases.TAGS}. In the list of case studies a tag is a search.",
+    )
+    _box(
+        st.text_area,
+        "Notes",
+        f"{prefix}.notes",
+        height=150,
+        max_chars=cases.NOTES,
+        placeholder="What is to be seen here? Markdown.",
+    )
     return title
 
 
 def _box(widget: Callable, label: str, key: str, default: str = "", **more) -> None:
-    """A box whose words outlive a page change. Its value is only set where it is another: setting it would throw away what is being typed."""
+    """A box whose words outlive a page change. Its value is only set where it is another: setting it would throw away
+    what is being typed."""
     held = scope.kept(key) or default
     if st.session_state.get(key) != held:
         st.session_state[key] = held

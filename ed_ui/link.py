@@ -1,8 +1,9 @@
 """What the URL carries, and how it finds its way back into the boxes.
 
-A page change is a step in the browser's history, a changed parameter is not: Back always leads to the former page, as it was left. What is at
-its default is left out, and a prompt's text never enters: addresses end in the logs of proxies.
+A page change is a step in the browser's history, a changed parameter is not: Back always leads to the former page, as
+it was left. What is at its default is left out, and a prompt's text never enters: addresses end in the logs of proxies.
 """
+
 from __future__ import annotations
 
 import json
@@ -22,8 +23,12 @@ from ed_core.probes import Probe
 LONGEST = 300  # characters of a value
 LARGEST = 2**53  # what a browser's number box can hold
 CARRIED = "Opens this view in a fresh session: model, prompt, parameters, and the run where it is stored here."
-NOT_CARRIED = "**Not the prompt**: a text never enters a link, and this one is neither bundled nor stored. Once it has run alone, the link names the run."
-# Streamlit makes every change of a parameter a step in the history: the browser's Back would then undo parameters one by one.
+NOT_CARRIED = (
+    "**Not the prompt**: a text never enters a link, and this one is neither bundled nor stored. Once it has "
+    "run alone, the link names the run."
+)
+# Streamlit makes every change of a parameter a step in the history: the browser's Back would then undo parameters one
+# by one.
 REPLACE = """if (!window.stepsArePages) {
   window.stepsArePages = true;
   const push = history.pushState;
@@ -39,7 +44,8 @@ if (named(location.pathname, new URLSearchParams(location.search)) === named(...
 
 @dataclass(frozen=True)
 class Parameter:
-    """One value: `name` in the URL, `key` in the session. `read` makes it of its text or raises a `ParameterError`, `write` the reverse."""
+    """One value: `name` in the URL, `key` in the session. `read` makes it of its text or raises a `ParameterError`,
+    `write` the reverse."""
 
     name: str
     key: str
@@ -84,7 +90,10 @@ def number(name: str, key: str, default: Any, low: float, high: float, kind: typ
         except ValueError:
             found = math.nan
         if not low <= found <= high:
-            raise ParameterError(f"{name} is {value!r}; expected {'a whole number' if kind is int else 'a number'} from {low:g} to {high:g}.")
+            raise ParameterError(
+                f"{name} is {value!r}; expected {'a whole number' if kind is int else 'a number'} from {low:g} to "
+                f"{high:g}."
+            )
         return found
 
     return Parameter(name, key, default, read, lambda value: f"{value:g}" if kind is float else str(value))
@@ -108,7 +117,9 @@ def span(name: str, key: str) -> Parameter:
 
 def of_probe(probe: type[Probe], names: Iterable[str] | None = None) -> tuple[Parameter, ...]:
     """A probe's own parameters, checked as the command line checks them; a file's path is never taken from a link."""
-    return tuple(_of_field(probe, f) for f in fields(probe) if (names is None or f.name in names) and not f.metadata["file"])
+    return tuple(
+        _of_field(probe, f) for f in fields(probe) if (names is None or f.name in names) and not f.metadata["file"]
+    )
 
 
 def _of_field(probe: type[Probe], f: Field) -> Parameter:
@@ -128,8 +139,9 @@ def _of_field(probe: type[Probe], f: Field) -> Parameter:
 
 
 def arrived(page: str) -> bool:
-    """Whether in this run the URL decides: in a session's first, after Back or Forward, and where a link of ours opened another page. `link.cut`
-    then says whether the run before was cut short, so that the browser may not know what it set."""
+    """Whether in this run the URL decides: in a session's first, after Back or Forward, and where a link of ours opened
+    another page. `link.cut` then says whether the run before was cut short, so that the browser may not know what it
+    set."""
     state, first = st.session_state, "link.page" not in st.session_state
     context = get_script_run_ctx()
     moved = first or state["link.page"] != page
@@ -143,19 +155,28 @@ def arrived(page: str) -> bool:
 
 
 def take(parameters: Iterable[Parameter], reset: bool = True) -> None:
-    """Put the URL's values where the boxes find them. `reset`: what it does not name goes back to its default, except in a session's first
-    run. A value that cannot be is left out, with one sentence in `troubles`."""
+    """Put the URL's values where the boxes find them. `reset`: what it does not name goes back to its default, except
+    in a session's first run. A value that cannot be is left out, with one sentence in `troubles`."""
     for parameter in parameters:
         given = st.query_params.get(parameter.name)
         if given is not None:
             try:
                 if len(given) > LONGEST or not given.isprintable():
-                    raise ParameterError(f"{parameter.name} is {given[:20]!r}…; expected at most {LONGEST} printable characters.")
+                    raise ParameterError(
+                        f"{parameter.name} is {given[:20]!r}…; expected at most {LONGEST} printable characters."
+                    )
                 st.session_state[parameter.key] = parameter.read(given)
             except ParameterError as error:
                 trouble(f"The link is not followed in one point: {error}")
-        elif reset and not st.session_state["link.first"] and st.session_state.pop(parameter.key, None) is not None and not parameter.key.startswith("kept."):
-            st.session_state[parameter.key] = parameter.default  # a box that is drawn on every page keeps what it holds until it is told
+        elif (
+            reset
+            and not st.session_state["link.first"]
+            and st.session_state.pop(parameter.key, None) is not None
+            and not parameter.key.startswith("kept.")
+        ):
+            st.session_state[parameter.key] = (
+                parameter.default
+            )  # a box that is drawn on every page keeps what it holds until it is told
 
 
 def own(parameters: Iterable[Parameter]) -> None:
@@ -167,7 +188,11 @@ def own(parameters: Iterable[Parameter]) -> None:
 
 def follows(parameter: Parameter) -> bool:
     """Whether in this run the URL decides, and says something valid of this parameter."""
-    return bool(st.session_state.get("link.arrived") and st.query_params.get(parameter.name) and st.session_state.get(parameter.key))
+    return bool(
+        st.session_state.get("link.arrived")
+        and st.query_params.get(parameter.name)
+        and st.session_state.get(parameter.key)
+    )
 
 
 def trouble(sentence: str) -> None:
@@ -189,19 +214,22 @@ def carried(parameters: Iterable[Parameter]) -> dict[str, str]:
 
 
 def put(values: Mapping[str, str]) -> None:
-    """Make these the URL's parameters, with those of the page. A fragment that runs by itself writes only what has changed: it may be one of a
-    page that the browser has just left."""
+    """Make these the URL's parameters, with those of the page. A fragment that runs by itself writes only what has
+    changed: it may be one of a page that the browser has just left."""
     state = st.session_state
     values, before = dict(values) | carried(state.get("link.own", ())), state.get("link.values")
     state["link.values"] = values
-    if not state.get("link.first") and (values != before or state.get("link.whole") and st.query_params.to_dict() != values):
+    if not state.get("link.first") and (
+        values != before or state.get("link.whole") and st.query_params.to_dict() != values
+    ):
         st.query_params.from_dict(values)
     _show(values)
 
 
 def frame() -> None:
-    """At the end of the page: teach the browser what a step is. What a session's first run puts into the URL is put there by the same script,
-    as Streamlit's own message would be a step before the browser has learned; unless somebody was faster, and is elsewhere by now."""
+    """At the end of the page: teach the browser what a step is. What a session's first run puts into the URL is put
+    there by the same script, as Streamlit's own message would be a step before the browser has learned; unless somebody
+    was faster, and is elsewhere by now."""
     state = st.session_state
     values = state.get("link.values") if state.get("link.first") else None
     here = [urlsplit(state.get("link.base", "")).path + state["link.page"], list(state["link.opened"].items())]
@@ -217,7 +245,8 @@ def address() -> str:
 
 
 def share(row) -> None:
-    """A button at the end of a row that shows the link to what is on the screen; `put` keeps it up to date, from within a fragment too."""
+    """A button at the end of a row that shows the link to what is on the screen; `put` keeps it up to date, from within
+    a fragment too."""
     st.session_state["link.place"] = row.popover("Link", icon=":material/link:", type="tertiary", key="share").empty()
 
 
@@ -232,10 +261,9 @@ def _show(values: Mapping[str, str]) -> None:
 def mend_first_deep_link() -> None:
     """Load the page once more where a link opened it before this server had run the app once.
 
-    Streamlit takes an app with a `pages/` folder for one without `st.navigation` until that has been called, does not find the page by its
-    name, and covers the right one with a "page not found" dialog. Whether this run is such a one is told by who called it: several visitors
-    may be on their way at once.
-    """
+    Streamlit takes an app with a `pages/` folder for one without `st.navigation` until that has been called, does not
+    find the page by its name, and covers the right one with a "page not found" dialog. Whether this run is such a one
+    is told by who called it: several visitors may be on their way at once."""
     context, caller = get_script_run_ctx(), sys._getframe()
     while caller is not None and caller.f_code.co_name != "_mpa_v1":
         caller = caller.f_back

@@ -1,4 +1,5 @@
 """What the page that compares two shows of each probe: curves over each other, maps side by side, what differs."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,21 +66,38 @@ def map_of(name: str, first_token: bool) -> Map:
         size = SIZES[state.get("two.size") or "size"]
         measure = f"{BRANCHES[state.get('two.branch') or 'both']}_{size}"
         draw = {"ratio": figures.contribution_norms, "cos": figures.cosine_map}[size]
-        told = {"ratio": "size of what is added, against the stream", "cos": "below 0 erases, above 0 strengthens"}[size]
+        told = {"ratio": "size of what is added, against the stream", "cos": "below 0 erases, above 0 strengthens"}[
+            size
+        ]
         return Map(measure, lambda r, v: draw(r, v, measure, first_token), told)
     if name == "logit_lens":
         shade = SHADES[state.get("two.shade") or "probability"]
-        return Map("top_probs" if shade == "prob" else shade, lambda r, v: figures.lens_map(r, v, shade), "best token at each depth")
+        return Map(
+            "top_probs" if shade == "prob" else shade,
+            lambda r, v: figures.lens_map(r, v, shade),
+            "best token at each depth",
+        )
     if name == "layer_skip":
         return Map("effect", figures.skip_map, "row left out, column affected")
     if name == "residual_erasure":
-        return Map("effect", lambda r, v: figures.token_map(r, v, "effect"), "change of the prediction without this token, from this depth on")
-    return Map("attribution", lambda r, v: figures.token_map(r, v, "attribution", incomplete(r)), "share of the answer's probability; crossed out: completeness fails")
+        return Map(
+            "effect",
+            lambda r, v: figures.token_map(r, v, "effect"),
+            "change of the prediction without this token, from this depth on",
+        )
+    return Map(
+        "attribution",
+        lambda r, v: figures.token_map(r, v, "attribution", incomplete(r)),
+        "share of the answer's probability; crossed out: completeness fails",
+    )
 
 
-def section(name: str, both: Sequence[Shown], found: Sequence[Pair], lines: Sequence[Mapping[str, int | None]], room: bool) -> None:
-    """A probe: its curves, the two maps, and the map of differences beside what it comes to in words. `found`: its curves once both sides are
-    complete. `lines`: the depths each side's criteria give. `room`: whether a map of differences is to be expected."""
+def section(
+    name: str, both: Sequence[Shown], found: Sequence[Pair], lines: Sequence[Mapping[str, int | None]], room: bool
+) -> None:
+    """A probe: its curves, the two maps, and the map of differences beside what it comes to in words. `found`: its
+    curves once both sides are complete. `lines`: the depths each side's criteria give. `room`: whether a map of
+    differences is to be expected."""
     first_token = all(getattr(s.side.probes[name], "first_token", True) for s in both)
     shown = map_of(name, first_token)
     st.markdown(f"##### {find(name).title}")
@@ -90,7 +108,9 @@ def section(name: str, both: Sequence[Shown], found: Sequence[Pair], lines: Sequ
                 continue
             key = f"{name}-{curve.name}"
             fig = figures.pair_curves(found[i], (both[0].name, both[1].name), CURVE_HEIGHT)
-            show.figure(key, fig, f"**{curve.title}**", about=lambda key=key, pair=found[i]: about_curve(key, name, pair, both))
+            show.figure(
+                key, fig, f"**{curve.title}**", about=lambda key=key, pair=found[i]: about_curve(key, name, pair, both)
+            )
     st.caption(f"The maps: {shown.caption}; one colour scale for both.")
     for column, i in zip(st.columns(2), (0, 1)):
         with column:
@@ -113,14 +133,25 @@ def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mappin
     seen = view(result, f"{name}-{SIDES[i]}", i)
     beside = other if other is not None and shown.measure in other.measures else None
     fig = shown.draw(result, replace(seen, beside=beside, depth_lines=lines))
-    show.figure(f"{name}-map-{SIDES[i]}", fig, f"**{title}**", result, shown.measure, about=lambda: about_map(f"{name}-{SIDES[i]}", shown.measure, [both[i]]))
+    show.figure(
+        f"{name}-map-{SIDES[i]}",
+        fig,
+        f"**{title}**",
+        result,
+        shown.measure,
+        about=lambda: about_map(f"{name}-{SIDES[i]}", shown.measure, [both[i]]),
+    )
 
 
 def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, height: int) -> None:
     """B - A where cells mean the same on both sides; else why there is none."""
     a, b = (s.result for s in both)
     if a is None or b is None or any(shown.measure not in r.measures for r in (a, b)):
-        return show.empty("B − A", "Drawn where cells of the two maps mean the same: equal layers and, over tokens, equal tokens.", height)
+        return show.empty(
+            "B − A",
+            "Drawn where cells of the two maps mean the same: equal layers and, over tokens, equal tokens.",
+            height,
+        )
     if reason := pairs.no_difference(a, b, a.measures[shown.measure].spec.dims):
         return show.empty("B − A: no map", show.plain(reason), height)
     failed = sorted({*incomplete(a), *incomplete(b)}) if name == "integrated_gradients" else ()
@@ -140,7 +171,14 @@ def about_curve(key: str, probe: str, pair: Pair, both: Sequence[Shown]) -> None
     """What a curve is, both sides' numbers, and where they came from."""
     st.markdown(f"**`{probe}.{pair.curve.name}`** ({pair.curve.unit}), dims ({pair.curve.x}): {pair.curve.title}.")
     st.markdown(RELATIVE if pair.relative else EQUAL)
-    st.download_button("CSV of both", lambda: export.pair_csv(pair), f"{probe}.{pair.curve.name}.csv", "text/csv", key=f"csv-{key}", icon=":material/download:")
+    st.download_button(
+        "CSV of both",
+        lambda: export.pair_csv(pair),
+        f"{probe}.{pair.curve.name}.csv",
+        "text/csv",
+        key=f"csv-{key}",
+        icon=":material/download:",
+    )
     _origins(both)
 
 
@@ -153,8 +191,14 @@ def about_map(key: str, measure: str, of: Sequence[Shown]) -> None:
     for note in dict.fromkeys(note for s in of for note in s.result.notes):
         st.info(show.plain(note), icon=":material/info:")
     if all(r.complete for r in results.values()):
-        label, data = ("CSV of both", lambda: export.csv_of_sides(results, measure)) if len(of) > 1 else ("CSV", lambda: export.csv(some, measure))
-        st.download_button(label, data, f"{some.request.probe}.{measure}.csv", "text/csv", key=f"csv-{key}", icon=":material/download:")
+        label, data = (
+            ("CSV of both", lambda: export.csv_of_sides(results, measure))
+            if len(of) > 1
+            else ("CSV", lambda: export.csv(some, measure))
+        )
+        st.download_button(
+            label, data, f"{some.request.probe}.{measure}.csv", "text/csv", key=f"csv-{key}", icon=":material/download:"
+        )
     _origins(of)
 
 

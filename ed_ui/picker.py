@@ -1,4 +1,5 @@
 """The sidebar's model: which one, at which precision, on which device; and what is known of it before it is loaded."""
+
 from __future__ import annotations
 
 import os
@@ -15,7 +16,10 @@ from ed_core.precision import WIDEST_FIRST, stored
 from ed_core.types import ModelSpec
 from ed_ui import card, downloads, running, show
 
-NOTHING_ELSE = "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders are off in its settings)."
+NOTHING_ELSE = (
+    "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders "
+    "are off in its settings)."
+)
 AUTO = "auto"
 CHOSEN, TYPED = ("model", "precision", "device"), ("adapter", "revision")
 PRECISIONS = (AUTO, "fp32", "bf16", "fp16", "int8", "4bit")
@@ -52,9 +56,9 @@ def sidebar() -> None:
 
 
 def hold(keys: tuple[str, ...] = CHOSEN + TYPED) -> None:
-    """Say anew what these boxes hold. Streamlit forgets it on a page without them, and tells the browser a value that a link has set only once, in a
-    message that it throws away when the next run begins before it was sent. A box for words is left alone after a whole run: setting it would
-    throw away what is being typed."""
+    """Say anew what these boxes hold. Streamlit forgets it on a page without them, and tells the browser a value that a
+    link has set only once, in a message that it throws away when the next run begins before it was sent. A box for
+    words is left alone after a whole run: setting it would throw away what is being typed."""
     for key in keys:
         if key in st.session_state:
             st.session_state[key] = st.session_state[key]
@@ -77,7 +81,10 @@ def chosen(name: str, precision: str, device: str, adapter: str = "") -> Scope:
     except EffectiveDepthError as error:
         missing = downloads.absent(name)
         if missing is not None and not sources.config_of(missing):
-            return Scope(None, f"{name} is neither here nor in the catalogue, so its size is not known: download it in the sidebar.")
+            return Scope(
+                None,
+                f"{name} is neither here nor in the catalogue, so its size is not known: download it in the sidebar.",
+            )
         return Scope(None, str(error))
 
 
@@ -85,7 +92,13 @@ def source() -> str:
     """The model's name as `sources.resolve` takes it; a revision belongs to a hub id only."""
     name = (st.session_state.get("model") or next(iter(names()), "")).strip()
     revision = (st.session_state.get("revision") or "").strip()
-    is_hub_id = revision and "@" not in name and name not in MODELS and _allowed(name) and not os.path.isdir(os.path.expanduser(name))
+    is_hub_id = (
+        revision
+        and "@" not in name
+        and name not in MODELS
+        and _allowed(name)
+        and not os.path.isdir(os.path.expanduser(name))
+    )
     return f"{name}@{revision}" if is_hub_id else name
 
 
@@ -124,8 +137,14 @@ def _allowed(name: str) -> bool:
 def about_model() -> str:
     """What may stand in the box."""
     allowed = settings.current()
-    more = ["the path of a model folder"] * allowed.local_folders + ["any hub id like Qwen/Qwen2.5-1.5B"] * allowed.hub_ids
-    return f"A bundled model, one of the catalogue, {' or '.join(more)}: type it and press Enter." if more else NOTHING_ELSE
+    more = ["the path of a model folder"] * allowed.local_folders + [
+        "any hub id like Qwen/Qwen2.5-1.5B"
+    ] * allowed.hub_ids
+    return (
+        f"A bundled model, one of the catalogue, {' or '.join(more)}: type it and press Enter."
+        if more
+        else NOTHING_ELSE
+    )
 
 
 def _catalogue() -> None:
@@ -133,11 +152,16 @@ def _catalogue() -> None:
     shown = [entry for entry in catalogue.entries() if entry.config and _allowed(entry.id)]
     groups = {"Bundled": [(name, catalogue.find(name)) for name in MODELS if _allowed(name)]}
     groups |= {group: [(e.id, e) for e in entries] for group, entries in groupby(shown, key=lambda e: e.group)}
-    st.session_state.setdefault("catalogue.group", next((g for g, known in groups.items() if st.session_state.get("model") in dict(known)), "Bundled"))
+    st.session_state.setdefault(
+        "catalogue.group",
+        next((g for g, known in groups.items() if st.session_state.get("model") in dict(known)), "Bundled"),
+    )
     group = st.selectbox("Group", list(groups), key="catalogue.group")
     for name, entry in groups[group]:
         row = st.container(key=f"entry-{name}", gap=None)
-        row.button(name, key=f"take.{name}", type="tertiary", on_click=_take, args=(name,), icon=":material/arrow_forward:")
+        row.button(
+            name, key=f"take.{name}", type="tertiary", on_click=_take, args=(name,), icon=":material/arrow_forward:"
+        )
         row.caption(_in_short(name, entry))
 
 
@@ -163,12 +187,28 @@ def _take(name: str) -> None:
 def _more() -> None:
     """What most people leave as it is."""
     allowed = settings.current()
-    off = "" if allowed.adapters and (allowed.local_folders or allowed.hub_ids) else "No adapters here: the settings of this installation do not allow them."
+    off = (
+        ""
+        if allowed.adapters and (allowed.local_folders or allowed.hub_ids)
+        else "No adapters here: the settings of this installation do not allow them."
+    )
     told = "Its folder, as peft writes it, in safetensors; it is merged into the weights."
-    st.text_input("LoRA adapter", key="adapter", disabled=_off(off, "adapter"), help=off or told, placeholder="not allowed here" if off else None)
+    st.text_input(
+        "LoRA adapter",
+        key="adapter",
+        disabled=_off(off, "adapter"),
+        help=off or told,
+        placeholder="not allowed here" if off else None,
+    )
     off = "" if allowed.hub_ids else "This installation takes the main branch only (hub_ids is off in its settings)."
     told = "Of a hub model: a branch, a tag or a commit; empty means its main branch."
-    st.text_input("Revision", key="revision", disabled=_off(off, "revision"), help=off or told, placeholder="main" if off else None)
+    st.text_input(
+        "Revision",
+        key="revision",
+        disabled=_off(off, "revision"),
+        help=off or told,
+        placeholder="main" if off else None,
+    )
     if len(known := devices()) > 1:
         st.selectbox("Device", known, key="device", help="cuda takes as many GPUs as the model needs, cuda:0 that one.")
 

@@ -1,4 +1,6 @@
-"""What the pages of single probes share: prompt, the probe's own parameters as a form, Run, the live part, and how the prompt compares."""
+"""What the pages of single probes share: prompt, the probe's own parameters as a form, Run, the live part, and how the
+prompt compares."""
+
 from __future__ import annotations
 
 import typing
@@ -23,12 +25,12 @@ Panels = Callable[[ProbeResult, View], None]
 class Page:
     """A page for one probe.
 
-    `figure` draws the main map of a result, partial or complete; `more` what stands below it. `teach` says what Run would do. `texts`: short
-    paragraphs under headings of their own, what the papers saw, what to look for, what is fixed by construction, what to beware of.
-    `controls` draws inputs that the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the map has tokens to choose a window of; `sound`: whether a
-    result may be compared with others. `needs_answer` tells whether the probe, with its parameters, reads the answer's tokens: the
-    page then offers the model's own continuation as one.
-    """
+    `figure` draws the main map of a result, partial or complete; `more` what stands below it. `teach` says what Run
+    would do. `texts`: short paragraphs under headings of their own, what the papers saw, what to look for, what is
+    fixed by construction, what to beware of. `controls` draws inputs that the map needs, `parameters` are what a link
+    carries of them; `over_tokens`: whether the map has tokens to choose a window of; `sound`: whether a result may be
+    compared with others. `needs_answer` tells whether the probe, with its parameters, reads the answer's tokens: the
+    page then offers the model's own continuation as one."""
 
     probe: type[Probe]
     figure: Panels
@@ -61,7 +63,9 @@ def show_page(page: Page) -> None:
         _ask_for_answer(chosen.spec)
         texts(page.texts)
     else:
-        batch = running.batch(probe.name, controlling.with_control({probe.name: asked.request(chosen.spec, scope.prompt())}))
+        batch = running.batch(
+            probe.name, controlling.with_control({probe.name: asked.request(chosen.spec, scope.prompt())})
+        )
         row = running.controls(probe.name, batch, ready=scope.ready(), n_tokens=scope.n_tokens())
         controlling.picker(row, batch)
         keeping.button(row, probe.name, batch)
@@ -83,7 +87,10 @@ def _live(page: Page, batch: running.Batch) -> None:
     if page.controls is not None:
         with st.container(key="map-controls"):
             page.controls()
-    place, below = st.container(), st.container()  # what is drawn while a result arrives stays in the place of what stood there before
+    place, below = (
+        st.container(),
+        st.container(),
+    )  # what is drawn while a result arrives stays in the place of what stood there before
     texts(page.texts)
     if result is None:
         with place:
@@ -107,17 +114,24 @@ def texts(paragraphs: Mapping[str, str]) -> None:
 
 
 def status(batch: running.Batch, name: str = "") -> None:
-    """What is going on, and what went wrong: always at least one line, so that nothing moves when there is something to say. `name`: whose
-    result it is about, where a page shows several."""
+    """What is going on, and what went wrong: always at least one line, so that nothing moves when there is something to
+    say. `name`: whose result it is about, where a page shows several."""
     with st.container(key="status"):
         if batch.running:
             st.markdown(f"**{running.status(batch)}**")
         elif result := batch.results.get(name or next(iter(batch.results), "")):
             shipped = " · :gray-badge[stored example]" if lookup.is_shipped(result.request.key) else ""
             made = result.provenance
-            st.markdown(f"Measured on {result.n_tokens} tokens, {made.get('time', '')[:16].replace('T', ' ')} UTC, in {made.get('seconds', 0):.2g} s{shipped}")
+            st.markdown(
+                f"Measured on {result.n_tokens} tokens, {made.get('time', '')[:16].replace('T', ' ')} UTC, in "
+                f"{made.get('seconds', 0):.2g} s{shipped}"
+            )
         elif not (troubles := running.troubles(batch)):
-            st.markdown("Cancelled: nothing of that run is kept." if batch.errors else "Nothing measured yet for this prompt, model and parameters.")
+            st.markdown(
+                "Cancelled: nothing of that run is kept."
+                if batch.errors
+                else "Nothing measured yet for this prompt, model and parameters."
+            )
         else:
             for message in troubles:
                 st.error(show.plain(message), icon=":material/error:")
@@ -139,7 +153,11 @@ def view(result: ProbeResult) -> View:
 
 def behind(probe: type[Probe], seen: View, curve: str, first_token: bool = True) -> dict:
     """The control's aggregate, under its name, where the view has one."""
-    return {seen.control_name: compare.curves_of(probe, seen.control.summary, first_token)[curve]} if seen.control is not None else {}
+    return (
+        {seen.control_name: compare.curves_of(probe, seen.control.summary, first_token)[curve]}
+        if seen.control is not None
+        else {}
+    )
 
 
 def window(result: ProbeResult, seen: View) -> None:
@@ -153,9 +171,17 @@ def window(result: ProbeResult, seen: View) -> None:
 
 def _ask_for_answer(spec: ModelSpec) -> None:
     """This probe reads the answer's tokens: type one, or take what the model itself would write."""
-    st.info("This measures the effect on an **answer**, and there is none. Type one beside the prompt, or take the model's own.", icon=":material/help:")
-    n_tokens = st.number_input("Tokens of the model's continuation", min_value=1, max_value=16, value=2, key="continuation.n_tokens", width=260)
-    batch = running.batch("continuation", {"continuation": Continuation(n_tokens=n_tokens).request(spec, scope.prompt())})
+    st.info(
+        "This measures the effect on an **answer**, and there is none. Type one beside the prompt, or take the model's "
+        "own.",
+        icon=":material/help:",
+    )
+    n_tokens = st.number_input(
+        "Tokens of the model's continuation", min_value=1, max_value=16, value=2, key="continuation.n_tokens", width=260
+    )
+    batch = running.batch(
+        "continuation", {"continuation": Continuation(n_tokens=n_tokens).request(spec, scope.prompt())}
+    )
     running.controls("continuation", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
     st.fragment(_offer_answer, run_every=running.POLL_SECONDS if batch.running else None)(batch)
 
@@ -168,14 +194,21 @@ def _offer_answer(batch: running.Batch) -> None:
     if result is not None and result.complete:
         text = result.provenance["continuation"]
         use = lambda: scope.set_prompt(result.request.prompts[0].text, text, "")  # noqa: E731
-        st.button(f"Use `{figures.shown(text, 60).replace('`', 'ˋ')}` as the answer", icon=":material/check:", on_click=use)
+        st.button(
+            f"Use `{figures.shown(text, 60).replace('`', 'ˋ')}` as the answer", icon=":material/check:", on_click=use
+        )
 
 
 def form(probe: type[Probe], names: Collection[str] | None = None, row=None, prefix: str = "") -> Probe:
-    """The probe with the parameters chosen in a row of inputs, or in a `row` that is there already; of `names` only those. A `ParameterError`
-    says what is wrong with one. `prefix`: of the inputs' keys, where a page has the same form twice."""
+    """The probe with the parameters chosen in a row of inputs, or in a `row` that is there already; of `names` only
+    those. A `ParameterError` says what is wrong with one. `prefix`: of the inputs' keys, where a page has the same form
+    twice."""
     hints = typing.get_type_hints(probe)
-    row = st.container(horizontal=True, vertical_alignment="bottom", key=f"form-{prefix}{probe.name}") if row is None else row
+    row = (
+        st.container(horizontal=True, vertical_alignment="bottom", key=f"form-{prefix}{probe.name}")
+        if row is None
+        else row
+    )
     values = {}
     for f in (f for f in fields(probe) if names is None or f.name in names):
         key, label, meta = f"{prefix}{probe.name}.{f.name}", f.metadata["label"] or f.name.replace("_", " "), f.metadata
@@ -183,8 +216,14 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None, pre
         is_list = hints[f.name] not in (bool, int, float, str)
         st.session_state[key] = scope.kept(key, meta["empty"] if is_list else f.default)
         if meta["file"]:
-            off = permits.why_not(permits.file, f"A path as {label.lower()}") if st.session_state[key] == f.default else ""
-            values[f.name] = row.text_input(label, width=260, disabled=bool(off), **common | {"help": off or meta["help"]})
+            off = (
+                permits.why_not(permits.file, f"A path as {label.lower()}")
+                if st.session_state[key] == f.default
+                else ""
+            )
+            values[f.name] = row.text_input(
+                label, width=260, disabled=bool(off), **common | {"help": off or meta["help"]}
+            )
         elif meta["choices"]:
             values[f.name] = row.segmented_control(label, meta["choices"], required=True, **common)
         elif hints[f.name] is bool:

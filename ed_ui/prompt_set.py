@@ -1,4 +1,5 @@
 """Which prompts a page over several runs on: the one in the box, bundled ones, or lines of a .jsonl file."""
+
 from __future__ import annotations
 
 import shlex
@@ -33,8 +34,17 @@ def parameters() -> tuple[link.Parameter, ...]:
 
 
 def choose() -> list[Prompt]:
-    """The inputs, and the prompts chosen with them, none while nothing is pasted; a `PromptError` says what is wrong."""
-    source = scope.keeping(st.segmented_control, "Prompts", "prompts.source", ONE, options=SOURCES, required=True, label_visibility="collapsed")
+    """The inputs, and the prompts chosen with them, none while nothing is pasted; a `PromptError` says what is
+    wrong."""
+    source = scope.keeping(
+        st.segmented_control,
+        "Prompts",
+        "prompts.source",
+        ONE,
+        options=SOURCES,
+        required=True,
+        label_visibility="collapsed",
+    )
     if source == ONE:
         scope.prompt_box()
         return [scope.prompt()]
@@ -46,33 +56,68 @@ def _bundled() -> list[Prompt]:
     known = scope.examples().values()
     tasks = [task for task, _ in groupby(known, key=lambda p: p["task"])]
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prompts")
-    picked = scope.keeping(row.multiselect, "Tasks", "prompts.tasks", [], options=tasks, format_func=scope.task_name, placeholder="all that the models know", width=520)
+    picked = scope.keeping(
+        row.multiselect,
+        "Tasks",
+        "prompts.tasks",
+        [],
+        options=tasks,
+        format_func=scope.task_name,
+        placeholder="all that the models know",
+        width=520,
+    )
     levels = sorted({p["difficulty"] for p in known if not picked or p["task"] in picked})
     st.session_state["kept.prompts.difficulties"] = [d for d in scope.kept("prompts.difficulties", []) if d in levels]
-    hard = scope.keeping(row.multiselect, "Difficulties", "prompts.difficulties", [], options=levels, placeholder="all", width=260)
+    hard = scope.keeping(
+        row.multiselect, "Difficulties", "prompts.difficulties", [], options=levels, placeholder="all", width=260
+    )
     n = scope.keeping(row.number_input, "How many", "prompts.n", 12, min_value=1, max_value=MOST, width=150)
     chosen = mixed_prompts(n, picked, hard)
     if not chosen:
         raise PromptError("No bundled prompt is of these tasks and difficulties; leave one of them open.")
-    st.caption(f"{len(chosen)} prompts, spread evenly: {', '.join(p['title'] for p in chosen[:6])}{' …' if len(chosen) > 6 else ''}")
+    st.caption(
+        f"{len(chosen)} prompts, spread evenly: "
+        f"{', '.join(p['title'] for p in chosen[:6])}{' …' if len(chosen) > 6 else ''}"
+    )
     return [Prompt(p["text"], p["answer"], p["id"]) for p in chosen]
 
 
 def _lines() -> list[Prompt]:
     """A file fills the box below it, so that what runs is always what stands there."""
     left, right = st.columns([1, 2])
-    left.file_uploader("A .jsonl file", type=["jsonl", "json", "txt"], key="prompts.file", on_change=_uploaded, max_upload_size=MEGABYTES)
+    left.file_uploader(
+        "A .jsonl file",
+        type=["jsonl", "json", "txt"],
+        key="prompts.file",
+        on_change=_uploaded,
+        max_upload_size=MEGABYTES,
+    )
     st.session_state["prompts.lines"] = scope.kept("prompts.lines", "")
-    help_ = "One JSON object a line: text, where wanted answer (appended to the text as it is), id, template, special_tokens. As the command line reads it."
-    right.text_area("Prompts, one JSON object a line", key="prompts.lines", height=150, placeholder=HOLDER, on_change=_pasted, help=help_)
+    help_ = (
+        "One JSON object a line: text, where wanted answer (appended to the text as it is), id, template, "
+        "special_tokens. As the command line reads it."
+    )
+    right.text_area(
+        "Prompts, one JSON object a line",
+        key="prompts.lines",
+        height=150,
+        placeholder=HOLDER,
+        on_change=_pasted,
+        help=help_,
+    )
     if trouble := st.session_state.get("prompts.trouble"):
         raise PromptError(trouble)
     if not scope.kept("prompts.lines", "").strip():
-        st.info("No prompts yet: choose a file, or paste lines like those shown in grey.", icon=":material/playlist_add:")
+        st.info(
+            "No prompts yet: choose a file, or paste lines like those shown in grey.", icon=":material/playlist_add:"
+        )
         return []
     found = parse_jsonl(scope.kept("prompts.lines"), "The list")
     if len(found) > MOST:
-        st.warning(f"The list holds {len(found)} prompts; the first {MOST} are measured. The command line takes any number.", icon=":material/content_cut:")
+        st.warning(
+            f"The list holds {len(found)} prompts; the first {MOST} are measured. The command line takes any number.",
+            icon=":material/content_cut:",
+        )
     return found[:MOST]
 
 
@@ -105,12 +150,19 @@ def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:
 
 
 def command(specs: Iterable[ModelSpec], probes, prompts: list[Prompt]) -> None:
-    """The same run from the command line, for the model and for its control where there is one, and the file it needs."""
-    settings = ["--set " + shlex.quote(f"{p.name}.{name}={text_of(value)}") for p in probes for name, value in p.settings().items()]
+    """The same run from the command line, for the model and for its control where there is one, and the file it
+    needs."""
+    settings = [
+        "--set " + shlex.quote(f"{p.name}.{name}={text_of(value)}")
+        for p in probes
+        for name, value in p.settings().items()
+    ]
     for spec in specs:
         line = f"python -m ed_core run {' '.join(p.name for p in probes)} {options(spec)} --prompts prompts.jsonl"
         st.code(" \\\n    ".join([line, *settings, f"--out {spec.control or 'result'}.npz"]), language="bash")
-    st.download_button("prompts.jsonl", to_jsonl(prompts), "prompts.jsonl", "application/jsonl", icon=":material/download:")
+    st.download_button(
+        "prompts.jsonl", to_jsonl(prompts), "prompts.jsonl", "application/jsonl", icon=":material/download:"
+    )
 
 
 def source(spec: ModelSpec) -> str:

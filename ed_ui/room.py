@@ -1,4 +1,5 @@
 """Whether a page's requests can run here, and what they take: said before Run, from configs alone."""
+
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
@@ -13,8 +14,9 @@ from ed_core.types import ModelSpec, Request
 
 @dataclass(frozen=True)
 class Outlook:
-    """`needs`: memory and time in a few words ("" where the size is not known), `details`: the same with what it is made of, `obstacle`: why
-    nothing can run, or "", `seconds`: for the requests that are still to be run, by the estimate."""
+    """`needs`: memory and time in a few words ("" where the size is not known), `details`: the same with what it is
+    made of, `obstacle`: why nothing can run, or "", `seconds`: for the requests that are still to be run, by the
+    estimate."""
 
     needs: str
     details: str
@@ -23,24 +25,35 @@ class Outlook:
 
 
 def outlook(requests: Collection[Request], todo: Collection[Request], n_tokens: int | None, free: int) -> Outlook:
-    """Of a page's requests, of which `todo` are not stored yet; the largest model of several counts. `free`: bytes on their device."""
+    """Of a page's requests, of which `todo` are not stored yet; the largest model of several counts. `free`: bytes on
+    their device."""
     asked_tokens, n_tokens = n_tokens, n_tokens or estimate.TOKENS
     specs = list(dict.fromkeys(request.models[0] for request in requests))
     found = {spec: _estimate(spec, n_tokens, free) for spec in specs}
     probes = {spec: tuple(dict.fromkeys(r.probe for r in requests if r.models[0] == spec)) for spec in specs}
-    obstacles = [_not_allowed(requests, asked_tokens), _refused(requests), *(_too_large(spec, e, probes[spec], n_tokens) or _missing(spec) for spec, e in found.items())]
+    obstacles = [
+        _not_allowed(requests, asked_tokens),
+        _refused(requests),
+        *(_too_large(spec, e, probes[spec], n_tokens) or _missing(spec) for spec, e in found.items()),
+    ]
     known = [(e.peak_of(probes[spec]), e) for spec, e in found.items() if e is not None]
     if len(known) < len(specs):
         return Outlook("", "", next(filter(None, obstacles), ""), None)
     peak, largest = max(known, key=lambda pair: pair[0])
     seconds = sum(need.seconds for r in todo for need in found[r.models[0]].needs if need.probe == r.probe)
     all_of_it = sum(need.seconds for r in requests for need in found[r.models[0]].needs if need.probe == r.probe)
-    speed = "a measurement of this device" if largest.calibrated else "default speeds ('python -m ed_core estimate --calibrate' measures this device)"
+    speed = (
+        "a measurement of this device"
+        if largest.calibrated
+        else "default speeds ('python -m ed_core estimate --calibrate' measures this device)"
+    )
     time = "\\<1 s" if all_of_it < 1 else estimate.duration(all_of_it)
     needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free · {time}"
     details = (
-        f"By the estimate: {gigabytes(largest.weights)} of weights in {largest.precision} and {gigabytes(peak - largest.weights)} for this page's probes "
-        f"at {n_tokens} tokens, of {gigabytes(free)} free on {specs[0].device}; {estimate.duration(all_of_it)} to measure all of this page, by {speed}."
+        f"By the estimate: {gigabytes(largest.weights)} of weights in {largest.precision} and "
+        f"{gigabytes(peak - largest.weights)} for this page's probes "
+        f"at {n_tokens} tokens, of {gigabytes(free)} free on {specs[0].device}; {estimate.duration(all_of_it)} to "
+        f"measure all of this page, by {speed}."
     )
     return Outlook(needs, details, next(filter(None, obstacles), ""), seconds)
 
@@ -77,8 +90,11 @@ def _too_large(spec: ModelSpec, found: estimate.Estimate | None, probes: Sequenc
     if found is None or found.peak_of(probes) <= estimate.ROOM * found.free:
         return ""
     others = estimate.fitting(sizes.read(sources.config_of(spec)), found.free, n_tokens, spec.device, probes)
-    instead = f"{' and '.join(others)} would fit" if others else "no precision fits: take a smaller model or a shorter prompt"
+    instead = (
+        f"{' and '.join(others)} would fit" if others else "no precision fits: take a smaller model or a shorter prompt"
+    )
     return (
-        f"{spec.name} is too large in {spec.precision}: it needs {gigabytes(found.peak_of(probes))} here and {gigabytes(found.free)} are free on "
+        f"{spec.name} is too large in {spec.precision}: it needs {gigabytes(found.peak_of(probes))} here and "
+        f"{gigabytes(found.free)} are free on "
         f"{spec.device}, a tenth of which stays free; {instead}."
     )

@@ -1,4 +1,5 @@
 """Running requests from a page: look each up, submit what is missing, follow the jobs, cancel."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -30,7 +31,8 @@ def viewer() -> str:
 
 
 def free(device: str) -> int:
-    """Bytes free on a device when the worker started, the same for a whole session: a model opened since must not narrow the next choice."""
+    """Bytes free on a device when the worker started, the same for a whole session: a model opened since must not
+    narrow the next choice."""
     known: dict[str, int] = st.session_state.setdefault("free", {})
     if device not in known:
         told = jobs().devices.get(device)
@@ -40,7 +42,8 @@ def free(device: str) -> int:
 
 @dataclass
 class Batch:
-    """The requests a page shows: stored results, jobs on their way, and what went wrong. `waiting`: names asked for, not yet in the queue."""
+    """The requests a page shows: stored results, jobs on their way, and what went wrong. `waiting`: names asked for,
+    not yet in the queue."""
 
     requests: Mapping[str, Request]
     at_once: int = AT_ONCE
@@ -57,7 +60,11 @@ class Batch:
     @property
     def missing(self) -> list[str]:
         """Names neither stored nor on their way."""
-        return [name for name in self.requests if name not in self.results and name not in self.jobs and name not in self.waiting]
+        return [
+            name
+            for name in self.requests
+            if name not in self.results and name not in self.jobs and name not in self.waiting
+        ]
 
     def result(self, name: str) -> ProbeResult | None:
         """The newest result, partial or complete."""
@@ -65,7 +72,8 @@ class Batch:
 
 
 def batch(page: str, requests: Mapping[str, Request], at_once: int = AT_ONCE) -> Batch:
-    """This page's batch for these requests: the one in the session if it is the same, else a new one filled from the store."""
+    """This page's batch for these requests: the one in the session if it is the same, else a new one filled from the
+    store."""
     kept: Batch | None = st.session_state.get(f"batch.{page}")
     if kept is None or {n: r.key for n, r in kept.requests.items()} != {n: r.key for n, r in requests.items()}:
         if kept is not None:
@@ -78,7 +86,8 @@ def batch(page: str, requests: Mapping[str, Request], at_once: int = AT_ONCE) ->
 
 
 def submit(batch: Batch) -> None:
-    """Queue what the batch still lacks; where it lacks nothing, everything anew: whoever presses Run wants to see it run."""
+    """Queue what the batch still lacks; where it lacks nothing, everything anew: whoever presses Run wants to see it
+    run."""
     batch.errors.clear()
     lacking = [n for n in batch.requests if n not in batch.results or not batch.results[n].complete]
     for name in lacking or list(batch.requests):
@@ -89,8 +98,8 @@ def submit(batch: Batch) -> None:
 
 
 def _hand_over(batch: Batch) -> None:
-    """Put what is waiting into the queue, as far as the batch may take it up. Where the queue has no room for more of this visitor, what is
-    running makes some; where nothing of the batch is, it ends here with the reason."""
+    """Put what is waiting into the queue, as far as the batch may take it up. Where the queue has no room for more of
+    this visitor, what is running makes some; where nothing of the batch is, it ends here with the reason."""
     while batch.waiting and len(batch.jobs) < batch.at_once:
         name = batch.waiting[0]
         try:
@@ -132,10 +141,13 @@ def poll(batch: Batch) -> bool:
 
 
 def troubles(batch: Batch) -> dict[str, list[str]]:
-    """What went wrong, each message once, with the prompts it befell (by the number behind the name of a request); a cancel is no trouble."""
+    """What went wrong, each message once, with the prompts it befell (by the number behind the name of a request); a
+    cancel is no trouble."""
     found: dict[str, list[str]] = {}
     for name, error in batch.errors.items():
-        if not isinstance(error, Cancelled) and (number := name.removesuffix(".control").rpartition(".")[2]) not in found.setdefault(str(error), []):
+        if not isinstance(error, Cancelled) and (
+            number := name.removesuffix(".control").rpartition(".")[2]
+        ) not in found.setdefault(str(error), []):
             found[str(error)].append(number)
     return found
 
@@ -146,7 +158,10 @@ def status(batch: Batch) -> str:
         if job.state == "running":
             left = job.seconds_left()
             share = f"{job.result.progress:.0%}" if job.result else ""
-            doing = f"{name.replace('_', ' ').replace('.control', ' of the control').replace('.', ' · ')}: {job.stage or 'starting'}"
+            doing = (
+                f"{name.replace('_', ' ').replace('.control', ' of the control').replace('.', ' · ')}: "
+                f"{job.stage or 'starting'}"
+            )
             return " · ".join(x for x in (doing, share, f"about {left:.0f} s left" if left else "") if x)
     ahead = min((jobs().position(job) for job in batch.jobs.values()), default=0)
     return f"waiting, {ahead} job{'s' if ahead != 1 else ''} ahead" if batch.jobs else ""
@@ -155,7 +170,9 @@ def status(batch: Batch) -> str:
 def outlook_of(batch: Batch, n_tokens: int | None) -> room.Outlook:
     """What a batch needs, and what stands in its way."""
     requests = list(batch.requests.values())
-    return room.outlook(requests, [batch.requests[name] for name in batch.missing], n_tokens, free(requests[0].models[0].device))
+    return room.outlook(
+        requests, [batch.requests[name] for name in batch.missing], n_tokens, free(requests[0].models[0].device)
+    )
 
 
 def _about(seconds: float) -> str:
@@ -163,18 +180,27 @@ def _about(seconds: float) -> str:
 
 
 def controls(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
-    """Run and Cancel, side by side and always in the same place; beside them the model, and how long it will take. What it takes stands in the
-    sidebar; what cannot run here is said above Run, which is then off. Returns the row."""
+    """Run and Cancel, side by side and always in the same place; beside them the model, and how long it will take. What
+    it takes stands in the sidebar; what cannot run here is said above Run, which is then off. Returns the row."""
     models = list(dict.fromkeys(request.models[0] for request in batch.requests.values()))
     todo = [batch.requests[name] for name in batch.missing]
     outlook = outlook_of(batch, n_tokens)
     if outlook.needs:
         st.session_state.get("needs", st.sidebar).caption(outlook.needs, help=show.plain(outlook.details))
-    obstacle = st.empty()  # always there, so that Run keeps its place among the page's elements and is never drawn twice
+    obstacle = (
+        st.empty()
+    )  # always there, so that Run keeps its place among the page's elements and is never drawn twice
     if outlook.obstacle:
         obstacle.warning(show.plain(outlook.obstacle), icon=":material/block:")
     row = st.container(horizontal=True, vertical_alignment="center")
-    if row.button("Run", type="primary", key=f"run.{page}", icon=":material/play_arrow:", disabled=batch.running or not ready or bool(outlook.obstacle), width=120):
+    if row.button(
+        "Run",
+        type="primary",
+        key=f"run.{page}",
+        icon=":material/play_arrow:",
+        disabled=batch.running or not ready or bool(outlook.obstacle),
+        width=120,
+    ):
         submit(batch)
         st.rerun()
     if row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not batch.running, width=120):
@@ -186,8 +212,12 @@ def controls(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
     elif seconds is not None:
         told = f"{_about(seconds)} on this machine"
     else:
-        told = "not timed on this machine yet" if outlook.seconds is None else f"{_about(outlook.seconds)} by the estimate"
-    named = " · ".join(", ".join(dict.fromkeys(words)) for words in ([m.name for m in models], [m.precision for m in models]))
+        told = (
+            "not timed on this machine yet" if outlook.seconds is None else f"{_about(outlook.seconds)} by the estimate"
+        )
+    named = " · ".join(
+        ", ".join(dict.fromkeys(words)) for words in ([m.name for m in models], [m.precision for m in models])
+    )
     row.markdown(f":blue-badge[{show.plain(named)}] " + (f":gray-badge[{told}]" if told else ""), width="content")
     link.share(row)
     return row

@@ -1,4 +1,6 @@
-"""What a session looks at: the prompt in its box beside the model in the sidebar (`picker`), and the part of it that the URL carries."""
+"""What a session looks at: the prompt in its box beside the model in the sidebar (`picker`), and the part of it that
+the URL carries."""
+
 from __future__ import annotations
 
 from itertools import groupby
@@ -13,13 +15,20 @@ from ed_core.types import ModelSpec, Prompt, Request
 from ed_ui import downloads, link, picker, show
 from ed_ui.picker import current
 
-TASKS = {"sum_mod10": "Sums mod 10", "lookup": "Look-ups", "lookup_names": "Who follows whom", "copy": "Copying", "english": "Plain English"}
+TASKS = {
+    "sum_mod10": "Sums mod 10",
+    "lookup": "Look-ups",
+    "lookup_names": "Who follows whom",
+    "copy": "Copying",
+    "english": "Plain English",
+}
 SHOWN = 512  # tokens in the preview
 MOST_TOKENS = 10**6  # a token's number in a link; one beyond the prompt's end is simply not marked
 
 
 def kept(key: str, default=None):
-    """What a widget held when it was last on the screen; Streamlit forgets a widget's value when another page is opened."""
+    """What a widget held when it was last on the screen; Streamlit forgets a widget's value when another page is
+    opened."""
     return st.session_state.get(f"kept.{key}", default)
 
 
@@ -36,11 +45,17 @@ def keeping(widget, label: str, key: str, default, **more):
 
 def prompt() -> Prompt:
     """What stands in the prompt box, and how it is to be encoded."""
-    return Prompt(kept("text", ""), kept("answer", ""), template=kept("template", "raw"), special_tokens=kept("special_tokens", True))
+    return Prompt(
+        kept("text", ""),
+        kept("answer", ""),
+        template=kept("template", "raw"),
+        special_tokens=kept("special_tokens", True),
+    )
 
 
 def window(key: str, n: int, most: int) -> tuple[int, int] | None:
-    """First and last of the tokens shown where a figure holds only the `most` of `n`: as chosen where that fits the prompt, else the last."""
+    """First and last of the tokens shown where a figure holds only the `most` of `n`: as chosen where that fits the
+    prompt, else the last."""
     if n <= most:
         return None
     if (chosen := kept(key)) is not None and chosen[1] < n:
@@ -97,8 +112,8 @@ BESIDE_IT = (
 
 
 def open_link(page) -> None:
-    """Before anything is drawn, where the URL decides: the run or the bundled prompt that it names fills the boxes, and what it says beside them
-    holds. A session that nothing fills begins with the shipped example."""
+    """Before anything is drawn, where the URL decides: the run or the bundled prompt that it names fills the boxes, and
+    what it says beside them holds. A session that nothing fills begins with the shipped example."""
     if not link.arrived(page.url_path):
         return
     key, example = st.query_params.get("run", ""), st.query_params.get("example", "")
@@ -128,8 +143,8 @@ def _open_run(short: str) -> bool:
 
 
 def open_live(request: Request) -> None:
-    """Put a result's model, control, prompt and parameters into the boxes; only from a callback, or before they are drawn. How a kept one was
-    looked at is put back by `views.open_live`."""
+    """Put a result's model, control, prompt and parameters into the boxes; only from a callback, or before they are
+    drawn. How a kept one was looked at is put back by `views.open_live`."""
     spec, asked = request.models[0], request.prompts[0]
     if not _is_chosen(spec):  # what "auto" comes to may be this very model
         picker.choose(spec)
@@ -137,12 +152,19 @@ def open_live(request: Request) -> None:
     st.session_state.update({"kept.control": spec.control or "none", "kept.control.seed": spec.control_seed})
     set_prompt(asked.text, asked.answer, next((i for i, p in examples().items() if p["text"] == asked.text), ""))
     for name, value in request.parameters:
-        st.session_state[f"kept.{request.probe}.{name}"] = ",".join(map(str, value)) if isinstance(value, tuple) else value
+        st.session_state[f"kept.{request.probe}.{name}"] = (
+            ",".join(map(str, value)) if isinstance(value, tuple) else value
+        )
     if not _is_chosen(spec):
         if current().spec is None or downloads.absent(picker.source()) is not None:
-            link.trouble(f"The linked run is of {spec.name}, which is not here now, so it is not shown; the sidebar says more.")
+            link.trouble(
+                f"The linked run is of {spec.name}, which is not here now, so it is not shown; the sidebar says more."
+            )
         else:
-            link.trouble(f"The linked run was made with other weights than {spec.name} has now, so it is not shown. Run computes it for the present ones.")
+            link.trouble(
+                f"The linked run was made with other weights than {spec.name} has now, so it is not shown. Run "
+                "computes it for the present ones."
+            )
 
 
 def _is_chosen(spec: ModelSpec) -> bool:
@@ -156,8 +178,8 @@ def _is_chosen(spec: ModelSpec) -> bool:
 
 
 def remember(run: str = "") -> None:
-    """Put what is on the screen into the URL: model, control, bundled prompt, what is off its default, and the run where there is one; never a
-    prompt's text."""
+    """Put what is on the screen into the URL: model, control, bundled prompt, what is off its default, and the run
+    where there is one; never a prompt's text."""
     model = {"model": st.session_state.get("model") or next(iter(MODELS))}
     prompts = {"example": st.session_state.get("example", ""), "run": run[: lookup.SHORT]}
     link.put(model | link.carried((*OF_A_RUN, *BESIDE_IT)) | {name: value for name, value in prompts.items() if value})
@@ -174,7 +196,14 @@ def prompt_box() -> None:
     """Prompt, answer and example pills, shared by all pages."""
     left, right = st.container(key="prompt-box").columns([4, 1])
     st.session_state.update(text=kept("text", ""), answer=kept("answer", ""))
-    left.text_area("Prompt", key="text", height=104, on_change=_edited, args=("text",), help="Every probe runs on prompt + answer, encoded jointly.")
+    left.text_area(
+        "Prompt",
+        key="text",
+        height=104,
+        on_change=_edited,
+        args=("text",),
+        help="Every probe runs on prompt + answer, encoded jointly.",
+    )
     right.text_input(
         "Answer",
         key="answer",
@@ -188,13 +217,23 @@ def prompt_box() -> None:
     here = examples().get(st.session_state.get("example", ""), {})
     row = st.container(horizontal=True, vertical_alignment="bottom")
     st.session_state["task"] = here.get("task")
-    row.pills("Examples", tasks, format_func=task_name, key="task", on_change=_task_picked, label_visibility="collapsed")
+    row.pills(
+        "Examples", tasks, format_func=task_name, key="task", on_change=_task_picked, label_visibility="collapsed"
+    )
     if here and not here["known"]:
         row.markdown(":orange-badge[outside what the bundled models know]", width="content")
     levels = [p["id"] for p in examples().values() if p["task"] == here.get("task")]
     if len(levels) > 1:
         st.session_state["level"] = here["id"]
-        row.selectbox("Level", levels, format_func=lambda i: examples()[i]["title"], key="level", on_change=_level_picked, label_visibility="collapsed", width=240)
+        row.selectbox(
+            "Level",
+            levels,
+            format_func=lambda i: examples()[i]["title"],
+            key="level",
+            on_change=_level_picked,
+            label_visibility="collapsed",
+            width=240,
+        )
 
 
 def preview() -> list[str] | None:
@@ -210,7 +249,8 @@ def n_tokens() -> int | None:
 
 
 def ready() -> bool:
-    """Whether what stands in the box can be run: it is text, and as far as its tokens can be counted here not too long."""
+    """Whether what stands in the box can be run: it is text, and as far as its tokens can be counted here not too
+    long."""
     return not _trouble() and not _too_long(preview())
 
 
@@ -237,7 +277,13 @@ def _tokens() -> None:
     with st.popover("Encoding" if texts is None else f"{len(texts)} tokens", type="tertiary"):
         st.session_state.update(template=kept("template", "raw"), special_tokens=kept("special_tokens", True))
         _template()
-        st.toggle("Special tokens, as the tokenizer adds them", key="special_tokens", on_change=keep, args=("special_tokens",), disabled=kept("template") == "chat")
+        st.toggle(
+            "Special tokens, as the tokenizer adds them",
+            key="special_tokens",
+            on_change=keep,
+            args=("special_tokens",),
+            disabled=kept("template") == "chat",
+        )
         if texts is not None:
             marked = tokens.special(current().spec)
             st.markdown(" ".join(show.token(t, t in marked) for t in texts[:SHOWN]))
@@ -255,8 +301,20 @@ def _template() -> None:
         st.caption("Raw text: this model has no chat template.")
         return
     names = {"raw": "raw text", "chat": "chat"}
-    told = "chat: one user message through the model's own template, which brings its special tokens; the tokens are shown once it has run"
-    st.segmented_control("Template", list(names), format_func=names.get, required=True, key="template", on_change=keep, args=("template",), help=told)
+    told = (
+        "chat: one user message through the model's own template, which brings its special tokens; the tokens are "
+        "shown once it has run"
+    )
+    st.segmented_control(
+        "Template",
+        list(names),
+        format_func=names.get,
+        required=True,
+        key="template",
+        on_change=keep,
+        args=("template",),
+        help=told,
+    )
     if has is False:
         st.caption(":red[This model has no chat template: choose raw text.]")
 

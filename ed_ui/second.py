@@ -1,5 +1,6 @@
-"""The second side of a comparison: its own model, prompt or parameters beside the sidebar's and the prompt box's, kept over page changes and in
-the URL (names, ids and settings; never a prompt's text)."""
+"""The second side of a comparison: its own model, prompt or parameters beside the sidebar's and the prompt box's, kept
+over page changes and in the URL (names, ids and settings; never a prompt's text)."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -63,7 +64,9 @@ def open_link() -> None:
         state.update({"kept.two.text": asked.text, "kept.two.answer": asked.answer, "kept.two.example": ""})
     elif scope.kept("two.text") is None and not scope.kept("two.example"):
         example = state.get("example", "")
-        state["kept.two.example"] = scope.harder(example) or next(i for i in (EXAMPLE, *scope.examples()) if i != example)
+        state["kept.two.example"] = scope.harder(example) or next(
+            i for i in (EXAMPLE, *scope.examples()) if i != example
+        )
     if (example := scope.kept("two.example")) and example != before:
         _pick()
 
@@ -85,14 +88,28 @@ def remember(runs: tuple[str, str]) -> None:
 def mode() -> str:
     """What differs between the sides, and the button that lets them change places."""
     row = st.container(horizontal=True, vertical_alignment="center", key="form-two-mode")
-    _kept(row.segmented_control, "Compare", "two.mode", options=list(MODES), format_func=MODES.get, required=True, label_visibility="collapsed")
-    row.button("Swap sides", key="two.swap", icon=":material/swap_horiz:", on_click=_swap, help="B becomes A: figures change places, differences their sign.")
+    _kept(
+        row.segmented_control,
+        "Compare",
+        "two.mode",
+        options=list(MODES),
+        format_func=MODES.get,
+        required=True,
+        label_visibility="collapsed",
+    )
+    row.button(
+        "Swap sides",
+        key="two.swap",
+        icon=":material/swap_horiz:",
+        on_click=_swap,
+        help="B becomes A: figures change places, differences their sign.",
+    )
     return st.session_state["two.mode"]
 
 
 def sides(spec: ModelSpec) -> tuple[Side, Side]:
-    """Both sides, from this page's inputs: the sidebar's model on the prompt in the box, and the second. An `EffectiveDepthError` says what is
-    wrong with the second."""
+    """Both sides, from this page's inputs: the sidebar's model on the prompt in the box, and the second. An
+    `EffectiveDepthError` says what is wrong with the second."""
     prompt, mode_ = scope.prompt(), scope.kept("two.mode")
     if mode_ == "parameters":
         mine, theirs = _parameters()
@@ -109,7 +126,8 @@ def previews(first: Side, other: Side) -> list[list[str] | None]:
 
 
 def room(first: Side, other: Side) -> dict[str, bool]:
-    """Per probe, whether a map of differences is to be expected: known before anything runs, so that nothing moves when it comes."""
+    """Per probe, whether a map of differences is to be expected: known before anything runs, so that nothing moves when
+    it comes."""
     deep, (mine, theirs) = [sources.n_layers(side.model) for side in (first, other)], previews(first, other)
     over_tokens = mine == theirs or None in (mine, theirs)
     return {name: deep[0] == deep[1] and (over_tokens or name == "layer_skip") for name in first.probes}
@@ -117,15 +135,48 @@ def room(first: Side, other: Side) -> dict[str, bool]:
 
 def _model(spec: ModelSpec) -> ModelSpec:
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-two-model")
-    _kept(row.selectbox, "Second model", "two.model", options=picker.names(), accept_new_options=True, width=260, help=picker.about_model())
-    _kept(row.segmented_control, "Its precision", "two.precision", options=picker.PRECISIONS, required=True, help=picker.ABOUT_PRECISION)
+    _kept(
+        row.selectbox,
+        "Second model",
+        "two.model",
+        options=picker.names(),
+        accept_new_options=True,
+        width=260,
+        help=picker.about_model(),
+    )
+    _kept(
+        row.segmented_control,
+        "Its precision",
+        "two.precision",
+        options=picker.PRECISIONS,
+        required=True,
+        help=picker.ABOUT_PRECISION,
+    )
     told = lambda kind: controls.KINDS.get(kind, NONE)  # noqa: E731
-    _kept(row.selectbox, "Its control", "two.control", options=(NONE, *controls.KINDS), format_func=told, width=190, help=CONTROL)
+    _kept(
+        row.selectbox,
+        "Its control",
+        "two.control",
+        options=(NONE, *controls.KINDS),
+        format_func=told,
+        width=190,
+        help=CONTROL,
+    )
     kind = st.session_state["two.control"]
-    _kept(row.number_input, "Seed", "two.control.seed", min_value=0, max_value=controls.MOST, width=130, disabled=kind == NONE)
+    _kept(
+        row.number_input,
+        "Seed",
+        "two.control.seed",
+        min_value=0,
+        max_value=controls.MOST,
+        width=130,
+        disabled=kind == NONE,
+    )
     name = (st.session_state["two.model"] or "").strip()
     found = picker.chosen(name, st.session_state["two.precision"], spec.device)
-    if (missing := downloads.absent(name)) is not None and downloads.absent(picker.source()) is None:  # one download is offered at a time
+    if (missing := downloads.absent(name)) is not None and downloads.absent(
+        picker.source()
+    ) is None:  # one download is offered at a time
         downloads.section(missing)
     if found.spec is None:
         raise EffectiveDepthError(found.trouble)
@@ -136,13 +187,39 @@ def _prompt() -> Prompt:
     left, right = st.container(key="two-prompt-box").columns([4, 1])
     known = scope.examples()
     st.session_state.update({"two.text": scope.kept("two.text", ""), "two.answer": scope.kept("two.answer", "")})
-    left.text_area("Second prompt", key="two.text", height=104, on_change=_edited, args=("two.text",), help="Encoded as the first one is: same template, same special tokens.")
-    right.text_input("Its answer", key="two.answer", on_change=_edited, args=("two.answer",), help="Optional; appended without a separator.")
+    left.text_area(
+        "Second prompt",
+        key="two.text",
+        height=104,
+        on_change=_edited,
+        args=("two.text",),
+        help="Encoded as the first one is: same template, same special tokens.",
+    )
+    right.text_input(
+        "Its answer",
+        key="two.answer",
+        on_change=_edited,
+        args=("two.answer",),
+        help="Optional; appended without a separator.",
+    )
     st.session_state["two.example"] = scope.kept("two.example") or None
     titled = lambda i: f"{scope.task_name(known[i]['task'])}: {known[i]['title']}"  # noqa: E731
-    right.selectbox("Example", list(known), format_func=titled, key="two.example", on_change=_picked, placeholder="an example", label_visibility="collapsed")
+    right.selectbox(
+        "Example",
+        list(known),
+        format_func=titled,
+        key="two.example",
+        on_change=_picked,
+        placeholder="an example",
+        label_visibility="collapsed",
+    )
     first = scope.prompt()
-    chosen = Prompt(st.session_state["two.text"], st.session_state["two.answer"], template=first.template, special_tokens=first.special_tokens)
+    chosen = Prompt(
+        st.session_state["two.text"],
+        st.session_state["two.answer"],
+        template=first.template,
+        special_tokens=first.special_tokens,
+    )
     try:
         check_text(chosen)
     except PromptError as error:
@@ -153,7 +230,15 @@ def _prompt() -> Prompt:
 def _parameters() -> tuple[Probe, Probe]:
     """One probe with two sets of parameters: the first is what its own page holds."""
     row = st.container(horizontal=True, key="form-two-probe")
-    _kept(row.segmented_control, "Probe", "two.probe", options=list(CURVES), format_func=lambda n: find(n).title, required=True, label_visibility="collapsed")
+    _kept(
+        row.segmented_control,
+        "Probe",
+        "two.probe",
+        options=list(CURVES),
+        format_func=lambda n: find(n).title,
+        required=True,
+        label_visibility="collapsed",
+    )
     probe = find(st.session_state["two.probe"])
     st.caption("First set: as on this probe's own page")
     mine = probe_page.form(probe)
@@ -164,7 +249,15 @@ def _parameters() -> tuple[Probe, Probe]:
 def _probes(prompts: tuple[Prompt, Prompt]) -> dict[str, Probe]:
     """The chosen probes, with their defaults; those that read an answer only where both sides have one."""
     row = st.container(horizontal=True, vertical_alignment="center", key="form-two-probes")
-    _kept(row.pills, "Measures", "two.probes", options=list(CURVES), format_func=lambda n: find(n).title, selection_mode="multi", label_visibility="collapsed")
+    _kept(
+        row.pills,
+        "Measures",
+        "two.probes",
+        options=list(CURVES),
+        format_func=lambda n: find(n).title,
+        selection_mode="multi",
+        label_visibility="collapsed",
+    )
     chosen = {name: find(name)() for name in CURVES if name in st.session_state["two.probes"]}
     mute = [probe for probe in chosen.values() if any(lacks_answer(probe, prompt) for prompt in prompts)]
     if mute:

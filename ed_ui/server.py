@@ -1,8 +1,10 @@
-"""The app as others reach it: `python -m ed_ui.server`. What `streamlit run app.py` serves, and around it a readiness check, security headers,
-and words for a login that did not succeed. It starts the worker at once and refuses to start with settings that are wrong.
+"""The app as others reach it: `python -m ed_ui.server`. What `streamlit run app.py` serves, and around it a readiness
+check, security headers, and words for a login that did not succeed. It starts the worker at once and refuses to start
+with settings that are wrong.
 
 It takes the options of `streamlit run` (`--server.port`, …) and their variables (`STREAMLIT_SERVER_PORT`, …).
 """
+
 from __future__ import annotations
 
 import sys
@@ -32,7 +34,8 @@ def headers() -> dict[str, str]:
     """What browsers are told: nothing is loaded from elsewhere, and nobody else puts these pages into a frame."""
     frames = " ".join(settings.current().frames)
     policy = (
-        "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
+        "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' blob:; style-src "
+        "'self' 'unsafe-inline'; "
         "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; worker-src 'self' blob:; frame-src 'self' data: blob:; "
         f"object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors {frames}"
     )
@@ -45,8 +48,8 @@ def headers() -> dict[str, str]:
 
 
 class Door:
-    """Every answer with the security headers; a login that did not succeed leads back to the pages with the reason (`visitor.CAME_BACK`), where
-    Streamlit would say nothing, or show a bare error."""
+    """Every answer with the security headers; a login that did not succeed leads back to the pages with the reason
+    (`visitor.CAME_BACK`), where Streamlit would say nothing, or show a bare error."""
 
     def __init__(self, app: ASGIApp):
         self.app, self.headers = app, headers()
@@ -76,15 +79,21 @@ class Door:
             failed = True
         if failed:
             home = scope["path"].removesuffix("auth/login")
-            await RedirectResponse(f"{home}?login=unreachable", status_code=302, headers=self.headers)(scope, receive, send)
+            await RedirectResponse(f"{home}?login=unreachable", status_code=302, headers=self.headers)(
+                scope, receive, send
+            )
 
 
 def _came_back(scope: Scope, found: MutableHeaders) -> str:
-    """Why a return from the identity provider logged nobody in; "" for everything else. Without a state it returns from a logout."""
+    """Why a return from the identity provider logged nobody in; "" for everything else. Without a state it returns from
+    a logout."""
     query = parse_qs(scope["query_string"].decode("latin-1"))
     if not scope["path"].endswith("/oauth2callback") or "state" not in query:
         return ""
-    if any(cookie.startswith(LOGGED_IN) and not cookie.startswith(f'{LOGGED_IN}""') for cookie in found.getlist("set-cookie")):
+    if any(
+        cookie.startswith(LOGGED_IN) and not cookie.startswith(f'{LOGGED_IN}""')
+        for cookie in found.getlist("set-cookie")
+    ):
         return ""
     return "denied" if "error" in query else "failed"
 
@@ -92,7 +101,11 @@ def _came_back(scope: Scope, found: MutableHeaders) -> str:
 def ready(_: Request) -> JSONResponse:
     """200 where the installation can do its work, 503 with the reasons where not."""
     found = health.problems(running.jobs())
-    return JSONResponse({"ready": not found, "problems": found}, status_code=503 if found else 200, headers={"Cache-Control": "no-store"})
+    return JSONResponse(
+        {"ready": not found, "problems": found},
+        status_code=503 if found else 200,
+        headers={"Cache-Control": "no-store"},
+    )
 
 
 @asynccontextmanager

@@ -1,4 +1,6 @@
-"""Showing a measure: one caption line, the figure at its fixed height, and behind a button how to read it, its CSV and its origin."""
+"""Showing a measure: one caption line, the figure at its fixed height, and behind a button how to read it, its CSV and
+its origin."""
+
 from __future__ import annotations
 
 import re
@@ -18,12 +20,21 @@ CONFIG = {"displayModeBar": False, "displaylogo": False}
 
 
 def figure(
-    key: str, fig, caption: str, result: ProbeResult | None = None, measure: str = "", reading: str = "", select: bool = False,
-    about: Callable[[], None] | None = None, results: Sequence[ProbeResult] = (), alt: str = "",
+    key: str,
+    fig,
+    caption: str,
+    result: ProbeResult | None = None,
+    measure: str = "",
+    reading: str = "",
+    select: bool = False,
+    about: Callable[[], None] | None = None,
+    results: Sequence[ProbeResult] = (),
+    alt: str = "",
 ) -> None:
-    """One figure. `about` fills Details where the figure is not one result's measure, `results` are then those it is made of; `alt` tells those
-    who cannot see it what it shows, where that is not the measure's smallest and largest value. `select`: a click on a cell chooses its token
-    for all panels (once complete: a figure that can be clicked is made anew by the browser with every new version)."""
+    """One figure. `about` fills Details where the figure is not one result's measure, `results` are then those it is
+    made of; `alt` tells those who cannot see it what it shows, where that is not the measure's smallest and largest
+    value. `select`: a click on a cell chooses its token for all panels (once complete: a figure that can be clicked is
+    made anew by the browser with every new version)."""
     results = results or ((result,) if result is not None else ())
     select = select and (result is None or result.complete)
     with st.container(key=f"box-{key}", gap="xxsmall"):
@@ -41,7 +52,8 @@ def figure(
             config=CONFIG,
             on_select="rerun" if select else "ignore",
             selection_mode="points",
-            alt=alt or (describe(result, measure) if result is not None and measure else describe_curves(fig, _bare(caption))),
+            alt=alt
+            or (describe(result, measure) if result is not None and measure else describe_curves(fig, _bare(caption))),
         )
     if select:
         _chosen(key, event)
@@ -52,7 +64,9 @@ def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
     probe = find(result.request.probe)
     if measure:
         spec = probe.spec(measure)
-        st.markdown(f"**`{result.request.probe}.{measure}`** ({spec.unit}), dims ({', '.join(spec.dims)}): {spec.meaning}.")
+        st.markdown(
+            f"**`{result.request.probe}.{measure}`** ({spec.unit}), dims ({', '.join(spec.dims)}): {spec.meaning}."
+        )
     if reading:
         st.markdown(reading)
     for note in result.notes:
@@ -92,7 +106,9 @@ def pictures(key: str, fig, caption: str, results: Sequence[ProbeResult]) -> Non
     row = st.container(horizontal=True)
     for kind, mime in images.MIME.items():
         data = lambda kind=kind: draw(kind)  # noqa: E731
-        row.download_button(kind.upper(), data, f"{name}.{kind}", mime, key=f"{kind}-{key}", icon=":material/image:", on_click="ignore")
+        row.download_button(
+            kind.upper(), data, f"{name}.{kind}", mime, key=f"{kind}-{key}", icon=":material/image:", on_click="ignore"
+        )
     if key in failed:
         st.warning(plain(failed[key]), icon=":material/image_not_supported:")
 
@@ -102,14 +118,19 @@ def _bare(caption: str) -> str:
     return re.sub(r"\\(.)", r"\1", caption.replace("**", "").replace("`", ""))
 
 
-def details_of_many(key: str, name: str, dim: str, values, results: Sequence[ProbeResult], meaning: str, reading: str = "") -> None:
+def details_of_many(
+    key: str, name: str, dim: str, values, results: Sequence[ProbeResult], meaning: str, reading: str = ""
+) -> None:
     """The same of a curve over several prompts: what it is, its numbers, and the runs it is made of."""
     st.markdown(f"**`{name}`**, dims ({dim}): {meaning}.")
     if reading:
         st.markdown(reading)
     csv = export.curve_csv(name, dim, values)
     st.download_button("CSV", csv, f"{name}.csv", "text/csv", key=f"csv-{key}", icon=":material/download:")
-    st.markdown(f"**Where it came from**: {len(results)} prompt{'s' * (len(results) != 1)}, {sum(r.n_tokens for r in results)} tokens")
+    st.markdown(
+        f"**Where it came from**: {len(results)} prompt{'s' * (len(results) != 1)}, {sum(r.n_tokens for r in results)} "
+        "tokens"
+    )
     st.json([dict(r.provenance) for r in results], expanded=1)
 
 
@@ -125,12 +146,21 @@ def _chosen(key: str, event) -> None:
 
 
 def token_box(row, tokens: Sequence[str]) -> int | None:
-    """Which token all panels mark: a box beside the figures, as a cell can be clicked with a mouse only; None for none."""
+    """Which token all panels mark: a box beside the figures, as a cell can be clicked with a mouse only; None for
+    none."""
     chosen = st.session_state.get("token")
     st.session_state["token.box"] = chosen = chosen if chosen is not None and chosen < len(tokens) else None
     named = lambda i: f"{i} {shown(tokens[i], 16)}"  # noqa: E731
     take = lambda: st.session_state.update(token=st.session_state["token.box"])  # noqa: E731
-    row.selectbox("Selected token", range(len(tokens)), format_func=named, key="token.box", on_change=take, placeholder="none", width=190)
+    row.selectbox(
+        "Selected token",
+        range(len(tokens)),
+        format_func=named,
+        key="token.box",
+        on_change=take,
+        placeholder="none",
+        width=190,
+    )
     return chosen
 
 
@@ -151,11 +181,16 @@ def token(text: str, special: bool = False) -> str:
 
 
 def plain(text: str) -> str:
-    """Text that may hold a stranger's words, so that Markdown shows it as it is: no images, no colours, no lists, and no links but addresses that
-    stand there as such. What Streamlit would rewrite even then (emoji, icons, arrows, dashes) gets an invisible word joiner into its middle."""
-    text = re.sub(r":(?=(?!\d+:)[\w+/-]+:)|(?<!\S)(?=(?:<->|->|<-|--|>=|<=|~=)(?!\S))[<>~-]", rf"\g<0>{WORD_JOINER}", text)
+    """Text that may hold a stranger's words, so that Markdown shows it as it is: no images, no colours, no lists, and
+    no links but addresses that stand there as such. What Streamlit would rewrite even then (emoji, icons, arrows,
+    dashes) gets an invisible word joiner into its middle."""
+    text = re.sub(
+        r":(?=(?!\d+:)[\w+/-]+:)|(?<!\S)(?=(?:<->|->|<-|--|>=|<=|~=)(?!\S))[<>~-]", rf"\g<0>{WORD_JOINER}", text
+    )
     text = re.sub(r"[\\`*_{}\[\]()#+!|~<>$:&]", r"\\\g<0>", text)
-    return re.sub(r"(?m)^(\s*)([-=]|\d+(?=\.(?:\s|$)))", lambda m: f"{m[1]}\\{m[2]}" if m[2] in "-=" else f"{m[0]}\\", text)
+    return re.sub(
+        r"(?m)^(\s*)([-=]|\d+(?=\.(?:\s|$)))", lambda m: f"{m[1]}\\{m[2]}" if m[2] in "-=" else f"{m[0]}\\", text
+    )
 
 
 def guarded(page: Callable[[], None]) -> None:

@@ -1,4 +1,6 @@
-"""How a page is looked at, as a case study keeps it: which inputs make a view, read from the session and put back into it."""
+"""How a page is looked at, as a case study keeps it: which inputs make a view, read from the session and put back into
+it."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -13,14 +15,20 @@ from ed_core.types import Request
 from ed_ui import controlling, prompt_set, scope
 
 BRANCHES = {"both": "layer", "attention": "attn", "MLP": "mlp"}
-SHADES = {"probability": "prob", "KL to output": "kl", "Jensen–Shannon": "jsd", "entropy": "entropy", "rank of the output": "rank"}
+SHADES = {
+    "probability": "prob",
+    "KL to output": "kl",
+    "Jensen–Shannon": "jsd",
+    "entropy": "entropy",
+    "rank of the output": "rank",
+}
 THRESHOLDS = ("kl_threshold", "overlap_threshold")
 
 
 @dataclass(frozen=True)
 class Place:
-    """A page: its file; its inputs as (name in a case study, under which name `scope.kept` has it, what its labels stand for); the same name of its
-    window and how many tokens that holds; that of its "count the first token"."""
+    """A page: its file; its inputs as (name in a case study, under which name `scope.kept` has it, what its labels
+    stand for); the same name of its window and how many tokens that holds; that of its "count the first token"."""
 
     path: str
     settings: tuple[tuple[str, str, Mapping[str, str]], ...] = ()
@@ -29,8 +37,17 @@ class Place:
 
 
 PLACES: dict[str, Place] = {
-    "home": Place("pages/look/home.py", (("branch", "branch", BRANCHES), ("shade", "shade", SHADES)), ("window", 48), "first_token"),
-    "contributions": Place("pages/look/contributions.py", (("measure", "contributions.measure", {}),), first_token="contributions.first_token"),
+    "home": Place(
+        "pages/look/home.py",
+        (("branch", "branch", BRANCHES), ("shade", "shade", SHADES)),
+        ("window", 48),
+        "first_token",
+    ),
+    "contributions": Place(
+        "pages/look/contributions.py",
+        (("measure", "contributions.measure", {}),),
+        first_token="contributions.first_token",
+    ),
     "logit_lens": Place("pages/look/logit_lens.py", (("shade", "logit_lens.shade", SHADES),)),
     "numerics": Place("pages/look/numerics.py"),
     "layer_skip": Place("pages/intervene/skip.py", (("boundary", "skip.boundary", {}),)),
@@ -46,8 +63,15 @@ def shown(page: str, n_tokens: int) -> Shown:
     """How `page` shows a prompt of `n_tokens` now."""
     place, token = PLACES[page], st.session_state.get("token")
     chosen = {name: scope.kept(key) for name, key, _ in place.settings}
-    settings = tuple((name, labels.get(chosen[name], chosen[name])) for name, _, labels in place.settings if chosen[name] is not None)
-    return Shown(page, scope.window(place.window[0], n_tokens, place.window[1]), token if token is not None and token < n_tokens else None, settings)
+    settings = tuple(
+        (name, labels.get(chosen[name], chosen[name])) for name, _, labels in place.settings if chosen[name] is not None
+    )
+    return Shown(
+        page,
+        scope.window(place.window[0], n_tokens, place.window[1]),
+        token if token is not None and token < n_tokens else None,
+        settings,
+    )
 
 
 def judged(page: str) -> dict[str, float | bool]:
@@ -58,20 +82,29 @@ def judged(page: str) -> dict[str, float | bool]:
 
 
 def open_live(case: Case) -> str:
-    """Put what a case study was kept from into the boxes of its page, and give the page's file; only from a callback. Its first model that is no
-    control is the one in the sidebar."""
+    """Put what a case study was kept from into the boxes of its page, and give the page's file; only from a callback.
+    Its first model that is no control is the one in the sidebar."""
     requests = [item.result.request for item in case.items]
     first = next((item for item in case.items if not item.result.request.models[0].control), case.items[0])
     twin = next((m for request in requests for m in request.models if m.control), None)
-    for request in [r for r in requests if r.models == first.result.request.models and r.prompts == first.result.request.prompts]:
+    for request in [
+        r for r in requests if r.models == first.result.request.models and r.prompts == first.result.request.prompts
+    ]:
         scope.open_live(request)
     state, page = st.session_state, first.shown.page if first.shown.page in PLACES else "home"
-    state.update({"kept.control": twin.control if twin else controlling.NONE, "kept.control.seed": twin.control_seed if twin else 0})
+    state.update(
+        {
+            "kept.control": twin.control if twin else controlling.NONE,
+            "kept.control.seed": twin.control_seed if twin else 0,
+        }
+    )
     prompts = list(dict.fromkeys(prompt for request in requests for prompt in request.prompts))
     state["kept.prompts.source"] = prompt_set.ONE if len(prompts) == 1 else prompt_set.LINES
     state["kept.prompts.lines"] = to_jsonl(prompts) if len(prompts) > 1 else scope.kept("prompts.lines", "")
     if page == "audit":
-        state["kept.audit.precisions"] = list(dict.fromkeys(m.precision for request in requests for m in request.models))
+        state["kept.audit.precisions"] = list(
+            dict.fromkeys(m.precision for request in requests for m in request.models)
+        )
     if page == "two":
         _second(first.result.request, requests)
     _look(case, first, page)
@@ -85,8 +118,18 @@ def _second(first: Request, requests: list[Request]) -> None:
     again = next((r for i, r in enumerate(requests) if r.probe in {before.probe for before in requests[:i]}), first)
     model, prompt = (other or first).models[0], (other or first).prompts[0]
     mode = "parameters" if other is None else "models" if other.prompts == first.prompts else "prompts"
-    found = {"mode": mode, "model": model.source, "precision": model.precision, "control": model.control or controlling.NONE, "control.seed": model.control_seed,
-             "text": prompt.text, "answer": prompt.answer, "example": "", "probes": list(dict.fromkeys(r.probe for r in requests)), "probe": again.probe}  # fmt: skip
+    found = {
+        "mode": mode,
+        "model": model.source,
+        "precision": model.precision,
+        "control": model.control or controlling.NONE,
+        "control.seed": model.control_seed,
+        "text": prompt.text,
+        "answer": prompt.answer,
+        "example": "",
+        "probes": list(dict.fromkeys(r.probe for r in requests)),
+        "probe": again.probe,
+    }
     if other is None:
         found |= {f"{again.probe}.{name}": boxed(value) for name, value in again.parameters}
         scope.open_live(next(r for r in requests if r.probe == again.probe))

@@ -1,7 +1,8 @@
 """Who is looking, and what they may change. Without settings that say otherwise everybody may do everything.
 
-A person is the e-mail address that the identity provider vouches for; what is compared and kept is that address in small letters.
-"""
+A person is the e-mail address that the identity provider vouches for; what is compared and kept is that address in
+small letters."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -12,11 +13,20 @@ from ed_core import settings
 from ed_ui import show
 
 CAME_BACK = {  # what the server's door puts behind ?login= when a login did not succeed
-    "denied": "You were not logged in: the login was cancelled, or the identity provider refused it. Try again, or ask whoever runs this installation.",
-    "failed": "You were not logged in: what the identity provider sent was not valid for this installation (expired, or from another issuer). Try again.",
+    "denied": (
+        "You were not logged in: the login was cancelled, or the identity provider refused it. Try again, or ask "
+        "whoever runs this installation."
+    ),
+    "failed": (
+        "You were not logged in: what the identity provider sent was not valid for this installation (expired, "
+        "or from another issuer). Try again."
+    ),
     "unreachable": "You were not logged in: the identity provider does not answer. Try again in a minute.",
 }
-NOT_SET_UP = "Nobody can log in: the settings ask for a login, and Streamlit's secrets.toml has no [auth]; docs/deploy.md says what belongs there."
+NOT_SET_UP = (
+    "Nobody can log in: the settings ask for a login, and Streamlit's secrets.toml has no [auth]; "
+    "docs/deploy.md says what belongs there."
+)
 
 
 def name() -> str:
@@ -25,12 +35,16 @@ def name() -> str:
 
 
 def trouble() -> str:
-    """Why somebody whom the provider let in is nobody here: one sentence; "" where all is well, or nobody is logged in."""
+    """Why somebody whom the provider let in is nobody here: one sentence; "" where all is well, or nobody is logged
+    in."""
     user, allowed = _user(), settings.current().login_allowed
     if not user.get("is_logged_in"):
         return ""
     if not _address():
-        return "The identity provider told no e-mail address, and people are known by theirs here; allow it there (scope email), or ask whoever runs this installation."
+        return (
+            "The identity provider told no e-mail address, and people are known by theirs here; allow it there "
+            "(scope email), or ask whoever runs this installation."
+        )
     if str(user.get("email_verified", True)).lower() == "false":
         return f"The identity provider has not verified the address {_address()}; verify it there, then log in again."
     if allowed and not any(_address() == one or (one.startswith("@") and _address().endswith(one)) for one in allowed):
@@ -43,25 +57,34 @@ def is_admin() -> bool:
 
 
 def why_not(owner: str | None = None) -> str:
-    """Why this visitor may keep nothing here; with an `owner`, why they may not change what is kept as theirs. One sentence; "" where they may.
+    """Why this visitor may keep nothing here; with an `owner`, why they may not change what is kept as theirs. One
+    sentence; "" where they may.
 
-    `owner` is "" for what has none (older, or kept from the command line): whoever may keep may change it, unless each case study belongs to
-    somebody (`gallery = "owners"`); then admins only. Whoever writes asks once more: an owner or a login may have changed since a button was drawn.
-    """
+    `owner` is "" for what has none (older, or kept from the command line): whoever may keep may change it, unless each
+    case study belongs to somebody (`gallery = "owners"`); then admins only. Whoever writes asks once more: an owner or
+    a login may have changed since a button was drawn."""
     allowed = settings.current()
     if is_admin():
         return ""
     if allowed.gallery == "read-only":
-        return "The case studies of this installation are read-only; export one and import it into an installation of your own to change it."
+        return (
+            "The case studies of this installation are read-only; export one and import it into an installation of "
+            "your own to change it."
+        )
     if allowed.login != "off" and not name():
         return trouble() or "Log in (in the sidebar) to keep and change case studies."
     if owner is None or allowed.gallery != "owners" or (owner and owner == name()):
         return ""
-    return f"This case study {f'belongs to {owner}' if owner else 'belongs to nobody in particular, so only admins change it'}; duplicate it to change a copy of your own."
+    return (
+        "This case study "
+        f"{f'belongs to {owner}' if owner else 'belongs to nobody in particular, so only admins change it'}; duplicate "
+        "it to change a copy of your own."
+    )
 
 
 def gate() -> None:
-    """Before anything is drawn: where a login is required nobody else gets further. Says why a login did not succeed."""
+    """Before anything is drawn: where a login is required nobody else gets further. Says why a login did not
+    succeed."""
     came_back = CAME_BACK.get(st.query_params.get("login", ""), "") if settings.current().login != "off" else ""
     if came_back and not name():
         st.container(key="came-back").warning(came_back, icon=":material/login:")
@@ -90,7 +113,9 @@ def sidebar() -> None:
             st.caption(f":red[{show.plain(said)}]")
             _log_out()
         elif name():
-            st.caption(f"**{show.plain(str(_user().get('name') or name())[:60])}**", help=show.plain(name()), width="stretch")
+            st.caption(
+                f"**{show.plain(str(_user().get('name') or name())[:60])}**", help=show.plain(name()), width="stretch"
+            )
             _log_out()
         else:
             st.caption("Not logged in", help="Log in to keep case studies of your own.", width="stretch")

@@ -2,6 +2,7 @@
 
 The variables must stand before torch is imported, the import hook before `ed_core` is.
 """
+
 import os
 
 os.environ.update(OMP_WAIT_POLICY="PASSIVE", OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
@@ -16,7 +17,8 @@ install_import_hook("ed_core", "beartype.beartype")
 
 @pytest.fixture(scope="session")
 def model_of():
-    """`model_of(family, dtype=…)`: a small random model, built once. It is shared: a test that changes weights builds its own."""
+    """`model_of(family, dtype=…)`: a small random model, built once. It is shared: a test that changes weights builds
+    its own."""
     from small_models import random_model
 
     return cache(random_model)
@@ -24,7 +26,8 @@ def model_of():
 
 @pytest.fixture(scope="session")
 def variant_model():
-    """`variant_model(name)`: the small random model of a family's variant, built once; float32. Shared like `model_of`'s."""
+    """`variant_model(name)`: the small random model of a family's variant, built once; float32. Shared like
+    `model_of`'s."""
     from small_models import byte_tokenizer
 
     from ed_core.bench.families import random_model

@@ -1,5 +1,6 @@
-"""A model hub on 127.0.0.1, as far as its client asks: what a model consists of, and its files, with ranges. Run as a program it prints its
-port; each behaviour that a test wants is an option."""
+"""A model hub on 127.0.0.1, as far as its client asks: what a model consists of, and its files, with ranges. Run as a
+program it prints its port; each behaviour that a test wants is an option."""
+
 from __future__ import annotations
 
 import hashlib
@@ -15,15 +16,33 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(ThreadingHTTPServer):
-    """`folder`: the model's files. `gated`: 401 or 403 without the token "good". `slow`: seconds per chunk. `silent`: never answers.
-    `cut`: bytes after which a file's connection is closed, once per file. `lie`: bytes added to every size it states. `spoil`: one byte of the
-    weights is sent wrong. `asked`: what was asked for."""
+    """`folder`: the model's files. `gated`: 401 or 403 without the token "good". `slow`: seconds per chunk. `silent`:
+    never answers.
+    `cut`: bytes after which a file's connection is closed, once per file. `lie`: bytes added to every size it states.
+    `spoil`: one byte of the weights is sent wrong. `asked`: what was asked for."""
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, gated: int = 0, slow: float = 0.0, silent: bool = False, cut: int = 0, lie: int = 0, spoil: bool = False):
+    def __init__(
+        self,
+        folder: Path,
+        gated: int = 0,
+        slow: float = 0.0,
+        silent: bool = False,
+        cut: int = 0,
+        lie: int = 0,
+        spoil: bool = False,
+    ):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.folder, self.gated, self.slow, self.silent, self.cut, self.lie, self.spoil = folder, gated, slow, silent, cut, lie, spoil
+        self.folder, self.gated, self.slow, self.silent, self.cut, self.lie, self.spoil = (
+            folder,
+            gated,
+            slow,
+            silent,
+            cut,
+            lie,
+            spoil,
+        )
         self.asked: list[tuple[str, str, str]] = []
         self.was_cut: set[str] = set()
 
@@ -58,7 +77,9 @@ class Handler(BaseHTTPRequestHandler):
         if path.startswith("/api/models/"):
             self.describe(path.removeprefix("/api/models/"))
         elif hub.gated and self.headers.get("Authorization") != "Bearer good":
-            self.reply(hub.gated, b"gated", X_Error_Code="GatedRepo", X_Error_Message="Access to this model is restricted")
+            self.reply(
+                hub.gated, b"gated", X_Error_Code="GatedRepo", X_Error_Message="Access to this model is restricted"
+            )
         elif "/resolve/" in path:
             self.send_file(path.split("/resolve/")[1].partition("/")[2])
         else:
@@ -71,8 +92,15 @@ class Handler(BaseHTTPRequestHandler):
         elif revision not in ("", "main", "v1", COMMIT):
             self.reply(404, b"{}", X_Error_Code="RevisionNotFound")
         else:
-            files = [{"rfilename": f.name, "size": f.stat().st_size + self.server.lie} for f in sorted(self.server.folder.iterdir())]
-            self.reply(200, json.dumps({"id": name, "modelId": name, "sha": COMMIT, "siblings": files}).encode(), Content_Type="application/json")
+            files = [
+                {"rfilename": f.name, "size": f.stat().st_size + self.server.lie}
+                for f in sorted(self.server.folder.iterdir())
+            ]
+            self.reply(
+                200,
+                json.dumps({"id": name, "modelId": name, "sha": COMMIT, "siblings": files}).encode(),
+                Content_Type="application/json",
+            )
 
     def send_file(self, name: str) -> None:
         file = self.server.folder / name
@@ -85,7 +113,12 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.spoil and name.endswith(".safetensors"):
             data = data[:-1] + bytes([data[-1] ^ 1])
         self.send_response(206 if first else 200)
-        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Content-Length": str(len(data) - first), "Accept-Ranges": "bytes"}
+        headers = {
+            "ETag": f'"{etag}"',
+            "X-Repo-Commit": COMMIT,
+            "Content-Length": str(len(data) - first),
+            "Accept-Ranges": "bytes",
+        }
         if first:
             headers["Content-Range"] = f"bytes {first}-{len(data) - 1}/{len(data)}"
         for key, value in headers.items():

@@ -1,4 +1,5 @@
 """The app as `python -m ed_ui.server` serves it, in a process of its own, for tests."""
+
 from __future__ import annotations
 
 import os
@@ -23,9 +24,13 @@ class Hosted:
     log: Path
     cache: Path
 
-    def get(self, path: str = "/", method: str = "GET", body: bytes | None = None, **headers: str) -> tuple[int, Mapping[str, str], str]:
+    def get(
+        self, path: str = "/", method: str = "GET", body: bytes | None = None, **headers: str
+    ) -> tuple[int, Mapping[str, str], str]:
         """Status, headers and body; no redirect is followed."""
-        request = urllib.request.Request(self.address + path, body, {name.replace("_", "-"): value for name, value in headers.items()}, method=method)
+        request = urllib.request.Request(
+            self.address + path, body, {name.replace("_", "-"): value for name, value in headers.items()}, method=method
+        )
         try:
             with urllib.request.build_opener(_Stay).open(request, timeout=20) as answer:
                 return answer.status, answer.headers, answer.read().decode(errors="replace")
@@ -45,15 +50,32 @@ def free_port() -> int:
 
 
 @contextmanager
-def hosted(folder: Path, settings: str = "", port: int | None = None, base: str = "", options: tuple[str, ...] = (), **more: str) -> Iterator[Hosted]:
+def hosted(
+    folder: Path,
+    settings: str = "",
+    port: int | None = None,
+    base: str = "",
+    options: tuple[str, ...] = (),
+    **more: str,
+) -> Iterator[Hosted]:
     """Serve the app with these settings (the lines of a lab.toml) until the block ends."""
     port = port or free_port()
     options += ("--server.baseUrlPath", base) if base else ()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "lab.toml").write_text(settings)
-    env = os.environ | {"ED_CACHE": str(folder / "cache"), "ED_CONFIG": str(folder / "lab.toml"), "OMP_NUM_THREADS": "1"} | more
+    env = (
+        os.environ
+        | {"ED_CACHE": str(folder / "cache"), "ED_CONFIG": str(folder / "lab.toml"), "OMP_NUM_THREADS": "1"}
+        | more
+    )
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-m", "ed_ui.server", "--server.port", str(port), *options], cwd=ROOT, env=env, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ed_ui.server", "--server.port", str(port), *options],
+            cwd=ROOT,
+            env=env,
+            stdout=log,
+            stderr=log,
+        )
         app = Hosted(f"http://127.0.0.1:{port}/{base}".rstrip("/"), process, folder / "log", folder / "cache")
         try:
             until(lambda: answers(app))

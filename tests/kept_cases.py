@@ -1,4 +1,5 @@
 """Case studies for tests, from the shipped results: no torch, no model."""
+
 from __future__ import annotations
 
 from functools import cache

@@ -1,5 +1,6 @@
-"""An identity provider on 127.0.0.1 for tests: discovery, authorization code with PKCE, signed id tokens, keys, logout. Nobody is asked: whoever
-`who` names is logged in at once, unless the provider is told to refuse or to lie."""
+"""An identity provider on 127.0.0.1 for tests: discovery, authorization code with PKCE, signed id tokens, keys, logout.
+Nobody is asked: whoever `who` names is logged in at once, unless the provider is told to refuse or to lie."""
+
 from __future__ import annotations
 
 import base64
@@ -18,8 +19,9 @@ CLIENT, SECRET = "effective-depth", "a-secret-that-no-log-may-hold"
 
 
 class Provider:
-    """`who`: the claims of whoever logs in next. `refuses`: the error of the next authorization. `lies`: claims put over the right ones in the
-    id token (another `iss`, an `exp` in the past). `codes` and `tokens` are what was given out, to be looked for in logs."""
+    """`who`: the claims of whoever logs in next. `refuses`: the error of the next authorization. `lies`: claims put
+    over the right ones in the id token (another `iss`, an `exp` in the past). `codes` and `tokens` are what was given
+    out, to be looked for in logs."""
 
     def __init__(self):
         self.who: dict = {}
@@ -39,7 +41,8 @@ class Provider:
     def secrets_toml(self, app: str) -> str:
         """What Streamlit is to be told of this provider, for an app at that address."""
         return (
-            f'[auth]\nredirect_uri = "{app}/oauth2callback"\ncookie_secret = "{secrets.token_hex(32)}"\nclient_id = "{CLIENT}"\n'
+            f'[auth]\nredirect_uri = "{app}/oauth2callback"\ncookie_secret = "{secrets.token_hex(32)}"\nclient_id = '
+            f'"{CLIENT}"\n'
             f'client_secret = "{SECRET}"\nserver_metadata_url = "{self.address}/.well-known/openid-configuration"\n'
         )
 
@@ -72,11 +75,24 @@ class Provider:
     def token(self, form: dict, authorization: str) -> dict:
         """The tokens for a code, which is good once, for the client that has the secret and the verifier."""
         query = self.asked.pop(form["code"])
-        assert authorization == "Basic " + base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode() or form.get("client_secret") == SECRET
-        challenge = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).rstrip(b"=").decode()
+        assert (
+            authorization == "Basic " + base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
+            or form.get("client_secret") == SECRET
+        )
+        challenge = (
+            base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).rstrip(b"=").decode()
+        )
         assert challenge == query["code_challenge"] and form["redirect_uri"] == query["redirect_uri"]
         now = int(time.time())
-        claims = {"iss": self.address, "aud": CLIENT, "iat": now, "exp": now + 3600, "nonce": query["nonce"], **self.who, **self.lies}
+        claims = {
+            "iss": self.address,
+            "aud": CLIENT,
+            "iat": now,
+            "exp": now + 3600,
+            "nonce": query["nonce"],
+            **self.who,
+            **self.lies,
+        }
         found = {"access_token": secrets.token_urlsafe(24), "token_type": "Bearer", "expires_in": 3600}
         found["id_token"] = jwt.encode({"alg": "RS256", "kid": "1"}, claims, self._key)
         self.tokens += [found["access_token"], found["id_token"]]
@@ -97,7 +113,11 @@ def _handler(provider: Provider) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            self._say(provider.token({name: values[0] for name, values in parse_qs(body).items()}, self.headers.get("Authorization", "")))
+            self._say(
+                provider.token(
+                    {name: values[0] for name, values in parse_qs(body).items()}, self.headers.get("Authorization", "")
+                )
+            )
 
         def _say(self, found: dict) -> None:
             body = json.dumps(found).encode()

@@ -1,5 +1,7 @@
-"""The probes once more, as naively as they can be written: plain hooks on modules, one full forward pass per intervention, loops over
-tokens, float64. It shares no line with the engine; where to read stands in a table of its own, written from transformers' source."""
+"""The probes once more, as naively as they can be written: plain hooks on modules, one full forward pass per
+intervention, loops over tokens, float64. It shares no line with the engine; where to read stands in a table of its own,
+written from transformers' source."""
+
 from __future__ import annotations
 
 import math
@@ -14,7 +16,8 @@ GPT = ("transformer.h", "transformer.ln_f")
 POST_NORM = (*LLAMA, "post_attention_layernorm", "post_feedforward_layernorm")
 READ = {  # model_type: blocks, final norm, what attention adds, what the MLP adds ("|" where blocks differ)
     **dict.fromkeys(
-        "llama qwen2 qwen3 mistral ministral ministral3 mixtral qwen2_moe qwen3_moe gemma olmo olmoe phi3 phimoe gpt_oss stablelm starcoder2 smollm3 "
+        "llama qwen2 qwen3 mistral ministral ministral3 mixtral qwen2_moe qwen3_moe gemma olmo olmoe phi3 phimoe "
+        "gpt_oss stablelm starcoder2 smollm3 "
         "nemotron granite glm cohere cohere2 deepseek_v2 deepseek_v3".split(),
         (*LLAMA, "self_attn", "mlp"),
     ),
@@ -37,7 +40,10 @@ PARALLEL = {  # model_type: whether attention and MLP both read the block's inpu
     **dict.fromkeys(("gpt_neox", "stablelm"), lambda config: config.use_parallel_residual),
     "falcon": lambda config: config.new_decoder_architecture or config.parallel_attn,
 }
-SCALED = ("gemma4_text", "gemma4")  # these add a third thing and scale the stream: the update is what the stream changes by
+SCALED = (
+    "gemma4_text",
+    "gemma4",
+)  # these add a third thing and scale the stream: the update is what the stream changes by
 PARTS = {"layer": ("attention", "mlp"), "attention": ("attention",), "mlp": ("mlp",)}
 
 
@@ -142,7 +148,18 @@ def contributions(hf, ids) -> dict[str, np.ndarray]:
     seen = run(hf, ids)
     n_layers, n_tokens = len(seen.attn), len(ids)
     parallel = PARALLEL.get(hf.config.model_type, lambda config: False)(hf.config)
-    names = ("attn_ratio", "mlp_ratio", "layer_ratio", "attn_cos", "mlp_cos", "layer_cos", "io_cos", "block_influence", "attn_norm", "mlp_norm")
+    names = (
+        "attn_ratio",
+        "mlp_ratio",
+        "layer_ratio",
+        "attn_cos",
+        "mlp_cos",
+        "layer_cos",
+        "io_cos",
+        "block_influence",
+        "attn_norm",
+        "mlp_norm",
+    )
     out = {name: np.zeros((n_layers, n_tokens)) for name in names}
     out["resid_norm"] = np.array([[norm(h) for h in resid] for resid in seen.resid])
     for layer in range(n_layers):
@@ -185,7 +202,9 @@ def logit_lens(hf, ids, k: int) -> dict[str, np.ndarray]:
             out["top_ids"][depth, t] = best
             out["top_probs"][depth, t] = p[best]
             top1[depth, t] = best[0]
-    out["settle_depth"] = np.array([min(l for l in range(n_depths) if (top1[l:, t] == top1[-1, t]).all()) for t in range(n_tokens)])
+    out["settle_depth"] = np.array(
+        [min(l for l in range(n_depths) if (top1[l:, t] == top1[-1, t]).all()) for t in range(n_tokens)]
+    )
     return out
 
 
@@ -211,14 +230,20 @@ def layer_skip(hf, ids, part: str = "layer", boundaries=None) -> dict[str, np.nd
                 output_pos[s, t] = norm(base.logits[t].softmax(-1) - changed.logits[t].softmax(-1))
             output[i, s] = max(output_pos[s, t] for t in looked_at)
             kept[i, s] = np.mean([bool(base.logits[t].argmax() == changed.logits[t].argmax()) for t in looked_at])
-    out = {"effect": effect.max(0), "output": output.max(0), "top1_kept": kept.min(0), "noise_floor": np.zeros(n_layers)}
+    out = {
+        "effect": effect.max(0),
+        "output": output.max(0),
+        "top1_kept": kept.min(0),
+        "noise_floor": np.zeros(n_layers),
+    }
     if boundaries:
         return out | {"boundaries": np.array(bounds), "effect_by_boundary": effect, "output_by_boundary": output}
     return out | {"output_pos": output_pos}
 
 
 def direct_effect(hf, ids, part: str = "layer", boundaries=None) -> np.ndarray:
-    """One full forward pass per pair of blocks: the later one's input is the original less what the skipped one added."""
+    """One full forward pass per pair of blocks: the later one's input is the original less what the skipped one
+    added."""
     base = run(hf, ids)
     n_layers, n_tokens = len(base.attn), len(ids)
     added = {"layer": base.update, "attention": base.attn.__getitem__, "mlp": base.mlp.__getitem__}[part]
@@ -273,8 +298,11 @@ def residual_erasure(hf, ids, answer_start, background, target: str = "answer") 
     return effect
 
 
-def integrated_gradients(hf, ids, answer_start, part: str = "layer", steps: int = 512, rule: str = "midpoint", layers=None) -> np.ndarray:
-    """Sums by the midpoint's rule, or the trapezoid's, over whole forward and backward passes, one node at a time; NaN for blocks left out."""
+def integrated_gradients(
+    hf, ids, answer_start, part: str = "layer", steps: int = 512, rule: str = "midpoint", layers=None
+) -> np.ndarray:
+    """Sums by the midpoint's rule, or the trapezoid's, over whole forward and backward passes, one node at a time; NaN
+    for blocks left out."""
     base, n_tokens = run(hf, ids), len(ids)
     n_layers = len(base.attn)
     midpoint = [((i + 0.5) / steps, 1.0) for i in range(steps)]
@@ -329,19 +357,31 @@ def pruned(hf, ids, drop) -> dict[str, np.ndarray]:
 
 
 def numerics(hf, ids, eps: float, scale: float = 1.0) -> dict[str, np.ndarray]:
-    """Miss, rounding bound and norms, token by token; slopes by least squares over all elements, tokens scaled by what the stream moves. `scale`:
-    what is read from attention and MLP is taken times this."""
+    """Miss, rounding bound and norms, token by token; slopes by least squares over all elements, tokens scaled by what
+    the stream moves. `scale`: what is read from attention and MLP is taken times this."""
     seen = run(hf, ids)
     n_layers, n_tokens = len(seen.attn), len(ids)
-    out = {"miss": np.zeros((n_layers, n_tokens)), "rounding": np.zeros((n_layers, n_tokens)), "slopes": np.zeros((n_layers, 2))}
+    out = {
+        "miss": np.zeros((n_layers, n_tokens)),
+        "rounding": np.zeros((n_layers, n_tokens)),
+        "slopes": np.zeros((n_layers, 2)),
+    }
     out["resid_norm"] = np.array([[norm(h) for h in resid] for resid in seen.resid])
     for layer in range(n_layers):
         left, right = [], []
         for t in range(n_tokens):
-            h, a, m, after = seen.resid[layer][t], seen.attn[layer][t] * scale, seen.mlp[layer][t] * scale, seen.resid[layer + 1][t]
+            h, a, m, after = (
+                seen.resid[layer][t],
+                seen.attn[layer][t] * scale,
+                seen.mlp[layer][t] * scale,
+                seen.resid[layer + 1][t],
+            )
             largest = max(norm(x) for x in (h, a, m, after))
             out["miss"][layer, t] = norm(h + a + m - after) / largest
-            steps = [max(abs(x + y), abs(x + z), abs(y + z)) + abs(w) for x, y, z, w in zip(h.tolist(), a.tolist(), m.tolist(), after.tolist())]
+            steps = [
+                max(abs(x + y), abs(x + z), abs(y + z)) + abs(w)
+                for x, y, z, w in zip(h.tolist(), a.tolist(), m.tolist(), after.tolist())
+            ]
             out["rounding"][layer, t] = eps / 2 * math.sqrt(sum(s * s for s in steps)) / largest
             moved = after - h
             left.append(torch.stack([a, m], dim=-1) / norm(moved))

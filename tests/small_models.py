@@ -1,4 +1,6 @@
-"""Small random models of every family (`ed_core.bench.families` builds them), with a tokenizer of one token per byte."""
+"""Small random models of every family (`ed_core.bench.families` builds them), with a tokenizer of one token per
+byte."""
+
 from __future__ import annotations
 
 import torch
@@ -12,7 +14,18 @@ from ed_core.model import LanguageModel
 from ed_core.types import ModelSpec
 
 # Looked at closest, five blocks deep: one of every kind of norm placement, multiplier and position.
-FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "olmo2", "gemma2", "gpt2", "gpt_neox", "gpt_neox_sequential", "granite")
+FAMILIES = (
+    "llama",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "olmo2",
+    "gemma2",
+    "gpt2",
+    "gpt_neox",
+    "gpt_neox_sequential",
+    "granite",
+)
 FIVE_BLOCKS = {"num_hidden_layers": 5, "n_layer": 5}
 
 
@@ -36,7 +49,9 @@ def random_model(family: str, dtype=torch.float32, architecture=None, **override
     hf = random_hf(family, dtype, **overrides)
     architecture = architecture or find(hf.config.model_type)
     precision = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
-    return LanguageModel(hf, byte_tokenizer(), architecture, ModelSpec(f"random-{family}", content_hash=family, precision=precision))
+    return LanguageModel(
+        hf, byte_tokenizer(), architecture, ModelSpec(f"random-{family}", content_hash=family, precision=precision)
+    )
 
 
 def save_random(folder, family: str = "qwen3", **overrides):

@@ -1,4 +1,5 @@
 """The quantization audit: what it must find, what it must not, and that the bundled models pass it."""
+
 import json
 from dataclasses import replace
 
@@ -13,7 +14,10 @@ from ed_core.precision import WIDEST_FIRST
 from ed_core.sources import resolve
 from ed_core.types import Measure, Prompt
 
-PROMPTS = [Prompt("Sums mod 10:\n3 + 6 = 9\n4 + 1 = 5\n5 + 7 = ", "2"), Prompt("The quick brown fox jumps over the lazy dog.")]
+PROMPTS = [
+    Prompt("Sums mod 10:\n3 + 6 = 9\n4 + 1 = 5\n5 + 7 = ", "2"),
+    Prompt("The quick brown fox jumps over the lazy dog."),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -39,26 +43,34 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["ed-demo-8", "ed-demo-16"])
 def test_the_bundled_models_keep_their_curves_and_depths_in_every_precision(name):
-    """Contributions and lens over every twelfth bundled prompt; skip effects need more prompts for their order to settle (see the log)."""
+    """Contributions and lens over every twelfth bundled prompt; skip effects need more prompts for their order to
+    settle (see the log)."""
     from ed_core.compute import Models, run
     from ed_core.demo import load_prompts
 
     prompts = [Prompt(p["text"], p["answer"]) for p in load_prompts()[::12]]
     models, plan = Models(), audit.plan(resolve(name), WIDEST_FIRST, prompts)
-    results = {p: [run(models.get(r.models[0]), r) for r in requests if r.probe != "layer_skip"] for p, requests in plan.items()}
+    results = {
+        p: [run(models.get(r.models[0]), r) for r in requests if r.probe != "layer_skip"]
+        for p, requests in plan.items()
+    }
     outcome = audit.compare(results, "fp32")
     assert outcome.findings() == []
     for precision, limit in {"bf16": 0.98, **audit.AT_LEAST}.items():
         rhos = {c.curve: c.spearman for c in outcome.comparisons if c.precision == precision}
         assert len(rhos) == 16 and all(rho >= limit for rho in rhos.values() if rho is not None), (precision, rhos)
         assert all(abs(s) <= 1 for n in outcome.depths["fp32"] if (s := outcome.shift(precision, n)) is not None)
-    assert any(not np.array_equal(outcome.curves["4bit"][n], values) for n, values in outcome.curves["fp32"].items()), "4bit was not run"
+    assert any(not np.array_equal(outcome.curves["4bit"][n], values) for n, values in outcome.curves["fp32"].items()), (
+        "4bit was not run"
+    )
 
 
 def shaken(result, measure, change):
     """A result with one measure changed and its summary made anew."""
     m = result.measures[measure]
-    return summarize(replace(result, measures=dict(result.measures) | {measure: Measure(m.spec, change(m.values))}, summary={}))
+    return summarize(
+        replace(result, measures=dict(result.measures) | {measure: Measure(m.spec, change(m.values))}, summary={})
+    )
 
 
 def test_a_curve_that_is_ordered_otherwise_and_a_depth_that_moved_are_findings(results):

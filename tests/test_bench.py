@@ -1,4 +1,6 @@
-"""The benchmark command: what it accepts, how it reports, and that it compares and counts rightly. No times are asserted here."""
+"""The benchmark command: what it accepts, how it reports, and that it compares and counts rightly. No times are
+asserted here."""
+
 from __future__ import annotations
 
 import pytest
@@ -33,7 +35,9 @@ def test_an_unknown_measurement_is_refused_with_the_known_ones(capsys):
 @pytest.mark.parametrize("check, ok, code", [(True, False, 1), (False, False, 0), (True, True, 0)])
 def test_check_decides_the_exit_code_and_every_row_is_printed(capsys, monkeypatch, check, ok, code):
     asked = []
-    monkeypatch.setattr(bench, "measured", lambda name: asked.append(name) or [bench.Row(f"{name} row", "1 s", "<= 2 s", ok)])
+    monkeypatch.setattr(
+        bench, "measured", lambda name: asked.append(name) or [bench.Row(f"{name} row", "1 s", "<= 2 s", ok)]
+    )
     assert main(["bench", "live", "skip", "live", *(["--check"] if check else [])]) == code
     assert asked == ["live", "skip"]
     printed = capsys.readouterr().out
@@ -71,7 +75,9 @@ def test_flops_are_those_of_the_formula_and_of_torchs_own_counter(model, request
     assert attention == rows * 2 * T * (T + 1) * D
     with FlopCounterMode(display=False) as counter:
         compute.run(model, request_)
-    assert counter.get_total_flops() == skip.linear_flops(calls), "torch counts the linears only: it does not know the CPU's attention kernel"
+    assert counter.get_total_flops() == skip.linear_flops(calls), (
+        "torch counts the linears only: it does not know the CPU's attention kernel"
+    )
 
 
 def test_plain_products_do_the_same_work(model, request_):

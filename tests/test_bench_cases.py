@@ -1,4 +1,6 @@
-"""The durability and import benchmarks count rightly: small runs hold, and a writer or an import that is broken is caught."""
+"""The durability and import benchmarks count rightly: small runs hold, and a writer or an import that is broken is
+caught."""
+
 from __future__ import annotations
 
 import random
@@ -73,6 +75,8 @@ def test_an_import_that_believes_too_much_is_caught(tmp_path, kept, monkeypatch)
 
     monkeypatch.setattr(bundle, "drawable", believing)
     seen, grown, slowest = imports.run(sorted(files.iterdir()), kept)
-    assert any(what.startswith("read as something else") for what in seen) and not imports.rows(seen, grown, slowest)[0].ok
+    assert (
+        any(what.startswith("read as something else") for what in seen) and not imports.rows(seen, grown, slowest)[0].ok
+    )
     assert imports.rows(Counter(refused=5, **{"left behind": 0}), 1.0, 0.1)[0].ok
     assert not imports.rows(Counter(refused=5, **{"left behind": 0}), 1000.0, 0.1)[1].ok

@@ -1,4 +1,6 @@
-"""The main job in a real browser: panels fill while the worker computes, and what is plotted is what the command line writes."""
+"""The main job in a real browser: panels fill while the worker computes, and what is plotted is what the command line
+writes."""
+
 from __future__ import annotations
 
 import json
@@ -19,10 +21,19 @@ pytestmark = pytest.mark.browser
 
 ROOT = Path(__file__).parent.parent
 FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --disable-background-networking --disable-component-update --disable-sync --no-first-run"
+    "--no-sandbox --disable-gpu --disable-quic --disable-background-networking --disable-component-update "
+    "--disable-sync --no-first-run"
 ).split()
-PANELS = {"norms": "contributions.layer_ratio", "cosine": "contributions.layer_cos", "lens": "logit_lens.top_probs", "skip": "layer_skip.effect"}
-HARMLESS = ("404", "does not seem to exist")  # Streamlit looks for its own files below a deep link; a first deep link is loaded twice
+PANELS = {
+    "norms": "contributions.layer_ratio",
+    "cosine": "contributions.layer_cos",
+    "lens": "logit_lens.top_probs",
+    "skip": "layer_skip.effect",
+}
+HARMLESS = (
+    "404",
+    "does not seem to exist",
+)  # Streamlit looks for its own files below a deep link; a first deep link is loaded twice
 SCRIPT = """
 window.panelRows = key => {
   const plot = document.querySelector(`.st-key-box-${key} .js-plotly-plot`);
@@ -89,7 +100,12 @@ def page(browser):
     context.add_init_script(f"window.KEYS = {json.dumps(list(PANELS))};{SCRIPT}")
     tab = context.new_page()
     errors = []
-    tab.on("console", lambda m: errors.append(m.text) if m.type == "error" and not any(known in m.text for known in HARMLESS) else None)
+    tab.on(
+        "console",
+        lambda m: (
+            errors.append(m.text) if m.type == "error" and not any(known in m.text for known in HARMLESS) else None
+        ),
+    )
     tab.on("pageerror", lambda e: errors.append(str(e)))
     yield tab
     boxes = [e.inner_text() for e in tab.query_selector_all("[data-testid=stException]")]
@@ -100,7 +116,10 @@ def page(browser):
 def state(page) -> dict[str, np.ndarray | None]:
     """What each panel plots now; NaN where it has nothing yet."""
     found = page.evaluate(STATE)
-    return {key: None if rows is None else np.array([[np.nan if v is None else v for v in row] for row in rows], float) for key, rows in found.items()}
+    return {
+        key: None if rows is None else np.array([[np.nan if v is None else v for v in row] for row in rows], float)
+        for key, rows in found.items()
+    }
 
 
 def wait(page, condition, seconds=120.0):
@@ -127,7 +146,10 @@ def start(page, address, query="", text=None, answer=None):
 
 
 def finished(page) -> bool:
-    return page.locator(".st-key-headline", has_text="settle").count() > 0 and page.get_by_role("button", name="Cancel").is_disabled()
+    return (
+        page.locator(".st-key-headline", has_text="settle").count() > 0
+        and page.get_by_role("button", name="Cancel").is_disabled()
+    )
 
 
 TEXT, ANSWER = "Sums mod 10:\n3 + 4 = 7\n8 + 5 = 3\n6 + 6 = ", "2"
@@ -138,14 +160,27 @@ def computed(tmp_path_factory):
     """The command line's arrays for the same prompt."""
     folder = tmp_path_factory.mktemp("cli")
     (folder / "p.jsonl").write_text(json.dumps({"text": TEXT, "answer": ANSWER}))
-    command = [sys.executable, "-m", "ed_core", "run", "contributions", "logit_lens", "layer_skip", "--model", "ed-demo-16"]
-    subprocess.run([*command, "--prompts", folder / "p.jsonl", "--out", folder / "r.npz", "--no-cache"], cwd=ROOT, check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "ed_core",
+        "run",
+        "contributions",
+        "logit_lens",
+        "layer_skip",
+        "--model",
+        "ed-demo-16",
+    ]
+    subprocess.run(
+        [*command, "--prompts", folder / "p.jsonl", "--out", folder / "r.npz", "--no-cache"], cwd=ROOT, check=True
+    )
     with np.load(folder / "r.npz", allow_pickle=False) as data:
         return {name: data[name] for name in data.files}
 
 
 def test_the_first_visitors_deep_link_opens(server, page):
-    """Must stay the first test: only a fresh server's first visitor saw Streamlit's "page not found" over the right page."""
+    """Must stay the first test: only a fresh server's first visitor saw Streamlit's "page not found" over the right
+    page."""
     page.goto(server + "/skip")
     page.get_by_text("boundaries").first.wait_for(timeout=60_000)
     page.wait_for_timeout(2000)
@@ -155,7 +190,10 @@ def test_the_first_visitors_deep_link_opens(server, page):
 def test_panels_fill_live_and_end_as_the_command_line_says(server, page, computed):
     start(page, server, "/?model=ed-demo-16", TEXT, ANSWER)
     wait(page, lambda: finished(page))
-    seen = page.evaluate("Object.fromEntries(Object.entries(window.partlyFilled).map(([key, counts]) => [key, Object.keys(counts).length]))")
+    seen = page.evaluate(
+        "Object.fromEntries(Object.entries(window.partlyFilled).map(([key, counts]) => [key, "
+        "Object.keys(counts).length]))"
+    )
     assert set(seen) == set(PANELS) and min(seen.values()) >= 5, f"distinct partly filled states: {seen}"
     page.wait_for_timeout(1500)
     for key, z in state(page).items():
@@ -231,7 +269,9 @@ def test_the_prompt_survives_page_changes_and_the_browsers_back(server, page):
         wait(page, lambda: box.input_value() == picked, 20)
         wait(page, lambda: "model=ed-demo-8" in page.url and "example=lookup-2-a" in page.url, 20)
     heading = page.get_by_role("heading", name="Contributions")
-    for _ in range(3):  # the page puts the example back into the URL, which is a step of its own in the browser's history
+    for _ in range(
+        3
+    ):  # the page puts the example back into the URL, which is a step of its own in the browser's history
         page.go_back()
         page.wait_for_timeout(2000)
         if heading.count():

@@ -1,4 +1,5 @@
 """Every page checked by axe-core, in light and in dark, and used by keyboard alone."""
+
 from __future__ import annotations
 
 import pytest
@@ -27,7 +28,9 @@ def test_axe_finds_nothing_serious(address, browser, name, scheme):  # noqa: F81
     tab.wait_for_timeout(3000)
     found = Axe().run(tab).response
     assert len(found["passes"]) > 20, "it has looked"
-    serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical") and v["id"] not in STREAMLITS_OWN]
+    serious = [
+        v for v in found["violations"] if v["impact"] in ("serious", "critical") and v["id"] not in STREAMLITS_OWN
+    ]
     tab.close()
     assert not serious, [(v["id"], n["html"][:120], n["failureSummary"][:200]) for v in serious for n in v["nodes"][:3]]
 
@@ -39,7 +42,10 @@ def test_every_figure_has_a_text_that_tells_its_numbers(address, page):  # noqa:
         charts = page.locator("[data-testid=stPlotlyChart]")
         wait(page, lambda: charts.count() > 0, 20)
         page.wait_for_timeout(1500)
-        texts = page.evaluate("Array.from(document.querySelectorAll('[data-testid=stPlotlyChart]'), c => (c.closest('[aria-label]') || c.querySelector('[aria-label]') || c).getAttribute('aria-label'))")
+        texts = page.evaluate(
+            "Array.from(document.querySelectorAll('[data-testid=stPlotlyChart]'), c => (c.closest('[aria-label]') || "
+            "c.querySelector('[aria-label]') || c).getAttribute('aria-label'))"
+        )
         assert texts and all(text and any(c.isdigit() for c in text) for text in texts), (name, texts)
 
 

@@ -1,4 +1,5 @@
 """The measurements that drive a browser count rightly: small runs hold, and what is broken on purpose is seen."""
+
 from __future__ import annotations
 
 import random
@@ -39,12 +40,15 @@ def test_hostile_words_do_no_harm(browser, tmp_path):  # noqa: F811
     assert all(row.ok for row in words.rows(counts, grown, seconds)), counts
 
 
-@pytest.mark.parametrize("content, what", [
-    (f"<img src=x: onerror='{RAN}'>", "scripts run"),
-    ("<script>alert(1)</script>", "scripts run"),
-    (f"<img src={OUTSIDE}>", "requests to the outside"),
-    ("<div data-testid=stException></div>", "pages broken"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "content, what",
+    [
+        (f"<img src=x: onerror='{RAN}'>", "scripts run"),
+        ("<script>alert(1)</script>", "scripts run"),
+        (f"<img src={OUTSIDE}>", "requests to the outside"),
+        ("<div data-testid=stException></div>", "pages broken"),
+    ],
+)
 def test_what_does_run_is_seen(browser, content, what):  # noqa: F811
     counts = Counter(words=1)
     watched = words.Watched(browser, "http://127.0.0.1:9", counts)
@@ -56,7 +60,11 @@ def test_what_does_run_is_seen(browser, content, what):  # noqa: F811
 def test_words_come_in_turn_and_the_same_every_time():
     found = list(hostile(1000))
     assert found == list(hostile(1000)) and [kind for kind, _ in found[:8]] == [*KINDS, *KINDS]
-    assert max(len(text) for _, text in found) > 100_000 and any("\u202e" in text for _, text in found) and any("{{" in text for _, text in found)
+    assert (
+        max(len(text) for _, text in found) > 100_000
+        and any("\u202e" in text for _, text in found)
+        and any("{{" in text for _, text in found)
+    )
 
 
 def test_a_page_that_opens_late_misses_its_target():
@@ -65,9 +73,25 @@ def test_a_page_that_opens_late_misses_its_target():
 
 
 AS_THEY_ARE = [
-    "a &lt;b&gt; &amp; c", ":material/delete: :streamlit: :smile: :+1: :-1: :red[x]", "a -- b -> c >= d <-> e ~= f", "12:30:45 :: 1.5", "1. one", "- one", "-0.5 = x",
-    "a\n===", "---", "# a", "> a", "| a | b |\n|---|---|\n| 1 | 2 |", "[a](b.html)", "![a](b.png)", "*a* __b__ ~~c~~ `d`", "$x^2$", r"\* \n", "<b>x</b>",
-]  # fmt: skip
+    "a &lt;b&gt; &amp; c",
+    ":material/delete: :streamlit: :smile: :+1: :-1: :red[x]",
+    "a -- b -> c >= d <-> e ~= f",
+    "12:30:45 :: 1.5",
+    "1. one",
+    "- one",
+    "-0.5 = x",
+    "a\n===",
+    "---",
+    "# a",
+    "> a",
+    "| a | b |\n|---|---|\n| 1 | 2 |",
+    "[a](b.html)",
+    "![a](b.png)",
+    "*a* __b__ ~~c~~ `d`",
+    "$x^2$",
+    r"\* \n",
+    "<b>x</b>",
+]
 PLAIN = f"""
 import streamlit as st
 from ed_ui.show import plain
@@ -85,5 +109,7 @@ def test_what_a_stranger_wrote_reads_as_it_is(tmp_path, browser):  # noqa: F811
         for i, text in enumerate(AS_THEY_ARE):
             line = page.locator(f".st-key-line-{i}")
             assert line.inner_text().replace("\u2060", "").split() == text.split()
-            assert not line.locator("a, img, code, em, strong, del, li, table, .katex, [role=img], h1, h2, h3, hr, blockquote").count(), text
+            assert not line.locator(
+                "a, img, code, em, strong, del, li, table, .katex, [role=img], h1, h2, h3, hr, blockquote"
+            ).count(), text
     page.close()

@@ -1,4 +1,5 @@
 """What a page that fails shows: a sentence, and nothing of the machine."""
+
 from __future__ import annotations
 
 import shutil
@@ -16,9 +17,17 @@ pytestmark = pytest.mark.browser
 def test_a_page_that_raises_shows_no_traceback(tmp_path, browser):  # noqa: F811
     """A page of our own making, under the app's own configuration."""
     shutil.copytree(ROOT / ".streamlit", tmp_path / ".streamlit")
-    (tmp_path / "app.py").write_text("import streamlit as st\nst.markdown('before')\npassword = 'hunter2'\nraise RuntimeError(f'{password} in {__file__}')\n")
+    (tmp_path / "app.py").write_text(
+        "import streamlit as st\nst.markdown('before')\npassword = 'hunter2'\nraise RuntimeError(f'{password} in "
+        "{__file__}')\n"
+    )
     port = free_port()
-    process = subprocess.Popen([sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port)], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port)],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
     def alive() -> bool:
         try:

@@ -1,4 +1,6 @@
-"""A finding's life in a real browser: saved, opened from its link where the model is gone, edited, deleted, brought back, handed on."""
+"""A finding's life in a real browser: saved, opened from its link where the model is gone, edited, deleted, brought
+back, handed on."""
+
 from __future__ import annotations
 
 import io
@@ -62,14 +64,20 @@ def again(commands: str, folder: Path) -> None:
     """Run what the page handed out, as a colleague would in a shell of their own."""
     (folder / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (folder / "python").chmod(0o755)
-    env = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parent.parent), "ED_CACHE": str(folder / "again")}
+    env = os.environ | {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parent.parent),
+        "ED_CACHE": str(folder / "again"),
+    }
     subprocess.run(["sh", "-c", commands], cwd=folder, env=env, check=True, capture_output=True)
 
 
 def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model, page, tab, tmp_path):  # noqa: F811
     with serve(cache) as address:
         start(page, address, f"/?model={model}", text="5 + 7 + 5 + 3 = ", answer="20")
-        page.locator(".st-key-headline", has_text="settle").or_(page.locator(".st-key-headline", has_text="turn")).wait_for(timeout=240_000)
+        page.locator(".st-key-headline", has_text="settle").or_(
+            page.locator(".st-key-headline", has_text="turn")
+        ).wait_for(timeout=240_000)
         wait(page, page.get_by_role("button", name="Cancel").is_disabled)
         page.get_by_role("button", name="Save").click()
         fill(page, "Title", "What I found")
@@ -101,7 +109,9 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model,
             assert Kept(cache, shipped=None).open(card.id)[0].title == "What we found"
 
             tab.get_by_role("button", name="Link").click()
-            assert tab.locator("[data-testid=stPopoverBody] code").inner_text().strip() == f"{address}/case?id={card.id}"
+            assert (
+                tab.locator("[data-testid=stPopoverBody] code").inner_text().strip() == f"{address}/case?id={card.id}"
+            )
             tab.keyboard.press("Escape")
             tab.get_by_role("button", name="Download").click()
             with tab.expect_download() as download:
@@ -113,7 +123,10 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model,
                 assert np.array_equal(data["contributions.layer_ratio.0"], numbers[0].result["layer_ratio"])
             with tab.expect_download() as download:
                 tab.get_by_role("button", name="Report").click()
-            assert "What we found" in download.value.path().read_text() and download.value.suggested_filename == f"what-we-found-{card.id}.html"
+            assert (
+                "What we found" in download.value.path().read_text()
+                and download.value.suggested_filename == f"what-we-found-{card.id}.html"
+            )
             with tab.expect_download() as download:
                 tab.get_by_role("button", name="Commands (.sh)").click()
             commands = download.value.path().read_text()
@@ -130,9 +143,15 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model,
         tab.goto(f"{address}/cases")
         tab.get_by_text("Nothing of your own yet").wait_for()
         tab.get_by_role("button", name="Import").click()
-        for name, data, says in (("a.edcase", bundle, "is kept now"), ("b.edcase", bundle[:-100], "was not taken in"), ("a.edcase", bundle, "was here already")):
+        for name, data, says in (
+            ("a.edcase", bundle, "is kept now"),
+            ("b.edcase", bundle[:-100], "was not taken in"),
+            ("a.edcase", bundle, "was here already"),
+        ):
             wait(tab, lambda: tab.locator("input[type=file]").count() == 1)
-            tab.locator("input[type=file]").set_input_files(files=[{"name": name, "mimeType": "application/octet-stream", "buffer": data}])
+            tab.locator("input[type=file]").set_input_files(
+                files=[{"name": name, "mimeType": "application/octet-stream", "buffer": data}]
+            )
             tab.get_by_text(says).wait_for()
         tab.keyboard.press("Escape")
         tab.get_by_role("link", name="What we found").click()
@@ -143,7 +162,9 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model,
     with np.load(tmp_path / f"case-{card.id}.npz", allow_pickle=False) as made:
         for item in numbers:
             for name, measure in item.result.measures.items():
-                np.testing.assert_allclose(made[f"{item.result.request.probe}.{name}.0"], measure.values, rtol=1e-6, atol=1e-6, err_msg=name)
+                np.testing.assert_allclose(
+                    made[f"{item.result.request.probe}.{name}.0"], measure.values, rtol=1e-6, atol=1e-6, err_msg=name
+                )
     with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
         assert archive.testzip() is None
 

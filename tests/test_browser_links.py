@@ -1,4 +1,5 @@
 """Links in a real browser: what a fresh session shows, what survives a page change, and where Back leads."""
+
 from __future__ import annotations
 
 from urllib.parse import parse_qs, urlsplit
@@ -50,8 +51,14 @@ def go(tab, name: str) -> None:
 
 def shows(tab, role: str, name: str) -> bool:
     if role in ("combobox", "spinbutton"):
-        return any(box.input_value() == name or name in (box.get_attribute("aria-label") or "") for box in tab.get_by_role(role).all())
-    return any("true" in (b.get_attribute("aria-checked"), b.get_attribute("aria-pressed")) for b in tab.get_by_role(role, name=name, exact=True).all())
+        return any(
+            box.input_value() == name or name in (box.get_attribute("aria-label") or "")
+            for box in tab.get_by_role(role).all()
+        )
+    return any(
+        "true" in (b.get_attribute("aria-checked"), b.get_attribute("aria-pressed"))
+        for b in tab.get_by_role(role, name=name, exact=True).all()
+    )
 
 
 def prompt(tab) -> str:
@@ -77,7 +84,9 @@ def test_a_link_to_a_page_opens_in_a_fresh_session_and_after_a_reload(address, p
     opened(page, f"{address}/{name}?model={MODEL}&precision=bf16&example=copy-3-a&{own}")
     for _ in range(2):
         wait(page, lambda: shows(page, role, shown), 20)
-        assert own in page.url.replace("%2C", ",") and query(page)["model"] == MODEL and query(page)["precision"] == "bf16"
+        assert (
+            own in page.url.replace("%2C", ",") and query(page)["model"] == MODEL and query(page)["precision"] == "bf16"
+        )
         assert name in ("prune", "audit") or wait(page, lambda: prompt(page).startswith("Copy"), 20)
         assert page.get_by_role("heading", name=heading).count() or not heading
         page.reload()
@@ -85,11 +94,19 @@ def test_a_link_to_a_page_opens_in_a_fresh_session_and_after_a_reload(address, p
 
 
 def test_what_all_pages_share_survives_a_page_change_and_the_rest_goes(address, page):  # noqa: F811
-    opened(page, f"{address}/skip?model={MODEL}&precision=bf16&example=copy-3-a&control=shuffled&control_seed=5&mode=future&foreign=1")
+    opened(
+        page,
+        f"{address}/skip?model={MODEL}&precision=bf16&example=copy-3-a&control=shuffled&control_seed=5&mode=future&foreign=1",
+    )
     for name in ("Logit lens", "Home", "Contributions", "Numerics", "Prune and exit"):
         go(page, name)
         assert {k: v for k, v in query(page).items() if k != "run"} == {
-            "model": MODEL, "precision": "bf16", "example": "copy-3-a", "control": "shuffled", "control_seed": "5"}  # fmt: skip
+            "model": MODEL,
+            "precision": "bf16",
+            "example": "copy-3-a",
+            "control": "shuffled",
+            "control_seed": "5",
+        }
     go(page, "Layer skip")
     assert query(page)["mode"] == "future", "a page's own parameters come back with it"
 
@@ -107,12 +124,22 @@ def test_back_and_forward_take_one_step_to_a_page_as_it_was_left(address, page):
     page.get_by_role("radio", name="bf16").click()
     wait(page, lambda: query(page).get("precision") == "bf16", 20)
     left = page.url
-    for move, where, control in ((page.go_back, "skip", "future"), (page.go_back, "", "MLP"), (page.go_forward, "skip", "future")):
+    for move, where, control in (
+        (page.go_back, "skip", "future"),
+        (page.go_back, "", "MLP"),
+        (page.go_forward, "skip", "future"),
+    ):
         move()
         wait(page, lambda: path(page) == where and shows(page, "radio", control) and shows(page, "radio", "auto"), 20)
-        assert prompt(page).startswith("Copy") and query(page)["example"] == "copy-3-a" and "precision" not in query(page)
+        assert (
+            prompt(page).startswith("Copy") and query(page)["example"] == "copy-3-a" and "precision" not in query(page)
+        )
     page.go_forward()
-    wait(page, lambda: path(page) == "logit_lens" and prompt(page).startswith("Look up") and shows(page, "radio", "bf16"), 20)
+    wait(
+        page,
+        lambda: path(page) == "logit_lens" and prompt(page).startswith("Look up") and shows(page, "radio", "bf16"),
+        20,
+    )
     assert page.url == left
 
 
@@ -161,14 +188,37 @@ def test_a_link_to_a_controls_run_picks_the_control(address, page):  # noqa: F81
     fresh.close()
 
 
-HOSTILE = ["<script>document.title='owned'</script>", "../../../etc/passwd", "a" * 5000, "\x00\x01", "{{7*7}}", "javascript:alert(1)", "%00", "𝟙\u202e"]
+HOSTILE = [
+    "<script>document.title='owned'</script>",
+    "../../../etc/passwd",
+    "a" * 5000,
+    "\x00\x01",
+    "{{7*7}}",
+    "javascript:alert(1)",
+    "%00",
+    "𝟙\u202e",
+]
 
 
 @pytest.mark.parametrize("value", range(len(HOSTILE)))
 def test_hostile_values_never_break_a_page(address, page, value):  # noqa: F811
     from urllib.parse import urlencode
 
-    names = ("model", "precision", "adapter", "revision", "run", "example", "control", "control_seed", "mode", "n_boundaries", "boundaries", "token", "device")
+    names = (
+        "model",
+        "precision",
+        "adapter",
+        "revision",
+        "run",
+        "example",
+        "control",
+        "control_seed",
+        "mode",
+        "n_boundaries",
+        "boundaries",
+        "token",
+        "device",
+    )
     page.goto(f"{address}/skip?{urlencode({name: HOSTILE[value] for name in names})}")
     page.get_by_role("heading", name="Layer skip").wait_for(timeout=60_000)
     page.get_by_text("link is not followed").first.wait_for()
@@ -186,4 +236,6 @@ def test_two_pages_parameters_do_not_leak_into_the_other_when_clicked_through(ad
     for _ in range(8):
         page.go_back()
         page.wait_for_timeout(700)
-        assert (path(page) == "") == ("branch" in query(page)) or path(page) == "skip" and "branch" not in query(page), page.url
+        assert (
+            (path(page) == "") == ("branch" in query(page)) or path(page) == "skip" and "branch" not in query(page)
+        ), page.url

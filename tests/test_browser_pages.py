@@ -1,4 +1,5 @@
 """The causal probes' pages in a real browser: what is plotted is what the command line writes for the same request."""
+
 from __future__ import annotations
 
 import json
@@ -27,7 +28,17 @@ def command_line(folder, prompts: list[Prompt], *probes: str) -> dict[str, np.nd
     """The command line's arrays for these prompts, computed anew."""
     folder.mkdir()
     (folder / "p.jsonl").write_text(to_jsonl(prompts), encoding="utf-8")
-    command = ["run", *probes, "--model", MODEL, "--prompts", str(folder / "p.jsonl"), "--out", str(folder / "r.npz"), "--no-cache"]
+    command = [
+        "run",
+        *probes,
+        "--model",
+        MODEL,
+        "--prompts",
+        str(folder / "p.jsonl"),
+        "--out",
+        str(folder / "r.npz"),
+        "--no-cache",
+    ]
     assert main(command) == 0
     with np.load(folder / "r.npz", allow_pickle=False) as data:
         return {name: data[name] for name in data.files}
@@ -35,7 +46,13 @@ def command_line(folder, prompts: list[Prompt], *probes: str) -> dict[str, np.nd
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory):
-    return command_line(tmp_path_factory.mktemp("cli") / "one", [Prompt(TEXT, ANSWER)], "layer_skip", "residual_erasure", "integrated_gradients")
+    return command_line(
+        tmp_path_factory.mktemp("cli") / "one",
+        [Prompt(TEXT, ANSWER)],
+        "layer_skip",
+        "residual_erasure",
+        "integrated_gradients",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +89,22 @@ def run(page, address: str) -> None:  # noqa: F811
 
 
 PAGES = {
-    "skip": {("map", "z"): "layer_skip.effect.0", ("output", "output change"): "layer_skip.output.0", ("output", "best token kept"): "layer_skip.top1_kept.0",
-             ("where", "z"): "layer_skip.output_pos.0", ("floor", "noise floor"): "layer_skip.noise_floor.0",
-             ("spread-layer_effect", "this prompt"): "layer_skip.layer_effect.0"},
+    "skip": {
+        ("map", "z"): "layer_skip.effect.0",
+        ("output", "output change"): "layer_skip.output.0",
+        ("output", "best token kept"): "layer_skip.top1_kept.0",
+        ("where", "z"): "layer_skip.output_pos.0",
+        ("floor", "noise floor"): "layer_skip.noise_floor.0",
+        ("spread-layer_effect", "this prompt"): "layer_skip.layer_effect.0",
+    },
     "erase": {("map", "z"): "residual_erasure.effect.0", ("spread-effect", "this prompt"): "residual_erasure.effect"},
-    "gradients": {("map", "z"): "integrated_gradients.attribution.0", ("nodes", "nodes"): "integrated_gradients.nodes_used.0",
-                  ("f", "activation"): "integrated_gradients.f_x.0", ("spread-attribution", "this prompt"): "integrated_gradients.attribution"},
-}  # fmt: skip
+    "gradients": {
+        ("map", "z"): "integrated_gradients.attribution.0",
+        ("nodes", "nodes"): "integrated_gradients.nodes_used.0",
+        ("f", "activation"): "integrated_gradients.f_x.0",
+        ("spread-attribution", "this prompt"): "integrated_gradients.attribution",
+    },
+}
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -91,7 +117,9 @@ def test_a_page_plots_what_the_command_line_writes(fast, page, one, name):  # no
     assert page.locator(".st-key-box-map").bounding_box()["y"] == top, "what is drawn stays where it is"
     for (key, trace), array in PAGES[name].items():
         shown, expected = plotted(page, key)[trace], one[array]
-        assert shown.shape == expected.shape and np.nanmax(np.abs(shown - expected)) <= 1e-6 * max(1.0, np.nanmax(np.abs(expected))), (key, trace)
+        assert shown.shape == expected.shape and np.nanmax(np.abs(shown - expected)) <= 1e-6 * max(
+            1.0, np.nanmax(np.abs(expected))
+        ), (key, trace)
 
 
 def test_pruning_over_bundled_prompts_plots_what_the_command_line_writes(fast, page, three):  # noqa: F811
@@ -104,20 +132,36 @@ def test_pruning_over_bundled_prompts_plots_what_the_command_line_writes(fast, p
     page.get_by_role("button", name="Run").click()
     page.get_by_text("Over 3 prompts").wait_for(timeout=90_000)
     page.wait_for_timeout(1500)
-    curves = {("kl", "over all tokens"): "prune.kl", ("top1_kept", "over all tokens"): "prune.top1_kept", ("perplexity", "over all tokens"): "prune.perplexity"}
-    curves |= {("proxies", name.replace("_", " ")): f"prune.{name}" for name in ("block_influence", "angular_distance", "update_cosine")}
+    curves = {
+        ("kl", "over all tokens"): "prune.kl",
+        ("top1_kept", "over all tokens"): "prune.top1_kept",
+        ("perplexity", "over all tokens"): "prune.perplexity",
+    }
+    curves |= {
+        ("proxies", name.replace("_", " ")): f"prune.{name}"
+        for name in ("block_influence", "angular_distance", "update_cosine")
+    }
     curves |= {("exit", name): f"early_exit.{name}" for name in ("agreement", "confidence")}
     for (key, trace), array in curves.items():
         assert np.allclose(plotted(page, key)[trace], three[array], rtol=1e-6, atol=1e-7), (key, trace)
-    assert np.allclose(plotted(page, "kl")["median"], np.median([three[f"prune.kl.{i}"].mean(1) for i in range(3)], axis=0), rtol=1e-5)
+    assert np.allclose(
+        plotted(page, "kl")["median"], np.median([three[f"prune.kl.{i}"].mean(1) for i in range(3)], axis=0), rtol=1e-5
+    )
     for name, label in (("block_influence", "Block influence"), ("update_cosine", "Update's cosine")):
         metric = page.locator("[data-testid=stMetric]", has_text=f"{label} against measured KL")
         assert f"{three[f'prune.spearman_{name}']:+.2f}" in metric.inner_text()
-    assert f"{three['logit_lens.deep_thinking_ratio']:.0%}" in page.locator("[data-testid=stMetric]", has_text="Deep-thinking").inner_text()
+    assert (
+        f"{three['logit_lens.deep_thinking_ratio']:.0%}"
+        in page.locator("[data-testid=stMetric]", has_text="Deep-thinking").inner_text()
+    )
     with page.expect_download() as download:
         page.get_by_role("button", name="Keep-list").click()
     kept = json.loads(download.value.path().read_text())
-    assert kept["drop"] == [int(three["prune.cheapest"])] and kept["measured"]["n_prompts"] == 3 and kept["measured"]["n_tokens"] == three["n_tokens"]
+    assert (
+        kept["drop"] == [int(three["prune.cheapest"])]
+        and kept["measured"]["n_prompts"] == 3
+        and kept["measured"]["n_tokens"] == three["n_tokens"]
+    )
     assert kept["measured"]["kl"] == pytest.approx(three["prune.kl"].min())
 
 

@@ -1,4 +1,5 @@
 """The report in a real browser: it draws, asks nobody, runs nothing of a stranger's, and can be read on a telephone."""
+
 from __future__ import annotations
 
 import pytest
@@ -22,10 +23,14 @@ def opened(browser, tmp_path):  # noqa: F811
     def show(kept, width=1200, scheme="light"):
         file = tmp_path / "report.html"
         file.write_text(report(kept), encoding="utf-8")
-        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True))
+        contexts.append(
+            browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        )
         tab = contexts[-1].new_page()
         tab.seen = []
-        tab.on("request", lambda r: tab.seen.append(r.url) if not r.url.startswith(("file:", "data:", "blob:")) else None)
+        tab.on(
+            "request", lambda r: tab.seen.append(r.url) if not r.url.startswith(("file:", "data:", "blob:")) else None
+        )
         tab.on("console", lambda m: tab.seen.append(m.text) if m.type == "error" else None)
         tab.on("pageerror", lambda e: tab.seen.append(str(e)))
         tab.on("dialog", lambda d: (tab.seen.append("dialog " + d.message), d.dismiss()))
@@ -56,6 +61,8 @@ def test_no_script_of_a_stranger_runs(opened):
 @pytest.mark.parametrize("scheme, ink", [("light", "rgb(31, 36, 48)"), ("dark", "rgb(230, 232, 238)")])
 def test_light_and_dark_and_readable_at_400_pixels(opened, scheme, ink):
     tab = opened(case(title="A sum " * 20, notes="x" * 300), width=400, scheme=scheme)
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 400, "figures scroll within their frames, the page does not"
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 400, (
+        "figures scroll within their frames, the page does not"
+    )
     assert tab.evaluate("getComputedStyle(document.querySelector('.plot .xtick text')).fill") == ink
     assert tab.seen == []

@@ -1,4 +1,6 @@
-"""Size and precision in a real browser: the audit page plots what the command line writes, and a model is downloaded, cancelled, resumed."""
+"""Size and precision in a real browser: the audit page plots what the command line writes, and a model is downloaded,
+cancelled, resumed."""
+
 from __future__ import annotations
 
 import json
@@ -24,7 +26,16 @@ def audited(tmp_path_factory):
     (folder / "p.jsonl").write_text(to_jsonl([Prompt(TEXT, ANSWER)]), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ED_CACHE", str(folder / "cache"))
-        command = ["audit", "ed-demo-8", "--precisions", "fp32,bf16", "--prompts", str(folder / "p.jsonl"), "--out", str(folder / "a.npz")]
+        command = [
+            "audit",
+            "ed-demo-8",
+            "--precisions",
+            "fp32,bf16",
+            "--prompts",
+            str(folder / "p.jsonl"),
+            "--out",
+            str(folder / "a.npz"),
+        ]
         assert main(command) == 0
     with np.load(folder / "a.npz", allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
@@ -33,7 +44,10 @@ def audited(tmp_path_factory):
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
     """A model hub whose behaviour a test may change, and its model's folder."""
-    with serving(save_random(tmp_path_factory.mktemp("model"), hidden_size=64, intermediate_size=256, num_hidden_layers=5), gated=401) as running:
+    with serving(
+        save_random(tmp_path_factory.mktemp("model"), hidden_size=64, intermediate_size=256, num_hidden_layers=5),
+        gated=401,
+    ) as running:
         yield running
 
 
@@ -44,7 +58,13 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, hub, home):
-    more = {"HF_ENDPOINT": hub.address, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": ""}
+    more = {
+        "HF_ENDPOINT": hub.address,
+        "HF_HOME": str(home),
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_TOKEN": "",
+    }
     with serve(tmp_path_factory.mktemp("cache"), **more) as address:
         yield address
 
@@ -64,19 +84,33 @@ def test_the_audit_page_plots_what_the_command_line_writes(server, audited, page
     run.click()
     page.get_by_text("Is the number an artefact").wait_for(timeout=60_000)
     wait(page, lambda: "bf16" in plotted(page, "layer_skip-output_mean"), 30)
-    for curve in ("contributions.layer_ratio", "contributions.layer_cos", "logit_lens.kl", "logit_lens.overlap", "logit_lens.entropy", "layer_skip.output_mean"):
+    for curve in (
+        "contributions.layer_ratio",
+        "contributions.layer_cos",
+        "logit_lens.kl",
+        "logit_lens.overlap",
+        "logit_lens.entropy",
+        "layer_skip.output_mean",
+    ):
         shown = plotted(page, curve.replace(".", "-"))
         for precision in ("fp32", "bf16"):
             expected = audited[f"{precision}.{curve}"]
-            assert shown[precision].shape == expected.shape and np.allclose(shown[precision], expected, rtol=1e-5, atol=1e-7), (curve, precision)
+            assert shown[precision].shape == expected.shape and np.allclose(
+                shown[precision], expected, rtol=1e-5, atol=1e-7
+            ), (curve, precision)
     rows = [row.inner_text().split() for row in page.locator("table").first.locator("tbody tr").all()]
     assert {name: figure for name, figure, _ in rows} == {
-        name.removeprefix("spearman.bf16."): f"{value:.3f}" for name, value in audited.items() if name.startswith("spearman.bf16.")
+        name.removeprefix("spearman.bf16."): f"{value:.3f}"
+        for name, value in audited.items()
+        if name.startswith("spearman.bf16.")
     }
     depths = json.loads(str(audited["summary"]))["effective_depth"]
     for row in page.locator("table").nth(1).locator("tbody tr").all():
         name, *cells = (cell.inner_text() for cell in row.locator("td").all())
-        assert [cell.partition(" (")[0] for cell in cells] == [str(depths[p][name]["depth"]) if depths[p][name]["depth"] is not None else "not defined" for p in ("fp32", "bf16")]
+        assert [cell.partition(" (")[0] for cell in cells] == [
+            str(depths[p][name]["depth"]) if depths[p][name]["depth"] is not None else "not defined"
+            for p in ("fp32", "bf16")
+        ]
     with page.expect_download() as download:
         page.get_by_role("button", name="audit.npz").click()
     with np.load(download.value.path(), allow_pickle=False) as file:
@@ -87,7 +121,10 @@ def test_a_gated_model_says_which_token_and_the_rest_goes_on(server, page):  # n
     page.goto(f"{server}/contributions?model=org/model&precision=fp32")
     page.get_by_role("button", name="Download").click(timeout=60_000)
     page.get_by_text("org/model is gated").wait_for(timeout=20_000)
-    assert "HF_TOKEN" in page.locator("[data-testid=stSidebar]").inner_text() and page.get_by_role("button", name="Run").is_disabled()
+    assert (
+        "HF_TOKEN" in page.locator("[data-testid=stSidebar]").inner_text()
+        and page.get_by_role("button", name="Run").is_disabled()
+    )
     model = page.get_by_label("Model", exact=True)
     model.fill("ed-demo-8")
     model.press("Enter")
@@ -99,7 +136,10 @@ def test_a_model_is_downloaded_cancelled_and_resumed_in_the_sidebar(server, hub,
     page.goto(f"{server}/contributions?model=org/model&precision=fp32")
     start = page.get_by_role("button", name="Download")
     start.wait_for(timeout=60_000)
-    assert page.get_by_role("button", name="Run").is_disabled() and page.get_by_text("is not here yet: download it").count() == 1
+    assert (
+        page.get_by_role("button", name="Run").is_disabled()
+        and page.get_by_text("is not here yet: download it").count() == 1
+    )
     start.click()
     page.locator("[data-testid=stSidebar]").get_by_role("button", name="Cancel").click(timeout=20_000)
     resume = page.get_by_role("button", name="Resume")
@@ -111,4 +151,6 @@ def test_a_model_is_downloaded_cancelled_and_resumed_in_the_sidebar(server, hub,
     wait(page, lambda: run.count() == 1 and run.is_enabled(), 30)
     run.click()
     page.get_by_text("Measured on").wait_for(timeout=60_000)
-    assert (home / "hub/models--org--model/snapshots" / COMMIT / "model.safetensors").read_bytes() == (hub.folder / "model.safetensors").read_bytes()
+    assert (home / "hub/models--org--model/snapshots" / COMMIT / "model.safetensors").read_bytes() == (
+        hub.folder / "model.safetensors"
+    ).read_bytes()

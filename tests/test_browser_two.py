@@ -1,4 +1,6 @@
-"""Compare two in a real browser: both sides and their difference are what the command line writes, and a link opens the same comparison."""
+"""Compare two in a real browser: both sides and their difference are what the command line writes, and a link opens the
+same comparison."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -14,7 +16,11 @@ pytestmark = pytest.mark.browser
 
 PROBES = ("contributions", "logit_lens", "layer_skip")
 MAPS = {"contributions": "layer_ratio", "logit_lens": "top_probs", "layer_skip": "effect"}
-CURVES = {"contributions": ("layer_ratio", "layer_cos"), "logit_lens": ("kl", "overlap"), "layer_skip": ("layer_effect", "output")}
+CURVES = {
+    "contributions": ("layer_ratio", "layer_cos"),
+    "logit_lens": ("kl", "overlap"),
+    "layer_skip": ("layer_effect", "output"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +30,23 @@ def computed(tmp_path_factory):
     (folder / "p.jsonl").write_text(to_jsonl([Prompt(TEXT, ANSWER)]), encoding="utf-8")
     for name, more in {"own": [], "twin": ["--control", "untrained", "--seed", "7"], "deep": []}.items():
         model, out = "ed-demo-16" if name == "deep" else "ed-demo-8", folder / f"{name}.npz"
-        assert main(["run", *PROBES, "--model", model, "--prompts", str(folder / "p.jsonl"), "--out", str(out), "--no-cache", *more]) == 0
+        assert (
+            main(
+                [
+                    "run",
+                    *PROBES,
+                    "--model",
+                    model,
+                    "--prompts",
+                    str(folder / "p.jsonl"),
+                    "--out",
+                    str(out),
+                    "--no-cache",
+                    *more,
+                ]
+            )
+            == 0
+        )
         with np.load(out, allow_pickle=False) as data:
             found[name] = {key: data[key] for key in data.files}
     return found
@@ -38,12 +60,17 @@ def fast(tmp_path_factory):
 
 def near(shown: np.ndarray, expected: np.ndarray) -> None:
     expected = expected.astype(float)
-    assert shown.shape == expected.shape and np.nanmax(np.abs(shown - expected)) <= 1e-6 * max(1.0, np.nanmax(np.abs(expected)))
+    assert shown.shape == expected.shape and np.nanmax(np.abs(shown - expected)) <= 1e-6 * max(
+        1.0, np.nanmax(np.abs(expected))
+    )
 
 
 def filled(page, n: int) -> bool:  # noqa: F811
     maps = [plotted(page, f"{probe}-map-{side}").get("z") for probe in PROBES for side in "AB"]
-    return sum(z is not None and np.isfinite(z).any() for z in maps) == n and page.get_by_role("button", name="Cancel").is_disabled()
+    return (
+        sum(z is not None and np.isfinite(z).any() for z in maps) == n
+        and page.get_by_role("button", name="Cancel").is_disabled()
+    )
 
 
 def of_map(arrays: dict, probe: str) -> np.ndarray:
@@ -94,7 +121,9 @@ def test_models_of_different_depth_stand_on_relative_depth_and_their_link_opens_
     assert page.get_by_text("A has 16 layers and B 8").count() == 3
     other = page.context.browser.new_context(viewport={"width": 1440, "height": 1500})
     fresh = other.new_page()
-    fresh.goto(f"{fast}/two?compare=prompts&model=ed-demo-8&example=copy-3-a&second_example=lookup-2-a&measures=logit_lens")
+    fresh.goto(
+        f"{fast}/two?compare=prompts&model=ed-demo-8&example=copy-3-a&second_example=lookup-2-a&measures=logit_lens"
+    )
     box = fresh.get_by_label("Second prompt", exact=True)
     box.wait_for(timeout=60_000)
     assert box.input_value().strip() and box.input_value() != fresh.get_by_label("Prompt", exact=True).input_value()

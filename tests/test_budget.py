@@ -1,4 +1,6 @@
-"""Memory: whatever the budget, the numbers are those of the naive way; when memory runs out the work goes on smaller, and says so."""
+"""Memory: whatever the budget, the numbers are those of the naive way; when memory runs out the work goes on smaller,
+and says so."""
+
 import naive
 import numpy as np
 import pytest
@@ -71,7 +73,10 @@ def small_memory(model_of, monkeypatch):
 
 ERRORS = {
     "torch": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-    "cpu": RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
+    "cpu": RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 "
+        "bytes."
+    ),
     "mps": RuntimeError("MPS backend out of memory (MPS allocated: 8 GB)"),
     "python": MemoryError(),
 }
@@ -126,7 +131,9 @@ def test_what_was_done_before_memory_ran_out_is_not_done_again():
     assert seen == list(range(8)) and budget.halvings == 2
 
 
-@pytest.mark.parametrize("text, expected", [("", None), ("2G", 2 << 30), ("500 MB", 500 << 20), ("1.5GiB", 3 << 29), ("4096", 4096)])
+@pytest.mark.parametrize(
+    "text, expected", [("", None), ("2G", 2 << 30), ("500 MB", 500 << 20), ("1.5GiB", 3 << 29), ("4096", 4096)]
+)
 def test_budgets_in_words(text, expected):
     assert parse(text) == expected
 

@@ -1,4 +1,5 @@
 """Case studies from the shell: export here, import there, back up, restore, check."""
+
 from __future__ import annotations
 
 import io
@@ -57,7 +58,18 @@ def test_export_by_ending_and_import_elsewhere(folder, tmp_path, monkeypatch, ca
     folder.add(one)
     out = {end: tmp_path / f"x.{end}" for end in ("edcase", "html", "npz", "csv", "parquet", "sh", "py")}
     for end, file in out.items():
-        assert main(["case", "export", one.id, str(file), *(["--measure", "logit_lens.kl"] if end in ("csv", "parquet") else [])]) == 0
+        assert (
+            main(
+                [
+                    "case",
+                    "export",
+                    one.id,
+                    str(file),
+                    *(["--measure", "logit_lens.kl"] if end in ("csv", "parquet") else []),
+                ]
+            )
+            == 0
+        )
     assert out["edcase"].read_bytes() == folder.read(one.id)
     assert "<title>Sums</title>" in out["html"].read_text() and "python -m ed_core run" in out["sh"].read_text()
     with np.load(out["npz"], allow_pickle=False) as arrays:
@@ -66,7 +78,10 @@ def test_export_by_ending_and_import_elsewhere(folder, tmp_path, monkeypatch, ca
     capsys.readouterr()
     assert main(["case", "export", one.id, str(tmp_path / "x.pdf")]) == 2 and ".html" in said(capsys)[1]
     assert main(["case", "export", one.id, str(tmp_path / "y.csv")]) == 2 and "logit_lens.kl" in said(capsys)[1]
-    assert main(["case", "export", one.id, str(tmp_path / "no" / "x.html")]) == 2 and "cannot be written" in said(capsys)[1]
+    assert (
+        main(["case", "export", one.id, str(tmp_path / "no" / "x.html")]) == 2
+        and "cannot be written" in said(capsys)[1]
+    )
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "there"))
     assert main(["case", "import", str(out["edcase"])]) == 0 and Kept(shipped=None).open(one.id)[0] == one
     assert main(["case", "import", str(out["edcase"])]) == 0 and "already" in said(capsys)[0]
@@ -83,7 +98,9 @@ def test_a_backup_brings_everything_back_and_overwrites_nothing(folder, tmp_path
     folder.delete(kept[2].id)
     assert main(["restore", str(out)]) == 0
     assert folder.open(kept[1].id)[0].notes == "newer" and folder.open(kept[2].id)[0] == kept[2]
-    assert sorted(c.title for c in folder.cards()) == ["one", "three", "two", "two"], "the older version came as a case study of its own"
+    assert sorted(c.title for c in folder.cards()) == ["one", "three", "two", "two"], (
+        "the older version came as a case study of its own"
+    )
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "there"))
     assert main(["restore", str(out)]) == 0
     there = Kept(shipped=None)
@@ -117,9 +134,16 @@ LISTED = '{"format":"effective-depth backup","files":{"%s":{"sha256":"0"}}}'
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"text", zipped(), zipped(a=b""), zipped(**{"backup.json": b"[" * 100_000}), zipped(**{"backup.json": b"7"}),
-     zipped(**{"../x.edcase": b"", "backup.json": (LISTED % "../x.edcase").encode()})],
-)  # fmt: skip
+    [
+        b"",
+        b"text",
+        zipped(),
+        zipped(a=b""),
+        zipped(**{"backup.json": b"[" * 100_000}),
+        zipped(**{"backup.json": b"7"}),
+        zipped(**{"../x.edcase": b"", "backup.json": (LISTED % "../x.edcase").encode()}),
+    ],
+)
 def test_what_is_no_backup_is_refused(folder, tmp_path, data):
     file = tmp_path / "b.zip"
     file.write_bytes(data)
@@ -146,7 +170,11 @@ def test_check_looks_into_the_store_too(folder, capsys):
     store = Store()
     store.put(results()["early_exit"])
     key = results()["early_exit"].request.key
-    store._run(lambda cache: cache._sql("UPDATE Cache SET value = X'00', filename = NULL, mode = 1 WHERE key = ?", (f"card/{key}",)))
+    store._run(
+        lambda cache: cache._sql(
+            "UPDATE Cache SET value = X'00', filename = NULL, mode = 1 WHERE key = ?", (f"card/{key}",)
+        )
+    )
     assert main(["check"]) == 1 and key in said(capsys)[1]
 
 
@@ -154,7 +182,9 @@ def test_a_full_disk_leaves_the_old_backup(folder, tmp_path, monkeypatch):
     folder.add(small())
     out = tmp_path / "b.zip"
     out.write_bytes(b"old")
-    monkeypatch.setattr(backup.os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        backup.os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     assert main(["backup", str(out)]) == 2
     assert out.read_bytes() == b"old" and sorted(p.name for p in tmp_path.iterdir()) == ["b.zip", "here"]
 

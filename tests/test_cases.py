@@ -1,4 +1,6 @@
-"""Case studies as values: what they hold, what their words may be, and that they come back from their file as they were."""
+"""Case studies as values: what they hold, what their words may be, and that they come back from their file as they
+were."""
+
 from __future__ import annotations
 
 import json
@@ -20,7 +22,13 @@ OLD = Path(__file__).parent / "data" / "case-v1.edcase"
 
 def test_a_case_study_comes_back_from_its_file_as_it_was():
     shown = {"logit_lens": Shown("home", (3, 40), 7, (("shade", "kl"), ("first", True), ("threshold", 0.5), ("n", 3)))}
-    kept = case("Ein Satz – 日本語 שלום", notes="# Notes\n<script>alert(1)</script>\n\tok", tags=["sum", "mod 10"], shown=shown, kl_threshold=0.4)
+    kept = case(
+        "Ein Satz – 日本語 שלום",
+        notes="# Notes\n<script>alert(1)</script>\n\tok",
+        tags=["sum", "mod 10"],
+        shown=shown,
+        kl_threshold=0.4,
+    )
     again = bundle.decode(bundle.encode(kept))
     assert again == kept and again.kl_threshold == 0.4
     assert [i.shown for i in again.items][1] == shown["logit_lens"]
@@ -49,7 +57,13 @@ def test_the_card_tells_everything_a_list_shows_without_the_arrays():
         directory = archive.start_dir
     torn = data[:at] + b"0.npz" + bytes(directory - at - 5) + data[directory:]
     card = bundle.card(BytesIO(torn))
-    assert (card.id, card.title, card.notes, card.tags, card.verdict) == (kept.id, "Sums", "hm", ("a", "b"), kept.verdict)
+    assert (card.id, card.title, card.notes, card.tags, card.verdict) == (
+        kept.id,
+        "Sums",
+        "hm",
+        ("a", "b"),
+        kept.verdict,
+    )
     assert (card.model, card.precision, card.probes) == ("ed-demo-8", "fp32", HOME)
     assert card.prompt == results()["contributions"].request.prompts[0].text[:300]
     assert card.depths == verdict.of_prompt(results()["contributions"], results()["logit_lens"]).lines
@@ -96,7 +110,10 @@ def test_words_are_tidied_where_nothing_is_lost():
     assert cases.edited(kept, title=" B ").title == "B" and cases.edited(kept, notes="x").items is kept.items
 
 
-@pytest.mark.parametrize("shown", [Shown("../app"), Shown(window=(5, 2)), Shown(window=(0, 500)), Shown(selected=-1), Shown(settings=(("x y", 1),))])
+@pytest.mark.parametrize(
+    "shown",
+    [Shown("../app"), Shown(window=(5, 2)), Shown(window=(0, 500)), Shown(selected=-1), Shown(settings=(("x y", 1),))],
+)
 def test_a_view_that_is_none_of_this_program_is_refused(shown):
     with pytest.raises(CaseError, match="view"):
         small(shown=shown)
@@ -112,7 +129,9 @@ def test_only_complete_results_are_kept():
 def test_ids_are_ten_characters_and_those_of_shipped_ones_stay():
     ids = {cases.new_id() for _ in range(1000)}
     assert len(ids) == 1000 and all(cases.ID.fullmatch(id) for id in ids)
-    assert cases.id_of("easy-sum") == cases.id_of("easy-sum") != cases.id_of("hard-sum") and cases.ID.fullmatch(cases.id_of("easy-sum"))
+    assert cases.id_of("easy-sum") == cases.id_of("easy-sum") != cases.id_of("hard-sum") and cases.ID.fullmatch(
+        cases.id_of("easy-sum")
+    )
 
 
 def test_the_same_probe_twice_opens_a_second_view():
@@ -125,8 +144,12 @@ def test_the_same_probe_twice_opens_a_second_view():
 def test_a_case_study_of_the_first_schema_opens():
     kept = bundle.decode(OLD.read_bytes())
     assert (kept.id, kept.title, kept.tags) == ("aaaaaaaaa2", "The first schema", ("fixture",))
-    assert kept.notes.startswith("Kept so that every later version") and kept.items[0].shown == Shown("home", (2, 30), 5, (("shade", "kl"),))
-    assert kept.items[0].result["exit_depth"].shape == (78,) and kept.items[0].result["confidence"].sum() == pytest.approx(459.2434, abs=1e-2)
+    assert kept.notes.startswith("Kept so that every later version") and kept.items[0].shown == Shown(
+        "home", (2, 30), 5, (("shade", "kl"),)
+    )
+    assert kept.items[0].result["exit_depth"].shape == (78,) and kept.items[0].result[
+        "confidence"
+    ].sum() == pytest.approx(459.2434, abs=1e-2)
 
 
 def test_an_older_schema_is_migrated_step_by_step_and_written_in_the_present_one(monkeypatch):

@@ -1,4 +1,6 @@
-"""Erasure and gradients against one full pass per intervention, and against what is known without computing anything."""
+"""Erasure and gradients against one full pass per intervention, and against what is known without computing
+anything."""
+
 import dataclasses
 
 import naive
@@ -64,7 +66,9 @@ def test_reusing_the_prefix_computes_half_of_the_tokens(model_of, measure, backg
     n_layers, n_tokens, size = model.n_layers, 14, 4
     measure(model, ResidualErasure("answer", background), PROMPT)
     rows = sum(range(1, n_layers + 1))
-    assert sum(seen) == sum(rows * min(size, n_tokens - 1 - start) * (n_tokens - start) for start in range(0, n_tokens - 1, size))
+    assert sum(seen) == sum(
+        rows * min(size, n_tokens - 1 - start) * (n_tokens - start) for start in range(0, n_tokens - 1, size)
+    )
 
 
 def test_erasure_is_zero_where_nothing_can_be_felt(model_of, measure, background):
@@ -124,7 +128,8 @@ def test_gradients(model_of, measure, family, part, monkeypatch):
 
 
 def test_what_the_tolerance_promises_is_kept(model, measure):
-    """Default settings against an integral far finer: within the promised 0.5 % of the largest value, with some room for the estimate."""
+    """Default settings against an integral far finer: within the promised 0.5 % of the largest value, with some room
+    for the estimate."""
     found = measure(model, IntegratedGradients(), PROMPT)
     expected = naive.integrated_gradients(model.hf, found.token_ids, found.answer_start, steps=48)
     assert np.abs(found["attribution"] - expected).max() <= 0.005 * np.abs(expected).max()

@@ -1,4 +1,5 @@
 """The command line: what it writes, and that everything refused is one sentence and exit code 2."""
+
 from __future__ import annotations
 
 import json
@@ -54,7 +55,18 @@ def test_run_writes_every_key_with_its_dims(small_folder, prompts, tmp_path):
     for i, prompt in enumerate(PROMPTS):
         n = len((prompt["text"] + prompt.get("answer", "")).encode())
         assert data[f"tokens.{i}"].shape == (n,)
-        for name in ("attn_ratio", "mlp_ratio", "layer_ratio", "attn_cos", "mlp_cos", "layer_cos", "io_cos", "block_influence", "attn_norm", "mlp_norm"):
+        for name in (
+            "attn_ratio",
+            "mlp_ratio",
+            "layer_ratio",
+            "attn_cos",
+            "mlp_cos",
+            "layer_cos",
+            "io_cos",
+            "block_influence",
+            "attn_norm",
+            "mlp_norm",
+        ):
             assert data[f"contributions.{name}.{i}"].shape == (L, n), name
         assert data[f"contributions.resid_norm.{i}"].shape == (L + 1, n)
         for name in ("kl", "jsd", "entropy", "overlap", "top1_match", "rank"):
@@ -63,13 +75,28 @@ def test_run_writes_every_key_with_its_dims(small_folder, prompts, tmp_path):
         assert data[f"logit_lens.top_ids.{i}"].dtype == data[f"logit_lens.rank.{i}"].dtype == np.int32
         assert data[f"logit_lens.settle_depth.{i}"].shape == (n,)
         assert data[f"layer_skip.effect.{i}"].shape == (L, L)
-        assert data[f"layer_skip.output.{i}"].shape == data[f"layer_skip.top1_kept.{i}"].shape == data[f"layer_skip.noise_floor.{i}"].shape == (L,)
+        assert (
+            data[f"layer_skip.output.{i}"].shape
+            == data[f"layer_skip.top1_kept.{i}"].shape
+            == data[f"layer_skip.noise_floor.{i}"].shape
+            == (L,)
+        )
         assert data[f"layer_skip.output_pos.{i}"].shape == (L, n)
     assert data["answer_start.0"] == len(PROMPTS[0]["text"]) and data["answer_start.2"] == -1
     for name in ("contributions.layer_cos", "layer_skip.output", "layer_skip.output_mean", "layer_skip.top1_kept"):
         assert data[name].shape == (L,), name
-    assert data["logit_lens.kl"].shape == data["logit_lens.mrr"].shape == data["contributions.resid_norm"].shape == (L + 1,)
-    assert data["logit_lens.settle_depth"].shape == data["logit_lens.deep_thinking_ratio"].shape == data["n_tokens"].shape == ()
+    assert (
+        data["logit_lens.kl"].shape
+        == data["logit_lens.mrr"].shape
+        == data["contributions.resid_norm"].shape
+        == (L + 1,)
+    )
+    assert (
+        data["logit_lens.settle_depth"].shape
+        == data["logit_lens.deep_thinking_ratio"].shape
+        == data["n_tokens"].shape
+        == ()
+    )
     assert data["layer_skip.effect"].shape == data["layer_skip.effect_mean"].shape == (L, L)
     for criterion in ("cosine", "kl", "overlap"):
         for suffix in ("", "_ratio", "_stable", "_low", "_high"):
@@ -87,28 +114,64 @@ def test_the_causal_probes_write_every_key_with_its_dims(small_folder, tmp_path)
     texts = [("5 + 7 = ", "12"), ("1 + 2 + 3 = ", "6")]
     asked.write_text("\n".join(json.dumps({"text": text, "answer": answer}) for text, answer in texts))
     probes = ["layer_skip", "residual_erasure", "integrated_gradients"]
-    settings = ["layer_skip.mode=future", "layer_skip.boundaries=3,7", "layer_skip.direct=true", "integrated_gradients.nodes=3"]
+    settings = [
+        "layer_skip.mode=future",
+        "layer_skip.boundaries=3,7",
+        "layer_skip.direct=true",
+        "integrated_gradients.nodes=3",
+    ]
     options = [word for setting in settings for word in ("--set", setting)]
-    assert main(["run", *probes, "--model", str(small_folder), "--prompts", str(asked), "--out", str(out), "--memory", "64M", *options]) == 0
+    assert (
+        main(
+            [
+                "run",
+                *probes,
+                "--model",
+                str(small_folder),
+                "--prompts",
+                str(asked),
+                "--out",
+                str(out),
+                "--memory",
+                "64M",
+                *options,
+            ]
+        )
+        == 0
+    )
     with np.load(out, allow_pickle=False) as file:
         data = {name: file[name] for name in file.files}
     for i, (text, answer) in enumerate(texts):
         n = len(text + answer)
         expected = {
-            "layer_skip.effect": (L, L), "layer_skip.effect_direct": (L, L), "layer_skip.output": (L,), "layer_skip.top1_kept": (L,),
-            "layer_skip.noise_floor": (L,), "layer_skip.boundaries": (2,), "layer_skip.effect_by_boundary": (2, L, L),
-            "layer_skip.output_by_boundary": (2, L), "residual_erasure.effect": (L + 1, n), "integrated_gradients.attribution": (L, n),
-            "integrated_gradients.completeness_error": (L,), "integrated_gradients.f_x": (L,), "integrated_gradients.f_baseline": (L,),
+            "layer_skip.effect": (L, L),
+            "layer_skip.effect_direct": (L, L),
+            "layer_skip.output": (L,),
+            "layer_skip.top1_kept": (L,),
+            "layer_skip.noise_floor": (L,),
+            "layer_skip.boundaries": (2,),
+            "layer_skip.effect_by_boundary": (2, L, L),
+            "layer_skip.output_by_boundary": (2, L),
+            "residual_erasure.effect": (L + 1, n),
+            "integrated_gradients.attribution": (L, n),
+            "integrated_gradients.completeness_error": (L,),
+            "integrated_gradients.f_x": (L,),
+            "integrated_gradients.f_baseline": (L,),
             "integrated_gradients.nodes_used": (L,),
-        }  # fmt: skip
+        }
         assert {name: data[f"{name}.{i}"].shape for name in expected} == expected
         assert data[f"layer_skip.boundaries.{i}"].dtype == np.int32 and f"layer_skip.output_pos.{i}" not in data
-    aggregates = {"layer_skip.effect": (L, L), "layer_skip.effect_direct": (L, L), "layer_skip.output": (L,), "residual_erasure.effect": (L + 1,), "integrated_gradients.attribution": (L,)}
+    aggregates = {
+        "layer_skip.effect": (L, L),
+        "layer_skip.effect_direct": (L, L),
+        "layer_skip.output": (L,),
+        "residual_erasure.effect": (L + 1,),
+        "integrated_gradients.attribution": (L,),
+    }
     for name, shape in aggregates.items():
         assert data[name].shape == data[f"{name}_mean"].shape == shape, name
     assert data["layer_skip.top1_kept"].shape == (L,)
     assert {c["memory"]["budget_bytes"] for c in json.loads(str(data["provenance"]))["runs"]} == {64 << 20}
-
 
 
 def test_a_second_run_reads_the_store_and_gives_the_same_arrays(small_folder, prompts, tmp_path, capsys):
@@ -122,12 +185,30 @@ def test_a_second_run_reads_the_store_and_gives_the_same_arrays(small_folder, pr
 
 
 def test_settings_reach_every_field(small_folder, prompts, tmp_path):
-    sets = ["--set", "layer_skip.mode=future", "--set", "layer_skip.boundaries=8,12", "--set", "layer_skip.part=attention", "--set", "logit_lens.k=3", "--set", "layer_skip.direct=true"]
+    sets = [
+        "--set",
+        "layer_skip.mode=future",
+        "--set",
+        "layer_skip.boundaries=8,12",
+        "--set",
+        "layer_skip.part=attention",
+        "--set",
+        "logit_lens.k=3",
+        "--set",
+        "layer_skip.direct=true",
+    ]
     assert run(small_folder, prompts, tmp_path / "r.npz", *sets) == 0
     with np.load(tmp_path / "r.npz") as data:
         assert data["layer_skip.boundaries.0"].tolist() == [8, 12]
-        assert data["layer_skip.effect_by_boundary.0"].shape == (2, L, L) and data["layer_skip.output_by_boundary.0"].shape == (2, L)
-        assert data["layer_skip.effect_direct.0"].shape == data["layer_skip.effect_direct"].shape == data["layer_skip.effect_direct_mean"].shape == (L, L)
+        assert data["layer_skip.effect_by_boundary.0"].shape == (2, L, L) and data[
+            "layer_skip.output_by_boundary.0"
+        ].shape == (2, L)
+        assert (
+            data["layer_skip.effect_direct.0"].shape
+            == data["layer_skip.effect_direct"].shape
+            == data["layer_skip.effect_direct_mean"].shape
+            == (L, L)
+        )
         assert data["logit_lens.top_ids.0"].shape[-1] == 3
         assert "layer_skip.output_pos.0" not in data.files
 
@@ -135,7 +216,9 @@ def test_settings_reach_every_field(small_folder, prompts, tmp_path):
 def test_overwriting_a_folders_weights_gives_new_keys(small_folder, tmp_path):
     folder = shutil.copytree(small_folder, tmp_path / "m")
     before = resolve(str(folder))
-    assert resolve(str(shutil.copytree(folder, tmp_path / "copy"))).identity() == before.identity(), "the path is no part of it"
+    assert resolve(str(shutil.copytree(folder, tmp_path / "copy"))).identity() == before.identity(), (
+        "the path is no part of it"
+    )
     weights = folder / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
@@ -195,7 +278,12 @@ def test_a_bad_parameter_names_what_exists(small_folder, prompts, tmp_path, caps
 
 
 def test_an_unknown_probe_and_missing_folders(small_folder, prompts, tmp_path, capsys):
-    refused(capsys, run(small_folder, prompts, tmp_path / "r.npz", probes=("attention",)), "no probe 'attention'", "contributions")
+    refused(
+        capsys,
+        run(small_folder, prompts, tmp_path / "r.npz", probes=("attention",)),
+        "no probe 'attention'",
+        "contributions",
+    )
     refused(capsys, run(small_folder, tmp_path / "none.jsonl", tmp_path / "r.npz"), "no prompts file")
     refused(capsys, run(small_folder, prompts, tmp_path / "no" / "r.npz"), "does not exist")
     refused(capsys, run(tmp_path / "no model", prompts, tmp_path / "r.npz"), "no folder")

@@ -1,4 +1,6 @@
-"""Colours hold for everybody: told apart under the three colour-blindnesses, ordered by lightness, legible in light and in dark."""
+"""Colours hold for everybody: told apart under the three colour-blindnesses, ordered by lightness, legible in light and
+in dark."""
+
 from __future__ import annotations
 
 import re
@@ -13,11 +15,19 @@ from ed_core.figures import colours
 # Machado, Oliveira and Fernandes 2009 (IEEE TVCG 15), severity 1.0, on linear RGB.
 BLIND = {
     "none": np.eye(3),
-    "protanopia": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
-    "deuteranopia": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]),
-    "tritanopia": np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]),
+    "protanopia": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranopia": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "tritanopia": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
 }
-XYZ = np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]])
+XYZ = np.array(
+    [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+)
 WHITE = XYZ.sum(1)
 LIGHT, DARK = "#ffffff", "#171614"  # the two pages
 
@@ -62,7 +72,11 @@ def test_what_stands_side_by_side_is_told_apart(name, blind):
 
 
 def test_the_check_can_fail():
-    assert np.linalg.norm(lab("#c00000", "protanopia") - lab("#5a4a00", "protanopia")) < 12 < np.linalg.norm(lab("#c00000") - lab("#5a4a00"))
+    assert (
+        np.linalg.norm(lab("#c00000", "protanopia") - lab("#5a4a00", "protanopia"))
+        < 12
+        < np.linalg.norm(lab("#c00000") - lab("#5a4a00"))
+    )
     assert lab("#ffffff")[0] == pytest.approx(100, abs=0.1) and contrast("#ffffff", "#000000") == pytest.approx(21)
 
 
@@ -80,7 +94,14 @@ def test_both_arms_of_the_diverging_map_only_grow_darker(blind):
 
 
 def test_lines_stand_out_from_both_pages():
-    for colour in (colours.ATTENTION, colours.MLP, colours.BOTH, *colours.CRITERIA.values(), *colours.OTHERS, colours.FAILED):
+    for colour in (
+        colours.ATTENTION,
+        colours.MLP,
+        colours.BOTH,
+        *colours.CRITERIA.values(),
+        *colours.OTHERS,
+        colours.FAILED,
+    ):
         assert min(contrast(colour, page) for page in (LIGHT, DARK)) >= 2, colour
 
 

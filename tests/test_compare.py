@@ -1,4 +1,5 @@
 """One prompt among others: depth scores by hand, who counts as another prompt, the spread, and the sentence."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -23,7 +24,11 @@ def test_the_effect_on_later_layers_and_its_score():
     e = depth.layer_effect(effect)
     assert e.tolist() == [4, 2, 5, 0]
     assert depth.depth_score(e) == pytest.approx((0 * 4 + 1 * 2 + 2 * 5) / 11)
-    assert np.isnan(depth.depth_score([0, 0, 0])) and np.isnan(depth.depth_score([1, np.nan])) and depth.depth_score([0, 0, 3]) == 2
+    assert (
+        np.isnan(depth.depth_score([0, 0, 0]))
+        and np.isnan(depth.depth_score([1, np.nan]))
+        and depth.depth_score([0, 0, 3]) == 2
+    )
     effect[1, 3] = np.nan
     assert np.isnan(depth.layer_effect(effect)).tolist() == [False, True, False, False]
 
@@ -33,11 +38,15 @@ def test_the_command_line_writes_the_scores(model_of, measure):
     results = [measure(model, probe, Prompt(text)) for text in TEXTS[:2]]
     data = export.arrays({probe: results})
     for i, result in enumerate(results):
-        assert data[f"layer_skip.depth_score.{i}"] == pytest.approx(depth.depth_score(depth.layer_effect(result["effect"])))
+        assert data[f"layer_skip.depth_score.{i}"] == pytest.approx(
+            depth.depth_score(depth.layer_effect(result["effect"]))
+        )
         assert data[f"layer_skip.depth_score_output.{i}"] == pytest.approx(depth.depth_score(result["output"]))
     effects = np.stack([r["effect"] for r in results])
     assert data["layer_skip.depth_score"] == pytest.approx(depth.depth_score(depth.layer_effect(effects.max(0))))
-    assert data["layer_skip.depth_score_mean"] == pytest.approx(depth.depth_score(depth.layer_effect(effects.mean(0))), rel=1e-5)
+    assert data["layer_skip.depth_score_mean"] == pytest.approx(
+        depth.depth_score(depth.layer_effect(effects.mean(0))), rel=1e-5
+    )
     assert data["layer_skip.depth_score"].dtype == np.float32 and "layer_skip.depth_score_mean.0" not in data
 
 
@@ -46,7 +55,10 @@ def test_a_series_is_everything_but_the_prompt(model_of):
     one, two = (LayerSkip().request(spec, Prompt(text)) for text in TEXTS[:2])
     assert one.series == two.series and one.key != two.key and one.series not in (one.key, two.key)
     others = [LayerSkip(mode="future").request(spec, Prompt(TEXTS[0])), LogitLens().request(spec, Prompt(TEXTS[0]))]
-    others += [LayerSkip().request(replace(spec, **change), Prompt(TEXTS[0])) for change in ({"precision": "bf16"}, {"content_hash": "other"})]
+    others += [
+        LayerSkip().request(replace(spec, **change), Prompt(TEXTS[0]))
+        for change in ({"precision": "bf16"}, {"content_hash": "other"})
+    ]
     assert len({one.series, *(r.series for r in others)}) == 5
 
 
@@ -55,15 +67,23 @@ def test_the_store_finds_a_series_newest_first_and_nothing_else(model_of, measur
     lookup.store.cache_clear()
     store, model = Store(tmp_path), model_of("qwen3")
     results = [measure(model, LogitLens(), Prompt(text)) for text in TEXTS[:3]]
-    for result in [*results, measure(model, LogitLens(k=3), Prompt(TEXTS[0])), measure(model, Contributions(), Prompt(TEXTS[0]))]:
+    for result in [
+        *results,
+        measure(model, LogitLens(k=3), Prompt(TEXTS[0])),
+        measure(model, Contributions(), Prompt(TEXTS[0])),
+    ]:
         store.put(result)
     found = store.series(results[0].request.series)
     assert list(found) == [r.request.key for r in results[::-1]]
     assert list(store.series(results[0].request.series, 2)) == [r.request.key for r in results[:0:-1]]
     for result in results:
-        assert {name: v.tolist() for name, v in found[result.request.key].items()} == {name: np.asarray(v).tolist() for name, v in result.summary.items()}
+        assert {name: v.tolist() for name, v in found[result.request.key].items()} == {
+            name: np.asarray(v).tolist() for name, v in result.summary.items()
+        }
     others = lookup.alike(results[1].request)
-    assert sorted(int(s["n_tokens"]) for s in others) == sorted(r.n_tokens for r in (results[0], results[2])), "itself is none of the others"
+    assert sorted(int(s["n_tokens"]) for s in others) == sorted(r.n_tokens for r in (results[0], results[2])), (
+        "itself is none of the others"
+    )
     lookup.store.cache_clear()
 
 
@@ -97,10 +117,15 @@ def test_the_curves_are_the_measures_own_reductions_and_the_band_their_quantiles
     results = [measure(model, probe, Prompt(text, " 17")) for text in TEXTS]
     mine, *others = results
     reduce = {
-        "layer_ratio": lambda r: r["layer_ratio"].mean(1), "layer_cos": lambda r: r["layer_cos"].mean(1), "kl": lambda r: r["kl"].mean(1),
-        "overlap": lambda r: r["overlap"].mean(1), "output": lambda r: r["output"], "effect": lambda r: r["effect"].max(1),
-        "layer_effect": lambda r: [r["effect"][s, s + 1 :].sum() / max(4 - s, 1) for s in range(5)], "attribution": lambda r: np.abs(r["attribution"]).sum(1),
-    }  # fmt: skip
+        "layer_ratio": lambda r: r["layer_ratio"].mean(1),
+        "layer_cos": lambda r: r["layer_cos"].mean(1),
+        "kl": lambda r: r["kl"].mean(1),
+        "overlap": lambda r: r["overlap"].mean(1),
+        "output": lambda r: r["output"],
+        "effect": lambda r: r["effect"].max(1),
+        "layer_effect": lambda r: [r["effect"][s, s + 1 :].sum() / max(4 - s, 1) for s in range(5)],
+        "attribution": lambda r: np.abs(r["attribution"]).sum(1),
+    }
     for spread in compare.spreads(probe, mine.summary, [r.summary for r in others]):
         by_hand = reduce[spread.curve.name]
         assert spread.n == 4 and spread.values == pytest.approx(by_hand(mine), rel=1e-5, abs=1e-6)
@@ -135,16 +160,25 @@ def test_criteria_are_compared_by_their_layer(model_of, measure):
     results = [measure(model_of("qwen3"), LogitLens(), Prompt(text)) for text in TEXTS]
     said = compare.sentence(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
     found = [depth.by_kl(r["kl"][:-1].mean(1)).depth for r in results]
-    assert ("The KL criterion is not defined" if found[0] is None else f"The KL criterion gives layer {found[0]} for this prompt") in said
+    assert (
+        "The KL criterion is not defined"
+        if found[0] is None
+        else f"The KL criterion gives layer {found[0]} for this prompt"
+    ) in said
 
 
 def test_completeness_is_measured_against_the_scale_and_by_the_engines_own_limit(model_of, measure):
     model, prompt = model_of("qwen3"), Prompt(TEXTS[0], "17")
-    good, poor = measure(model, IntegratedGradients(nodes=1024), prompt), measure(model, IntegratedGradients(nodes=3), prompt)
+    good, poor = (
+        measure(model, IntegratedGradients(nodes=1024), prompt),
+        measure(model, IntegratedGradients(nodes=3), prompt),
+    )
     assert incomplete(good) == [] and not good.notes
     for result in (good, poor):
         for layer, share in enumerate(completeness(result)):
-            scale = max(abs(result["f_x"][layer] - result["f_baseline"][layer]), np.abs(result["attribution"][layer]).max())
+            scale = max(
+                abs(result["f_x"][layer] - result["f_baseline"][layer]), np.abs(result["attribution"][layer]).max()
+            )
             assert share == pytest.approx(result["completeness_error"][layer] / scale, rel=1e-5)
     assert incomplete(poor) == [i for i, share in enumerate(completeness(poor)) if share > 0.005] != []
 
@@ -194,7 +228,11 @@ def test_mixed_prompts_are_spread_over_tasks_and_difficulties():
 
 
 def test_prompts_survive_the_way_into_a_file_and_back():
-    prompts = [Prompt("5 + 7 = ", "12", "sum"), Prompt("héllo\nthere", special_tokens=False), Prompt("x", template="chat")]
+    prompts = [
+        Prompt("5 + 7 = ", "12", "sum"),
+        Prompt("héllo\nthere", special_tokens=False),
+        Prompt("x", template="chat"),
+    ]
     assert parse_jsonl(to_jsonl(prompts), "it") == prompts
 
 
@@ -209,7 +247,11 @@ def test_settings_are_what_differs_from_the_defaults(probe):
 
 def likenesses(mine, theirs):
     """Of the lens' two curves, made to be `mine` and `theirs`."""
-    summary = lambda curve: {"n_tokens": np.asarray(1), **{f"{n}.sum": np.asarray(curve) for n in ("kl", "overlap")}, **{f"{n}.first": np.zeros(len(curve)) for n in ("kl", "overlap")}}  # noqa: E731
+    summary = lambda curve: {
+        "n_tokens": np.asarray(1),
+        **{f"{n}.sum": np.asarray(curve) for n in ("kl", "overlap")},
+        **{f"{n}.first": np.zeros(len(curve)) for n in ("kl", "overlap")},
+    }  # noqa: E731
     return compare.likeness(LogitLens, summary(mine), summary(theirs))
 
 
@@ -234,10 +276,17 @@ def test_a_controls_curve_is_told_by_order_and_course(case):
     assert expected in said and "untrained twin" in said
     assert ("says nothing about what the model learned" in said) == (shape == 0)
     if shape == 0:
-        assert found[0].size == pytest.approx((FALLING / 10 + 3).mean() / FALLING.mean()) and "Spearman 1.00, scaled at most 0% apart" in said
+        assert (
+            found[0].size == pytest.approx((FALLING / 10 + 3).mean() / FALLING.mean())
+            and "Spearman 1.00, scaled at most 0% apart" in said
+        )
 
 
 def test_a_sentence_for_each_kind_of_shape_and_control():
     same, other = likenesses(FALLING, FALLING)[0], likenesses(FALLING, FALLING[::-1].copy())[1]
     said = compare.against_control("shuffled", "twin", [same, other])
-    assert said.count("The twin shows") == 2 and "does not rest on the order" in said and "this shape rests on the order" in said
+    assert (
+        said.count("The twin shows") == 2
+        and "does not rest on the order" in said
+        and "this shape rests on the order" in said
+    )

@@ -1,4 +1,6 @@
-"""Configs nobody thought of: a field moved to another value ends in a refusal, or in numbers that agree with the naive way. Never in a wrong one."""
+"""Configs nobody thought of: a field moved to another value ends in a refusal, or in numbers that agree with the naive
+way. Never in a wrong one."""
+
 from collections import Counter
 from tempfile import TemporaryDirectory
 
@@ -19,7 +21,20 @@ from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.sources import resolve
 from ed_core.types import Prompt
 
-MUTATED = ("qwen3_next", "gemma2", "gemma4", "granitemoe", "falcon_40b", "falcon_rw", "stablelm", "bloom", "opt", "cohere2", "deepseek_v3", "mpt")
+MUTATED = (
+    "qwen3_next",
+    "gemma2",
+    "gemma4",
+    "granitemoe",
+    "falcon_40b",
+    "falcon_rw",
+    "stablelm",
+    "bloom",
+    "opt",
+    "cohere2",
+    "deepseek_v3",
+    "mpt",
+)
 PROMPT = Prompt("5 + 7 = 12")
 SIZES = {"vocab_size", "vocab_size_per_layer_input"}  # the tokens' ids must exist
 seen = Counter()
@@ -28,7 +43,11 @@ seen = Counter()
 def fields(variant: str) -> dict:
     """The config fields of a variant that are numbers or booleans."""
     config = AutoConfig.for_model(VARIANTS[variant][0], **config_fields(variant)).to_dict()
-    return {k: v for k, v in config.items() if isinstance(v, bool | int | float) and k not in SIZES and not k.startswith("_")}
+    return {
+        k: v
+        for k, v in config.items()
+        if isinstance(v, bool | int | float) and k not in SIZES and not k.startswith("_")
+    }
 
 
 @st.composite
@@ -74,7 +93,10 @@ def every_mutation(mutation):
         byte_tokenizer().save_pretrained(folder)
         try:
             model = LanguageModel.open(resolve(folder))
-            found = {probe.name: compute.run(model, probe.request(model.spec, PROMPT)) for probe in (Contributions(), LogitLens(), LayerSkip())}
+            found = {
+                probe.name: compute.run(model, probe.request(model.spec, PROMPT))
+                for probe in (Contributions(), LogitLens(), LayerSkip())
+            }
         except EffectiveDepthError as error:
             seen["refused"] += 1
             assert len(str(error)) > 40, "and the reason is told"
@@ -94,6 +116,7 @@ def agree(model, found) -> None:
         for measure, values in measures.items():
             if measure in ("top_ids", "rank", "overlap", "top1_match", "settle_depth", "top1_kept", "noise_floor"):
                 continue  # ranks among logits that a mutation made equal are nobody's
-            largest = 1.0 if measure.endswith(("_cos", "_influence")) else np.nanmax(np.abs(values))  # cosines: in their own unit
+            largest = (
+                1.0 if measure.endswith(("_cos", "_influence")) else np.nanmax(np.abs(values))
+            )  # cosines: in their own unit
             assert np.nanmax(np.abs(found[probe][measure] - values)) <= 1e-4 * max(largest, 1e-3), (probe, measure)
-

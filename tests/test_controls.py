@@ -1,4 +1,6 @@
-"""Controls: the untrained twin and the shuffled blocks, as command line and engine make them; against checkpoints put together by hand."""
+"""Controls: the untrained twin and the shuffled blocks, as command line and engine make them; against checkpoints put
+together by hand."""
+
 from __future__ import annotations
 
 import json
@@ -23,7 +25,20 @@ from ed_core.sources import location, resolve, twin
 from ed_core.types import ModelSpec, Prompt, Request
 
 # blocks that differ by kind (windows, mixers, experts, position schemes), and some that do not
-VARIANTS = ("llama4", "qwen2_sliding", "qwen3_next", "gemma2", "gpt_neo", "smollm3", "deepseek_v2", "cohere2", "gpt_oss", "gpt2", "llama", "bloom")
+VARIANTS = (
+    "llama4",
+    "qwen2_sliding",
+    "qwen3_next",
+    "gemma2",
+    "gpt_neo",
+    "smollm3",
+    "deepseek_v2",
+    "cohere2",
+    "gpt_oss",
+    "gpt2",
+    "llama",
+    "bloom",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -103,11 +118,17 @@ def restacked(hf, order):
     """The same checkpoint with its blocks' weights under other numbers, loaded by the library into a fresh model."""
     fresh = type(hf)(hf.config).eval()
     state = hf.state_dict()
-    (stem,) = {name.split(".0.")[0] for name in state if ".0." in name and name.split(".0.")[0].rsplit(".", 1)[-1] in ("layers", "h")}
+    (stem,) = {
+        name.split(".0.")[0]
+        for name in state
+        if ".0." in name and name.split(".0.")[0].rsplit(".", 1)[-1] in ("layers", "h")
+    }
     moved = {name: tensor for name, tensor in state.items() if not name.startswith(f"{stem}.")}
     for place, source in enumerate(order):
         begins = f"{stem}.{source}."
-        moved |= {f"{stem}.{place}.{name.removeprefix(begins)}": t for name, t in state.items() if name.startswith(begins)}
+        moved |= {
+            f"{stem}.{place}.{name.removeprefix(begins)}": t for name, t in state.items() if name.startswith(begins)
+        }
     fresh.load_state_dict(moved)
     return fresh
 
@@ -148,7 +169,9 @@ def test_blocks_that_are_scaled_by_their_place_stay_there():
 
 
 def test_shuffled_blocks_of_a_folder_follow_their_seed_and_keep_every_weight(small_folder):
-    opened = [LanguageModel.open(resolve(str(small_folder), control="shuffled", control_seed=seed)) for seed in (0, 0, 1)]
+    opened = [
+        LanguageModel.open(resolve(str(small_folder), control="shuffled", control_seed=seed)) for seed in (0, 0, 1)
+    ]
     assert opened[0].block_order == opened[1].block_order != opened[2].block_order
     assert same(weights_of(opened[0]), weights_of(opened[1])) and not same(weights_of(opened[0]), weights_of(opened[2]))
     own = LanguageModel.open(resolve(str(small_folder)))
@@ -169,20 +192,28 @@ def test_shuffled_blocks_of_a_family_nobody_described(tmp_path, monkeypatch):
 
 def test_a_control_is_part_of_the_identity_and_no_other_key_changes(small_folder):
     spec, prompt = resolve(str(small_folder)), Prompt("5 + 7 = ")
-    keys = {Contributions().request(twin(spec, kind, seed), prompt).key for kind in ("untrained", "shuffled") for seed in (0, 1)}
+    keys = {
+        Contributions().request(twin(spec, kind, seed), prompt).key
+        for kind in ("untrained", "shuffled")
+        for seed in (0, 1)
+    }
     assert len(keys | {Contributions().request(spec, prompt).key}) == 5
     request = Contributions().request(twin(spec, "shuffled", 3), prompt)
     assert Request.from_json(json.loads(json.dumps(request.to_json()))).key == request.key
     assert twin(spec, "") == spec
     fixed = Contributions().request(ModelSpec("m", content_hash="c"), Prompt("p")).key
-    assert fixed == "2789cb142f9a249dc62164cdb068cf19", "the key of a request without a control, as it was before there were any"
+    assert fixed == "2789cb142f9a249dc62164cdb068cf19", (
+        "the key of a request without a control, as it was before there were any"
+    )
 
 
 def test_the_shipped_examples_are_still_found():
     from ed_core.demo import EXAMPLE, load_prompts
 
     chosen = next(p for p in load_prompts() if p["id"] == EXAMPLE)
-    assert lookup.is_shipped(Contributions().request(resolve("ed-demo-8"), Prompt(chosen["text"], chosen["answer"])).key)
+    assert lookup.is_shipped(
+        Contributions().request(resolve("ed-demo-8"), Prompt(chosen["text"], chosen["answer"])).key
+    )
 
 
 def test_a_control_run_writes_the_same_keys_and_says_whose_they_are(small_folder, prompts, tmp_path):
@@ -190,13 +221,32 @@ def test_a_control_run_writes_the_same_keys_and_says_whose_they_are(small_folder
     for kind in ("", "untrained", "shuffled"):
         out = tmp_path / f"{kind or 'own'}.npz"
         more = ["--control", kind, "--seed", "5"] if kind else []
-        assert main(["run", "contributions", "logit_lens", "--model", str(small_folder), "--prompts", str(prompts), "--out", str(out), *more]) == 0
+        assert (
+            main(
+                [
+                    "run",
+                    "contributions",
+                    "logit_lens",
+                    "--model",
+                    str(small_folder),
+                    "--prompts",
+                    str(prompts),
+                    "--out",
+                    str(out),
+                    *more,
+                ]
+            )
+            == 0
+        )
         with np.load(out, allow_pickle=False) as file:
             files[kind] = {name: file[name] for name in file.files}
     assert files[""].keys() == files["untrained"].keys() == files["shuffled"].keys()
     assert np.array_equal(files[""]["tokens.0"], files["untrained"]["tokens.0"])
     curves = [f["contributions.layer_cos"] for f in files.values()]
-    assert not any(np.allclose(a, b, atol=1e-3) for a, b in ((curves[0], curves[1]), (curves[0], curves[2]), (curves[1], curves[2])))
+    assert not any(
+        np.allclose(a, b, atol=1e-3)
+        for a, b in ((curves[0], curves[1]), (curves[0], curves[2]), (curves[1], curves[2]))
+    )
     for kind in ("untrained", "shuffled"):
         run = json.loads(str(files[kind]["provenance"]))["runs"][0]
         assert (run["model"]["control"], run["model"]["control_seed"]) == (kind, 5)

@@ -144,7 +144,11 @@ def test_prompt_has_its_size_and_its_answer_a_token_boundary(tokenizer, prompt):
 def claimed() -> dict[str, list[float]]:
     """The card's accuracies: row label to a share for each model."""
     rows = re.findall(r"^\| (.+? \| .+? \| .+?) \| \d+ \| (.+) \|$", CARD.read_text(), re.MULTILINE)
-    return {label: [float(share.rstrip("%")) / 100 for share in shares.split(" | ")] for label, shares in rows if "%" in shares}
+    return {
+        label: [float(share.rstrip("%")) / 100 for share in shares.split(" | ")]
+        for label, shares in rows
+        if "%" in shares
+    }
 
 
 def test_the_card_has_every_cell():

@@ -1,4 +1,5 @@
 """The shipped case studies are what the present weights, prompts and engine give, and what their notes say is so."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -57,11 +58,21 @@ def test_the_numbers_are_what_a_run_gives(lesson, models):
             assert by_name[name].request.key == request.key, HINT
             for measure, values in compute.run(models.get(spec), request).measures.items():
                 largest = np.nanmax(np.abs(values.values))
-                assert np.nanmax(np.abs(by_name[name][measure] - values.values)) <= 1e-3 * max(largest, 1e-3), f"{name}.{measure}"
+                assert np.nanmax(np.abs(by_name[name][measure] - values.values)) <= 1e-3 * max(largest, 1e-3), (
+                    f"{name}.{measure}"
+                )
 
 
 def test_the_set_teaches_what_it_is_there_for():
-    """An easy and a hard sum, a look-up in three hops, criteria that disagree, a prompt outside what the model knows, an untrained twin."""
-    assert [lesson.name for lesson in LESSONS] == ["easy-sum", "hard-sum", "three-hops", "criteria-disagree", "outside", "untrained-twin"]
+    """An easy and a hard sum, a look-up in three hops, criteria that disagree, a prompt outside what the model knows,
+    an untrained twin."""
+    assert [lesson.name for lesson in LESSONS] == [
+        "easy-sum",
+        "hard-sum",
+        "three-hops",
+        "criteria-disagree",
+        "outside",
+        "untrained-twin",
+    ]
     verdicts = shipped(LESSONS[-1]).verdict.splitlines()
     assert len(verdicts) == 2 and "untrained twin, seed 0" in verdicts[1] and "twin" not in verdicts[0]

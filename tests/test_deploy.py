@@ -1,4 +1,6 @@
-"""docs/deploy.md holds: its table against the settings, its files by reading them as their readers do, its proxy by running it."""
+"""docs/deploy.md holds: its table against the settings, its files by reading them as their readers do, its proxy by
+running it."""
+
 from __future__ import annotations
 
 import configparser
@@ -32,14 +34,22 @@ def test_every_name_it_uses_exists():
 
 
 def test_the_variables_of_the_space_are_accepted(monkeypatch):
-    rows = [([name.strip(" `") for name in names.split(",")], re.findall("`([^`]*)`", values)) for names, values in re.findall(r"^\| (`ED_[^|]*) \| ([^|]*) \|", TEXT, re.MULTILINE)]
+    rows = [
+        ([name.strip(" `") for name in names.split(",")], re.findall("`([^`]*)`", values))
+        for names, values in re.findall(r"^\| (`ED_[^|]*) \| ([^|]*) \|", TEXT, re.MULTILINE)
+    ]
     assert len(rows) >= 6
     for names, values in rows:
         for i, name in enumerate(names):
             if name.startswith("ED_"):
                 monkeypatch.setenv(name, values[min(i, len(values) - 1)])
     found = settings.current()
-    assert not found.local_folders and not found.hub_ids and found.max_jobs == 40 and found.frames == ("https://huggingface.co", "https://*.hf.space")
+    assert (
+        not found.local_folders
+        and not found.hub_ids
+        and found.max_jobs == 40
+        and found.frames == ("https://huggingface.co", "https://*.hf.space")
+    )
 
 
 def test_its_files_are_read_as_their_readers_do():
@@ -49,7 +59,9 @@ def test_its_files_are_read_as_their_readers_do():
     unit.read_string(blocks("ini")[0].replace("\\\n", ""))
     start = unit["Service"]["ExecStart"].split()
     assert start[1:3] == ["-m", "ed_ui.server"]
-    help_ = subprocess.run([sys.executable, "-m", "ed_ui.server", "--help"], cwd=ROOT, capture_output=True, text=True).stdout
+    help_ = subprocess.run(
+        [sys.executable, "-m", "ed_ui.server", "--help"], cwd=ROOT, capture_output=True, text=True
+    ).stdout
     for option in [word for word in start if word.startswith("--")]:
         assert option in help_, option
 

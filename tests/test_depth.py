@@ -1,4 +1,6 @@
-"""The three criteria on curves drawn by hand, with every reason for "not defined"; the published ratios; the bootstrap."""
+"""The three criteria on curves drawn by hand, with every reason for "not defined"; the published ratios; the
+bootstrap."""
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,11 @@ from ed_core.types import Prompt, ProbeResult, Request
         ([-1, 0, 0, 0], 0, 0),  # 0 counts as having come back up
         ([1, -1, 1, 1], 1, 1),
         ([-1, 1, -1, 1, 1], 2, 2),  # the last crossing, not the first
-        ([-1, 1, 1, -1, -1], 0, None),  # falls again for good: the paper's rule still names block 0, the stable one nothing
+        (
+            [-1, 1, 1, -1, -1],
+            0,
+            None,
+        ),  # falls again for good: the paper's rule still names block 0, the stable one nothing
         ([0.1, -0.1, 0.2, -1e-9, 0.0], 3, 3),
         ([-1, 1], 0, 0),
     ],
@@ -27,7 +33,11 @@ def test_cosine_takes_the_last_upward_crossing(curve, expected, stable):
 
 @pytest.mark.parametrize(
     "curve, reason",
-    [([0.3, 0.0, 0.2], "never negative"), ([-0.3, -0.1, -0.2], "negative in every block"), ([0.3, 0.1, -0.2], "no upward crossing")],
+    [
+        ([0.3, 0.0, 0.2], "never negative"),
+        ([-0.3, -0.1, -0.2], "negative in every block"),
+        ([0.3, 0.1, -0.2], "no upward crossing"),
+    ],
 )
 def test_cosine_without_a_crossing_is_not_defined_and_says_why(curve, reason):
     found = depth.by_cosine(curve)
@@ -35,7 +45,12 @@ def test_cosine_without_a_crossing_is_not_defined_and_says_why(curve, reason):
 
 
 def test_the_cosine_curve_is_the_mean_of_the_three():
-    curves = {"attn_cos": np.float32([0.0, 0.5]), "mlp_cos": np.float32([0.3, -0.5]), "layer_cos": np.float32([-0.6, 0.3]), "io_cos": np.ones(2)}
+    curves = {
+        "attn_cos": np.float32([0.0, 0.5]),
+        "mlp_cos": np.float32([0.3, -0.5]),
+        "layer_cos": np.float32([-0.6, 0.3]),
+        "io_cos": np.ones(2),
+    }
     assert depth.cosine_curve(curves) == pytest.approx([-0.1, 0.1])
 
 
@@ -111,14 +126,18 @@ def test_the_verdict_over_prompts_weighs_tokens():
 
 
 def test_the_first_token_can_be_left_out_of_the_cosine():
-    cosines, lens = results([[-0.2, 0.1, 0.1, 0.2]], [[8, 2, 2, 2, 0]], [[0.0] * 5], n_tokens=[4], first=[-0.2, 5.0, 0.1, 0.2])
+    cosines, lens = results(
+        [[-0.2, 0.1, 0.1, 0.2]], [[8, 2, 2, 2, 0]], [[0.0] * 5], n_tokens=[4], first=[-0.2, 5.0, 0.1, 0.2]
+    )
     assert verdict.of_prompt(cosines[0], lens[0]).lines["cosine"] == 0
     assert verdict.of_prompt(cosines[0], lens[0], first_token=False).lines["cosine"] == 1
 
 
 @pytest.mark.parametrize(
     "blocks, effective_depth, ratio",
-    [  # Hu, Zhou, Zhang 2025 (arXiv 2512.14064): DeepSeek-R1-Distill-Qwen-1.5B on HellaSwag and GSM8K, Qwen2.5-1.5B-Instruct on AIME24
+    # Hu, Zhou, Zhang 2025 (arXiv 2512.14064): DeepSeek-R1-Distill-Qwen-1.5B on HellaSwag and GSM8K,
+    # Qwen2.5-1.5B-Instruct on AIME24
+    [
         (28, 17, 0.64),
         (28, 1, 0.07),
         (28, 23, 0.86),
@@ -180,7 +199,9 @@ def test_the_bootstrap_is_seeded_and_brackets_the_verdict():
 def test_the_bootstrap_draws_whole_prompts_with_replacement_and_weighs_tokens():
     """Prompt p's sum is 1 in column p and 0 elsewhere: a resample's curve tells how often each prompt was drawn."""
     seen, counts = [], np.arange(1, 7)
-    depth.bootstrap({"which": np.eye(6)}, counts.tolist(), lambda c: seen.append(c["which"]) or depth.by_kl([2, 1]), resamples=200)
+    depth.bootstrap(
+        {"which": np.eye(6)}, counts.tolist(), lambda c: seen.append(c["which"]) or depth.by_kl([2, 1]), resamples=200
+    )
     drawn = np.array([6 * curve / curve.sum() for curve in seen])
     np.testing.assert_allclose(drawn, drawn.round(), atol=1e-9)
     np.testing.assert_allclose(seen, drawn / (drawn @ counts)[:, None])
@@ -203,7 +224,9 @@ def test_there_is_no_bootstrap_below_five_prompts(n):
 def test_a_verdict_without_a_token_or_with_one_block_is_not_defined_with_its_reason(model_of, measure):
     """Nothing left to average, nothing to compare with: never a number, never an error."""
     probes = (Contributions(), LogitLens())
-    one_token = verdict.of_prompt(*(measure(model_of("llama"), probe, Prompt("a")) for probe in probes), first_token=False)
+    one_token = verdict.of_prompt(
+        *(measure(model_of("llama"), probe, Prompt("a")) for probe in probes), first_token=False
+    )
     assert one_token.lines["cosine"] is None and "first is not counted" in one_token.criteria["cosine"].reason
     shallow = model_of("llama", num_hidden_layers=1)
     one_block = verdict.of_prompt(*(measure(shallow, probe, Prompt("ab")) for probe in probes))

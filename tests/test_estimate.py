@@ -1,4 +1,6 @@
-"""Sizes from configs against real models on the meta device; the estimate's arithmetic, its words, and that no network is asked."""
+"""Sizes from configs against real models on the meta device; the estimate's arithmetic, its words, and that no network
+is asked."""
+
 import json
 import math
 
@@ -14,13 +16,27 @@ from ed_core.precision import WIDEST_FIRST
 from ed_core.sources import size_of
 
 STATED = {  # as the publishers state them
-    "Qwen/Qwen2.5-1.5B": 1_543_714_304, "Qwen/Qwen2.5-3B": 3_085_938_688, "Qwen/Qwen2.5-7B": 7_615_616_512, "Qwen/Qwen2.5-14B": 14_770_033_664,
-    "Qwen/Qwen2.5-32B": 32_763_876_352, "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000, "Qwen/Qwen3-4B": 4_022_468_096,
-    "Qwen/Qwen3-8B": 8_190_735_360, "meta-llama/Llama-3.2-1B": 1_235_814_400, "meta-llama/Llama-3.2-3B": 3_212_749_824,
-    "meta-llama/Llama-3.1-8B": 8_030_261_248, "meta-llama/Llama-3.1-70B": 70_553_706_496, "google/gemma-2-2b": 2_614_341_888,
-    "google/gemma-2-9b": 9_241_705_984, "google/gemma-2-27b": 27_227_128_320, "google/gemma-3-1b-pt": 999_885_952,
-    "EleutherAI/pythia-70m": 70_426_624, "EleutherAI/pythia-160m": 162_322_944, "EleutherAI/pythia-12b": 11_846_072_320,
-    "openai-community/gpt2": 124_439_808, "openai-community/gpt2-xl": 1_557_611_200,
+    "Qwen/Qwen2.5-1.5B": 1_543_714_304,
+    "Qwen/Qwen2.5-3B": 3_085_938_688,
+    "Qwen/Qwen2.5-7B": 7_615_616_512,
+    "Qwen/Qwen2.5-14B": 14_770_033_664,
+    "Qwen/Qwen2.5-32B": 32_763_876_352,
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
+    "Qwen/Qwen3-4B": 4_022_468_096,
+    "Qwen/Qwen3-8B": 8_190_735_360,
+    "meta-llama/Llama-3.2-1B": 1_235_814_400,
+    "meta-llama/Llama-3.2-3B": 3_212_749_824,
+    "meta-llama/Llama-3.1-8B": 8_030_261_248,
+    "meta-llama/Llama-3.1-70B": 70_553_706_496,
+    "google/gemma-2-2b": 2_614_341_888,
+    "google/gemma-2-9b": 9_241_705_984,
+    "google/gemma-2-27b": 27_227_128_320,
+    "google/gemma-3-1b-pt": 999_885_952,
+    "EleutherAI/pythia-70m": 70_426_624,
+    "EleutherAI/pythia-160m": 162_322_944,
+    "EleutherAI/pythia-12b": 11_846_072_320,
+    "openai-community/gpt2": 124_439_808,
+    "openai-community/gpt2-xl": 1_557_611_200,
 }
 
 
@@ -54,7 +70,11 @@ def test_counts_are_those_the_publishers_state():
         assert size_of(name).parameters == stated, name
 
 
-@pytest.mark.parametrize("more", [{}, {"attention_bias": True, "mlp_bias": True}, {"tie_word_embeddings": True}, {"num_key_value_heads": 4}], ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"attention_bias": True, "mlp_bias": True}, {"tie_word_embeddings": True}, {"num_key_value_heads": 4}],
+    ids=str,
+)
 @pytest.mark.parametrize("family", [*FAMILIES, "gemma3", "phi3"])
 def test_every_family_is_counted_exactly_off_its_defaults_too(family, more):
     config = {**config_fields(family, more), "model_type": VARIANTS[family][0]}
@@ -75,7 +95,11 @@ def test_the_catalogue_names_gating_and_published_figures():
     entries = {entry.id: entry for entry in catalogue.entries()}
     assert len(entries) == len(catalogue.entries()) and [e.group for e in catalogue.entries()][:2] == ["Bundled"] * 2
     assert entries["meta-llama/Llama-3.1-70B"].gated and not entries["Qwen/Qwen2.5-32B"].gated
-    assert sum(bool(e.published) for e in entries.values()) == 12 and entries["Qwen/Qwen2.5-32B"].published == ("hellaswag", "gsm8k", "aime24")
+    assert sum(bool(e.published) for e in entries.values()) == 12 and entries["Qwen/Qwen2.5-32B"].published == (
+        "hellaswag",
+        "gsm8k",
+        "aime24",
+    )
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-32B", "google/gemma-2-9b", "openai-community/gpt2"])
@@ -92,7 +116,9 @@ def test_narrower_is_smaller_and_longer_needs_more(name):
 def test_every_probe_has_a_row():
     from ed_core.probes import PROBES
 
-    assert {need.probe for need in estimate.estimate(size_of("ed-demo-8"), "fp32").needs} == {probe.name for probe in PROBES}
+    assert {need.probe for need in estimate.estimate(size_of("ed-demo-8"), "fp32").needs} == {
+        probe.name for probe in PROBES
+    }
 
 
 def test_what_does_not_fit_is_said_with_what_would(capsys):

@@ -1,4 +1,6 @@
-"""The shipped example is what the present weights, prompt and engine give: the first page must not show yesterday's numbers."""
+"""The shipped example is what the present weights, prompt and engine give: the first page must not show yesterday's
+numbers."""
+
 import numpy as np
 import pytest
 
@@ -20,7 +22,9 @@ def example() -> Prompt:
 def test_no_file_is_left_over_and_none_names_a_folder_of_some_machine():
     files = {f.stem: unpack(f.read_bytes()) for f in lookup.EXAMPLES.glob("*.npz")}
     hashes = {resolve(name).content_hash for name in MODELS}
-    assert files and {r.request.models[0].content_hash for r in files.values()} == hashes, "run python -m ed_core.demo.examples"
+    assert files and {r.request.models[0].content_hash for r in files.values()} == hashes, (
+        "run python -m ed_core.demo.examples"
+    )
     for key, result in files.items():
         assert result.request.key == key and result.complete
         assert result.request.models[0].source in MODELS and "/" not in result.provenance["model"]["source"]
@@ -38,5 +42,7 @@ def test_what_home_opens_on_is_what_a_run_gives(name, tmp_path, monkeypatch):
         assert shipped is not None, "run python -m ed_core.demo.examples"
         for measure, values in fresh.measures.items():
             largest = np.nanmax(np.abs(values.values))
-            assert np.nanmax(np.abs(shipped[measure] - values.values)) <= 1e-3 * max(largest, 1e-3), f"{probe.name}.{measure}"
+            assert np.nanmax(np.abs(shipped[measure] - values.values)) <= 1e-3 * max(largest, 1e-3), (
+                f"{probe.name}.{measure}"
+            )
     lookup.store.cache_clear()

@@ -1,4 +1,6 @@
-"""Every variant of every family: the sums hold, every probe agrees with its naive twin, and reading anywhere else is refused."""
+"""Every variant of every family: the sums hold, every probe agrees with its naive twin, and reading anywhere else is
+refused."""
+
 from dataclasses import replace
 
 import naive
@@ -11,7 +13,17 @@ from ed_core.architectures.families import FAMILIES
 from ed_core.bench.families import DTYPES, random_hf, random_model
 from ed_core.errors import IdentityFailed
 from ed_core.model import LanguageModel
-from ed_core.probes import PROBES, Contributions, EarlyExit, IntegratedGradients, LayerSkip, LogitLens, Numerics, Prune, ResidualErasure
+from ed_core.probes import (
+    PROBES,
+    Contributions,
+    EarlyExit,
+    IntegratedGradients,
+    LayerSkip,
+    LogitLens,
+    Numerics,
+    Prune,
+    ResidualErasure,
+)
 from ed_core.types import ModelSpec, Prompt
 
 PROMPT = Prompt("5+7=", "12")  # 6 tokens: more than the sliding windows hold
@@ -30,7 +42,9 @@ def test_every_family_has_a_small_model():
 def test_the_sums_hold(variant, precision):
     figures = random_model(variant, precision, byte_tokenizer()).verify()
     assert figures.failures() == []
-    assert None not in (*figures.slope_attn, *figures.slope_mlp, *figures.mlp_moves), "nothing was too small to be checked"
+    assert None not in (*figures.slope_attn, *figures.slope_mlp, *figures.mlp_moves), (
+        "nothing was too small to be checked"
+    )
 
 
 def probe_contributions(model, measure):
@@ -44,7 +58,9 @@ def probe_logit_lens(model, measure):
 def probe_layer_skip(model, measure):
     ids = model.encode(PROMPT).ids
     for part, boundaries, direct in (("layer", None, True), ("attention", [2, 4], False), ("mlp", None, False)):
-        probe = LayerSkip(mode="future" if boundaries else "current", part=part, boundaries=tuple(boundaries or ()), direct=direct)
+        probe = LayerSkip(
+            mode="future" if boundaries else "current", part=part, boundaries=tuple(boundaries or ()), direct=direct
+        )
         expected = naive.layer_skip(model.hf, ids, part, boundaries)
         if direct:
             expected["effect_direct"] = naive.direct_effect(model.hf, ids, part, boundaries)
@@ -60,10 +76,13 @@ def probe_residual_erasure(model, measure, tmp_path):
 
 
 def probe_integrated_gradients(model, measure):
-    """By the same rule with as many nodes: what is compared is the path and the gradient, not how fine the integral is."""
+    """By the same rule with as many nodes: what is compared is the path and the gradient, not how fine the integral
+    is."""
     for part, layers in (("layer", range(model.n_layers)), ("attention", [1]), ("mlp", [2])):
         found = measure(model, IntegratedGradients(part, nodes=NODES), PROMPT)
-        expected = naive.integrated_gradients(model.hf, found.token_ids, found.answer_start, part, NODES - 1, "trapezoid", layers)
+        expected = naive.integrated_gradients(
+            model.hf, found.token_ids, found.answer_start, part, NODES - 1, "trapezoid", layers
+        )
         assert (found["nodes_used"] == NODES).all()
         yield {"attribution": found["attribution"][list(layers)]}, {"attribution": expected[list(layers)]}
 
@@ -71,21 +90,31 @@ def probe_integrated_gradients(model, measure):
 def probe_prune(model, measure):
     found = measure(model, Prune(n=2, drop=(0, 3)), PROMPT)
     for start in range(model.n_layers - 1):
-        yield {k: found[k][start] for k in ("kl", "top1_kept", "nll")}, naive.pruned(model.hf, found.token_ids, (start, start + 1))
+        yield (
+            {k: found[k][start] for k in ("kl", "top1_kept", "nll")},
+            naive.pruned(model.hf, found.token_ids, (start, start + 1)),
+        )
     yield {k: found[f"drop_{k}"] for k in ("kl", "top1_kept", "nll")}, naive.pruned(model.hf, found.token_ids, (0, 3))
 
 
 def probe_early_exit(model, measure):
     found = measure(model, EarlyExit(0.1), PROMPT)
     lens = naive.logit_lens(model.hf, found.token_ids, 1)
-    yield {k: found[k] for k in ("confidence", "agreement")}, {"confidence": lens["top_probs"][..., 0], "agreement": lens["top1_match"]}
+    yield (
+        {k: found[k] for k in ("confidence", "agreement")},
+        {"confidence": lens["top_probs"][..., 0], "agreement": lens["top1_match"]},
+    )
 
 
 def probe_numerics(model, measure):
-    """The stream's norms; the sums themselves are held naively in test_numerics, and against the limit for every variant here."""
+    """The stream's norms; the sums themselves are held naively in test_numerics, and against the limit for every
+    variant here."""
     found = measure(model, Numerics(), PROMPT)
     assert (found["miss"] <= 1e-5).all() and all(float(found[k]) <= 1e-5 for k in ("closure", "replay", "detour"))
-    yield {"resid_norm": found["resid_norm"]}, {"resid_norm": naive.contributions(model.hf, found.token_ids)["resid_norm"]}
+    yield (
+        {"resid_norm": found["resid_norm"]},
+        {"resid_norm": naive.contributions(model.hf, found.token_ids)["resid_norm"]},
+    )
 
 
 CHECKS = {name.removeprefix("probe_"): check for name, check in list(globals().items()) if name.startswith("probe_")}
@@ -103,7 +132,9 @@ def test_probes_agree_with_the_naive_way(variant_model, measure, variant, probe,
         for name, values in expected.items():
             seen = getattr(found[name], "values", found[name])
             assert seen.shape == np.shape(values) and np.array_equal(np.isnan(seen), np.isnan(values)), name
-            largest = 1.0 if name == "noise_floor" else np.nanmax(np.abs(values))  # a change relative to the update, naively 0
+            largest = (
+                1.0 if name == "noise_floor" else np.nanmax(np.abs(values))
+            )  # a change relative to the update, naively 0
             assert np.nanmax(np.abs(seen - values)) <= 1e-4 * max(largest, 1e-3), (name, largest)
 
 
@@ -130,11 +161,14 @@ FORGED = {  # what a reader who believes names would read, and what he would for
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(
-    "variant, forged", [pytest.param(v, f, id=f"{v}-{'-'.join(f)}") for v, forgeries in FORGED.items() for f in forgeries]
+    "variant, forged",
+    [pytest.param(v, f, id=f"{v}-{'-'.join(f)}") for v, forgeries in FORGED.items() for f in forgeries],
 )
 def test_reading_anywhere_else_is_refused(variant, forged, precision):
     hf = random_hf(variant)
     architecture = replace(find(hf.config.model_type), **forged)
     with pytest.raises(IdentityFailed, match="Refused: .*(families.py|docs/adding-a-model-family.md)"):
-        model = LanguageModel(hf.to(DTYPES[precision]), byte_tokenizer(), architecture, ModelSpec("m", precision=precision))
+        model = LanguageModel(
+            hf.to(DTYPES[precision]), byte_tokenizer(), architecture, ModelSpec("m", precision=precision)
+        )
         model.verify().require(architecture)

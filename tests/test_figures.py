@@ -1,4 +1,5 @@
 """Figures show the numbers as they are, at every stage of filling, and nothing a token holds gets out of its text."""
+
 from __future__ import annotations
 
 import json
@@ -18,7 +19,20 @@ from ed_core.probes import find
 from ed_core.recorder import Recorder
 from ed_core.types import Encoding, Measure, MeasureSpec, ModelSpec, ProbeResult, Prompt
 
-HOSTILE = ("<img src=x onerror=alert(1)>", "%{customdata}", "<b>bold</b>", "<br>", "line\nbreak", "\x07\x1b", "שלום", "\u202eevil", "&lt;", "$x$", "'\"", "")
+HOSTILE = (
+    "<img src=x onerror=alert(1)>",
+    "%{customdata}",
+    "<b>bold</b>",
+    "<br>",
+    "line\nbreak",
+    "\x07\x1b",
+    "שלום",
+    "\u202eevil",
+    "&lt;",
+    "$x$",
+    "'\"",
+    "",
+)
 MAPS = {
     "contributions": (figures.contribution_norms, "layer_ratio"),
     "cosines": (figures.cosine_map, "layer_cos"),
@@ -26,16 +40,32 @@ MAPS = {
     "skip": (figures.skip_map, "effect"),
     "output": (figures.output_by_token, "output_pos"),
 }
-PROBE = {"contributions": "contributions", "cosines": "contributions", "lens": "logit_lens", "skip": "layer_skip", "output": "layer_skip"}
+PROBE = {
+    "contributions": "contributions",
+    "cosines": "contributions",
+    "lens": "logit_lens",
+    "skip": "layer_skip",
+    "output": "layer_skip",
+}
 LINES = {"cosine": 1, "kl": 2, "overlap": 2}
 
 
-def fake(probe: str, n_layers: int = 4, tokens: tuple[str, ...] = ("a", " b", "a", "c"), filled: float = 1.0, **parameters) -> ProbeResult:
+def fake(
+    probe: str, n_layers: int = 4, tokens: tuple[str, ...] = ("a", " b", "a", "c"), filled: float = 1.0, **parameters
+) -> ProbeResult:
     """A result of random numbers within each measure's range, filled from layer 0 up to a share of the layers."""
     rng, kind, n = np.random.default_rng(0), find(probe), len(tokens)
     encoding = Encoding(tuple(range(n)), tokens, 1 if n > 1 else None)
     record = Recorder(kind.make(parameters).request(ModelSpec("fake"), Prompt("x")), encoding, n_layers)
-    sizes = {"layer": n_layers, "depth": n_layers + 1, "pos": n, "skipped": n_layers, "rank": 5, "boundary": 2, "step": 3}
+    sizes = {
+        "layer": n_layers,
+        "depth": n_layers + 1,
+        "pos": n,
+        "skipped": n_layers,
+        "rank": 5,
+        "boundary": 2,
+        "step": 3,
+    }
     for spec in kind.measures:
         shape = tuple(sizes[d] for d in spec.dims)
         if spec.aggregate_only or spec.name.endswith("_by_boundary") or spec.name == "boundaries":
@@ -50,7 +80,9 @@ def fake(probe: str, n_layers: int = 4, tokens: tuple[str, ...] = ("a", " b", "a
 
 
 def draw(name: str, result: ProbeResult, **view):
-    return MAPS[name][0](result, View(**{"depth_lines": LINES, "selected": 0, "answer_start": result.answer_start, **view}))
+    return MAPS[name][0](
+        result, View(**{"depth_lines": LINES, "selected": 0, "answer_start": result.answer_start, **view})
+    )
 
 
 def test_importing_the_figures_loads_neither_torch_nor_streamlit():
@@ -80,7 +112,11 @@ def test_nothing_jumps_while_a_result_fills(name):
     stages = [draw(name, fake(PROBE[name], filled=share)).update_layout(template="none") for share in (0.0, 0.5, 1.0)]
     for fig in stages:
         json.loads(fig.to_json())
-    for what in (lambda f: f.layout.to_plotly_json(), lambda f: (f.data[0].zmin, f.data[0].zmax), lambda f: [t.name for t in f.data]):
+    for what in (
+        lambda f: f.layout.to_plotly_json(),
+        lambda f: (f.data[0].zmin, f.data[0].zmax),
+        lambda f: [t.name for t in f.data],
+    ):
         assert what(stages[0]) == what(stages[1])
     assert (stages[0].data[0].zmin, stages[0].layout.yaxis) == (stages[2].data[0].zmin, stages[2].layout.yaxis)
 
@@ -126,7 +162,16 @@ def test_tokens_stay_text(name):
 
 @pytest.mark.parametrize(
     "token,expected",
-    [(" the", "·the"), ("\n", "⏎"), ("\t", "⇥"), ("<br>", "&lt;br&gt;"), ("a&b", "a&amp;b"), ("\x07", "‹7›"), ("\u202e", "‹202E›"), ("", "∅")]
+    [
+        (" the", "·the"),
+        ("\n", "⏎"),
+        ("\t", "⇥"),
+        ("<br>", "&lt;br&gt;"),
+        ("a&b", "a&amp;b"),
+        ("\x07", "‹7›"),
+        ("\u202e", "‹202E›"),
+        ("", "∅"),
+    ]
     + [("\ud800", "‹D800›"), ('"', "&#34;"), ("x" * 99, "x" * 23 + "…"), ("שלום", "\u2068שלום\u2069")],
 )
 def test_visible(token, expected):
@@ -135,7 +180,9 @@ def test_visible(token, expected):
 
 def test_every_cell_can_be_clicked_and_tells_its_place():
     cells = next(t for t in draw("contributions", fake("contributions"), window=(1, 2)).data if t.name == "cells")
-    assert cells.opacity == 0 and sorted(map(tuple, cells.customdata)) == [(layer, token) for layer in range(4) for token in (1, 2)]
+    assert cells.opacity == 0 and sorted(map(tuple, cells.customdata)) == [
+        (layer, token) for layer in range(4) for token in (1, 2)
+    ]
     assert [(y, x) for x, y in zip(cells.x, cells.y)] == [tuple(c) for c in cells.customdata]
 
 
@@ -160,7 +207,9 @@ def test_large_panels_stay_small_in_json(name, window):
 
 def test_every_token_is_labelled_up_to_48():
     fig = draw("contributions", fake("contributions", tokens=("the",) * 48))
-    assert list(fig.layout.xaxis.ticktext) == ["<b>the</b>"] + ["the"] * 47 and list(fig.layout.xaxis.tickvals) == list(range(48))
+    assert list(fig.layout.xaxis.ticktext) == ["<b>the</b>"] + ["the"] * 47 and list(fig.layout.xaxis.tickvals) == list(
+        range(48)
+    )
 
 
 def test_depth_lines_lie_at_one_height_in_all_panels():
@@ -183,14 +232,31 @@ def test_skip_map_marks_what_is_beyond_one_and_what_is_zero_by_construction():
     text = dict(zip(map(tuple, traces["cells"].customdata), traces["cells"].text))
     assert "7 relative change" in text[0, 3] and "0 by construction" in text[3, 0] and "noise floor" in text[0, 3]
     future = {t.name: t for t in figures.skip_map(fake("layer_skip", mode="future"), View()).data}
-    assert "by construction" not in text[1, 1] and "by construction" in dict(zip(map(tuple, future["cells"].customdata), future["cells"].text))[1, 1]
+    assert (
+        "by construction" not in text[1, 1]
+        and "by construction" in dict(zip(map(tuple, future["cells"].customdata), future["cells"].text))[1, 1]
+    )
 
 
 def test_ruler_shows_verdicts_apart_and_says_why_one_is_missing():
-    criteria = {"cosine": Criterion("cosine", None, None, 16, reason="it is <never> negative"), "kl": Criterion("kl", 13, 13, 16), "overlap": Criterion("overlap", 13, None, 16)}
-    fig = figures.depth_ruler(criteria, 16, bands={"kl": (11, 14)}, published=figures.published_marks("Math"), ghost={"kl": Criterion("kl", 3, 3, 8)})
+    criteria = {
+        "cosine": Criterion("cosine", None, None, 16, reason="it is <never> negative"),
+        "kl": Criterion("kl", 13, 13, 16),
+        "overlap": Criterion("overlap", 13, None, 16),
+    }
+    fig = figures.depth_ruler(
+        criteria,
+        16,
+        bands={"kl": (11, 14)},
+        published=figures.published_marks("Math"),
+        ghost={"kl": Criterion("kl", 3, 3, 8)},
+    )
     traces = {t.name: t for t in fig.data}
-    assert traces["kl"].text == ("KL 13",) and traces["overlap"].x == traces["kl"].x == (13,) and traces["overlap"].y != traces["kl"].y
+    assert (
+        traces["kl"].text == ("KL 13",)
+        and traces["overlap"].x == traces["kl"].x == (13,)
+        and traces["overlap"].y != traces["kl"].y
+    )
     assert traces["cosine"].marker.symbol == "circle-open" and "&lt;never&gt;" in traces["cosine"].customdata[0]
     assert traces["kl before"].x == (7.0,)  # ratio (3 + 1) / 8 of 16 blocks
     assert "band" in {(s.name or "").split(" ")[-1] for s in fig.layout.shapes} and len(traces["published"].x) == 18
@@ -205,7 +271,12 @@ def test_published_ratios_are_their_depths():
 
 
 def test_curves_take_the_colour_of_what_they_are_about():
-    fig = figures.layer_curves({"attn_cos": np.zeros(3), "mlp_cos": np.ones(3), "layer_cos": np.full(3, np.nan)}, "t", "cosine", depth_lines=LINES)
+    fig = figures.layer_curves(
+        {"attn_cos": np.zeros(3), "mlp_cos": np.ones(3), "layer_cos": np.full(3, np.nan)},
+        "t",
+        "cosine",
+        depth_lines=LINES,
+    )
     assert [t.line.color for t in fig.data] == [figures.ATTENTION, figures.MLP, figures.BOTH]
     profile = figures.token_profile(fake("contributions", tokens=HOSTILE), "layer_cos", 0)
     assert len(profile.data) == 2 and "<img" not in profile.to_json()

@@ -1,4 +1,6 @@
-"""Downloads against a hub on 127.0.0.1: whole, cancelled, resumed, broken off, gated, silent, without room; and that what is here needs none."""
+"""Downloads against a hub on 127.0.0.1: whole, cancelled, resumed, broken off, gated, silent, without room; and that
+what is here needs none."""
+
 import json
 import os
 import subprocess
@@ -21,14 +23,22 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def client(tmp_path):
-    """`client(hub, code or arguments…)`: a fresh process whose hub is the given one; `(exit code, stdout, stderr, seconds)`."""
+    """`client(hub, code or arguments…)`: a fresh process whose hub is the given one; `(exit code, stdout, stderr,
+    seconds)`."""
 
     def run(hub, *arguments, code="", **environment):
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TRANSFORMERS_"))}
-        more = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "hf"), "ED_CACHE": str(tmp_path / "cache"), "HF_HUB_DISABLE_XET": "1"}
+        more = {
+            "HF_ENDPOINT": hub.address,
+            "HF_HOME": str(tmp_path / "hf"),
+            "ED_CACHE": str(tmp_path / "cache"),
+            "HF_HUB_DISABLE_XET": "1",
+        }
         command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "ed_core", *arguments]
         begun = time.monotonic()
-        done = subprocess.run(command, cwd=ROOT, env=clean | more | environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            command, cwd=ROOT, env=clean | more | environment, capture_output=True, text=True, timeout=120
+        )
         return done.returncode, done.stdout, done.stderr.strip(), time.monotonic() - begun
 
     return run
@@ -83,7 +93,9 @@ SMALL = """
 from huggingface_hub import constants
 constants.DOWNLOAD_CHUNK_SIZE = 16384  # 10 MB otherwise, which is more than the model
 """
-CANCEL = SMALL + """
+CANCEL = (
+    SMALL
+    + """
 import time
 from ed_core.hub import Download
 from ed_core.errors import Cancelled
@@ -95,12 +107,16 @@ one.cancel(); one.wait(10)
 assert one.over and isinstance(one.error, Cancelled) and "goes on" in str(one.error), one.error
 print(one.progress[0])
 """
-WATCH = SMALL + """
+)
+WATCH = (
+    SMALL
+    + """
 from ed_core.hub import fetch
 seen = []
 print(fetch("org/model", progress=lambda done, total: seen.append((done, total))))
 assert seen and seen[-1][0] == seen[-1][1] and all(a <= b for (a, _), (b, _) in zip(seen, seen[1:])), seen[:5] + seen[-5:]
 """
+)
 
 
 def test_a_cancelled_download_goes_on_where_it_stopped(model, client, tmp_path):
@@ -182,7 +198,9 @@ def test_a_model_of_pickled_weights_only_is_refused_before_anything_is_downloade
         assert not any("/resolve/" in path for _, path, _ in hub.asked)
 
 
-WORKER = SMALL + """
+WORKER = (
+    SMALL
+    + """
 import time
 from ed_core import lookup
 from ed_core.jobs import Jobs
@@ -203,6 +221,7 @@ assert any(stage.startswith("downloading model: ") for stage in stages), set(sta
 assert lookup.find(request()).request == job.result.request, "stored under the commit"
 print(job.result.request.models[0].revision)
 """
+)
 
 
 def test_the_apps_worker_downloads_what_is_asked_for_and_stores_it_under_the_commit(model, client):

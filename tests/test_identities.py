@@ -1,4 +1,6 @@
-"""The identities accept every correct model and refuse every forgery: where only one token tells, and where only the slope does."""
+"""The identities accept every correct model and refuse every forgery: where only one token tells, and where only the
+slope does."""
+
 from dataclasses import replace
 from itertools import cycle
 
@@ -24,14 +26,20 @@ WRITERS = {"gpt2": ("attn.c_proj", "mlp.c_proj"), "gpt_neox": ("attention.dense"
 def opened(hf, precision="fp32", **forged) -> LanguageModel:
     """The model behind its family's description, or a forged one."""
     architecture = replace(find(hf.config.model_type), **forged)
-    return LanguageModel(hf.to(DTYPES[precision]), byte_tokenizer(), architecture, ModelSpec("model", precision=precision))
+    return LanguageModel(
+        hf.to(DTYPES[precision]), byte_tokenizer(), architecture, ModelSpec("model", precision=precision)
+    )
 
 
 def refusal(model) -> str:
     with pytest.raises(IdentityFailed) as caught:
         model.verify().require(model.architecture)
     message = str(caught.value)
-    assert model.architecture.family in message and "ed_core/architectures/families.py" in message and "python -m ed_core verify" in message
+    assert (
+        model.architecture.family in message
+        and "ed_core/architectures/families.py" in message
+        and "python -m ed_core verify" in message
+    )
     assert model.architecture.modules_read() in message
     return message
 
@@ -44,13 +52,19 @@ def writers(hf):
 
 @torch.no_grad()
 def scale_writers(hf, factor, part=None):
-    """Updates `factor` times as large; in the post-norm families it is the norm behind the writer that sets the size."""
+    """Updates `factor` times as large; in the post-norm families it is the norm behind the writer that sets the
+    size."""
     for attn, mlp in writers(hf):
-        for parameter in [*(() if part == "mlp" else attn.parameters()), *(() if part == "attention" else mlp.parameters())]:
+        for parameter in [
+            *(() if part == "mlp" else attn.parameters()),
+            *(() if part == "attention" else mlp.parameters()),
+        ]:
             parameter.mul_(factor)
     for name, weight in hf.named_parameters():
         if "post_" in name and find(hf.config.model_type).attn.startswith("post_"):
-            weight.mul_(factor) if hf.config.model_type == "olmo2" else weight.add_(1).mul_(factor).sub_(1)  # Gemma: 1 + weight
+            weight.mul_(factor) if hf.config.model_type == "olmo2" else weight.add_(1).mul_(factor).sub_(
+                1
+            )  # Gemma: 1 + weight
 
 
 @torch.no_grad()
@@ -69,7 +83,9 @@ def test_every_family_is_accepted_with_figures_within_the_limits(family, precisi
     figures = random_model(family, DTYPES[precision]).verify()
     miss_limit, slope_limit = LIMITS[precision]
     assert figures.failures() == [] and (figures.miss_limit, figures.slope_limit) == LIMITS[precision]
-    assert len(figures.miss) == len(figures.slope_attn) == len(figures.slope_mlp) == 5 and max(figures.miss) <= miss_limit
+    assert (
+        len(figures.miss) == len(figures.slope_attn) == len(figures.slope_mlp) == 5 and max(figures.miss) <= miss_limit
+    )
     for slope in (*figures.slope_attn, *figures.slope_mlp):
         assert slope is not None and abs(slope - 1) <= slope_limit
     assert figures.closure <= miss_limit and figures.left_behind == 0
@@ -84,7 +100,10 @@ HARD = {
     "updates below rounding": lambda hf, seed: scale_writers(hf, 2.0**-12),
     "attention near rounding": lambda hf, seed: scale_writers(hf, 2.0 ** -(4 + seed % 4), "attention"),
     "massive tokens, tiny updates": lambda hf, seed: (make_massive(hf, 1000), scale_writers(hf, 2.0**-6)),
-    "silent attention, small MLP": lambda hf, seed: (scale_writers(hf, 0.0, "attention"), scale_writers(hf, 2.0 ** -(3 + seed % 4), "mlp")),
+    "silent attention, small MLP": lambda hf, seed: (
+        scale_writers(hf, 0.0, "attention"),
+        scale_writers(hf, 2.0 ** -(3 + seed % 4), "mlp"),
+    ),
     "a silent block": lambda hf, seed: silence(hf, seed % 2),
     "nothing but silence": lambda hf, seed: scale_writers(hf, 0.0),
 }
@@ -109,7 +128,8 @@ def test_no_correct_model_is_refused(name):
 
 @pytest.mark.parametrize("exponent", [6, 7, 8])
 def test_a_wide_model_with_updates_near_rounding_is_accepted(exponent):
-    """4096 wide, the slopes are sharp enough to see that additions below rounding are lost whole: those must not count."""
+    """4096 wide, the slopes are sharp enough to see that additions below rounding are lost whole: those must not
+    count."""
     hf = random_hf("gemma2", hidden_size=4096, **SHALLOW)
     scale_writers(hf, 2.0**-exponent)
     figures = opened(hf, "bf16").verify()
@@ -144,7 +164,10 @@ def test_a_forgotten_multiplier_is_refused_even_beside_a_massive_token(precision
     assert slopes and all(abs(slope - 0.22) < 0.03 for slope in slopes)
     if factor > 1:  # a global figure would have seen nothing
         trace = model.trace(model.tensor(model.encode(Prompt(PROBE_TEXT))))
-        whole = max(float((trace.resid[l] + trace.update(l) - trace.resid[l + 1]).norm() / trace.resid[l].norm()) for l in range(5))
+        whole = max(
+            float((trace.resid[l] + trace.update(l) - trace.resid[l + 1]).norm() / trace.resid[l].norm())
+            for l in range(5)
+        )
         assert whole < 2e-2
 
 
@@ -277,7 +300,11 @@ def test_an_edit_that_changes_nothing_changes_nothing(model_of, family, dtype):
 def test_a_replayed_suffix_with_another_mask_is_found_out(model_of, monkeypatch):
     """One key too few: the logits move, the model is accepted all the same, and nothing reuses the prefix."""
     cut = suffix.from_position
-    monkeypatch.setattr(suffix, "from_position", lambda named, start, n: cut(named, start, n) | {"attention_mask": _one_key_short(n, start)})
+    monkeypatch.setattr(
+        suffix,
+        "from_position",
+        lambda named, start, n: cut(named, start, n) | {"attention_mask": _one_key_short(n, start)},
+    )
     figures = model_of("qwen3").verify()
     monkeypatch.undo()
     assert figures.suffix > 1e-3 and not figures.suffix_holds and not figures.failures()

@@ -1,4 +1,6 @@
-"""PNG and SVG of a figure: right size, not blank, nothing in them that runs or asks; and what is said where there is no browser."""
+"""PNG and SVG of a figure: right size, not blank, nothing in them that runs or asks; and what is said where there is no
+browser."""
+
 from __future__ import annotations
 
 import os
@@ -26,7 +28,10 @@ from ed_core.kept import Kept
 
 ROOT = Path(__file__).parent.parent
 needs_browser = pytest.mark.browser
-HOSTILE = "<script>alert(1)</script><a href='http://example.org'>x</a><img src=http://example.org/x.png onerror=alert(1)> &amp; $\\alpha$ \u202e]]>"
+HOSTILE = (
+    "<script>alert(1)</script><a href='http://example.org'>x</a><img src=http://example.org/x.png "
+    "onerror=alert(1)> &amp; $\\alpha$ \u202e]]>"
+)
 
 
 def pixels(png: bytes) -> np.ndarray:
@@ -78,7 +83,11 @@ def test_a_png_has_the_size_of_the_screen_twice_and_is_not_blank(lens):
     fig = figures.lens_map(lens, View(width_px=500, height=300, window=(0, 20)), "prob")
     wanted = images.printed(fig, "Logit lens", images.origin([lens]))["layout"]
     seen = pixels(images.render(fig, "png", "Logit lens", images.origin([lens])))
-    assert seen.shape[:2] == (2 * wanted["height"], 2 * wanted["width"]) and wanted["width"] == 500 and wanted["height"] > 300
+    assert (
+        seen.shape[:2] == (2 * wanted["height"], 2 * wanted["width"])
+        and wanted["width"] == 500
+        and wanted["height"] > 300
+    )
     assert (seen[..., :3] == 255).all(-1).mean() > 0.2, "on white"
     assert len(np.unique(seen[..., :3].reshape(-1, 3), axis=0)) > 50, "many colours: a map is drawn"
     top, bottom = seen[: 2 * images.LINE + 8, :, :3], seen[-2 * images.LINE - 8 :, :, :3]

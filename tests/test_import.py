@@ -1,4 +1,6 @@
-"""What comes in as a bundle is a stranger's: read as exactly what was exported, or refused in one sentence with nothing left behind."""
+"""What comes in as a bundle is a stranger's: read as exactly what was exported, or refused in one sentence with nothing
+left behind."""
+
 from __future__ import annotations
 
 import tracemalloc

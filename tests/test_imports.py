@@ -1,4 +1,5 @@
 """Who may import whom, kept by reading the code; and that the app's process really never imports torch."""
+
 from __future__ import annotations
 
 import ast
@@ -11,7 +12,29 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 HEAVY = {"torch", "transformers", "accelerate", "bitsandbytes", "datasets", "peft"}
-TORCH_SIDE = {"ed_core." + name for name in ("model", "trace", "metrics", "loading", "adoption", "twins", "identities", "staircase", "erasure", "gradients", "dropping", "suffix", "compute", "bench", "quantized", "placement", "calibrate", "sanity")}
+TORCH_SIDE = {
+    "ed_core." + name
+    for name in (
+        "model",
+        "trace",
+        "metrics",
+        "loading",
+        "adoption",
+        "twins",
+        "identities",
+        "staircase",
+        "erasure",
+        "gradients",
+        "dropping",
+        "suffix",
+        "compute",
+        "bench",
+        "quantized",
+        "placement",
+        "calibrate",
+        "sanity",
+    )
+}
 
 
 def imports(path: Path, top_level_only: bool = False) -> set[str]:
@@ -63,9 +86,52 @@ def test_only_the_loader_knows_transformers(path):
         assert "transformers" not in heads(imports(path))
 
 
-@pytest.mark.parametrize("name", ["types", "depth", "verdict", "exactness", "aggregate", "compare", "pairs", "figures", "lookup", "jobs", "store", "prompts", "probes", "sources", "tokens", "export", "worker", "pruning", "budget", "precision", "controls", "sizes", "estimate", "catalogue", "weights", "adapters", "audit", "hub", "cases", "bundle", "kept", "drawings", "settings", "permits", "owners", "health"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "types",
+        "depth",
+        "verdict",
+        "exactness",
+        "aggregate",
+        "compare",
+        "pairs",
+        "figures",
+        "lookup",
+        "jobs",
+        "store",
+        "prompts",
+        "probes",
+        "sources",
+        "tokens",
+        "export",
+        "worker",
+        "pruning",
+        "budget",
+        "precision",
+        "controls",
+        "sizes",
+        "estimate",
+        "catalogue",
+        "weights",
+        "adapters",
+        "audit",
+        "hub",
+        "cases",
+        "bundle",
+        "kept",
+        "drawings",
+        "settings",
+        "permits",
+        "owners",
+        "health",
+    ],
+)
 def test_importing_the_torch_free_side_imports_no_torch(name):
-    code = f"import sys, json, ed_core.{name}; print(json.dumps(sorted({HEAVY!r}.intersection(m.split('.')[0] for m in sys.modules))))"
+    code = (
+        f"import sys, json, ed_core.{name}; print(json.dumps(sorted({HEAVY!r}.intersection(m.split('.')[0] for m in "
+        "sys.modules))))"
+    )
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(out.stdout) == []
 

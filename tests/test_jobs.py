@@ -1,4 +1,5 @@
 """The queue and its worker: order, sharing, cancelling, death, abandonment, and what a message may hold."""
+
 from __future__ import annotations
 
 import io
@@ -30,7 +31,8 @@ def until(condition, seconds=60.0):
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    """One queue for all tests: starting a worker takes seconds. Every block takes at least 0.1 s, so that there is time to interfere."""
+    """One queue for all tests: starting a worker takes seconds. Every block takes at least 0.1 s, so that there is time
+    to interfere."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("ED_TEST_STEP_DELAY", "0.1")
@@ -51,7 +53,9 @@ def request(spec, probe=Contributions(), text=TEXT):
 def test_a_job_fills_and_completes(jobs, spec):
     job = jobs.submit(request(spec), "me")
     versions, filled = set(), set()
-    while not jobs.poll(job).over:  # as a page does: what nobody polls for 20 s is cancelled, and a busy machine may take longer to start the worker
+    while not jobs.poll(
+        job
+    ).over:  # as a page does: what nobody polls for 20 s is cancelled, and a busy machine may take longer to start the worker
         if job.result is not None:
             versions.add(job.result.version)
             filled.add(int((job.result["layer_cos"] == job.result["layer_cos"]).sum()))
@@ -119,7 +123,11 @@ def test_a_job_nobody_polls_is_cancelled(jobs, spec, monkeypatch):
 def test_a_refusal_arrives_as_itself_and_the_worker_lives(jobs, spec):
     refused = jobs.submit(request(spec, LayerSkip(), text="5"), "me")
     until(lambda: jobs.poll(refused).over)
-    assert refused.state == "failed" and type(refused.error).__name__ == "PromptError" and "at least 2" in str(refused.error)
+    assert (
+        refused.state == "failed"
+        and type(refused.error).__name__ == "PromptError"
+        and "at least 2" in str(refused.error)
+    )
     pid = jobs._worker.pid
     fine = jobs.submit(request(spec), "me")
     until(lambda: jobs.poll(fine).over)

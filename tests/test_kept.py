@@ -1,4 +1,5 @@
 """Kept case studies: nothing is lost, nothing half-written, nobody locked out; a damaged file harms no other."""
+
 from __future__ import annotations
 
 import errno
@@ -50,12 +51,18 @@ def test_the_folder_is_that_of_the_cache_and_survives_its_clearing(tmp_path, mon
 
 
 def test_lists_search_every_word_and_sort(folder):
-    for i, (title, notes, tags) in enumerate([("Beta sums", "carry", ["x"]), ("alpha", "Look-up", ["beta"]), ("Gamma", "", ["y"])]):
+    for i, (title, notes, tags) in enumerate(
+        [("Beta sums", "carry", ["x"]), ("alpha", "Look-up", ["beta"]), ("Gamma", "", ["y"])]
+    ):
         folder.add(small(title, notes=notes, tags=tags, now=1000.0 + i))
     titles = lambda *a, **k: [c.title for c in folder.cards(*a, **k)]  # noqa: E731
     assert titles() == ["Gamma", "alpha", "Beta sums"] and titles(sort="title") == ["alpha", "Beta sums", "Gamma"]
-    assert titles("BETA") == ["alpha", "Beta sums"] and titles("beta carry") == ["Beta sums"] and titles("nothing") == []
-    assert len(titles("ed-demo-8")) == len(titles("mod 10")) == len(titles("early_exit")) == 3, "model, prompt and probe"
+    assert (
+        titles("BETA") == ["alpha", "Beta sums"] and titles("beta carry") == ["Beta sums"] and titles("nothing") == []
+    )
+    assert len(titles("ed-demo-8")) == len(titles("mod 10")) == len(titles("early_exit")) == 3, (
+        "model, prompt and probe"
+    )
 
 
 def test_a_list_opens_no_array_and_reads_an_unchanged_file_once(folder, monkeypatch):
@@ -121,7 +128,12 @@ def test_a_damaged_file_is_reported_and_set_aside_and_the_others_are_unharmed(fo
     folder.add(one), folder.add(other)
     file, data = folder.path / f"{one.id}.edcase", folder.read(one.id)
     middle = data.index(b"case.json") + 60
-    harmed = {"flip": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :], "cut": data[: len(data) // 2], "empty": b"", "text": b"hello"}
+    harmed = {
+        "flip": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],
+        "cut": data[: len(data) // 2],
+        "empty": b"",
+        "text": b"hello",
+    }
     file.write_bytes(harmed[harm])
     assert [c.title for c in folder.cards()] == ["other"]
     assert len(folder.problems) == 1 and one.id in folder.problems[0]
@@ -164,7 +176,10 @@ def test_a_file_of_a_later_version_stays_where_it_is(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("at", ["fsync", "replace", "write"])
-@pytest.mark.parametrize("number, says", [(errno.ENOSPC, "disk is full"), (errno.EACCES, "may not write"), (errno.EIO, "Nothing was changed")])
+@pytest.mark.parametrize(
+    "number, says",
+    [(errno.ENOSPC, "disk is full"), (errno.EACCES, "may not write"), (errno.EIO, "Nothing was changed")],
+)
 def test_a_disk_that_refuses_is_one_sentence_and_the_old_version_stays(folder, monkeypatch, at, number, says):
     one = small(notes="old")
     state = folder.add(one)
@@ -229,7 +244,9 @@ def test_two_processes_on_one_folder_lose_nothing(folder):
     """Both append to one case study, each fifteen times: every refusal was told, every success is there."""
     one = small()
     folder.add(one)
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(folder.root), one.id, letter], cwd=ROOT) for letter in "ab"]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(folder.root), one.id, letter], cwd=ROOT) for letter in "ab"
+    ]
     assert [w.wait(60) for w in writers] == [0, 0]
     notes = folder.open(one.id)[0].notes
     assert (notes.count("a"), notes.count("b"), len(notes)) == (15, 15, 30)
@@ -321,7 +338,9 @@ folder = Kept({str(folder.root)!r}, shipped=None)
 folder.cards(), folder.open({one.id!r})
 print(time.monotonic() - begin, *sorted({{"torch", "transformers", "plotly", "pandas"}} & set(sys.modules)))
 """
-    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    out = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
     assert out[1:] == [] and float(out[0]) < 5, "about 0.3 s; the limit leaves room for a busy machine"
 
 

@@ -1,4 +1,6 @@
-"""Links: what the URL carries is put back, checked first; short run ids; the first links of a fresh server. Without a browser."""
+"""Links: what the URL carries is put back, checked first; short run ids; the first links of a fresh server. Without a
+browser."""
+
 from __future__ import annotations
 
 import re
@@ -16,17 +18,47 @@ from ed_core.types import Prompt
 from ed_ui import link
 
 OWN = {  # a page, a parameter of its own, and where it must arrive
-    "pages/look/home.py": {"branch": "attn", "shade": "kl", "kl": "0.25", "overlap": "0.6", "first_token": "false", "tokens": "3-20"},
+    "pages/look/home.py": {
+        "branch": "attn",
+        "shade": "kl",
+        "kl": "0.25",
+        "overlap": "0.6",
+        "first_token": "false",
+        "tokens": "3-20",
+    },
     "pages/look/contributions.py": {"measure": "attn_cos", "first_token": "false"},
     "pages/look/logit_lens.py": {"shade": "rank", "g": "0.4"},
     "pages/look/numerics.py": {"tokens": "1-9"},
     "pages/intervene/skip.py": {"mode": "future", "part": "mlp", "boundaries": "4,8", "direct": "true"},
     "pages/intervene/erase.py": {"target": "future"},
     "pages/intervene/gradients.py": {"nodes": "33"},
-    "pages/intervene/prune.py": {"prompts": "bundled", "n": "2", "n_prompts": "3", "tasks": "copy,lookup", "difficulties": "1,2"},
+    "pages/intervene/prune.py": {
+        "prompts": "bundled",
+        "n": "2",
+        "n_prompts": "3",
+        "tasks": "copy,lookup",
+        "difficulties": "1,2",
+    },
     "pages/compare/audit.py": {"precisions": "fp32,bf16"},
 }
-WRONG = ["", "x", "-1", "1e999", "nan", "9" * 400, "<script>alert(1)</script>", "{{7*7}}", "0x10", "\x00", "true,false", "None", "1-", "9-3", "𝟙", "../../etc/passwd"]
+WRONG = [
+    "",
+    "x",
+    "-1",
+    "1e999",
+    "nan",
+    "9" * 400,
+    "<script>alert(1)</script>",
+    "{{7*7}}",
+    "0x10",
+    "\x00",
+    "true,false",
+    "None",
+    "1-",
+    "9-3",
+    "𝟙",
+    "../../etc/passwd",
+]
 
 
 def opened(page: str, **query) -> AppTest:
@@ -60,7 +92,18 @@ def test_what_a_link_says_of_a_page_comes_back_as_the_same_link(stored, page):  
 @pytest.mark.parametrize("page", OWN)
 def test_values_that_cannot_be_are_left_out_with_a_sentence(stored, page):  # noqa: F811
     for wrong in WRONG:
-        names = [*OWN[page], "precision", "control", "control_seed", "template", "special_tokens", "token", "run", "example", "device"]
+        names = [
+            *OWN[page],
+            "precision",
+            "control",
+            "control_seed",
+            "template",
+            "special_tokens",
+            "token",
+            "run",
+            "example",
+            "device",
+        ]
         test = opened(page, **dict.fromkeys(names, wrong))
         assert not test.exception, (wrong, test.exception)
         assert "not followed" in said(test) and len(said(test)) < 1500 and len(test.warning) == 1, wrong
@@ -71,9 +114,13 @@ def test_what_a_link_does_not_say_is_at_its_default(stored):  # noqa: F811
     test = opened("pages/look/logit_lens.py", shade="rank", template="raw", control="shuffled", control_seed="3")
     assert test.selectbox(key="control").value == "shuffled" and test.number_input(key="control.seed").value == 3
     follow(test.switch_page("pages/look/contributions.py"))
-    assert test.selectbox(key="control").value == "shuffled" and test.query_params["control"] == "shuffled", "a click in the navigation keeps what all pages share"
+    assert test.selectbox(key="control").value == "shuffled" and test.query_params["control"] == "shuffled", (
+        "a click in the navigation keeps what all pages share"
+    )
     follow(test.switch_page("pages/look/logit_lens.py"), model="small")
-    assert test.selectbox(key="control").value == "none" and "shade" not in test.query_params, "as after the browser's Back"
+    assert test.selectbox(key="control").value == "none" and "shade" not in test.query_params, (
+        "as after the browser's Back"
+    )
 
 
 def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):  # noqa: F811
@@ -84,14 +131,24 @@ def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):  #
     assert not said(test) and test.text_area(key="text").value == "3 + 4 = "
     assert test.selectbox(key="control").value == "untrained" and test.number_input(key="control.seed").value == 7
     test = opened("pages/look/logit_lens.py", run=stored["logit_lens"].request.key)
-    assert test.query_params["run"] == stored["logit_lens"].request.key[:12] and test.selectbox(key="control").value == "none"
+    assert (
+        test.query_params["run"] == stored["logit_lens"].request.key[:12]
+        and test.selectbox(key="control").value == "none"
+    )
 
 
 def test_a_run_of_other_weights_and_one_of_a_model_that_is_gone_say_which(stored, monkeypatch):  # noqa: F811
     result = stored["logit_lens"]
-    for change, words in (({"content_hash": "0" * 64}, "other weights"), ({"source": "/no/such/folder", "content_hash": "1" * 64}, "not here now")):
+    for change, words in (
+        ({"content_hash": "0" * 64}, "other weights"),
+        ({"source": "/no/such/folder", "content_hash": "1" * 64}, "not here now"),
+    ):
         spec = replace(result.request.models[0], **change)
-        monkeypatch.setattr(lookup, "by_short", lambda short, spec=spec: replace(result, request=replace(result.request, models=(spec,))))
+        monkeypatch.setattr(
+            lookup,
+            "by_short",
+            lambda short, spec=spec: replace(result, request=replace(result.request, models=(spec,))),
+        )
         test = opened("pages/look/logit_lens.py", run="0" * 12)
         assert not test.exception and words in said(test)
 
@@ -99,7 +156,13 @@ def test_a_run_of_other_weights_and_one_of_a_model_that_is_gone_say_which(stored
 def test_unknown_and_ambiguous_ids_are_one_sentence(stored, monkeypatch):  # noqa: F811
     key = stored["logit_lens"].request.key
     assert lookup.by_short(key).request.key == lookup.by_short(key[:8]).request.key == key
-    for wrong, reason in (("f" * 32, "No stored result"), ("abc", "no run id"), ("*" * 12, "no run id"), (key[:8].upper() + "Z", "no run id"), ("", "no run id")):
+    for wrong, reason in (
+        ("f" * 32, "No stored result"),
+        ("abc", "no run id"),
+        ("*" * 12, "no run id"),
+        (key[:8].upper() + "Z", "no run id"),
+        ("", "no run id"),
+    ):
         with pytest.raises(ParameterError, match=reason):
             lookup.by_short(wrong)
     monkeypatch.setattr(Store, "keys", lambda self, beginning: [beginning.ljust(32, "0"), beginning.ljust(32, "1")])
@@ -112,7 +175,9 @@ def test_the_store_finds_ids_by_their_beginning(stored, tmp_path):  # noqa: F811
     other = replace(result, request=replace(result.request, prompts=(Prompt("other", "x"),)))
     for each in (result, other):
         store.put(each)
-    assert store.keys(result.request.key[:10]) == [result.request.key] and store.keys(other.request.key) == [other.request.key]
+    assert store.keys(result.request.key[:10]) == [result.request.key] and store.keys(other.request.key) == [
+        other.request.key
+    ]
     assert len(store.keys("")) == 2 and store.keys("zz") == store.keys("*") == store.keys("%' OR 1=1") == []
 
 
@@ -128,8 +193,14 @@ def test_no_parameter_of_a_page_has_the_name_of_one_that_all_pages_share(stored)
 
 
 def test_what_a_link_set_is_told_to_the_browser_again(stored):  # noqa: F811
-    """Streamlit throws the messages of a run away when the next begins before they were sent; a value told once would then be lost."""
-    test = follow(AppTest.from_file(str(ROOT / "app.py"), default_timeout=60), model="ed-demo-8", precision="fp32", adapter="/no/such")
+    """Streamlit throws the messages of a run away when the next begins before they were sent; a value told once would
+    then be lost."""
+    test = follow(
+        AppTest.from_file(str(ROOT / "app.py"), default_timeout=60),
+        model="ed-demo-8",
+        precision="fp32",
+        adapter="/no/such",
+    )
     for _ in range(2):
         model, precision = test.sidebar.selectbox(key="model"), test.sidebar.button_group(key="precision")
         assert model.proto.set_value and model.proto.raw_value == "ed-demo-8"

@@ -1,4 +1,5 @@
 """Logging in for real: a browser, Streamlit's OIDC, and an identity provider on 127.0.0.1."""
+
 from __future__ import annotations
 
 import time
@@ -10,7 +11,10 @@ from test_browser import browser, wait  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.browser
 
-SETTINGS = 'login = "{login}"\nlogin_allowed = ["@lab.org", "guest@elsewhere.org"]\nadmins = ["head@lab.org"]\ngallery = "owners"\n'
+SETTINGS = (
+    'login = "{login}"\nlogin_allowed = ["@lab.org", "guest@elsewhere.org"]\nadmins = ["head@lab.org"]\ngallery '
+    '= "owners"\n'
+)
 ADA = {"sub": "1", "email": "Ada@lab.org", "email_verified": True, "name": "Ada <b>L.</b>"}
 BOB = {"sub": "2", "email": "bob@lab.org", "email_verified": True, "name": "Bob"}
 HEAD = {"sub": "3", "email": "head@lab.org", "email_verified": True, "name": "Head"}
@@ -61,7 +65,12 @@ def visit(browser):  # noqa: F811
         return page
 
     yield opened
-    boxes = [box.inner_text() for context in contexts for page in context.pages for box in page.query_selector_all("[data-testid=stException]")]
+    boxes = [
+        box.inner_text()
+        for context in contexts
+        for page in context.pages
+        for box in page.query_selector_all("[data-testid=stException]")
+    ]
     for context in contexts:
         context.close()
     assert not boxes
@@ -89,7 +98,11 @@ def test_a_required_login_stands_before_everything(closed, provider, visit):
     for path in ("/", "/skip", "/?model=ed-demo-8&example=copy-3-a"):
         page = visit(closed.address + path)
         page.get_by_text("for people who log in").wait_for(timeout=60_000)
-        assert page.get_by_role("button", name="Run").count() == 0 and page.get_by_label("Prompt", exact=True).count() == 0 and page.get_by_label("Model").count() == 0
+        assert (
+            page.get_by_role("button", name="Run").count() == 0
+            and page.get_by_label("Prompt", exact=True).count() == 0
+            and page.get_by_label("Model").count() == 0
+        )
     log_in(page, "Ada")
     page.get_by_role("button", name="Run").wait_for(timeout=60_000)
 
@@ -147,7 +160,9 @@ def test_a_provider_that_does_not_answer_leaves_the_page_standing(tmp_path, visi
 
 def test_a_forged_cookie_is_nobody(app, visit):
     page = visit(app.address)
-    page.context.add_cookies([{"name": "_streamlit_user", "value": '{"email": "head@lab.org", "is_logged_in": true}', "url": app.address}])
+    page.context.add_cookies(
+        [{"name": "_streamlit_user", "value": '{"email": "head@lab.org", "is_logged_in": true}', "url": app.address}]
+    )
     page.goto(app.address)
     page.get_by_role("button", name="Log in").wait_for(timeout=60_000)
 
@@ -173,13 +188,19 @@ def test_only_the_owner_and_admins_change_a_case_study(app, provider, visit):
     delete = lambda page: page.locator(".st-key-case-actions").get_by_role("button", name="Delete")  # noqa: E731
     assert delete(page).is_enabled()
     kept = list((app.cache / "kept").glob("*.edcase"))
-    assert len(kept) == 1 and kept[0].with_suffix(".owner").read_text() == "ada@lab.org\n" and b"ada@lab.org" not in kept[0].read_bytes()
+    assert (
+        len(kept) == 1
+        and kept[0].with_suffix(".owner").read_text() == "ada@lab.org\n"
+        and b"ada@lab.org" not in kept[0].read_bytes()
+    )
 
     page.get_by_role("button", name="Log out").click()
     page.get_by_role("button", name="Log in").wait_for(timeout=60_000)
     page.goto(link)
     page.locator(".st-key-case-actions").wait_for(timeout=60_000)
-    assert delete(page).is_disabled() and page.get_by_text("ada@lab.org").count() == 0, "addresses are not for everybody"
+    assert delete(page).is_disabled() and page.get_by_text("ada@lab.org").count() == 0, (
+        "addresses are not for everybody"
+    )
 
     provider.who = BOB
     other = visit(app.address)

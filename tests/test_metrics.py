@@ -1,4 +1,5 @@
 """The metrics as maths: symmetry, bounds, and inputs where a formula has nothing to hold on to."""
+
 import math
 
 import pytest
@@ -55,7 +56,10 @@ def test_cosine_is_symmetric_scale_free_and_bounded():
 
 def test_cosine_with_nothing_is_zero():
     x = vectors(10, 16)
-    assert not metrics.cosine(x, torch.zeros(10, 16)).any() and not metrics.cosine(torch.zeros(10, 16), torch.zeros(10, 16)).any()
+    assert (
+        not metrics.cosine(x, torch.zeros(10, 16)).any()
+        and not metrics.cosine(torch.zeros(10, 16), torch.zeros(10, 16)).any()
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -86,7 +90,9 @@ def test_kl_is_a_divergence():
     expected = (P.double().exp() * (P.double() - Q.double())).sum(-1)
     assert torch.allclose(metrics.kl(P, Q).double(), expected, rtol=1e-5)
     assert torch.allclose(metrics.kl(P, UNIFORM.expand_as(P)), math.log(VOCAB) - metrics.entropy(P), atol=1e-5)
-    assert metrics.kl(torch.tensor([0.5, 0.5]).log(), torch.tensor([0.25, 0.75]).log()) == pytest.approx(math.log(2 / 3**0.5), rel=1e-6)
+    assert metrics.kl(torch.tensor([0.5, 0.5]).log(), torch.tensor([0.25, 0.75]).log()) == pytest.approx(
+        math.log(2 / 3**0.5), rel=1e-6
+    )
 
 
 def test_kl_of_almost_equal_distributions_is_not_negative():
@@ -99,7 +105,9 @@ def test_jsd_is_symmetric_and_between_zero_and_one():
     assert (metrics.jsd(P, Q) > 0).all() and (metrics.jsd(P, Q) < 1).all()
     assert torch.allclose(metrics.jsd(P, P), torch.zeros(200), atol=1e-6)
     assert metrics.jsd(certain(3), certain(4)) == pytest.approx(1)  # base 2: disjoint distributions are one bit apart
-    assert metrics.jsd(torch.tensor([0.5, 0.5]).log(), torch.tensor([1.0, 1e-30]).log()) == pytest.approx(0.311278, abs=1e-5)
+    assert metrics.jsd(torch.tensor([0.5, 0.5]).log(), torch.tensor([1.0, 1e-30]).log()) == pytest.approx(
+        0.311278, abs=1e-5
+    )
 
 
 def test_jsd_obeys_the_triangle_inequality_as_a_square_root():
@@ -135,7 +143,9 @@ def test_tied_logits_share_the_better_rank():
     assert (metrics.rank(P, P.argmax(-1)) == 1).all() and (metrics.rank(P, P.argmin(-1)) == VOCAB).all()
 
 
-@pytest.mark.parametrize("column, expected", [([7, 7, 7], 0), ([1, 7, 7], 1), ([7, 1, 7], 2), ([1, 2, 7], 2), ([7, 7, 1, 7], 3), ([4], 0)])
+@pytest.mark.parametrize(
+    "column, expected", [([7, 7, 7], 0), ([1, 7, 7], 1), ([7, 1, 7], 2), ([1, 2, 7], 2), ([7, 7, 1, 7], 3), ([4], 0)]
+)
 def test_settle_depth_is_the_first_row_from_which_nothing_changes(column, expected):
     beside = [9] * len(column)  # another token, settled from the start
     assert metrics.settle_depth(torch.tensor([column, beside]).T).tolist() == [expected, 0]

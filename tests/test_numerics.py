@@ -1,4 +1,6 @@
-"""The numerics of a prompt against the same sums written naively, on right readings and on wrong ones; and what is said about them."""
+"""The numerics of a prompt against the same sums written naively, on right readings and on wrong ones; and what is said
+about them."""
+
 import dataclasses
 
 import naive
@@ -22,7 +24,9 @@ def test_miss_rounding_slopes_and_norms(model_of, measure, family):
     model = model_of(family)
     found = measure(model, Numerics(), PROMPT)
     expected = naive.numerics(model.hf, found.token_ids, torch.finfo(torch.float32).eps)
-    own = 0.05 if family == "granite" else 1e-4  # the multiplier's product is rounded as the model rounds it; by hand it is exact
+    own = (
+        0.05 if family == "granite" else 1e-4
+    )  # the multiplier's product is rounded as the model rounds it; by hand it is exact
     for name, within in (("miss", own), ("rounding", 1e-4), ("resid_norm", 1e-4)):
         assert np.abs(found[name] - expected[name]).max() <= within * expected[name].max(), name
     for i, name in enumerate(("slope_attn", "slope_mlp")):
@@ -70,7 +74,12 @@ def test_the_figures_on_logits_are_those_of_verify(model_of, measure):
     model = model_of("gemma2", torch.bfloat16)
     figures, found = model.verify(), measure(model, Numerics(), Prompt(PROBE_TEXT[:40]))
     assert figures.n_tokens > 32
-    for name, value in (("closure", figures.closure), ("replay", max(figures.replay.values())), ("detour", figures.detour), ("suffix", figures.suffix)):
+    for name, value in (
+        ("closure", figures.closure),
+        ("replay", max(figures.replay.values())),
+        ("detour", figures.detour),
+        ("suffix", figures.suffix),
+    ):
         assert 0 <= float(found[name]) <= 2 * max(value, 1e-3), name
 
 
@@ -84,7 +93,11 @@ def test_what_a_family_hands_past_the_stream_shows_in_the_detour(measure):
 def test_long_prompts_keep_a_few_logits_only(model_of, monkeypatch):
     model = model_of("qwen3")
     seen = []
-    monkeypatch.setattr(type(model), "unembed", lambda self, resid, plain=type(model).unembed: (seen.append(resid.shape[-2]), plain(self, resid))[1])
+    monkeypatch.setattr(
+        type(model),
+        "unembed",
+        lambda self, resid, plain=type(model).unembed: (seen.append(resid.shape[-2]), plain(self, resid))[1],
+    )
     found = compute.run(model, Numerics().request(model.spec, Prompt("a b c d " * 20)))
     assert max(seen) <= 32 and float(found["detour"]) <= 1e-5 and float(found["suffix"]) <= 1e-5
 
@@ -98,7 +111,9 @@ def test_one_token_is_refused(model_of, measure):
 
 
 def changed(result, name, values):
-    return dataclasses.replace(result, measures={**result.measures, name: Measure(Numerics.spec(name), np.asarray(values, np.float32))})
+    return dataclasses.replace(
+        result, measures={**result.measures, name: Measure(Numerics.spec(name), np.asarray(values, np.float32))}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +148,9 @@ def test_what_leaving_out_the_first_token_changes(model_of, measure):
         result = contributions if row.name == "cosine" else lens
         names = ("attn_cos", "mlp_cos", "layer_cos") if row.name == "cosine" else (row.name,)
         for values, first in ((row.with_first, 0), (row.without, 1)):
-            assert values == pytest.approx(np.mean([result[n][:, first:].mean(1) for n in names], axis=0), rel=1e-4, abs=1e-6)
+            assert values == pytest.approx(
+                np.mean([result[n][:, first:].mean(1) for n in names], axis=0), rel=1e-4, abs=1e-6
+            )
     assert "first token" in exactness.change(rows)
     moved = [dataclasses.replace(rows[0], depth_with=1, depth_without=3), *rows[1:]]
     assert "cosine: 1 with it, 3 without" in exactness.change(moved)

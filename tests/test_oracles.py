@@ -1,4 +1,6 @@
-"""Models whose answers are known before anything is computed: silent, echoing, constant and linear blocks, written down by hand."""
+"""Models whose answers are known before anything is computed: silent, echoing, constant and linear blocks, written down
+by hand."""
+
 from types import SimpleNamespace
 
 import numpy as np
@@ -170,7 +172,9 @@ def test_an_erasing_block_points_back(measure):
     found = measure(stack((echo(-1), nothing), (nothing, nothing)), Contributions(), PROMPT)
     is_close(found["attn_cos"][0], -1)
     is_close(found["attn_ratio"][0], 1)
-    assert not found["resid_norm"][1:].any() and not found["io_cos"].any()  # nothing is left: the cosine with nothing is 0
+    assert (
+        not found["resid_norm"][1:].any() and not found["io_cos"].any()
+    )  # nothing is left: the cosine with nothing is 0
 
 
 # ---------------------------------------------------------------- skips
@@ -228,7 +232,8 @@ def test_effects_in_a_linear_stack_are_matrix_algebra(measure):
 
 
 def test_the_future_sees_exactly_what_was_carried_over_the_boundary(measure):
-    """Block 0 writes coordinate 0; block 1 carries it to the next token; block 2 reads it there, and only block 2 can notice."""
+    """Block 0 writes coordinate 0; block 1 carries it to the next token; block 2 reads it there, and only block 2 can
+    notice."""
     carry = torch.zeros(D_MODEL, D_MODEL)
     carry[1, 0] = 1
     read = torch.zeros(D_MODEL, D_MODEL)
@@ -236,8 +241,9 @@ def test_the_future_sees_exactly_what_was_carried_over_the_boundary(measure):
     model = stack((nothing, constant(3 * unit(0))), (before(carry), nothing), (nothing, linear(read)))
     with torch.no_grad():
         model.hf.embed.weight.fill_(1.0)
-    # In every token after the first: D[1] = (1 + 3) e1 and D[2] = (1 + 4) e2. Without block 0 before the boundary, the boundary
-    # token alone gets 1 instead of 4 from its neighbour; without block 1, 0 on its own, but its neighbour's is its own affair.
+    # In every token after the first: D[1] = (1 + 3) e1 and D[2] = (1 + 4) e2. Without block 0 before the boundary, the
+    # boundary token alone gets 1 instead of 4 from its neighbour; without block 1, 0 on its own, but its neighbour's is
+    # its own affair.
     found = measure(model, LayerSkip(mode="future", boundaries=(6,)), PROMPT)
     is_close(found["effect"], np.array([[0, 3 / 4, 3 / 5], [0, 0, 0], [0, 0, 0]]))
     current = measure(model, LayerSkip(), PROMPT)
@@ -303,7 +309,9 @@ def test_a_lens_that_settles_where_the_answer_is_written(measure, layer):
     early, late = distribution(10, 1), distribution(10, 21)
     middle = (early + late) / 2
     is_close(found["kl"], np.where(behind, 0, (early * np.log(early / late)).sum()))
-    is_close(found["jsd"], np.where(behind, 0, (early * np.log2(early / middle) + late * np.log2(late / middle)).sum() / 2))
+    is_close(
+        found["jsd"], np.where(behind, 0, (early * np.log2(early / middle) + late * np.log2(late / middle)).sum() / 2)
+    )
     is_close(found["entropy"], np.where(behind, -(late * np.log(late)).sum(), -(early * np.log(early)).sum()))
     is_close(found["top_probs"][0, :, 0], early[1])
     summed = aggregate(probe, [found.summary])

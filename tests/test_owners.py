@@ -1,4 +1,6 @@
-"""Whose a case study is: beside its file and never in it, through trash, import and backup, and what a visitor may do with that."""
+"""Whose a case study is: beside its file and never in it, through trash, import and backup, and what a visitor may do
+with that."""
+
 from __future__ import annotations
 
 import json
@@ -74,7 +76,9 @@ def test_imports_belong_to_whoever_imports(folder):
     one = small("one")
     case, new = folder.take_in(bundle.encode(one), ADA)
     assert new and folder.owner(case.id) == ADA
-    assert folder.take_in(bundle.encode(one), BOB) == (one, False) and folder.owner(one.id) == ADA, "it is here already, and stays hers"
+    assert folder.take_in(bundle.encode(one), BOB) == (one, False) and folder.owner(one.id) == ADA, (
+        "it is here already, and stays hers"
+    )
     other, new = folder.take_in(bundle.encode(edited(one, notes="his")), BOB)
     assert new and other.id != one.id and folder.owner(other.id) == BOB
 
@@ -88,7 +92,9 @@ def test_nobody_takes_over_what_another_deleted(folder):
     hers, _ = folder.take_in(bundle.encode(one), ADA)
     assert hers.id == one.id and folder.owner(one.id) == ADA
     folder.delete(one.id)
-    assert folder.take_in(bundle.encode(one))[0].id == one.id and folder.owner(one.id) == ADA, "from the command line it comes back as hers"
+    assert folder.take_in(bundle.encode(one))[0].id == one.id and folder.owner(one.id) == ADA, (
+        "from the command line it comes back as hers"
+    )
 
 
 def test_a_backup_brings_owners_back(folder, tmp_path):
@@ -172,7 +178,9 @@ def test_the_owner_and_admins_change_others_duplicate(write, as_user):  # noqa: 
     assert "belongs to bob@lab.org; duplicate it" in visitor.why_not(BOB)
     assert "only admins" in visitor.why_not("") and visitor.why_not(UNREADABLE)
     as_user("head@lab.org")
-    assert visitor.is_admin() and not visitor.why_not(BOB) and not visitor.why_not("") and not visitor.why_not(UNREADABLE)
+    assert (
+        visitor.is_admin() and not visitor.why_not(BOB) and not visitor.why_not("") and not visitor.why_not(UNREADABLE)
+    )
 
 
 def test_a_read_only_gallery_is_for_admins(write, as_user):  # noqa: F811
@@ -191,11 +199,24 @@ def test_an_open_gallery_with_a_login_is_open_to_whoever_is_logged_in(write, as_
     assert not visitor.why_not() and not visitor.why_not(BOB) and not visitor.why_not("")
 
 
-@pytest.mark.parametrize("claims, words", [({"email_verified": False}, "not verified"), ({"email_verified": "false"}, "not verified"), ({"email": "eve@notlab.org"}, "may not log in here"), ({"email": ""}, "no e-mail address"), ({"email": None}, "no e-mail address")])
+@pytest.mark.parametrize(
+    "claims, words",
+    [
+        ({"email_verified": False}, "not verified"),
+        ({"email_verified": "false"}, "not verified"),
+        ({"email": "eve@notlab.org"}, "may not log in here"),
+        ({"email": ""}, "no e-mail address"),
+        ({"email": None}, "no e-mail address"),
+    ],
+)
 def test_who_may_not_log_in_is_nobody(write, as_user, claims, words):  # noqa: F811
     write(OWNERS)
     as_user(**{"email": ADA, "is_logged_in": True} | claims)
-    assert visitor.name() == "" and words in visitor.trouble().replace("has not verified", "not verified") and visitor.why_not() == visitor.trouble()
+    assert (
+        visitor.name() == ""
+        and words in visitor.trouble().replace("has not verified", "not verified")
+        and visitor.why_not() == visitor.trouble()
+    )
 
 
 # -------------------------------------------------------------------- pages
@@ -214,7 +235,11 @@ def test_what_a_button_would_not_do_is_refused_behind_it(write, as_user, folder,
     keeping.add(one)
     state = folder.open(one.id)[1]
     as_user(BOB)
-    for way in (lambda: keeping.delete(one.id), lambda: keeping.save(edited(one, notes="his"), state), lambda: keeping.restore(one.id)):
+    for way in (
+        lambda: keeping.delete(one.id),
+        lambda: keeping.save(edited(one, notes="his"), state),
+        lambda: keeping.restore(one.id),
+    ):
         with pytest.raises(CaseError, match="belongs to ada@lab.org"):
             way()
     copy = keeping.duplicate(one)
@@ -225,7 +250,12 @@ def test_what_a_button_would_not_do_is_refused_behind_it(write, as_user, folder,
     with pytest.raises(CaseError, match="belongs to ada@lab.org"):
         keeping.restore(one.id)
     write(OWNERS.replace("'owners'", "'read-only'"))
-    for way in (lambda: keeping.add(small("two")), lambda: keeping.duplicate(one), lambda: keeping.take_in(bundle.encode(one)), lambda: keeping.delete(copy.id)):
+    for way in (
+        lambda: keeping.add(small("two")),
+        lambda: keeping.duplicate(one),
+        lambda: keeping.take_in(bundle.encode(one)),
+        lambda: keeping.delete(copy.id),
+    ):
         with pytest.raises(CaseError, match="read-only"):
             way()
 

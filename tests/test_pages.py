@@ -1,4 +1,5 @@
 """Every page through AppTest: what it draws is what is stored, what is wrong becomes one sentence, links open."""
+
 from __future__ import annotations
 
 import json
@@ -12,7 +13,16 @@ from streamlit.testing.v1 import AppTest
 
 from ed_core import compute, lookup
 from ed_core.demo import MODELS
-from ed_core.probes import Continuation, Contributions, EarlyExit, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
+from ed_core.probes import (
+    Continuation,
+    Contributions,
+    EarlyExit,
+    IntegratedGradients,
+    LayerSkip,
+    LogitLens,
+    Prune,
+    ResidualErasure,
+)
 from ed_core.sources import resolve
 from ed_core.types import Prompt
 
@@ -38,7 +48,9 @@ def stored(small_folder, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(ed_ui.running, "Jobs", lambda: Jobs(warm=False))
-        patch.setitem(MODELS, "small", small_folder)  # AppTest cannot hold a selectbox value that is not among its options
+        patch.setitem(
+            MODELS, "small", small_folder
+        )  # AppTest cannot hold a selectbox value that is not among its options
         lookup.store.cache_clear()
         ed_ui.running.jobs.clear()
         spec = resolve("small")
@@ -101,7 +113,9 @@ def test_a_page_draws_exactly_what_is_stored(stored, page):
     for probe in PAGES[page]:
         for measure in wanted.get(probe.name, []):
             values = stored[probe.name][measure]
-            assert holds(figures, values[..., 0] if measure == "top_probs" else values), f"{page} does not show {probe.name}.{measure}"
+            assert holds(figures, values[..., 0] if measure == "top_probs" else values), (
+                f"{page} does not show {probe.name}.{measure}"
+            )
 
 
 def test_home_says_the_verdict_and_what_the_model_continues(stored):
@@ -111,7 +125,9 @@ def test_home_says_the_verdict_and_what_the_model_continues(stored):
     said = " ".join(m.value for m in test.markdown)
     assert verdict.of_prompt(stored["contributions"], stored["logit_lens"]).sentence in said
     assert "The model continues" in said and "expected" in said
-    assert test.run().query_params["run"] == stored["contributions"].request.key[:12], "a first run's are put into the URL by the browser"
+    assert test.run().query_params["run"] == stored["contributions"].request.key[:12], (
+        "a first run's are put into the URL by the browser"
+    )
 
 
 def test_a_prompt_outside_what_the_models_know_is_marked(stored):
@@ -127,7 +143,9 @@ def test_a_long_answer_is_judged_to_its_end():
 
     asked = next(p for p in load_prompts() if p["id"] == "copy-12-a")
     spec = resolve("ed-demo-8")
-    result = compute.run(compute.Models().get(spec), Continuation().request(spec, Prompt(asked["text"], asked["answer"])))
+    result = compute.run(
+        compute.Models().get(spec), Continuation().request(spec, Prompt(asked["text"], asked["answer"]))
+    )
     assert len(result["ids"]) == 13 and verdict.right(result) is True
 
 
@@ -174,7 +192,10 @@ def test_a_bad_prompt_is_said_beside_the_box(stored, text, words):
     assert any(words in c.value for c in test.caption)
 
 
-@pytest.mark.parametrize("model, words", [("/no/such/folder", "no folder"), ("x y z", "not a hub id"), ("![x](http://127.0.0.1/x.png)", "no folder")])
+@pytest.mark.parametrize(
+    "model, words",
+    [("/no/such/folder", "no folder"), ("x y z", "not a hub id"), ("![x](http://127.0.0.1/x.png)", "no folder")],
+)
 def test_a_model_that_cannot_be_had_is_one_sentence_in_the_sidebar(stored, model, words):
     test = app(model=model)
     assert not test.exception
@@ -233,7 +254,13 @@ def test_a_parameter_that_cannot_be_is_refused_on_the_page(stored):
 
 
 def test_hostile_prompts_do_not_break_a_page(stored):
-    for text in ("<script>alert(1)</script>", "`code` **bold** $x^2$ :red[x] ![i](http://127.0.0.1/i.png)", "{{7*7}} %s {0}", "\u202eabc", "好" * 20):
+    for text in (
+        "<script>alert(1)</script>",
+        "`code` **bold** $x^2$ :red[x] ![i](http://127.0.0.1/i.png)",
+        "{{7*7}} %s {0}",
+        "\u202eabc",
+        "好" * 20,
+    ):
         test = app(prompt=replace(PROMPT, text=text))
         assert not test.exception
 

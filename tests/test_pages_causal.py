@@ -1,4 +1,6 @@
-"""The causal probes' pages through AppTest: pruning over chosen prompts, one prompt over others, boundaries, failures shown as failures."""
+"""The causal probes' pages through AppTest: pruning over chosen prompts, one prompt over others, boundaries, failures
+shown as failures."""
+
 from __future__ import annotations
 
 import json
@@ -10,7 +12,16 @@ from streamlit.testing.v1 import AppTest
 
 from ed_core import aggregate, compare, compute, lookup, pruning
 from ed_core.__main__ import main
-from ed_core.probes import Contributions, EarlyExit, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure, find
+from ed_core.probes import (
+    Contributions,
+    EarlyExit,
+    IntegratedGradients,
+    LayerSkip,
+    LogitLens,
+    Prune,
+    ResidualErasure,
+    find,
+)
 from ed_core.probes.integrated_gradients import completeness, incomplete
 from ed_core.prompts import to_jsonl
 from ed_core.sources import resolve
@@ -24,7 +35,10 @@ def traces(test: AppTest) -> list[dict[str, np.ndarray]]:
     def decoded(y):
         return np.asarray(np.frombuffer(b64decode(y["bdata"]), y["dtype"]) if isinstance(y, dict) else y, float)
 
-    return [{t["name"]: decoded(t["y"]) for t in json.loads(c.proto.spec)["data"] if "name" in t and "y" in t} for c in test.get("plotly_chart")]
+    return [
+        {t["name"]: decoded(t["y"]) for t in json.loads(c.proto.spec)["data"] if "name" in t and "y" in t}
+        for c in test.get("plotly_chart")
+    ]
 
 
 def drawn(test: AppTest, name: str, expected: np.ndarray) -> bool:
@@ -41,7 +55,10 @@ def stored_set(stored):
     """Every probe on several prompts, in the store; by probe's name, in the order of `SET`."""
     spec = resolve("small")
     model = compute.Models().get(spec)
-    probes = [Prune(drop=(1, 2)), *(p() for p in (EarlyExit, LogitLens, LayerSkip, ResidualErasure, IntegratedGradients, Contributions))]
+    probes = [
+        Prune(drop=(1, 2)),
+        *(p() for p in (EarlyExit, LogitLens, LayerSkip, ResidualErasure, IntegratedGradients, Contributions)),
+    ]
     found = {probe.name: [compute.run(model, probe.request(spec, prompt)) for prompt in SET] for probe in probes}
     for result in (r for results in found.values() for r in results):
         lookup.store().put(result)
@@ -64,28 +81,61 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
     test = prune_on(SET, **{"kept.prune.drop": "1,2"})
     assert not test.exception and not test.error
     (tmp_path / "p.jsonl").write_text(to_jsonl(SET), encoding="utf-8")
-    command = ["run", "prune", "early_exit", "logit_lens", "--model", "small", "--prompts", str(tmp_path / "p.jsonl"), "--out", str(tmp_path / "r.npz")]
+    command = [
+        "run",
+        "prune",
+        "early_exit",
+        "logit_lens",
+        "--model",
+        "small",
+        "--prompts",
+        str(tmp_path / "p.jsonl"),
+        "--out",
+        str(tmp_path / "r.npz"),
+    ]
     assert main([*command, "--set", "prune.drop=1,2"]) == 0
     with np.load(tmp_path / "r.npz", allow_pickle=False) as file:
         data = {name: file[name] for name in file.files}
     for name in ("kl", "top1_kept", "perplexity"):
         assert drawn(test, "over all tokens", data[f"prune.{name}"]), name
-        assert drawn(test, "median", np.median(np.stack([data_of(stored_set["prune"][i], name) for i in range(4)]), axis=0)), name
+        assert drawn(
+            test, "median", np.median(np.stack([data_of(stored_set["prune"][i], name) for i in range(4)]), axis=0)
+        ), name
     for name in ("block_influence", "angular_distance", "update_cosine"):
         assert drawn(test, name.replace("_", " "), data[f"prune.{name}"]), name
-    assert drawn(test, "agreement", data["early_exit.agreement"]) and drawn(test, "confidence", data["early_exit.confidence"])
+    assert drawn(test, "agreement", data["early_exit.agreement"]) and drawn(
+        test, "confidence", data["early_exit.confidence"]
+    )
     values = {m.label: m.value for m in test.metric}
-    for label, name in {"Block influence": "block_influence", "Angular distance": "angular_distance", "Update's cosine": "update_cosine", "Best guesses lost": "top1_lost"}.items():
+    for label, name in {
+        "Block influence": "block_influence",
+        "Angular distance": "angular_distance",
+        "Update's cosine": "update_cosine",
+        "Best guesses lost": "top1_lost",
+    }.items():
         assert values[f"{label} against measured KL"] == f"{data[f'prune.spearman_{name}']:+.2f}"
-    assert values["Mean exit depth"] == f"{data['early_exit.exit_depth']:.1f} of 5" and values["Agreement on leaving"] == f"{data['early_exit.exit_agrees']:.0%}"
+    assert (
+        values["Mean exit depth"] == f"{data['early_exit.exit_depth']:.1f} of 5"
+        and values["Agreement on leaving"] == f"{data['early_exit.exit_agrees']:.0%}"
+    )
     assert values["Deep-thinking ratio"] == f"{data['logit_lens.deep_thinking_ratio']:.0%}"
     said = " ".join(m.value for m in test.markdown)
     best = int(data["prune.cheapest"])
     assert f"Cheapest block: {best}" in said and f"KL {data['prune.kl'][best]:.3g} nats" in said
-    assert "The chosen set: 1, 2" in said and f"KL {data['prune.drop_kl']:.3g} nats" in said and f"→ {data['prune.drop_perplexity']:.3g}" in said
+    assert (
+        "The chosen set: 1, 2" in said
+        and f"KL {data['prune.drop_kl']:.3g} nats" in said
+        and f"→ {data['prune.drop_perplexity']:.3g}" in said
+    )
     assert f"Over **4 prompts**, {data['n_tokens']} tokens" in said
     code = next(c.value for c in test.code if c.value.startswith("python")).replace("\\\n    ", "")
-    assert code.startswith("python -m ed_core run prune early_exit logit_lens --model=small --precision=fp32 --device=cpu --prompts prompts.jsonl") and "--set prune.drop=1,2" in code
+    assert (
+        code.startswith(
+            "python -m ed_core run prune early_exit logit_lens --model=small --precision=fp32 --device=cpu --prompts "
+            "prompts.jsonl"
+        )
+        and "--set prune.drop=1,2" in code
+    )
 
 
 def data_of(result, name: str) -> np.ndarray:
@@ -111,7 +161,11 @@ def test_one_prompt_is_pruned_as_before(stored):
 
 @pytest.mark.parametrize(
     "lines, words",
-    [("not json", ["line 1", "not JSON"]), ('{"text": "ab"}\n{"text": 3}', ["line 2", "text"]), (json.dumps({"text": "x" * 600}), ["Prompt 0", "600 tokens and the "])],
+    [
+        ("not json", ["line 1", "not JSON"]),
+        ('{"text": "ab"}\n{"text": 3}', ["line 2", "text"]),
+        (json.dumps({"text": "x" * 600}), ["Prompt 0", "600 tokens and the "]),
+    ],
 )
 def test_a_bad_list_of_prompts_is_refused_in_one_sentence(stored, lines, words):
     test = prune_on(lines + ("" if "xxx" not in lines else "\n" + lines))
@@ -123,7 +177,9 @@ def test_an_empty_list_is_no_error_and_a_long_one_is_cut_openly(stored):
     test = prune_on("")
     assert not test.exception and not test.error and "No prompts yet" in test.info[0].value
     test = prune_on([Prompt(f"prompt {i}") for i in range(25)])
-    assert any("25 prompts; the first 20" in w.value for w in test.warning) and any("Nothing measured yet" in m.value for m in test.markdown)
+    assert any("25 prompts; the first 20" in w.value for w in test.warning) and any(
+        "Nothing measured yet" in m.value for m in test.markdown
+    )
 
 
 def test_an_uploaded_file_fills_the_box(stored_set):
@@ -134,7 +190,10 @@ def test_an_uploaded_file_fills_the_box(stored_set):
     assert not test.error, "what is pasted afterwards counts"
     test.file_uploader(key="prompts.file").set_value(("p.jsonl", to_jsonl(SET).encode(), "application/json")).run()
     assert not test.exception and not test.error and test.text_area(key="prompts.lines").value == to_jsonl(SET)
-    assert any("of 4 prompts" in m.value or "Over **4 prompts**" in m.value or "Nothing measured yet" in m.value for m in test.markdown)
+    assert any(
+        "of 4 prompts" in m.value or "Over **4 prompts**" in m.value or "Nothing measured yet" in m.value
+        for m in test.markdown
+    )
 
 
 def test_bundled_prompts_are_chosen_by_task_and_difficulty(stored):
@@ -143,9 +202,13 @@ def test_bundled_prompts_are_chosen_by_task_and_difficulty(stored):
     assert any(c.value.startswith("12 prompts, spread evenly") for c in test.caption)
     test.multiselect(key="prompts.tasks").set_value(["copy"]).run()
     test.multiselect(key="prompts.difficulties").set_value([9]).run()
-    assert not test.exception and any(c.value.startswith("2 prompts, spread evenly: Copy 9 letters (a)") for c in test.caption)
+    assert not test.exception and any(
+        c.value.startswith("2 prompts, spread evenly: Copy 9 letters (a)") for c in test.caption
+    )
     test.multiselect(key="prompts.tasks").set_value(["sum_mod10"]).run()
-    assert not test.exception and any(c.value.startswith("12 prompts") for c in test.caption), "a difficulty that the task does not have is let go"
+    assert not test.exception and any(c.value.startswith("12 prompts") for c in test.caption), (
+        "a difficulty that the task does not have is let go"
+    )
 
 
 def test_more_blocks_than_the_model_has_is_said_before_anything_runs(stored):
@@ -155,9 +218,12 @@ def test_more_blocks_than_the_model_has_is_said_before_anything_runs(stored):
 
 
 COMPARED = {
-    "pages/look/contributions.py": "contributions", "pages/look/logit_lens.py": "logit_lens", "pages/intervene/skip.py": "layer_skip",
-    "pages/intervene/erase.py": "residual_erasure", "pages/intervene/gradients.py": "integrated_gradients",
-}  # fmt: skip
+    "pages/look/contributions.py": "contributions",
+    "pages/look/logit_lens.py": "logit_lens",
+    "pages/intervene/skip.py": "layer_skip",
+    "pages/intervene/erase.py": "residual_erasure",
+    "pages/intervene/gradients.py": "integrated_gradients",
+}
 
 
 @pytest.mark.parametrize("page", COMPARED)
@@ -168,7 +234,9 @@ def test_the_prompt_is_shown_over_the_spread_of_others(stored_set, page):
     assert not test.exception and not test.error
     for spread in compare.spreads(probe, results[3].summary, others):
         assert drawn(test, "this prompt", spread.values) and drawn(test, "median", spread.quantiles[1])
-        assert drawn(test, "10 % of the others", spread.quantiles[0]) and drawn(test, "10–90 % of 3 others", spread.quantiles[2])
+        assert drawn(test, "10 % of the others", spread.quantiles[0]) and drawn(
+            test, "10–90 % of 3 others", spread.quantiles[2]
+        )
     assert compare.sentence(probe, results[3].summary, others) in [m.value for m in test.markdown]
 
 
@@ -178,7 +246,10 @@ def test_without_others_one_sentence_says_how_to_get_some(stored):
     test = app("pages/intervene/skip.py")
     test.segmented_control(key="layer_skip.part").set_value("mlp").run()
     said = " ".join(m.value for m in test.markdown)
-    assert "No other prompt has been measured with these parameters: measure the bundled set." in said and "depth score" in said
+    assert (
+        "No other prompt has been measured with these parameters: measure the bundled set." in said
+        and "depth score" in said
+    )
     assert not any("median" in figure for figure in traces(test))
     assert "12 bundled prompts" in test.button(key="measure.layer_skip").label
 
@@ -192,7 +263,10 @@ def test_a_boundary_can_be_looked_at_alone(stored):
     assert choice.options == ["maximum over all", "token 8", "token 16"] and holds(plotted(test), result["effect"])
     choice.set_value(1).run()  # the second of the result's, which is token 8
     assert holds(plotted(test), result["effect_by_boundary"][1]) and not holds(plotted(test), result["effect"])
-    assert any({"boundary 8", "boundary 16"} <= {t.get("name") for t in json.loads(c.proto.spec)["data"]} for c in test.get("plotly_chart"))
+    assert any(
+        {"boundary 8", "boundary 16"} <= {t.get("name") for t in json.loads(c.proto.spec)["data"]}
+        for c in test.get("plotly_chart")
+    )
     assert drawn(test, "noise floor", result["noise_floor"])
     largest = [np.nan, *(result["effect"][:layer, layer].max() for layer in range(1, 5))]
     assert any(np.allclose(figure.get("largest effect", 0), largest, equal_nan=True) for figure in traces(test))
@@ -204,7 +278,10 @@ def test_a_failing_completeness_is_a_failure_not_a_picture(stored):
     lookup.store().put(result)
     failed = incomplete(result)
     test = app("pages/intervene/gradients.py", run=result.request.key)
-    assert failed and f"Completeness fails at block{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}" in test.error[0].value
+    assert (
+        failed
+        and f"Completeness fails at block{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}" in test.error[0].value
+    )
     shapes = [json.loads(c.proto.spec)["layout"].get("shapes", []) for c in test.get("plotly_chart")]
     assert [s["y0"] for s in shapes[0] if s.get("name") == "not reliable"] == failed
     assert drawn(test, "completeness error", completeness(result)) and drawn(test, "nodes", result["nodes_used"])
@@ -216,4 +293,9 @@ def test_a_failing_completeness_is_a_failure_not_a_picture(stored):
 def test_every_page_says_what_the_papers_saw_and_what_to_beware_of(stored, page):
     for prompt in (PROMPT, Prompt("never seen", "x")):
         texts = " ".join(c.value for c in app(page, prompt=prompt).caption)
-        assert "**The papers saw:**" in texts and "et al." in texts and "**Beware:**" in texts and ("2605.14075" in texts or "2604.12426" in texts)
+        assert (
+            "**The papers saw:**" in texts
+            and "et al." in texts
+            and "**Beware:**" in texts
+            and ("2605.14075" in texts or "2604.12426" in texts)
+        )

@@ -1,4 +1,6 @@
-"""The control beside the model on every page, and the Numerics page: what is drawn is what is stored, and nothing of it is the model's map."""
+"""The control beside the model on every page, and the Numerics page: what is drawn is what is stored, and nothing of it
+is the model's map."""
+
 from __future__ import annotations
 
 import json
@@ -49,7 +51,14 @@ def traces(test, name) -> list[np.ndarray]:
         for trace in json.loads(chart.proto.spec)["data"]:
             if trace.get("name") == name:
                 values = trace["x"] if name == "control" else trace["y"]
-                found.append(np.asarray(np.frombuffer(b64decode(values["bdata"]), values["dtype"]) if isinstance(values, dict) else values, float))
+                found.append(
+                    np.asarray(
+                        np.frombuffer(b64decode(values["bdata"]), values["dtype"])
+                        if isinstance(values, dict)
+                        else values,
+                        float,
+                    )
+                )
     return found
 
 
@@ -58,15 +67,22 @@ def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored,
     probe, strip = STRIPS[page]
     test = opened(page)
     assert not test.exception and not test.error
-    assert any(np.allclose(found, strip(controlled[probe]), atol=1e-6) for found in traces(test, "control")), "the strip"
+    assert any(np.allclose(found, strip(controlled[probe]), atol=1e-6) for found in traces(test, "control")), (
+        "the strip"
+    )
     behind = traces(test, "untrained twin, seed 3")
     expected = curves_of(find(probe), controlled[probe].summary)
     for curve in compare.CURVES[probe]:
-        assert any(len(found) == len(expected[curve.name]) and np.allclose(found, expected[curve.name], atol=1e-6) for found in behind), curve.name
+        assert any(
+            len(found) == len(expected[curve.name]) and np.allclose(found, expected[curve.name], atol=1e-6)
+            for found in behind
+        ), curve.name
     likeness = compare.likeness(find(probe), stored[probe].summary, controlled[probe].summary)
     assert any(compare.against_control("untrained", "untrained twin", likeness) in m.value for m in test.markdown)
     figures, control_z = plotted(test), controlled[probe]
-    assert not any(holds(figures, m.values) for m in control_z.measures.values() if m.values.ndim == 2), "maps stay the model's own"
+    assert not any(holds(figures, m.values) for m in control_z.measures.values() if m.values.ndim == 2), (
+        "maps stay the model's own"
+    )
 
 
 def test_the_skip_pages_bars_have_the_controls_line(stored, controlled):  # noqa: F811
@@ -97,7 +113,11 @@ def test_home_draws_and_says_it_for_each_probe(stored, controlled):  # noqa: F81
     test = opened("pages/look/home.py")
     assert not test.exception and not test.error
     found = traces(test, "control")
-    for values in (controlled["contributions"]["layer_ratio"].mean(1), controlled["contributions"]["layer_cos"].mean(1), controlled["layer_skip"]["output"]):
+    for values in (
+        controlled["contributions"]["layer_ratio"].mean(1),
+        controlled["contributions"]["layer_cos"].mean(1),
+        controlled["layer_skip"]["output"],
+    ):
         assert any(len(f) == len(values) and np.allclose(f, values, atol=1e-6) for f in found)
     said = " ".join(m.value for m in test.markdown)
     assert said.count("The untrained twin shows") >= 3
@@ -112,11 +132,19 @@ def test_without_a_control_nothing_is_grey_and_another_seed_is_not_shown(stored,
 def test_the_controls_jobs_stand_behind_the_models_own(queue, monkeypatch, small_folder):  # noqa: F811
     monkeypatch.setattr(controlling, "chosen", lambda: ("shuffled", 1))
     spec = resolve(str(small_folder))
-    own = {name: probe().request(spec, Prompt("p")) for name, probe in (("contributions", Contributions), ("logit_lens", LogitLens))}
+    own = {
+        name: probe().request(spec, Prompt("p"))
+        for name, probe in (("contributions", Contributions), ("logit_lens", LogitLens))
+    }
     batch = running.Batch(controlling.with_control(own))
     running.submit(batch)
     asked = [(job.request.probe, job.request.models[0].control) for job in queue.all]
-    assert asked == [("contributions", ""), ("logit_lens", ""), ("contributions", "shuffled"), ("logit_lens", "shuffled")]
+    assert asked == [
+        ("contributions", ""),
+        ("logit_lens", ""),
+        ("contributions", "shuffled"),
+        ("logit_lens", "shuffled"),
+    ]
 
 
 def test_a_control_that_cannot_be_had_leaves_the_page_as_it_is(monkeypatch):

@@ -1,4 +1,6 @@
-"""Case studies on the pages: saved as they were seen, opened without the model, edited without a loss, found, deleted and brought back."""
+"""Case studies on the pages: saved as they were seen, opened without the model, edited without a loss, found, deleted
+and brought back."""
+
 from __future__ import annotations
 
 import errno
@@ -24,7 +26,10 @@ from test_pages import holds, plotted
 
 ROOT = Path(__file__).parent.parent
 GALLERY, CASE = "pages/keep/gallery.py", "pages/keep/case.py"
-EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)> **bold** :red[x] $y$ [l](javascript:alert(1)) ![i](http://127.0.0.1/i.png) {{7*7}}"
+EVIL = (
+    "<script>alert(1)</script><img src=x onerror=alert(1)> **bold** :red[x] $y$ [l](javascript:alert(1)) "
+    "![i](http://127.0.0.1/i.png) {{7*7}}"
+)
 SHIPPED = len(list(kept_module.SHIPPED.glob("*.edcase")))
 
 
@@ -87,7 +92,12 @@ def test_home_is_kept_as_it_is_seen(folder):
     assert (kept.title, kept.tags, kept.notes, kept.first_token) == ("Mine", ("a", "b"), "*n*", False)
     assert [i.result.request.probe for i in kept.items] == ["contributions", "logit_lens", "layer_skip", "continuation"]
     shown = kept.items[0].shown
-    assert shown.page == "home" and shown.selected == 3 and dict(shown.settings) == {"branch": "mlp", "shade": "kl"} and shown.window
+    assert (
+        shown.page == "home"
+        and shown.selected == 3
+        and dict(shown.settings) == {"branch": "mlp", "shade": "kl"}
+        and shown.window
+    )
     assert kept.verdict and any(kept.title in s.value for s in test.success)
     assert "keep.home.save" not in [b.key for b in test.button], "a second click does not save the same view twice"
 
@@ -106,7 +116,10 @@ def test_an_untouched_title_follows_the_prompt_and_a_typed_one_stays(folder):
     assert "keep.home.save" not in [b.key for b in test.button], "nothing is computed for the prompt without its answer"
     test.session_state["kept.answer"] = next(p["answer"] for p in load_prompts() if p["id"] == EXAMPLE)
     test.run()
-    assert test.text_area(key="keep.home.notes").value == "unsaved" and test.text_input(key="keep.home.title").value == before
+    assert (
+        test.text_area(key="keep.home.notes").value == "unsaved"
+        and test.text_input(key="keep.home.title").value == before
+    )
 
 
 def test_nothing_can_be_saved_before_something_is_complete(folder):
@@ -158,7 +171,14 @@ def test_who_may_not_keep_is_told_why(folder, monkeypatch):
     from ed_core.errors import CaseError
     from ed_ui import keeping
 
-    for write in (lambda: keeping.add(one), lambda: keeping.save(one, ""), lambda: keeping.delete(one.id), lambda: keeping.duplicate(one), lambda: keeping.take_in(b""), lambda: keeping.restore(one.id)):
+    for write in (
+        lambda: keeping.add(one),
+        lambda: keeping.save(one, ""),
+        lambda: keeping.delete(one.id),
+        lambda: keeping.duplicate(one),
+        lambda: keeping.take_in(b""),
+        lambda: keeping.restore(one.id),
+    ):
         with pytest.raises(CaseError, match="keeps nothing"):
             write()
 
@@ -182,7 +202,9 @@ def test_what_does_not_fit_is_left_out_by_whole_probes_or_refused():
 
 
 def test_a_link_opens_every_figure_in_a_fresh_session_without_the_model(folder, monkeypatch):
-    kept = case(notes="**Look** here.", tags=["one"], shown=Shown("home", (2, 40), 5, (("branch", "attn"), ("shade", "kl"))))
+    kept = case(
+        notes="**Look** here.", tags=["one"], shown=Shown("home", (2, 40), 5, (("branch", "attn"), ("shade", "kl")))
+    )
     folder.add(kept)
     monkeypatch.setattr("ed_core.sources.resolve", lambda *a, **k: pytest.fail("a case study asks for no model"))
     monkeypatch.setattr("ed_ui.picker.current", lambda: pytest.fail("a case study asks for no model"))
@@ -193,17 +215,32 @@ def test_a_link_opens_every_figure_in_a_fresh_session_without_the_model(folder, 
     assert not test.exception and not test.error
     assert kept.verdict in words(test) and "<strong>Look</strong>" in html(test)
     figures = plotted(test)
-    for probe, measure in (("contributions", "attn_ratio"), ("contributions", "attn_cos"), ("logit_lens", "kl"), ("layer_skip", "effect")):
+    for probe, measure in (
+        ("contributions", "attn_ratio"),
+        ("contributions", "attn_cos"),
+        ("logit_lens", "kl"),
+        ("layer_skip", "effect"),
+    ):
         assert holds(figures, results()[probe][measure]), measure
     charts = test.get("plotly_chart")
     assert len(charts) == len(drawings(kept)) == 6
     spec = json.loads(charts[1].proto.spec)["layout"]
-    assert spec["xaxis"]["range"] == [1.5, 40.5] and any(s.get("x0") == 4.5 for s in spec["shapes"]), "window and token as they were kept"
+    assert spec["xaxis"]["range"] == [1.5, 40.5] and any(s.get("x0") == 4.5 for s in spec["shapes"]), (
+        "window and token as they were kept"
+    )
     assert len([p for p in test.get("popover") if p.proto.popover.label == "Details"]) == 6
     assert not test.sidebar.selectbox, "no model is chosen on this page"
 
 
-@pytest.mark.parametrize("id, says", [("", "names no case study"), ("aaaaaaaaaa", "no case study aaaaaaaaaa"), ("../../etc/pw", "is not the id"), (EVIL, "is not the id")])
+@pytest.mark.parametrize(
+    "id, says",
+    [
+        ("", "names no case study"),
+        ("aaaaaaaaaa", "no case study aaaaaaaaaa"),
+        ("../../etc/pw", "is not the id"),
+        (EVIL, "is not the id"),
+    ],
+)
 def test_a_link_to_nothing_is_one_sentence_and_the_way_to_the_list(folder, id, says):
     test = app(CASE, id=id)
     assert not test.exception and len(test.error) == 1 and says in words(test)
@@ -219,7 +256,12 @@ def test_newer_and_damaged_files_are_told_and_left_alone(folder):
     test = app(CASE, id=newer.id)
     assert not test.exception and "schema 9" in words(test) and (folder.path / f"{newer.id}.edcase").is_file()
     test = app(GALLERY)
-    assert not test.exception and "schema 9" in words(test) and f"{damaged.id} is damaged" in words(test) and "whole" in words(test) + tiles(test)
+    assert (
+        not test.exception
+        and "schema 9" in words(test)
+        and f"{damaged.id} is damaged" in words(test)
+        and "whole" in words(test) + tiles(test)
+    )
     test.button(key="gallery.understood").click().run()
     assert "schema 9" not in words(test), "told once"
     assert not (folder.path / f"{damaged.id}.edcase").exists()
@@ -243,14 +285,33 @@ def tiles(test: AppTest) -> str:
 
 def test_hostile_words_are_shown_as_they_are(folder):
     prompt = results()["logit_lens"]
-    evil = replace(prompt, request=replace(prompt.request, prompts=(replace(prompt.request.prompts[0], text=EVIL, answer="</pre>" + EVIL),)))
-    kept = cases.make(EVIL, [evil], notes=EVIL + "\n\n```\n</div><script>alert(2)</script>\n```", tags=["<b>t</b>", ":red[x]"])
+    evil = replace(
+        prompt,
+        request=replace(
+            prompt.request, prompts=(replace(prompt.request.prompts[0], text=EVIL, answer="</pre>" + EVIL),)
+        ),
+    )
+    kept = cases.make(
+        EVIL, [evil], notes=EVIL + "\n\n```\n</div><script>alert(2)</script>\n```", tags=["<b>t</b>", ":red[x]"]
+    )
     folder.add(kept)
     for test in (app(CASE, id=kept.id), app(GALLERY)):
         assert not test.exception and not test.error
         said = html(test)
-        assert "<script" not in said and "onerror=alert(1)>" not in said and 'href="javascript' not in said and "<img src=x" not in said
-        shown = "\n".join([*(m.value for m in test.markdown), *(c.value for c in test.caption), *(s.value for s in test.subheader), *(link.proto.label for link in test.get("page_link"))])
+        assert (
+            "<script" not in said
+            and "onerror=alert(1)>" not in said
+            and 'href="javascript' not in said
+            and "<img src=x" not in said
+        )
+        shown = "\n".join(
+            [
+                *(m.value for m in test.markdown),
+                *(c.value for c in test.caption),
+                *(s.value for s in test.subheader),
+                *(link.proto.label for link in test.get("page_link")),
+            ]
+        )
         assert "![i](" not in shown and ":red[" not in shown.replace("\\:red\\[", "")
 
 
@@ -268,7 +329,9 @@ def test_words_are_edited_and_the_numbers_stay(folder):
     test.switch_page(GALLERY).run()
     test.switch_page(CASE)
     test.query_params["id"] = kept.id
-    assert test.run().text_area(key=f"edit.{kept.id}.notes").value == "new *words*", "unsaved words survive a page change"
+    assert test.run().text_area(key=f"edit.{kept.id}.notes").value == "new *words*", (
+        "unsaved words survive a page change"
+    )
     test.button(key=f"edit.{kept.id}.save").click().run()
     assert not test.exception and not test.error
     now, _ = folder.open(kept.id)
@@ -339,17 +402,27 @@ def test_a_shipped_case_study_is_not_edited_but_duplicated(folder):
 
 
 def test_open_live_puts_everything_back_into_the_boxes(folder):
-    kept = case(shown=Shown("home", (2, 40), 5, (("branch", "attn"), ("shade", "kl"))), kl_threshold=0.25, first_token=False)
+    kept = case(
+        shown=Shown("home", (2, 40), 5, (("branch", "attn"), ("shade", "kl"))), kl_threshold=0.25, first_token=False
+    )
     folder.add(kept)
     test = app(CASE, id=kept.id)
     test.button(key="case.live").click().run()
     assert not test.exception
     request = kept.items[0].result.request
-    assert test.text_area(key="text").value == request.prompts[0].text and test.sidebar.selectbox(key="model").value == "ed-demo-8"
-    assert test.segmented_control(key="branch").value == "attention" and test.selectbox(key="shade").value == "KL to output"
+    assert (
+        test.text_area(key="text").value == request.prompts[0].text
+        and test.sidebar.selectbox(key="model").value == "ed-demo-8"
+    )
+    assert (
+        test.segmented_control(key="branch").value == "attention"
+        and test.selectbox(key="shade").value == "KL to output"
+    )
     assert test.slider(key="kl_threshold").value == 0.25 and test.toggle(key="first_token").value is False
     assert test.slider(key="window").value == (2, 40) and test.session_state["token"] == 5
-    assert holds(plotted(test), results()["contributions"]["attn_ratio"]) and holds(plotted(test), results()["logit_lens"]["kl"])
+    assert holds(plotted(test), results()["contributions"]["attn_ratio"]) and holds(
+        plotted(test), results()["logit_lens"]["kl"]
+    )
 
 
 def test_back_from_open_live_finds_the_case_study_again(folder):
@@ -410,7 +483,9 @@ def test_imports_are_taken_refused_and_recognised(folder, tmp_path):
     elsewhere.add(kept)
     test = app(GALLERY)
     uploader = lambda: next(u for u in test.file_uploader)  # noqa: E731
-    uploader().set_value([("a.edcase", elsewhere.read(kept.id), "application/zip"), ("b.edcase", b"not a bundle", "application/zip")]).run()
+    uploader().set_value(
+        [("a.edcase", elsewhere.read(kept.id), "application/zip"), ("b.edcase", b"not a bundle", "application/zip")]
+    ).run()
     assert not test.exception and folder.open(kept.id)[0] == kept
     assert "is kept now" in words(test) and "b.edcase was not taken in" in words(test)
     uploader().set_value([("a.edcase", elsewhere.read(kept.id), "application/zip")]).run()

@@ -1,4 +1,6 @@
-"""Save on every page: all it shows is kept, drawn again from the file alone, and Open live leads back to the same view."""
+"""Save on every page: all it shows is kept, drawn again from the file alone, and Open live leads back to the same
+view."""
+
 from __future__ import annotations
 
 import json
@@ -20,9 +22,15 @@ from test_pages_two import OTHER, seconds, two  # noqa: F401 (a fixture)
 from test_pages_controls import controlled, opened, traces  # noqa: F401 (a fixture)
 
 CASE = "pages/keep/case.py"
-NAMES = {"pages/look/home.py": "home", "pages/look/contributions.py": "contributions", "pages/look/logit_lens.py": "logit_lens",
-         "pages/intervene/skip.py": "layer_skip", "pages/intervene/erase.py": "residual_erasure", "pages/intervene/gradients.py": "integrated_gradients",
-         "pages/intervene/prune.py": "prune"}  # fmt: skip
+NAMES = {
+    "pages/look/home.py": "home",
+    "pages/look/contributions.py": "contributions",
+    "pages/look/logit_lens.py": "logit_lens",
+    "pages/intervene/skip.py": "layer_skip",
+    "pages/intervene/erase.py": "residual_erasure",
+    "pages/intervene/gradients.py": "integrated_gradients",
+    "pages/intervene/prune.py": "prune",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +73,15 @@ def test_every_page_keeps_what_it_shows_and_leads_back(stored, folder, page):  #
     assert [i.result.request.key for i in kept.items] == [stored[p.name].request.key for p in PAGES[page]]
     assert {i.shown.page for i in kept.items} == {NAMES[page]}
     test = case_page(kept.id)
-    alone = [z for z in before if z.shape != stored["layer_skip"]["output_pos"].shape or not holds([z], stored["layer_skip"]["output_pos"])] if "skip" in page else before
+    alone = (
+        [
+            z
+            for z in before
+            if z.shape != stored["layer_skip"]["output_pos"].shape or not holds([z], stored["layer_skip"]["output_pos"])
+        ]
+        if "skip" in page
+        else before
+    )
     assert same(alone, plotted(test)), "the maps of the page are those of the case study"
     test.button(key="case.live").click().run()
     assert not test.exception and not test.error
@@ -95,24 +111,38 @@ def test_parameters_and_the_chosen_boundary_come_back(stored, folder):  # noqa: 
     test = case_page(kept.id)
     assert holds(plotted(test), result["effect_by_boundary"][1])
     test.button(key="case.live").click().run()
-    assert not test.exception and test.segmented_control(key="layer_skip.mode").value == "future" and test.text_input(key="layer_skip.boundaries").value == "4,8"
-    assert test.segmented_control(key="skip.boundary").value == 1 and holds(plotted(test), result["effect_by_boundary"][1])
+    assert (
+        not test.exception
+        and test.segmented_control(key="layer_skip.mode").value == "future"
+        and test.text_input(key="layer_skip.boundaries").value == "4,8"
+    )
+    assert test.segmented_control(key="skip.boundary").value == 1 and holds(
+        plotted(test), result["effect_by_boundary"][1]
+    )
 
 
 def test_a_control_is_kept_as_a_view_of_its_own_behind_the_models(stored, controlled, folder, monkeypatch):  # noqa: F811
     live = opened("pages/look/home.py")
     kept = save(live, "home", folder)
     assert [len(view.by_probe) for view in kept.views] == [4, 3] and kept.views[1].models[0].control == "untrained"
-    assert [line.startswith("small (fp32" if "small" in line else "") for line in kept.verdict.splitlines()] and len(kept.verdict.splitlines()) == 2
+    assert [line.startswith("small (fp32" if "small" in line else "") for line in kept.verdict.splitlines()] and len(
+        kept.verdict.splitlines()
+    ) == 2
     assert "untrained twin, seed 3" in kept.verdict.splitlines()[1]
     test = case_page(kept.id)
     assert any("untrained twin, seed 3" in m.value for m in test.markdown)
-    assert any(np.allclose(t, controlled["contributions"]["layer_ratio"].mean(1), atol=1e-6) for t in traces(test, "control")), "dashed behind the model's"
+    assert any(
+        np.allclose(t, controlled["contributions"]["layer_ratio"].mean(1), atol=1e-6) for t in traces(test, "control")
+    ), "dashed behind the model's"
     assert holds(plotted(test), controlled["layer_skip"]["effect"]), "and in maps of its own"
     monkeypatch.undo()
     monkeypatch.setattr("ed_ui.keeping.kept", lambda: folder)
     test.button(key="case.live").click().run()
-    assert not test.exception and test.selectbox(key="control").value == "untrained" and test.number_input(key="control.seed").value == 3
+    assert (
+        not test.exception
+        and test.selectbox(key="control").value == "untrained"
+        and test.number_input(key="control.seed").value == 3
+    )
 
 
 def test_pruning_over_prompts_is_kept_over_prompts(stored_set, folder):  # noqa: F811
@@ -122,7 +152,11 @@ def test_pruning_over_prompts_is_kept_over_prompts(stored_set, folder):  # noqa:
     assert section.prompts == SET and len(section.drawings) == 5
     test = case_page(kept.id)
     curves = aggregate.aggregate(Prune(drop=(1, 2)), [r.summary for r in stored_set["prune"]])
-    for trace, name in (("over all tokens", "kl"), ("over all tokens", "top1_kept"), ("block influence", "block_influence")):
+    for trace, name in (
+        ("over all tokens", "kl"),
+        ("over all tokens", "top1_kept"),
+        ("block influence", "block_influence"),
+    ):
         assert drawn(test, trace, curves[name]), name
     test.button(key="case.live").click().run()
     assert not test.exception and not test.error
@@ -136,7 +170,11 @@ def test_too_many_prompts_leave_whole_probes_out_and_say_so(stored_set, folder, 
     kept = save(test, "prune", folder)
     assert {i.result.request.probe for i in kept.items} == {"prune", "early_exit"} and len(kept.items) == 2 * len(SET)
     monkeypatch.setattr("ed_ui.keeping.ITEMS", len(SET) - 1)
-    (button,) = [p.proto.popover for p in prune_on(SET, **{"kept.prune.drop": "1,2"}).get("popover") if p.proto.popover.label == "Save"]
+    (button,) = [
+        p.proto.popover
+        for p in prune_on(SET, **{"kept.prune.drop": "1,2"}).get("popover")
+        if p.proto.popover.label == "Save"
+    ]
     assert button.disabled and "choose fewer prompts" in button.help
 
 
@@ -169,15 +207,26 @@ def test_half_an_audit_and_half_a_pruning_are_still_drawn(stored_set, stored, fo
     assert len(sections(cases.make("lenses", lens, shown=Shown("prune")))) == len(SET)
     assert len(sections(cases.make("one precision", lens, shown=Shown("audit")))) == len(SET)
     other = [stored["prune"], stored_set["prune"][0]]
-    assert len(sections(cases.make("other parameters", other, shown=Shown("prune")))) == 2, "with other parameters: not one set"
+    assert len(sections(cases.make("other parameters", other, shown=Shown("prune")))) == 2, (
+        "with other parameters: not one set"
+    )
 
 
 SIDES = {
     "models": (dict(second="small", second_control="untrained", second_seed="3"), {}, "twin"),
-    "prompts": ({}, {"kept.two.text": OTHER.text, "kept.two.answer": OTHER.answer, "kept.two.mode": "prompts",
-                     "kept.two.probes": ["contributions", "logit_lens", "layer_skip"], "kept.two.probe": "layer_skip"}, "prompt"),
+    "prompts": (
+        {},
+        {
+            "kept.two.text": OTHER.text,
+            "kept.two.answer": OTHER.answer,
+            "kept.two.mode": "prompts",
+            "kept.two.probes": ["contributions", "logit_lens", "layer_skip"],
+            "kept.two.probe": "layer_skip",
+        },
+        "prompt",
+    ),
     "parameters": (dict(probe="layer_skip", second_part="attention"), {}, "attention"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mode", SIDES)
@@ -187,12 +236,18 @@ def test_a_comparison_is_kept_with_both_sides_and_leads_back(stored, seconds, fo
     before = plotted(live)
     kept = save(live, "two", folder)
     keys = [i.result.request.key for i in kept.items]
-    assert len(set(keys)) == len(keys) and {r.request.key for r in seconds[second].values()} < set(keys) and len(kept.views) == 2
+    assert (
+        len(set(keys)) == len(keys)
+        and {r.request.key for r in seconds[second].values()} < set(keys)
+        and len(kept.views) == 2
+    )
     test = case_page(kept.id)
     for results in (stored, seconds[second]):
         assert holds(plotted(test), results["layer_skip"]["effect"])
     if mode == "parameters":
-        assert any("part attention" in c.value for c in test.caption), "what is off its default stands beside the figure"
+        assert any("part attention" in c.value for c in test.caption), (
+            "what is off its default stands beside the figure"
+        )
     test.button(key="case.live").click().run()
     assert not test.exception and not test.error
     assert same(before, plotted(test)) and len(plotted(test)) == len(before)

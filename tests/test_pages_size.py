@@ -1,4 +1,6 @@
-"""The pages around size and precision: what is said before Run, the model card, and the audit page; through AppTest, no worker started."""
+"""The pages around size and precision: what is said before Run, the model card, and the audit page; through AppTest, no
+worker started."""
+
 from __future__ import annotations
 
 import json
@@ -66,7 +68,10 @@ def test_auto_says_what_it_came_to_and_what_is_needed_in_a_line_each(stored):
     assert "auto: **fp32**, the widest there is" in captions
     assert sum(c.startswith("needs ") for c in captions) == 1
     assert not test.sidebar.error and not test.sidebar.warning and not run_button(test).disabled
-    assert any(Contributions().request(resolve("small", "auto"), PROMPT).key[:12] in str(v) for v in test.run().query_params.values()), "auto's result is fp32's"
+    assert any(
+        Contributions().request(resolve("small", "auto"), PROMPT).key[:12] in str(v)
+        for v in test.run().query_params.values()
+    ), "auto's result is fp32's"
 
 
 def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started(stored):
@@ -81,7 +86,9 @@ def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started(s
 
 def test_too_large_is_said_before_run_with_what_would_fit(stored):
     test = opened(model="ed-demo-8", free={"cpu": 12_000_000}, precision="fp32")
-    assert re.search(r"too large in fp32: it needs \d+ MB here and 12 MB are free on cpu.*; .*4bit would fit", said(test))
+    assert re.search(
+        r"too large in fp32: it needs \d+ MB here and 12 MB are free on cpu.*; .*4bit would fit", said(test)
+    )
     assert run_button(test).disabled
     assert not run_button(opened(model="ed-demo-8", precision="fp32")).disabled
 
@@ -94,23 +101,50 @@ def test_what_is_too_large_in_every_precision_says_so_before_it_is_downloaded(st
 
 def test_integrated_gradients_in_int8_are_refused_before_run(stored):
     test = opened("pages/intervene/gradients.py", precision="int8")
-    assert any("integrated_gradients needs gradients" in w.value.replace("\\", "") for w in test.warning) and run_button(test).disabled
+    assert (
+        any("integrated_gradients needs gradients" in w.value.replace("\\", "") for w in test.warning)
+        and run_button(test).disabled
+    )
     assert not run_button(opened("pages/intervene/gradients.py", precision="bf16")).disabled
 
 
 @pytest.mark.parametrize("model_type, words", [("mamba", "state-space"), ("t5", "encoder")])
 def test_a_family_that_is_no_plain_sum_is_refused_by_name_at_once(stored, tmp_path, monkeypatch, model_type, words):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "num_hidden_layers": 4, "hidden_size": 8, "num_attention_heads": 2, "vocab_size": 9}))
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": model_type,
+                "num_hidden_layers": 4,
+                "hidden_size": 8,
+                "num_attention_heads": 2,
+                "vocab_size": 9,
+            }
+        )
+    )
     save_file({"w": np.zeros(2, np.float32)}, str(tmp_path / "model.safetensors"))
     monkeypatch.setitem(MODELS, "other", tmp_path)
     test = opened(model="other")
-    assert len(test.sidebar.error) == 1 and f"family '{model_type}'" in test.sidebar.error[0].value.replace("\\", "") and words in test.sidebar.error[0].value
+    assert (
+        len(test.sidebar.error) == 1
+        and f"family '{model_type}'" in test.sidebar.error[0].value.replace("\\", "")
+        and words in test.sidebar.error[0].value
+    )
     assert not any(b.label == "Run" for b in test.button)
 
 
-@pytest.mark.parametrize("field, value", [("num_hidden_layers", "many"), ("hidden_size", {"a": 1}), ("vocab_size", 1e400), ("text_config", "x")])
+@pytest.mark.parametrize(
+    "field, value",
+    [("num_hidden_layers", "many"), ("hidden_size", {"a": 1}), ("vocab_size", 1e400), ("text_config", "x")],
+)
 def test_a_config_that_makes_no_sense_breaks_no_page(stored, tmp_path, monkeypatch, field, value):
-    config = {"model_type": "![x](http://127.0.0.1/x.png)", "num_hidden_layers": 4, "hidden_size": 8, "num_attention_heads": 2, "vocab_size": 9, field: value}
+    config = {
+        "model_type": "![x](http://127.0.0.1/x.png)",
+        "num_hidden_layers": 4,
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "vocab_size": 9,
+        field: value,
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
     save_file({"w": np.zeros(2, np.float32)}, str(tmp_path / "model.safetensors"))
     monkeypatch.setitem(MODELS, "other", tmp_path)
@@ -139,7 +173,9 @@ def test_a_gated_model_says_which_token_and_where(stored, monkeypatch):
 
 
 def test_an_adapter_for_another_base_is_refused_in_the_sidebar(stored, tmp_path):
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": "org/other"}))
+    (tmp_path / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "base_model_name_or_path": "org/other"})
+    )
     save_file({"w": np.zeros(2, np.float32)}, str(tmp_path / "adapter_model.safetensors"))
     test = opened(model=ABSENT, adapter=str(tmp_path))
     assert any("was trained on org/other" in e.value.replace("\\", "") for e in test.sidebar.error)
@@ -149,9 +185,13 @@ def test_an_adapter_for_another_base_is_refused_in_the_sidebar(stored, tmp_path)
 def test_the_model_card_holds_the_figures_of_the_latest_result(stored):
     made = stored["fp32"][0].provenance
     card = next(c.value for c in opened().sidebar.caption if "**Family**" in c.value)
-    assert f"sums miss by {made['identities']['miss']:.1g}" in card and "**Layers**: 5" in card and "**Heads**: 4" in card
+    assert (
+        f"sums miss by {made['identities']['miss']:.1g}" in card and "**Layers**: 5" in card and "**Heads**: 4" in card
+    )
     assert "**Chat template**: none" in card and "not opened yet" not in card
-    assert "not opened yet" in next(c.value for c in opened(precision="fp16").sidebar.caption if "**Family**" in c.value)
+    assert "not opened yet" in next(
+        c.value for c in opened(precision="fp16").sidebar.caption if "**Family**" in c.value
+    )
 
 
 def test_special_tokens_and_what_is_added_come_from_the_tokenizers_files(tmp_path):
@@ -161,11 +201,18 @@ def test_special_tokens_and_what_is_added_come_from_the_tokenizers_files(tmp_pat
 
     tokenizer = Tokenizer(models.WordLevel({"a": 0, "<s>": 1, "</s>": 2}, unk_token="a"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": None}))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": None})
+    )
     spec = replace(resolve("ed-demo-8"), source=str(tmp_path), content_hash="x")
-    assert tokens.special_roles(spec) == {"bos_token": "<s>", "eos_token": "</s>"} and tokens.added(spec) == (["<s>"], ["</s>"])
+    assert tokens.special_roles(spec) == {"bos_token": "<s>", "eos_token": "</s>"} and tokens.added(spec) == (
+        ["<s>"],
+        ["</s>"],
+    )
     assert not tokens.chats(spec)
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
     assert tokens.chats(spec)
@@ -191,7 +238,9 @@ def test_the_audit_page_teaches_before_there_is_anything(stored):
 
 def test_one_precision_is_not_an_audit(stored):
     test = opened(AUDIT, **{"kept.audit.precisions": ["bf16"]})
-    assert any("at least two precisions" in e.value for e in test.error) and not any(b.label == "Run" for b in test.button)
+    assert any("at least two precisions" in e.value for e in test.error) and not any(
+        b.label == "Run" for b in test.button
+    )
 
 
 def test_the_audit_page_shows_what_is_stored_as_the_engine_compares_it(stored):
@@ -201,7 +250,9 @@ def test_the_audit_page_shows_what_is_stored_as_the_engine_compares_it(stored):
     words = said(test)
     assert outcome.sentence() in words
     for c in outcome.comparisons:
-        assert f"| `{c.curve}` | " in words and (c.spearman is None or f"{c.spearman:.3f} ({c.difference:.1%})" in words)
+        assert f"| `{c.curve}` | " in words and (
+            c.spearman is None or f"{c.spearman:.3f} ({c.difference:.1%})" in words
+        )
     for name, criterion in outcome.depths["fp32"].items():
         assert f"| {name} | {'not defined' if criterion.depth is None else criterion.depth} | " in words
     for name in ("contributions.layer_ratio", "logit_lens.kl", "logit_lens.overlap", "layer_skip.output_mean"):

@@ -1,4 +1,6 @@
-"""Compare two: what stands side by side is what is stored, differences only where cells mean the same, and the second side outlives a page change."""
+"""Compare two: what stands side by side is what is stored, differences only where cells mean the same, and the second
+side outlives a page change."""
+
 from __future__ import annotations
 
 import json
@@ -88,22 +90,38 @@ def test_models_of_different_depth_have_maps_but_no_difference(stored, seconds):
     test = two(second="ed-demo-8")
     assert not test.exception and not test.error
     found = plotted(test)
-    assert len(found) == 6 and all(holds(found, values(r)) for r in (*(stored[p] for p in DRAWN), *seconds["model"].values()))
+    assert len(found) == 6 and all(
+        holds(found, values(r)) for r in (*(stored[p] for p in DRAWN), *seconds["model"].values())
+    )
     assert said(test).count("A has 5 layers and B 8") == 3 and "of the depth" in said(test)
 
 
 def test_two_prompts_have_a_difference_of_blocks_only(stored, seconds):  # noqa: F811
-    test = two("prompts", {"kept.two.text": OTHER.text, "kept.two.answer": OTHER.answer, "kept.two.mode": "prompts", "kept.two.probes": list(DRAWN), "kept.two.probe": "layer_skip"})
+    test = two(
+        "prompts",
+        {
+            "kept.two.text": OTHER.text,
+            "kept.two.answer": OTHER.answer,
+            "kept.two.mode": "prompts",
+            "kept.two.probes": list(DRAWN),
+            "kept.two.probe": "layer_skip",
+        },
+    )
     assert not test.exception and not test.error
     found = plotted(test)
     assert len(found) == 7 and holds(found, values(seconds["prompt"]["layer_skip"]) - values(stored["layer_skip"]))
     assert said(test).count("The prompts have different tokens") == 2
-    assert not any(OTHER.text in str(v) or PROMPT.text in str(v) for v in carried(test).values()), "no prompt's text in the URL"
+    assert not any(OTHER.text in str(v) or PROMPT.text in str(v) for v in carried(test).values()), (
+        "no prompt's text in the URL"
+    )
     link = carried(test)
     runs = lambda results: {r.request.key[: lookup.SHORT] for r in results}  # noqa: E731
     assert link["run"] in runs(stored[p] for p in DRAWN) and link["second_run"] in runs(seconds["prompt"].values())
     fresh = two("prompts", prompt=None, **{name: link[name] for name in ("run", "second_run")})
-    assert not fresh.exception and [fresh.text_area(key=key).value for key in ("text", "two.text")] == [PROMPT.text, OTHER.text]
+    assert not fresh.exception and [fresh.text_area(key=key).value for key in ("text", "two.text")] == [
+        PROMPT.text,
+        OTHER.text,
+    ]
     assert len(plotted(fresh)) == 7
 
 
@@ -120,7 +138,10 @@ def test_one_probe_with_two_sets_of_parameters(stored, seconds):  # noqa: F811
     test = two("parameters", probe="layer_skip", second_part="attention")
     assert not test.exception and not test.error
     found, theirs = plotted(test), seconds["attention"]["layer_skip"]
-    assert len(found) == 3 and all(holds(found, z) for z in (values(stored["layer_skip"]), values(theirs), values(theirs) - values(stored["layer_skip"])))
+    assert len(found) == 3 and all(
+        holds(found, z)
+        for z in (values(stored["layer_skip"]), values(theirs), values(theirs) - values(stored["layer_skip"]))
+    )
     assert "part=attention" in said(test) and carried(test)["second_part"] == "attention" and "No ruler" in said(test)
 
 
@@ -132,9 +153,13 @@ def test_with_and_without_the_first_token_is_a_pair_too(stored):  # noqa: F811
     assert all(line in said(test) for line in lines) and "first_token=False" in said(test)
 
 
-@pytest.mark.parametrize("mode, query, words", [
-    ("models", {"second": "small"}, "same model"), ("parameters", {"probe": "layer_skip"}, "same parameters"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "mode, query, words",
+    [
+        ("models", {"second": "small"}, "same model"),
+        ("parameters", {"probe": "layer_skip"}, "same parameters"),
+    ],
+)
 def test_equal_sides_are_said_to_be(stored, mode, query, words):  # noqa: F811
     test = two(mode, **query)
     assert not test.exception and any(words in i.value for i in test.info) and not test.get("plotly_chart")
@@ -145,7 +170,9 @@ def test_swapping_changes_places_and_signs(stored, seconds):  # noqa: F811
     test.button(key="two.swap").click().run()
     assert not test.exception and carried(test)["swapped"] == "true"
     mine, theirs = stored["logit_lens"], seconds["twin"]["logit_lens"]
-    assert holds(plotted(test), values(mine) - values(theirs)) and not holds(plotted(test), values(theirs) - values(mine))
+    assert holds(plotted(test), values(mine) - values(theirs)) and not holds(
+        plotted(test), values(theirs) - values(mine)
+    )
     a = next(m.value for m in test.markdown if m.value.startswith("**A**"))
     assert "untrained twin" in a
     test.button(key="two.swap").click().run()
@@ -163,11 +190,26 @@ def test_the_second_side_outlives_a_page_change(stored, seconds):  # noqa: F811
     assert {name: carried(test)[name] for name in wanted} == wanted and len(plotted(test)) == 3
 
 
-@pytest.mark.parametrize("query", [
-    {"compare": "nothing", "second_precision": "fp7", "second_seed": "x", "second_control": "evil", "measures": "no,none", "probe": "os"},
-    {"compare": "parameters", "probe": "layer_skip", "second_part": "everything", "second_evil": "1"},
-    {"compare": "parameters", "probe": "residual_erasure", "second_background": "/etc/passwd", "background": "/etc/passwd"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "query",
+    [
+        {
+            "compare": "nothing",
+            "second_precision": "fp7",
+            "second_seed": "x",
+            "second_control": "evil",
+            "measures": "no,none",
+            "probe": "os",
+        },
+        {"compare": "parameters", "probe": "layer_skip", "second_part": "everything", "second_evil": "1"},
+        {
+            "compare": "parameters",
+            "probe": "residual_erasure",
+            "second_background": "/etc/passwd",
+            "background": "/etc/passwd",
+        },
+    ],
+)
 def test_nonsense_in_a_link_is_left_out(stored, query):  # noqa: F811
     mode = query["compare"]
     test = two(mode, **{k: v for k, v in query.items() if k != "compare"})
@@ -200,7 +242,12 @@ def test_an_empty_second_prompt_and_no_measure_are_refused(stored):  # noqa: F81
 
 
 def test_what_explains_an_answer_is_left_out_without_one(stored):  # noqa: F811
-    test = app(PAGE, prompt=replace(PROMPT, answer=""), second="ed-demo-8", measures="logit_lens,residual_erasure,integrated_gradients")
+    test = app(
+        PAGE,
+        prompt=replace(PROMPT, answer=""),
+        second="ed-demo-8",
+        measures="logit_lens,residual_erasure,integrated_gradients",
+    )
     assert not test.exception and "Residual erasure and Integrated gradients left out" in said(test)
     batch = test.session_state["batch.two"]
     assert set(batch.requests) == {"first.logit_lens", "second.logit_lens"}

@@ -1,4 +1,6 @@
-"""Two results beside each other: one axis of depth, one colour scale, and a difference only where cells mean the same."""
+"""Two results beside each other: one axis of depth, one colour scale, and a difference only where cells mean the
+same."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -21,7 +23,10 @@ MAPS = {
     "ratio": ("contributions", lambda r, v: figures.contribution_norms(r, v)),
     "cosine": ("contributions", lambda r, v: figures.cosine_map(r, v)),
     "lens": ("logit_lens", lambda r, v: figures.lens_map(r, v)),
-    **{f"lens {shade}": ("logit_lens", lambda r, v, shade=shade: figures.lens_map(r, v, shade)) for shade in ("kl", "jsd", "entropy", "rank")},
+    **{
+        f"lens {shade}": ("logit_lens", lambda r, v, shade=shade: figures.lens_map(r, v, shade))
+        for shade in ("kl", "jsd", "entropy", "rank")
+    },
     "skip": ("layer_skip", lambda r, v: figures.skip_map(r, v)),
     "erasure": ("residual_erasure", lambda r, v: figures.token_map(r, v, "effect")),
     "attribution": ("integrated_gradients", lambda r, v: figures.token_map(r, v, "attribution")),
@@ -57,7 +62,10 @@ def test_models_of_different_depth_are_matched_at_the_shallower_ones_layers():
     shallow, deep = np.array([1.0, 2.0]), np.array([10.0, 20.0, 30.0])  # at 1/2, 1 and at 1/3, 2/3, 1
     for a, b in ((shallow, deep), (deep, shallow)):
         a, b = pairs.matched(a, b, (len(a), len(b)))
-        assert {tuple(a), tuple(b.round(9))} == {(1.0, 2.0), (15.0, 30.0)} or {tuple(a.round(9)), tuple(b)} == {(1.0, 2.0), (15.0, 30.0)}
+        assert {tuple(a), tuple(b.round(9))} == {(1.0, 2.0), (15.0, 30.0)} or {tuple(a.round(9)), tuple(b)} == {
+            (1.0, 2.0),
+            (15.0, 30.0),
+        }
     same = pairs.matched(shallow, shallow * 3, (2, 2))
     assert same[0] is shallow and same[1].tolist() == [3.0, 6.0]
 
@@ -66,7 +74,9 @@ def test_curves_stand_on_relative_depth_only_where_depths_differ():
     fig = figures.pair_curves(pair([1, 2, 3, 4], [1, 2]), ("x", "y"))
     assert [t.name for t in fig.data] == ["A: x", "B: y"], "no bars: no layer of one is a layer of the other"
     assert fig.data[0].x.tolist() == [0.25, 0.5, 0.75, 1.0] and fig.data[1].x.tolist() == [0.5, 1.0]
-    assert fig.data[0].y.tolist() == [1, 2, 3, 4] and fig.data[1].y.tolist() == [1, 2], "nothing is interpolated in what is drawn"
+    assert fig.data[0].y.tolist() == [1, 2, 3, 4] and fig.data[1].y.tolist() == [1, 2], (
+        "nothing is interpolated in what is drawn"
+    )
     fig = figures.pair_curves(pair([1, 2, 3], [1, 5, 0]), ("x", "y"))
     assert fig.data[0].x.tolist() == [0, 1, 2] and fig.data[2].name == "B − A" and fig.data[2].y.tolist() == [0, 3, -3]
     assert list(fig.layout.yaxis2.range) == [-5.5, 5.5], "centred on 0"
@@ -95,8 +105,13 @@ def test_the_text_says_the_largest_difference_its_place_and_the_shape():
 
 def test_the_summary_names_the_least_and_the_most_alike():
     named = lambda name: replace(CURVE, title=name)  # noqa: E731
-    found = {"p": [pair([1, 2, 3], [3, 2, 1], curve=named("Upside down"))], "q": [pair([1, 2, 3], [2, 4, 7], curve=named("Alike"))]}
-    assert pairs.summary(found) == "Least alike in shape: upside down (Spearman -1.00); most alike: alike (Spearman 1.00)."
+    found = {
+        "p": [pair([1, 2, 3], [3, 2, 1], curve=named("Upside down"))],
+        "q": [pair([1, 2, 3], [2, 4, 7], curve=named("Alike"))],
+    }
+    assert (
+        pairs.summary(found) == "Least alike in shape: upside down (Spearman -1.00); most alike: alike (Spearman 1.00)."
+    )
     assert pairs.summary({"p": [pair([1, 2, 3], [1, 2, 3])]}) == "No curve differs." and pairs.summary({}) == ""
 
 
@@ -153,7 +168,11 @@ def test_a_difference_fills_where_both_sides_are_there():
 
 
 def test_no_difference_where_a_cell_would_not_mean_the_same():
-    a, other_tokens, deeper = fake("contributions"), fake("contributions", tokens=("a", " b", "x", "c")), fake("contributions", n_layers=5)
+    a, other_tokens, deeper = (
+        fake("contributions"),
+        fake("contributions", tokens=("a", " b", "x", "c")),
+        fake("contributions", n_layers=5),
+    )
     shorter = fake("contributions", tokens=("a", " b", "a"))
     for b, words in ((other_tokens, "token 2"), (shorter, "4 and 3"), (deeper, "4 layers and B 5")):
         assert words in pairs.no_difference(a, b, ("layer", "pos"))
@@ -182,15 +201,32 @@ def test_rows_that_failed_on_either_side_are_crossed_out():
 
 
 def test_marks_stand_at_the_ratio_above_and_below_and_undefined_ones_are_hollow():
-    a = {"cosine": Criterion("cosine", None, None, 8, reason="never <b>negative</b>"), "kl": Criterion("kl", 3, 3, 8), "overlap": Criterion("overlap", 1, None, 8)}
-    b = {"cosine": Criterion("cosine", 5, 5, 16), "kl": Criterion("kl", None, None, 16, reason="no"), "overlap": Criterion("overlap", 15, 15, 16)}
+    a = {
+        "cosine": Criterion("cosine", None, None, 8, reason="never <b>negative</b>"),
+        "kl": Criterion("kl", 3, 3, 8),
+        "overlap": Criterion("overlap", 1, None, 8),
+    }
+    b = {
+        "cosine": Criterion("cosine", 5, 5, 16),
+        "kl": Criterion("kl", None, None, 16, reason="no"),
+        "overlap": Criterion("overlap", 15, 15, 16),
+    }
     fig = figures.pair_ruler((a, b), (8, 16), ("x", "y"))
     marks = {t.name: t for t in fig.data if t.type == "scatter"}
-    assert marks["A kl"].x[0] == 0.5 and marks["B cosine"].x[0] == 6 / 16 and marks["B overlap"].x[0] == 1.0 and marks["A overlap"].x[0] == 0.25
+    assert (
+        marks["A kl"].x[0] == 0.5
+        and marks["B cosine"].x[0] == 6 / 16
+        and marks["B overlap"].x[0] == 1.0
+        and marks["A overlap"].x[0] == 0.25
+    )
     assert all((t.y[0] > 0) == name.startswith("A") for name, t in marks.items())
     assert {t.marker.symbol for name, t in marks.items()} == {"circle", "circle-open", "diamond", "diamond-open"}
     hollow = marks["A cosine"]
-    assert hollow.marker.symbol == "circle-open" and "not defined" in hollow.text[0] and "never &lt;b&gt;negative" in hollow.customdata[0]
+    assert (
+        hollow.marker.symbol == "circle-open"
+        and "not defined" in hollow.text[0]
+        and "never &lt;b&gt;negative" in hollow.customdata[0]
+    )
     assert len(marks) == 6, "three criteria on each side, none averaged"
     waiting = figures.pair_ruler(({}, {}), (8, 16), ("x", "y"))
     assert all(t.text[0].endswith("…") for t in waiting.data if t.type == "scatter")
@@ -198,19 +234,34 @@ def test_marks_stand_at_the_ratio_above_and_below_and_undefined_ones_are_hollow(
 
 
 def test_labels_say_only_what_differs():
-    model, prompt, probes = ModelSpec("org/m", precision="fp32"), Prompt("some text to tell"), {"layer_skip": LayerSkip()}
+    model, prompt, probes = (
+        ModelSpec("org/m", precision="fp32"),
+        Prompt("some text to tell"),
+        {"layer_skip": LayerSkip()},
+    )
     here = Side(model, prompt, probes)
     assert pairs.labels(here, Side(replace(model, source="org/n"), prompt, probes)) == ("m", "n")
     assert pairs.labels(here, Side(replace(model, precision="bf16"), prompt, probes)) == ("m, fp32", "m, bf16")
     twin = replace(model, control="untrained", control_seed=3)
     assert pairs.labels(here, Side(twin, prompt, probes)) == ("m", "m, untrained twin, seed 3")
-    assert pairs.labels(here, Side(replace(model, adapter="/a/lora", adapter_hash="1"), prompt, probes)) == ("m, no adapter", "m, lora")
-    assert pairs.labels(here, Side(model, Prompt("some text to ask"), probes)) == ("“…some text to tell”", "“…some text to ask”")
-    assert pairs.labels(here, Side(model, prompt, {"layer_skip": LayerSkip(mode="future", boundaries=(4, 8))})) == (
-        "mode=current, boundaries=auto", "mode=future, boundaries=4,8",
+    assert pairs.labels(here, Side(replace(model, adapter="/a/lora", adapter_hash="1"), prompt, probes)) == (
+        "m, no adapter",
+        "m, lora",
     )
-    assert pairs.labels(Side(model, prompt, {"contributions": Contributions()}), Side(model, prompt, {"contributions": Contributions(first_token=False)})) == (
-        "first_token=True", "first_token=False",
+    assert pairs.labels(here, Side(model, Prompt("some text to ask"), probes)) == (
+        "“…some text to tell”",
+        "“…some text to ask”",
+    )
+    assert pairs.labels(here, Side(model, prompt, {"layer_skip": LayerSkip(mode="future", boundaries=(4, 8))})) == (
+        "mode=current, boundaries=auto",
+        "mode=future, boundaries=4,8",
+    )
+    assert pairs.labels(
+        Side(model, prompt, {"contributions": Contributions()}),
+        Side(model, prompt, {"contributions": Contributions(first_token=False)}),
+    ) == (
+        "first_token=True",
+        "first_token=False",
     )
     assert pairs.labels(here, here) == ("m", "m")
 

@@ -1,4 +1,6 @@
-"""Every precision opens, holds its identities and runs what it can do rightly; what it cannot is refused; the same for adapters and offload."""
+"""Every precision opens, holds its identities and runs what it can do rightly; what it cannot is refused; the same for
+adapters and offload."""
+
 import json
 import shutil
 
@@ -57,7 +59,9 @@ def test_every_family_opens_in_every_precision_and_holds_the_bytes_that_were_est
     assert (model.head.weight is model.hf.get_input_embeddings().weight) == tied
     assert model.head.weight.is_floating_point(), "the head is never quantized"
     run_one = model.logits(model.tensor(model.encode(PROMPT)))
-    assert torch.isfinite(run_one).all() and model.bytes == quantized.held_bytes(model.hf), "the first pass must not move the figure"
+    assert torch.isfinite(run_one).all() and model.bytes == quantized.held_bytes(model.hf), (
+        "the first pass must not move the figure"
+    )
 
 
 @pytest.mark.parametrize("wanted", precision.QUANTIZED)
@@ -70,7 +74,11 @@ def test_every_probe_runs_quantized_or_refuses_with_the_reason(wanted):
                 run(model, request)
             continue
         result = run(model, request)
-        assert result.complete and result.provenance["precision"]["name"] == wanted and "bitsandbytes" in result.provenance["libraries"]
+        assert (
+            result.complete
+            and result.provenance["precision"]["name"] == wanted
+            and "bitsandbytes" in result.provenance["libraries"]
+        )
 
 
 def unpacked(model: LanguageModel) -> torch.nn.Module:
@@ -131,7 +139,8 @@ def test_the_library_is_imported_without_fetching_compiled_code(monkeypatch):
     import sys
 
     code = (
-        "import sys, types; k = types.ModuleType('kernels'); k.get_kernel = lambda *a, **b: print('FETCHED'); sys.modules['kernels'] = k\n"
+        "import sys, types; k = types.ModuleType('kernels'); k.get_kernel = lambda *a, **b: print('FETCHED'); "
+        "sys.modules['kernels'] = k\n"
         "from ed_core import quantized; quantized.prepare(); print(sys.modules['kernels'] is k)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -159,19 +168,30 @@ def test_the_resolved_precision_is_the_identity_and_the_reason_is_not(monkeypatc
 
 
 @pytest.mark.parametrize(
-    "given, expected", [((None, None), "fp32"), (("auto", None), "auto"), (("4bit", None), "4bit"), ((None, "bfloat16"), "bf16"), (("fp16", "float16"), "fp16")]
+    "given, expected",
+    [
+        ((None, None), "fp32"),
+        (("auto", None), "auto"),
+        (("4bit", None), "4bit"),
+        ((None, "bfloat16"), "bf16"),
+        (("fp16", "float16"), "fp16"),
+    ],
 )
 def test_precision_and_its_other_name(given, expected):
     assert precision.asked(*given) == expected
 
 
-@pytest.mark.parametrize("given", [("4bit", "float32"), (None, "int8"), ("fp8", None), (None, "float8"), ("auto", "float32")])
+@pytest.mark.parametrize(
+    "given", [("4bit", "float32"), (None, "int8"), ("fp8", None), (None, "float8"), ("auto", "float32")]
+)
 def test_contradicting_or_unknown_precisions_are_refused(given):
     with pytest.raises(ParameterError):
         precision.asked(*given)
 
 
-def test_the_command_line_says_what_auto_came_to_and_refuses_before_anything_is_computed(small_folder, tmp_path, capsys):
+def test_the_command_line_says_what_auto_came_to_and_refuses_before_anything_is_computed(
+    small_folder, tmp_path, capsys
+):
     prompts = tmp_path / "p.jsonl"
     prompts.write_text(json.dumps({"text": PROMPT.text, "answer": PROMPT.answer}))
     options = ["--model", str(small_folder), "--prompts", str(prompts), "--out", str(tmp_path / "r.npz")]
@@ -201,12 +221,18 @@ def refusal(kind, folder, **more) -> str:
     return str(caught.value)
 
 
-def test_a_model_with_code_of_its_own_is_refused_by_name_and_one_whose_code_the_library_has_is_not(small_folder, tmp_path):
+def test_a_model_with_code_of_its_own_is_refused_by_name_and_one_whose_code_the_library_has_is_not(
+    small_folder, tmp_path
+):
     own = changed(small_folder, tmp_path, auto_map={"AutoModelForCausalLM": "modeling_mine.MineForCausalLM"})
     message = refusal(UnknownFamily, own)
     assert "modeling_mine.MineForCausalLM" in message and "never run" in message
     shutil.rmtree(own)
-    load(resolve(str(changed(small_folder, tmp_path, auto_map={"AutoModelForCausalLM": "modeling_qwen3.Qwen3ForCausalLM"}))))
+    load(
+        resolve(
+            str(changed(small_folder, tmp_path, auto_map={"AutoModelForCausalLM": "modeling_qwen3.Qwen3ForCausalLM"}))
+        )
+    )
 
 
 def test_pickled_weights_are_refused_with_how_to_convert_them(small_folder, tmp_path):
@@ -226,7 +252,12 @@ def test_missing_truncated_and_overlong_shards_are_refused_before_anything_is_lo
     ids = model.tensor(model.encode(PROMPT))
     assert torch.equal(opened(copy).logits(ids), model.logits(ids))
     whole = shards[1].read_bytes()
-    for damaged, word in ((whole[:-1], "promises"), (whole + b"\0", "promises"), (whole[:6], "safetensors"), (b"", "safetensors")):
+    for damaged, word in (
+        (whole[:-1], "promises"),
+        (whole + b"\0", "promises"),
+        (whole[:6], "safetensors"),
+        (b"", "safetensors"),
+    ):
         shards[1].write_bytes(damaged)
         assert word in refusal(BrokenWeights, copy) and shards[1].name in refusal(BrokenWeights, copy)
     shards[1].unlink()
@@ -325,7 +356,8 @@ def test_probes_on_a_model_offloaded_to_disk_equal_those_of_the_plain_model(fold
     for kind in PROBES:
         ours, theirs = (run(model, kind().request(model.spec, PROMPT)) for model in (spread, plain))
         for name in ours.measures:
-            # weights mapped from a file lie at other addresses, and products of a few rows round by alignment: a step or two of float32
+            # weights mapped from a file lie at other addresses, and products of a few rows round by alignment: a step
+            # or two of float32
             np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-6, atol=1e-8, err_msg=f"{kind.name}.{name}")
     assert spread.spec.identity() == plain.spec.identity(), "where the weights lie changes no number"
 

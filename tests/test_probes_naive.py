@@ -1,4 +1,6 @@
-"""Every probe against its naive twin: each measure within 1e-4 of its largest value, in every family, with and without an answer."""
+"""Every probe against its naive twin: each measure within 1e-4 of its largest value, in every family, with and without
+an answer."""
+
 import math
 import random
 
@@ -58,7 +60,9 @@ def test_logit_lens(model, measure, prompt):
 @pytest.mark.parametrize("name", SKIPS)
 def test_layer_skip(model, measure, name):
     chosen = SKIPS[name]
-    expected = naive.layer_skip(model.hf, prompt_ids(PROMPTS["text"]), chosen.get("part", "layer"), chosen.get("boundaries"))
+    expected = naive.layer_skip(
+        model.hf, prompt_ids(PROMPTS["text"]), chosen.get("part", "layer"), chosen.get("boundaries")
+    )
     agree(measure(model, LayerSkip(**chosen), PROMPTS["text"]), expected)
 
 
@@ -66,10 +70,14 @@ def test_layer_skip(model, measure, name):
 def test_direct_effects(model, measure, name):
     chosen = SKIPS[name]
     found = measure(model, LayerSkip(direct=True, **chosen), PROMPTS["text"])
-    expected = naive.direct_effect(model.hf, prompt_ids(PROMPTS["text"]), chosen.get("part", "layer"), chosen.get("boundaries"))
+    expected = naive.direct_effect(
+        model.hf, prompt_ids(PROMPTS["text"]), chosen.get("part", "layer"), chosen.get("boundaries")
+    )
     assert np.abs(found["effect_direct"] - expected).max() <= 1e-4 * expected.max()
     if chosen.get("part", "layer") == "layer":
-        behind = [(s, s + 1) for s in range(len(expected) - 1)]  # nothing lies in between there: direct and whole effect are the same
+        behind = [
+            (s, s + 1) for s in range(len(expected) - 1)
+        ]  # nothing lies in between there: direct and whole effect are the same
         assert all(abs(found["effect_direct"][at] - found["effect"][at]) <= 1e-4 * found["effect"][at] for at in behind)
 
 
@@ -113,11 +121,15 @@ def test_token_means_weigh_tokens_not_prompts(model_of, measure, probe, first_to
 def test_skips_are_put_together_by_maximum_and_mean_without_nan(model_of, measure):
     model, probe = model_of("gpt2"), LayerSkip(mode="future", n_boundaries=2)
     results = [measure(model, probe, p) for p in SEVERAL]
-    assert np.isnan(results[1]["effect"]).all() and "NaN" in " ".join(results[1].notes)  # 7 tokens: no boundary can be drawn
+    assert np.isnan(results[1]["effect"]).all() and "NaN" in " ".join(
+        results[1].notes
+    )  # 7 tokens: no boundary can be drawn
     assert results[1]["boundaries"].shape == (0,)
     found = aggregate(probe, [r.summary for r in results])
     long = [p for p in (SEVERAL[0], SEVERAL[2])]
-    each = [naive.layer_skip(model.hf, prompt_ids(p), boundaries=probe.chosen_boundaries(len(prompt_ids(p)))) for p in long]
+    each = [
+        naive.layer_skip(model.hf, prompt_ids(p), boundaries=probe.chosen_boundaries(len(prompt_ids(p)))) for p in long
+    ]
     expected = {
         "effect": np.maximum(each[0]["effect"], each[1]["effect"]),
         "effect_mean": (each[0]["effect"] + each[1]["effect"]) / 2,
@@ -137,7 +149,8 @@ def test_the_aggregate_of_prompts_without_boundaries_is_nan(model_of, measure):
 
 
 def prompt_ids(prompt):
-    """The byte tokenizer's ids, by hand: printable ASCII from "!" on, and the space behind the bytes that have a glyph of their own."""
+    """The byte tokenizer's ids, by hand: printable ASCII from "!" on, and the space behind the bytes that have a glyph
+    of their own."""
     return [220 if char == " " else ord(char) - ord("!") for char in prompt.text + prompt.answer]
 
 

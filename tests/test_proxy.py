@@ -1,4 +1,6 @@
-"""The nginx configuration of docs/deploy.md, run: TLS, base path, websocket, login through it, upload size, what is hidden."""
+"""The nginx configuration of docs/deploy.md, run: TLS, base path, websocket, login through it, upload size, what is
+hidden."""
+
 from __future__ import annotations
 
 import datetime
@@ -18,7 +20,10 @@ from hosted_app import free_port, hosted, until
 from mock_oidc import Provider
 from test_deploy import blocks
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(not shutil.which("nginx"), reason="needs nginx, see QUARANTINES.md")]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not shutil.which("nginx"), reason="needs nginx, see QUARANTINES.md"),
+]
 
 HOST, BASE = "lab.example.org", "depth"
 
@@ -27,8 +32,14 @@ def certificate(folder: Path) -> None:
     """A key and a certificate for the host, signed by itself."""
     key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST)])
     now = datetime.datetime.now(datetime.timezone.utc)
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
-    signed = builder.not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=1)).sign(key, hashes.SHA256())
+    builder = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
+    )
+    signed = (
+        builder.not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
     (folder / "fullchain.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     (folder / "privkey.pem").write_bytes(key.private_bytes(*plain))
@@ -36,16 +47,34 @@ def certificate(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory):
-    """The app behind nginx as the document has it, with other ports and a certificate of our own: (plain port, TLS port, app, provider)."""
-    folder, plain, tls, port, provider = tmp_path_factory.mktemp("proxy"), free_port(), free_port(), free_port(), Provider()
+    """The app behind nginx as the document has it, with other ports and a certificate of our own: (plain port, TLS
+    port, app, provider)."""
+    folder, plain, tls, port, provider = (
+        tmp_path_factory.mktemp("proxy"),
+        free_port(),
+        free_port(),
+        free_port(),
+        Provider(),
+    )
     certificate(folder)
-    text = blocks("nginx")[0].replace("listen 80;", f"listen 127.0.0.1:{plain};").replace("listen 443 ssl;", f"listen 127.0.0.1:{tls} ssl;")
+    text = (
+        blocks("nginx")[0]
+        .replace("listen 80;", f"listen 127.0.0.1:{plain};")
+        .replace("listen 443 ssl;", f"listen 127.0.0.1:{tls} ssl;")
+    )
     text = text.replace("127.0.0.1:8501", f"127.0.0.1:{port}").replace(f"/etc/letsencrypt/live/{HOST}", str(folder))
-    scratch = "".join(f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-    (folder / "nginx.conf").write_text(f"daemon off; pid {folder}/pid; error_log {folder}/error.log; events {{}}\nhttp {{ access_log off; {scratch}\n{text} }}\n")
+    scratch = "".join(
+        f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (folder / "nginx.conf").write_text(
+        f"daemon off; pid {folder}/pid; error_log {folder}/error.log; events {{}}\nhttp {{ access_log off; "
+        f"{scratch}\n{text} }}\n"
+    )
     (folder / "secrets.toml").write_text(provider.secrets_toml(f"https://{HOST}:{tls}/{BASE}"))
     options = ("--server.allowedHosts", HOST, "--secrets.files", str(folder / "secrets.toml"))
-    nginx = subprocess.Popen(["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")])
+    nginx = subprocess.Popen(
+        ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")]
+    )
     try:
         with hosted(folder / "app", "login = 'optional'", port, BASE, options) as app:
             yield plain, tls, app, provider
@@ -55,10 +84,27 @@ def proxied(tmp_path_factory):
         provider.close()
 
 
-def ask(port: int, path: str, method: str = "GET", body: bytes | None = None, tls: bool = True, host: str = HOST, **headers: str) -> http.client.HTTPResponse:
+def ask(
+    port: int,
+    path: str,
+    method: str = "GET",
+    body: bytes | None = None,
+    tls: bool = True,
+    host: str = HOST,
+    **headers: str,
+) -> http.client.HTTPResponse:
     context = ssl._create_unverified_context()
-    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=20) if tls else http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    connection.request(method, path, body, {"Host": f"{host}:{port}"} | {name.replace("_", "-"): value for name, value in headers.items()})
+    connection = (
+        http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=20)
+        if tls
+        else http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    )
+    connection.request(
+        method,
+        path,
+        body,
+        {"Host": f"{host}:{port}"} | {name.replace("_", "-"): value for name, value in headers.items()},
+    )
     return connection.getresponse()
 
 
@@ -68,7 +114,11 @@ def test_it_leads_to_tls_and_to_the_base_path(proxied):
     assert there.status == 301 and there.headers["Location"] == f"https://{HOST}/depth/x?y=1"
     assert ask(tls, "/depth").headers["Location"].endswith("/depth/")
     page = ask(tls, "/depth/")
-    assert page.status == 200 and page.headers["Strict-Transport-Security"] and "frame-ancestors 'self'" in page.headers["Content-Security-Policy"]
+    assert (
+        page.status == 200
+        and page.headers["Strict-Transport-Security"]
+        and "frame-ancestors 'self'" in page.headers["Content-Security-Policy"]
+    )
 
 
 def test_readiness_is_passed_on_and_metrics_are_not(proxied):
@@ -83,12 +133,20 @@ def test_an_upload_above_the_size_does_not_reach_the_app(proxied):
     assert ask(tls, "/depth/_stcore/upload_file/a/b", "PUT", b"x" * (22 << 20)).status == 413
 
 
-@pytest.mark.parametrize("host, origin, status", [(HOST, "same", 101), (HOST, "https://elsewhere.example", 403), ("elsewhere.example", "same", 403)])
+@pytest.mark.parametrize(
+    "host, origin, status",
+    [(HOST, "same", 101), (HOST, "https://elsewhere.example", 403), ("elsewhere.example", "same", 403)],
+)
 def test_websockets_are_for_its_own_pages(proxied, host, origin, status):
     """The last: another name that leads here (DNS rebinding) is not this host."""
     _, tls, app, _ = proxied
     port = tls if host == HOST else int(re.search(r":(\d+)", app.address)[1])
-    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Version": "13", "Sec_WebSocket_Key": "AAAAAAAAAAAAAAAAAAAAAA=="}
+    upgrade = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec_WebSocket_Version": "13",
+        "Sec_WebSocket_Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    }
     origin = f"https://{host}:{port}" if origin == "same" else origin
     assert ask(port, "/depth/_stcore/stream", tls=host == HOST, host=host, Origin=origin, **upgrade).status == status
 
@@ -101,7 +159,10 @@ def test_pages_links_and_the_login_work_through_it(proxied):
     _, tls, _, provider = proxied
     provider.who = {"sub": "1", "email": "ada@lab.org", "name": "Ada"}
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium") or "/usr/bin/chromium", args=[*FLAGS, f"--host-resolver-rules=MAP {HOST} 127.0.0.1"])
+        chromium = playwright.chromium.launch(
+            executable_path=shutil.which("chromium") or "/usr/bin/chromium",
+            args=[*FLAGS, f"--host-resolver-rules=MAP {HOST} 127.0.0.1"],
+        )
         context = chromium.new_context(ignore_https_errors=True, viewport={"width": 1440, "height": 1200})
         page, errors = context.new_page(), []
         page.on("console", lambda m: errors.append(m.text) if m.type == "error" and "404" not in m.text else None)

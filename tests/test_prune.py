@@ -1,4 +1,5 @@
 """Pruning and early exit against one forward pass per choice, and what is made of the figures."""
+
 import json
 
 import naive
@@ -55,7 +56,9 @@ def test_the_loss_is_averaged_over_tokens_that_have_a_next_one(model_of, measure
     assert "drop_kl" not in found
 
 
-@pytest.mark.parametrize("values, words", [({"n": 5}, "5 blocks"), ({"drop": (5,)}, "0 to 4"), ({"drop": (0, 1, 2, 3, 4)}, "at least one")])
+@pytest.mark.parametrize(
+    "values, words", [({"n": 5}, "5 blocks"), ({"drop": (5,)}, "0 to 4"), ({"drop": (0, 1, 2, 3, 4)}, "at least one")]
+)
 def test_what_cannot_be_dropped_is_refused(model_of, measure, values, words):
     with pytest.raises(ParameterError, match=words):
         measure(model_of("qwen3"), Prune(**values), PROMPT)
@@ -83,7 +86,9 @@ def test_early_exit_reads_the_same_lens(model_of, measure):
 def test_rank_correlation():
     assert pruning.rank_correlation([1, 2, 3, 4], [10, 20, 30, 99]) == pytest.approx(1)
     assert pruning.rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
-    assert pruning.rank_correlation([1, 1, 2], [1, 2, 3]) == pytest.approx(np.sqrt(3) / 2)  # ranks 1.5, 1.5, 3 against 1, 2, 3
+    assert pruning.rank_correlation([1, 1, 2], [1, 2, 3]) == pytest.approx(
+        np.sqrt(3) / 2
+    )  # ranks 1.5, 1.5, 3 against 1, 2, 3
     assert pruning.rank_correlation([1, 1, 1], [1, 2, 3]) is None and pruning.rank_correlation([1, 2], [1, 2]) is None
 
 
@@ -96,15 +101,21 @@ def test_costs_are_those_of_the_stretch_or_of_the_set(model_of, measure):
 
 
 def test_what_is_derived_from_the_aggregates(model_of, measure):
-    results = [measure(model_of("qwen3"), Prune(drop=(1, 2)), p) for p in (PROMPT, Prompt("Nine b."), Prompt("a b c a b c"))]
+    results = [
+        measure(model_of("qwen3"), Prune(drop=(1, 2)), p) for p in (PROMPT, Prompt("Nine b."), Prompt("a b c a b c"))
+    ]
     curves = aggregate(Prune(), [r.summary for r in results])
     derived = Prune.derive(curves)
     losses = np.concatenate([r["nll"][:, :-1] for r in results], axis=1)
     assert np.allclose(derived["perplexity"], np.exp(losses.mean(1)), rtol=1e-5)
-    assert derived["drop_perplexity"] == pytest.approx(np.exp(np.concatenate([r["drop_nll"][:-1] for r in results]).mean()), rel=1e-5)
+    assert derived["drop_perplexity"] == pytest.approx(
+        np.exp(np.concatenate([r["drop_nll"][:-1] for r in results]).mean()), rel=1e-5
+    )
     for name in pruning.PROXIES:
         assert derived[f"spearman_{name}"] == pytest.approx(pruning.rank_correlation(curves[name], curves["kl"]))
-    assert derived["spearman_top1_lost"] == pytest.approx(pruning.rank_correlation(1 - curves["top1_kept"], curves["kl"]))
+    assert derived["spearman_top1_lost"] == pytest.approx(
+        pruning.rank_correlation(1 - curves["top1_kept"], curves["kl"])
+    )
     assert derived["cheapest"] == np.argmin(curves["kl"]) and all(v.dtype == np.float32 for v in derived.values())
     assert np.isnan(Prune.derive({**curves, "block_influence": np.ones(5)})["spearman_block_influence"])
 
@@ -113,8 +124,15 @@ def test_exports_name_every_block_once():
     kept = json.loads(pruning.keep_list(6, [4, 2], "a/b", {"kl": 0.5}))
     assert kept["keep"] == [0, 1, 3, 5] and kept["drop"] == [2, 4] and kept["measured"] == {"kl": 0.5}
     text = pruning.mergekit_yaml(6, [4, 2], "a/b: c")
-    assert [line.strip() for line in text.splitlines() if "layer_range" in line] == ["layer_range: [0, 2]", "layer_range: [3, 4]", "layer_range: [5, 6]"]
+    assert [line.strip() for line in text.splitlines() if "layer_range" in line] == [
+        "layer_range: [0, 2]",
+        "layer_range: [3, 4]",
+        "layer_range: [5, 6]",
+    ]
     assert text.count('model: "a/b: c"') == 3 and "merge_method: passthrough" in text
     measured = pruning.mergekit_yaml(6, [4, 2], "a/b", {"kl": 0.51234, "n_prompts": 20, "n_tokens": 1500})
-    assert measured.splitlines()[0] == "# measured: kl 0.5123, n_prompts 20, n_tokens 1500" and measured.splitlines()[1] == "slices:"
+    assert (
+        measured.splitlines()[0] == "# measured: kl 0.5123, n_prompts 20, n_tokens 1500"
+        and measured.splitlines()[1] == "slices:"
+    )
     assert pruning.best_stretch([0.3, 0.1, 0.2], 2) == [1, 2]

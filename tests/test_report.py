@@ -1,4 +1,5 @@
 """The report asks nobody and runs nothing of a stranger's; the snippets make the same numbers again."""
+
 from __future__ import annotations
 
 import base64
@@ -28,7 +29,9 @@ from ed_core.types import ModelSpec, Prompt
 
 ROOT = Path(__file__).parent.parent
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)><svg/onload=alert(1)> {{7*7}} ${7*7} ]]> --> \u2067"
-NOTES = EVIL + """
+NOTES = (
+    EVIL
+    + """
 
 [a](javascript:alert(1)) [b](data:text/html,x) [c](vbscript:x) ![p](https://elsewhere.example/p.png) <https://ok.example> [d](https://ok.example "t")
 
@@ -45,6 +48,7 @@ NOTES = EVIL + """
 <script>alert(2)</script>
 ```
 """
+)
 
 
 class Page(HTMLParser):
@@ -74,8 +78,14 @@ class Page(HTMLParser):
 def hostile() -> cases.Case:
     """Markup in title, tags, notes, prompt, tokens, the model's name and provenance."""
     one = results()["logit_lens"]
-    request = replace(one.request, models=(replace(one.request.models[0], source=EVIL),), prompts=(Prompt(EVIL, "</pre>" + EVIL),))
-    made = dict(one.provenance) | {"continuation": EVIL, "run": request.key, "evil": {EVIL: "</script><script>alert(3)</script>"}}
+    request = replace(
+        one.request, models=(replace(one.request.models[0], source=EVIL),), prompts=(Prompt(EVIL, "</pre>" + EVIL),)
+    )
+    made = dict(one.provenance) | {
+        "continuation": EVIL,
+        "run": request.key,
+        "evil": {EVIL: "</script><script>alert(3)</script>"},
+    }
     tokens = tuple(EVIL[i % 60 :] for i in range(one.n_tokens))
     texts = {i: "</script><script>alert(4)</script>" for i in one.token_text}
     evil = replace(one, request=request, provenance=made, tokens=tokens, token_text=texts, notes=(EVIL,))
@@ -84,14 +94,29 @@ def hostile() -> cases.Case:
 
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
-    plain = case("A sum", notes="**Look** at layer 3.", probes=("contributions", "logit_lens", "layer_skip", "continuation", "prune"))
+    plain = case(
+        "A sum",
+        notes="**Look** at layer 3.",
+        probes=("contributions", "logit_lens", "layer_skip", "continuation", "prune"),
+    )
     return {"plain": report(plain), "hostile": report(hostile())}
 
 
 @pytest.mark.parametrize("name", ["plain", "hostile"])
 def test_nothing_is_loaded_from_anywhere(pages, name):
     page = Page(pages[name])
-    loading = {"src", "srcset", "data", "poster", "background", "action", "formaction", "manifest", "ping", "xlink:href"}
+    loading = {
+        "src",
+        "srcset",
+        "data",
+        "poster",
+        "background",
+        "action",
+        "formaction",
+        "manifest",
+        "ping",
+        "xlink:href",
+    }
     for tag, attributes in page.tags:
         assert not loading & set(attributes), (tag, attributes)
         assert tag in ("a", "html") or "href" not in attributes, (tag, attributes)
@@ -106,10 +131,17 @@ def test_the_policy_forbids_all_requests_and_all_scripts_but_its_own(pages, name
     page = Page(pages[name])
     (policy,) = [a["content"] for tag, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
-    assert rules["default-src"] == "'none'" and "http" not in policy and "connect-src" not in rules and "unsafe-inline" not in rules["script-src"]
+    assert (
+        rules["default-src"] == "'none'"
+        and "http" not in policy
+        and "connect-src" not in rules
+        and "unsafe-inline" not in rules["script-src"]
+    )
     data, plotly, draw = page.texts["script"]
     assert "<" not in data and len(json.loads(data)) >= 1
-    hashes = {f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (plotly, draw)}
+    hashes = {
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (plotly, draw)
+    }
     assert set(rules["script-src"].split()) == hashes
     assert pages[name].count("plotly.js v") == 1, "plotly's script lies within, once"
 
@@ -117,7 +149,16 @@ def test_the_policy_forbids_all_requests_and_all_scripts_but_its_own(pages, name
 def test_the_report_tells_what_a_reader_needs(pages):
     text = pages["plain"]
     kept = case()
-    for word in (kept.verdict, "<strong>Look</strong>", "ed-demo-8 (fp32)", "✓ the known answer", "--model=ed-demo-8", "from ed_core import compute", "libraries", "token 77, id"):
+    for word in (
+        kept.verdict,
+        "<strong>Look</strong>",
+        "ed-demo-8 (fp32)",
+        "✓ the known answer",
+        "--model=ed-demo-8",
+        "from ed_core import compute",
+        "libraries",
+        "token 77, id",
+    ):
         assert word in text, word
     figures = json.loads(Page(text).texts["script"][0])
     assert len(figures) == text.count("<figure>") == 10
@@ -129,7 +170,13 @@ def test_the_report_tells_what_a_reader_needs(pages):
 def test_notes_keep_their_form_and_lose_their_teeth():
     page = to_html(NOTES)
     assert "<table>" in page and '<a href="https://ok.example"' in page and page.count("noopener") == page.count("<a ")
-    assert "<script" not in page and "<img" not in page and "<b " not in page and 'href="javascript' not in page and 'href="data' not in page
+    assert (
+        "<script" not in page
+        and "<img" not in page
+        and "<b " not in page
+        and 'href="javascript' not in page
+        and 'href="data' not in page
+    )
 
 
 def test_notes_that_nest_without_end_are_read_in_time():
@@ -144,17 +191,26 @@ def test_notes_that_nest_without_end_are_read_in_time():
 @pytest.fixture(scope="module")
 def computed() -> cases.Case:
     """A prompt full of what shells and notebooks trip over, and parameters off their defaults."""
-    prompt = Prompt("It's \"3\" + $HOME `x` \\n é {y} %s\n5 + 7 = ", "2", special_tokens=False)
+    prompt = Prompt('It\'s "3" + $HOME `x` \\n é {y} %s\n5 + 7 = ', "2", special_tokens=False)
     spec = resolve("ed-demo-8")
     model = compute.Models().get(spec)
-    probes = (Contributions(), LogitLens(), EarlyExit(threshold=0.5), Prune(n=2, drop=(1, 5)), Numerics(), Continuation(n_tokens=3))
+    probes = (
+        Contributions(),
+        LogitLens(),
+        EarlyExit(threshold=0.5),
+        Prune(n=2, drop=(1, 5)),
+        Numerics(),
+        Continuation(n_tokens=3),
+    )
     return cases.make("x", [compute.run(model, p.request(spec, prompt)) for p in probes])
 
 
 def compare(kept: cases.Case, found) -> None:
     for item in kept.items:
         for name, measure in item.result.measures.items():
-            np.testing.assert_allclose(found(item.result.request.probe, name), measure.values, rtol=1e-6, atol=1e-6, err_msg=name)
+            np.testing.assert_allclose(
+                found(item.result.request.probe, name), measure.values, rtol=1e-6, atol=1e-6, err_msg=name
+            )
 
 
 def run_shell(kept: cases.Case, folder) -> None:
@@ -206,10 +262,14 @@ def same_bits(kept: cases.Case, found) -> None:
 
 
 def test_twins_precisions_and_adapters_come_out_bitwise_the_same(variants, tmp_path, capsys):
-    prompts = (Prompt("5 + 7 = ", "2"), Prompt("it's \"$HOME\" \\n `id`; é\u2028\t#", special_tokens=False))
+    prompts = (Prompt("5 + 7 = ", "2"), Prompt('it\'s "$HOME" \\n `id`; é\u2028\t#', special_tokens=False))
     probes = (LogitLens(), Numerics(), LayerSkip(mode="future", boundaries=(2, 4)))
     models = compute.Models()
-    runs = [compute.run(models.get(spec), p.request(spec, prompt)) for spec, prompt in zip(variants.values(), (*prompts, prompts[0])) for p in probes]
+    runs = [
+        compute.run(models.get(spec), p.request(spec, prompt))
+        for spec, prompt in zip(variants.values(), (*prompts, prompts[0]))
+        for p in probes
+    ]
     kept = cases.make("x", runs)
     assert len(kept.views) == 3
     run_shell(kept, tmp_path)
@@ -220,14 +280,20 @@ def test_twins_precisions_and_adapters_come_out_bitwise_the_same(variants, tmp_p
     same_bits(kept, lambda i, probe, name: space["results"][i][probe][name])
     assert "Other weights" not in capsys.readouterr().out
     for view, found in zip(kept.views, space["results"]):
-        assert {probe: r.request.key for probe, r in found.items()} == {probe: item.result.request.key for probe, item in view.by_probe.items()}
+        assert {probe: r.request.key for probe, r in found.items()} == {
+            probe: item.result.request.key for probe, item in view.by_probe.items()
+        }
 
 
 def test_other_weights_are_told(variants, capsys):
     spec = variants["adapter"]
     run = compute.run(compute.Models().get(spec), LogitLens().request(spec, Prompt("abc")))
     told = {}
-    for name, changed in {"same": spec, "base": replace(spec, content_hash="0" * 64), "adapter": replace(spec, adapter_hash="0" * 64)}.items():
+    for name, changed in {
+        "same": spec,
+        "base": replace(spec, content_hash="0" * 64),
+        "adapter": replace(spec, adapter_hash="0" * 64),
+    }.items():
         kept = cases.make("x", [replace(run, request=replace(run.request, models=(changed,)))])
         exec(snippet(kept).python, {})
         told[name] = "Other weights" in capsys.readouterr().out
@@ -241,8 +307,15 @@ def test_what_another_machine_may_lack_stands_above_the_commands(variants):
     assert not plain.shell.startswith("#") and "folder" not in plain.python
     for text in (adapted.shell, adapted.python):
         assert "The model was a folder on the machine where this was kept" in text and "So was its adapter" in text
-    evil = replace(variants["adapter"], source="/x\ntouch pwned #", adapter="/y\u2028\nexec('evil')", device="cuda:0\nid")
-    for line in [line for text in (of(evil).shell, of(evil).python) for line in text.splitlines() if "kept" in line or "adapter," in line or "device '" in line]:
+    evil = replace(
+        variants["adapter"], source="/x\ntouch pwned #", adapter="/y\u2028\nexec('evil')", device="cuda:0\nid"
+    )
+    for line in [
+        line
+        for text in (of(evil).shell, of(evil).python)
+        for line in text.splitlines()
+        if "kept" in line or "adapter," in line or "device '" in line
+    ]:
         assert line.startswith("#") and line.isascii()
     compile(of(evil).python, "it", "exec")
     assert "cuda" in of(replace(one.request.models[0], device="cuda")).shell.splitlines()[0]
@@ -261,7 +334,11 @@ def test_a_case_study_of_several_views_has_a_command_for_each():
     other = replace(one, request=replace(one.request, parameters=(("threshold", 0.5),)))
     kept = cases.make("x", [one, other])
     found = snippet(kept)
-    assert found.shell.count("python -m ed_core run") == 2 and "--set early_exit.threshold=0.5" in found.shell and f"case-{kept.id}-2.npz" in found.shell
+    assert (
+        found.shell.count("python -m ed_core run") == 2
+        and "--set early_exit.threshold=0.5" in found.shell
+        and f"case-{kept.id}-2.npz" in found.shell
+    )
     assert {name.split("/")[0] for name in export.case_arrays(kept)} == {"1", "2"}
 
 
@@ -282,9 +359,14 @@ def test_parquet_holds_what_the_csv_holds():
     assert table.column_names == ["depth", "pos", "rank", "token", "top_probs"]
     assert np.array_equal(table["top_probs"].to_numpy(), result["top_probs"].ravel())
     row = table.slice(7 * result.n_tokens * 5 + 3 * 5 + 2, 1).to_pylist()[0]
-    assert (row["depth"], row["pos"], row["rank"], row["token"]) == (7, 3, 2, result.tokens[3]) and row["top_probs"] == result["top_probs"][7, 3, 2]
+    assert (row["depth"], row["pos"], row["rank"], row["token"]) == (7, 3, 2, result.tokens[3]) and row[
+        "top_probs"
+    ] == result["top_probs"][7, 3, 2]
     metadata = table.schema.metadata
-    assert json.loads(metadata[b"provenance"]) == json.loads(json.dumps(dict(result.provenance))) and json.loads(metadata[b"measure"])["unit"] == "probability"
+    assert (
+        json.loads(metadata[b"provenance"]) == json.loads(json.dumps(dict(result.provenance)))
+        and json.loads(metadata[b"measure"])["unit"] == "probability"
+    )
     assert len(export.csv(result, "top_probs").splitlines()) == table.num_rows + 1
 
 

@@ -1,4 +1,5 @@
 """A page's jobs: handed to the queue a few at a time, cancelled whole, their troubles told once."""
+
 from __future__ import annotations
 
 import pytest
@@ -40,7 +41,9 @@ def queue(monkeypatch):
 
 
 def batch(n=10, **more) -> running.Batch:
-    return running.Batch({f"contributions.{i}": Contributions().request(ModelSpec("m"), Prompt(f"p{i}")) for i in range(n)}, **more)
+    return running.Batch(
+        {f"contributions.{i}": Contributions().request(ModelSpec("m"), Prompt(f"p{i}")) for i in range(n)}, **more
+    )
 
 
 @pytest.mark.parametrize("at_once", [1, 4])

@@ -1,5 +1,6 @@
-"""The device check accepts what rounding explains and refuses what it does not. The "device" here is the CPU in another precision, or with a
-mistake put in."""
+"""The device check accepts what rounding explains and refuses what it does not. The "device" here is the CPU in another
+precision, or with a mistake put in."""
+
 from contextlib import contextmanager
 
 import pytest
@@ -22,7 +23,12 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 def pair(family, precision):
     """The same weights on the "device" in a precision, and as the reference."""
     device, reference = (
-        LanguageModel(random_hf(family).to(dtype), byte_tokenizer(), find(family.removesuffix("_sequential")), ModelSpec("m", precision=precision))
+        LanguageModel(
+            random_hf(family).to(dtype),
+            byte_tokenizer(),
+            find(family.removesuffix("_sequential")),
+            ModelSpec("m", precision=precision),
+        )
         for dtype in (DTYPES[precision], torch.float32)
     )
     return device, reference
@@ -44,7 +50,9 @@ def test_rounding_is_accepted(family, precision):
 @contextmanager
 def mistaken(module, change):
     """The module's output, changed on the "device"."""
-    handle = module.register_forward_hook(lambda m, args, output: (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output))
+    handle = module.register_forward_hook(
+        lambda m, args, output: (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
+    )
     try:
         yield
     finally:
@@ -107,7 +115,11 @@ def test_on_the_cpu_there_is_nothing_to_check_and_elsewhere_a_family_is_checked_
     monkeypatch.setattr(model, "device", torch.device("meta"))
     monkeypatch.setattr(sanity, "short_prompt", lambda m: torch.arange(3, 20)[None])
     monkeypatch.setattr(model, "_home", lambda tensor: tensor)
-    assert sanity.check(model).failures() == [] and sanity.check(model) is None and sanity.check(model, always=True) is not None
+    assert (
+        sanity.check(model).failures() == []
+        and sanity.check(model) is None
+        and sanity.check(model, always=True) is not None
+    )
     assert len(calls) == 2
 
 

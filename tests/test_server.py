@@ -1,4 +1,6 @@
-"""The server around the pages: it starts with right settings only, says whether it is ready, and what browsers may do with its pages."""
+"""The server around the pages: it starts with right settings only, says whether it is ready, and what browsers may do
+with its pages."""
+
 from __future__ import annotations
 
 import json
@@ -28,7 +30,9 @@ def readiness(app) -> tuple[int, list[str]]:
 
 
 def worker_of(app) -> psutil.Process | None:
-    return next((p for p in psutil.Process(app.process.pid).children(recursive=True) if "ed_core.worker" in p.cmdline()), None)
+    return next(
+        (p for p in psutil.Process(app.process.pid).children(recursive=True) if "ed_core.worker" in p.cmdline()), None
+    )
 
 
 def test_it_becomes_ready_without_a_visitor_and_again_after_its_worker_was_killed(app):
@@ -71,13 +75,18 @@ def test_a_full_disk_is_not_ready(tmp_path, monkeypatch):
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     monkeypatch.setattr(health.shutil, "disk_usage", lambda _: type("usage", (), {"free": health.ROOM - 1}))
     jobs = Jobs(warm=False)
-    assert health.problems(jobs) == ["the worker is starting", "200 MB are free where results are kept, expected 200 MB at least"]
+    assert health.problems(jobs) == [
+        "the worker is starting",
+        "200 MB are free where results are kept, expected 200 MB at least",
+    ]
     jobs.close()
 
 
 def test_the_command_line_asks_the_same(app, tmp_path):
     until(lambda: readiness(app) == (200, []))
-    ask = lambda url: subprocess.run([sys.executable, "-m", "ed_core", "ready", "--url", url], cwd=ROOT, capture_output=True, text=True)  # noqa: E731
+    ask = lambda url: subprocess.run(
+        [sys.executable, "-m", "ed_core", "ready", "--url", url], cwd=ROOT, capture_output=True, text=True
+    )  # noqa: E731
     assert (found := ask(app.address)).returncode == 0 and found.stdout == "ready\n"
     assert (found := ask("http://127.0.0.1:1")).returncode == 1 and "does not answer" in found.stdout
     with hosted(tmp_path / "other", ED_CACHE="/dev/null/cache") as other:
@@ -89,7 +98,11 @@ def test_every_answer_says_what_a_browser_may_do(app):
     for path in ("/", "/skip", "/ready", "/_stcore/health", "/no/such/page", "/media/none"):
         headers = app.get(path)[1]
         policy = headers["Content-Security-Policy"]
-        assert "frame-ancestors 'self'" in policy and "img-src 'self' data: blob:;" in policy and "object-src 'none'" in policy, path
+        assert (
+            "frame-ancestors 'self'" in policy
+            and "img-src 'self' data: blob:;" in policy
+            and "object-src 'none'" in policy
+        ), path
         assert headers["X-Content-Type-Options"] == "nosniff" and headers["Referrer-Policy"] == "same-origin", path
 
 
@@ -101,7 +114,9 @@ def test_an_upload_without_the_token_is_refused(app):
     path = "/_stcore/upload_file/session/file"
     for headers in ({}, {"Cookie": cookie}, {"Cookie": cookie, "X_Xsrftoken": "wrong"}, {"X_Xsrftoken": token}):
         assert app.get(path, "PUT", b"x", **headers)[0] == 403, headers
-    assert app.get(path, "PUT", b"x", Cookie=cookie, X_Xsrftoken=token)[0] != 403, "with the token it is looked at (and there is no such session)"
+    assert app.get(path, "PUT", b"x", Cookie=cookie, X_Xsrftoken=token)[0] != 403, (
+        "with the token it is looked at (and there is no such session)"
+    )
 
 
 def test_other_origins_get_no_answers(app):
@@ -120,12 +135,27 @@ print([config.get_option(n) for n in ("server.enableXsrfProtection", "server.ena
     assert app.get("/_stcore/agent/interact", "POST", b"{}")[0] == 403, "the pages are for people"
 
 
-@pytest.mark.parametrize("text, words", [("local_folder = false", "did you mean local_folders?"), ("max_jobs = 'many'", "expected a whole number")])
+@pytest.mark.parametrize(
+    "text, words",
+    [("local_folder = false", "did you mean local_folders?"), ("max_jobs = 'many'", "expected a whole number")],
+)
 def test_it_does_not_start_with_wrong_settings(tmp_path, text, words):
     (tmp_path / "lab.toml").write_text(text)
     env = os.environ | {"ED_CONFIG": str(tmp_path / "lab.toml"), "ED_CACHE": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-m", "ed_ui.server", "--server.port", "1"], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
+    done = subprocess.run(
+        [sys.executable, "-m", "ed_ui.server", "--server.port", "1"],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (
+        done.returncode == 2
+        and words in done.stderr
+        and "Traceback" not in done.stderr
+        and len(done.stderr.splitlines()) == 1
+    )
 
 
 def test_it_serves_below_a_base_path_and_takes_its_worker_along(tmp_path):

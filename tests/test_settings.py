@@ -1,4 +1,6 @@
-"""What an installation allows: read from file and environment, wrong ones refused, and held wherever a request comes through."""
+"""What an installation allows: read from file and environment, wrong ones refused, and held wherever a request comes
+through."""
+
 from __future__ import annotations
 
 import os
@@ -45,7 +47,14 @@ def write(tmp_path, monkeypatch):
 def test_without_a_file_everything_is_open():
     assert settings.file() is None
     found = settings.current()
-    assert found.models == ("*",) and found.local_folders and found.hub_ids and found.downloads and found.login == "off" and found.gallery == "open"
+    assert (
+        found.models == ("*",)
+        and found.local_folders
+        and found.hub_ids
+        and found.downloads
+        and found.login == "off"
+        and found.gallery == "open"
+    )
 
 
 def test_the_environment_wins_over_the_file(write, monkeypatch):
@@ -53,7 +62,12 @@ def test_the_environment_wins_over_the_file(write, monkeypatch):
     monkeypatch.setenv("ED_LOCAL_FOLDERS", "true")
     monkeypatch.setenv("ED_MODELS", "ed-demo-16, Qwen/*")
     found = settings.current()
-    assert found.models == ("ed-demo-16", "Qwen/*") and found.local_folders and found.max_tokens == 99 and found.probe_memory == 2 << 30
+    assert (
+        found.models == ("ed-demo-16", "Qwen/*")
+        and found.local_folders
+        and found.max_tokens == 99
+        and found.probe_memory == 2 << 30
+    )
     with pytest.raises(Exception, match="frozen"):
         found.local_folders = False
 
@@ -71,11 +85,15 @@ def test_the_environment_wins_over_the_file(write, monkeypatch):
         ("models = []", "models in lab.toml is []; expected one name at least"),
         ("cache_limit = 'much'", "cache_limit in lab.toml is 'much'; expected bytes, like 500M or 2G"),
         ("login = 'optional'\nadmins = ['somebody']", "'somebody' is neither"),
-        ("gallery = 'owners'", "do not go together: gallery = 'owners' needs to know who is there; expected login = 'optional' or 'required'"),
+        (
+            "gallery = 'owners'",
+            "do not go together: gallery = 'owners' needs to know who is there; expected login = 'optional' or "
+            "'required'",
+        ),
         ("login_allowed = ['@x.org']", "do not go together: login_allowed"),
         ("this is no toml", "are not TOML"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_refused_in_one_sentence(write, text, words):
     with pytest.raises(SettingsError) as refused:
         write(text)
@@ -88,7 +106,14 @@ def test_variables_of_tests_and_benchmarks_are_no_settings(monkeypatch):
     assert settings.current().max_jobs == 200
 
 
-@pytest.mark.parametrize("name, value, words", [("ED_MODLES", "x", "did you mean ED_MODELS?"), ("ED_MAX_TOKENS", "many", "ED_MAX_TOKENS is 'many'; expected a whole number"), ("ED_CONFIG", "/nowhere/lab.toml", "there is no such file")])
+@pytest.mark.parametrize(
+    "name, value, words",
+    [
+        ("ED_MODLES", "x", "did you mean ED_MODELS?"),
+        ("ED_MAX_TOKENS", "many", "ED_MAX_TOKENS is 'many'; expected a whole number"),
+        ("ED_CONFIG", "/nowhere/lab.toml", "there is no such file"),
+    ],
+)
 def test_a_wrong_variable_is_refused_too(monkeypatch, name, value, words):
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=re.escape(words)):
@@ -111,10 +136,35 @@ def test_the_example_file_names_every_setting_and_loads(write):
 CLOSED = "hub_ids = false\nlocal_folders = false\nmodels = ['ed-demo-8', 'Qwen/*']"
 
 
-@pytest.mark.parametrize("source", ["/etc", "~", "~root", "~nobody-there/x", ".", "..", "../..", "tests", "ed_core/demo", "/etc/passwd", "a\0b", "x" * 5000, "C:\\Users", "ed-demo-8/../.."])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "/etc",
+        "~",
+        "~root",
+        "~nobody-there/x",
+        ".",
+        "..",
+        "../..",
+        "tests",
+        "ed_core/demo",
+        "/etc/passwd",
+        "a\0b",
+        "x" * 5000,
+        "C:\\Users",
+        "ed-demo-8/../..",
+    ],
+)
 def test_no_path_of_the_server_is_opened(write, source):
     write("local_folders = false")
-    for way in (sources.named, sources.resolve, sources.size_of, lambda s: sources.location(ModelSpec(s)), lambda s: hub.is_here(ModelSpec(s)), hub.plan):
+    for way in (
+        sources.named,
+        sources.resolve,
+        sources.size_of,
+        lambda s: sources.location(ModelSpec(s)),
+        lambda s: hub.is_here(ModelSpec(s)),
+        hub.plan,
+    ):
         with pytest.raises((NotAllowed, ModelNotFound)):
             way(source)
 
@@ -132,7 +182,11 @@ def test_whether_a_path_exists_is_not_told(write, tmp_path):
 def test_only_models_of_the_list_are_used(write):
     write(CLOSED)
     assert resolve("ed-demo-8").name == "ed-demo-8" and sources.named("Qwen/Qwen2.5-1.5B").source == "Qwen/Qwen2.5-1.5B"
-    for source, words in {"ed-demo-16": "not among those", "openai-community/gpt2": "not among those", "Qwen/no-such-model": "not in the catalogue"}.items():
+    for source, words in {
+        "ed-demo-16": "not among those",
+        "openai-community/gpt2": "not among those",
+        "Qwen/no-such-model": "not in the catalogue",
+    }.items():
         with pytest.raises(NotAllowed, match=words):
             resolve(source)
     for revision in ("refs/pr/1", "0" * 40):
@@ -218,7 +272,19 @@ def test_the_command_line_is_the_owners(small_folder, tmp_path):
 
     env = os.environ | {"ED_LOCAL_FOLDERS": "false", "ED_MAX_TOKENS_LAYERS": "1", "ED_CACHE": str(tmp_path)}
     (tmp_path / "p.jsonl").write_text('{"text": "5 + 7 = "}\n')
-    command = [sys.executable, "-m", "ed_core", "run", "contributions", "--model", str(small_folder), "--prompts", str(tmp_path / "p.jsonl"), "--out", str(tmp_path / "r.npz")]
+    command = [
+        sys.executable,
+        "-m",
+        "ed_core",
+        "run",
+        "contributions",
+        "--model",
+        str(small_folder),
+        "--prompts",
+        str(tmp_path / "p.jsonl"),
+        "--out",
+        str(tmp_path / "r.npz"),
+    ]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     wrong = subprocess.run(command, cwd=ROOT, env=env | {"ED_LOGNI": "off"}, capture_output=True, text=True)
@@ -233,7 +299,13 @@ def test_a_request_over_the_limit_never_enters_the_queue(write):
     n = len(tokens.preview(spec, prompt))
     jobs = Jobs(warm=False)
     write(f"max_tokens_layers = {8 * n - 1}")
-    with pytest.raises(NotAllowed, match=f"{n} tokens × 8 layers are {8 * n}, and this installation allows {8 * n - 1}.*shorten the prompt to {n - 1} tokens"):
+    with pytest.raises(
+        NotAllowed,
+        match=(
+            f"{n} tokens × 8 layers are {8 * n}, and this installation allows {8 * n - 1}.*shorten the prompt to "
+            f"{n - 1} tokens"
+        ),
+    ):
         jobs.submit(Contributions().request(spec, prompt), "me")
     write(f"max_tokens_layers = {8 * n}\nmax_work = {estimate.work('contributions', 8, n)}")
     permits.request(Contributions().request(spec, prompt))
@@ -305,7 +377,12 @@ def plainly(elements) -> str:
 
 def test_a_page_says_what_is_not_allowed_and_why(stored, write):  # noqa: F811
     write("local_folders = false\nhub_ids = false\nadapters = false\nmodels = ['ed-demo-8', 'small']")
-    for model, words in {"/etc": "local_folders = false", "ed-demo-16": "not among those", "Qwen/x": "not among those", "/etc/passwd": "local_folders"}.items():
+    for model, words in {
+        "/etc": "local_folders = false",
+        "ed-demo-16": "not among those",
+        "Qwen/x": "not among those",
+        "/etc/passwd": "local_folders",
+    }.items():
         test = app(model=model) if model.startswith("ed-") else app_typed(model)
         assert not test.exception and words in sidebar_says(test), model
         assert not test.get("plotly_chart")
@@ -315,7 +392,9 @@ def test_a_page_says_what_is_not_allowed_and_why(stored, write):  # noqa: F811
     assert test.sidebar.text_input(key="adapter").disabled and "settings" in test.sidebar.text_input(key="adapter").help
     assert test.sidebar.text_input(key="revision").disabled
     test = app_typed("small", adapter="/etc")
-    assert "adapters = false" in sidebar_says(test) and not test.sidebar.text_input(key="adapter").disabled, "what a link put there can be taken out"
+    assert "adapters = false" in sidebar_says(test) and not test.sidebar.text_input(key="adapter").disabled, (
+        "what a link put there can be taken out"
+    )
 
 
 def app_typed(model: str, page: str = "pages/look/home.py", **query):
@@ -357,7 +436,11 @@ def test_a_refused_job_is_a_sentence_on_the_page(stored, write, monkeypatch):  #
     write("max_tokens_layers = 10")
     batch = running.Batch({"a": asked(1), "b": asked(2)})
     running.submit(batch)
-    assert not batch.running and all("max_tokens_layers" in str(e) for e in batch.errors.values()) and len(batch.errors) == 2
+    assert (
+        not batch.running
+        and all("max_tokens_layers" in str(e) for e in batch.errors.values())
+        and len(batch.errors) == 2
+    )
 
 
 def test_a_batch_waits_for_room_of_its_own_and_ends_where_there_is_none(write, monkeypatch):
@@ -388,4 +471,6 @@ def test_with_wrong_settings_nothing_is_served(stored, monkeypatch):  # noqa: F8
 def test_title_and_banner_are_plain_text(stored, write):  # noqa: F811
     write("title = 'Our lab'\nbanner = '[Maintenance](http://127.0.0.1/x) on **Monday**'")
     said = app().info[0].value
-    assert said.replace("\\", "") == "[Maintenance](http://127.0.0.1/x) on **Monday**" and "\\[" in said and "\\*" in said
+    assert (
+        said.replace("\\", "") == "[Maintenance](http://127.0.0.1/x) on **Monday**" and "\\[" in said and "\\*" in said
+    )

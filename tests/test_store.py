@@ -1,4 +1,5 @@
 """The store believes nothing it finds on the disk, says what is wrong, and loses nothing that was not damaged."""
+
 from __future__ import annotations
 
 import errno
@@ -38,7 +39,9 @@ def make_result(i: int = 0, n_layers: int = 16, n_tokens: int = 64):
     record = Recorder(request, Encoding(tuple(range(n_tokens)), tuple(f"t{n}" for n in range(n_tokens))), n_layers)
     for spec in probe.measures:
         record.allocate(spec.name, (n_layers + (spec.dims[0] == "depth"), n_tokens))
-        record.write(spec.name, slice(None), np.random.default_rng(i).random(record.arrays[spec.name].shape, np.float32))
+        record.write(
+            spec.name, slice(None), np.random.default_rng(i).random(record.arrays[spec.name].shape, np.float32)
+        )
     record.provenance.update(seconds=1.5, time="2026-11-21T12:00:00Z")
     return record.result(complete=True)
 
@@ -128,9 +131,16 @@ def test_the_summary_and_the_headline_are_read_without_the_arrays(store, result,
     [headline] = store.recent()
     assert headline == store.headline(key_of(result))
     expected = dict(
-        key=key_of(result), probe="contributions", model="some-model", precision="bf16", prompt=result.request.prompts[0].text[:80],
-        n_layers=16, n_tokens=64, seconds=1.5, time="2026-11-21T12:00:00Z",
-    )  # fmt: skip
+        key=key_of(result),
+        probe="contributions",
+        model="some-model",
+        precision="bf16",
+        prompt=result.request.prompts[0].text[:80],
+        n_layers=16,
+        n_tokens=64,
+        seconds=1.5,
+        time="2026-11-21T12:00:00Z",
+    )
     assert expected.items() <= headline.items()
 
 
@@ -138,7 +148,11 @@ def test_a_summary_of_scalars_and_empty_arrays_comes_back(store, result):
     summary = {"n": np.asarray(3), "none": np.zeros((0, 2), np.float32), "last": np.arange(3)}
     store.put(replace(result, summary=summary))
     for name, values in store.summary(key_of(result)).items():
-        assert values.shape == summary[name].shape and values.dtype == summary[name].dtype and np.array_equal(values, summary[name])
+        assert (
+            values.shape == summary[name].shape
+            and values.dtype == summary[name].dtype
+            and np.array_equal(values, summary[name])
+        )
 
 
 def test_recent_is_newest_first_and_leaves_out_engines_with_other_numbers(store, monkeypatch):
@@ -182,7 +196,10 @@ def test_opening_and_reading_take_less_than_50_ms(store, result, tmp_path):
 
 
 def test_it_is_light_to_import(child):
-    assert output(child("import ed_core.store; print({'torch', 'transformers', 'streamlit'} & set(sys.modules))")).strip() == "set()"
+    assert (
+        output(child("import ed_core.store; print({'torch', 'transformers', 'streamlit'} & set(sys.modules))")).strip()
+        == "set()"
+    )
 
 
 def test_clear_removes_results_and_leftovers_and_nothing_kept(store):
@@ -272,9 +289,12 @@ def test_a_pickle_is_never_executed(store, result, tmp_path, kind, column):
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(bomb)
     execute(
-        store, "UPDATE Cache SET mode = 4, value = ?, filename = ? WHERE key = ?",
-        bomb if column == "value" else None, "ab/" + "1" * 30 + ".val" if column == "filename" else None, name,
-    )  # fmt: skip
+        store,
+        "UPDATE Cache SET mode = 4, value = ?, filename = ? WHERE key = ?",
+        bomb if column == "value" else None,
+        "ab/" + "1" * 30 + ".val" if column == "filename" else None,
+        name,
+    )
     reader = Store(tmp_path)
     assert reader.info()["entries"] == 1
     assert [h["key"] for h in reader.recent()] == ([key_of(result)] if kind == "result" else [])
@@ -289,16 +309,36 @@ def test_no_other_way_of_diskcache_executes_a_pickle(tmp_path):
     store, sprung = Store(tmp_path, size_limit=1_000_000), tmp_path / "sprung"
     store.put(make_result())
     cache, bomb = store._open(), pickle.dumps(Bomb(sprung))
-    insert = "INSERT INTO Cache (key, raw, mode, value, store_time, access_time, expire_time, tag) VALUES (?, ?, 4, ?, 0, 0, ?, ?)"
-    for key, raw, expire in ((bomb, 0, None), ("queue-500000000000000", 1, None), (bomb[:-1] + b" .", 0, 1.0), ("card/" + "a" * 32, 1, None)):
+    insert = (
+        "INSERT INTO Cache (key, raw, mode, value, store_time, access_time, expire_time, tag) VALUES (?, ?, 4, ?, "
+        "0, 0, ?, ?)"
+    )
+    for key, raw, expire in (
+        (bomb, 0, None),
+        ("queue-500000000000000", 1, None),
+        (bomb[:-1] + b" .", 0, 1.0),
+        ("card/" + "a" * 32, 1, None),
+    ):
         execute(store, insert, key, raw, bomb, expire, bomb)
     calls = [
-        lambda: list(cache), lambda: list(reversed(cache)), lambda: list(cache.iterkeys()), lambda: list(cache.iterkeys(reverse=True)),
-        lambda: cache.get("card/" + "a" * 32, tag=True, expire_time=True), lambda: cache.read("card/" + "a" * 32),
-        lambda: cache.pop("card/" + "a" * 32), lambda: cache.peekitem(), lambda: cache.peekitem(last=False),
-        lambda: cache.peek("queue"), lambda: cache.pull("queue"), lambda: cache.incr("queue-500000000000000"), lambda: len(cache),
-        lambda: cache.check(), lambda: cache.expire(), lambda: cache.cull(), lambda: cache.stats(),
-    ]  # fmt: skip
+        lambda: list(cache),
+        lambda: list(reversed(cache)),
+        lambda: list(cache.iterkeys()),
+        lambda: list(cache.iterkeys(reverse=True)),
+        lambda: cache.get("card/" + "a" * 32, tag=True, expire_time=True),
+        lambda: cache.read("card/" + "a" * 32),
+        lambda: cache.pop("card/" + "a" * 32),
+        lambda: cache.peekitem(),
+        lambda: cache.peekitem(last=False),
+        lambda: cache.peek("queue"),
+        lambda: cache.pull("queue"),
+        lambda: cache.incr("queue-500000000000000"),
+        lambda: len(cache),
+        lambda: cache.check(),
+        lambda: cache.expire(),
+        lambda: cache.cull(),
+        lambda: cache.stats(),
+    ]
     for call in calls:
         try:
             call()
@@ -365,7 +405,13 @@ def test_a_size_that_cannot_be_does_not_switch_the_limit_off_nor_evict_the_rest(
 
 def test_counts_in_the_settings_table_are_not_believed(tmp_path):
     store = Store(tmp_path, size_limit=500_000)
-    for name, value in (("size", -(10**12)), ("count", "x"), ("size_limit", 10**12), ("cull_limit", 0), ("eviction_policy", "none")):
+    for name, value in (
+        ("size", -(10**12)),
+        ("count", "x"),
+        ("size_limit", 10**12),
+        ("cull_limit", 0),
+        ("eviction_policy", "none"),
+    ):
         execute(store, "UPDATE Settings SET value = ? WHERE key = ?", value, name)
     store = Store(tmp_path, size_limit=500_000)
     for i in range(20):
@@ -373,10 +419,17 @@ def test_counts_in_the_settings_table_are_not_believed(tmp_path):
     assert 5 < store.info()["entries"] < 12 and store.info()["bytes"] <= 500_000 and not store.problems
 
 
-@pytest.mark.parametrize("name", ["_directory", "get", "disk__directory", "disk_anything", "sqlite_user_version", b"sqlite_user_version"])
+@pytest.mark.parametrize(
+    "name", ["_directory", "get", "disk__directory", "disk_anything", "sqlite_user_version", b"sqlite_user_version"]
+)
 def test_settings_cannot_set_attributes_or_pragmas(store, result, tmp_path, name):
     store.put(result)
-    execute(store, "INSERT INTO Settings VALUES (?, ?)", name, str(tmp_path / "elsewhere") if b"dir" in os.fsencode(name) else 7)
+    execute(
+        store,
+        "INSERT INTO Settings VALUES (?, ?)",
+        name,
+        str(tmp_path / "elsewhere") if b"dir" in os.fsencode(name) else 7,
+    )
     (tmp_path / "elsewhere").mkdir()
     reader = Store(tmp_path)
     assert "database" in reader.problems[-1] and "set aside" in reader.problems[-1]
@@ -394,7 +447,9 @@ def test_known_settings_keep_their_values(store, tmp_path):
     assert cache._sql("PRAGMA synchronous").fetchone() == (1,) and cache.disk.min_file_size == 2**15
     execute(store, "UPDATE Settings SET value = 'off' WHERE key = 'sqlite_synchronous'")
     seen = []
-    thread = threading.Thread(target=lambda: seen.append(cache._sql("PRAGMA synchronous").fetchone()))  # a new connection reads them again
+    thread = threading.Thread(
+        target=lambda: seen.append(cache._sql("PRAGMA synchronous").fetchone())
+    )  # a new connection reads them again
     thread.start(), thread.join()
     assert seen == [(1,)]
 
@@ -418,7 +473,11 @@ def truncate(db: Path):
 
 def foreign_schema(db: Path):
     with closing(sqlite3.connect(db)) as connection:
-        connection.execute("DROP TABLE Cache"), connection.execute("CREATE TABLE Cache (something)"), connection.commit()
+        (
+            connection.execute("DROP TABLE Cache"),
+            connection.execute("CREATE TABLE Cache (something)"),
+            connection.commit(),
+        )
 
 
 def no_utf8(db: Path):
@@ -469,7 +528,8 @@ def test_the_folder_may_be_deleted_while_it_is_open(tmp_path, result):
 
 
 def test_a_full_disk_when_the_file_is_written(store, result, child):
-    """A real write error, from a limit on the size of files; the result already there stays, and no torn file is left behind."""
+    """A real write error, from a limit on the size of files; the result already there stays, and no torn file is left
+    behind."""
     store.put(make_result(1))
     before = sorted(store.path.glob("*/*.val"))
     code = """
@@ -534,13 +594,20 @@ def test_an_error_leaves_no_transaction_open(store, result, tmp_path, monkeypatc
 def test_clear_makes_room_before_it_needs_any(store, result, monkeypatch):
     store.put(result)
     seen, transact = [], diskcache.Cache._transact
-    monkeypatch.setattr(Results, "_transact", lambda self: seen.append(list(store.path.glob("*/*.val"))) or transact(self))
+    monkeypatch.setattr(
+        Results, "_transact", lambda self: seen.append(list(store.path.glob("*/*.val"))) or transact(self)
+    )
     assert store.clear() == 1 and seen == [[]]
 
 
 @pytest.mark.parametrize(
     "number, words",
-    [(errno.ENOSPC, "disk is full"), (errno.EDQUOT, "disk is full"), (errno.EACCES, "may not write"), (errno.EIO, "error")],
+    [
+        (errno.ENOSPC, "disk is full"),
+        (errno.EDQUOT, "disk is full"),
+        (errno.EACCES, "may not write"),
+        (errno.EIO, "error"),
+    ],
 )
 def test_every_error_of_the_disk_is_one_clear_sentence(store, result, monkeypatch, number, words):
     def fail(self, *arguments):
@@ -638,7 +705,9 @@ def test_eviction_keeps_the_newest_and_the_used_and_all_that_is_kept(tmp_path):
         assert store.info()["bytes"] <= 500_000
     entries = store.info()["entries"]
     assert entries >= 6
-    assert [h["key"] for h in store.recent(entries - 2)] == [key_of(make_result(i)) for i in range(19, 21 - entries, -1)]
+    assert [h["key"] for h in store.recent(entries - 2)] == [
+        key_of(make_result(i)) for i in range(19, 21 - entries, -1)
+    ]
     assert store.get(key_of(make_result(5))) is None and store.headline(key_of(make_result(5))) is None
     assert len(list(store.path.glob("*/*.val"))) == entries and kept.stat().st_size == 4_000_000 and not store.problems
 
@@ -688,8 +757,9 @@ def test_a_new_entry_of_another_process_is_seen_at_once(store, result, child):
             store.put(make_result(int(line), 2, 4))
             print("done", flush=True)
         """,
-        store.root, stdin=subprocess.PIPE,
-    )  # fmt: skip
+        store.root,
+        stdin=subprocess.PIPE,
+    )
     for i in range(5):
         assert store.get(key_of(make_result(i, 2, 4))) is None
         print(i, file=writer.stdin, flush=True)

@@ -1,4 +1,6 @@
-"""A local folder's own tokenizer is the one that is used, with its special tokens and chat template; and what the preview shows of it."""
+"""A local folder's own tokenizer is the one that is used, with its special tokens and chat template; and what the
+preview shows of it."""
+
 from __future__ import annotations
 
 import pytest
@@ -22,7 +24,9 @@ def save(folder, family, template=TEMPLATE):
     """A folder whose tokenizer splits words and digits, and adds a beginning."""
     random_hf(family).save_pretrained(folder)
     own = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
-    own.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Digits(individual_digits=True)])
+    own.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Whitespace(), pre_tokenizers.Digits(individual_digits=True)]
+    )
     own.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     saved = PreTrainedTokenizerFast(tokenizer_object=own, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
     saved.chat_template = template

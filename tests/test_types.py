@@ -1,4 +1,6 @@
-"""Identity and transport: a request's key is the same everywhere and moves with every number; bytes are a result or a `ValueError`."""
+"""Identity and transport: a request's key is the same everywhere and moves with every number; bytes are a result or a
+`ValueError`."""
+
 import io
 import json
 import pickle
@@ -20,7 +22,13 @@ ROOT = Path(__file__).parents[1]
 MODEL = ModelSpec("/models/small", content_hash="ab12")
 PROMPT = Prompt("5 + 7 = ", answer="12", id="first")
 REQUEST = LayerSkip(mode="future", boundaries=(8, 16)).request(MODEL, PROMPT)
-PROBES = (Contributions(), LogitLens(k=3), LayerSkip(), LayerSkip(mode="future", boundaries=(4, 6)), Continuation(n_tokens=2))
+PROBES = (
+    Contributions(),
+    LogitLens(k=3),
+    LayerSkip(),
+    LayerSkip(mode="future", boundaries=(4, 6)),
+    Continuation(n_tokens=2),
+)
 
 
 # ---------------------------------------------------------------- keys
@@ -29,7 +37,14 @@ PROBES = (Contributions(), LogitLens(k=3), LayerSkip(), LayerSkip(mode="future",
 def test_a_key_is_32_hex_digits_and_the_same_in_another_process():
     code = f"from ed_core.types import *; print({REQUEST!r}.key)"
     for seed in "01":
-        other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True)
+        other = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert other.stdout.strip() == REQUEST.key
     assert len(REQUEST.key) == 32 and set(REQUEST.key) <= set("0123456789abcdef")
 
@@ -49,23 +64,49 @@ def test_labels_paths_and_order_are_no_part_of_the_identity():
 def test_every_thing_that_can_move_a_number_moves_the_key():
     keys = [
         REQUEST.key,
-        *(of(prompt=replace(PROMPT, **change)) for change in (
-            {"text": "5 + 7 ="}, {"answer": " 12"}, {"answer": ""}, {"template": "chat"}, {"special_tokens": False},
-            {"text": "5 + 7 = 1", "answer": "2"},  # the same tokens, but another answer
-        )),
-        *(of(model=replace(MODEL, **change)) for change in (
-            {"content_hash": "ab13"}, {"precision": "bf16"}, {"adapter": "x"}, {"control": "shuffled"}, {"control_seed": 1},
-            {"attention": "eager"}, {"device": "cuda"}, {"revision": "main"},
-        )),
-        *(of(probe=LayerSkip(**change)) for change in (
-            {}, {"mode": "future"}, {"mode": "future", "boundaries": (8,)}, {"mode": "future", "boundaries": (16, 8)},
-            {"part": "mlp"}, {"seed": 1}, {"n_boundaries": 2},
-        )),
-        of(probe=LogitLens()), of(probe=LogitLens(k=3)), of(probe=Contributions()),
+        *(
+            of(prompt=replace(PROMPT, **change))
+            for change in (
+                {"text": "5 + 7 ="},
+                {"answer": " 12"},
+                {"answer": ""},
+                {"template": "chat"},
+                {"special_tokens": False},
+                {"text": "5 + 7 = 1", "answer": "2"},  # the same tokens, but another answer
+            )
+        ),
+        *(
+            of(model=replace(MODEL, **change))
+            for change in (
+                {"content_hash": "ab13"},
+                {"precision": "bf16"},
+                {"adapter": "x"},
+                {"control": "shuffled"},
+                {"control_seed": 1},
+                {"attention": "eager"},
+                {"device": "cuda"},
+                {"revision": "main"},
+            )
+        ),
+        *(
+            of(probe=LayerSkip(**change))
+            for change in (
+                {},
+                {"mode": "future"},
+                {"mode": "future", "boundaries": (8,)},
+                {"mode": "future", "boundaries": (16, 8)},
+                {"part": "mlp"},
+                {"seed": 1},
+                {"n_boundaries": 2},
+            )
+        ),
+        of(probe=LogitLens()),
+        of(probe=LogitLens(k=3)),
+        of(probe=Contributions()),
         replace(REQUEST, probe_version=REQUEST.probe_version + 1).key,
         replace(REQUEST, models=(MODEL, MODEL)).key,
         replace(REQUEST, prompts=(PROMPT, PROMPT)).key,
-    ]  # fmt: skip
+    ]
     assert len(set(keys)) == len(keys)
 
 
@@ -106,7 +147,12 @@ def same(a, b):
     plain = lambda r: replace(r, measures={}, summary={})  # noqa: E731
     values = lambda r: {k: m.values for k, m in r.measures.items()}  # noqa: E731
     specs = lambda r: {k: m.spec for k, m in r.measures.items()}  # noqa: E731
-    return plain(a) == plain(b) and specs(a) == specs(b) and arrays(values(a)) == arrays(values(b)) and arrays(a.summary) == arrays(b.summary)
+    return (
+        plain(a) == plain(b)
+        and specs(a) == specs(b)
+        and arrays(values(a)) == arrays(values(b))
+        and arrays(a.summary) == arrays(b.summary)
+    )
 
 
 def test_a_result_survives_the_wire(result):
@@ -121,7 +167,9 @@ def test_a_result_survives_the_wire(result):
 
 @pytest.fixture(scope="module")
 def packed(model_of, measure):
-    return wire.pack(measure(model_of("llama"), LayerSkip(mode="future", boundaries=(4,)), Prompt("5 + 7 = ", answer="12")))
+    return wire.pack(
+        measure(model_of("llama"), LayerSkip(mode="future", boundaries=(4,)), Prompt("5 + 7 = ", answer="12"))
+    )
 
 
 def garble(data, rng):
@@ -144,7 +192,8 @@ def garble(data, rng):
 
 
 def test_garbled_bytes_are_refused_or_harmless(packed):
-    """Never another result, never another error: what zip does not check (a time stamp) may differ, the content may not."""
+    """Never another result, never another error: what zip does not check (a time stamp) may differ, the content may
+    not."""
     original, rng, refused = wire.unpack(packed), random.Random(0), 0
     for _ in range(300):
         try:
@@ -249,7 +298,8 @@ def test_a_well_formed_archive_that_lies_is_refused(packed, name):
     ],
 )
 def test_lies_in_a_well_formed_archive_are_refused(packed, name, lie, tmp_path):
-    """In a process without the import hook: here the hook's own check of ProbeResult's fields would refuse some of them."""
+    """In a process without the import hook: here the hook's own check of ProbeResult's fields would refuse some of
+    them."""
     (tmp_path / "bytes").write_bytes(changed(packed, **lie))
     code = f"from ed_core import wire; wire.unpack(open({str(tmp_path / 'bytes')!r}, 'rb').read())"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

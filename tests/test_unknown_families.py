@@ -1,4 +1,5 @@
 """Families nobody described, families refused by name, and the documents that speak of both."""
+
 import json
 import re
 from dataclasses import replace
@@ -40,7 +41,13 @@ def forget(monkeypatch, *model_types):
 
 @pytest.mark.parametrize(
     "variant, like, parallel",
-    [("qwen3", "Llama", False), ("olmo3", "Gemma 2", False), ("phi3", "Llama", False), ("gptj", "GPT-2", True), ("stablelm_parallel", "Llama", True)],
+    [
+        ("qwen3", "Llama", False),
+        ("olmo3", "Gemma 2", False),
+        ("phi3", "Llama", False),
+        ("gptj", "GPT-2", True),
+        ("stablelm_parallel", "Llama", True),
+    ],
 )
 def test_a_family_whose_sums_hold_is_accepted_with_a_note(monkeypatch, tmp_path, variant, like, parallel):
     model_type = VARIANTS[variant][0]
@@ -91,9 +98,12 @@ def test_where_no_layout_holds_the_nearest_is_told(monkeypatch, tmp_path, capsys
 
 
 def test_shared_keys_and_values_are_noticed_where_nobody_named_them(monkeypatch, tmp_path):
-    """Gemma 4's upper blocks may read keys and values of lower ones: blocks called in order pass, an intervention gives wrong numbers."""
+    """Gemma 4's upper blocks may read keys and values of lower ones: blocks called in order pass, an intervention gives
+    wrong numbers."""
     gemma4 = find("gemma4_text")
-    monkeypatch.setattr(families, "FAMILIES", tuple(f if f is not gemma4 else replace(f, refused=()) for f in families.FAMILIES))
+    monkeypatch.setattr(
+        families, "FAMILIES", tuple(f if f is not gemma4 else replace(f, refused=()) for f in families.FAMILIES)
+    )
     model = LanguageModel.load(resolve(str(saved(tmp_path / "m", "gemma4", num_kv_shared_layers=2))))
     figures = model.verify()
     assert max(figures.replay.values()) <= figures.miss_limit < figures.detour

@@ -1,8 +1,10 @@
-"""Where a model family keeps what the probes read. A family is data; code that asks "which family is this?" exists nowhere else.
+"""Where a model family keeps what the probes read. A family is data; code that asks "which family is this?" exists
+nowhere else.
 
-`a` is what attention adds to the residual stream, `m` what the MLP adds: the paths below must lead to the module whose output *is* that
-addition (after any post-norm), up to the residual multiplier. Whether they do is not believed but measured: `LanguageModel.verify`.
-"""
+`a` is what attention adds to the residual stream, `m` what the MLP adds: the paths below must lead to the module whose
+output *is* that addition (after any post-norm), up to the residual multiplier. Whether they do is not believed but
+measured: `LanguageModel.verify`."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,16 +14,17 @@ from dataclasses import dataclass
 class Architecture:
     """Module paths and config fields of one family.
 
-    `blocks`, `final_norm`: paths from the model. `attn`, `mlp`, `third`: paths from a block. Of several the first that exists counts, block
-    by block. `third` is a branch beside attention and MLP, and may be absent. `stream_scale`: a block's attribute by which it multiplies the
-    whole stream at its end.
-    `parallel`: True where the MLP reads the block's input beside attention; a string names the boolean config fields (any of them) that tell.
-    `residual_multiplier`, `logit_divisor`, `logit_multiplier`, `logit_softcap`: names of config fields ("" = the family has none);
-    a field that is None or absent counts as not set.
-    `in_place`: the block adds in place to what a branch returned. `per_row`: block arguments with rows per sequence, repeated for a batch.
+    `blocks`, `final_norm`: paths from the model. `attn`, `mlp`, `third`: paths from a block. Of several the first that
+    exists counts, block by block. `third` is a branch beside attention and MLP, and may be absent. `stream_scale`: a
+    block's attribute by which it multiplies the whole stream at its end.
+    `parallel`: True where the MLP reads the block's input beside attention; a string names the boolean config fields
+    (any of them) that tell. `residual_multiplier`, `logit_divisor`, `logit_multiplier`, `logit_softcap`: names of
+    config fields ("" = the family has none); a field that is None or absent counts as not set.
+    `in_place`: the block adds in place to what a branch returned. `per_row`: block arguments with rows per sequence,
+    repeated for a batch.
     `refused`: `(config field, values that are fine, reason)`: variants of the family whose stream is no plain sum.
-    `norms` and `reading`: for the table in docs/models.md. `note`: what a user of a family that nobody described must know.
-    """
+    `norms` and `reading`: for the table in docs/models.md. `note`: what a user of a family that nobody described must
+    know."""
 
     family: str
     model_types: tuple[str, ...]

@@ -1,9 +1,13 @@
-"""The families. To add one: ten lines here, then `python -m ed_core verify FOLDER`; the identities tell whether the paths are right.
-docs/adding-a-model-family.md goes through it step by step."""
+"""The families. To add one: ten lines here, then `python -m ed_core verify FOLDER`; the identities tell whether the
+paths are right. docs/adding-a-model-family.md goes through it step by step."""
+
 from . import Architecture
 
 ONE = "one before both branches"
-INSIDE = {"blocks": "model.language_model.layers", "final_norm": "model.language_model.norm"}  # the text model inside one that also sees
+INSIDE = {
+    "blocks": "model.language_model.layers",
+    "final_norm": "model.language_model.norm",
+}  # the text model inside one that also sees
 EITHER = {"blocks": ("model.layers", INSIDE["blocks"]), "final_norm": ("model.norm", INSIDE["final_norm"])}
 SANDWICH = "before and after each branch"
 BEHIND = "after each branch"
@@ -43,7 +47,8 @@ FAMILIES: tuple[Architecture, ...] = (
             (
                 "num_kv_shared_layers",
                 (0, None),
-                "its upper blocks attend to keys and values that lower blocks made, past the residual stream; an intervention on the stream in "
+                "its upper blocks attend to keys and values that lower blocks made, past the residual stream; an "
+                "intervention on the stream in "
                 "between would not reach them, and its effect would be drawn wrong",
             ),
         ),
@@ -76,7 +81,13 @@ FAMILIES: tuple[Architecture, ...] = (
         blocks="model.decoder.layers",
         final_norm="model.decoder.final_layer_norm",
         mlp="fc2",
-        refused=(("do_layer_norm_before", (True,), "the norms act on the stream itself (OPT-350m), so a block's output is no sum with its input"),),
+        refused=(
+            (
+                "do_layer_norm_before",
+                (True,),
+                "the norms act on the stream itself (OPT-350m), so a block's output is no sum with its input",
+            ),
+        ),
     ),
     # Attention and MLP add the residual inside their modules: their last maps are what is added.
     Architecture(
@@ -95,7 +106,9 @@ FAMILIES: tuple[Architecture, ...] = (
             ),
         ),
     ),
-    Architecture("MPT", ("mpt",), blocks="transformer.blocks", final_norm="transformer.norm_f", attn="attn", mlp="ffn.down_proj"),
+    Architecture(
+        "MPT", ("mpt",), blocks="transformer.blocks", final_norm="transformer.norm_f", attn="attn", mlp="ffn.down_proj"
+    ),
     Architecture(
         "Falcon",
         ("falcon",),
@@ -107,14 +120,20 @@ FAMILIES: tuple[Architecture, ...] = (
         norms="before each branch, or one before both",
         per_row=("alibi",),
     ),
-    Architecture("StableLM", ("stablelm",), parallel="use_parallel_residual", norms="before each branch, or one before both"),
+    Architecture(
+        "StableLM", ("stablelm",), parallel="use_parallel_residual", norms="before each branch, or one before both"
+    ),
     Architecture("StarCoder2", ("starcoder2",)),
     Architecture("SmolLM3", ("smollm3",)),
     Architecture("Nemotron", ("nemotron",)),
     # Both branches are multiplied before the sum; the logits are divided after the head.
     Architecture("Granite", ("granite",), residual_multiplier="residual_multiplier", logit_divisor="logits_scaling"),
     Architecture(
-        "Granite-MoE", ("granitemoe",), mlp="block_sparse_moe", residual_multiplier="residual_multiplier", logit_divisor="logits_scaling"
+        "Granite-MoE",
+        ("granitemoe",),
+        mlp="block_sparse_moe",
+        residual_multiplier="residual_multiplier",
+        logit_divisor="logits_scaling",
     ),
     Architecture("GLM", ("glm",)),
     Architecture("GLM-4", ("glm4",), attn="post_self_attn_layernorm", mlp="post_mlp_layernorm", norms=SANDWICH),

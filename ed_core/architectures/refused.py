@@ -1,31 +1,108 @@
-"""Families that are refused by name: their stream is no plain sum, or an intervention on it would not be what it seems. Data."""
+"""Families that are refused by name: their stream is no plain sum, or an intervention on it would not be what it seems.
+Data."""
+
 from __future__ import annotations
 
-STATE_SPACE = "its blocks are state-space or recurrent mixers without the pair of attention and MLP that every measure here is about"
-HYBRID = "some of its blocks are state-space, convolution or lightning mixers in the place of attention, which nobody has prepared and checked here"
-ENCODER_DECODER = "an encoder's output enters its decoder beside the residual stream: three additions per block, and two streams"
-ENCODER = "it reads its text in both directions and does not continue it, so lens, output effects and answers have no meaning"
+STATE_SPACE = (
+    "its blocks are state-space or recurrent mixers without the pair of attention and MLP that every measure "
+    "here is about"
+)
+HYBRID = (
+    "some of its blocks are state-space, convolution or lightning mixers in the place of attention, which nobody "
+    "has prepared and checked here"
+)
+ENCODER_DECODER = (
+    "an encoder's output enters its decoder beside the residual stream: three additions per block, and two streams"
+)
+ENCODER = (
+    "it reads its text in both directions and does not continue it, so lens, output effects and answers have no meaning"
+)
 ALTUP = "AltUp keeps four residual streams side by side and mixes them, so no single stream is a sum of additions"
-STREAMS = "it keeps several residual streams side by side and mixes them between blocks, so no single stream is a sum of additions"
+STREAMS = (
+    "it keeps several residual streams side by side and mixes them between blocks, so no single stream is a sum "
+    "of additions"
+)
 
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("gemma3n", "gemma3n_text"), ALTUP),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "recurrent_gemma"), STATE_SPACE),
     **dict.fromkeys(
-        ("jamba", "bamba", "zamba", "zamba2", "falcon_h1", "nemotron_h", "granitemoehybrid", "lfm2", "lfm2_moe", "lfm3", "kimi_linear",
-         "bailing_hybrid", "minimax", "olmo_hybrid"),
+        (
+            "jamba",
+            "bamba",
+            "zamba",
+            "zamba2",
+            "falcon_h1",
+            "nemotron_h",
+            "granitemoehybrid",
+            "lfm2",
+            "lfm2_moe",
+            "lfm3",
+            "kimi_linear",
+            "bailing_hybrid",
+            "minimax",
+            "olmo_hybrid",
+        ),
         HYBRID,
     ),
     **dict.fromkeys(
-        ("t5", "mt5", "umt5", "longt5", "switch_transformers", "t5gemma", "t5gemma2", "bart", "mbart", "plbart", "mvp", "pegasus", "pegasus_x",
-         "bigbird_pegasus", "marian", "m2m_100", "nllb-moe", "led", "fsmt", "prophetnet", "blenderbot", "blenderbot-small", "whisper", "trocr",
-         "encoder-decoder", "musicgen", "musicgen_melody"),
+        (
+            "t5",
+            "mt5",
+            "umt5",
+            "longt5",
+            "switch_transformers",
+            "t5gemma",
+            "t5gemma2",
+            "bart",
+            "mbart",
+            "plbart",
+            "mvp",
+            "pegasus",
+            "pegasus_x",
+            "bigbird_pegasus",
+            "marian",
+            "m2m_100",
+            "nllb-moe",
+            "led",
+            "fsmt",
+            "prophetnet",
+            "blenderbot",
+            "blenderbot-small",
+            "whisper",
+            "trocr",
+            "encoder-decoder",
+            "musicgen",
+            "musicgen_melody",
+        ),
         ENCODER_DECODER,
     ),
     **dict.fromkeys(
-        ("bert", "bert-generation", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert", "electra", "ernie",
-         "megatron-bert", "rembert", "roformer", "big_bird", "data2vec-text", "xmod", "distilbert", "albert", "deberta", "deberta-v2",
-         "modernbert", "reformer", "xlm", "xlnet"),
+        (
+            "bert",
+            "bert-generation",
+            "roberta",
+            "roberta-prelayernorm",
+            "xlm-roberta",
+            "xlm-roberta-xl",
+            "camembert",
+            "electra",
+            "ernie",
+            "megatron-bert",
+            "rembert",
+            "roformer",
+            "big_bird",
+            "data2vec-text",
+            "xmod",
+            "distilbert",
+            "albert",
+            "deberta",
+            "deberta-v2",
+            "modernbert",
+            "reformer",
+            "xlm",
+            "xlnet",
+        ),
         ENCODER,
     ),
     "deepseek_v4": STREAMS,

@@ -1,34 +1,69 @@
-"""A small random model of every variant of every family, as data: what the table in docs/models.md and the tests are made on.
+"""A small random model of every variant of every family, as data: what the table in docs/models.md and the tests are
+made on.
 
-Whatever could hide a mistake at its default is moved off it: sliding windows shorter than the prompt, several experts, soft-caps, multipliers.
-"""
+Whatever could hide a mistake at its default is moved off it: sliding windows shorter than the prompt, several experts,
+soft-caps, multipliers."""
 
 COMMON = dict(
-    vocab_size=256, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
-    head_dim=8, max_position_embeddings=512, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+    vocab_size=256,
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    max_position_embeddings=512,
+    bos_token_id=None,
+    eos_token_id=None,
+    pad_token_id=None,
 )
 EXPERTS = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
 SLIDING = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
 LATENT = {
-    "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8, "num_key_value_heads": 4,
-    "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1,
-    "routed_scaling_factor": 1.7, "head_dim": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 4,
+    "v_head_dim": 8,
+    "num_key_value_heads": 4,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.7,
+    "head_dim": 4,
 }
 GRANITE = {"residual_multiplier": 0.22, "logits_scaling": 6.0, "embedding_multiplier": 2.0, "attention_multiplier": 0.2}
 GPT = {"n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 512}
 NO_HEAD_DIM = ("falcon",)  # computes it and refuses to be told
 VISION = {
-    "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8,
-    "image_size": 16, "patch_size": 8,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "image_size": 16,
+    "patch_size": 8,
 }
 FALCON = {"num_kv_heads": 2, "bias": True}
 GEMMA3 = {**SLIDING, "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 8}
 GEMMA4 = {
-    **SLIDING, "final_logit_softcapping": 3.0, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 256, "global_head_dim": 8,
+    **SLIDING,
+    "final_logit_softcapping": 3.0,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 256,
+    "global_head_dim": 8,
 }
 LLAMA4 = {
-    "intermediate_size_mlp": 48, "num_local_experts": 3, "moe_layers": [1, 3], "no_rope_layers": [1, 0, 1, 1], "attention_chunk_size": 4,
-    "floor_scale": 2, "layer_types": ["chunked_attention", "full_attention", "chunked_attention", "chunked_attention"],
+    "intermediate_size_mlp": 48,
+    "num_local_experts": 3,
+    "moe_layers": [1, 3],
+    "no_rope_layers": [1, 0, 1, 1],
+    "attention_chunk_size": 4,
+    "floor_scale": 2,
+    "layer_types": ["chunked_attention", "full_attention", "chunked_attention", "chunked_attention"],
 }
 
 VARIANTS: dict[str, tuple[str, dict]] = {  # name: model_type, config fields
@@ -44,23 +79,50 @@ VARIANTS: dict[str, tuple[str, dict]] = {  # name: model_type, config fields
     "qwen2_moe": ("qwen2_moe", EXPERTS | {"shared_expert_intermediate_size": 24, "mlp_only_layers": [2]}),
     "qwen3": ("qwen3", {}),
     "qwen3_moe": ("qwen3_moe", EXPERTS | {"mlp_only_layers": [2]}),
-    "qwen3_next": ("qwen3_next", EXPERTS | {
-        "shared_expert_intermediate_size": 24, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4, "layer_types": ["linear_attention", "full_attention"] * 2,
-    }),
+    "qwen3_next": (
+        "qwen3_next",
+        EXPERTS
+        | {
+            "shared_expert_intermediate_size": 24,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "layer_types": ["linear_attention", "full_attention"] * 2,
+        },
+    ),
     "gemma": ("gemma", {}),
-    "gemma2": ("gemma2", {"sliding_window": 4, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 8}),
+    "gemma2": (
+        "gemma2",
+        {
+            "sliding_window": 4,
+            "final_logit_softcapping": 3.0,
+            "attn_logit_softcapping": 5.0,
+            "query_pre_attn_scalar": 8,
+        },
+    ),
     "gemma3": ("gemma3_text", GEMMA3),
     "gemma3_multimodal": ("gemma3", {"text_config": GEMMA3, "vision_config": VISION}),
     "gemma4": ("gemma4_text", GEMMA4),
-    "gemma4_multimodal": ("gemma4", {
-        "text_config": {**GEMMA4, "pad_token_id": 0},
-        "vision_config": VISION,
-    }),
-    "gemma4_moe": ("gemma4_text", {
-        **SLIDING, "hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,
-        "moe_intermediate_size": 16, "global_head_dim": 8,
-    }),
+    "gemma4_multimodal": (
+        "gemma4",
+        {
+            "text_config": {**GEMMA4, "pad_token_id": 0},
+            "vision_config": VISION,
+        },
+    ),
+    "gemma4_moe": (
+        "gemma4_text",
+        {
+            **SLIDING,
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 4,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 16,
+            "global_head_dim": 8,
+        },
+    ),
     "olmo": ("olmo", {"clip_qkv": 2.0}),
     "olmo2": ("olmo2", {}),
     "olmo3": ("olmo3", SLIDING),
@@ -69,7 +131,10 @@ VARIANTS: dict[str, tuple[str, dict]] = {  # name: model_type, config fields
     "phi3": ("phi3", {"sliding_window": 4}),
     "phimoe": ("phimoe", {"num_local_experts": 4, "sliding_window": 4}),
     "gpt2": ("gpt2", GPT),
-    "gpt_neo": ("gpt_neo", {"num_layers": 4, "num_heads": 4, "window_size": 4, "attention_types": [[["global", "local"], 2]]}),
+    "gpt_neo": (
+        "gpt_neo",
+        {"num_layers": 4, "num_heads": 4, "window_size": 4, "attention_types": [[["global", "local"], 2]]},
+    ),
     "gptj": ("gptj", GPT | {"rotary_dim": 4}),
     "gpt_bigcode": ("gpt_bigcode", GPT),
     "gpt_neox": ("gpt_neox", {"use_parallel_residual": True}),

@@ -1,8 +1,8 @@
 """`python -m ed_core bench`: what is promised of speed and memory, measured anew and held against its target.
 
-Every measurement runs in a process of its own: its threads are fixed before torch starts, its memory is nobody else's, and the one that
-measures the app's side never imports torch. What each row means stands in docs/benchmarks.md.
-"""
+Every measurement runs in a process of its own: its threads are fixed before torch starts, its memory is nobody else's,
+and the one that measures the app's side never imports torch. What each row means stands in docs/benchmarks.md."""
+
 from __future__ import annotations
 
 import json
@@ -13,7 +13,20 @@ from dataclasses import asdict, dataclass
 
 from ..errors import JobError, ParameterError
 
-MEASUREMENTS = {"skip": ("skip", 1), "causal": ("causal", 1), "gradients": ("gradients", 1), "lens-memory": ("lens_memory", 2), "live": ("live", 2), "stored": ("stored", 2), "cancel": ("cancel", 2), "durability": ("durability", 1), "imports": ("imports", 1), "kills": ("kills", 1), "words": ("words", 1), "opening": ("opening", 1)}
+MEASUREMENTS = {
+    "skip": ("skip", 1),
+    "causal": ("causal", 1),
+    "gradients": ("gradients", 1),
+    "lens-memory": ("lens_memory", 2),
+    "live": ("live", 2),
+    "stored": ("stored", 2),
+    "cancel": ("cancel", 2),
+    "durability": ("durability", 1),
+    "imports": ("imports", 1),
+    "kills": ("kills", 1),
+    "words": ("words", 1),
+    "opening": ("opening", 1),
+}
 """Name: the module whose `measure` makes the rows, and the threads it may use."""
 
 
@@ -49,7 +62,9 @@ def measured(name: str) -> list[Row]:
     """One measurement's rows, from a fresh process."""
     module, threads = MEASUREMENTS[name]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, "-m", "ed_core.bench", module], env=environment, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "ed_core.bench", module], env=environment, stdout=subprocess.PIPE, text=True
+    )
     if done.returncode:
         raise JobError(f"The measurement {name} ended with exit code {done.returncode}; what went wrong stands above.")
     return [Row(**row) for row in json.loads(done.stdout.splitlines()[-1])]

@@ -1,4 +1,5 @@
 """The process of one measurement: `python -m ed_core.bench MODULE`."""
+
 import sys
 from importlib import import_module
 

@@ -1,7 +1,9 @@
-"""The app as its users have it, for measurements and tests: the server in processes of its own, and a Chromium that reports what it should not do.
+"""The app as its users have it, for measurements and tests: the server in processes of its own, and a Chromium that
+reports what it should not do.
 
 Playwright is among the packages for tests; where it or a Chromium is missing, one sentence says so.
 """
+
 from __future__ import annotations
 
 import os
@@ -20,13 +22,15 @@ from ..errors import JobError
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --disable-background-networking --disable-component-update --disable-sync --no-first-run"
+    "--no-sandbox --disable-gpu --disable-quic --disable-background-networking --disable-component-update "
+    "--disable-sync --no-first-run"
 ).split()
 START_SECONDS = 60
 
 
 class App:
-    """The app on a free port of 127.0.0.1 with its own cache folder, in a process group of its own: its worker dies with it."""
+    """The app on a free port of 127.0.0.1 with its own cache folder, in a process group of its own: its worker dies
+    with it."""
 
     def __init__(self, cache: Path, more: Mapping[str, str] = {}, script: Path | str = "app.py"):
         with socket.socket() as free:
@@ -79,10 +83,14 @@ def chromium() -> Iterator:
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        raise JobError("This measurement drives a browser: pip install the test packages of requirements.txt.") from None
+        raise JobError(
+            "This measurement drives a browser: pip install the test packages of requirements.txt."
+        ) from None
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
-        raise JobError("This measurement drives a browser and finds no Chromium; install the system's chromium package.")
+        raise JobError(
+            "This measurement drives a browser and finds no Chromium; install the system's chromium package."
+        )
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         try:

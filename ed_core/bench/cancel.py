@@ -1,4 +1,5 @@
 """How long a running job goes on after it was cancelled."""
+
 from __future__ import annotations
 
 import time
@@ -29,4 +30,8 @@ def measure() -> list[Row]:
             if job.state != "cancelled":
                 raise JobError(f"The job to be cancelled was {job.state} before that; give it more to do.")
             seconds.append(time.monotonic() - begin)
-    return [seconds_row(f"cancelling a running skip sweep ({2 * N_NUMBERS - 1} tokens, 60 boundaries)", seconds, TARGET_SECONDS)]
+    return [
+        seconds_row(
+            f"cancelling a running skip sweep ({2 * N_NUMBERS - 1} tokens, 60 boundaries)", seconds, TARGET_SECONDS
+        )
+    ]

@@ -1,7 +1,9 @@
-"""Skips, direct effects and erasures against the naive way: one full forward pass per intervention, in the same process.
+"""Skips, direct effects and erasures against the naive way: one full forward pass per intervention, in the same
+process.
 
-One thread, a small random model, CPU seconds of this process (see `skip`). Both ways give every number the probe gives, and they must agree.
-"""
+One thread, a small random model, CPU seconds of this process (see `skip`). Both ways give every number the probe gives,
+and they must agree."""
+
 from __future__ import annotations
 
 import statistics
@@ -32,15 +34,36 @@ def measure() -> list[Row]:
     bounds = future.chosen_boundaries(N_TOKENS)
     everything = [N_TOKENS]
     return [
-        *against(model, asked, "layer skip, current", current, lambda ids: naive_skips(model.hf, ids, everything, False), 2.3),
-        *against(model, asked, "layer skip, future, 4 boundaries", future, lambda ids: naive_skips(model.hf, ids, bounds, True), 2.3),
-        *against(model, asked, "layer skip with direct effect", LayerSkip(direct=True), lambda ids: naive_skips(model.hf, ids, everything, False, True), 2.3),
-        *against(model, asked, "residual erasure", ResidualErasure(), lambda ids: naive_erasures(model, ids), 4.0, rounds=1),
+        *against(
+            model, asked, "layer skip, current", current, lambda ids: naive_skips(model.hf, ids, everything, False), 2.3
+        ),
+        *against(
+            model,
+            asked,
+            "layer skip, future, 4 boundaries",
+            future,
+            lambda ids: naive_skips(model.hf, ids, bounds, True),
+            2.3,
+        ),
+        *against(
+            model,
+            asked,
+            "layer skip with direct effect",
+            LayerSkip(direct=True),
+            lambda ids: naive_skips(model.hf, ids, everything, False, True),
+            2.3,
+        ),
+        *against(
+            model, asked, "residual erasure", ResidualErasure(), lambda ids: naive_erasures(model, ids), 4.0, rounds=1
+        ),
     ]
 
 
-def against(model: LanguageModel, asked: Prompt, what: str, probe: Probe, naive: Callable, target: float, rounds: int = ROUNDS) -> list[Row]:
-    """Engine and naive way in turn, several rounds: the median of the rounds' ratios, and the largest difference of any measure."""
+def against(
+    model: LanguageModel, asked: Prompt, what: str, probe: Probe, naive: Callable, target: float, rounds: int = ROUNDS
+) -> list[Row]:
+    """Engine and naive way in turn, several rounds: the median of the rounds' ratios, and the largest difference of any
+    measure."""
     request, ids = probe.request(model.spec, asked), model.tensor(model.encode(asked))
     compute.run(model, request)
     engine, slow = [], []
@@ -53,7 +76,12 @@ def against(model: LanguageModel, asked: Prompt, what: str, probe: Probe, naive:
     ratio = statistics.median(n / e for n, e in zip(slow, engine))
     seconds = f"{statistics.median(engine):.2f} s for {statistics.median(slow):.2f} s"
     return [
-        Row(f"{what} against naive ({N_LAYERS} x {D_MODEL}, {N_TOKENS} tokens)", f"{ratio:.2f} x ({seconds})", f">= {target} x", ratio >= target),
+        Row(
+            f"{what} against naive ({N_LAYERS} x {D_MODEL}, {N_TOKENS} tokens)",
+            f"{ratio:.2f} x ({seconds})",
+            f">= {target} x",
+            ratio >= target,
+        ),
         Row("  largest difference over largest value", f"{off:.1e}", f"<= {AGREEMENT:.0e}", off <= AGREEMENT),
     ]
 
@@ -78,8 +106,12 @@ class _Watched:
         with ExitStack() as hooks:
             for block in self.blocks:
                 hooks.enter_context(hooked(block.register_forward_pre_hook(before, with_kwargs=True)))
-                hooks.enter_context(hooked(block.self_attn.register_forward_hook(lambda module, args, output: attn.append(output[0]))))
-                hooks.enter_context(hooked(block.mlp.register_forward_hook(lambda module, args, output: mlp.append(output))))
+                hooks.enter_context(
+                    hooked(block.self_attn.register_forward_hook(lambda module, args, output: attn.append(output[0])))
+                )
+                hooks.enter_context(
+                    hooked(block.mlp.register_forward_hook(lambda module, args, output: mlp.append(output)))
+                )
             probabilities = self.hf(input_ids=self.ids, use_cache=False).logits[0].softmax(-1)
         return entered, arguments, torch.cat(attn) + torch.cat(mlp), probabilities
 
@@ -90,7 +122,8 @@ class _Watched:
 
 @torch.no_grad()
 def naive_skips(hf: nn.Module, ids: Tensor, bounds: list[int], future: bool, direct: bool = False) -> dict[str, Tensor]:
-    """One forward pass per skipped block and boundary; for direct effects every later block is called a second time on the edited input."""
+    """One forward pass per skipped block and boundary; for direct effects every later block is called a second time on
+    the edited input."""
     watched, n_layers = _Watched(hf, ids), len(hf.model.layers)
     entered, arguments, updates, probabilities = watched.run()
     size = updates.norm(dim=-1).clamp_min(NORM_FLOOR)
@@ -118,7 +151,8 @@ def naive_skips(hf: nn.Module, ids: Tensor, bounds: list[int], future: bool, dir
 
 @torch.no_grad()
 def naive_erasures(model: LanguageModel, ids: Tensor) -> dict[str, Tensor]:
-    """One forward pass per depth and position, with the residual there replaced on its way into the block (or into the final norm)."""
+    """One forward pass per depth and position, with the residual there replaced on its way into the block (or into the
+    final norm)."""
     hf, n_tokens = model.hf, ids.shape[1]
     places = [*hf.model.layers, hf.model.norm]
     total, count = torch.zeros(len(places), hf.config.hidden_size, dtype=torch.float64), 0
@@ -141,7 +175,10 @@ def naive_erasures(model: LanguageModel, ids: Tensor) -> dict[str, Tensor]:
         for pos in range(n_tokens):
 
             def erase(module, args, depth=depth, pos=pos):
-                return (torch.cat([args[0][:, :pos], mean[depth].view(1, 1, -1), args[0][:, pos + 1 :]], dim=1), *args[1:])
+                return (
+                    torch.cat([args[0][:, :pos], mean[depth].view(1, 1, -1), args[0][:, pos + 1 :]], dim=1),
+                    *args[1:],
+                )
 
             with hooked(place.register_forward_pre_hook(erase)):
                 after = hf(input_ids=ids, use_cache=False).logits[0].softmax(-1)

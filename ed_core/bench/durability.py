@@ -1,9 +1,11 @@
-"""Processes that save case studies in a loop are killed at random moments: what was reported as saved must be there, whole.
+"""Processes that save case studies in a loop are killed at random moments: what was reported as saved must be there,
+whole.
 
-Writers run two at a time on one folder, forked from this process (which never imports torch). Each announces what it is about to do, does
-it, and reports it done; then comes SIGKILL. Afterwards every case study is in the state last reported, or in the one announced and under
-way. A kill tells nothing of a power cut: for that there are only the fsyncs.
-"""
+Writers run two at a time on one folder, forked from this process (which never imports torch). Each announces what it is
+about to do, does it, and reports it done; then comes SIGKILL. Afterwards every case study is in the state last
+reported, or in the one announced and under way. A kill tells nothing of a power cut: for that there are only the
+fsyncs."""
+
 from __future__ import annotations
 
 import hashlib
@@ -54,14 +56,26 @@ def run(kept: Kept, kills: int, rng: random.Random) -> tuple[dict[str, int], flo
 
 def template() -> cases.Case:
     """A small case study to save again and again."""
-    return cases.make("Template", [unpack(min(EXAMPLES.glob("*.npz"), key=lambda file: file.stat().st_size).read_bytes())])
+    return cases.make(
+        "Template", [unpack(min(EXAMPLES.glob("*.npz"), key=lambda file: file.stat().st_size).read_bytes())]
+    )
 
 
 def rows(counts: dict[str, int], seconds: float) -> list[Row]:
     told = f"{counts['reported']} reported, {counts['interrupted']} killed in the middle of one, {seconds:.0f} s"
     return [
-        Row(f"{counts['kills']} kills while saving: lost after being reported", f"{counts['lost']} ({told})", "0", counts["lost"] == 0),
-        Row("half-written, under a name that is read", f"{counts['torn']} ({counts['left']} unfinished ones, swept)", "0", counts["torn"] == 0),
+        Row(
+            f"{counts['kills']} kills while saving: lost after being reported",
+            f"{counts['lost']} ({told})",
+            "0",
+            counts["lost"] == 0,
+        ),
+        Row(
+            "half-written, under a name that is read",
+            f"{counts['torn']} ({counts['left']} unfinished ones, swept)",
+            "0",
+            counts["torn"] == 0,
+        ),
     ]
 
 
@@ -80,7 +94,8 @@ def _start(kept: Kept, case: cases.Case, seed: float) -> tuple[int, int]:
 
 
 def _work(kept: Kept, template: cases.Case, rng: random.Random) -> Iterator[str]:
-    """Add, edit, delete and restore for ever; before each step what will be, after it that it is. Only own case studies are changed."""
+    """Add, edit, delete and restore for ever; before each step what will be, after it that it is. Only own case studies
+    are changed."""
     own: dict[str, cases.Case] = {}
     deleted: list[str] = []
     while True:
@@ -138,7 +153,8 @@ def _note(lines: list[str], expected: dict[str, set[str]]) -> None:
 
 
 def verify(kept: Kept, expected: dict[str, set[str]]) -> tuple[int, int]:
-    """How many case studies are not in a state they may be in, or not their owner's; and how many files are damaged. Reads every file anew."""
+    """How many case studies are not in a state they may be in, or not their owner's; and how many files are damaged.
+    Reads every file anew."""
     lost = torn = 0
     listed = {card.id for card in kept.cards()}
     for id, states in expected.items():

@@ -1,4 +1,6 @@
-"""Every family measured: small random models, their identities in float32 and bfloat16, and the table made of them (docs/models.md)."""
+"""Every family measured: small random models, their identities in float32 and bfloat16, and the table made of them
+(docs/models.md)."""
+
 from __future__ import annotations
 
 import math
@@ -16,8 +18,9 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def random_hf(variant: str, seed: int = 0, **overrides):
-    """An untrained transformers model of a variant, float32. Norm weights are jittered, because at initialisation they are all ones and hide
-    a forgotten norm; matrices are larger than at initialisation, so that updates are comparable to the stream."""
+    """An untrained transformers model of a variant, float32. Norm weights are jittered, because at initialisation they
+    are all ones and hide a forgotten norm; matrices are larger than at initialisation, so that updates are comparable
+    to the stream."""
     torch.manual_seed(seed)
     config = AutoConfig.for_model(VARIANTS[variant][0], **config_fields(variant, overrides))
     hf = AutoModelForCausalLM.from_config(config).eval()
@@ -50,9 +53,18 @@ def figures(architecture: Architecture) -> dict[str, list[Identities]]:
     return {precision: [random_model(name, precision).verify() for name in variants] for precision in FLOORS}
 
 
-# Below these a figure is rounding, and how much of it depends on the machine; above, it is shown as the next power of ten.
+# Below these a figure is rounding, and how much of it depends on the machine; above, it is shown as the next power of
+# ten.
 FLOORS = {"fp32": {"miss": 1e-6, "slope": 1e-6, "logits": 1e-5}, "bf16": {"miss": 1e-2, "slope": 1e-2, "logits": 1e-2}}
-COLUMNS = ("Family", "`model_type`", "Attention's addition", "The MLP's addition", "Norms", "MLP", *(f"{f}, {p}" for p in FLOORS for f in FLOORS[p]))
+COLUMNS = (
+    "Family",
+    "`model_type`",
+    "Attention's addition",
+    "The MLP's addition",
+    "Norms",
+    "MLP",
+    *(f"{f}, {p}" for p in FLOORS for f in FLOORS[p]),
+)
 
 
 def rows(families: tuple[Architecture, ...]) -> list[tuple[str, ...]]:
@@ -103,7 +115,16 @@ def markdown(families: tuple[Architecture, ...], refused: dict[str, str]) -> str
     by_reason: dict[str, list[str]] = {}
     for model_type, why in refused.items():
         by_reason.setdefault(why, []).append(f"`{model_type}`")
-    return "\n".join([INTRODUCTION, *table, REFUSALS, *variants, *(f"- {', '.join(types)}: {why}." for why, types in by_reason.items()), ""])
+    return "\n".join(
+        [
+            INTRODUCTION,
+            *table,
+            REFUSALS,
+            *variants,
+            *(f"- {', '.join(types)}: {why}." for why, types in by_reason.items()),
+            "",
+        ]
+    )
 
 
 INTRODUCTION = """# Model families

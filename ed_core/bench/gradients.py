@@ -1,8 +1,10 @@
-"""Integrated gradients against the papers' way: 256 left-Riemann steps, 16 a batch, each a whole forward and backward pass, block by block.
+"""Integrated gradients against the papers' way: 256 left-Riemann steps, 16 a batch, each a whole forward and backward
+pass, block by block.
 
-Both maps are held against a midpoint integral of 1 024 steps, taken at every fifth block (it costs four times what the naive way does). The
-naive way here is a lenient one: weights ask for no gradients, so its backward passes end at the activation.
-"""
+Both maps are held against a midpoint integral of 1 024 steps, taken at every fifth block (it costs four times what the
+naive way does). The naive way here is a lenient one: weights ask for no gradients, so its backward passes end at the
+activation."""
+
 from __future__ import annotations
 
 import torch
@@ -37,24 +39,39 @@ def against(model: LanguageModel, asked: Prompt, what: str, target: float) -> li
     request, encoding = IntegratedGradients().request(model.spec, asked), model.encode(asked)
     ids = model.tensor(encoding)
     seconds, result = timed(lambda: compute.run(model, request))
-    naive_seconds, naive = timed(lambda: torch.stack([riemann(model, ids, encoding.answer_start, layer, STEPS, 0.0) for layer in range(model.n_layers)]))
+    naive_seconds, naive = timed(
+        lambda: torch.stack(
+            [riemann(model, ids, encoding.answer_start, layer, STEPS, 0.0) for layer in range(model.n_layers)]
+        )
+    )
     some = list(range(0, model.n_layers, EVERY))
     exact = torch.stack([riemann(model, ids, encoding.answer_start, layer, REFERENCE_STEPS, 0.5) for layer in some])
     scale = exact.abs().max()
-    off, naive_off = (float((found[some] - exact).abs().max() / scale) for found in (torch.tensor(result["attribution"]), naive))
+    off, naive_off = (
+        float((found[some] - exact).abs().max() / scale) for found in (torch.tensor(result["attribution"]), naive)
+    )
     ratio = naive_seconds / seconds
     nodes = f"{result['nodes_used'].min()} to {result['nodes_used'].max()} nodes"
     return [
         Row(what, f"{ratio:.1f} x ({seconds:.2f} s for {naive_seconds:.1f} s)", f">= {target:g} x", ratio >= target),
-        Row(f"  error against {REFERENCE_STEPS} midpoint steps ({nodes})", f"{off:.1e}", f"<= naive's {naive_off:.1e}", off <= naive_off),
+        Row(
+            f"  error against {REFERENCE_STEPS} midpoint steps ({nodes})",
+            f"{off:.1e}",
+            f"<= naive's {naive_off:.1e}",
+            off <= naive_off,
+        ),
     ]
 
 
 def riemann(model: LanguageModel, ids: Tensor, answer_start: int, layer: int, steps: int, offset: float) -> Tensor:
-    """`sum_d (x - x0) · mean over steps of dF/dx` at block `layer`'s output, nodes at `(i + offset) / steps`; whole passes, nothing reused."""
+    """`sum_d (x - x0) · mean over steps of dF/dx` at block `layer`'s output, nodes at `(i + offset) / steps`; whole
+    passes, nothing reused."""
     hf, block, seen = model.hf, model.blocks[layer], []
     read, answer = slice(answer_start - 1, ids.shape[1] - 1), ids[0, answer_start:]
-    with hooked(block.register_forward_hook(lambda module, args, output: seen.append(output.detach()))), torch.no_grad():
+    with (
+        hooked(block.register_forward_hook(lambda module, args, output: seen.append(output.detach()))),
+        torch.no_grad(),
+    ):
         hf(input_ids=ids, use_cache=False)
     x = seen[0][0]
     base = x.mean(0, keepdim=True).expand_as(x)

@@ -1,4 +1,6 @@
-"""Bundles that nobody should open: changed bytes, truncations, and archives made by hand. Seeded; what tests and the benchmark import."""
+"""Bundles that nobody should open: changed bytes, truncations, and archives made by hand. Seeded; what tests and the
+benchmark import."""
+
 from __future__ import annotations
 
 import contextlib
@@ -19,7 +21,8 @@ BOMB = 200 * 2**20  # bytes of zeros, a thousandth of that when packed
 
 
 def mutated(data: bytes, n: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
-    """`n` damaged copies: single bits and bytes anywhere and in the directory at the end, truncations, spans removed, doubled or zeroed."""
+    """`n` damaged copies: single bits and bytes anywhere and in the directory at the end, truncations, spans removed,
+    doubled or zeroed."""
     rng = random.Random(seed)
     for number in range(n):
         kind = ("bit", "byte", "directory", "cut", "span", "zeros", "twice")[number % 7]
@@ -131,6 +134,7 @@ def _npy(dtype: str, shape: tuple, body: bytes = b"") -> bytes:
 
 def _replaced(array: bytes, name: str = "") -> Callable[[bytes], bytes]:
     """The result's first measure (or another entry) replaced by this array file."""
+
     def change(npz: bytes) -> bytes:
         files = _files(npz)
         files[name or next(n for n in files if n.startswith("m."))] = array
@@ -167,12 +171,21 @@ WIRE_HEADERS: dict[str, Callable[[dict], dict]] = {
     "NaN as progress": lambda h: {**h, "progress": float("nan")},
     "another result's key": lambda h: {**h, "request": {**h["request"], "key": "0" * 32}},
     "an unknown probe": lambda h: {**h, "request": {**h["request"], "probe": "os.system"}},
-    "a model of numbers": lambda h: {**h, "request": {**h["request"], "models": [{**h["request"]["models"][0], "source": 5}]}},
+    "a model of numbers": lambda h: {
+        **h,
+        "request": {**h["request"], "models": [{**h["request"]["models"][0], "source": 5}]},
+    },
     "no model": lambda h: {**h, "request": {**h["request"], "models": []}},
     "no prompt": lambda h: {**h, "request": {**h["request"], "prompts": []}},
-    "a prompt with a NUL": lambda h: {**h, "request": {**h["request"], "prompts": [{**h["request"]["prompts"][0], "text": "a\0b"}]}},
+    "a prompt with a NUL": lambda h: {
+        **h,
+        "request": {**h["request"], "prompts": [{**h["request"]["prompts"][0], "text": "a\0b"}]},
+    },
     "a parameter nobody knows": lambda h: {**h, "request": {**h["request"], "parameters": [["evil", 1]]}},
-    "a parameter of another type": lambda h: {**h, "request": {**h["request"], "parameters": [[n, str(v)] for n, v in h["request"]["parameters"]]}},
+    "a parameter of another type": lambda h: {
+        **h,
+        "request": {**h["request"], "parameters": [[n, str(v)] for n, v in h["request"]["parameters"]]},
+    },
     "token texts of numbers": lambda h: {**h, "token_text": [[1, 2]]},
     "tokens of lists": lambda h: {**h, "tokens": [[] for _ in h["tokens"]]},
     "more layers": lambda h: {**h, "n_layers": h["n_layers"] + 1},
@@ -189,7 +202,9 @@ def _wire_header(npz: bytes, change: Callable[[dict], dict]) -> bytes:
     with np.load(io.BytesIO(npz), allow_pickle=False) as archive:
         header = json.loads(archive["header"].tobytes())
     changed, buffer = change(header), io.BytesIO()
-    if changed["request"].get("key") == header["request"]["key"]:  # the key is no secret: whoever changes a request gives it its own
+    if (
+        changed["request"].get("key") == header["request"]["key"]
+    ):  # the key is no secret: whoever changes a request gives it its own
         with contextlib.suppress(TypeError):  # no key of its own where the types are wrong and somebody looks at them
             changed["request"]["key"] = Request.from_json(changed["request"]).key
     np.save(buffer, np.frombuffer(_text(changed), np.uint8))
@@ -211,7 +226,12 @@ def _files(data: bytes) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def _zip(files: dict[str, bytes | int], packing: int = zipfile.ZIP_DEFLATED, mode: int = 0, more: list[tuple[str, bytes | int]] = []) -> bytes:
+def _zip(
+    files: dict[str, bytes | int],
+    packing: int = zipfile.ZIP_DEFLATED,
+    mode: int = 0,
+    more: list[tuple[str, bytes | int]] = [],
+) -> bytes:
     import warnings
 
     buffer = io.BytesIO()

@@ -1,7 +1,9 @@
-"""A thousand bundles that nobody should open, imported into one folder: each is refused or read as exactly the original, in bounded memory.
+"""A thousand bundles that nobody should open, imported into one folder: each is refused or read as exactly the
+original, in bounded memory.
 
-The bundles are made by a process of its own, so that its memory is not counted; this one reads them from files, as the app would.
-"""
+The bundles are made by a process of its own, so that its memory is not counted; this one reads them from files, as the
+app would."""
+
 from __future__ import annotations
 
 import os
@@ -31,7 +33,9 @@ MEMORY = 60  # MiB above what importing the good one takes
 def good() -> cases.Case:
     """A case study of shipped results."""
     results = {r.request.probe: r for r in (unpack(file.read_bytes()) for file in sorted(EXAMPLES.glob("*.npz")))}
-    return cases.make("Good", [results[probe] for probe in PROBES], notes="n" * 500, tags=["a"], now=1e9, id="goodgoodgo")
+    return cases.make(
+        "Good", [results[probe] for probe in PROBES], notes="n" * 500, tags=["a"], now=1e9, id="goodgoodgo"
+    )
 
 
 def make(folder: Path, n: int) -> None:
@@ -62,7 +66,9 @@ def run(files: list[Path], kept: Kept) -> tuple[Counter, float, float]:
             taken, _ = kept.take_in(file.read_bytes())
             seen["read as it was" if replace(taken, id=one.id) == one else f"read as something else: {file.name}"] += 1
         except ImportRefused as error:
-            seen["refused" if "\n" not in str(error) and len(str(error)) < 500 else f"refused at length: {file.name}"] += 1
+            seen[
+                "refused" if "\n" not in str(error) and len(str(error)) < 500 else f"refused at length: {file.name}"
+            ] += 1
         except Exception as error:  # noqa: BLE001 (what is measured is that there is none)
             seen[f"crashed on {file.name} with {type(error).__name__}: {error}"] += 1
         slowest = max(slowest, time.monotonic() - begin)
@@ -74,10 +80,18 @@ def run(files: list[Path], kept: Kept) -> tuple[Counter, float, float]:
 def rows(seen: Counter, grown: float, slowest: float) -> list[Row]:
     bad = {what: n for what, n in seen.items() if what not in ("refused", "read as it was") and n}
     n = sum(seen.values()) - seen["left behind"]
-    told = ", ".join(f"{count} {what}" for what, count in bad.items()) or f"{seen['refused']} refused, {seen['read as it was']} exactly the original"
+    told = (
+        ", ".join(f"{count} {what}" for what, count in bad.items())
+        or f"{seen['refused']} refused, {seen['read as it was']} exactly the original"
+    )
     return [
         Row(f"{n} hostile imports: crashes, wrong reads, files left behind", told, "none", not bad),
-        Row("their peak memory above that of a good import; the slowest one", f"{grown:.0f} MiB; {slowest:.2f} s", f"<= {MEMORY} MiB", grown <= MEMORY),
+        Row(
+            "their peak memory above that of a good import; the slowest one",
+            f"{grown:.0f} MiB; {slowest:.2f} s",
+            f"<= {MEMORY} MiB",
+            grown <= MEMORY,
+        ),
     ]
 
 

@@ -1,8 +1,10 @@
-"""The real app, its worker included, is killed while somebody saves: what the page had said to be saved must be there, whole.
+"""The real app, its worker included, is killed while somebody saves: what the page had said to be saved must be there,
+whole.
 
-One round is one life of the app: a browser edits the notes of a case study and keeps views of Home in turn, while a result is computed beside
-it; at a random moment every process of the app gets SIGKILL. The folder is looked at from outside, then the next life begins on it.
-"""
+One round is one life of the app: a browser edits the notes of a case study and keeps views of Home in turn, while a
+result is computed beside it; at a random moment every process of the app gets SIGKILL. The folder is looked at from
+outside, then the next life begins on it."""
+
 from __future__ import annotations
 
 import os
@@ -34,20 +36,44 @@ def measure() -> list[Row]:
 
 def run(cache: Path, kills: int, rng: random.Random, browser) -> tuple[Counter, float]:
     """What happened, as counts, and how long it took."""
-    kept, begin, counts = Kept(cache, shipped=None), time.monotonic(), Counter(kills=0, reported=0, interrupted=0, lost=0, torn=0)
+    kept, begin, counts = (
+        Kept(cache, shipped=None),
+        time.monotonic(),
+        Counter(kills=0, reported=0, interrupted=0, lost=0, torn=0),
+    )
     case = template()
     kept.add(case)
     expected: dict[str, set[str]] = {case.id: {case.notes}}  # notes that a case study may have
     titles: dict[str, bool] = {}  # of views kept on Home: whether that was reported
     examples = [p["id"] for p in load_prompts()]
     while counts["kills"] < kills:
-        _life(App(cache), browser, case.id, rng.choice(examples), rng.uniform(0, LONGEST), rng, expected[case.id], titles, counts)
+        _life(
+            App(cache),
+            browser,
+            case.id,
+            rng.choice(examples),
+            rng.uniform(0, LONGEST),
+            rng,
+            expected[case.id],
+            titles,
+            counts,
+        )
         counts["kills"] += 1
         _look(cache, expected, titles, counts)
     return counts, time.monotonic() - begin
 
 
-def _life(app: App, browser, id: str, example: str, seconds: float, rng: random.Random, notes: set[str], titles: dict[str, bool], counts: Counter) -> None:
+def _life(
+    app: App,
+    browser,
+    id: str,
+    example: str,
+    seconds: float,
+    rng: random.Random,
+    notes: set[str],
+    titles: dict[str, bool],
+    counts: Counter,
+) -> None:
     """Save until the app is dead; `notes` and `titles` take what was begun and what was reported."""
     from playwright.sync_api import Error
 
@@ -95,7 +121,9 @@ def _edit(page, word: str) -> None:
     form.get_by_label("Notes").blur()
     page.locator(".st-key-editing .ed-notes", has_text=word).wait_for()
     form.get_by_role("button", name="Save", exact=True).click()
-    page.locator(".st-key-case .ed-notes", has_text=word).and_(page.locator(":not(.st-key-editing .ed-notes)")).wait_for()
+    page.locator(".st-key-case .ed-notes", has_text=word).and_(
+        page.locator(":not(.st-key-editing .ed-notes)")
+    ).wait_for()
     form.wait_for(state="detached")
 
 
@@ -140,6 +168,11 @@ def _look(cache: Path, expected: dict[str, set[str]], titles: dict[str, bool], c
 def rows(counts: Counter, seconds: float) -> list[Row]:
     told = f"{counts['reported']} reported, {counts['interrupted']} killed in the middle of one, {seconds:.0f} s"
     return [
-        Row(f"{counts['kills']} kills of the app with its worker: lost after being reported", f"{counts['lost']} ({told})", "0", counts["lost"] == 0 and counts["reported"] > 0),
+        Row(
+            f"{counts['kills']} kills of the app with its worker: lost after being reported",
+            f"{counts['lost']} ({told})",
+            "0",
+            counts["lost"] == 0 and counts["reported"] > 0,
+        ),
         Row("damaged case studies or results", str(counts["torn"]), "0", counts["torn"] == 0),
     ]

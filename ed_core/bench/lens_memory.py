@@ -1,8 +1,9 @@
 """What the logit lens takes above the model itself, where [depth, pos, vocab] would be 4.5 GB.
 
-The baseline is the resident memory after one short forward pass. The peak is the kernel's own high-water mark of this process, which
-misses nothing between two samples; what it may hold from before the baseline only makes the figure larger.
-"""
+The baseline is the resident memory after one short forward pass. The peak is the kernel's own high-water mark of this
+process, which misses nothing between two samples; what it may hold from before the baseline only makes the figure
+larger."""
+
 from __future__ import annotations
 
 import resource
@@ -25,4 +26,6 @@ def measure() -> list[Row]:
     compute.run(model, LogitLens().request(model.spec, prompt(N_TOKENS, D_VOCAB)))
     above = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before) / 1e9
     size = f"{N_LAYERS} blocks, V = {D_VOCAB}, {N_TOKENS} tokens"
-    return [Row(f"logit lens, memory above the model ({size})", f"{above:.2f} GB", f"< {TARGET_GB} GB", above < TARGET_GB)]
+    return [
+        Row(f"logit lens, memory above the model ({size})", f"{above:.2f} GB", f"< {TARGET_GB} GB", above < TARGET_GB)
+    ]

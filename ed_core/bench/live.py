@@ -1,8 +1,9 @@
-"""What a person waits for: the four panels of Home on the bundled 16-block model, through the app's own queue and a warm worker.
+"""What a person waits for: the four panels of Home on the bundled 16-block model, through the app's own queue and a
+warm worker.
 
-Warm means that the worker runs and has opened the model. Times are wall time; the page's own polling and drawing come on top and are held
-by the browser tests.
-"""
+Warm means that the worker runs and has opened the model. Times are wall time; the page's own polling and drawing come
+on top and are held by the browser tests."""
+
 from __future__ import annotations
 
 import os
@@ -21,7 +22,9 @@ from . import Row
 
 MODEL = "ed-demo-16"
 HOME = (Contributions(), LogitLens(), LayerSkip(), Continuation())
-PROMPTS = tuple(" + ".join(digits * 8) + " = " for digits in ("1234", "5678", "2468"))  # 64 tokens each: a digit is one, a sign is one
+PROMPTS = tuple(
+    " + ".join(digits * 8) + " = " for digits in ("1234", "5678", "2468")
+)  # 64 tokens each: a digit is one, a sign is one
 WARM_UP = " + ".join("11") + " = "
 FIRST_SECONDS, ALL_SECONDS = 2.0, 10.0
 POLL_SECONDS = 0.01
@@ -75,11 +78,16 @@ def wait(condition, submitted: list[Job]) -> None:
             if job.state == "failed":
                 raise job.error
         if time.monotonic() > end:
-            raise JobError(f"{submitted[0].request.probe} was not done after {GIVE_UP_SECONDS:.0f} s; the machine may be overloaded: try again.")
+            raise JobError(
+                f"{submitted[0].request.probe} was not done after {GIVE_UP_SECONDS:.0f} s; the machine may be "
+                "overloaded: try again."
+            )
         time.sleep(POLL_SECONDS)
 
 
 def seconds_row(what: str, seconds: list[float], target: float) -> Row:
     """The median of the repetitions against a limit."""
     median = statistics.median(seconds)
-    return Row(what, f"{median:.2f} s (worst of {len(seconds)}: {max(seconds):.2f})", f"<= {target:g} s", median <= target)
+    return Row(
+        what, f"{median:.2f} s (worst of {len(seconds)}: {max(seconds):.2f})", f"<= {target:g} s", median <= target
+    )

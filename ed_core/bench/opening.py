@@ -1,8 +1,10 @@
-"""How soon a case study can be read: its address opened in a fresh session, in a real browser, while the worker computes for somebody else.
+"""How soon a case study can be read: its address opened in a fresh session, in a real browser, while the worker
+computes for somebody else.
 
-Beside it stands a page of Streamlit's own with one word (and one with one small figure), beside the same worker: what no page can be faster than
-on this machine. The clock is the page's own, from the moment the browser leaves for the address until it has painted what is waited for.
-"""
+Beside it stands a page of Streamlit's own with one word (and one with one small figure), beside the same worker: what
+no page can be faster than on this machine. The clock is the page's own, from the moment the browser leaves for the
+address until it has painted what is waited for."""
+
 from __future__ import annotations
 
 import json
@@ -20,7 +22,10 @@ from . import Row
 from .browser import App, chromium, serving
 
 ROUNDS = int(os.environ.get("ED_BENCH_ROUNDS", "5"))
-BARE = {"word": 'import streamlit as st\nst.html("<h3>word</h3>")\n', "figure": "import streamlit as st\nst.plotly_chart({'data': [{'type': 'heatmap', 'z': [[1, 2]]}]})\n"}
+BARE = {
+    "word": 'import streamlit as st\nst.html("<h3>word</h3>")\n',
+    "figure": "import streamlit as st\nst.plotly_chart({'data': [{'type': 'heatmap', 'z': [[1, 2]]}]})\n",
+}
 PAINTED = """window.painted = {};
 const look = () => {
   for (const one of %s) {
@@ -35,7 +40,10 @@ WORDS, FIGURE = "h3", ".js-plotly-plot .main-svg"
 LIMIT = 1.0  # seconds
 BUSY = 0.5  # of a core: a worker that uses less has nothing left to do
 REST = 1.0  # seconds between two visits: the tab before is still being torn down
-LINES = "\n".join(json.dumps({"text": " ".join(f"{i} + {i % n} = {i + i % n}," for i in range(48)) + " 3 + 4 =", "answer": " 7"}) for n in range(1, 20))
+LINES = "\n".join(
+    json.dumps({"text": " ".join(f"{i} + {i % n} = {i + i % n}," for i in range(48)) + " 3 + 4 =", "answer": " 7"})
+    for n in range(1, 20)
+)
 
 
 def measure() -> list[Row]:
@@ -55,8 +63,8 @@ def measure() -> list[Row]:
 
 
 def seconds(browser, address: str, *selectors: str) -> list[tuple[float, float]]:
-    """For each selector, from the address to the sight of it: a browser's first visit, and the median of its later ones, which have the program's
-    own files."""
+    """For each selector, from the address to the sight of it: a browser's first visit, and the median of its later
+    ones, which have the program's own files."""
     context = browser.new_context(viewport={"width": 1440, "height": 1500})
     context.add_init_script(PAINTED % json.dumps(selectors))
     taken = []
@@ -72,8 +80,8 @@ def seconds(browser, address: str, *selectors: str) -> list[tuple[float, float]]
 
 
 def occupy(browser, address: str) -> None:
-    """Give the worker minutes of work, in a tab that watches it but draws nothing before the end: what another tab draws on the same cores is not
-    what is measured, and work that nobody watches is given up."""
+    """Give the worker minutes of work, in a tab that watches it but draws nothing before the end: what another tab
+    draws on the same cores is not what is measured, and work that nobody watches is given up."""
     page = browser.new_context().new_page()
     page.goto(f"{address}/audit?model=ed-demo-16&prompts=pasted")
     box = page.get_by_label("Prompts, one JSON object a line", exact=True)
@@ -95,11 +103,17 @@ def worked(app: App, over: float = 1.0) -> float:
 
 
 def rows(bare: dict[str, tuple[float, float]], words: tuple[float, float], figure: tuple[float, float]) -> list[Row]:
-    """Figures need plotly in the browser, which alone takes longer than the limit on a slow machine; what is promised is that one can read."""
+    """Figures need plotly in the browser, which alone takes longer than the limit on a slow machine; what is promised
+    is that one can read."""
     told = lambda pair: f"{pair[1]:.2f} s (first visit {pair[0]:.2f} s)"  # noqa: E731
     own = words[1] - bare["word"][1]
     return [
-        Row("a case study can be read, worker busy; of it the app's own part", f"{told(words)}; {own:.2f} s", f"<= {LIMIT:.0f} s", words[1] <= LIMIT),
+        Row(
+            "a case study can be read, worker busy; of it the app's own part",
+            f"{told(words)}; {own:.2f} s",
+            f"<= {LIMIT:.0f} s",
+            words[1] <= LIMIT,
+        ),
         Row("  a page of one word in the same browser", told(bare["word"]), "", True),
         Row("  its first figure; a page of one figure", f"{told(figure)}; {told(bare['figure'])}", "", True),
     ]

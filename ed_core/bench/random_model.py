@@ -1,4 +1,5 @@
 """A random Llama and prompts of an exact length for it."""
+
 from __future__ import annotations
 
 import torch
@@ -11,7 +12,8 @@ from ..types import ModelSpec, Prompt
 
 
 def random_llama(n_layers: int, d_model: int, d_vocab: int, seed: int = 0) -> LanguageModel:
-    """Random weights, float32: heads of 64 features at most, an MLP three times as wide as the stream; identities checked."""
+    """Random weights, float32: heads of 64 features at most, an MLP three times as wide as the stream; identities
+    checked."""
     torch.manual_seed(seed)
     config = AutoConfig.for_model(
         "llama",
@@ -23,7 +25,12 @@ def random_llama(n_layers: int, d_model: int, d_vocab: int, seed: int = 0) -> La
         max_position_embeddings=512,
     )
     hf = AutoModelForCausalLM.from_config(config)
-    model = LanguageModel(hf, word_tokenizer(d_vocab), find("llama"), ModelSpec("random", content_hash=f"{n_layers}x{d_model}x{d_vocab}.{seed}"))
+    model = LanguageModel(
+        hf,
+        word_tokenizer(d_vocab),
+        find("llama"),
+        ModelSpec("random", content_hash=f"{n_layers}x{d_model}x{d_vocab}.{seed}"),
+    )
     model.verify().require(model.architecture)
     return model
 

@@ -1,11 +1,11 @@
 """The skip sweep against the naive way, and against plain matrix products of the same shapes.
 
-One thread, three ways in turn, several rounds; a ratio is the median of the rounds' own ratios. Times are CPU seconds of this process,
-which on an idle machine equal wall time for one thread and on a shared one leave out the others.
+One thread, three ways in turn, several rounds; a ratio is the median of the rounds' own ratios. Times are CPU seconds
+of this process, which on an idle machine equal wall time for one thread and on a shared one leave out the others.
 
-FLOPs are those of the linears, 2 x tokens x weights, and of the attention products over the causal half, 2 x T (T + 1) x heads x
-head size per row; norms, activations, softmax and the measuring itself count as time and not as work.
-"""
+FLOPs are those of the linears, 2 x tokens x weights, and of the attention products over the causal half, 2 x T (T + 1)
+x heads x head size per row; norms, activations, softmax and the measuring itself count as time and not as work."""
+
 from __future__ import annotations
 
 import statistics
@@ -49,9 +49,16 @@ def measure() -> list[Row]:
     size = f"{N_LAYERS} x {D_MODEL}, {N_TOKENS} tokens, 1 thread"
     seconds = f"{statistics.median(engine):.2f} s for {statistics.median(naive):.2f} s"
     return [
-        Row(f"skip sweep against naive ({size})", f"{speedup:.2f} x ({seconds})", f">= {SPEEDUP} x", speedup >= SPEEDUP),
+        Row(
+            f"skip sweep against naive ({size})", f"{speedup:.2f} x ({seconds})", f">= {SPEEDUP} x", speedup >= SPEEDUP
+        ),
         Row("  largest difference over largest value", f"{off:.1e}", f"<= {AGREEMENT:.0e}", off <= AGREEMENT),
-        Row("  FLOP rate against plain products", f"{rate:.0%} (of {gigaflops:.0f} GFLOP/s)", f">= {RATE:.0%}", rate >= RATE),
+        Row(
+            "  FLOP rate against plain products",
+            f"{rate:.0%} (of {gigaflops:.0f} GFLOP/s)",
+            f">= {RATE:.0%}",
+            rate >= RATE,
+        ),
     ]
 
 
@@ -72,8 +79,8 @@ def difference(found: Tensor, expected: Tensor) -> float:
 
 @torch.no_grad()
 def naive_sweep(hf: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """`effect` and `output` with one full forward pass per skipped block: the block's output is its input from the second token on, and
-    hooks collect what every later block adds."""
+    """`effect` and `output` with one full forward pass per skipped block: the block's output is its input from the
+    second token on, and hooks collect what every later block adds."""
     n_layers = len(hf.model.layers)
     updates, probabilities = _forward(hf, ids)
     size = updates.norm(dim=-1).clamp_min(NORM_FLOOR)
@@ -82,7 +89,9 @@ def naive_sweep(hf: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
         with hooked(hf.model.layers[skipped].register_forward_hook(_keep_first_token_only)):
             changed, after = _forward(hf, ids, skipped + 1)
         effect[skipped, skipped] = 1.0  # its whole update is missing
-        effect[skipped, skipped + 1 :] = ((updates[skipped + 1 :] - changed).norm(dim=-1) / size[skipped + 1 :]).amax(-1)
+        effect[skipped, skipped + 1 :] = ((updates[skipped + 1 :] - changed).norm(dim=-1) / size[skipped + 1 :]).amax(
+            -1
+        )
         output[skipped] = (probabilities - after).norm(dim=-1).max()
     return effect, output
 
@@ -92,21 +101,29 @@ def _keep_first_token_only(block: nn.Module, args: tuple, output: Tensor) -> Ten
 
 
 def _forward(hf: nn.Module, ids: Tensor, begin: int = 0) -> tuple[Tensor, Tensor]:
-    """What attention and MLP together add in every block from `begin` on, `[layer, pos, d]`, and the predicted probabilities."""
+    """What attention and MLP together add in every block from `begin` on, `[layer, pos, d]`, and the predicted
+    probabilities."""
     attn, mlp = [], []
     with ExitStack() as hooks:
         for block in hf.model.layers[begin:]:
-            hooks.enter_context(hooked(block.self_attn.register_forward_hook(lambda module, args, output: attn.append(output[0]))))
-            hooks.enter_context(hooked(block.mlp.register_forward_hook(lambda module, args, output: mlp.append(output))))
+            hooks.enter_context(
+                hooked(block.self_attn.register_forward_hook(lambda module, args, output: attn.append(output[0])))
+            )
+            hooks.enter_context(
+                hooked(block.mlp.register_forward_hook(lambda module, args, output: mlp.append(output)))
+            )
         probabilities = hf(input_ids=ids, use_cache=False).logits[0].softmax(-1)
-    return torch.cat(attn) + torch.cat(mlp) if attn else torch.empty(0, *ids.shape[1:], hf.config.hidden_size), probabilities
+    return torch.cat(attn) + torch.cat(mlp) if attn else torch.empty(
+        0, *ids.shape[1:], hf.config.hidden_size
+    ), probabilities
 
 
 # ---------------------------------------------------------------- the work there is
 
 
 def work(model: LanguageModel, run: Callable) -> tuple[list[tuple[int, nn.Linear]], int]:
-    """Every call of a linear that `run` makes, as (tokens, module), and the FLOPs of its attention products over the causal half."""
+    """Every call of a linear that `run` makes, as (tokens, module), and the FLOPs of its attention products over the
+    causal half."""
     calls, attention = [], []
     width = model.config.num_attention_heads * model.config.head_dim
 

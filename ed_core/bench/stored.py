@@ -1,4 +1,5 @@
 """Reading the four stored results of Home in a new process, its start and imports included."""
+
 from __future__ import annotations
 
 import subprocess

@@ -1,8 +1,10 @@
-"""A thousand hostile prompts, titles, notes and tags in a real browser: none runs, none leaves the machine, none breaks a page.
+"""A thousand hostile prompts, titles, notes and tags in a real browser: none runs, none leaves the machine, none breaks
+a page.
 
-Four words make one case study, each in its place; a word that is refused with one sentence is replaced by an innocent one. Every case study is
-opened, all are listed in the gallery, every tenth is read as a report from a file, and every prompt is typed into Home and run.
-"""
+Four words make one case study, each in its place; a word that is refused with one sentence is replaced by an innocent
+one. Every case study is opened, all are listed in the gallery, every tenth is read as a report from a file, and every
+prompt is typed into Home and run."""
+
 from __future__ import annotations
 
 import os
@@ -95,14 +97,21 @@ class Watched:
 
     def look(self) -> None:
         self.page.wait_for_timeout(150)  # what loads or fails late
-        self.count("scripts run", self.page.evaluate("(() => { const n = window.__ran || 0; window.__ran = 0; return n })()"))
+        self.count(
+            "scripts run", self.page.evaluate("(() => { const n = window.__ran || 0; window.__ran = 0; return n })()")
+        )
         self.count("pages broken", self.page.locator("[data-testid=stException]").count())
 
 
 def rows(counts: Counter, grown: float, seconds: float) -> list[Row]:
-    bad = {what: n for what, n in counts.items() if what not in ("words", "refused", "seen", "run", "refused on Home") and n}
+    bad = {
+        what: n
+        for what, n in counts.items()
+        if what not in ("words", "refused", "seen", "run", "refused on Home") and n
+    }
     told = ", ".join(f"{n} {what}" for what, n in bad.items()) or (
-        f"none ({counts['refused']} refused; {counts['seen']} case studies opened; {counts['run']} prompts run, {counts['refused on Home']} refused; {seconds:.0f} s)"
+        f"none ({counts['refused']} refused; {counts['seen']} case studies opened; {counts['run']} prompts run, "
+        f"{counts['refused on Home']} refused; {seconds:.0f} s)"
     )
     return [
         Row(f"{counts['words']} hostile prompts, titles, notes, tags in Chromium: harm", told, "none", not bad),
@@ -157,7 +166,9 @@ def _gallery(watched: Watched, n: int) -> None:
     while next_page.count() and next_page.is_enabled():
         before = page.locator("[class*=st-key-card-]").first.get_attribute("class")
         next_page.click()
-        page.wait_for_function("before => document.querySelector('[class*=st-key-card-]')?.className !== before", arg=before)
+        page.wait_for_function(
+            "before => document.querySelector('[class*=st-key-card-]')?.className !== before", arg=before
+        )
         watched.look()
 
 

@@ -16,11 +16,18 @@ def load_prompts() -> list[dict]:
 
 
 def mixed_prompts(n: int, tasks: Sequence[str] = (), difficulties: Sequence[int] = ()) -> list[dict]:
-    """`n` bundled prompts (or as many as there are) of these tasks and difficulties, spread evenly over both; of all that the bundled models
-    were taught where none is named."""
+    """`n` bundled prompts (or as many as there are) of these tasks and difficulties, spread evenly over both; of all
+    that the bundled models were taught where none is named."""
     groups: dict[tuple, list[dict]] = {}
     for prompt in load_prompts():
-        if (prompt["task"] in tasks or not tasks and prompt["known"]) and (not difficulties or prompt["difficulty"] in difficulties):
+        if (prompt["task"] in tasks or not tasks and prompt["known"]) and (
+            not difficulties or prompt["difficulty"] in difficulties
+        ):
             groups.setdefault((prompt["task"], prompt["difficulty"]), []).append(prompt)
-    rounds = [group[i] for i in range(max(map(len, groups.values()), default=0)) for group in groups.values() if i < len(group)]
+    rounds = [
+        group[i]
+        for i in range(max(map(len, groups.values()), default=0))
+        for group in groups.values()
+        if i < len(group)
+    ]
     return rounds[:n] if n > len(groups) else [rounds[i * len(groups) // n] for i in range(n)]

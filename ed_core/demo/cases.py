@@ -1,10 +1,10 @@
 """The shipped case studies: six prompts on a bundled model that teach how to read the figures.
 
-`python -m ed_core.demo.cases` makes them anew (with names, those only); it must run after the model's weights, a prompt or any number changed (a
-test holds it to that).
-Every sentence of a note that could become wrong stands beside the check that it is right: the script refuses to write a note that is not.
-Torch runs on one thread, so that the numbers come out the same on every machine of a kind.
-"""
+`python -m ed_core.demo.cases` makes them anew (with names, those only); it must run after the model's weights, a prompt
+or any number changed (a test holds it to that). Every sentence of a note that could become wrong stands beside the
+check that it is right: the script refuses to write a note that is not. Torch runs on one thread, so that the numbers
+come out the same on every machine of a kind."""
+
 from __future__ import annotations
 
 import sys
@@ -21,7 +21,8 @@ from ..probes import Continuation, Contributions, LayerSkip, LogitLens, Probe, R
 from ..types import ModelSpec, ProbeResult
 
 MODEL = "ed-demo-8"
-WRITTEN = 1_795_219_200.0  # 21 November 2026, and a second earlier for every further lesson: lists keep their order when they are made anew
+# 21 November 2026, and a second earlier for every further lesson: lists keep their order when they are made anew
+WRITTEN = 1_795_219_200.0
 HOME: tuple[Probe, ...] = (Contributions(), LogitLens(), LayerSkip(), Continuation())
 TWIN = "twin."  # before a probe's name: the result of the model's untrained twin
 Results = Mapping[str, ProbeResult]
@@ -52,7 +53,12 @@ def of_twin(results: Results) -> Results:
 
 def alike(results: Results) -> dict[str, compare.Likeness]:
     """How alike the twin's curves are to the model's, by curve."""
-    found = (l for p in compare.CURVES if TWIN + p in results for l in compare.likeness(find(p), results[p].summary, results[TWIN + p].summary))
+    found = (
+        l
+        for p in compare.CURVES
+        if TWIN + p in results
+        for l in compare.likeness(find(p), results[p].summary, results[TWIN + p].summary)
+    )
     return {l.curve.name: l for l in found}
 
 
@@ -87,7 +93,8 @@ def knows(results: Results) -> bool:
 
 
 def _fade_in_order(results: Results) -> bool:
-    """Whether the tokens of `l=0; f=l; q=f` are needed up to the depths the note tells, and from depth 7 on the last one alone."""
+    """Whether the tokens of `l=0; f=l; q=f` are needed up to the depths the note tells, and from depth 7 on the last
+    one alone."""
     erasure, end = results["residual_erasure"], asking(results)
     line = max(i for i, token in enumerate(erasure.tokens) if "\n" in token)
     of = lambda text: next(i for i in range(line + 1, end) if erasure.tokens[i] == text)  # noqa: E731
@@ -110,8 +117,14 @@ weights, so depth 0 mostly says what it sees. At depth 4 the right digit is ther
 there is no turn to find. "Not defined" is an answer, not an error.
 
 Compare with *A hard sum*: same model, same task, more digits.""",
-        (knows, lambda r: {said(r, d) for d in range(3)} == {"="}, lambda r: first_right(r) == 4, lambda r: r["logit_lens"]["top_probs"][4, asking(r), 0] < 0.6,
-         lambda r: r["logit_lens"]["top_probs"][6, asking(r), 0] > 0.98, lambda r: lines(r) == {"cosine": None, "kl": 3, "overlap": 3}),
+        (
+            knows,
+            lambda r: {said(r, d) for d in range(3)} == {"="},
+            lambda r: first_right(r) == 4,
+            lambda r: r["logit_lens"]["top_probs"][4, asking(r), 0] < 0.6,
+            lambda r: r["logit_lens"]["top_probs"][6, asking(r), 0] > 0.98,
+            lambda r: lines(r) == {"cosine": None, "kl": 3, "overlap": 3},
+        ),
         ("sum", "start here"),
     ),
     Lesson(
@@ -127,7 +140,12 @@ on a probe's page puts one prompt over the spread of many.
 
 **Before that** the lens reads words like ` has` at the asking token. That is not what the model "thinks": the head was trained for the last
 layer only.""",
-        (knows, lambda r: first_right(r) == 7, lambda r: lines(r)["kl"] == 6, lambda r: "has" in {said(r, d) for d in range(2, 7)}),
+        (
+            knows,
+            lambda r: first_right(r) == 7,
+            lambda r: lines(r)["kl"] == 6,
+            lambda r: "has" in {said(r, d) for d in range(2, 7)},
+        ),
         ("sum", "difficulty"),
     ),
     Lesson(
@@ -145,10 +163,15 @@ depth 2, and the value `0` up to depth 6. From depth 7 on only the last token ma
 ruler has a turn here, and none in the sums.
 
 **KL has no mark:** the mean KL does not fall below half of its maximum before the last layer.""",
-        (knows, lambda r: said(r, 6) != said(r, -1), lambda r: first_right(r) == 7, lambda r: lines(r) == {"cosine": 5, "kl": None, "overlap": None},
-         lambda r: [i for i, row in enumerate(r["contributions"]["layer_cos"]) if row.mean() < 0] == [5],
-         lambda r: 0.7 < r["continuation"]["top_probs"][0, 0] < 0.9,
-         _fade_in_order),
+        (
+            knows,
+            lambda r: said(r, 6) != said(r, -1),
+            lambda r: first_right(r) == 7,
+            lambda r: lines(r) == {"cosine": 5, "kl": None, "overlap": None},
+            lambda r: [i for i, row in enumerate(r["contributions"]["layer_cos"]) if row.mean() < 0] == [5],
+            lambda r: 0.7 < r["continuation"]["top_probs"][0, 0] < 0.9,
+            _fade_in_order,
+        ),
         ("look-up", "erasure"),
         (*HOME, ResidualErasure()),
     ),
@@ -166,8 +189,13 @@ and noise does not settle.
 - *Cosine* asks in which direction layers write, and says nothing of the output.
 
 So read them beside each other and never average them. Where the model is sure, overlap is the weakest witness.""",
-        (knows, lambda r: lines(r) == {"cosine": None, "kl": 2, "overlap": None}, lambda r: first_right(r) == 2,
-         lambda r: r["logit_lens"]["top_probs"][2, asking(r), 0] > 0.98, lambda r: r["logit_lens"]["top_probs"][-1, asking(r), 0] > 0.99),
+        (
+            knows,
+            lambda r: lines(r) == {"cosine": None, "kl": 2, "overlap": None},
+            lambda r: first_right(r) == 2,
+            lambda r: r["logit_lens"]["top_probs"][2, asking(r), 0] > 0.98,
+            lambda r: r["logit_lens"]["top_probs"][-1, asking(r), 0] > 0.99,
+        ),
         ("copy", "criteria"),
     ),
     Lesson(
@@ -181,8 +209,12 @@ the ruler says that the answer is nonsense. A depth tells *where* a prediction s
 
 So look at the continuation first. Here the best next token is a comma, at 60 %: sure is not right. And the lens repeats ` has` from depth 2 to 7:
 a habit of the training texts, not a thought about Yoko Ono.""",
-        (lambda r: verdict.right(r["continuation"]) is False, lambda r: lines(r) == {"cosine": 3, "kl": 6, "overlap": 6},
-         lambda r: said(r, -1) == "," and 0.5 < r["continuation"]["top_probs"][0, 0] < 0.7, lambda r: {said(r, d) for d in range(2, 8)} == {"has"}),
+        (
+            lambda r: verdict.right(r["continuation"]) is False,
+            lambda r: lines(r) == {"cosine": 3, "kl": 6, "overlap": 6},
+            lambda r: said(r, -1) == "," and 0.5 < r["continuation"]["top_probs"][0, 0] < 0.7,
+            lambda r: {said(r, d) for d in range(2, 8)} == {"has"},
+        ),
         ("caution",),
     ),
     Lesson(
@@ -209,18 +241,35 @@ to lose: its best token has 0.2 %.
 
 So hold a curve against a twin before it is called a finding: the *Control* beside Run draws it dashed behind the model's, and *Compare two* puts
 both side by side. This is one twin; another seed gives other marks on the ruler.""",
-        (knows, lambda r: verdict.right(r["twin.continuation"]) is False and r["twin.continuation"].provenance["continuation"].startswith("n=n=n="),
-         lambda r: lines(of_twin(r)) == {"cosine": 5, "kl": 4, "overlap": 5} and lines(r)["cosine"] is None,
-         lambda r: alike(r)["overlap"].shape == 0, lambda r: alike(r)["kl"].spearman > 0.99,
-         lambda r: f"{means(r, 'twin.logit_lens', 'kl')[0]:.2f}" == "0.06" and f"{means(r, 'logit_lens', 'kl')[0]:.1f}" == "12.7",
-         lambda r: alike(r)["layer_effect"].spearman > 0.8, lambda r: max(alike(r)[name].spearman for name in ("layer_ratio", "layer_cos")) < 0.5,
-         lambda r: (means(r, "contributions", "layer_ratio")[[0, 7]].round(1) == np.float32([27.9, 2.5])).all(),
-         lambda r: means(r, "contributions", "layer_ratio")[2:7].max() < 0.5,
-         lambda r: means(r, "twin.contributions", "layer_ratio")[0] < 1.3 and means(r, "twin.contributions", "layer_ratio")[4:].max() < 0.6,
-         lambda r: (means(r, "contributions", "layer_cos") > 0.1).all() and np.abs(means(r, "twin.contributions", "layer_cos")).max() <= 0.11,
-         lambda r: len({bool(c > 0) for c in means(r, "twin.contributions", "layer_cos")}) == 2,
-         lambda r: r["layer_skip"]["output"][0] > 1.4 and f"{r['twin.layer_skip']['output'][0]:.2f}" == "0.01",
-         lambda r: f"{r['twin.continuation']['top_probs'][0, 0]:.1%}" == "0.2%"),
+        (
+            knows,
+            lambda r: (
+                verdict.right(r["twin.continuation"]) is False
+                and r["twin.continuation"].provenance["continuation"].startswith("n=n=n=")
+            ),
+            lambda r: lines(of_twin(r)) == {"cosine": 5, "kl": 4, "overlap": 5} and lines(r)["cosine"] is None,
+            lambda r: alike(r)["overlap"].shape == 0,
+            lambda r: alike(r)["kl"].spearman > 0.99,
+            lambda r: (
+                f"{means(r, 'twin.logit_lens', 'kl')[0]:.2f}" == "0.06"
+                and f"{means(r, 'logit_lens', 'kl')[0]:.1f}" == "12.7"
+            ),
+            lambda r: alike(r)["layer_effect"].spearman > 0.8,
+            lambda r: max(alike(r)[name].spearman for name in ("layer_ratio", "layer_cos")) < 0.5,
+            lambda r: (means(r, "contributions", "layer_ratio")[[0, 7]].round(1) == np.float32([27.9, 2.5])).all(),
+            lambda r: means(r, "contributions", "layer_ratio")[2:7].max() < 0.5,
+            lambda r: (
+                means(r, "twin.contributions", "layer_ratio")[0] < 1.3
+                and means(r, "twin.contributions", "layer_ratio")[4:].max() < 0.6
+            ),
+            lambda r: (
+                (means(r, "contributions", "layer_cos") > 0.1).all()
+                and np.abs(means(r, "twin.contributions", "layer_cos")).max() <= 0.11
+            ),
+            lambda r: len({bool(c > 0) for c in means(r, "twin.contributions", "layer_cos")}) == 2,
+            lambda r: r["layer_skip"]["output"][0] > 1.4 and f"{r['twin.layer_skip']['output'][0]:.2f}" == "0.01",
+            lambda r: f"{r['twin.continuation']['top_probs'][0, 0]:.1%}" == "0.2%",
+        ),
         ("caution", "control"),
         twin=True,
     ),
@@ -231,10 +280,20 @@ def build(lesson: Lesson, results: Results) -> cases.Case:
     """The case study; a `CaseError` names the claim of its notes that these results do not bear out."""
     for number, claim in enumerate(lesson.claims):
         if not claim(results):
-            raise CaseError(f"Claim {number} of the notes of {lesson.name} does not hold: change the notes or the prompt.")
+            raise CaseError(
+                f"Claim {number} of the notes of {lesson.name} does not hold: change the notes or the prompt."
+            )
     selected = Shown("home", selected=asking(results))
     written = WRITTEN - LESSONS.index(lesson)
-    return cases.make(lesson.title, results.values(), notes=lesson.notes, tags=lesson.tags, shown=selected, id=cases.id_of(lesson.name), now=written)
+    return cases.make(
+        lesson.title,
+        results.values(),
+        notes=lesson.notes,
+        tags=lesson.tags,
+        shown=selected,
+        id=cases.id_of(lesson.name),
+        now=written,
+    )
 
 
 def models_of(lesson: Lesson, spec: ModelSpec) -> tuple[ModelSpec, ...]:
@@ -257,7 +316,11 @@ def main(names: Sequence[str] = ()) -> None:
     spec, prompts, models, made = resolve(MODEL), {p["id"]: p for p in load_prompts()}, compute.Models(), []
     for lesson in (lesson for lesson in LESSONS if not names or lesson.name in names):
         prompt = Prompt(prompts[lesson.prompt]["text"], prompts[lesson.prompt]["answer"])
-        results = [compute.run(models.get(which), probe.request(which, prompt)) for which in models_of(lesson, spec) for probe in lesson.probes]
+        results = [
+            compute.run(models.get(which), probe.request(which, prompt))
+            for which in models_of(lesson, spec)
+            for probe in lesson.probes
+        ]
         made.append(build(lesson, named(results)))
     SHIPPED.mkdir(exist_ok=True)
     for old in SHIPPED.glob(f"*{SUFFIX}"):

@@ -1,8 +1,9 @@
 """The shipped examples: results of one bundled prompt on each bundled model, so that the first page is never blank.
 
-`python -m ed_core.demo.examples` writes them anew (with names of probes, theirs only); it must run after the weights, the prompt or any number changed (a test holds it to that).
-Torch runs on one thread, so that the files come out the same on every machine of a kind.
-"""
+`python -m ed_core.demo.examples` writes them anew (with names of probes, theirs only); it must run after the weights,
+the prompt or any number changed (a test holds it to that). Torch runs on one thread, so that the files come out the
+same on every machine of a kind."""
+
 from __future__ import annotations
 
 import sys

@@ -23,13 +23,21 @@ ENGLISH = [
         " Yoko Ono",
     ),
     ("A capital", "The capital of France is Paris. The capital of Italy is Rome. The capital of Japan is", " Tokyo"),
-    ("A sum beyond ten", "Sums:\n2 + 9 + 4 + 1 + 8 + 3 = 27\n6 + 1 + 1 + 9 + 5 + 2 = 24\n5 + 7 + 5 + 3 + 1 + 7 = ", "28"),
+    (
+        "A sum beyond ten",
+        "Sums:\n2 + 9 + 4 + 1 + 8 + 3 = 27\n6 + 1 + 1 + 9 + 5 + 2 = 24\n5 + 7 + 5 + 3 + 1 + 7 = ",
+        "28",
+    ),
     (
         "A question about a story",
         "Mary left the house with a red bag. She gave the bag to John, who went to school. The bag is now at the",
         " school",
     ),
-    ("The opposite", "The opposite of hot is cold. The opposite of up is down. The opposite of the word old is", " young"),
+    (
+        "The opposite",
+        "The opposite of hot is cold. The opposite of up is down. The opposite of the word old is",
+        " young",
+    ),
 ]
 
 
@@ -89,9 +97,7 @@ def build_prompts() -> list[dict]:
     return prompts
 
 
-def _prompt(
-    task: Task, difficulty: int, label: str, worked: bool, tokenizer: PreTrainedTokenizerBase
-) -> dict:
+def _prompt(task: Task, difficulty: int, label: str, worked: bool, tokenizer: PreTrainedTokenizerBase) -> dict:
     name = f"{task.name.replace('_', '-')}-{difficulty}-{label}"
     rung = task.measured(worked)[difficulty]
     text, answer = write_prompt(task, rung, worked, random.Random(name), tokenizer)

@@ -297,6 +297,5 @@ class Copy(Task):
 
 
 TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (SumMod10(), Addition(), WordProblem(), LookupLetters(), LookupNames(), Copy())
+    task.name: task for task in (SumMod10(), Addition(), WordProblem(), LookupLetters(), LookupNames(), Copy())
 }

@@ -2,6 +2,7 @@
 
 Trace 0 of every map is named "z" and holds the measure's array as it is; what makes it readable lies around it.
 """
+
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
 from .curves import curves_over_each_other, layer_curves, limit_bars, output_bars, spread_curve, token_profile
 from .describe import describe, describe_curves
@@ -14,8 +15,39 @@ from .skips import boundary_map, effect_on_layers, skip_map
 from .text import shown, visible
 
 __all__ = [
-    "ATTENTION", "BOTH", "CRITERIA", "MLP", "PAIR_RULER_HEIGHT", "Published", "View", "boundary_map", "contribution_norms", "cosine_map", "curves_over_each_other",
-    "depth_ruler", "describe", "describe_curves", "difference_map", "effect_on_layers", "first_token_norm", "layer_curves", "lens_map", "limit_bars",
-    "miss_curves", "miss_map", "output_bars", "output_by_token", "pair_curves", "pair_ruler", "published", "published_marks", "shown", "skip_map",
-    "slope_curves", "spread_curve", "token_map", "token_profile", "visible",
+    "ATTENTION",
+    "BOTH",
+    "CRITERIA",
+    "MLP",
+    "PAIR_RULER_HEIGHT",
+    "Published",
+    "View",
+    "boundary_map",
+    "contribution_norms",
+    "cosine_map",
+    "curves_over_each_other",
+    "depth_ruler",
+    "describe",
+    "describe_curves",
+    "difference_map",
+    "effect_on_layers",
+    "first_token_norm",
+    "layer_curves",
+    "lens_map",
+    "limit_bars",
+    "miss_curves",
+    "miss_map",
+    "output_bars",
+    "output_by_token",
+    "pair_curves",
+    "pair_ruler",
+    "published",
+    "published_marks",
+    "shown",
+    "skip_map",
+    "slope_curves",
+    "spread_curve",
+    "token_map",
+    "token_profile",
+    "visible",
 ]

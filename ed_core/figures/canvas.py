@@ -1,7 +1,9 @@
-"""What every figure starts from: transparent, of fixed size, plain dictionaries until plotly validates them once at the end.
+"""What every figure starts from: transparent, of fixed size, plain dictionaries until plotly validates them once at the
+end.
 
-Adding traces and shapes to a `go.Figure` one by one validates the whole layout each time and takes six times as long, which a live page feels.
-"""
+Adding traces and shapes to a `go.Figure` one by one validates the whole layout each time and takes six times as long,
+which a live page feels."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -12,8 +14,13 @@ import plotly.graph_objects as go
 from . import colours
 
 LINE_LABEL = 12  # pixels that the name of a depth line needs
-STEADY = {"selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opacity": 1}}}  # a click must not fade anything
-PLAIN = dict(automargin=False, fixedrange=True, zeroline=False, showgrid=False, ticks="", tickfont=dict(size=10))  # an axis
+STEADY = {
+    "selected": {"marker": {"opacity": 1}},
+    "unselected": {"marker": {"opacity": 1}},
+}  # a click must not fade anything
+PLAIN = dict(
+    automargin=False, fixedrange=True, zeroline=False, showgrid=False, ticks="", tickfont=dict(size=10)
+)  # an axis
 ROUND_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 256, 512)
 
 
@@ -29,16 +36,20 @@ def axis_title(text: str, standoff: int = 4) -> dict:
 class Canvas:
     """A figure being drawn."""
 
-    def __init__(self, height: int, margin: tuple[int, int, int, int], title: str = "", uirevision: str = "", width_px: int = 600):
-        """`margin`: left, right, top, bottom, in pixels; fixed, so that figures of one height have their plots at one height. `width_px`: about
-        how wide it will stand on the screen, and as wide as it is printed."""
+    def __init__(
+        self, height: int, margin: tuple[int, int, int, int], title: str = "", uirevision: str = "", width_px: int = 600
+    ):
+        """`margin`: left, right, top, bottom, in pixels; fixed, so that figures of one height have their plots at one
+        height. `width_px`: about how wide it will stand on the screen, and as wide as it is printed."""
         self.data: list[dict] = []
         self.shapes: list[dict] = []
         self.annotations: list[dict] = []
         self.layout: dict[str, Any] = dict(
             height=height,
             margin=dict(zip("lrtb", margin), autoexpand=False),
-            title=dict(text=title, x=0, xref="paper", y=1, yref="container", yanchor="top", pad=dict(t=6), font=dict(size=14)),
+            title=dict(
+                text=title, x=0, xref="paper", y=1, yref="container", yanchor="top", pad=dict(t=6), font=dict(size=14)
+            ),
             paper_bgcolor=colours.CLEAR,
             plot_bgcolor=colours.CLEAR,
             showlegend=False,
@@ -64,18 +75,23 @@ class Canvas:
         return go.Figure(data=self.data, layout=dict(self.layout, shapes=self.shapes, annotations=self.annotations))
 
     def draw_depths(self, lines: Mapping[str, int | None], layer_px: float, upright: bool = False) -> None:
-        """A dashed line per criterion at `depth + 0.5`, named beside it; `upright` where layers run along x, `layer_px` pixels each.
+        """A dashed line per criterion at `depth + 0.5`, named beside it; `upright` where layers run along x, `layer_px`
+        pixels each.
 
-        `depth` is a block, and `depth + 1` blocks count as effective: the line lies on the upper edge of block `depth`, that is at
-        `ratio * L` blocks from the bottom, for all three criteria and in all panels. In the lens it lies above row `depth`, the first one
-        past the threshold. Criteria that agree share one line, their dashes taking turns; names that would meet are pushed apart.
-        """
+        `depth` is a block, and `depth + 1` blocks count as effective: the line lies on the upper edge of block `depth`,
+        that is at `ratio * L` blocks from the bottom, for all three criteria and in all panels. In the lens it lies
+        above row `depth`, the first one past the threshold. Criteria that agree share one line, their dashes taking
+        turns; names that would meet are pushed apart."""
         drawn = sorted((depth, name) for name, depth in lines.items() if depth is not None)
         end = -LINE_LABEL  # pixel where the last name stood
         for depth, name in drawn:
             at, sharing = depth + 0.5, [other for d, other in drawn if d == depth]
             turn = sharing.index(name)
-            place = dict(x0=at, x1=at, y0=0, y1=1, yref="paper") if upright else dict(x0=0, x1=1, y0=at, y1=at, xref="paper")
+            place = (
+                dict(x0=at, x1=at, y0=0, y1=1, yref="paper")
+                if upright
+                else dict(x0=0, x1=1, y0=at, y1=at, xref="paper")
+            )
             if not upright and turn == 0:
                 self.line(colours.SHADOW, 3.5, **{**place, "xref": "x domain"})
             self.line(colours.CRITERIA[name], 2.0, name=name, **place)
@@ -87,4 +103,6 @@ class Canvas:
                 place = dict(x=at, xanchor="left", xshift=shift, y=1, yref="paper", yanchor="top", textangle=-90)
             else:
                 place = dict(x=1, xref="paper", xanchor="left", y=at, yshift=shift)
-            self.write(colours.CRITERION_NAMES[name], 10, None, **place)  # in the page's own text colour: the line's would be hard to read on one of the themes
+            self.write(
+                colours.CRITERION_NAMES[name], 10, None, **place
+            )  # in the page's own text colour: the line's would be hard to read on one of the themes

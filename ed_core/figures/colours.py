@@ -1,8 +1,9 @@
-"""Colours, and how numbers become colours. One meaning, one colour, on every page; readable by the colour-blind (Okabe–Ito, viridis).
+"""Colours, and how numbers become colours. One meaning, one colour, on every page; readable by the colour-blind
+(Okabe–Ito, viridis).
 
-Figures are drawn on the page's own background, light or dark: nothing here is the page's black or white. What must be seen on both is grey;
-what must be seen on a heatmap too is drawn twice, a dark line on a light one.
-"""
+Figures are drawn on the page's own background, light or dark: nothing here is the page's black or white. What must be
+seen on both is grey; what must be seen on a heatmap too is drawn twice, a dark line on a light one."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -26,7 +27,12 @@ FAILED = "#B2182B"  # what is not to be relied on
 
 SEQUENTIAL = list(sequential.Viridis)
 DIVERGING = ["#0072B2", "#7FB2D6", "#DCDCDC", "#EBA16F", "#D55E00"]  # erases, neutral, strengthens
-COMPOSING, BETWEEN, REFINING, ON_BAR = DIVERGING[0], "#8A8A8A", DIVERGING[-1], ("#FFFFFF", "#141414")  # the ruler, and letters on its two ends
+COMPOSING, BETWEEN, REFINING, ON_BAR = (
+    DIVERGING[0],
+    "#8A8A8A",
+    DIVERGING[-1],
+    ("#FFFFFF", "#141414"),
+)  # the ruler, and letters on its two ends
 
 
 def colour_of(name: str) -> str | None:
@@ -50,13 +56,15 @@ def linear(low: float, high: float, reverse: bool = False) -> Shade:
 
 
 def steep(low: float, high: float) -> Shade:
-    """As `linear` but with colour after the square root, for ranges whose values crowd at the low end. The colour bar shows it."""
+    """As `linear` but with colour after the square root, for ranges whose values crowd at the low end. The colour bar
+    shows it."""
     u = np.linspace(0, 1, 33)
     return Shade(low, high, _stops(u, at=u**2))
 
 
 def signed(bound: float = 1.0) -> Shade:
-    """Diverging around 0, colour after the signed square root: most cosines are small, and their sign is what matters."""
+    """Diverging around 0, colour after the signed square root: most cosines are small, and their sign is what
+    matters."""
     u = np.linspace(-1, 1, 41)
     at = (np.sign(u) * u**2 + 1) / 2
     return Shade(-bound, bound, [[float(p), c] for p, c in zip(at, sample_colorscale(DIVERGING, (u + 1) / 2))])
@@ -66,7 +74,9 @@ def logarithmic(low: int, high: int, reverse: bool = False) -> Shade:
     """From `10**low` to `10**high`: the stops are spaced by logarithm, so the values themselves stay as they are."""
     u = np.linspace(0, 1, 41)
     bottom, top = 10.0**low, 10.0**high
-    return Shade(bottom, top, _stops(u, reverse, at=(10 ** (low + u * (high - low)) - bottom) / (top - bottom)), log=True)
+    return Shade(
+        bottom, top, _stops(u, reverse, at=(10 ** (low + u * (high - low)) - bottom) / (top - bottom)), log=True
+    )
 
 
 def without_zero(shade: Shade) -> Shade:

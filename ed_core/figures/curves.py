@@ -1,4 +1,5 @@
 """Curves over layers."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -18,18 +19,29 @@ LAYER_LABEL = 22  # pixels
 
 
 def layer_curves(
-    curves: Mapping[str, np.ndarray], title: str, unit: str, *, depth_lines: Mapping[str, int | None] = {}, height: int = 260,
-    log: bool = False, x: str = "layer", width_px: int = 600, uirevision: str = "curves", behind: Mapping[str, np.ndarray] = {},
+    curves: Mapping[str, np.ndarray],
+    title: str,
+    unit: str,
+    *,
+    depth_lines: Mapping[str, int | None] = {},
+    height: int = 260,
+    log: bool = False,
+    x: str = "layer",
+    width_px: int = 600,
+    uirevision: str = "curves",
+    behind: Mapping[str, np.ndarray] = {},
 ) -> go.Figure:
-    """One line per curve, colour by name: attention, MLP, both, or a criterion; anything else gets a colour of its own, means are dotted. `behind`
-    them, grey and dashed, what they are held against (a control's)."""
+    """One line per curve, colour by name: attention, MLP, both, or a criterion; anything else gets a colour of its own,
+    means are dotted. `behind` them, grey and dashed, what they are held against (a control's)."""
     spare = iter(colours.OTHERS * (1 + len(curves) // len(colours.OTHERS)))
     n = max((len(values) for values in curves.values()), default=1)
     view = View(title, height, width_px, depth_lines=depth_lines, uirevision=uirevision)
     canvas = _frame(n, view, x, unit)
     _behind(canvas, behind, x, unit)
     for name, values in curves.items():
-        line = dict(color=colours.colour_of(name) or next(spare), width=2, dash="dot" if name.startswith("mean") else "solid")
+        line = dict(
+            color=colours.colour_of(name) or next(spare), width=2, dash="dot" if name.startswith("mean") else "solid"
+        )
         _add(canvas, "scatter", values, escaped(name), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
     canvas.layout["showlegend"] = len(curves) + len(behind) > 1
     canvas.layout["yaxis"]["type"] = "log" if log else "linear"
@@ -39,20 +51,59 @@ def layer_curves(
 
 
 def spread_curve(
-    values: np.ndarray, quantiles: np.ndarray, unit: str, *, label: str = "this prompt", others: str = "", x: str = "layer", height: int = 260,
-    width_px: int = 600, log: bool = False, behind: Mapping[str, np.ndarray] = {},
+    values: np.ndarray,
+    quantiles: np.ndarray,
+    unit: str,
+    *,
+    label: str = "this prompt",
+    others: str = "",
+    x: str = "layer",
+    height: int = 260,
+    width_px: int = 600,
+    log: bool = False,
+    behind: Mapping[str, np.ndarray] = {},
 ) -> go.Figure:
-    """A curve over the spread of others: grey from their 10 % to their 90 % quantile, dotted at the median. `quantiles` holds these three
-    rows, or none where the others are too few to speak of a spread. `behind`, grey and dashed, a control's curve."""
+    """A curve over the spread of others: grey from their 10 % to their 90 % quantile, dotted at the median. `quantiles`
+    holds these three rows, or none where the others are too few to speak of a spread. `behind`, grey and dashed, a
+    control's curve."""
     canvas = _frame(len(values), View(height=height, width_px=width_px, uirevision="spread"), x, unit)
     if len(quantiles):
         low, median, high = quantiles
         edge = dict(mode="lines", line=dict(width=0), showlegend=False)
         _add(canvas, "scatter", low, "10 % of the others", x, unit, **edge)
-        _add(canvas, "scatter", high, f"10–90 % of {others}", x, unit, **{**edge, "showlegend": True}, fill="tonexty", fillcolor=colours.FAINT)
-        _add(canvas, "scatter", median, "median", x, unit, mode="lines", line=dict(color=colours.GREY, width=1.5, dash="dot"))
+        _add(
+            canvas,
+            "scatter",
+            high,
+            f"10–90 % of {others}",
+            x,
+            unit,
+            **{**edge, "showlegend": True},
+            fill="tonexty",
+            fillcolor=colours.FAINT,
+        )
+        _add(
+            canvas,
+            "scatter",
+            median,
+            "median",
+            x,
+            unit,
+            mode="lines",
+            line=dict(color=colours.GREY, width=1.5, dash="dot"),
+        )
     _behind(canvas, behind, x, unit)
-    _add(canvas, "scatter", values, label, x, unit, mode="lines+markers", marker=dict(size=4), line=dict(color=colours.BOTH, width=2))
+    _add(
+        canvas,
+        "scatter",
+        values,
+        label,
+        x,
+        unit,
+        mode="lines+markers",
+        marker=dict(size=4),
+        line=dict(color=colours.BOTH, width=2),
+    )
     canvas.layout["showlegend"] = bool(len(quantiles) or behind)
     canvas.layout["yaxis"].update(dict(type="log") if log else dict(rangemode="tozero"))
     if not log and any(np.fmin.reduce(row, initial=0.0) < 0 for row in (values, *quantiles, *behind.values())):
@@ -61,17 +112,43 @@ def spread_curve(
 
 
 def curves_over_each_other(
-    curves: Mapping[str, np.ndarray], reference: str, unit: str, *, x: str = "layer", height: int = 260, width_px: int = 600, log: bool = False,
+    curves: Mapping[str, np.ndarray],
+    reference: str,
+    unit: str,
+    *,
+    x: str = "layer",
+    height: int = 260,
+    width_px: int = 600,
+    log: bool = False,
 ) -> go.Figure:
-    """The same curve in several precisions: the reference broad and grey behind, each of the others thinner than the one before it, so that
-    lines that agree are all seen."""
+    """The same curve in several precisions: the reference broad and grey behind, each of the others thinner than the
+    one before it, so that lines that agree are all seen."""
     n = max((len(values) for values in curves.values()), default=1)
     canvas = _frame(n, View(height=height, width_px=width_px, uirevision="over"), x, unit)
     over = [name for name in curves if name != reference]
-    _add(canvas, "scatter", curves[reference], visible(reference, 20), x, unit, mode="lines", line=dict(color=colours.FAINT, width=11))
+    _add(
+        canvas,
+        "scatter",
+        curves[reference],
+        visible(reference, 20),
+        x,
+        unit,
+        mode="lines",
+        line=dict(color=colours.FAINT, width=11),
+    )
     for thinner, name in enumerate(over, start=1):
         line = dict(color=colours.PRECISIONS.get(name, colours.GREY), width=1.5 + 1.75 * (len(over) - thinner))
-        _add(canvas, "scatter", curves[name], visible(name, 20), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
+        _add(
+            canvas,
+            "scatter",
+            curves[name],
+            visible(name, 20),
+            x,
+            unit,
+            mode="lines+markers",
+            marker=dict(size=4),
+            line=line,
+        )
     canvas.layout["showlegend"] = True
     canvas.layout["yaxis"].update(dict(type="log") if log else {})
     if not log and any(np.fmin.reduce(values, initial=0.0) < 0 for values in curves.values()):
@@ -79,12 +156,30 @@ def curves_over_each_other(
     return canvas.figure()
 
 
-def limit_bars(values: np.ndarray, limit: float | int, unit: str, *, name: str, limit_name: str, x: str = "layer", height: int = 260, width_px: int = 600) -> go.Figure:
+def limit_bars(
+    values: np.ndarray,
+    limit: float | int,
+    unit: str,
+    *,
+    name: str,
+    limit_name: str,
+    x: str = "layer",
+    height: int = 260,
+    width_px: int = 600,
+) -> go.Figure:
     """One bar per layer under a line it must not pass; those that do are in the colour of a failure."""
     canvas = _frame(len(values), View(height=height, width_px=width_px, uirevision="limit"), x, unit)
     values = np.where(np.asarray(values) < 0, np.nan, values)  # -1: a whole number not computed yet
     failed = np.nan_to_num(values) > limit
-    _add(canvas, "bar", values, name, x, unit, marker=dict(color=[colours.FAILED if bad else colours.BOTH for bad in failed]))
+    _add(
+        canvas,
+        "bar",
+        values,
+        name,
+        x,
+        unit,
+        marker=dict(color=[colours.FAILED if bad else colours.BOTH for bad in failed]),
+    )
     canvas.line(colours.GREY, 1.5, xref="paper", x0=0, x1=1, y0=limit, y1=limit, dash="dash")
     canvas.write(limit_name, 10, x=1, xref="paper", xanchor="right", y=limit, yanchor="bottom")
     canvas.layout["yaxis"]["range"] = [0, 1.15 * max(limit, float(np.fmax.reduce(values, initial=0.0)))]
@@ -92,8 +187,15 @@ def limit_bars(values: np.ndarray, limit: float | int, unit: str, *, name: str, 
 
 
 def token_profile(
-    result: ProbeResult, measure: str | Sequence[str], token: int, *, depth_lines: Mapping[str, int | None] = {}, height: int = 260,
-    log: bool = False, first_token: bool = True, width_px: int = 600,
+    result: ProbeResult,
+    measure: str | Sequence[str],
+    token: int,
+    *,
+    depth_lines: Mapping[str, int | None] = {},
+    height: int = 260,
+    log: bool = False,
+    first_token: bool = True,
+    width_px: int = 600,
 ) -> go.Figure:
     """One token's curves over layers; beside a single measure, dotted, its mean over the tokens."""
     names = (measure,) if isinstance(measure, str) else tuple(measure)
@@ -103,17 +205,32 @@ def token_profile(
         curves[mean_title(first_token)] = mean_over_tokens(arrays[names[0]], first_token)
     rows = "depth" if len(arrays[names[0]]) > result.n_layers else "layer"
     look = dict(depth_lines=depth_lines, height=height, log=log, x=rows, width_px=width_px, uirevision="profile")
-    return layer_curves(curves, f"token {token} <b>{visible(result.tokens[token])}</b>", unit_of(result, names[0]), **look)
+    return layer_curves(
+        curves, f"token {token} <b>{visible(result.tokens[token])}</b>", unit_of(result, names[0]), **look
+    )
 
 
 def output_bars(result: ProbeResult, view: View) -> go.Figure:
-    """Per skipped block: the change of the predicted distribution (bars; a control's dashed over them), and the share of tokens whose best prediction
-    stays (dots)."""
+    """Per skipped block: the change of the predicted distribution (bars; a control's dashed over them), and the share
+    of tokens whose best prediction stays (dots)."""
     shape, x = (result.n_layers,), "skipped layer"
     canvas = _frame(result.n_layers, view, x, "")
-    _add(canvas, "bar", values_of(result, "output", shape), "output change", x, unit_of(result, "output"), marker=dict(color=colours.BOTH))
+    _add(
+        canvas,
+        "bar",
+        values_of(result, "output", shape),
+        "output change",
+        x,
+        unit_of(result, "output"),
+        marker=dict(color=colours.BOTH),
+    )
     if view.control is not None:
-        _behind(canvas, {f"{view.control_name}: output change": values_of(view.control, "output", shape)}, x, unit_of(result, "output"))
+        _behind(
+            canvas,
+            {f"{view.control_name}: output change": values_of(view.control, "output", shape)},
+            x,
+            unit_of(result, "output"),
+        )
     dots = dict(mode="lines+markers", marker=dict(size=5), line=dict(color=colours.GREY, width=1.5))
     _add(canvas, "scatter", values_of(result, "top1_kept", shape), "best token kept", x, "of the tokens", **dots)
     canvas.layout["showlegend"] = True
@@ -127,7 +244,9 @@ def _frame(n: int, view: View, x: str, unit: str) -> Canvas:
     layer_px = (view.width_px - MARGIN[0] - MARGIN[1]) / n
     ticks = list(range(0, n, tick_step(n, n * layer_px / LAYER_LABEL)))
     canvas.layout.update(
-        legend=dict(orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), bgcolor=colours.CLEAR),
+        legend=dict(
+            orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), bgcolor=colours.CLEAR
+        ),
         xaxis=dict(PLAIN, range=[-0.5, n - 0.5], tickvals=ticks, title=axis_title(x, 8)),
         yaxis={**PLAIN, "title": axis_title(unit), "showgrid": True, "gridcolor": colours.FAINT},
     )
@@ -138,7 +257,16 @@ def _frame(n: int, view: View, x: str, unit: str) -> Canvas:
 def _behind(canvas: Canvas, curves: Mapping[str, np.ndarray], x: str, unit: str) -> None:
     """What the curves are held against."""
     for name, values in curves.items():
-        _add(canvas, "scatter", values, escaped(name), x, unit, mode="lines", line=dict(color=colours.CONTROL, width=2, dash="dash"))
+        _add(
+            canvas,
+            "scatter",
+            values,
+            escaped(name),
+            x,
+            unit,
+            mode="lines",
+            line=dict(color=colours.CONTROL, width=2, dash="dash"),
+        )
 
 
 def _add(canvas: Canvas, kind: str, values: np.ndarray, name: str, x: str, unit: str, **look) -> None:

@@ -1,4 +1,6 @@
-"""How exactly the sums hold: the miss over layers and tokens, against rounding and limit, slopes, and the first token's norm."""
+"""How exactly the sums hold: the miss over layers and tokens, against rounding and limit, slopes, and the first token's
+norm."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -15,7 +17,8 @@ EXACT = 1e-12  # a miss of exactly 0 has no logarithm: it is drawn at the bottom
 
 
 def miss_map(result: ProbeResult, view: View) -> go.Figure:
-    """The miss of every block's sum on every token, colour by logarithm; hover tells it against rounding. The strip holds the largest of a row."""
+    """The miss of every block's sum on every token, colour by logarithm; hover tells it against rounding. The strip
+    holds the largest of a row."""
     shape = (result.n_layers, result.n_tokens)
     z, rounding = values_of(result, "miss", shape), values_of(result, "rounding", shape)
     low, high = colours.decades(z, (-9, -7), (-12, 1))
@@ -31,7 +34,8 @@ def miss_map(result: ProbeResult, view: View) -> go.Figure:
 
 
 def miss_curves(result: ProbeResult, height: int = 260) -> go.Figure:
-    """Per layer the largest miss of a token, what rounding can cause there, and the limit from which a model is refused."""
+    """Per layer the largest miss of a token, what rounding can cause there, and the limit from which a model is
+    refused."""
     largest = lambda name: np.maximum(np.fmax.reduce(result[name], axis=1), EXACT)  # noqa: E731
     limit = np.full(result.n_layers, result.provenance["limits"]["miss"])
     curves = {"largest miss": largest("miss"), "rounding can cause": largest("rounding")}
@@ -40,19 +44,35 @@ def miss_curves(result: ProbeResult, height: int = 260) -> go.Figure:
 
 
 def slope_curves(result: ProbeResult, height: int = 260) -> go.Figure:
-    """How far the slopes of both branches are from 1, within the limit's dashed lines; no mark where a branch is below rounding."""
+    """How far the slopes of both branches are from 1, within the limit's dashed lines; no mark where a branch is below
+    rounding."""
     limit = result.provenance["limits"]["slope"]
     curves = {"attention": result["slope_attn"] - 1, "MLP": result["slope_mlp"] - 1}
     fig = layer_curves(curves, "", "slope − 1", height=height)
     reach = 1.3 * max(limit, *(float(np.nanmax(np.abs(v), initial=0.0)) for v in curves.values()))
     fig.update_yaxes(range=[-reach, reach], tickformat=".0e", tickvals=[-limit, 0, limit])
     for y in (-limit, limit):
-        fig.add_shape(type="line", xref="paper", x0=0, x1=1, y0=y, y1=y, line=dict(color=colours.GREY, width=1.5, dash="dash"), name="limit")
+        fig.add_shape(
+            type="line",
+            xref="paper",
+            x0=0,
+            x1=1,
+            y0=y,
+            y1=y,
+            line=dict(color=colours.GREY, width=1.5, dash="dash"),
+            name="limit",
+        )
     return fig
 
 
 def first_token_norm(result: ProbeResult, height: int = 260) -> go.Figure:
     """Length of the first token's stream at every depth, against the median and the largest of the others."""
     norms = result["resid_norm"]
-    curves = {"first token": norms[:, 0], "median of the others": np.median(norms[:, 1:], axis=1), "largest of the others": norms[:, 1:].max(1)}
-    return layer_curves(curves, "", unit_of(result, "resid_norm"), log=True, x="depth", height=height).update_yaxes(dtick=1)
+    curves = {
+        "first token": norms[:, 0],
+        "median of the others": np.median(norms[:, 1:], axis=1),
+        "largest of the others": norms[:, 1:].max(1),
+    }
+    return layer_curves(curves, "", unit_of(result, "resid_norm"), log=True, x="depth", height=height).update_yaxes(
+        dtick=1
+    )

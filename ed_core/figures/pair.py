@@ -1,4 +1,5 @@
 """Two results in one figure: verdicts on one ruler, curves over each other, and maps of what differs."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,19 @@ from . import colours
 from .canvas import PLAIN, STEADY, Canvas, axis_title, tick_step
 from .curves import LAYER_LABEL, MARGIN
 from .maps import crossed_out, mean_title
-from .panel import HEATMAP, OVERLAY_LIMIT, Strip, View, add_cells, add_heatmap, add_strip, frame, hover_heatmap, mean_over_tokens, token_panel
+from .panel import (
+    HEATMAP,
+    OVERLAY_LIMIT,
+    Strip,
+    View,
+    add_cells,
+    add_heatmap,
+    add_strip,
+    frame,
+    hover_heatmap,
+    mean_over_tokens,
+    token_panel,
+)
 from .ruler import ROWS
 from .skips import hatch
 from .text import escaped, number
@@ -25,18 +38,31 @@ CURVES, BARS = (0.3, 1.0), (0.0, 0.2)  # shares of the height: curves above, the
 LABEL = 0.14  # of the width, that a ruler's label may take
 
 
-def pair_ruler(verdicts: tuple[Mapping[str, Criterion], Mapping[str, Criterion]], n_layers: tuple[int, int], names: tuple[str, str]) -> go.Figure:
-    """Both verdicts on one axis of relative depth: A's marks (circles) above its blocks, B's (diamonds) below its own. A mark stands at the
-    criterion's ratio, `(ED + 1) / L`, the upper edge of the block; one that is not defined is hollow at the right end, its reason on hover.
+def pair_ruler(
+    verdicts: tuple[Mapping[str, Criterion], Mapping[str, Criterion]], n_layers: tuple[int, int], names: tuple[str, str]
+) -> go.Figure:
+    """Both verdicts on one axis of relative depth: A's marks (circles) above its blocks, B's (diamonds) below its own.
+    A mark stands at the criterion's ratio, `(ED + 1) / L`, the upper edge of the block; one that is not defined is
+    hollow at the right end, its reason on hover.
     `names`: what the sides are called, escaped here."""
     canvas = Canvas(PAIR_RULER_HEIGHT, (8, 8, 4, 24), uirevision="pair-ruler")
     for side, sign in enumerate((1, -1)):
         _blocks(canvas, pairs.SIDES[side], n_layers[side], sign * BAR)
-        canvas.write(f"<b>{pairs.SIDES[side]}</b> {escaped(names[side])}, {n_layers[side]} layers", 11, colours.ON_BAR[0], x=0, xanchor="left", xshift=4, y=sign * BAR)
+        canvas.write(
+            f"<b>{pairs.SIDES[side]}</b> {escaped(names[side])}, {n_layers[side]} layers",
+            11,
+            colours.ON_BAR[0],
+            x=0,
+            xanchor="left",
+            xshift=4,
+            y=sign * BAR,
+        )
         for name, row in ROWS.items():
             _mark(canvas, side, name, sign * (row + BAR), verdicts[side], n_layers[side])
     ticks = [0, 0.25, 0.5, 0.75, 1]
-    canvas.layout["xaxis"] = dict(PLAIN, range=[0, 1.005], tickvals=ticks, ticktext=["0", "¼", "½ of the depth", "¾", "1"])
+    canvas.layout["xaxis"] = dict(
+        PLAIN, range=[0, 1.005], tickvals=ticks, ticktext=["0", "¼", "½ of the depth", "¾", "1"]
+    )
     canvas.layout["yaxis"] = dict(PLAIN, range=[-4.1, 4.1], visible=False)
     return canvas.figure()
 
@@ -45,46 +71,111 @@ def _blocks(canvas: Canvas, side: str, n_layers: int, y: float) -> None:
     """A side's blocks; the gradient is a legend of the direction, not a measurement."""
     scale = [[0, colours.COMPOSING], [0.5, colours.BETWEEN], [1, colours.REFINING]]
     x = (np.arange(n_layers) + 0.5) / n_layers
-    look = dict(zmin=0, zmax=1, colorscale=scale, showscale=False, xgap=1, ygap=2, hovertemplate=f"{side}: layer %{{customdata}} of {n_layers}<extra></extra>")
-    canvas.add("heatmap", z=x[None], x=x, dx=1 / n_layers, y=[y], dy=2 * BAR, name=f"blocks {side}", customdata=np.arange(n_layers)[None], **look)
+    look = dict(
+        zmin=0,
+        zmax=1,
+        colorscale=scale,
+        showscale=False,
+        xgap=1,
+        ygap=2,
+        hovertemplate=f"{side}: layer %{{customdata}} of {n_layers}<extra></extra>",
+    )
+    canvas.add(
+        "heatmap",
+        z=x[None],
+        x=x,
+        dx=1 / n_layers,
+        y=[y],
+        dy=2 * BAR,
+        name=f"blocks {side}",
+        customdata=np.arange(n_layers)[None],
+        **look,
+    )
 
 
 def _mark(canvas: Canvas, side: int, name: str, y: float, criteria: Mapping[str, Criterion], n_layers: int) -> None:
-    verdict, colour, label = criteria.get(name), colours.CRITERIA[name], f"{pairs.SIDES[side]}: {colours.CRITERION_NAMES[name]}"
+    verdict, colour, label = (
+        criteria.get(name),
+        colours.CRITERIA[name],
+        f"{pairs.SIDES[side]}: {colours.CRITERION_NAMES[name]}",
+    )
     if verdict is None or verdict.depth is None:
         x, to, symbol = 1.0, "left", f"{SYMBOLS[side]}-open"
         text = f"{label} not defined" if verdict else f"{label} …"
         hover = f"{label}: {escaped(verdict.reason) if verdict else 'not computed yet'}"
     else:
         x, symbol, text = verdict.ratio, SYMBOLS[side], f"{label} {verdict.depth}"
-        to = "left" if x > 1 - LABEL or any(c.ratio is not None and ROWS[n] > ROWS[name] and x < c.ratio < x + LABEL for n, c in criteria.items()) else "right"
-        hover = f"<b>{text}</b> of {n_layers} layers, ratio {number(x)}<br>stable variant: {'not defined' if verdict.stable is None else verdict.stable}"
+        to = (
+            "left"
+            if x > 1 - LABEL
+            or any(
+                c.ratio is not None and ROWS[n] > ROWS[name] and x < c.ratio < x + LABEL for n, c in criteria.items()
+            )
+            else "right"
+        )
+        hover = (
+            f"<b>{text}</b> of {n_layers} layers, ratio {number(x)}<br>stable variant: "
+            f"{'not defined' if verdict.stable is None else verdict.stable}"
+        )
         canvas.line(colour, 2, x0=x, x1=x, y0=0, y1=y, opacity=0.75)
-    look = dict(marker=dict(symbol=symbol, size=11, color=colour, line=dict(color=colour, width=2)), textfont=dict(size=12), cliponaxis=False)
-    words = dict(text=[text], textposition=f"middle {to}", customdata=[hover], hovertemplate="%{customdata}<extra></extra>")
-    canvas.add("scatter", x=[x], y=[y], mode="markers+text", name=f"{pairs.SIDES[side]} {name}", **words, **look, **STEADY)
+    look = dict(
+        marker=dict(symbol=symbol, size=11, color=colour, line=dict(color=colour, width=2)),
+        textfont=dict(size=12),
+        cliponaxis=False,
+    )
+    words = dict(
+        text=[text], textposition=f"middle {to}", customdata=[hover], hovertemplate="%{customdata}<extra></extra>"
+    )
+    canvas.add(
+        "scatter", x=[x], y=[y], mode="markers+text", name=f"{pairs.SIDES[side]} {name}", **words, **look, **STEADY
+    )
 
 
 def pair_curves(pair: pairs.Pair, names: tuple[str, str], height: int = 300, width_px: int = 600) -> go.Figure:
-    """A (solid, circles) and B (dashed, diamonds) on one axis: layers where both models have as many, with B - A in bars below; else relative
-    depth, without bars, because no layer of one is a layer of the other."""
+    """A (solid, circles) and B (dashed, diamonds) on one axis: layers where both models have as many, with B - A in
+    bars below; else relative depth, without bars, because no layer of one is a layer of the other."""
     n, unit, curve = max(len(pair.a), len(pair.b)), pair.curve.unit, pair.curve
     canvas = Canvas(height, MARGIN, uirevision="pair")
     for side, values in enumerate((pair.a, pair.b)):
         x = pairs.relative_depth(len(values), pair.n_layers[side]) if pair.relative else np.arange(len(values))
         place = [f"{curve.x} {i}" + (f" of {pair.n_layers[side]}" if pair.relative else "") for i in range(len(values))]
         colour = colours.SIDES[side]
-        look = dict(mode="lines+markers", marker=dict(size=6, symbol=SYMBOLS[side]), line=dict(color=colour, width=2, dash=DASHES[side]), **STEADY)
+        look = dict(
+            mode="lines+markers",
+            marker=dict(size=6, symbol=SYMBOLS[side]),
+            line=dict(color=colour, width=2, dash=DASHES[side]),
+            **STEADY,
+        )
         hover = f"<b>{pairs.SIDES[side]}</b> %{{text}}<br>%{{y:.3g}} {unit}<extra></extra>"
-        canvas.add("scatter", x=x, y=values, name=f"{pairs.SIDES[side]}: {escaped(names[side])}", text=place, hovertemplate=hover, **look)
+        canvas.add(
+            "scatter",
+            x=x,
+            y=values,
+            name=f"{pairs.SIDES[side]}: {escaped(names[side])}",
+            text=place,
+            hovertemplate=hover,
+            **look,
+        )
     depth = "relative depth" if curve.x == "depth" else f"relative depth of the {curve.x}"
     ends = dict(range=[-0.02, 1.02], tickvals=[0, 0.25, 0.5, 0.75, 1], title=axis_title(depth, 8))
-    layers = dict(range=[-0.5, n - 0.5], tickvals=list(range(0, n, tick_step(n, (width_px - MARGIN[0] - MARGIN[1]) / LAYER_LABEL))), title=axis_title(curve.x, 8))
+    layers = dict(
+        range=[-0.5, n - 0.5],
+        tickvals=list(range(0, n, tick_step(n, (width_px - MARGIN[0] - MARGIN[1]) / LAYER_LABEL))),
+        title=axis_title(curve.x, 8),
+    )
     canvas.layout.update(
         showlegend=True,
-        legend=dict(orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), bgcolor=colours.CLEAR),
+        legend=dict(
+            orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), bgcolor=colours.CLEAR
+        ),
         xaxis={**PLAIN, **(ends if pair.relative else layers)},
-        yaxis={**PLAIN, "title": axis_title(unit), "showgrid": True, "gridcolor": colours.FAINT, "type": "log" if curve.log else "linear"},
+        yaxis={
+            **PLAIN,
+            "title": axis_title(unit),
+            "showgrid": True,
+            "gridcolor": colours.FAINT,
+            "type": "log" if curve.log else "linear",
+        },
     )
     if not curve.log and any(np.fmin.reduce(values, initial=0.0) < 0 for values in (pair.a, pair.b)):
         canvas.line(colours.GREY, 1, xref="paper", x0=0, x1=1, y0=0, y1=0, layer="below")
@@ -98,23 +189,46 @@ def _bars(canvas: Canvas, pair: pairs.Pair) -> None:
     bound = _bound(pair.difference)
     hover = f"{pair.curve.x} %{{x}}<br>B − A %{{y:.3g}} {pair.curve.unit}<extra></extra>"
     shades = [colours.DIVERGING[-1] if d > 0 else colours.DIVERGING[0] for d in np.nan_to_num(pair.difference)]
-    canvas.add("bar", x=np.arange(len(pair.difference)), y=pair.difference, yaxis="y2", name="B − A", showlegend=False, marker=dict(color=shades), hovertemplate=hover)
+    canvas.add(
+        "bar",
+        x=np.arange(len(pair.difference)),
+        y=pair.difference,
+        yaxis="y2",
+        name="B − A",
+        showlegend=False,
+        marker=dict(color=shades),
+        hovertemplate=hover,
+    )
     canvas.layout["yaxis"]["domain"] = CURVES
     canvas.layout["xaxis"]["anchor"] = "y2"
-    canvas.layout["yaxis2"] = {**PLAIN, "domain": BARS, "range": [-1.1 * bound, 1.1 * bound], "tickvals": [-bound, 0, bound], "title": axis_title("B − A"),
-                               "ticktext": [number(v) for v in (-bound, 0.0, bound)], "showgrid": True, "gridcolor": colours.FAINT}  # fmt: skip
+    canvas.layout["yaxis2"] = {
+        **PLAIN,
+        "domain": BARS,
+        "range": [-1.1 * bound, 1.1 * bound],
+        "tickvals": [-bound, 0, bound],
+        "title": axis_title("B − A"),
+        "ticktext": [number(v) for v in (-bound, 0.0, bound)],
+        "showgrid": True,
+        "gridcolor": colours.FAINT,
+    }
 
 
-def difference_map(a: ProbeResult, b: ProbeResult, measure: str, view: View, first_token: bool = True, failed: Sequence[int] = ()) -> go.Figure:
-    """B - A cell by cell, diverging, 0 in the middle; a `ValueError` where cells of the two do not mean the same. The range is the smallest of 1, 2,
-    5 × 10^k that holds all values, over tokens without the first, whose stream is huge in many models. Rows that `failed` on a side are crossed
-    out."""
+def difference_map(
+    a: ProbeResult, b: ProbeResult, measure: str, view: View, first_token: bool = True, failed: Sequence[int] = ()
+) -> go.Figure:
+    """B - A cell by cell, diverging, 0 in the middle; a `ValueError` where cells of the two do not mean the same. The
+    range is the smallest of 1, 2, 5 × 10^k that holds all values, over tokens without the first, whose stream is huge
+    in many models. Rows that `failed` on a side are crossed out."""
     z, spec = pairs.difference(a, b, measure), a.measures[measure].spec
     values = [pairs.shown_values(r, measure) for r in (a, b)]
 
     def hover(row: int, column: int) -> str:
         found = [f"{name} {number(v[row, column])}" for name, v in zip(pairs.SIDES, values)]
-        return f"B − A {number(z[row, column])} {spec.unit}<br>{', '.join(found)}" if np.isfinite(z[row, column]) else "not on both sides"
+        return (
+            f"B − A {number(z[row, column])} {spec.unit}<br>{', '.join(found)}"
+            if np.isfinite(z[row, column])
+            else "not on both sides"
+        )
 
     if "pos" not in spec.dims:
         return _square(a, z, view, spec.dims, spec.unit, hover)
@@ -123,7 +237,9 @@ def difference_map(a: ProbeResult, b: ProbeResult, measure: str, view: View, fir
     return crossed_out(token_panel(a, view, z, colours.signed(bound), spec.unit, strip, hover, spec.dims[0]), failed)
 
 
-def _square(result: ProbeResult, z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: Callable[[int, int], str]) -> go.Figure:
+def _square(
+    result: ProbeResult, z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: Callable[[int, int], str]
+) -> go.Figure:
     """A map of blocks against blocks; its strip holds the mean over each row."""
     n, bound = len(z), _bound(z)
     row_px = view.plot_height / (n + 1)
@@ -135,10 +251,19 @@ def _square(result: ProbeResult, z: np.ndarray, view: View, dims: tuple[str, ...
     if len(cells) > OVERLAY_LIMIT:
         hover_heatmap(canvas, f"layer %{{y}} skipped, layer %{{x}} affected<br>B − A %{{z:.3g}} {unit}")
         cells = cells[:n]
-    add_cells(canvas, cells, [hover(*cell) for cell in cells], "layer %{customdata[0]} skipped, layer %{customdata[1]} affected<br>%{text}")
-    add_strip(canvas, Strip(mean_over_tokens(z), -bound, bound, "mean of the row", colours.GREY), "skipped layer", domain)
+    add_cells(
+        canvas,
+        cells,
+        [hover(*cell) for cell in cells],
+        "layer %{customdata[0]} skipped, layer %{customdata[1]} affected<br>%{text}",
+    )
+    add_strip(
+        canvas, Strip(mean_over_tokens(z), -bound, bound, "mean of the row", colours.GREY), "skipped layer", domain
+    )
     ticks = list(range(0, n, tick_step(n, view.plot_width * domain[1] / 20)))
-    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n - 0.5], tickvals=ticks, title=axis_title("affected layer"), domain=domain)
+    canvas.layout["xaxis"] = dict(
+        PLAIN, range=[-0.5, n - 0.5], tickvals=ticks, title=axis_title("affected layer"), domain=domain
+    )
     canvas.draw_depths(view.depth_lines, row_px)
     return canvas.figure()
 

@@ -1,8 +1,10 @@
-"""What all heatmap panels share: layers upwards, a strip of means beside them, depth lines at one height, cells that can be clicked.
+"""What all heatmap panels share: layers upwards, a strip of means beside them, depth lines at one height, cells that
+can be clicked.
 
-All panels have the same margins and the same y range, from half a row below row 0 to half a row above row `L`: a panel of blocks leaves
-the topmost row empty, a panel of depths (the lens) has the output there. So a depth line lies at one height in every panel of a grid.
-"""
+All panels have the same margins and the same y range, from half a row below row 0 to half a row above row `L`: a panel
+of blocks leaves the topmost row empty, a panel of depths (the lens) has the output there. So a depth line lies at one
+height in every panel of a grid."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,12 +28,13 @@ ROW_LABEL, TOKEN_LABEL = 14, 8.5  # pixels that a label needs
 
 @dataclass(frozen=True)
 class View:
-    """How a panel is shown; no part of any number. Tokens count from 0; `window` holds the first and the last one shown.
+    """How a panel is shown; no part of any number. Tokens count from 0; `window` holds the first and the last one
+    shown.
 
-    `width_px` is the rough width of the container: it decides which texts fit. `depth_lines`: criterion to block, or None. `control`: the same
-    probe's result on a control of the model; its curve stands dashed behind the model's in the strip. `beside`: a result whose own panel stands
-    beside this one; colours and strips then hold the values of both.
-    """
+    `width_px` is the rough width of the container: it decides which texts fit. `depth_lines`: criterion to block, or
+    None. `control`: the same probe's result on a control of the model; its curve stands dashed behind the model's in
+    the strip. `beside`: a result whose own panel stands beside this one; colours and strips then hold the values of
+    both."""
 
     title: str = ""
     height: int = 420
@@ -97,19 +100,40 @@ def mean_over_tokens(z: np.ndarray, first_token: bool = True) -> np.ndarray:
 
 
 def token_panel(
-    result: ProbeResult, view: View, z: np.ndarray, shade: Shade, unit: str, strip: Strip, hover: Callable[[int, int], str], row: str = "layer",
+    result: ProbeResult,
+    view: View,
+    z: np.ndarray,
+    shade: Shade,
+    unit: str,
+    strip: Strip,
+    hover: Callable[[int, int], str],
+    row: str = "layer",
     cell_text: dict | None = None,
 ) -> go.Figure:
-    """Heatmap of `z` [row, token] with its strip. `hover(row, token)` is what a cell tells besides its place; `cell_text` goes to the heatmap."""
+    """Heatmap of `z` [row, token] with its strip. `hover(row, token)` is what a cell tells besides its place;
+    `cell_text` goes to the heatmap."""
     canvas = frame(view, result.n_layers, row)
     (n_rows, n_tokens), (first, last) = z.shape, view.span(z.shape[1])
-    add_heatmap(canvas, z, shade, unit, HEATMAP, gap=min(view.column_px(n_tokens), view.plot_height / n_rows) >= 8, **(cell_text or {}))
+    add_heatmap(
+        canvas,
+        z,
+        shade,
+        unit,
+        HEATMAP,
+        gap=min(view.column_px(n_tokens), view.plot_height / n_rows) >= 8,
+        **(cell_text or {}),
+    )
     cells = [(y, x) for y in range(n_rows) for x in range(first, last + 1)]
     if len(cells) > OVERLAY_LIMIT:
         hover_heatmap(canvas, f"{row} %{{y}} · token %{{x}}<br>%{{z:.3g}} {unit}")
         cells = cells[: last - first + 1]
     names = [f"<b>{visible(token)}</b><br>" for token in result.tokens]
-    add_cells(canvas, cells, [names[x] + hover(y, x) for y, x in cells], row + " %{customdata[0]} · token %{customdata[1]} %{text}")
+    add_cells(
+        canvas,
+        cells,
+        [names[x] + hover(y, x) for y, x in cells],
+        row + " %{customdata[0]} · token %{customdata[1]} %{text}",
+    )
     add_strip(canvas, strip, row, HEATMAP)
     label_tokens(canvas, view, result.tokens)
     mark_tokens(canvas, view, n_tokens)
@@ -119,17 +143,32 @@ def token_panel(
 
 def frame(view: View, n_layers: int, row: str) -> Canvas:
     """An empty panel. Rows are labelled up to the last block, in a panel of depths up to the output."""
-    canvas = Canvas(view.height, (LEFT, RIGHT, TOP + TITLE * bool(view.title), BOTTOM), view.title, view.uirevision, view.width_px)
+    canvas = Canvas(
+        view.height, (LEFT, RIGHT, TOP + TITLE * bool(view.title), BOTTOM), view.title, view.uirevision, view.width_px
+    )
     rows = list(range(0, n_layers + (row == "depth"), tick_step(n_layers + 1, view.plot_height / ROW_LABEL)))
     canvas.layout["yaxis"] = dict(PLAIN, range=[-0.5, n_layers + 0.5], tickvals=rows, title=axis_title(row, 6))
     return canvas
 
 
-def add_heatmap(canvas: Canvas, z: np.ndarray, shade: Shade, unit: str, domain: tuple[float, float], gap: bool, **more) -> None:
+def add_heatmap(
+    canvas: Canvas, z: np.ndarray, shade: Shade, unit: str, domain: tuple[float, float], gap: bool, **more
+) -> None:
     """The measure itself as trace 0, untouched; a logarithmic colour bar hangs on an invisible trace of its own."""
     bar = dict(
-        orientation="h", thickness=8, len=domain[1] - domain[0], x=domain[0], xanchor="left", y=1, yanchor="bottom", ypad=6, xpad=0,
-        outlinewidth=0, tickfont=dict(size=9), ticks="", title=dict(text=""),  # without a title of its own plotly shifts all other titles
+        orientation="h",
+        thickness=8,
+        len=domain[1] - domain[0],
+        x=domain[0],
+        xanchor="left",
+        y=1,
+        yanchor="bottom",
+        ypad=6,
+        xpad=0,
+        outlinewidth=0,
+        tickfont=dict(size=9),
+        ticks="",
+        title=dict(text=""),  # without a title of its own plotly shifts all other titles
     )
     scale = dict(zmin=shade.low, zmax=shade.high, colorscale=shade.colours, showscale=not shade.log, colorbar=bar)
     canvas.add("heatmap", z=z, name="z", hoverinfo="skip", xgap=int(gap), ygap=int(gap), **scale, **more)
@@ -139,13 +178,22 @@ def add_heatmap(canvas: Canvas, z: np.ndarray, shade: Shade, unit: str, domain: 
         even = [[i / (len(shade.colours) - 1), colour] for i, (_, colour) in enumerate(shade.colours)]
         marker = dict(color=[low], cmin=low, cmax=high, colorscale=even, showscale=True, colorbar=bar)
         canvas.add("scatter", x=[None], y=[None], mode="markers", name="scale", hoverinfo="skip", marker=marker)
-    canvas.write(unit, 10, x=domain[1], xref="paper", xanchor="left", xshift=4, y=1, yref="paper", yanchor="bottom", yshift=15)
+    canvas.write(
+        unit, 10, x=domain[1], xref="paper", xanchor="left", xshift=4, y=1, yref="paper", yanchor="bottom", yshift=15
+    )
 
 
 def add_cells(canvas: Canvas, cells: Sequence[tuple[int, int]], texts: Sequence[str], hover: str) -> None:
-    """Invisible markers over the cells: they carry hover and clicks, which a heatmap does not hand on. `customdata` is [row, column]."""
+    """Invisible markers over the cells: they carry hover and clicks, which a heatmap does not hand on. `customdata` is
+    [row, column]."""
     y, x = np.array(cells, np.int16).T
-    place = dict(x=x, y=y, customdata=[list(cell) for cell in cells], marker=dict(color=colours.GREY), hovertemplate=hover + "<extra></extra>")
+    place = dict(
+        x=x,
+        y=y,
+        customdata=[list(cell) for cell in cells],
+        marker=dict(color=colours.GREY),
+        hovertemplate=hover + "<extra></extra>",
+    )
     canvas.add("scatter", name="cells", mode="markers", opacity=0, text=list(texts), **place)
     canvas.layout.setdefault("hoverdistance", -1)  # the nearest cell, however wide cells are
 
@@ -158,33 +206,70 @@ def hover_heatmap(canvas: Canvas, hover: str) -> None:
 
 def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, float]) -> None:
     """The curve on the second x axis, row by row beside the heatmap."""
-    curves = [("mean", strip.title, strip.values, dict(mode="lines+markers", marker=dict(size=4), line=dict(color=strip.colour, width=1.5)))]
+    curves = [
+        (
+            "mean",
+            strip.title,
+            strip.values,
+            dict(mode="lines+markers", marker=dict(size=4), line=dict(color=strip.colour, width=1.5)),
+        )
+    ]
     if strip.behind is not None:
-        curves.insert(0, ("control", strip.behind_name, strip.behind, dict(mode="lines", line=dict(color=colours.CONTROL, width=1.5, dash="dash"))))
+        curves.insert(
+            0,
+            (
+                "control",
+                strip.behind_name,
+                strip.behind,
+                dict(mode="lines", line=dict(color=colours.CONTROL, width=1.5, dash="dash")),
+            ),
+        )
     for name, title, values, look in curves:
         canvas.add(
-            "scatter", x=values, y=np.arange(len(values)), xaxis="x2", name=name, text=[f"{row} {i}<br>{title} {number(v)}" for i, v in enumerate(values)],
-            hovertemplate="%{text}<extra></extra>", **look, **STEADY,
+            "scatter",
+            x=values,
+            y=np.arange(len(values)),
+            xaxis="x2",
+            name=name,
+            text=[f"{row} {i}<br>{title} {number(v)}" for i, v in enumerate(values)],
+            hovertemplate="%{text}<extra></extra>",
+            **look,
+            **STEADY,
         )
     title = axis_title(strip.title if strip.behind is None else f"{strip.title}<br>┄ {strip.behind_name}")
     ends = [strip.low, strip.high] if strip.low >= 0 else [strip.low, 0.0, strip.high]
     ticks = dict(tickvals=ends, ticktext=[f"{v:g}" if strip.log else number(v) for v in ends], tickangle=0)
-    scale = dict(type="log", range=np.log10([strip.low, strip.high]).tolist()) if strip.log else dict(range=[strip.low, strip.high])
+    scale = (
+        dict(type="log", range=np.log10([strip.low, strip.high]).tolist())
+        if strip.log
+        else dict(range=[strip.low, strip.high])
+    )
     domain = (heatmap[1] + STRIP[0] - HEATMAP[1], STRIP[1])
-    canvas.layout["xaxis2"] = {**PLAIN, **scale, **ticks, "domain": domain, "anchor": "y", "title": title, "tickfont": dict(size=9)}
+    canvas.layout["xaxis2"] = {
+        **PLAIN,
+        **scale,
+        **ticks,
+        "domain": domain,
+        "anchor": "y",
+        "title": title,
+        "tickfont": dict(size=9),
+    }
     if strip.low < 0:
         canvas.line(colours.GREY, 1.0, xref="x2", yref="y domain", x0=0, x1=0, y0=0, y1=1, layer="below")
 
 
 def label_tokens(canvas: Canvas, view: View, tokens: Sequence[str]) -> None:
-    """Token texts below the columns, upright where they fit, and only as many as there is room for. Columns stay numbers: tokens repeat."""
+    """Token texts below the columns, upright where they fit, and only as many as there is room for. Columns stay
+    numbers: tokens repeat."""
     first, last = view.span(len(tokens))
     column = view.column_px(len(tokens))
     step = tick_step(last - first + 1, (last - first + 1) * column / TOKEN_LABEL)
     at = list(range(first, last + 1, step))
     flat = all(6.5 * width(tokens[i], 10) + 4 <= column * step for i in at)
     names = [f"<b>{visible(tokens[i], 10)}</b>" if i == view.selected else visible(tokens[i], 10) for i in at]
-    labels = dict(tickvals=at, ticktext=names, tickangle=0 if flat else -90, tickfont=dict(size=10 if column * step >= 11 else 9))
+    labels = dict(
+        tickvals=at, ticktext=names, tickangle=0 if flat else -90, tickfont=dict(size=10 if column * step >= 11 else 9)
+    )
     canvas.layout["xaxis"] = {**PLAIN, **labels, "domain": HEATMAP, "range": [first - 0.5, last + 0.5]}
 
 
@@ -196,5 +281,7 @@ def mark_tokens(canvas: Canvas, view: View, n_tokens: int) -> None:
         if view.answer_start is not None and first < view.answer_start <= last:
             canvas.line(colour, thickness, x0=view.answer_start - 0.5, x1=view.answer_start - 0.5, **place)
         if view.selected is not None and first <= view.selected <= last:
-            box = dict(type="rect", x0=view.selected - 0.5, x1=view.selected + 0.5, line=dict(color=colour, width=thickness))
+            box = dict(
+                type="rect", x0=view.selected - 0.5, x1=view.selected + 0.5, line=dict(color=colour, width=thickness)
+            )
             canvas.shapes.append({**box, **place})

@@ -1,4 +1,5 @@
 """The depth ruler: L blocks in a row, and where each criterion says that the model turns from composing to refining."""
+
 from __future__ import annotations
 
 import csv
@@ -15,7 +16,11 @@ from . import colours
 from .canvas import PLAIN, STEADY, Canvas, tick_step
 from .text import escaped, number, visible
 
-ROWS = {"cosine": 3.0, "kl": 2.0, "overlap": 1.0}  # above the bar, which lies at 0; each criterion has its own, so labels cannot meet
+ROWS = {
+    "cosine": 3.0,
+    "kl": 2.0,
+    "overlap": 1.0,
+}  # above the bar, which lies at 0; each criterion has its own, so labels cannot meet
 LABEL_SHARE = 0.12  # of the width, that a label may take
 PUBLISHED_ROW = -0.62
 NUMBERS = 24  # layer numbers below the bar, at most
@@ -37,12 +42,18 @@ class Published:
 def published() -> tuple[Published, ...]:
     """The published table: 12 models, three sets, three criteria.
 
-    Source: Y. Hu, C. Zhou, M. Zhang, "What Affects the Effective Depth of Large Language Models?", arXiv 2512.14064, from the authors'
-    notebook; every ratio is `(ED + 1) / L`, rounded.
-    """
+    Source: Y. Hu, C. Zhou, M. Zhang, "What Affects the Effective Depth of Large Language Models?", arXiv 2512.14064,
+    from the authors' notebook; every ratio is `(ED + 1) / L`, rounded."""
     with open(Path(__file__).with_name("published.csv"), encoding="utf-8", newline="") as file:
         return tuple(
-            Published(r["model"], int(r["n_layers"]), r["dataset"], r["criterion"], int(r["effective_depth"]), float(r["effective_depth_ratio"]))
+            Published(
+                r["model"],
+                int(r["n_layers"]),
+                r["dataset"],
+                r["criterion"],
+                int(r["effective_depth"]),
+                float(r["effective_depth_ratio"]),
+            )
             for r in csv.DictReader(file)
         )
 
@@ -50,24 +61,33 @@ def published() -> tuple[Published, ...]:
 def published_marks(
     model: str = "", dataset: str | None = None, n_layers: int | None = None, criterion: str | None = None
 ) -> list[tuple[str, str, float, str]]:
-    """Published verdicts as (model, criterion, ratio, dataset), for `depth_ruler`: those whose model's name contains `model`."""
+    """Published verdicts as (model, criterion, ratio, dataset), for `depth_ruler`: those whose model's name contains
+    `model`."""
     return [
         (p.model.rsplit("/", 1)[-1], p.criterion, p.ratio, p.dataset)
         for p in published()
-        if model.lower() in p.model.lower() and dataset in (None, p.dataset) and n_layers in (None, p.n_layers) and criterion in (None, p.criterion)
+        if model.lower() in p.model.lower()
+        and dataset in (None, p.dataset)
+        and n_layers in (None, p.n_layers)
+        and criterion in (None, p.criterion)
     ]
 
 
 def depth_ruler(
-    criteria: Mapping[str, Criterion], n_layers: int, *, bands: Mapping[str, tuple[int, int] | None] = {},
-    published: Sequence[tuple[str, str, float, str]] = (), ghost: Mapping[str, Criterion] = {}, n_layers_ghost: int | None = None,
+    criteria: Mapping[str, Criterion],
+    n_layers: int,
+    *,
+    bands: Mapping[str, tuple[int, int] | None] = {},
+    published: Sequence[tuple[str, str, float, str]] = (),
+    ghost: Mapping[str, Criterion] = {},
+    n_layers_ghost: int | None = None,
     height: int = 110,
 ) -> go.Figure:
     """One mark per criterion above a bar of blocks, with the range it takes as its threshold moves.
 
-    A criterion that is not defined is a hollow mark at the right end, its reason on hover. Marks stand on block `depth`; another model's
-    verdict (published, or the `ghost` of the prompt before) stands where its ratio falls on this one, at `ratio * L - 1`.
-    """
+    A criterion that is not defined is a hollow mark at the right end, its reason on hover. Marks stand on block
+    `depth`; another model's verdict (published, or the `ghost` of the prompt before) stands where its ratio falls on
+    this one, at `ratio * L - 1`."""
     canvas = Canvas(height, (8, 8, 2, 22), uirevision="ruler", width_px=1100)
     _bar(canvas, n_layers)
     _published(canvas, published, n_layers)
@@ -83,13 +103,24 @@ def depth_ruler(
 def _bar(canvas: Canvas, n_layers: int) -> None:
     """The blocks; the gradient is a legend of the direction, not a measurement."""
     scale = [[0, colours.COMPOSING], [0.5, colours.BETWEEN], [1, colours.REFINING]]
-    look = dict(zmin=0, zmax=n_layers, colorscale=scale, showscale=False, xgap=1, hovertemplate="layer %{x}<extra></extra>")
+    look = dict(
+        zmin=0, zmax=n_layers, colorscale=scale, showscale=False, xgap=1, hovertemplate="layer %{x}<extra></extra>"
+    )
     canvas.add("heatmap", z=np.arange(n_layers)[None] + 0.5, y=[0], dy=0.8, name="blocks", **look)
     for text, end in (("composing", 0), ("refining", 1)):
-        canvas.write(text, 11, colours.ON_BAR[end], x=end, xref="paper", xanchor=("left", "right")[end], xshift=(3, -3)[end], y=0)
+        canvas.write(
+            text, 11, colours.ON_BAR[end], x=end, xref="paper", xanchor=("left", "right")[end], xshift=(3, -3)[end], y=0
+        )
 
 
-def _mark(canvas: Canvas, name: str, row: float, criteria: Mapping[str, Criterion], n_layers: int, band: tuple[int, int] | None) -> None:
+def _mark(
+    canvas: Canvas,
+    name: str,
+    row: float,
+    criteria: Mapping[str, Criterion],
+    n_layers: int,
+    band: tuple[int, int] | None,
+) -> None:
     """A criterion's verdict in its own row, with a stem down to the bar."""
     verdict, colour, label = criteria.get(name), colours.CRITERIA[name], colours.CRITERION_NAMES[name]
     if verdict is None or verdict.depth is None:
@@ -105,8 +136,14 @@ def _mark(canvas: Canvas, name: str, row: float, criteria: Mapping[str, Criterio
         hover += f"<br>as the threshold moves: {band[0]} to {band[1]}"
         y = row - 0.42  # below mark and label
         canvas.line(colour, 4, name=f"{name} band", x0=band[0] - 0.4, x1=band[1] + 0.4, y0=y, y1=y, opacity=0.45)
-    look = dict(marker=dict(symbol=symbol, size=10, color=colour, line=dict(color=colour, width=2)), textfont=dict(size=12), cliponaxis=False)
-    words = dict(text=[text], textposition=f"middle {side}", customdata=[hover], hovertemplate="%{customdata}<extra></extra>")
+    look = dict(
+        marker=dict(symbol=symbol, size=10, color=colour, line=dict(color=colour, width=2)),
+        textfont=dict(size=12),
+        cliponaxis=False,
+    )
+    words = dict(
+        text=[text], textposition=f"middle {side}", customdata=[hover], hovertemplate="%{customdata}<extra></extra>"
+    )
     canvas.add("scatter", x=[x], y=[row], mode="markers+text", name=name, **words, **look, **STEADY)
 
 
@@ -118,7 +155,9 @@ def _side(name: str, criteria: Mapping[str, Criterion], n_layers: int) -> str:
     return "left" if right_taken and depth > room else "right"
 
 
-def _ghost(canvas: Canvas, name: str, row: float, verdict: Criterion | None, n_layers: int, n_layers_ghost: int | None) -> None:
+def _ghost(
+    canvas: Canvas, name: str, row: float, verdict: Criterion | None, n_layers: int, n_layers_ghost: int | None
+) -> None:
     """The verdict of the prompt before, as a faint ring."""
     if verdict is None or verdict.depth is None:
         return
@@ -126,15 +165,36 @@ def _ghost(canvas: Canvas, name: str, row: float, verdict: Criterion | None, n_l
     ring = dict(symbol="circle-open", size=9, color=colours.CRITERIA[name], opacity=0.55, line=dict(width=1.5))
     hover = f"before: {colours.CRITERION_NAMES[name]} {verdict.depth} of {total}<extra></extra>"
     x = (verdict.depth + 1) / total * n_layers - 1
-    canvas.add("scatter", x=[x], y=[row], mode="markers", name=f"{name} before", marker=ring, cliponaxis=False, hovertemplate=hover)
+    canvas.add(
+        "scatter",
+        x=[x],
+        y=[row],
+        mode="markers",
+        name=f"{name} before",
+        marker=ring,
+        cliponaxis=False,
+        hovertemplate=hover,
+    )
 
 
 def _published(canvas: Canvas, marks: Sequence[tuple[str, str, float, str]], n_layers: int) -> None:
     """Faint ticks below the bar, in the criterion's colour."""
-    names, tints = colours.CRITERION_NAMES, [colours.CRITERIA.get(criterion, colours.GREY) for _, criterion, _, _ in marks]
-    hover = [f"{visible(m, 60)}, {visible(d, 30)}<br>{names.get(c, visible(c))} at ratio {number(r)} (published)" for m, c, r, d in marks]
+    names, tints = (
+        colours.CRITERION_NAMES,
+        [colours.CRITERIA.get(criterion, colours.GREY) for _, criterion, _, _ in marks],
+    )
+    hover = [
+        f"{visible(m, 60)}, {visible(d, 30)}<br>{names.get(c, visible(c))} at ratio {number(r)} (published)"
+        for m, c, r, d in marks
+    ]
     canvas.add(
-        "scatter", x=[ratio * n_layers - 1 for _, _, ratio, _ in marks], y=[PUBLISHED_ROW] * len(marks), mode="markers", name="published",
+        "scatter",
+        x=[ratio * n_layers - 1 for _, _, ratio, _ in marks],
+        y=[PUBLISHED_ROW] * len(marks),
+        mode="markers",
+        name="published",
         marker=dict(symbol="line-ns", size=8, opacity=0.6, line=dict(width=1.5, color=tints)),
-        customdata=hover, hovertemplate="%{customdata}<extra></extra>", **STEADY,
+        customdata=hover,
+        hovertemplate="%{customdata}<extra></extra>",
+        **STEADY,
     )

@@ -1,4 +1,5 @@
 """What breaks when a block is left out: the skip map."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -9,7 +10,20 @@ from . import colours
 from .canvas import PLAIN, STEADY, Canvas, axis_title, tick_step
 from .curves import layer_curves
 from .maps import missing, unit_of, values_of
-from .panel import HEATMAP, LEFT, OVERLAY_LIMIT, RIGHT, Strip, View, add_cells, add_heatmap, add_strip, frame, hover_heatmap, label_tokens
+from .panel import (
+    HEATMAP,
+    LEFT,
+    OVERLAY_LIMIT,
+    RIGHT,
+    Strip,
+    View,
+    add_cells,
+    add_heatmap,
+    add_strip,
+    frame,
+    hover_heatmap,
+    label_tokens,
+)
 from .text import number
 
 LAYER_LABEL = 20  # pixels that a layer's number needs below the map
@@ -19,10 +33,10 @@ SHADE = colours.without_zero(colours.linear(0.0, 1.0))
 def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary: int | None = None) -> go.Figure:
     """Skipped block (upwards) × affected block (to the right): how much each update changes, colour always from 0 to 1.
 
-    Cells above 1 carry a ring and tell their value on hover. Hatched is what is zero by construction, empty what is not computed yet. The
-    strip shows the change of the output. The map is kept about square at `width_px`; its rows are those of every other panel. `boundary`:
-    the effect seen behind one boundary (by its place among the result's) instead of their maximum.
-    """
+    Cells above 1 carry a ring and tell their value on hover. Hatched is what is zero by construction, empty what is not
+    computed yet. The strip shows the change of the output. The map is kept about square at `width_px`; its rows are
+    those of every other panel. `boundary`: the effect seen behind one boundary (by its place among the result's)
+    instead of their maximum."""
     n_layers, row_px = result.n_layers, view.plot_height / (result.n_layers + 1)
     if boundary is None:
         z, output = values_of(result, measure, (n_layers, n_layers)), values_of(result, "output", (n_layers,))
@@ -37,27 +51,45 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
     behind = view.behind(lambda r: values_of(r, "output", (n_layers,))) if boundary is None else {}
     add_strip(canvas, Strip(output, 0.0, 2**0.5, "output change", **behind), "skipped layer", domain)
     ticks = list(range(0, n_layers, tick_step(n_layers, view.plot_width * domain[1] / LAYER_LABEL)))
-    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n_layers - 0.5], tickvals=ticks, title=axis_title("affected layer"), domain=domain)
+    canvas.layout["xaxis"] = dict(
+        PLAIN, range=[-0.5, n_layers - 0.5], tickvals=ticks, title=axis_title("affected layer"), domain=domain
+    )
     canvas.draw_depths(view.depth_lines, row_px)
     return canvas.figure()
 
 
 def boundary_map(result: ProbeResult, view: View, chosen: int | None = None) -> go.Figure:
-    """Future mode's boundaries, one row each over the tokens, earliest first: dark where a block is left out, bright from the first token
-    looked at; the first token, never touched, is clear. Rows other than the `chosen` one (its place among the result's) are faded."""
+    """Future mode's boundaries, one row each over the tokens, earliest first: dark where a block is left out, bright
+    from the first token looked at; the first token, never touched, is clear. Rows other than the `chosen` one (its
+    place among the result's) are faded."""
     boundaries, n = result["boundaries"], result.n_tokens
     order = np.argsort(boundaries)
     canvas = Canvas(64 + 22 * len(order), (LEFT + 14, RIGHT, 8, 44), uirevision="boundaries", width_px=view.width_px)
     t = np.arange(n)
-    look = dict(zmin=0, zmax=1, colorscale=[[0, colours.SEQUENTIAL[1]], [1, colours.SEQUENTIAL[-1]]], showscale=False, ygap=4)
+    look = dict(
+        zmin=0, zmax=1, colorscale=[[0, colours.SEQUENTIAL[1]], [1, colours.SEQUENTIAL[-1]]], showscale=False, ygap=4
+    )
     for row, place in enumerate(order):
         side = np.where(t == 0, np.nan, t >= boundaries[place])
         z, words = np.full((len(order), n), np.nan), np.full((len(order), n), "", object)
         z[row], words[row] = side, np.where(side > 0, "effects looked for", "layer left out")
         hover = f"boundary {boundaries[place]}<br>token %{{x}}: %{{text}}<extra></extra>"
         opacity = 1.0 if chosen in (None, place) else 0.3
-        canvas.add("heatmap", z=z, name=f"boundary {boundaries[place]}", opacity=opacity, text=words.tolist(), hovertemplate=hover, hoverongaps=False, **look)
-    rows = dict(tickvals=list(range(len(order))), ticktext=[f"token {b}" for b in boundaries[order]], range=[len(order) - 0.5, -0.5])
+        canvas.add(
+            "heatmap",
+            z=z,
+            name=f"boundary {boundaries[place]}",
+            opacity=opacity,
+            text=words.tolist(),
+            hovertemplate=hover,
+            hoverongaps=False,
+            **look,
+        )
+    rows = dict(
+        tickvals=list(range(len(order))),
+        ticktext=[f"token {b}" for b in boundaries[order]],
+        range=[len(order) - 0.5, -0.5],
+    )
     canvas.layout["yaxis"] = {**PLAIN, **rows}
     label_tokens(canvas, view, result.tokens)
     canvas.layout["xaxis"]["domain"] = (0.0, 1.0)
@@ -65,12 +97,14 @@ def boundary_map(result: ProbeResult, view: View, chosen: int | None = None) -> 
 
 
 def effect_on_layers(result: ProbeResult, view: View) -> go.Figure:
-    """Per affected block, the largest effect that any skip before it has (none before the first); beside it the noise floor, what an
-    intervention that does nothing reads there."""
+    """Per affected block, the largest effect that any skip before it has (none before the first); beside it the noise
+    floor, what an intervention that does nothing reads there."""
     n = result.n_layers
     before = np.where(np.triu(np.ones((n, n), bool), 1), values_of(result, "effect", (n, n)), np.nan)
     curves = {"largest effect": np.fmax.reduce(before, axis=0), "noise floor": values_of(result, "noise_floor", (n,))}
-    return layer_curves(curves, "", unit_of(result, "effect"), x="affected layer", height=view.height, uirevision="floor")
+    return layer_curves(
+        curves, "", unit_of(result, "effect"), x="affected layer", height=view.height, uirevision="floor"
+    )
 
 
 def _diagonal_is_zero(result: ProbeResult, measure: str) -> bool:

@@ -1,4 +1,5 @@
 """Tokens are text from strangers: made visible, cut, and escaped before a figure shows them."""
+
 from __future__ import annotations
 
 import html
@@ -11,7 +12,8 @@ ALSO_ESCAPED = {ord(char): f"&#{ord(char)};" for char in "\"'$"}  # plotly knows
 
 
 def shown(token: str, limit: int = 24) -> str:
-    """A token as plain text on one line: white space marked, invisible characters spelled out, at most `limit` characters."""
+    """A token as plain text on one line: white space marked, invisible characters spelled out, at most `limit`
+    characters."""
     text = "".join(_mark(char) for char in token[: limit + 1])
     if len(token) > limit or len(text) > limit:
         text = text[: limit - 1] + "…"
@@ -21,7 +23,8 @@ def shown(token: str, limit: int = 24) -> str:
 
 
 def visible(token: str, limit: int = 24) -> str:
-    """A token for plotly and for HTML: as `shown`, and escaped; quotes and the dollar too, as plotly hands $…$ to MathJax where there is one."""
+    """A token for plotly and for HTML: as `shown`, and escaped; quotes and the dollar too, as plotly hands $…$ to
+    MathJax where there is one."""
     return html.escape(shown(token, limit), quote=False).translate(ALSO_ESCAPED)
 
 

@@ -1,4 +1,5 @@
 """All probes, in the order the pages and the command line show them. Importing this costs no torch."""
+
 from __future__ import annotations
 
 from ..errors import ParameterError
@@ -13,7 +14,17 @@ from .numerics import Numerics
 from .prune import Prune
 from .residual_erasure import ResidualErasure
 
-PROBES: tuple[type[Probe], ...] = (Contributions, LogitLens, LayerSkip, ResidualErasure, IntegratedGradients, Prune, EarlyExit, Numerics, Continuation)
+PROBES: tuple[type[Probe], ...] = (
+    Contributions,
+    LogitLens,
+    LayerSkip,
+    ResidualErasure,
+    IntegratedGradients,
+    Prune,
+    EarlyExit,
+    Numerics,
+    Continuation,
+)
 
 
 def find(name: str) -> type[Probe]:

@@ -1,8 +1,9 @@
-"""What a probe is: a frozen dataclass whose fields are its parameters. Torch-free; only `compute` imports torch, when it runs.
+"""What a probe is: a frozen dataclass whose fields are its parameters. Torch-free; only `compute` imports torch, when
+it runs.
 
-Cache key, command-line flags and the form on the page follow from the fields; the docstring is the help text. To add a probe: one file
-here, one line in `ed_core.probes.PROBES`.
-"""
+Cache key, command-line flags and the form on the page follow from the fields; the docstring is the help text. To add a
+probe: one file here, one line in `ed_core.probes.PROBES`."""
+
 from __future__ import annotations
 
 import typing
@@ -24,13 +25,30 @@ if TYPE_CHECKING:
 
 
 def parameter(
-    default: Any, help: str, *, low=None, high=None, choices: tuple | None = None, view_only: bool = False, file: bool = False, empty: str = "auto",
+    default: Any,
+    help: str,
+    *,
+    low=None,
+    high=None,
+    choices: tuple | None = None,
+    view_only: bool = False,
+    file: bool = False,
+    empty: str = "auto",
     label: str = "",
 ) -> Any:
-    """A probe's parameter. `view_only`: it changes only how stored numbers are put together, so it is no part of the cache key. `file`: it
-    names a file (or a bundled default), whose content enters the key in the path's place. `empty`: what an empty list means. `label`: what a form
-    calls it, where its name alone does not say it."""
-    meta = {"help": help, "low": low, "high": high, "choices": choices, "view_only": view_only, "file": file, "empty": empty, "label": label}
+    """A probe's parameter. `view_only`: it changes only how stored numbers are put together, so it is no part of the
+    cache key. `file`: it names a file (or a bundled default), whose content enters the key in the path's place.
+    `empty`: what an empty list means. `label`: what a form calls it, where its name alone does not say it."""
+    meta = {
+        "help": help,
+        "low": low,
+        "high": high,
+        "choices": choices,
+        "view_only": view_only,
+        "file": file,
+        "empty": empty,
+        "label": label,
+    }
     return field(default=default, metadata=meta)
 
 
@@ -46,13 +64,17 @@ class Probe:
     needs_gradients: ClassVar[bool] = False
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        """Fill the record's arrays, calling `record.step` often: that is where progress, partial results and cancelling live."""
+        """Fill the record's arrays, calling `record.step` often: that is where progress, partial results and cancelling
+        live."""
         raise NotImplementedError
 
     def check(self, n_tokens: int, answer_start: int | None) -> None:
         """Refuse a prompt this probe has no answer for, before anything runs."""
         if n_tokens < self.min_tokens:
-            raise PromptError(f"The prompt has {n_tokens} token; {self.name} needs at least {self.min_tokens}: give it a longer prompt.")
+            raise PromptError(
+                f"The prompt has {n_tokens} token; {self.name} needs at least {self.min_tokens}: give it a longer "
+                "prompt."
+            )
 
     def check_precision(self, precision: str) -> None:
         """Refuse a precision in which this probe's numbers would be wrong."""
@@ -60,17 +82,20 @@ class Probe:
             require_gradients(precision, self.name)
 
     def per_token(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Arrays of the measures that exist as aggregates only: per token, (…, pos), where they are put together over tokens."""
+        """Arrays of the measures that exist as aggregates only: per token, (…, pos), where they are put together over
+        tokens."""
         return {}
 
     @classmethod
     def sound(cls, summary: Mapping[str, np.ndarray]) -> bool:
-        """Whether a prompt's summary may stand for it among others; what says no is left out of spreads, and counted."""
+        """Whether a prompt's summary may stand for it among others; what says no is left out of spreads, and
+        counted."""
         return True
 
     @classmethod
     def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Numbers made of aggregates (over prompts, or one prompt's own): rank correlations, depth scores. Empty for most probes."""
+        """Numbers made of aggregates (over prompts, or one prompt's own): rank correlations, depth scores. Empty for
+        most probes."""
         return {}
 
     @classmethod
@@ -82,7 +107,8 @@ class Probe:
 
     @classmethod
     def make(cls, values: Mapping[str, Any]) -> Probe:
-        """Build from names and values (strings from a command line, a URL or a form), refusing what is unknown or out of range."""
+        """Build from names and values (strings from a command line, a URL or a form), refusing what is unknown or out
+        of range."""
         known = {f.name: f for f in fields(cls)}
         for name in values:
             if name not in known:
@@ -117,7 +143,11 @@ def _parse(probe: str, f: Field, kind: Any, value: Any) -> Any:
         return str(value)
     try:
         if kind is bool:
-            return value if isinstance(value, bool) else {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
+            return (
+                value
+                if isinstance(value, bool)
+                else {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
+            )
         if kind in (int, float):
             number = kind(value)
             if number != (float(value) if isinstance(value, str) else value) and number == number:
@@ -131,8 +161,12 @@ def _parse(probe: str, f: Field, kind: Any, value: Any) -> Any:
                 raise ValueError
             return numbers
     except (KeyError, ValueError, TypeError):
-        expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, f"whole numbers like 8,16 or {meta['empty']}")
+        expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(
+            kind, f"whole numbers like 8,16 or {meta['empty']}"
+        )
         raise ParameterError(f"{label} is {value!r}; expected {expected}.") from None
     if not (meta["low"] is None or number >= meta["low"]) or not (meta["high"] is None or number <= meta["high"]):
-        raise ParameterError(f"{label} is {value}; expected {meta['low']} to {meta['high'] if meta['high'] is not None else 'any'}.")
+        raise ParameterError(
+            f"{label} is {value}; expected {meta['low']} to {meta['high'] if meta['high'] is not None else 'any'}."
+        )
     return number

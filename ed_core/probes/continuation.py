@@ -1,4 +1,5 @@
 """What the model itself would write next."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -10,9 +11,9 @@ from .base import Probe, parameter
 
 @dataclass(frozen=True)
 class Continuation(Probe):
-    """The model's own greedy continuation of the question (the answer, where one is given, is left out), with the best k tokens at each
-    step and their probabilities. It tells whether the model knows what the curves are read for; a longer answer is continued to its end.
-    """
+    """The model's own greedy continuation of the question (the answer, where one is given, is left out), with the best
+    k tokens at each step and their probabilities. It tells whether the model knows what the curves are read for; a
+    longer answer is continued to its end."""
 
     n_tokens: int = parameter(8, "tokens to continue for, at least", low=1, high=64, label="Tokens continued")
     k: int = parameter(5, "best tokens listed at each step", low=1, high=20, label="Best tokens listed")
@@ -41,4 +42,6 @@ class Continuation(Probe):
             record.step((step + 1) / n_steps)
 
         model.continuation(model.tensor(encoding.ids[:start]), n_steps, on_token)
-        record.provenance["continuation"] = model.tokenizer.decode(record.arrays["ids"].tolist(), clean_up_tokenization_spaces=False)
+        record.provenance["continuation"] = model.tokenizer.decode(
+            record.arrays["ids"].tolist(), clean_up_tokenization_spaces=False
+        )

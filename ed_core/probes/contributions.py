@@ -1,4 +1,5 @@
 """How much each sub-layer writes into the residual stream, and in which direction."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -14,19 +15,23 @@ def _per_block(name: str, unit: str, meaning: str, low=0.0, high=None) -> Measur
 
 @dataclass(frozen=True)
 class Contributions(Probe):
-    """Every block reads the residual stream `h` and adds to it: attention adds `a`, the MLP adds `m`, together the update `D = a + m`.
+    """Every block reads the residual stream `h` and adds to it: attention adds `a`, the MLP adds `m`, together the
+    update `D = a + m`.
 
-    The **ratio** `|a| / |h|` tells how large an addition is against what is there already. The **cosine** between addition and stream
-    tells its direction: below 0 it erases, near 0 it writes a new feature, above 0 it strengthens what is there. Deep models turn from the
-    first kind to the last somewhere in the middle; the last such turn is the cosine criterion of effective depth.
+    The **ratio** `|a| / |h|` tells how large an addition is against what is there already. The **cosine** between
+    addition and stream tells its direction: below 0 it erases, near 0 it writes a new feature, above 0 it strengthens
+    what is there. Deep models turn from the first kind to the last somewhere in the middle; the last such turn is the
+    cosine criterion of effective depth.
 
-    Where attention and MLP run in parallel the MLP reads `h` itself, so its ratio and cosine are taken against `h` instead of `h + a`.
-    Source: Csordás et al. 2025 §3.1; Hu et al. 2025; block influence: ShortGPT, Men et al. 2024. A small cosine does not prove a layer
-    useless: Hinostroza et al. 2026.
-    """
+    Where attention and MLP run in parallel the MLP reads `h` itself, so its ratio and cosine are taken against `h`
+    instead of `h + a`. Source: Csordás et al. 2025 §3.1; Hu et al. 2025; block influence: ShortGPT, Men et al. 2024. A
+    small cosine does not prove a layer useless: Hinostroza et al. 2026."""
 
     first_token: bool = parameter(
-        True, "count the first token (often an attention sink of huge norm) in the means", view_only=True, label="Count the first token",
+        True,
+        "count the first token (often an attention sink of huge norm) in the means",
+        view_only=True,
+        label="Count the first token",
     )
 
     name: ClassVar[str] = "contributions"
@@ -40,7 +45,9 @@ class Contributions(Probe):
         _per_block("layer_cos", "cosine", "direction of the block's addition: cos(a + m, h)", -1.0, 1.0),
         _per_block("io_cos", "cosine", "stream before against after the block: cos(h, h_next)", -1.0, 1.0),
         _per_block("block_influence", "1 - cosine", "how far the block turns the stream: 1 - cos(h, h_next)", 0.0, 2.0),
-        MeasureSpec("resid_norm", ("depth", "pos"), "norm", "length of the residual stream |h|", 0.0, None, reduce="token_mean"),
+        MeasureSpec(
+            "resid_norm", ("depth", "pos"), "norm", "length of the residual stream |h|", 0.0, None, reduce="token_mean"
+        ),
         _per_block("attn_norm", "norm", "length of what attention adds |a|"),
         _per_block("mlp_norm", "norm", "length of what the MLP adds |m|"),
     )
@@ -52,7 +59,10 @@ class Contributions(Probe):
         for spec in self.measures:
             record.allocate(spec.name, (n_layers + (spec.dims[0] == "depth"), n_tokens))
         if model.parallel:
-            record.note("Attention and MLP run in parallel here: the MLP's ratio and cosine are taken against h, which is what it reads.")
+            record.note(
+                "Attention and MLP run in parallel here: the MLP's ratio and cosine are taken against h, which is what "
+                "it reads."
+            )
 
         def measure(layer, trace):
             h, a, m = (x[0].float() for x in (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]))

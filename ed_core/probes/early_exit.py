@@ -1,4 +1,5 @@
 """Where the model could have stopped."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -10,20 +11,51 @@ from .base import Probe, parameter
 
 @dataclass(frozen=True)
 class EarlyExit(Probe):
-    """Early exit through the logit lens: a token leaves at the first depth where the lens' best token has at least the threshold's
-    probability, at the latest at the output. Agreement is whether it then says what the whole model would have said. No exit is trained here:
-    the figures are what the model's own head makes of its own stream.
-    """
+    """Early exit through the logit lens: a token leaves at the first depth where the lens' best token has at least the
+    threshold's probability, at the latest at the output. Agreement is whether it then says what the whole model would
+    have said. No exit is trained here: the figures are what the model's own head makes of its own stream."""
 
-    threshold: float = parameter(0.9, "probability of the lens' best token at which a token leaves", low=0.0, high=1.0, label="Exit when this sure")
+    threshold: float = parameter(
+        0.9,
+        "probability of the lens' best token at which a token leaves",
+        low=0.0,
+        high=1.0,
+        label="Exit when this sure",
+    )
 
     name: ClassVar[str] = "early_exit"
     title: ClassVar[str] = "Early exit"
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        MeasureSpec("confidence", ("depth", "pos"), "probability", "probability of the lens' best token", 0.0, 1.0, "token_mean"),
-        MeasureSpec("agreement", ("depth", "pos"), "0 or 1", "whether the lens' best token is the output's", 0.0, 1.0, "token_mean"),
-        MeasureSpec("exit_depth", ("pos",), "depth", "first depth whose confidence reaches the threshold", 0.0, None, "token_mean"),
-        MeasureSpec("exit_agrees", ("pos",), "0 or 1", "whether the token leaves with the output's best token", 0.0, 1.0, "token_mean"),
+        MeasureSpec(
+            "confidence", ("depth", "pos"), "probability", "probability of the lens' best token", 0.0, 1.0, "token_mean"
+        ),
+        MeasureSpec(
+            "agreement",
+            ("depth", "pos"),
+            "0 or 1",
+            "whether the lens' best token is the output's",
+            0.0,
+            1.0,
+            "token_mean",
+        ),
+        MeasureSpec(
+            "exit_depth",
+            ("pos",),
+            "depth",
+            "first depth whose confidence reaches the threshold",
+            0.0,
+            None,
+            "token_mean",
+        ),
+        MeasureSpec(
+            "exit_agrees",
+            ("pos",),
+            "0 or 1",
+            "whether the token leaves with the output's best token",
+            0.0,
+            1.0,
+            "token_mean",
+        ),
     )
 
     def compute(self, model, encoding, record) -> None:
@@ -50,7 +82,8 @@ class EarlyExit(Probe):
 
 
 def _best(model, resid, positions: int = 32):
-    """Probability and id of the lens' best token, some positions at a time: the logits of all of them never exist together."""
+    """Probability and id of the lens' best token, some positions at a time: the logits of all of them never exist
+    together."""
     import torch
 
     found = [model.unembed(part).softmax(-1).max(-1) for part in resid.split(positions)]

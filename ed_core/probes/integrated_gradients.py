@@ -1,4 +1,5 @@
 """Which tokens the answer's probability rests on, at every depth."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ LIMIT = TOLERANCE * (1 + 1e-4)  # the engine decides before rounding to float32
 
 
 def completeness(result: ProbeResult | Mapping[str, np.ndarray]) -> np.ndarray:
-    """`[layer]`: the completeness error over `max(|F(x) - F(baseline)|, max_t |attribution|)`; 0 where all three are 0, NaN where not computed."""
+    """`[layer]`: the completeness error over `max(|F(x) - F(baseline)|, max_t |attribution|)`; 0 where all three are 0,
+    NaN where not computed."""
     scale = np.fmax(np.abs(result["f_x"] - result["f_baseline"]), np.abs(result["attribution"]).max(-1))
     return result["completeness_error"] / np.where(scale == 0, 1.0, scale)
 
@@ -32,36 +34,61 @@ def incomplete(result: ProbeResult) -> list[int]:
 
 @dataclass(frozen=True)
 class IntegratedGradients(Probe):
-    """How much each token's activation contributes to the probability of the answer: the gradient, integrated along the straight path from a
-    baseline (the activation's mean over the sequence, at every position) to the activation itself, all positions together. By construction
-    the contributions of a layer add up to `F(x) - F(baseline)`; by how much they fail to is the completeness error, shown for every block.
+    """How much each token's activation contributes to the probability of the answer: the gradient, integrated along the
+    straight path from a baseline (the activation's mean over the sequence, at every position) to the activation itself,
+    all positions together. By construction the contributions of a layer add up to `F(x) - F(baseline)`; by how much
+    they fail to is the completeness error, shown for every block.
 
-    Nodes are doubled per block until completeness error and map both hold still within 0.5 %; a block that does not get there within the cap is
-    reported, not hidden. `F` is the sum of the answer tokens' probabilities. part: the residual after the block (layer), or what attention or
-    the MLP adds to the stream.
+    Nodes are doubled per block until completeness error and map both hold still within 0.5 %; a block that does not get
+    there within the cap is reported, not hidden. `F` is the sum of the answer tokens' probabilities. part: the residual
+    after the block (layer), or what attention or the MLP adds to the stream.
 
     Source: Csordás et al. 2025 §4 (256 left Riemann steps there); Sundararajan et al. 2017.
     """
 
     part: str = parameter(
-        "layer", "the activation: the residual after the block, or what attention or the MLP adds", choices=("layer", "attention", "mlp"), label="Activation",
+        "layer",
+        "the activation: the residual after the block, or what attention or the MLP adds",
+        choices=("layer", "attention", "mlp"),
+        label="Activation",
     )
     nodes: int = parameter(256, "most nodes per block", low=3, high=4096, label="Nodes per block, at most")
 
     name: ClassVar[str] = "integrated_gradients"
     title: ClassVar[str] = "Integrated gradients"
-    version: ClassVar[int] = 3  # 1 cut the gradient at the last node in families with a residual multiplier; 3: completeness in the summary
+    version: ClassVar[int] = (
+        3  # 1 cut the gradient at the last node in families with a residual multiplier; 3: completeness in the summary
+    )
     min_tokens: ClassVar[int] = 2
     needs_gradients: ClassVar[bool] = True
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        MeasureSpec("attribution", ("layer", "pos"), "probability", "share of the answer's probability that rests on this token here", None, None, "pos_abs_sum"),
-        MeasureSpec("completeness_error", ("layer",), "probability", "|sum of attributions - (F(x) - F(baseline))|", 0.0),
+        MeasureSpec(
+            "attribution",
+            ("layer", "pos"),
+            "probability",
+            "share of the answer's probability that rests on this token here",
+            None,
+            None,
+            "pos_abs_sum",
+        ),
+        MeasureSpec(
+            "completeness_error", ("layer",), "probability", "|sum of attributions - (F(x) - F(baseline))|", 0.0
+        ),
         MeasureSpec("f_x", ("layer",), "probability", "summed probability of the answer's tokens", 0.0),
         MeasureSpec("f_baseline", ("layer",), "probability", "the same at the baseline", 0.0),
         MeasureSpec("nodes_used", ("layer",), "nodes", "nodes the integral took", 0.0),
-        MeasureSpec("completeness", ("layer",), "share of the scale", "completeness error over the larger of |F(x) - F(baseline)| and the largest attribution",
-                    0.0, None, "max", aggregate_only=True, since=3),
-    )  # fmt: skip
+        MeasureSpec(
+            "completeness",
+            ("layer",),
+            "share of the scale",
+            "completeness error over the larger of |F(x) - F(baseline)| and the largest attribution",
+            0.0,
+            None,
+            "max",
+            aggregate_only=True,
+            since=3,
+        ),
+    )
 
     def per_token(self, values):
         return {"completeness": completeness(values)}
@@ -72,14 +99,19 @@ class IntegratedGradients(Probe):
 
     @classmethod
     def derive(cls, curves):
-        """`center`: the block where the attributions' magnitudes (summed over positions) are centred; `center_mean` that of the means."""
+        """`center`: the block where the attributions' magnitudes (summed over positions) are centred; `center_mean`
+        that of the means."""
         pairs = {"center": "attribution", "center_mean": "attribution_mean"}
-        return {name: np.asarray(depth_score(curves[curve]), np.float32) for name, curve in pairs.items() if curve in curves}
+        return {
+            name: np.asarray(depth_score(curves[curve]), np.float32) for name, curve in pairs.items() if curve in curves
+        }
 
     def check(self, n_tokens, answer_start):
         super().check(n_tokens, answer_start)
         if answer_start is None:
-            raise PromptError("integrated_gradients explains the answer's probability, and there is no answer; give one.")
+            raise PromptError(
+                "integrated_gradients explains the answer's probability, and there is no answer; give one."
+            )
 
     def compute(self, model, encoding, record) -> None:
         from ..gradients import integrate

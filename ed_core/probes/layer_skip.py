@@ -1,4 +1,5 @@
 """What breaks when a block is left out."""
+
 from __future__ import annotations
 
 import random
@@ -15,28 +16,39 @@ from .base import Probe, parameter
 
 @dataclass(frozen=True)
 class LayerSkip(Probe):
-    """Block s is skipped: what it would add to the stream is left out, and all that follows is computed anew. The effect on a later block
-    l is how much that block's own update changes, relative to its size, at the token where it changes most: 0 is "l does not care",
-    1 is "as much as the update itself". The first token is never intervened on.
+    """Block s is skipped: what it would add to the stream is left out, and all that follows is computed anew. The
+    effect on a later block l is how much that block's own update changes, relative to its size, at the token where it
+    changes most: 0 is "l does not care", 1 is "as much as the update itself". The first token is never intervened on.
 
-    **current**: skip on all tokens after the first, look at all tokens. **future**: skip only before a boundary token and look only from it
-    on, so what is seen is whether later tokens *use* what the block made: composition over tokens. Within a prompt the maximum over
-    boundaries counts. `output` is the change of the predicted distribution. Nothing before the skipped block can change: that triangle is
-    zero by construction, and so is the diagonal in future mode.
+    **current**: skip on all tokens after the first, look at all tokens. **future**: skip only before a boundary token
+    and look only from it on, so what is seen is whether later tokens *use* what the block made: composition over
+    tokens. Within a prompt the maximum over boundaries counts. `output` is the change of the predicted distribution.
+    Nothing before the skipped block can change: that triangle is zero by construction, and so is the diagonal in future
+    mode.
 
-    The **direct** effect takes the skipped addition out of each later block's original input on its own, so nothing in between passes the
-    change on: what is left of the effect is what that block reads of the skipped one itself.
+    The **direct** effect takes the skipped addition out of each later block's original input on its own, so nothing in
+    between passes the change on: what is left of the effect is what that block reads of the skipped one itself.
 
-    Source: Csordás et al. 2025 §3.2 (direct effects of attention or MLP alone are ours); top-1 agreement: Lad et al. 2024.
-    """
+    Source: Csordás et al. 2025 §3.2 (direct effects of attention or MLP alone are ours); top-1 agreement: Lad et al.
+    2024."""
 
-    mode: str = parameter("current", "skip on all tokens, or only before a boundary", choices=("current", "future"), label="Skip on")
-    part: str = parameter("layer", "what is left out of the block", choices=("layer", "attention", "mlp"), label="Left out")
-    boundaries: tuple = parameter((), "future mode: first tokens looked at, like 8,16; auto draws them as the papers do", label="Boundaries")
-    n_boundaries: int = parameter(4, "future mode: how many boundaries auto draws", low=1, high=64, label="Boundaries drawn")
+    mode: str = parameter(
+        "current", "skip on all tokens, or only before a boundary", choices=("current", "future"), label="Skip on"
+    )
+    part: str = parameter(
+        "layer", "what is left out of the block", choices=("layer", "attention", "mlp"), label="Left out"
+    )
+    boundaries: tuple = parameter(
+        (), "future mode: first tokens looked at, like 8,16; auto draws them as the papers do", label="Boundaries"
+    )
+    n_boundaries: int = parameter(
+        4, "future mode: how many boundaries auto draws", low=1, high=64, label="Boundaries drawn"
+    )
     seed: int = parameter(123, "future mode: seed of that draw", low=0, label="Seed of the draw")
     direct: bool = parameter(
-        False, "measure the direct effect as well: each later block on the original residual less what the skipped one added", label="Direct effect too",
+        False,
+        "measure the direct effect as well: each later block on the original residual less what the skipped one added",
+        label="Direct effect too",
     )
 
     name: ClassVar[str] = "layer_skip"
@@ -44,25 +56,71 @@ class LayerSkip(Probe):
     version: ClassVar[int] = 2  # 1 counted a best token that ties with another as lost
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        MeasureSpec("effect", ("skipped", "layer"), "relative change", "change of a block's update when an earlier one is skipped", 0.0, None, "max"),
         MeasureSpec(
-            "effect_direct", ("skipped", "layer"), "relative change", "change of a block's update when one addition is taken out of its input only", 0.0, None, "max"
+            "effect",
+            ("skipped", "layer"),
+            "relative change",
+            "change of a block's update when an earlier one is skipped",
+            0.0,
+            None,
+            "max",
         ),
-        MeasureSpec("output", ("skipped",), "L2 of probabilities", "change of the predicted distribution", 0.0, 2**0.5, "max"),
-        MeasureSpec("top1_kept", ("skipped",), "share", "share of tokens whose best prediction stays", 0.0, 1.0, "mean"),
-        MeasureSpec("output_pos", ("skipped", "pos"), "L2 of probabilities", "which token's prediction changes (current mode)", 0.0, 2**0.5),
-        MeasureSpec("noise_floor", ("layer",), "relative change", "what an intervention that does nothing would read", 0.0, None, "max"),
+        MeasureSpec(
+            "effect_direct",
+            ("skipped", "layer"),
+            "relative change",
+            "change of a block's update when one addition is taken out of its input only",
+            0.0,
+            None,
+            "max",
+        ),
+        MeasureSpec(
+            "output", ("skipped",), "L2 of probabilities", "change of the predicted distribution", 0.0, 2**0.5, "max"
+        ),
+        MeasureSpec(
+            "top1_kept", ("skipped",), "share", "share of tokens whose best prediction stays", 0.0, 1.0, "mean"
+        ),
+        MeasureSpec(
+            "output_pos",
+            ("skipped", "pos"),
+            "L2 of probabilities",
+            "which token's prediction changes (current mode)",
+            0.0,
+            2**0.5,
+        ),
+        MeasureSpec(
+            "noise_floor",
+            ("layer",),
+            "relative change",
+            "what an intervention that does nothing would read",
+            0.0,
+            None,
+            "max",
+        ),
         MeasureSpec("boundaries", ("boundary",), "token", "first token looked at (future mode)"),
-        MeasureSpec("effect_by_boundary", ("boundary", "skipped", "layer"), "relative change", "effect for each boundary", 0.0),
-        MeasureSpec("output_by_boundary", ("boundary", "skipped"), "L2 of probabilities", "output change for each boundary", 0.0, 2**0.5),
+        MeasureSpec(
+            "effect_by_boundary", ("boundary", "skipped", "layer"), "relative change", "effect for each boundary", 0.0
+        ),
+        MeasureSpec(
+            "output_by_boundary",
+            ("boundary", "skipped"),
+            "L2 of probabilities",
+            "output change for each boundary",
+            0.0,
+            2**0.5,
+        ),
     )
 
     def chosen_boundaries(self, n_tokens: int) -> list[int]:
-        """Future mode's boundaries for a prompt: as given, or the first of `range(8, T - 4, 8)` shuffled afresh with the seed."""
+        """Future mode's boundaries for a prompt: as given, or the first of `range(8, T - 4, 8)` shuffled afresh with
+        the seed."""
         if self.boundaries:
             wrong = [b for b in self.boundaries if not 1 < b < n_tokens]
             if wrong:
-                raise ParameterError(f"layer_skip.boundaries holds {wrong[0]}; expected tokens between 2 and {n_tokens - 1} for this prompt.")
+                raise ParameterError(
+                    f"layer_skip.boundaries holds {wrong[0]}; expected tokens between 2 and {n_tokens - 1} for this "
+                    "prompt."
+                )
             return list(self.boundaries)
         drawn = list(range(8, n_tokens - 4, 8))
         random.Random(self.seed).shuffle(drawn)
@@ -70,8 +128,8 @@ class LayerSkip(Probe):
 
     @classmethod
     def derive(cls, curves):
-        """`layer_effect` over later blocks, `depth_score` of it, `depth_score_output` of the output change (Csordás et al. 2025 §5); with
-        `_mean` of the means over prompts."""
+        """`layer_effect` over later blocks, `depth_score` of it, `depth_score_output` of the output change (Csordás et
+        al. 2025 §5); with `_mean` of the means over prompts."""
         found = {}
         for suffix in ("", "_mean"):
             if f"effect{suffix}" in curves:

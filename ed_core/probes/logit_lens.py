@@ -1,4 +1,5 @@
 """What the stream would predict if the model ended here."""
+
 from __future__ import annotations
 
 import math
@@ -11,7 +12,9 @@ from ..types import MeasureSpec
 from .base import Probe, parameter
 
 ROW_BYTES = 6 * 4  # float32 tensors of [pos, vocab] alive at once while one depth is measured
-LOGIT_BYTES = 150 << 20  # and what they may take together: the tensor [depth, pos, vocab] never exists; more costs page faults
+LOGIT_BYTES = (
+    150 << 20
+)  # and what they may take together: the tensor [depth, pos, vocab] never exists; more costs page faults
 
 
 def _per_depth(name: str, unit: str, meaning: str, low=0.0, high=None) -> MeasureSpec:
@@ -20,21 +23,27 @@ def _per_depth(name: str, unit: str, meaning: str, low=0.0, high=None) -> Measur
 
 @dataclass(frozen=True)
 class LogitLens(Probe):
-    """The **logit lens** applies the model's own final norm and head to the residual stream at every depth: row l has l blocks behind it,
-    row L is the model's output. Where its distribution becomes the final one, the output has settled.
+    """The **logit lens** applies the model's own final norm and head to the residual stream at every depth: row l has l
+    blocks behind it, row L is the model's output. Where its distribution becomes the final one, the output has settled.
 
-    **KL** falls to 0 as the lens approaches the output, the **overlap** of the best k tokens rises to 1. `settle_depth` is the first depth
-    from which the best token stays the final one. The deep-thinking ratio is the share of tokens whose Jensen–Shannon divergence first
-    falls below g only in the deep part, from ceil(rho L) on.
+    **KL** falls to 0 as the lens approaches the output, the **overlap** of the best k tokens rises to 1. `settle_depth`
+    is the first depth from which the best token stays the final one. The deep-thinking ratio is the share of tokens
+    whose Jensen–Shannon divergence first falls below g only in the deep part, from ceil(rho L) on.
 
     Source: nostalgebraist 2020; Csordás et al. 2025 §3.3; deep-thinking ratio: Chen et al. 2026, arXiv 2602.13517.
     """
 
     k: int = parameter(5, "best tokens compared and listed", low=1, high=50, label="Best tokens compared")
     g: float = parameter(
-        0.5, "divergence below which a token counts as settled, for the deep-thinking ratio", low=0.0, high=1.0, label="Settled below",
+        0.5,
+        "divergence below which a token counts as settled, for the deep-thinking ratio",
+        low=0.0,
+        high=1.0,
+        label="Settled below",
     )
-    rho: float = parameter(0.85, "where the deep part begins, as a share of the depth", low=0.0, high=1.0, label="Deep from")
+    rho: float = parameter(
+        0.85, "where the deep part begins, as a share of the depth", low=0.0, high=1.0, label="Deep from"
+    )
 
     name: ClassVar[str] = "logit_lens"
     title: ClassVar[str] = "Logit lens"
@@ -47,9 +56,35 @@ class LogitLens(Probe):
         MeasureSpec("rank", ("depth", "pos"), "rank", "rank of the output's best token in the lens", 1.0),
         MeasureSpec("top_ids", ("depth", "pos", "rank"), "token id", "the lens' best tokens"),
         MeasureSpec("top_probs", ("depth", "pos", "rank"), "probability", "their probabilities", 0.0, 1.0),
-        MeasureSpec("mrr", ("depth",), "1 / rank", "mean reciprocal rank of the output's best token", 0.0, 1.0, "token_mean", True),
-        MeasureSpec("settle_depth", ("pos",), "depth", "first depth from which the best token stays the final one", 0.0, None, "token_mean"),
-        MeasureSpec("deep_thinking_ratio", (), "share", "share of tokens that settle only in the deep part", 0.0, 1.0, "token_mean", True),
+        MeasureSpec(
+            "mrr",
+            ("depth",),
+            "1 / rank",
+            "mean reciprocal rank of the output's best token",
+            0.0,
+            1.0,
+            "token_mean",
+            True,
+        ),
+        MeasureSpec(
+            "settle_depth",
+            ("pos",),
+            "depth",
+            "first depth from which the best token stays the final one",
+            0.0,
+            None,
+            "token_mean",
+        ),
+        MeasureSpec(
+            "deep_thinking_ratio",
+            (),
+            "share",
+            "share of tokens that settle only in the deep part",
+            0.0,
+            1.0,
+            "token_mean",
+            True,
+        ),
     )
 
     def per_token(self, values):

@@ -1,4 +1,5 @@
 """How exactly the sums hold on this very prompt, and what of their miss is rounding."""
+
 from __future__ import annotations
 
 import math
@@ -12,35 +13,76 @@ KEPT = 32  # last positions whose logits are compared: the logits of all of them
 
 
 def _logits(name: str, meaning: str) -> MeasureSpec:
-    return MeasureSpec(name, (), "relative to the largest logit", f"{meaning}; over the last {KEPT} tokens", 0.0, None, "max")
+    return MeasureSpec(
+        name, (), "relative to the largest logit", f"{meaning}; over the last {KEPT} tokens", 0.0, None, "max"
+    )
 
 
 @dataclass(frozen=True)
 class Numerics(Probe):
-    """Every curve here rests on one sum: what enters a block, plus what attention adds, plus what the MLP adds, is what leaves it. This measures
-    how exactly that holds on **your** prompt, block by block and token by token, in the precision the model runs in.
+    """Every curve here rests on one sum: what enters a block, plus what attention adds, plus what the MLP adds, is what
+    leaves it. This measures how exactly that holds on **your** prompt, block by block and token by token, in the
+    precision the model runs in.
 
-    **miss** is `|h + a + m - h_next|` over the largest of the four norms, taken in float64; **rounding** is the most that two additions
-    rounded to the stream's dtype can miss, whatever their order: half a rounding step of the partial sum and half a step of the result.
-    A miss within it is arithmetic; a miss beyond it is a term that is not read. **slope** regresses what the stream moved by on what was
-    read: 1, or something is scaled on the way; it is not told where a branch is below rounding. **closure**, **replay**, **detour** and
-    **suffix** compare logits: of the last residual unembedded, of blocks called by hand, of another stream sent through both, and of the second
-    half of the prompt alone. **resid_norm** shows whether the first token is an attention sink.
+    **miss** is `|h + a + m - h_next|` over the largest of the four norms, taken in float64; **rounding** is the most
+    that two additions rounded to the stream's dtype can miss, whatever their order: half a rounding step of the partial
+    sum and half a step of the result. A miss within it is arithmetic; a miss beyond it is a term that is not read.
+    **slope** regresses what the stream moved by on what was read: 1, or something is scaled on the way; it is not told
+    where a branch is below rounding. **closure**, **replay**, **detour** and
+    **suffix** compare logits: of the last residual unembedded, of blocks called by hand, of another stream sent through
+    both, and of the second half of the prompt alone. **resid_norm** shows whether the first token is an attention sink.
     """
 
     name: ClassVar[str] = "numerics"
     title: ClassVar[str] = "Numerics"
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        MeasureSpec("miss", ("layer", "pos"), "relative", "|h + a + m - h_next| over the largest of the four norms, in float64", 0.0, None, "pos_max"),
-        MeasureSpec("rounding", ("layer", "pos"), "relative", "the most that rounding to the stream's dtype can miss, as miss", 0.0, None, "pos_max"),
-        MeasureSpec("slope_attn", ("layer",), "slope", "by how much the stream moves per unit that attention is read to add", None, None, "mean"),
-        MeasureSpec("slope_mlp", ("layer",), "slope", "by how much the stream moves per unit that the MLP is read to add", None, None, "mean"),
+        MeasureSpec(
+            "miss",
+            ("layer", "pos"),
+            "relative",
+            "|h + a + m - h_next| over the largest of the four norms, in float64",
+            0.0,
+            None,
+            "pos_max",
+        ),
+        MeasureSpec(
+            "rounding",
+            ("layer", "pos"),
+            "relative",
+            "the most that rounding to the stream's dtype can miss, as miss",
+            0.0,
+            None,
+            "pos_max",
+        ),
+        MeasureSpec(
+            "slope_attn",
+            ("layer",),
+            "slope",
+            "by how much the stream moves per unit that attention is read to add",
+            None,
+            None,
+            "mean",
+        ),
+        MeasureSpec(
+            "slope_mlp",
+            ("layer",),
+            "slope",
+            "by how much the stream moves per unit that the MLP is read to add",
+            None,
+            None,
+            "mean",
+        ),
         _logits("closure", "the last residual unembedded, against the model's own logits"),
         _logits("replay", "blocks called by hand, batch 1 and 3, against the model's own logits"),
         _logits("detour", "another stream at block 0, by hand against the model itself"),
-        _logits("suffix", "the second half of the prompt replayed alone; empty where the family's blocks cannot be called so"),
-        MeasureSpec("resid_norm", ("depth", "pos"), "norm", "length of the residual stream |h|", 0.0, None, "token_mean"),
+        _logits(
+            "suffix",
+            "the second half of the prompt replayed alone; empty where the family's blocks cannot be called so",
+        ),
+        MeasureSpec(
+            "resid_norm", ("depth", "pos"), "norm", "length of the residual stream |h|", 0.0, None, "token_mean"
+        ),
     )
 
     def compute(self, model, encoding, record) -> None:
@@ -68,7 +110,12 @@ class Numerics(Probe):
         record.step(0.8)
         suffix = identities.suffix_by_hand(model, trace, untouched)
         closure = identities.relative(model.unembed(trace.resid[-1][:, -KEPT:]), untouched)
-        figures = {"closure": closure, "replay": max(replay.values()), "detour": detour, "suffix": math.nan if suffix is None else suffix}
+        figures = {
+            "closure": closure,
+            "replay": max(replay.values()),
+            "detour": detour,
+            "suffix": math.nan if suffix is None else suffix,
+        }
         for name, value in figures.items():
             record.write(name, (), value)
 

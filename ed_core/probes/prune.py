@@ -1,4 +1,5 @@
 """What the model loses when blocks are taken out for good."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -20,21 +21,24 @@ def _per_token(name: str, unit: str, meaning: str, high=None) -> MeasureSpec:
 
 @dataclass(frozen=True)
 class Prune(Probe):
-    """Every stretch of `n` consecutive blocks is taken out in turn, on all tokens, and the change of the predictions is **measured**: the
-    divergence from the whole model, the share of tokens whose best prediction stays, the log-loss on the text itself. Beside it stand the
-    proxies by which layers are usually chosen: **block influence**, `1 - cos` between the stream before and after the stretch, the **angular
-    distance** `arccos(cos) / pi`, and the **update's cosine** `cos(h[s+n] - h[s], h[s])`, for one block the cosine criterion's `cos(D, h)`:
-    above 0 the stretch strengthens what is there, which is taken for a sign that it can go. Whether a proxy ranks the stretches as the
-    measurement does is shown as a rank correlation; it is known to be weak in places (a layer of low influence can be crucial).
+    """Every stretch of `n` consecutive blocks is taken out in turn, on all tokens, and the change of the predictions is
+    **measured**: the divergence from the whole model, the share of tokens whose best prediction stays, the log-loss on
+    the text itself. Beside it stand the proxies by which layers are usually chosen: **block influence**, `1 - cos`
+    between the stream before and after the stretch, the **angular distance** `arccos(cos) / pi`, and the **update's
+    cosine** `cos(h[s+n] - h[s], h[s])`, for one block the cosine criterion's `cos(D, h)`: above 0 the stretch
+    strengthens what is there, which is taken for a sign that it can go. Whether a proxy ranks the stretches as the
+    measurement does is shown as a rank correlation; it is known to be weak in places (a layer of low influence can be
+    crucial).
 
     `drop` names any set of blocks, measured beside the stretches.
 
-    Source: block influence, Men et al. 2024 (ShortGPT); angular distance, Gromov et al. 2024 (there at the last token, here at every one);
-    the update's cosine, Hu et al. 2025; on the weakness of cosine, Hinostroza et al. 2026.
-    """
+    Source: block influence, Men et al. 2024 (ShortGPT); angular distance, Gromov et al. 2024 (there at the last token,
+    here at every one); the update's cosine, Hu et al. 2025; on the weakness of cosine, Hinostroza et al. 2026."""
 
     n: int = parameter(1, "blocks in a stretch", low=1, high=256, label="Stretch length")
-    drop: tuple = parameter((), "any set of blocks to take out as well, like 5,6,9", empty="none", label="Any set of blocks")
+    drop: tuple = parameter(
+        (), "any set of blocks to take out as well, like 5,6,9", empty="none", label="Any set of blocks"
+    )
 
     name: ClassVar[str] = "prune"
     title: ClassVar[str] = "Prune and exit"
@@ -43,9 +47,13 @@ class Prune(Probe):
         _per_start("kl", "nats", "divergence from the whole model without this stretch: KL(whole || pruned)"),
         _per_start("top1_kept", "0 or 1", "whether the best prediction stays", 0.0, 1.0),
         _per_start("nll", "nats", "log-loss on the next token without this stretch; none at the last token"),
-        _per_start("block_influence", "1 - cosine", "how far the stretch turns the stream: 1 - cos(h[s], h[s+n])", 0.0, 2.0),
+        _per_start(
+            "block_influence", "1 - cosine", "how far the stretch turns the stream: 1 - cos(h[s], h[s+n])", 0.0, 2.0
+        ),
         _per_start("angular_distance", "half turns", "the same as an angle: arccos(cos(h[s], h[s+n])) / pi", 0.0, 1.0),
-        _per_start("update_cosine", "cosine", "direction of what the stretch adds: cos(h[s+n] - h[s], h[s])", -1.0, 1.0),
+        _per_start(
+            "update_cosine", "cosine", "direction of what the stretch adds: cos(h[s+n] - h[s], h[s])", -1.0, 1.0
+        ),
         _per_token("nll_whole", "nats", "log-loss of the whole model on the next token"),
         _per_token("drop_kl", "nats", "divergence without the chosen set"),
         _per_token("drop_top1_kept", "0 or 1", "whether the best prediction stays without the chosen set", 1.0),
@@ -54,7 +62,8 @@ class Prune(Probe):
 
     @classmethod
     def derive(cls, curves):
-        """Perplexities, and the proxies' rank correlation with the measured divergence (`spearman_<proxy>`); see `ed_core.pruning`."""
+        """Perplexities, and the proxies' rank correlation with the measured divergence (`spearman_<proxy>`); see
+        `ed_core.pruning`."""
         return pruning.derive(curves)
 
     def check_layers(self, n_layers: int) -> None:

@@ -1,4 +1,5 @@
 """How long information at one token is still needed."""
+
 from __future__ import annotations
 
 import hashlib
@@ -17,33 +18,56 @@ from .base import Probe, parameter
 
 @dataclass(frozen=True)
 class ResidualErasure(Probe):
-    """At one position and one depth the residual is replaced by the mean residual of that depth: everything this token carries is erased,
-    everything later blocks make of the other tokens stays. The effect is the change of the predicted distribution, at the answer's tokens or
-    at all later ones. Where it fades along a column, the token's information has been moved elsewhere or is no longer needed.
+    """At one position and one depth the residual is replaced by the mean residual of that depth: everything this token
+    carries is erased, everything later blocks make of the other tokens stays. The effect is the change of the predicted
+    distribution, at the answer's tokens or at all later ones. Where it fades along a column, the token's information
+    has been moved elsewhere or is no longer needed.
 
-    The mean is taken over all tokens of all background prompts. At the last position there is nothing left to influence: with the answer
-    as target its column is zero by construction, with later tokens as target it is not defined.
+    The mean is taken over all tokens of all background prompts. At the last position there is nothing left to
+    influence: with the answer as target its column is zero by construction, with later tokens as target it is not
+    defined.
 
     Source: Csordás et al. 2025 §4 (background: the first ten problems of GSM8K's test split).
     """
 
     target: str = parameter(
-        "answer", "where the change is read: at the answer's tokens, or at all later tokens", choices=("answer", "future"), label="Change read at",
+        "answer",
+        "where the change is read: at the answer's tokens, or at all later tokens",
+        choices=("answer", "future"),
+        label="Change read at",
     )
-    background: str = parameter("bundled", "prompts whose mean residual erases: 'bundled', or a .jsonl file", file=True, label="Background prompts")
+    background: str = parameter(
+        "bundled",
+        "prompts whose mean residual erases: 'bundled', or a .jsonl file",
+        file=True,
+        label="Background prompts",
+    )
 
     name: ClassVar[str] = "residual_erasure"
     title: ClassVar[str] = "Residual erasure"
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        MeasureSpec("effect", ("depth", "pos"), "L2 of probabilities", "change of the prediction when this token is erased at this depth", 0.0, 2**0.5, "pos_max"),
+        MeasureSpec(
+            "effect",
+            ("depth", "pos"),
+            "L2 of probabilities",
+            "change of the prediction when this token is erased at this depth",
+            0.0,
+            2**0.5,
+            "pos_max",
+        ),
     )
 
     @classmethod
     def derive(cls, curves):
-        """`center`: the depth where the effect (its largest over positions) is centred; `center_mean` that of the means."""
+        """`center`: the depth where the effect (its largest over positions) is centred; `center_mean` that of the
+        means."""
         pairs = {"center": "effect", "center_mean": "effect_mean"}
-        return {name: np.asarray(depth_score(curves[effect]), np.float32) for name, effect in pairs.items() if effect in curves}
+        return {
+            name: np.asarray(depth_score(curves[effect]), np.float32)
+            for name, effect in pairs.items()
+            if effect in curves
+        }
 
     def background_prompts(self) -> list[Prompt]:
         """The background: the first bundled prompt of every task and difficulty, or the file's."""
@@ -62,7 +86,10 @@ class ResidualErasure(Probe):
     def check(self, n_tokens, answer_start):
         super().check(n_tokens, answer_start)
         if self.target == "answer" and answer_start is None:
-            raise PromptError("residual_erasure reads the change at the answer's tokens, and there is no answer; give one, or set target=future.")
+            raise PromptError(
+                "residual_erasure reads the change at the answer's tokens, and there is no answer; give one, or set "
+                "target=future."
+            )
 
     def compute(self, model, encoding, record) -> None:
         from ..erasure import erasure_sweep

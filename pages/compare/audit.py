@@ -1,4 +1,5 @@
 """Is a number an artefact of the precision it was measured in? The same prompts through several precisions."""
+
 import shlex
 
 import streamlit as st
@@ -27,7 +28,11 @@ def page() -> None:
     except EffectiveDepthError as error:
         st.error(show.plain(str(error)), icon=":material/error:")
         return
-    requests = {f"{name}.{request.probe}.{i % len(prompts)}": request for name, of_one in plan.items() for i, request in enumerate(of_one)}
+    requests = {
+        f"{name}.{request.probe}.{i % len(prompts)}": request
+        for name, of_one in plan.items()
+        for i, request in enumerate(of_one)
+    }
     batch = running.batch("audit", requests)
     row = running.controls("audit", batch, ready=scope.ready() or len(prompts) > 1, n_tokens=n_tokens)
     keeping.button(row, "audit", batch)
@@ -43,9 +48,19 @@ def precisions(spec) -> list[str]:
         default = estimate.fitting(sizes.read(sources.config_of(spec)), running.free(spec.device), device=spec.device)
     except EffectiveDepthError:
         default = []
-    st.session_state["audit.precisions"] = scope.kept("audit.precisions", default if len(default) > 1 else list(WIDEST_FIRST[-2:]))
+    st.session_state["audit.precisions"] = scope.kept(
+        "audit.precisions", default if len(default) > 1 else list(WIDEST_FIRST[-2:])
+    )
     row = st.container(horizontal=True, key="form-audit")
-    row.pills("Precisions", CHOICES, selection_mode="multi", key="audit.precisions", on_change=scope.keep, args=("audit.precisions",), help=CHOOSE)
+    row.pills(
+        "Precisions",
+        CHOICES,
+        selection_mode="multi",
+        key="audit.precisions",
+        on_change=scope.keep,
+        args=("audit.precisions",),
+        help=CHOOSE,
+    )
     return [name for name in CHOICES if name in st.session_state["audit.precisions"]]
 
 
@@ -53,7 +68,9 @@ def panels(batch: running.Batch, asked: list[str], n_prompts: int) -> None:
     """Everything that fills while jobs run: a precision as soon as all prompts have been through it."""
     if batch.jobs and running.poll(batch):
         st.rerun()
-    results = {name: [r for key, r in batch.results.items() if key.startswith(f"{name}.") and r.complete] for name in asked}
+    results = {
+        name: [r for key, r in batch.results.items() if key.startswith(f"{name}.") and r.complete] for name in asked
+    }
     done = {name: of_one for name, of_one in results.items() if len(of_one) == len(audit.PROBES) * n_prompts}
     reference = audit.reference_of(asked)
     outcome = compare(done, reference) if reference in done and len(done) > 1 else None
@@ -86,7 +103,10 @@ def status(batch: running.Batch, done: list[str], outcome: audit.Audit | None, n
         if batch.running:
             st.markdown(f"**{over} through {', '.join(done) or 'no precision'} so far** · {running.status(batch)}")
         elif outcome is None:
-            st.markdown("Not computed yet for these prompts, this model and these precisions. **Run** measures them; what is stored is kept.")
+            st.markdown(
+                "Not computed yet for these prompts, this model and these precisions. **Run** measures them; what is "
+                "stored is kept."
+            )
         else:
             st.markdown(f"Over **{over}** through {', '.join(done)}.")
         if outcome is not None:
@@ -98,7 +118,9 @@ def status(batch: running.Batch, done: list[str], outcome: audit.Audit | None, n
 def curve(outcome: audit.Audit, name: str, title: str, unit: str, x: str, log: bool, results: list) -> None:
     lines = {precision: curves[name] for precision, curves in outcome.curves.items()}
     fig = figures.curves_over_each_other(lines, outcome.reference, unit, x=x, height=HEIGHT, log=log)
-    about = lambda: show.details_of_many(name, name, x, lines[outcome.reference], results, f"{title}, in {outcome.reference}", READING)  # noqa: E731
+    about = lambda: show.details_of_many(
+        name, name, x, lines[outcome.reference], results, f"{title}, in {outcome.reference}", READING
+    )  # noqa: E731
     show.figure(name.replace(".", "-"), fig, title, about=about, results=results)
 
 
@@ -107,21 +129,37 @@ def tables(outcome: audit.Audit) -> None:
     others = [name for name in outcome.curves if name != outcome.reference]
     left, right = st.columns([3, 2])
     cells = {(c.curve, c.precision): cell(c) for c in outcome.comparisons}
-    left.markdown(f"**Spearman's rank correlation with {outcome.reference}** (largest difference, over the curve's range)")
-    left.markdown(table(["curve", *others], [[f"`{name}`", *(cells[name, p] for p in others)] for name in outcome.curves[outcome.reference]]))
+    left.markdown(
+        f"**Spearman's rank correlation with {outcome.reference}** (largest difference, over the curve's range)"
+    )
+    left.markdown(
+        table(
+            ["curve", *others],
+            [[f"`{name}`", *(cells[name, p] for p in others)] for name in outcome.curves[outcome.reference]],
+        )
+    )
     right.markdown("**Effective depth by each criterion** (layers moved)")
     criteria = outcome.depths[outcome.reference]
-    right.markdown(table(["criterion", *outcome.depths], [[name, *(depth(outcome, p, name) for p in outcome.depths)] for name in criteria]))
+    right.markdown(
+        table(
+            ["criterion", *outcome.depths],
+            [[name, *(depth(outcome, p, name) for p in outcome.depths)] for name in criteria],
+        )
+    )
     for line in outcome.findings():
         right.warning(show.plain(line), icon=":material/rule:")
-    right.download_button("audit.npz", outcome.npz, "audit.npz", "application/octet-stream", icon=":material/download:", help=NPZ)
+    right.download_button(
+        "audit.npz", outcome.npz, "audit.npz", "application/octet-stream", icon=":material/download:", help=NPZ
+    )
 
 
 def cell(found: audit.Comparison) -> str:
     if found.spearman is None:
         return f"constant ({found.difference:.1%})"
     text = f"{found.spearman:.3f} ({found.difference:.1%})"
-    return text if found.spearman >= audit.AT_LEAST.get(found.precision, audit.AT_LEAST_ELSE) else f":orange[**{text}**]"
+    return (
+        text if found.spearman >= audit.AT_LEAST.get(found.precision, audit.AT_LEAST_ELSE) else f":orange[**{text}**]"
+    )
 
 
 def depth(outcome: audit.Audit, precision: str, criterion: str) -> str:
@@ -129,7 +167,13 @@ def depth(outcome: audit.Audit, precision: str, criterion: str) -> str:
     moved = outcome.shift(precision, criterion)
     if here.depth is None:
         return "not defined"
-    return str(here.depth) if precision == outcome.reference or moved is None else f"{here.depth} ({moved:+d})" if moved else f"{here.depth} (0)"
+    return (
+        str(here.depth)
+        if precision == outcome.reference or moved is None
+        else f"{here.depth} ({moved:+d})"
+        if moved
+        else f"{here.depth} (0)"
+    )
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -141,21 +185,35 @@ def command(spec, asked: list[str], prompts: list) -> None:
     if spec.adapter:
         st.caption("The command line audits a model without an adapter.")
         return
-    line = f"python -m ed_core audit {shlex.quote(prompt_set.source(spec))} --precisions {','.join(asked)} --prompts prompts.jsonl"
+    line = (
+        f"python -m ed_core audit {shlex.quote(prompt_set.source(spec))} --precisions {','.join(asked)} --prompts "
+        "prompts.jsonl"
+    )
     st.code(f"{line}{'' if spec.device == 'cpu' else f' --device {spec.device}'} --out audit.npz", language="bash")
-    st.download_button("prompts.jsonl", to_jsonl(prompts), "prompts.jsonl", "application/jsonl", icon=":material/download:")
+    st.download_button(
+        "prompts.jsonl", to_jsonl(prompts), "prompts.jsonl", "application/jsonl", icon=":material/download:"
+    )
 
 
 HEIGHT = 260
 CHOICES = ("fp32", "bf16", "fp16", "int8", "4bit")
-CHOOSE = "The widest of them is what the others are held against. Each is a model of its own: it is opened when its turn comes."
-TEACH = "Not computed yet. **Run** sends the same prompts through every chosen precision and draws their curves over each other."
+CHOOSE = (
+    "The widest of them is what the others are held against. Each is a model of its own: it is opened when its "
+    "turn comes."
+)
+TEACH = (
+    "Not computed yet. **Run** sends the same prompts through every chosen precision and draws their curves over "
+    "each other."
+)
 READING = """The reference is broad and grey, the others thin over it. An effective depth reads a curve's shape, so its order is what has to survive."""
 NPZ = "All curves, correlations and depths: what the command line writes with --out."
 TEXTS = {
     "Why ask": "The published table of effective depths was measured in int8 (Hu et al. 2025). A depth that moves with the precision says as much about "
     "rounding as about the model.",
-    "Look for": "a Spearman below 0.98 (0.9 for 4bit), or a depth that moves by more than a layer. Either is listed as a finding.",
+    "Look for": (
+        "a Spearman below 0.98 (0.9 for 4bit), or a depth that moves by more than a layer. Either is listed as "
+        "a finding."
+    ),
     "Beware": "One prompt is noisy: effects of skipped layers need several for their order to settle. Where a curve is nearly flat its order means "
     "little; the figure in brackets says how large the difference is.",
 }

@@ -1,4 +1,5 @@
 """The same prompt on two models, two prompts on one model, or one probe with two sets of parameters, side by side."""
+
 import streamlit as st
 
 from ed_core import figures, pairs, sources, verdict
@@ -23,13 +24,29 @@ def page() -> None:
     except EffectiveDepthError as error:
         st.error(show.plain(str(error)), icon=":material/error:")
         return
-    requests = {f"{place}.{name}": request for place, side in zip(PLACES, both) for name, request in side.requests.items()}
+    requests = {
+        f"{place}.{name}": request for place, side in zip(PLACES, both) for name, request in side.requests.items()
+    }
     batch = running.batch("two", requests)
-    second.remember(tuple(next((r.request.key for n, r in batch.results.items() if n.startswith(place) and r.complete and not batch.running), "") for place in PLACES))
+    second.remember(
+        tuple(
+            next(
+                (
+                    r.request.key
+                    for n, r in batch.results.items()
+                    if n.startswith(place) and r.complete and not batch.running
+                ),
+                "",
+            )
+            for place in PLACES
+        )
+    )
     if both[0].requests == both[1].requests and both[0].probes == both[1].probes:
         st.info(SAME[mode], icon=":material/compare_arrows:")
         return
-    row = running.controls("two", batch, ready=scope.ready(), n_tokens=max((len(t) for t in second.previews(*both) if t), default=None))
+    row = running.controls(
+        "two", batch, ready=scope.ready(), n_tokens=max((len(t) for t in second.previews(*both) if t), default=None)
+    )
     keeping.button(row, "two", batch)
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, both)
     with st.expander("What is compared, exactly"):
@@ -43,8 +60,13 @@ def panels(batch: running.Batch, both: tuple[pairs.Side, pairs.Side]) -> None:
     order = (1, 0) if scope.kept("two.swapped") else (0, 1)
     room = second.room(*both)
     names = pairs.labels(*(both[i] for i in order))
-    of_side = [{n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes} for i, name in zip(order, names)]
-    complete = {n: all(side[n].result is not None and side[n].result.complete for side in of_side) for n in both[0].probes}
+    of_side = [
+        {n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes}
+        for i, name in zip(order, names)
+    ]
+    complete = {
+        n: all(side[n].result is not None and side[n].result.complete for side in of_side) for n in both[0].probes
+    }
     shown = [scope.kept("two.probe")] if scope.kept("two.mode") == "parameters" else list(both[0].probes)
     found = {n: found_pairs(n, of_side) for n in shown if complete[n]}
     verdicts = [judged(side) for side in of_side]
@@ -52,7 +74,13 @@ def panels(batch: running.Batch, both: tuple[pairs.Side, pairs.Side]) -> None:
     ruler(names, verdicts, of_side)
     pairing.controls(shown, [[s.result for s in side.values()] for side in of_side])
     for name in shown:
-        pairing.section(name, [side[name] for side in of_side], found.get(name, ()), [v.lines if v else {} for v in verdicts], room[name])
+        pairing.section(
+            name,
+            [side[name] for side in of_side],
+            found.get(name, ()),
+            [v.lines if v else {} for v in verdicts],
+            room[name],
+        )
     for side, of_one in zip(SIDES, of_side):
         for note in dict.fromkeys(note for s in of_one.values() if s.result is not None for note in s.result.notes):
             st.info(f"**{side}:** {show.plain(note)}", icon=":material/info:")
@@ -94,7 +122,10 @@ def headline(batch: running.Batch, order, names, verdicts, found) -> None:
 def ruler(names, verdicts, of_side) -> None:
     """Both verdicts on relative depth; without marks until they are there, so that nothing moves when they come."""
     some = [next((s.result for s in side.values() if s.result is not None), None) for side in of_side]
-    n_layers = [r.n_layers if r is not None else sources.n_layers(next(iter(side.values())).side.model) for r, side in zip(some, of_side)]
+    n_layers = [
+        r.n_layers if r is not None else sources.n_layers(next(iter(side.values())).side.model)
+        for r, side in zip(some, of_side)
+    ]
     if None in n_layers or not set(second.FOR_VERDICT) <= set(of_side[0]):
         st.caption("No ruler: the three criteria are read from contributions and logit lens, and not both are shown.")
         return

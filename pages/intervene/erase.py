@@ -1,4 +1,5 @@
 """How long information at one token is still needed."""
+
 from ed_core import figures
 from ed_core.probes import ResidualErasure
 from ed_ui import probe_page, show
@@ -11,13 +12,21 @@ def figure(result, view):
 
 def more(result, view):
     if view.selected is not None:
-        show.figure("profile", figures.token_profile(result, "effect", view.selected), f"Token {view.selected} over the depths", result, "effect")
+        show.figure(
+            "profile",
+            figures.token_profile(result, "effect", view.selected),
+            f"Token {view.selected} over the depths",
+            result,
+            "effect",
+        )
 
 
 TEXTS = {
     "The papers saw": "All input tokens matter about equally up to the middle of the depth; the later steps of a computation are not shifted to "
     "later layers (Csordás et al. 2025, §4).",
-    "Look for": "where a column fades: from there on its information has been moved to other tokens, or is no longer needed.",
+    "Look for": (
+        "where a column fades: from there on its information has been moved to other tokens, or is no longer needed."
+    ),
     "By construction": "With the answer as target the last column is 0: nothing comes after it. With later tokens as target the last column is "
     "empty and the top row is 0: behind the last block a position speaks only for itself.",
     "Beware": "Erased means replaced by the mean residual of the background prompts: what a prompt shares with them all stays. Depth may adapt "
@@ -32,7 +41,8 @@ show.guarded(
             ResidualErasure,
             figure,
             more,
-            "Not computed yet. **Run** replaces one token's residual at one depth by the mean residual of background prompts, for every token "
+            "Not computed yet. **Run** replaces one token's residual at one depth by the mean residual of background "
+            "prompts, for every token "
             "and every depth, and measures how the prediction changes.",
             TEXTS,
             needs_answer=lambda probe: probe.target == "answer",

@@ -1,4 +1,5 @@
 """Which tokens the answer's probability rests on, at every depth."""
+
 import streamlit as st
 
 from ed_core import figures
@@ -12,19 +13,35 @@ def figure(result, view):
     if failed:
         blocks = f"block{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}"
         st.error(
-            f"**Completeness fails at {blocks}.** The attributions there miss F(activation) − F(baseline) by more than {TOLERANCE:.1%} of the "
-            "scale: they are crossed out and not to be relied on. Raise **nodes**; if that does not help, this model's gradients are wrong here "
+            f"**Completeness fails at {blocks}.** The attributions there miss F(activation) − F(baseline) by more than "
+            f"{TOLERANCE:.1%} of the "
+            "scale: they are crossed out and not to be relied on. Raise **nodes**; if that does not help, this model's "
+            "gradients are wrong here "
             "(4-bit layers on a CPU are a known case).",
             icon=":material/error:",
         )
     caption = "Share of the answer's probability that rests on this token"
-    show.figure("map", figures.token_map(result, view, "attribution", failed), caption, result, "attribution", READING, select=True)
+    show.figure(
+        "map",
+        figures.token_map(result, view, "attribution", failed),
+        caption,
+        result,
+        "attribution",
+        READING,
+        select=True,
+    )
 
 
 def more(result, view):
     left, middle, right = st.columns(3)
     with left:
-        fig = figures.limit_bars(completeness(result), TOLERANCE, "share of the scale", name="completeness error", limit_name=f"allowed: {TOLERANCE:.1%}")
+        fig = figures.limit_bars(
+            completeness(result),
+            TOLERANCE,
+            "share of the scale",
+            name="completeness error",
+            limit_name=f"allowed: {TOLERANCE:.1%}",
+        )
         show.figure("check", fig, "Completeness error", result, "completeness_error", CHECK)
     with middle:
         cap = dict(result.request.parameters)["nodes"]
@@ -32,9 +49,17 @@ def more(result, view):
         show.figure("nodes", fig, "Nodes used", result, "nodes_used", NODES)
     with right:
         curves = {"activation": result["f_x"], "baseline": result["f_baseline"]}
-        show.figure("f", figures.layer_curves(curves, "", "probability"), "F at both ends of the path", result, "f_baseline")
+        show.figure(
+            "f", figures.layer_curves(curves, "", "probability"), "F at both ends of the path", result, "f_baseline"
+        )
     if view.selected is not None:
-        show.figure("profile", figures.token_profile(result, "attribution", view.selected), f"Token {view.selected} over the layers", result, "attribution")
+        show.figure(
+            "profile",
+            figures.token_profile(result, "attribution", view.selected),
+            f"Token {view.selected} over the layers",
+            result,
+            "attribution",
+        )
 
 
 TEXTS = {
@@ -45,7 +70,8 @@ TEXTS = {
     "By construction": "Every row adds up to F(activation) − F(baseline). The last column is 0: nothing is predicted after it. In the top row of "
     "part “layer” only the tokens right before the answer's can be other than 0.",
     "Beware": "Check the bars below first: a row whose sum misses is no picture of anything. The baseline is the prompt's own mean, so tokens are "
-    "told apart from each other, not from nothing. Some depth may be used adaptively (Curth et al. 2026, arXiv 2604.12426).",
+    "told apart from each other, not from nothing. Some depth may be used adaptively (Curth et al. 2026, arXiv "
+    "2604.12426).",
 }
 READING = """Blue takes probability from the answer, orange gives it. Every row adds up to F(activation) - F(baseline), up to the completeness
 error below."""
@@ -59,7 +85,8 @@ show.guarded(
             IntegratedGradients,
             figure,
             more,
-            "Not computed yet. **Run** integrates the gradient of the answer's probability along the path from a baseline to the activation, "
+            "Not computed yet. **Run** integrates the gradient of the answer's probability along the path from a "
+            "baseline to the activation, "
             "block by block.",
             TEXTS,
             needs_answer=lambda probe: True,

@@ -1,4 +1,5 @@
 """Which layers can go, measured; and where the model could have stopped."""
+
 import streamlit as st
 
 from ed_core import aggregate, compare, controls, figures, pruning, sources
@@ -28,7 +29,11 @@ def page() -> None:
     except EffectiveDepthError as error:
         st.error(show.plain(str(error)), icon=":material/error:")
         return
-    requests = {f"{name}.{i}": probe.request(chosen.spec, prompt) for i, prompt in enumerate(prompts) for name, probe in asked.items()}
+    requests = {
+        f"{name}.{i}": probe.request(chosen.spec, prompt)
+        for i, prompt in enumerate(prompts)
+        for name, probe in asked.items()
+    }
     batch = running.batch("prune", controlling.with_control(requests))
     alone = len(prompts) == 1
     row = running.controls("prune", batch, ready=scope.ready() or not alone, n_tokens=n_tokens)
@@ -47,7 +52,11 @@ def panels(batch: running.Batch, asked: dict, n_prompts: int) -> None:
     """Everything that fills while jobs run: aggregates over the prompts that all probes have been measured on."""
     if batch.jobs and running.poll(batch):
         st.rerun()
-    done = [i for i in range(n_prompts) if all((r := batch.result(f"{name}.{i}")) is not None and r.complete for name in asked)]
+    done = [
+        i
+        for i in range(n_prompts)
+        if all((r := batch.result(f"{name}.{i}")) is not None and r.complete for name in asked)
+    ]
     pruned, leaving, lens = ([batch.results[f"{name}.{i}"] for i in done] for name in asked)
     twins = {name: [r for i in done if (r := controlling.result(batch, f"{name}.{i}")) is not None] for name in asked}
     twins = {name: of_one if len(of_one) == len(done) else [] for name, of_one in twins.items()}
@@ -62,7 +71,11 @@ def panels(batch: running.Batch, asked: dict, n_prompts: int) -> None:
 
 def behind(twins: list, probe, name: str) -> dict:
     """The control's aggregate over the same prompts, under its name; nothing until all of them have been through it."""
-    return {controls.label(twins[0].request.models[0]): compare.over_prompts(probe, [r.summary for r in twins])[name]} if twins else {}
+    return (
+        {controls.label(twins[0].request.models[0]): compare.over_prompts(probe, [r.summary for r in twins])[name]}
+        if twins
+        else {}
+    )
 
 
 def status(batch: running.Batch, done: list, of: int) -> None:
@@ -86,7 +99,14 @@ def curve(key: str, results: list, twins: list, probe, name: str, title: str, un
     """One aggregate over the prompts, above the spread of the single prompts where there are some."""
     values = compare.over_prompts(probe, [r.summary for r in results])[name]
     spread, n = compare.quantiles([compare.curves_of(probe, r.summary)[name] for r in results])
-    look = dict(x=x, label="over all tokens", others=f"{n} prompts", height=HEIGHT, log=name == "perplexity", behind=behind(twins, probe, name))
+    look = dict(
+        x=x,
+        label="over all tokens",
+        others=f"{n} prompts",
+        height=HEIGHT,
+        log=name == "perplexity",
+        behind=behind(twins, probe, name),
+    )
     fig = figures.spread_curve(values, spread, unit, **look)
     about = lambda: show.details_of_many(key, f"{probe.name}.{name}", x, values, results, title, reading)  # noqa: E731
     show.figure(key, fig, title, about=about, results=results)
@@ -113,8 +133,16 @@ def stretches(results: list, twins: list, asked: Prune, busy: bool) -> None:
 def proxies(results: list, asked: Prune, x: str) -> None:
     curves = compare.over_prompts(asked, [r.summary for r in results])
     lines = {name.replace("_", " "): curves[name] for name in pruning.PROXIES}
-    about = lambda: show.details_of_many("proxies", "prune.block_influence", x, curves["block_influence"], results, PROXY, PROXIES)  # noqa: E731
-    show.figure("proxies", figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT), "Proxies of the same stretches", about=about, results=results)
+    about = lambda: show.details_of_many(
+        "proxies", "prune.block_influence", x, curves["block_influence"], results, PROXY, PROXIES
+    )  # noqa: E731
+    show.figure(
+        "proxies",
+        figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT),
+        "Proxies of the same stretches",
+        about=about,
+        results=results,
+    )
 
 
 def signed(value) -> str:
@@ -125,7 +153,14 @@ def offers(results: list, asked: Prune, ready: bool) -> None:
     """The cheapest stretch and the chosen set, in words and as files."""
     curves = aggregate.aggregate(asked, [r.summary for r in results])
     best = pruning.best_stretch(curves["kl"], asked.n)
-    offer(results, best, pruning.costs(curves, best[0]), f"Cheapest stretch of {asked.n}" if asked.n > 1 else "Cheapest block", "best", ready)
+    offer(
+        results,
+        best,
+        pruning.costs(curves, best[0]),
+        f"Cheapest stretch of {asked.n}" if asked.n > 1 else "Cheapest block",
+        "best",
+        ready,
+    )
     if asked.drop:
         offer(results, list(asked.drop), pruning.costs(curves, None), "The chosen set", "set", ready)
 
@@ -135,14 +170,30 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
     blocks = ", ".join(map(str, sorted(drop)))
     row = st.container(horizontal=True, vertical_alignment="center")
     row.markdown(
-        f"**{title}: {blocks}** · KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} of the best guesses stay, perplexity on "
-        f"{'this text' if len(results) == 1 else 'these texts'} {cost['perplexity_whole']:.3g} → {cost['perplexity']:.3g}"
+        f"**{title}: {blocks}** · KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} of the best guesses stay, "
+        "perplexity on "
+        f"{'this text' if len(results) == 1 else 'these texts'} {cost['perplexity_whole']:.3g} → "
+        f"{cost['perplexity']:.3g}"
     )
     name, n_layers = results[0].request.models[0].source, results[0].n_layers
     evidence = cost | {"n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
     common = dict(icon=":material/download:", disabled=not ready, help=EXPORTS)
-    row.download_button("Keep-list", pruning.keep_list(n_layers, drop, name, evidence), f"keep-{key}.json", "application/json", key=f"json-{key}", **common)
-    row.download_button("mergekit", pruning.mergekit_yaml(n_layers, drop, name, evidence), f"prune-{key}.yaml", "text/yaml", key=f"yaml-{key}", **common)
+    row.download_button(
+        "Keep-list",
+        pruning.keep_list(n_layers, drop, name, evidence),
+        f"keep-{key}.json",
+        "application/json",
+        key=f"json-{key}",
+        **common,
+    )
+    row.download_button(
+        "mergekit",
+        pruning.mergekit_yaml(n_layers, drop, name, evidence),
+        f"prune-{key}.yaml",
+        "text/yaml",
+        key=f"yaml-{key}",
+        **common,
+    )
 
 
 def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
@@ -151,12 +202,22 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
     if leaving:
         curves = aggregate.aggregate(EarlyExit, [r.summary for r in leaving])
         lines = {"agreement": curves["agreement"], "confidence": curves["confidence"]}
-        about = lambda: show.details_of_many("exit", "early_exit.agreement", "depth", curves["agreement"], leaving, EXIT_TITLE, EXIT)  # noqa: E731
+        about = lambda: show.details_of_many(
+            "exit", "early_exit.agreement", "depth", curves["agreement"], leaving, EXIT_TITLE, EXIT
+        )  # noqa: E731
         with left:
-            fig = figures.layer_curves(lines, "", "share", x="depth", height=HEIGHT, behind=behind(twins, EarlyExit, "agreement"))
+            fig = figures.layer_curves(
+                lines, "", "share", x="depth", height=HEIGHT, behind=behind(twins, EarlyExit, "agreement")
+            )
             show.figure("exit", fig, EXIT_TITLE, about=about, results=leaving)
-        right.metric("Mean exit depth", f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}", help=EarlyExit.spec("exit_depth").meaning)
-        right.metric("Agreement on leaving", f"{float(curves['exit_agrees']):.0%}", help=EarlyExit.spec("exit_agrees").meaning)
+        right.metric(
+            "Mean exit depth",
+            f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}",
+            help=EarlyExit.spec("exit_depth").meaning,
+        )
+        right.metric(
+            "Agreement on leaving", f"{float(curves['exit_agrees']):.0%}", help=EarlyExit.spec("exit_agrees").meaning
+        )
     else:
         with left:
             show.empty(EXIT_TITLE, "" if busy else TEACH["exit"], HEIGHT)
@@ -167,22 +228,42 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
 
 
 HEIGHT = 280
-PARAMETERS = {"prune": ("n", "drop"), "early_exit": ("threshold",), "logit_lens": ("g", "rho")}  # of the lens, what the deep-thinking ratio depends on
+PARAMETERS = {
+    "prune": ("n", "drop"),
+    "early_exit": ("threshold",),
+    "logit_lens": ("g", "rho"),
+}  # of the lens, what the deep-thinking ratio depends on
 TEACH = {
     "kl": "Not computed yet. **Run** takes every stretch of blocks out in turn and measures what the predictions lose.",
     "top1_kept": "How many best guesses survive without the stretch.",
     "perplexity": "How much worse the text itself is predicted.",
-    "": "Block influence, angular distance and cosine: what layers are usually chosen by, and how well they rank what was measured.",
-    "exit": "At every depth, the share of tokens whose best guess is already the whole model's; and where tokens would leave.",
+    "": (
+        "Block influence, angular distance and cosine: what layers are usually chosen by, and how well they rank what "
+        "was measured."
+    ),
+    "exit": (
+        "At every depth, the share of tokens whose best guess is already the whole model's; and where tokens would "
+        "leave."
+    ),
 }
 READING = """Low is cheap: the predictions hardly change without the stretch that begins there."""
 MEASURED = (
     ("kl", "Measured: divergence from the whole model", "nats", READING),
     ("top1_kept", "Measured: share of the best guesses that stay", "share", "High is cheap."),
-    ("perplexity", "Measured: perplexity on the text without the stretch", "perplexity", "exp of the mean log-loss on the next token."),
+    (
+        "perplexity",
+        "Measured: perplexity on the text without the stretch",
+        "perplexity",
+        "exp of the mean log-loss on the next token.",
+    ),
     ("", "Proxies of the same stretches", "", ""),
 )
-RANKED = {"block_influence": "Block influence", "angular_distance": "Angular distance", "update_cosine": "Update's cosine", "top1_lost": "Best guesses lost"}
+RANKED = {
+    "block_influence": "Block influence",
+    "angular_distance": "Angular distance",
+    "update_cosine": "Update's cosine",
+    "top1_lost": "Best guesses lost",
+}
 SPEARMAN = """Spearman's rank correlation over the stretches. +1: ranks them as the measurement does. The update's cosine should be negative if
 layers that strengthen what is there (cosine above 0) are the ones that can go. Best guesses lost: the two measurements against each other."""
 PROXY = "how far the stretch turns the stream, 1 - cos(h[s], h[s+n]); the other two proxies are in the same result"
@@ -194,9 +275,13 @@ EXIT_TITLE = "Early exit through the lens, depth by depth"
 EXIT = """Agreement at a depth is the share of tokens whose best guess there is the whole model's. No exit was trained for this."""
 TEXTS = {
     "The papers saw": "Up to half of the layers of Llama-2 and its like can go with little loss on question answering, mathematics being the "
-    "exception; deep contiguous blocks go first (Gromov et al. 2024). Llama-2-13B without 10 of 40: MMLU 55.0 → 52.2 (ShortGPT, Men et al. 2024).",
+    "exception; deep contiguous blocks go first (Gromov et al. 2024). Llama-2-13B without 10 of 40: MMLU 55.0 → 52.2 "
+    "(ShortGPT, Men et al. 2024).",
     "Look for": "a stretch whose measured cost is low on all three curves; then whether the proxies would have found it.",
-    "By construction": "Agreement at the last depth is 1. Nothing else here is: a stretch at the very start or end is measured like any other.",
+    "By construction": (
+        "Agreement at the last depth is 1. Nothing else here is: a stretch at the very start or end is "
+        "measured like any other."
+    ),
     "Beware": "Cosine is a weak proxy: one OLMo layer of low influence cost 66 % of the accuracy (Hinostroza et al. 2026, arXiv 2605.14075). These figures hold for "
     "the chosen prompts, before any healing by fine-tuning; small models use all of their depth.",
 }

@@ -1,4 +1,6 @@
-"""One case study, from its own file: words, figures, origin, and what can be done with it. It asks neither the model nor the worker."""
+"""One case study, from its own file: words, figures, origin, and what can be done with it. It asks neither the model
+nor the worker."""
+
 import re
 import time
 from html import escape
@@ -39,8 +41,8 @@ def page() -> None:
 
 
 def chosen() -> str:
-    """The id in the URL; without one that of the case study this session opened last: leaving by a button takes the id out of the history, and
-    the browser's Back must find it again."""
+    """The id in the URL; without one that of the case study this session opened last: leaving by a button takes the id
+    out of the history, and the browser's Back must find it again."""
     id = st.query_params.get("id") or st.session_state.get("case.id", "")
     st.session_state["case.id"] = id
     if id and st.query_params.to_dict() != {"id": id}:
@@ -54,11 +56,20 @@ def missing(id: str, error: CaseError) -> None:
     if in_trash is not None:
         st.warning(f"“{show.plain(in_trash.title)}” was deleted; it lies in the trash.", icon=":material/delete:")
         barrier = keeping.why_not(id)
-        if st.button("Undo: take it back", key="case.restore", icon=":material/undo:", disabled=bool(barrier), help=show.plain(barrier) or None):
+        if st.button(
+            "Undo: take it back",
+            key="case.restore",
+            icon=":material/undo:",
+            disabled=bool(barrier),
+            help=show.plain(barrier) or None,
+        ):
             if keeping.attempt(lambda: keeping.restore(id)):
                 st.rerun()
     else:
-        st.error(show.plain(str(error)) if id else "This link names no case study; choose one from the list.", icon=":material/link_off:")
+        st.error(
+            show.plain(str(error)) if id else "This link names no case study; choose one from the list.",
+            icon=":material/link_off:",
+        )
     st.page_link(keeping.GALLERY, label="All case studies", icon=":material/collections_bookmark:")
 
 
@@ -84,17 +95,33 @@ def actions(case: Case, state: str) -> None:
     row = st.container(horizontal=True, key="case-actions")
     barrier, not_here = keeping.why_not(), keeping.why_not(case.id)
     off = lambda reason, told: dict(disabled=bool(reason), help=show.plain(reason) or told)  # noqa: E731
-    row.button("Edit", icon=":material/edit:", key="case.edit", on_click=editing.begin, args=(case, state), **off(not_here, "Title, tags and notes"))
-    if row.button("Open live", icon=":material/play_arrow:", key="case.live", on_click=open_live, args=(case,), help=ABOUT_LIVE):
+    row.button(
+        "Edit",
+        icon=":material/edit:",
+        key="case.edit",
+        on_click=editing.begin,
+        args=(case, state),
+        **off(not_here, "Title, tags and notes"),
+    )
+    if row.button(
+        "Open live", icon=":material/play_arrow:", key="case.live", on_click=open_live, args=(case,), help=ABOUT_LIVE
+    ):
         st.switch_page(st.session_state.pop("case.page"))
     with row.popover("Download", icon=":material/download:", key="case.download"):
         downloads(case)
     with row.popover("Link", icon=":material/link:", key="case.link"):
         st.caption("Opens this case study in any browser that reaches this server; the prompt's text is not in it.")
         st.code(f"{st.context.url or ''}?id={case.id}", language=None, wrap_lines=True)
-    if row.button("Duplicate", icon=":material/content_copy:", key="case.duplicate", **off(barrier, "A copy of your own to edit")):
+    if row.button(
+        "Duplicate", icon=":material/content_copy:", key="case.duplicate", **off(barrier, "A copy of your own to edit")
+    ):
         keeping.attempt(lambda: go(keeping.duplicate(case)))
-    if row.button("Delete", icon=":material/delete:", key="case.delete", **off(not_here, "Moves it to the trash; it can be taken back")):
+    if row.button(
+        "Delete",
+        icon=":material/delete:",
+        key="case.delete",
+        **off(not_here, "Moves it to the trash; it can be taken back"),
+    ):
         if keeping.attempt(lambda: keeping.delete(case.id)):
             st.rerun()
 
@@ -111,14 +138,27 @@ def downloads(case: Case) -> None:
     """Whole files first, then one measure as a table. What is heavy is made when it is asked for."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", case.title).strip("-").lower()[:40] or "case"
     for ending, label in FILES.items():
-        make = (lambda: keeping.kept().read(case.id)) if ending == ".edcase" else (lambda ending=ending: EXPORTS[ending](case, ""))
-        st.download_button(label, make, f"{name}-{case.id}{ending}", key=f"case{ending}", icon=":material/download:", on_click="ignore")
+        make = (
+            (lambda: keeping.kept().read(case.id))
+            if ending == ".edcase"
+            else (lambda ending=ending: EXPORTS[ending](case, ""))
+        )
+        st.download_button(
+            label, make, f"{name}-{case.id}{ending}", key=f"case{ending}", icon=":material/download:", on_click="ignore"
+        )
     measures = [f"{item.result.request.probe}.{name}" for item in reversed(case.items) for name in item.result.measures]
     measure = st.selectbox("One measure as a table", list(dict.fromkeys(measures)), key="case.measure")
     row = st.container(horizontal=True)
     for ending in (".csv", ".parquet"):
         make = lambda ending=ending: EXPORTS[ending](case, measure)  # noqa: E731
-        row.download_button(ending[1:], make, f"{measure}-{case.id}{ending}", key=f"case{ending}", icon=":material/download:", on_click="ignore")
+        row.download_button(
+            ending[1:],
+            make,
+            f"{measure}-{case.id}{ending}",
+            key=f"case{ending}",
+            icon=":material/download:",
+            on_click="ignore",
+        )
 
 
 def section(i: int, one: Section) -> None:
@@ -152,7 +192,13 @@ def figure(key: str, d: Drawing) -> None:
         about = lambda: show.details_of_many(key, over.name, over.dim, over.values, over.results, over.meaning)  # noqa: E731
         show.figure(key, d.figure, caption, about=about, results=over.results)
     elif d.result is None:
-        show.figure(key, d.figure, caption, about=lambda: st.markdown("\n".join(f"- {show.plain(line)}" for line in d.reading)), alt=d.alt)
+        show.figure(
+            key,
+            d.figure,
+            caption,
+            about=lambda: st.markdown("\n".join(f"- {show.plain(line)}" for line in d.reading)),
+            alt=d.alt,
+        )
     elif len(d.measures) > 1:
         show.figure(key, d.figure, caption, d.result, d.measures[0], about=lambda: of_several(key, d), alt=d.alt)
     else:
@@ -177,13 +223,23 @@ def again(case: Case) -> None:
         except EffectiveDepthError as error:
             st.caption(show.plain(str(error)))
             return
-        for tab, text, language in zip(st.tabs(["Command line", "Python"]), (found.shell, found.python), ("bash", "python")):
+        for tab, text, language in zip(
+            st.tabs(["Command line", "Python"]), (found.shell, found.python), ("bash", "python")
+        ):
             tab.code(text, language=language, wrap_lines=True)
 
 
 AT_ONCE = 3  # prompts or verdicts that stand open
-FILES = {".edcase": "Case study (.edcase), to import elsewhere", ".html": "Report (.html), one file", ".npz": "All numbers (.npz)", ".sh": "Commands (.sh)", ".py": "Python (.py)"}
+FILES = {
+    ".edcase": "Case study (.edcase), to import elsewhere",
+    ".html": "Report (.html), one file",
+    ".npz": "All numbers (.npz)",
+    ".sh": "Commands (.sh)",
+    ".py": "Python (.py)",
+}
 MARKS = {True: " :green[✓ the known answer]", False: " :orange[✗ not the known answer]", None: ""}
-ABOUT_LIVE = "Puts its model, prompt, parameters and view into the page it was kept from. Nothing runs until you press Run."
+ABOUT_LIVE = (
+    "Puts its model, prompt, parameters and view into the page it was kept from. Nothing runs until you press Run."
+)
 
 show.guarded(page)

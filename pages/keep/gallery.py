@@ -1,4 +1,5 @@
 """What was kept: every case study with its picture, to search, open, take in and throw away."""
+
 import time
 from html import escape
 
@@ -19,11 +20,22 @@ def page() -> None:
     st.subheader("Case studies", anchor=False)
     kept, barrier = keeping.kept(), keeping.why_not()
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-gallery")
-    search = row.text_input("Search", key="gallery.search", placeholder="title, notes, tags, prompt, model, verdict", icon=":material/search:")
+    search = row.text_input(
+        "Search",
+        key="gallery.search",
+        placeholder="title, notes, tags, prompt, model, verdict",
+        icon=":material/search:",
+    )
     row.selectbox("Sort by", list(SORTS), format_func=SORT_NAMES.get, key="gallery.sort", width=170)
     cards = kept.cards(search or "", st.session_state["gallery.sort"])
     trash = kept.trash()
-    with row.popover("Import", icon=":material/upload_file:", disabled=bool(barrier), help=show.plain(barrier) or ABOUT_IMPORT, key="gallery.import"):
+    with row.popover(
+        "Import",
+        icon=":material/upload_file:",
+        disabled=bool(barrier),
+        help=show.plain(barrier) or ABOUT_IMPORT,
+        key="gallery.import",
+    ):
         take_in()
     with row.popover(f"Trash ({len(trash)})", icon=":material/delete:", disabled=not trash, key="gallery.trash"):
         for card in trash[:MOST_IN_TRASH]:
@@ -36,7 +48,11 @@ def page() -> None:
     if not own and not search:
         st.info(EMPTY, icon=":material/bookmark_add:")
     elif not cards:
-        st.info(f"No case study has all of “{show.plain(search)}” in its words. Every word must stand somewhere in it; try fewer.", icon=":material/search_off:")
+        st.info(
+            f"No case study has all of “{show.plain(search)}” in its words. Every word must stand somewhere in it; try "
+            "fewer.",
+            icon=":material/search_off:",
+        )
     tiles, below = st.container(), st.container(horizontal=True, vertical_alignment="center")
     n_pages = max(1, -(-len(cards) // AT_ONCE))
     at = below.pagination(n_pages, key=f"gallery.page.{n_pages}") if n_pages > 1 else 1
@@ -50,14 +66,27 @@ def page() -> None:
 
 def tile(card: Card, shipped: bool) -> None:
     """A case study in the gallery."""
-    picture = f'<img src="{data_uri(card.thumbnail)}" alt="{escape(alt(card))}">' if card.thumbnail else f"<span>{escape(', '.join(card.probes))}</span>"
+    picture = (
+        f'<img src="{data_uri(card.thumbnail)}" alt="{escape(alt(card))}">'
+        if card.thumbnail
+        else f"<span>{escape(', '.join(card.probes))}</span>"
+    )
     st.html(f'<div class="ed-thumbnail">{picture}</div>')
     row = st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key=f"title-{card.id}")
     row.page_link(keeping.CASE, label=f"**{show.plain(card.title)}**", query_params={"id": card.id}, width="stretch")
     if not shipped:
         reason = keeping.why_not(card.id)
         told = show.plain(reason) or "Delete; it can be taken back"
-        row.button("", key=f"delete-{card.id}", icon=":material/delete:", type="tertiary", help=told, disabled=bool(reason), on_click=delete, args=(card,))
+        row.button(
+            "",
+            key=f"delete-{card.id}",
+            icon=":material/delete:",
+            type="tertiary",
+            help=told,
+            disabled=bool(reason),
+            on_click=delete,
+            args=(card,),
+        )
     mark = " :gray-badge[comes with the app]" if shipped else ""
     st.caption(f"{show.plain(card.model)} · {show.plain(card.precision)} · {day(card.changed)}{mark}")
     st.caption(f"“{show.plain(short(card.prompt, 90))}”")
@@ -65,11 +94,22 @@ def tile(card: Card, shipped: bool) -> None:
         st.markdown(f":small[{show.plain(short(card.verdict.partition(chr(10))[0], 160))}]")
     if card.tags:
         key = f"tags-{card.id}"
-        st.pills("Tags", card.tags, key=key, format_func=show.plain, on_change=search_tag, args=(key,), label_visibility="collapsed")
+        st.pills(
+            "Tags",
+            card.tags,
+            key=key,
+            format_func=show.plain,
+            on_change=search_tag,
+            args=(key,),
+            label_visibility="collapsed",
+        )
 
 
 def alt(card: Card) -> str:
-    return f"Thumbnail of {card.title}: {len(card.thumbnail)} layers upwards by {len(card.thumbnail[0])} columns, bright is large. {card.verdict}"
+    return (
+        f"Thumbnail of {card.title}: {len(card.thumbnail)} layers upwards by {len(card.thumbnail[0])} columns, "
+        f"bright is large. {card.verdict}"
+    )
 
 
 def short(text: str, most: int) -> str:
@@ -119,12 +159,20 @@ def said() -> None:
 def thrown(card: Card, barrier: str) -> None:
     row = st.container(horizontal=True, vertical_alignment="center", key=f"thrown-{card.id}")
     row.markdown(f"**{show.plain(card.title)}** · {show.plain(card.model)}", width="stretch")
-    row.button("Restore", key=f"restore-{card.id}", icon=":material/restore_from_trash:", on_click=restore, args=(card,), disabled=bool(barrier))
+    row.button(
+        "Restore",
+        key=f"restore-{card.id}",
+        icon=":material/restore_from_trash:",
+        on_click=restore,
+        args=(card,),
+        disabled=bool(barrier),
+    )
 
 
 def take_in() -> None:
     """Bundles of others, checked before anything of them is kept."""
-    key = f"gallery.files.{st.session_state.get('gallery.imports', 0)}"  # another box for every import: an uploader cannot be emptied
+    # another box for every import: an uploader cannot be emptied
+    key = f"gallery.files.{st.session_state.get('gallery.imports', 0)}"
     common = dict(type=["edcase"], accept_multiple_files=True, max_upload_size=MAX_BYTES // 2**20)
     st.file_uploader("Case studies, .edcase", key=key, on_change=taken, args=(key,), help=ABOUT_IMPORT, **common)
 
@@ -134,7 +182,13 @@ def taken(key: str) -> None:
     for file in st.session_state[key] or []:
         try:
             case, new = keeping.take_in(file.getvalue())
-            told.append(("done" if new else "here", f"“{case.title}” {'is kept now.' if new else 'was here already; nothing was changed.'}", case.id))
+            told.append(
+                (
+                    "done" if new else "here",
+                    f"“{case.title}” {'is kept now.' if new else 'was here already; nothing was changed.'}",
+                    case.id,
+                )
+            )
         except EffectiveDepthError as error:
             told.append(("error", f"{file.name} was not taken in, and nothing of it was kept. {error}", ""))
     st.session_state["gallery.said"] = told
@@ -151,7 +205,12 @@ def problems(kept) -> None:
 
 
 MOST_IN_TRASH = 50
-BOXES = {"undo": (st.success, ":material/delete:"), "done": (st.success, ":material/check:"), "here": (st.info, ":material/info:"), "error": (st.error, ":material/error:")}
+BOXES = {
+    "undo": (st.success, ":material/delete:"),
+    "done": (st.success, ":material/check:"),
+    "here": (st.info, ":material/info:"),
+    "error": (st.error, ":material/error:"),
+}
 ABOUT_IMPORT = "Files that this program exported, here or elsewhere. Each is checked to the last array before it is kept; nothing in it is run."
 EMPTY = """Nothing of your own yet. Run something on **Home** or a probe's page and press **Save**: numbers, view and notes become a case study with a
 link that opens in a second, without the model. Those below come with the app and show how to read the figures."""

@@ -1,4 +1,5 @@
 """How much each sub-layer writes, and in which direction."""
+
 import streamlit as st
 
 from ed_core import aggregate, figures
@@ -27,11 +28,19 @@ def counts_first_token() -> bool:
 def more(result, view):
     measure = scope.kept("contributions.measure", MEASURE)
     if view.selected is not None:
-        show.figure("profile", figures.token_profile(result, measure, view.selected), f"Token {view.selected} over the layers", result, measure)
+        show.figure(
+            "profile",
+            figures.token_profile(result, measure, view.selected),
+            f"Token {view.selected} over the layers",
+            result,
+            measure,
+        )
     if not result.complete:
         return
     curves = aggregate.aggregate(Contributions, [result.summary], counts_first_token())
-    pick = lambda suffix: {name: curves[f"{short}_{suffix}"] for name, short in (("attention", "attn"), ("MLP", "mlp"), ("both", "layer"))}  # noqa: E731
+    pick = lambda suffix: {
+        name: curves[f"{short}_{suffix}"] for name, short in (("attention", "attn"), ("MLP", "mlp"), ("both", "layer"))
+    }  # noqa: E731
     behind = lambda name: probe_page.behind(Contributions, view, name, counts_first_token())  # noqa: E731
     left, right = st.columns(2)
     with left:
@@ -45,7 +54,10 @@ def more(result, view):
 TEXTS = {
     "The papers saw": "In Llama 3.1 70B on GSM8K the ratio stays above 0.15 in the first half and falls below 0.05 in the second; the cosine is 0 or "
     "negative first, then turns positive (Csordás et al. 2025, §3.1).",
-    "Look for": "the layer where the mean cosine crosses 0 for the last time: from there on layers strengthen what the stream already holds.",
+    "Look for": (
+        "the layer where the mean cosine crosses 0 for the last time: from there on layers strengthen what the "
+        "stream already holds."
+    ),
     "Beware": "The first token is often an attention sink of huge norm. A small ratio or cosine does not prove a layer useless (Hinostroza et al. "
     "2026, arXiv 2605.14075).",
 }
@@ -56,7 +68,8 @@ show.guarded(
             Contributions,
             figure,
             more,
-            "Not computed yet. **Run** shows, for every layer and token, how large attention's and the MLP's additions are and whether they erase, "
+            "Not computed yet. **Run** shows, for every layer and token, how large attention's and the MLP's additions "
+            "are and whether they erase, "
             "write or strengthen. One forward pass.",
             TEXTS,
             controls,

@@ -1,4 +1,5 @@
 """The main job: one model, one prompt, four live heatmaps, the verdict on depth."""
+
 import streamlit as st
 
 from ed_core import figures, lookup, sources, verdict
@@ -8,7 +9,12 @@ from ed_ui import controlling, keeping, link, running, scope, show
 from ed_ui.views import BRANCHES, SHADES
 
 WINDOW = 48
-PROBES = {"contributions": Contributions(), "logit_lens": LogitLens(), "layer_skip": LayerSkip(), "continuation": Continuation()}
+PROBES = {
+    "contributions": Contributions(),
+    "logit_lens": LogitLens(),
+    "layer_skip": LayerSkip(),
+    "continuation": Continuation(),
+}
 
 
 PARAMETERS = (
@@ -36,7 +42,14 @@ def page() -> None:
     controlling.picker(row, batch)
     keeping.button(row, "home", batch)
     if (above := scope.harder(st.session_state.get("example", ""))) is not None:
-        row.button("Same task, harder", key="harder", on_click=_harder, args=(above, batch), icon=":material/trending_up:", type="tertiary")
+        row.button(
+            "Same task, harder",
+            key="harder",
+            on_click=_harder,
+            args=(above, batch),
+            icon=":material/trending_up:",
+            type="tertiary",
+        )
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch)
 
 
@@ -52,7 +65,9 @@ def judged(batch: running.Batch) -> verdict.Verdict | None:
     needed = [batch.result("contributions"), batch.result("logit_lens")]
     if any(r is None or not r.complete for r in needed):
         return None
-    return verdict.of_prompt(*needed, counts_first_token(), scope.kept("kl_threshold", 0.5), scope.kept("overlap_threshold", 0.3))
+    return verdict.of_prompt(
+        *needed, counts_first_token(), scope.kept("kl_threshold", 0.5), scope.kept("overlap_threshold", 0.3)
+    )
 
 
 def counts_first_token() -> bool:
@@ -63,7 +78,9 @@ def panels(batch: running.Batch) -> None:
     """Everything that fills while jobs run."""
     if batch.jobs and running.poll(batch):
         st.rerun()
-    scope.remember(batch.requests["contributions"].key if "contributions" in batch.results and not batch.running else "")
+    scope.remember(
+        batch.requests["contributions"].key if "contributions" in batch.results and not batch.running else ""
+    )
     reached = judged(batch)
     headline(batch, reached)
     results = batch.results
@@ -71,9 +88,18 @@ def panels(batch: running.Batch) -> None:
     view = controls(batch, some, reached)
     left, right = st.columns(2)
     with left:
-        contributions("norms", "ratio", figures.contribution_norms, *NORMS, results.get("contributions"), view("norms", "contributions"))
+        contributions(
+            "norms",
+            "ratio",
+            figures.contribution_norms,
+            *NORMS,
+            results.get("contributions"),
+            view("norms", "contributions"),
+        )
     with right:
-        contributions("cosine", "cos", figures.cosine_map, *COSINES, results.get("contributions"), view("cosine", "contributions"))
+        contributions(
+            "cosine", "cos", figures.cosine_map, *COSINES, results.get("contributions"), view("cosine", "contributions")
+        )
     left, right = st.columns(2)
     with left:
         lens(results.get("logit_lens"), view("lens", "logit_lens"))
@@ -117,7 +143,13 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     )
     said = reached.sentence if reached else "Depth ruler: no verdict yet."
     made = [batch.results[name] for name in ("contributions", "logit_lens") if name in batch.results]
-    show.figure("ruler", fig, "**Depth ruler** · the three criteria, never averaged; ticks below: published models", results=made, alt=said)
+    show.figure(
+        "ruler",
+        fig,
+        "**Depth ruler** · the three criteria, never averaged; ticks below: published models",
+        results=made,
+        alt=said,
+    )
 
 
 def says(batch: running.Batch) -> str:
@@ -126,8 +158,14 @@ def says(batch: running.Batch) -> str:
     if result is None or not result.complete:
         return ""
     code = lambda text: "`" + figures.shown(text, 60).replace("`", "ˋ") + "`"  # noqa: E731
-    mark = {True: " :green[✓ the known answer]", False: f" :orange[✗ expected {code(result.request.prompts[0].answer)}]", None: ""}[verdict.right(result)]
-    best = ", ".join(f"{code(result.token_text[int(i)])} {p:.0%}" for i, p in zip(result["top_ids"][0], result["top_probs"][0]))
+    mark = {
+        True: " :green[✓ the known answer]",
+        False: f" :orange[✗ expected {code(result.request.prompts[0].answer)}]",
+        None: "",
+    }[verdict.right(result)]
+    best = ", ".join(
+        f"{code(result.token_text[int(i)])} {p:.0%}" for i, p in zip(result["top_ids"][0], result["top_probs"][0])
+    )
     source = ":gray-badge[stored example] " if lookup.is_shipped(result.request.key) else ""
     return f"{source}The model continues {code(result.provenance['continuation'])}{mark} · next token: {best}"
 
@@ -143,7 +181,10 @@ def controls(batch: running.Batch, some, reached):
         scope.keeping(st.slider, "KL: below this share of its maximum", "kl_threshold", 0.5, **steps)
         scope.keeping(st.slider, "Overlap: above", "overlap_threshold", 0.3, **steps)
         scope.keeping(st.toggle, "Count the first token (often an attention sink)", "first_token", True)
-        st.caption("The defaults are those of Hu et al. 2025. The three criteria measure different things and are never averaged.")
+        st.caption(
+            "The defaults are those of Hu et al. 2025. The three criteria measure different things and are never "
+            "averaged."
+        )
     window = scope.window("window", n, WINDOW)
     if window is not None:
         scope.keeping(row.slider, "Tokens shown", "window", window, min_value=0, max_value=n - 1, width=260)
@@ -163,7 +204,9 @@ def controls(batch: running.Batch, some, reached):
     return view
 
 
-def contributions(key: str, suffix: str, draw, title: str, caption: str, teach: str, reading: str, result, view: View) -> None:
+def contributions(
+    key: str, suffix: str, draw, title: str, caption: str, teach: str, reading: str, result, view: View
+) -> None:
     """One panel on the chosen branch: its size or its direction."""
     if result is None:
         return show.empty(title, teach)
@@ -178,14 +221,29 @@ def lens(result, view: View) -> None:
         return show.empty(title, "What the model would predict if it ended at each depth.")
     shade = SHADES[scope.kept("shade", "probability")]
     measure = "top_probs" if shade == "prob" else shade  # what is drawn is also what Details and its CSV hold
-    show.figure("lens", figures.lens_map(result, view, shade), f"**{title}** · best token at each depth", result, measure, READ_LENS, select=True)
+    show.figure(
+        "lens",
+        figures.lens_map(result, view, shade),
+        f"**{title}** · best token at each depth",
+        result,
+        measure,
+        READ_LENS,
+        select=True,
+    )
 
 
 def skips(result, view: View) -> None:
     title = "Layer skip"
     if result is None:
         return show.empty(title, "How much each later layer changes when one is left out.")
-    show.figure("skip", figures.skip_map(result, view), f"**{title}** · row left out, column affected", result, "effect", READ_SKIP)
+    show.figure(
+        "skip",
+        figures.skip_map(result, view),
+        f"**{title}** · row left out, column affected",
+        result,
+        "effect",
+        READ_SKIP,
+    )
 
 
 TEACH = """Not computed yet. **Run** traces this prompt through the model: what each layer adds and in which direction, what it would predict
@@ -199,7 +257,12 @@ top-5 overlap rises from there."""
 READ_SKIP = """Bright columns right of a row: those layers build on the skipped one. The triangle below the diagonal is zero by construction.
 In the papers, layers of the second half hardly influence each other: they refine independently."""
 # title, caption, what an empty panel teaches, how to read it
-NORMS = ("Contribution norms", "size of what is added, against the stream", "How much each layer adds to the residual stream, token by token.", READ_NORMS)
+NORMS = (
+    "Contribution norms",
+    "size of what is added, against the stream",
+    "How much each layer adds to the residual stream, token by token.",
+    READ_NORMS,
+)
 COSINES = (
     "Cosine with the stream",
     "below 0 erases, above 0 strengthens",

@@ -1,4 +1,5 @@
 """What the model would predict if it ended at each depth."""
+
 import streamlit as st
 
 from ed_core import aggregate, figures
@@ -15,7 +16,14 @@ def figure(result, view):
     name = scope.kept("logit_lens.shade", "probability")
     shade = SHADES[name]
     measure = "top_probs" if shade == "prob" else shade
-    show.figure("map", figures.lens_map(result, view, shade), f"Best token at each depth, shaded by {name}", result, measure, select=True)
+    show.figure(
+        "map",
+        figures.lens_map(result, view, shade),
+        f"Best token at each depth, shaded by {name}",
+        result,
+        measure,
+        select=True,
+    )
 
 
 def more(result, view):
@@ -23,8 +31,16 @@ def more(result, view):
         return
     curves = aggregate.aggregate(LogitLens, [result.summary])
     a, b = st.columns(2)
-    a.metric("Mean settle depth", f"{float(curves['settle_depth']):.1f} of {result.n_layers}", help=LogitLens.spec("settle_depth").meaning)
-    b.metric("Deep-thinking ratio", f"{float(curves['deep_thinking_ratio']):.0%}", help=LogitLens.spec("deep_thinking_ratio").meaning)
+    a.metric(
+        "Mean settle depth",
+        f"{float(curves['settle_depth']):.1f} of {result.n_layers}",
+        help=LogitLens.spec("settle_depth").meaning,
+    )
+    b.metric(
+        "Deep-thinking ratio",
+        f"{float(curves['deep_thinking_ratio']):.0%}",
+        help=LogitLens.spec("deep_thinking_ratio").meaning,
+    )
     left, right = st.columns(2)
     with left:
         nats = {"KL": curves["kl"], "entropy": curves["entropy"]}
@@ -38,7 +54,8 @@ def more(result, view):
 
 TEXTS = {
     "The papers saw": "KL to the output falls steeply and the overlap of the best five tokens rises from the middle on, at the same place (Csordás "
-    "et al. 2025, §3.3); relative to the depth that place hardly moves with size, training or difficulty (Hu et al. 2025).",
+    "et al. 2025, §3.3); relative to the depth that place hardly moves with size, training or difficulty (Hu et al. "
+    "2025).",
     "Look for": "the depth at which the best token of a column stays what it is.",
     "By construction": "The top row is the model's own output: KL 0, overlap 1. Row 0 is the embedding.",
     "Beware": "The head was trained for the last layer only: an early row that reads as nonsense may still hold what matters. Depth may be used "
@@ -51,7 +68,8 @@ show.guarded(
             LogitLens,
             figure,
             more,
-            "Not computed yet. **Run** applies the model's own final norm and head at every depth and shows when its prediction settles.",
+            "Not computed yet. **Run** applies the model's own final norm and head at every depth and shows when its "
+            "prediction settles.",
             TEXTS,
             controls,
             parameters=(link.choice("shade", "kept.logit_lens.shade", "probability", SHADES),),

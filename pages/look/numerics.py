@@ -1,4 +1,6 @@
-"""Whether the sums behind every curve hold on this prompt, what of their miss is rounding, and what the first token does to the means."""
+"""Whether the sums behind every curve hold on this prompt, what of their miss is rounding, and what the first token
+does to the means."""
+
 import streamlit as st
 
 from ed_core import exactness, figures
@@ -22,7 +24,9 @@ def page() -> None:
     if chosen.spec is None:
         st.error(show.plain(chosen.trouble), icon=":material/error:")
         return
-    batch = running.batch("numerics", {name: probe.request(chosen.spec, scope.prompt()) for name, probe in PROBES.items()})
+    batch = running.batch(
+        "numerics", {name: probe.request(chosen.spec, scope.prompt()) for name, probe in PROBES.items()}
+    )
     row = running.controls("numerics", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
     keeping.button(row, "numerics", batch)
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch)
@@ -61,9 +65,22 @@ def figures_of(result) -> None:
     """Miss against rounding, slopes, and the figures on logits."""
     left, right = st.columns(2)
     with left:
-        show.figure("miss", figures.miss_curves(result), "Largest miss per layer, against rounding and the limit", result, "rounding")
+        show.figure(
+            "miss",
+            figures.miss_curves(result),
+            "Largest miss per layer, against rounding and the limit",
+            result,
+            "rounding",
+        )
     with right:
-        show.figure("slopes", figures.slope_curves(result), "Slopes: what the stream moves per unit that is read", result, "slope_attn", READ_SLOPE)
+        show.figure(
+            "slopes",
+            figures.slope_curves(result),
+            "Slopes: what the stream moves per unit that is read",
+            result,
+            "slope_attn",
+            READ_SLOPE,
+        )
     verdict(exactness.logits(result))
 
 
@@ -76,11 +93,20 @@ def first_token(result, contributions, lens) -> None:
     rows = exactness.without_first(contributions, lens) if complete else []
     columns = [*st.columns(2), *st.columns(2)]
     with columns[0]:
-        show.figure("norms", figures.first_token_norm(result), "Length of the stream, first token against the others", result, "resid_norm", READ_SINK)
+        show.figure(
+            "norms",
+            figures.first_token_norm(result),
+            "Length of the stream, first token against the others",
+            result,
+            "resid_norm",
+            READ_SINK,
+        )
     for column, row in zip(columns[1:], rows):
         unit, caption, x = UNITS[row.name]
         with column:
-            fig = figures.layer_curves({f"{row.label} with the first token": row.with_first}, "", unit, x=x, behind={"without": row.without})
+            fig = figures.layer_curves(
+                {f"{row.label} with the first token": row.with_first}, "", unit, x=x, behind={"without": row.without}
+            )
             show.figure(f"first-{row.name}", fig, f"{caption}, with the first token and without", results=[result])
     if rows:
         st.markdown(f"**{exactness.change(rows)}**")
@@ -97,7 +123,9 @@ it are means of one token."""
 TEXTS = {
     "Why it matters": "Reading a module's output where the model adds something else gives a smooth, plausible and wrong curve. So a model is "
     "opened only where its sums hold; this page shows the same figures on your prompt.",
-    "Look for": "a miss above “rounding can cause”: then a term is not read. Slopes off 1: then something is scaled on the way.",
+    "Look for": (
+        "a miss above “rounding can cause”: then a term is not read. Slopes off 1: then something is scaled on the way."
+    ),
     "Beware": "Sums cannot see everything: they hold for quantized weights too, which compute something else than the original model does. Compare "
     "precisions for that (`python -m ed_core audit MODEL`).",
 }
