@@ -4,7 +4,7 @@ FROM python:3.12-slim
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 \
     OMP_WAIT_POLICY=PASSIVE TOKENIZERS_PARALLELISM=false HF_HOME=/home/lab/.cache/huggingface
 
-# Chromium draws the PNG and SVG of a figure (ed_core/images.py) and nothing else; Liberation stands for Arial in them. Without the two the image
+# Chromium draws the PNG and SVG of a figure (ed_core/figures/images.py) and nothing else; Liberation stands for Arial in them. Without the two the image
 # is about 400 MB smaller, and the pages say that there is no browser.
 RUN apt-get update && apt-get install --yes --no-install-recommends chromium fonts-liberation && rm -rf /var/lib/apt/lists/*
 

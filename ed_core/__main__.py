@@ -10,10 +10,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import case_commands, permits, size_commands
+from .commands import cases, models
+from .commands.models import compute_missing, opened_as
 from .errors import EffectiveDepthError, ParameterError
 from .probes import PROBES
-from .size_commands import compute_missing, opened_as
+from .sources import permits
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -68,12 +69,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--calibrate", action="store_true", help="measure this device's speed first (a second or two), and keep it"
     )
-    p.set_defaults(run=size_commands.estimate)
+    p.set_defaults(run=models.estimate)
     p = commands.add_parser(
         "fetch", help="download a model from the hub; a broken-off download goes on where it stopped"
     )
     p.add_argument("model", help="org/name, or org/name@revision")
-    p.set_defaults(run=size_commands.fetch)
+    p.set_defaults(run=models.fetch)
     p = commands.add_parser(
         "audit", help="the same prompts through several precisions: is a number an artefact of one?"
     )
@@ -84,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--prompts", metavar="FILE.jsonl", help="every fourth of the bundled ones unless given")
     p.add_argument("--device", default="cpu")
     p.add_argument("--out", metavar="FILE.npz", help="write curves, correlations and verdicts")
-    p.set_defaults(run=size_commands.audit)
+    p.set_defaults(run=models.audit)
     p = commands.add_parser("models", help="list the catalogue and the supported families")
     p.add_argument(
         "--families",
@@ -92,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
         help="every family: where it is read, and its identities on small random models (10 s)",
     )
     p.add_argument("--markdown", action="store_true", help="with --families: print docs/models.md")
-    p.set_defaults(run=size_commands.models)
+    p.set_defaults(run=models.models)
     p = commands.add_parser("cache", help="what the store holds, or empty it")
     p.add_argument("action", choices=("info", "clear"))
     p.set_defaults(run=cache)
@@ -108,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("names", nargs="*", help="which measurements (all unless given)")
     p.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
     p.set_defaults(run=bench)
-    case_commands.add(commands)
+    cases.add(commands)
     return top
 
 
@@ -129,11 +130,11 @@ def _how_to_open(p: argparse.ArgumentParser) -> None:
 
 
 def run(args) -> None:
-    from .budget import parse
-    from .export import arrays
+    from .cases.export import arrays
     from .probes import find
     from .prompts import read_jsonl
-    from .store import Store
+    from .results.store import Store
+    from .sweeps.budget import parse
 
     settings = _settings(args.set, args.probes)
     probes = [find(name).make(settings.get(name, {})) for name in dict.fromkeys(args.probes)]
@@ -179,9 +180,10 @@ def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
 
 
 def verify(args) -> int:
-    from . import controls, sanity
     from .errors import IdentityFailed
-    from .model import LanguageModel
+    from .models import sanity
+    from .models.language_model import LanguageModel
+    from .sources import controls
 
     model = LanguageModel.load(opened_as(args))
     figures = model.identities or model.verify()
@@ -227,7 +229,7 @@ def verify(args) -> int:
 
 
 def cache(args) -> None:
-    from .store import Store
+    from .results.store import Store
 
     store = Store()
     if args.action == "clear":
@@ -251,7 +253,7 @@ def show_settings(args) -> None:
 
 
 def ready(args) -> int:
-    from .health import ask
+    from .service.health import ask
 
     found = ask(args.url)
     print("\n".join(found) or "ready")

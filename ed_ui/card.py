@@ -7,8 +7,11 @@ from typing import Any
 
 import streamlit as st
 
-from ed_core import estimate, figures, hub, lookup, precision, sizes, sources, tokens
+from ed_core import figures
 from ed_core.errors import EffectiveDepthError
+from ed_core.results import lookup
+from ed_core.service import estimate
+from ed_core.sources import hub, precision, sizes, specs, tokens
 from ed_core.types import ModelSpec
 from ed_ui import show
 
@@ -23,7 +26,7 @@ def card(spec: ModelSpec) -> None:
 
 def _shape(spec: ModelSpec) -> list[tuple[str, str]]:
     try:
-        size = sizes.read(sources.config_of(spec))
+        size = sizes.read(specs.config_of(spec))
     except EffectiveDepthError:
         return [("Size", "known once it is downloaded")]
     heads = (
@@ -52,7 +55,7 @@ def _held(spec: ModelSpec, made: Mapping[str, Any] | None) -> list[tuple[str, st
             *lines,
             (
                 "Memory",
-                f"{estimate.gigabytes(sizes.read(sources.config_of(spec)).weight_bytes(spec.precision))} of weights, "
+                f"{estimate.gigabytes(sizes.read(specs.config_of(spec)).weight_bytes(spec.precision))} of weights, "
                 "by the estimate",
             ),
         ]

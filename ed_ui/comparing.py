@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import streamlit as st
 
-from ed_core import compare, controls, figures, lookup
+from ed_core import figures
 from ed_core.demo import mixed_prompts
+from ed_core.depth import among_others
 from ed_core.probes import Probe
-from ed_core.types import Prompt, ProbeResult
+from ed_core.results import lookup
+from ed_core.sources import controls
+from ed_core.types import ProbeResult, Prompt
 from ed_ui import running, show
 
 ENOUGH = 12  # bundled prompts that the button measures
@@ -34,13 +37,13 @@ def _live(probe: Probe, result: ProbeResult, batch: running.Batch, control: Prob
         st.rerun()
     others, first_token = lookup.alike(result.request), getattr(probe, "first_token", True)
     with st.container(key="compared"):
-        st.markdown(compare.sentence(probe, result.summary, others, first_token))
+        st.markdown(among_others.sentence(probe, result.summary, others, first_token))
         _more(batch, len(others), result)
     if against:
         st.markdown(f"**{against}**")
-    behind = compare.curves_of(probe, control.summary, first_token) if control is not None else {}
+    behind = among_others.curves_of(probe, control.summary, first_token) if control is not None else {}
     name = controls.label(control.request.models[0]) if control is not None else ""
-    spreads = compare.spreads(probe, result.summary, others, first_token)
+    spreads = among_others.spreads(probe, result.summary, others, first_token)
     for column, spread in zip(st.columns(2), spreads):
         with column:
             curve, told = spread.curve, " over the others" if len(spread.quantiles) else ""
@@ -65,7 +68,7 @@ def _more(batch: running.Batch, n_others: int, result: ProbeResult) -> None:
         if row.button("Stop", key=f"stop.{result.request.probe}", icon=":material/stop:", type="tertiary"):
             running.cancel(batch)
         return
-    if n_others < compare.FEWEST:
+    if n_others < among_others.FEWEST:
         few = (
             "No other prompt has"
             if not n_others

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import streamlit as st
 
-from ed_core import compare, controls, sources
+from ed_core.depth import among_others
 from ed_core.errors import EffectiveDepthError
 from ed_core.probes import find
+from ed_core.sources import controls, specs
 from ed_core.types import ProbeResult, Request
 from ed_ui import running, scope, show
 
@@ -35,7 +36,7 @@ def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
     if not kind:
         return dict(requests)
     try:
-        twins = {r.models[0]: sources.twin(r.models[0], kind, seed) for r in requests.values()}
+        twins = {r.models[0]: specs.twin(r.models[0], kind, seed) for r in requests.values()}
     except EffectiveDepthError:
         return dict(requests)
     behind = {
@@ -68,7 +69,7 @@ def picker(row, batch: running.Batch) -> None:
         "Seed of the control", 0, controls.MOST, key="control.seed", args=("control.seed",), width=120, **common
     )
     try:
-        sources.twin(next(iter(batch.requests.values())).models[0], kind, seed)
+        specs.twin(next(iter(batch.requests.values())).models[0], kind, seed)
     except EffectiveDepthError as error:
         st.warning(show.plain(str(error)), icon=":material/error:")
 
@@ -83,12 +84,12 @@ def sentence(batch: running.Batch, probe: str, first_token: bool = True) -> str:
     """What the control's curves say about the model's, once both are complete; "" before, and for what no curve stands
     for."""
     own, control = batch.result(probe), result(batch, probe)
-    if own is None or control is None or not own.complete or probe not in compare.CURVES:
+    if own is None or control is None or not own.complete or probe not in among_others.CURVES:
         return ""
-    return compare.against_control(
+    return among_others.against_control(
         chosen()[0],
         controls.CALLED[chosen()[0]],
-        compare.likeness(find(probe), own.summary, control.summary, first_token),
+        among_others.likeness(find(probe), own.summary, control.summary, first_token),
     )
 
 

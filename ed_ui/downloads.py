@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import streamlit as st
 
-from ed_core import catalogue, hub, permits, sources
 from ed_core.errors import Cancelled, EffectiveDepthError
-from ed_core.estimate import gigabytes
+from ed_core.service.estimate import gigabytes
+from ed_core.sources import catalogue, hub, permits, specs
 from ed_core.types import ModelSpec
 from ed_ui import show
 
@@ -31,7 +31,7 @@ def _running() -> dict[str, hub.Download]:
 def absent(source: str) -> ModelSpec | None:
     """The hub model of that name where it is not here; None where it is, or where the name is none."""
     try:
-        spec = sources.named(source)
+        spec = specs.named(source)
     except EffectiveDepthError:
         return None
     return None if hub.is_here(spec) else spec

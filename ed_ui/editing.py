@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from ed_core.cases import Case, edited
+from ed_core.cases.case_study import Case, edited
+from ed_core.cases.notes import to_html
 from ed_core.errors import CaseError, EffectiveDepthError
-from ed_core.notes import to_html
 from ed_ui import keeping, scope, show
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import streamlit as st
 
-from ed_core import cases
-from ed_core.cases import ITEMS, Case
+from ed_core.cases import case_study
+from ed_core.cases.case_study import ITEMS, Case
+from ed_core.cases.kept import Kept
 from ed_core.errors import CaseError, EffectiveDepthError
-from ed_core.kept import Kept
 from ed_core.types import ProbeResult
 from ed_ui import running, scope, show, views, visitor
 
@@ -118,9 +118,9 @@ def fitting(results: Sequence[ProbeResult]) -> tuple[list[ProbeResult], list[str
 def suggestion(results: Sequence[ProbeResult]) -> str:
     """A title: the model, and how the prompt begins."""
     prompts = list(dict.fromkeys(r.request.prompts[0] for r in results))
-    what = cases.tidy(prompts[0].text) if len(prompts) == 1 else f"{len(prompts)} prompts"
-    return cases.tidy(
-        "".join(c for c in f"{results[0].request.models[0].name}: {what}"[:80] if c not in cases.REORDERING)
+    what = case_study.tidy(prompts[0].text) if len(prompts) == 1 else f"{len(prompts)} prompts"
+    return case_study.tidy(
+        "".join(c for c in f"{results[0].request.models[0].name}: {what}"[:80] if c not in case_study.REORDERING)
     )
 
 
@@ -152,7 +152,7 @@ def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
 
 def _save(page: str, results: list[ProbeResult], shown, seen, title: str) -> None:
     held = {name: scope.kept(f"keep.{page}.{name}", "") for name in WORDS}
-    case = cases.make(
+    case = case_study.make(
         held["title"].strip() or title,
         results,
         notes=held["notes"],
@@ -171,20 +171,20 @@ def _save(page: str, results: list[ProbeResult], shown, seen, title: str) -> Non
 def words(prefix: str, title: str) -> str:
     """The boxes for title, tags and notes; what is typed survives page changes. Returns the title that stands there
     when nothing is typed."""
-    _box(st.text_input, "Title", f"{prefix}.title", title, max_chars=cases.TITLE)
+    _box(st.text_input, "Title", f"{prefix}.title", title, max_chars=case_study.TITLE)
     _box(
         st.text_input,
         "Tags",
         f"{prefix}.tags",
         placeholder="separated by commas",
-        help=f"At most {cases.TAGS}. In the list of case studies a tag is a search.",
+        help=f"At most {case_study.TAGS}. In the list of case studies a tag is a search.",
     )
     _box(
         st.text_area,
         "Notes",
         f"{prefix}.notes",
         height=150,
-        max_chars=cases.NOTES,
+        max_chars=case_study.NOTES,
         placeholder="What is to be seen here? Markdown.",
     )
     return title

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 
 import streamlit as st
 
-from ed_core import export, figures, pairs
-from ed_core.compare import CURVES
+from ed_core import figures
+from ed_core.cases import export
+from ed_core.depth import side_by_side
+from ed_core.depth.among_others import CURVES
+from ed_core.depth.side_by_side import SIDES, Pair, Side
 from ed_core.figures import View
-from ed_core.pairs import SIDES, Pair, Side
 from ed_core.probes import find
 from ed_core.probes.integrated_gradients import incomplete
 from ed_core.types import ProbeResult
@@ -152,7 +154,7 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, 
             "Drawn where cells of the two maps mean the same: equal layers and, over tokens, equal tokens.",
             height,
         )
-    if reason := pairs.no_difference(a, b, a.measures[shown.measure].spec.dims):
+    if reason := side_by_side.no_difference(a, b, a.measures[shown.measure].spec.dims):
         return show.empty("B − A: no map", show.plain(reason), height)
     failed = sorted({*incomplete(a), *incomplete(b)}) if name == "integrated_gradients" else ()
     fig = figures.difference_map(a, b, shown.measure, view(a, f"{name}-difference", 0), first_token, failed)

@@ -8,11 +8,14 @@ from itertools import groupby
 
 import streamlit as st
 
-from ed_core import catalogue, estimate, lookup, permits, settings, sizes, sources
+from ed_core import settings
 from ed_core.architectures.refused import REFUSED
 from ed_core.demo import MODELS
 from ed_core.errors import EffectiveDepthError
-from ed_core.precision import WIDEST_FIRST, stored
+from ed_core.results import lookup
+from ed_core.service import estimate
+from ed_core.sources import catalogue, permits, sizes, specs
+from ed_core.sources.precision import WIDEST_FIRST, stored
 from ed_core.types import ModelSpec
 from ed_ui import card, downloads, running, show
 
@@ -73,14 +76,14 @@ def current() -> Scope:
 def chosen(name: str, precision: str, device: str, adapter: str = "") -> Scope:
     """The model of that name. Refuses by name what is known to be no plain sum, as opening it would."""
     try:
-        spec = sources.resolve(name, precision, device, adapter, free=running.free(device))
-        family = str(sources.config_of(spec).get("model_type", ""))
+        spec = specs.resolve(name, precision, device, adapter, free=running.free(device))
+        family = str(specs.config_of(spec).get("model_type", ""))
         if family in REFUSED:
             raise EffectiveDepthError(f"Refused: {spec.name} is of the family '{family}', and {REFUSED[family]}.")
         return Scope(spec)
     except EffectiveDepthError as error:
         missing = downloads.absent(name)
-        if missing is not None and not sources.config_of(missing):
+        if missing is not None and not specs.config_of(missing):
             return Scope(
                 None,
                 f"{name} is neither here nor in the catalogue, so its size is not known: download it in the sidebar.",
@@ -105,7 +108,7 @@ def source() -> str:
 def choose(spec: ModelSpec) -> None:
     """Put a stored run's model into the boxes; only before they are drawn."""
     try:
-        here = sources.named(spec.source).revision
+        here = specs.named(spec.source).revision
     except EffectiveDepthError:
         here = ""
     st.session_state.update(
@@ -167,7 +170,7 @@ def _catalogue() -> None:
 
 def _in_short(name: str, entry: catalogue.Entry | None) -> str:
     try:
-        size = sources.size_of(name)
+        size = specs.size_of(name)
         told = [f"{size.n_layers} × {size.d_model}", f"{estimate.count(size.parameters)} parameters"]
     except EffectiveDepthError:
         told = []  # a damaged folder: choosing it says what is wrong
@@ -220,7 +223,7 @@ def _off(why: str, key: str) -> bool:
 
 def _described(spec: ModelSpec) -> None:
     """Family and size, and what auto came to; its reason in full on hover."""
-    found = sources.describe(spec)
+    found = specs.describe(spec)
     known = [found.get("", ""), *(f"{found[name]} {name}" for name in ("blocks", "wide") if name in found)]
     st.caption(show.plain(" · ".join(filter(None, known))))
     if spec.why and (st.session_state.get("precision") or AUTO) == AUTO:
@@ -229,7 +232,7 @@ def _described(spec: ModelSpec) -> None:
 
 def _how(spec: ModelSpec) -> str:
     """In a few words, why auto came to this precision."""
-    config = sources.config_of(spec)
+    config = specs.config_of(spec)
     if stored(config):
         return "as it is stored"
     if spec.precision not in estimate.fitting(sizes.read(config), running.free(spec.device), device=spec.device):
@@ -245,7 +248,7 @@ def _says(scope: Scope) -> None:
     if scope.spec is not None:
         _described(scope.spec)
         st.session_state["needs"] = st.container()  # filled by the page, which knows its probes
-    elif missing is None or sources.config_of(missing):
+    elif missing is None or specs.config_of(missing):
         st.error(show.plain(scope.trouble), icon=":material/error:")
     if missing is not None:
         downloads.section(missing)

@@ -9,10 +9,13 @@ from dataclasses import dataclass, fields, replace
 
 import streamlit as st
 
-from ed_core import compare, figures, lookup, permits
+from ed_core import figures
+from ed_core.depth import among_others
 from ed_core.errors import ParameterError
 from ed_core.figures import View
 from ed_core.probes import Continuation, Probe
+from ed_core.results import lookup
+from ed_core.sources import permits
 from ed_core.types import ModelSpec, ProbeResult
 from ed_ui import comparing, controlling, keeping, link, running, scope, show
 
@@ -154,7 +157,7 @@ def view(result: ProbeResult) -> View:
 def behind(probe: type[Probe], seen: View, curve: str, first_token: bool = True) -> dict:
     """The control's aggregate, under its name, where the view has one."""
     return (
-        {seen.control_name: compare.curves_of(probe, seen.control.summary, first_token)[curve]}
+        {seen.control_name: among_others.curves_of(probe, seen.control.summary, first_token)[curve]}
         if seen.control is not None
         else {}
     )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ed_core import estimate, hub, permits, precision, sizes, sources
 from ed_core.errors import EffectiveDepthError, ParameterError
-from ed_core.estimate import gigabytes
 from ed_core.probes import find
+from ed_core.service import estimate
+from ed_core.service.estimate import gigabytes
+from ed_core.sources import hub, permits, precision, sizes
+from ed_core.sources.specs import config_of
 from ed_core.types import ModelSpec, Request
 
 
@@ -62,7 +64,7 @@ def _estimate(spec: ModelSpec, n_tokens: int, free: int) -> estimate.Estimate | 
     if spec.precision not in precision.PRECISIONS:
         return None  # a checkpoint stored in some other way: only opening it tells
     try:
-        return estimate.estimate(sizes.read(sources.config_of(spec)), spec.precision, n_tokens, spec.device, free)
+        return estimate.estimate(sizes.read(config_of(spec)), spec.precision, n_tokens, spec.device, free)
     except EffectiveDepthError:
         return None
 
@@ -89,7 +91,7 @@ def _missing(spec: ModelSpec) -> str:
 def _too_large(spec: ModelSpec, found: estimate.Estimate | None, probes: Sequence[str], n_tokens: int) -> str:
     if found is None or found.peak_of(probes) <= estimate.ROOM * found.free:
         return ""
-    others = estimate.fitting(sizes.read(sources.config_of(spec)), found.free, n_tokens, spec.device, probes)
+    others = estimate.fitting(sizes.read(config_of(spec)), found.free, n_tokens, spec.device, probes)
     instead = (
         f"{' and '.join(others)} would fit" if others else "no precision fits: take a smaller model or a shorter prompt"
     )

@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import streamlit as st
 
-from ed_core import lookup
-from ed_core.estimate import duration, free_memory
 from ed_core.errors import Cancelled, EffectiveDepthError, QueueFull
-from ed_core.jobs import Job, Jobs
+from ed_core.results import lookup
+from ed_core.service.estimate import duration, free_memory
+from ed_core.service.jobs import Job, Jobs
 from ed_core.types import ProbeResult, Request
 from ed_ui import link, room, show, visitor
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import streamlit as st
 
-from ed_core import controls, lookup, sources, tokens
-from ed_core.compare import CURVES
 from ed_core.demo import EXAMPLE, MODELS
+from ed_core.depth.among_others import CURVES
+from ed_core.depth.side_by_side import Side
 from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
-from ed_core.pairs import Side
 from ed_core.probes import Probe, find
 from ed_core.prompts import check_text
+from ed_core.results import lookup
+from ed_core.sources import controls, specs, tokens
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import downloads, link, picker, probe_page, scope
 
@@ -128,7 +129,7 @@ def previews(first: Side, other: Side) -> list[list[str] | None]:
 def room(first: Side, other: Side) -> dict[str, bool]:
     """Per probe, whether a map of differences is to be expected: known before anything runs, so that nothing moves when
     it comes."""
-    deep, (mine, theirs) = [sources.n_layers(side.model) for side in (first, other)], previews(first, other)
+    deep, (mine, theirs) = [specs.n_layers(side.model) for side in (first, other)], previews(first, other)
     over_tokens = mine == theirs or None in (mine, theirs)
     return {name: deep[0] == deep[1] and (over_tokens or name == "layer_skip") for name in first.probes}
 
@@ -180,7 +181,7 @@ def _model(spec: ModelSpec) -> ModelSpec:
         downloads.section(missing)
     if found.spec is None:
         raise EffectiveDepthError(found.trouble)
-    return found.spec if kind == NONE else sources.twin(found.spec, kind, int(st.session_state["two.control.seed"]))
+    return found.spec if kind == NONE else specs.twin(found.spec, kind, int(st.session_state["two.control.seed"]))
 
 
 def _prompt() -> Prompt:

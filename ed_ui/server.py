@@ -22,8 +22,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit.starlette import App
 from streamlit.web.cli import configurator_options
 
-from ed_core import health, settings
+from ed_core import settings
 from ed_core.errors import SettingsError
+from ed_core.service import health
 from ed_ui import running
 
 APP = Path(__file__).resolve().parent.parent / "app.py"

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 import streamlit as st
 
-from ed_core import export, images
+from ed_core.cases import export
 from ed_core.errors import EffectiveDepthError
-from ed_core.figures import describe, describe_curves, shown
+from ed_core.figures import describe, describe_curves, images, shown
 from ed_core.probes import find
 from ed_core.types import ProbeResult
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import streamlit as st
 
-from ed_core.cases import Case, Item, Shown
+from ed_core.cases.case_study import Case, Item, Shown
 from ed_core.prompts import to_jsonl
 from ed_core.types import Request
 from ed_ui import controlling, prompt_set, scope
@@ -75,7 +75,7 @@ def shown(page: str, n_tokens: int) -> Shown:
 
 
 def judged(page: str) -> dict[str, float | bool]:
-    """Thresholds, and whether the first token counts, as `ed_core.cases.make` takes them."""
+    """Thresholds, and whether the first token counts, as `ed_core.cases.case_study.make` takes them."""
     first = PLACES[page].first_token
     named = {name: name for name in THRESHOLDS if page == "home"} | ({"first_token": first} if first else {})
     return {name: value for name, key in named.items() if (value := scope.kept(key)) is not None}

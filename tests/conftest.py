@@ -38,7 +38,7 @@ def variant_model():
 @pytest.fixture(scope="session")
 def measure():
     """`measure(model, probe, prompt)`: the complete result of one probe on one prompt, computed in this process."""
-    from ed_core.recorder import Recorder
+    from ed_core.sweeps.recorder import Recorder
 
     def run(model, probe, prompt):
         encoding = model.encode(prompt)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from ed_core import cases, lookup
-from ed_core.wire import unpack
+from ed_core.cases import case_study
+from ed_core.results import lookup
+from ed_core.results.wire import unpack
 
 HOME = ("contributions", "logit_lens", "layer_skip", "continuation")
 
@@ -17,10 +18,10 @@ def results() -> dict:
     return {r.request.probe: r for r in found if r.request.models[0].name == "ed-demo-8"}
 
 
-def case(title: str = "A sum", probes: tuple = HOME, **more) -> cases.Case:
-    return cases.make(title, [results()[probe] for probe in probes], **more)
+def case(title: str = "A sum", probes: tuple = HOME, **more) -> case_study.Case:
+    return case_study.make(title, [results()[probe] for probe in probes], **more)
 
 
-def small(title: str = "A sum", **more) -> cases.Case:
+def small(title: str = "A sum", **more) -> case_study.Case:
     """A few kilobytes."""
     return case(title, ("early_exit",), **more)

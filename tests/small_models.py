@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from ed_core.architectures import find
 from ed_core.architectures.small import VARIANTS  # noqa: F401
 from ed_core.bench import families
-from ed_core.model import LanguageModel
+from ed_core.models.language_model import LanguageModel
 from ed_core.types import ModelSpec
 
 # Looked at closest, five blocks deep: one of every kind of norm placement, multiplier and position.

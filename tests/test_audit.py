@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ed_core import audit
 from ed_core.__main__ import main
-from ed_core.aggregate import summarize
+from ed_core.depth import audit
 from ed_core.errors import ParameterError
-from ed_core.precision import WIDEST_FIRST
-from ed_core.sources import resolve
+from ed_core.results.aggregate import summarize
+from ed_core.sources.precision import WIDEST_FIRST
+from ed_core.sources.specs import resolve
 from ed_core.types import Measure, Prompt
 
 PROMPTS = [
@@ -28,7 +28,7 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """`results(name)`: two prompts through every precision, computed once."""
-    from ed_core.compute import Models, run
+    from ed_core.service.compute import Models, run
 
     found = {}
 
@@ -45,8 +45,8 @@ def results(tmp_path_factory):
 def test_the_bundled_models_keep_their_curves_and_depths_in_every_precision(name):
     """Contributions and lens over every twelfth bundled prompt; skip effects need more prompts for their order to
     settle (see the log)."""
-    from ed_core.compute import Models, run
     from ed_core.demo import load_prompts
+    from ed_core.service.compute import Models, run
 
     prompts = [Prompt(p["text"], p["answer"]) for p in load_prompts()[::12]]
     models, plan = Models(), audit.plan(resolve(name), WIDEST_FIRST, prompts)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ed_core import bundle
 from ed_core.bench import durability, imports
-from ed_core.kept import Kept
-from ed_core.safe_folder import SafeFolder
+from ed_core.cases import bundle
+from ed_core.cases.kept import Kept
+from ed_core.cases.safe_folder import SafeFolder
 
 ROOT = Path(__file__).parent.parent
 

@@ -12,7 +12,7 @@ from ed_core.bench import kills, opening, words
 from ed_core.bench.browser import ROOT, serving
 from ed_core.bench.hostile_words import KINDS, OUTSIDE, RAN
 from ed_core.bench.hostile_words import words as hostile
-from ed_core.kept import Kept
+from ed_core.cases.kept import Kept
 
 pytestmark = pytest.mark.browser
 

@@ -17,7 +17,7 @@ import pytest
 from small_models import save_random
 from test_browser import browser, page, serve, start, wait  # noqa: F401 (fixtures)
 
-from ed_core.kept import Kept
+from ed_core.cases.kept import Kept
 
 pytestmark = pytest.mark.browser
 

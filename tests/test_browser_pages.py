@@ -6,12 +6,12 @@ import json
 
 import numpy as np
 import pytest
+from test_browser import ANSWER, TEXT, browser, page, serve, wait  # noqa: F401 (fixtures)
 
 from ed_core.__main__ import main
 from ed_core.demo import mixed_prompts
 from ed_core.prompts import to_jsonl
 from ed_core.types import Prompt
-from test_browser import ANSWER, TEXT, browser, page, serve, wait  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.browser
 

@@ -7,8 +7,8 @@ from kept_cases import HOME, case
 from test_browser import browser  # noqa: F401 (fixture)
 from test_report import hostile
 
-from ed_core.drawings import drawings
-from ed_core.report import report
+from ed_core.cases.drawings import drawings
+from ed_core.cases.report import report
 
 pytestmark = pytest.mark.browser
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from test_browser import ANSWER, TEXT, browser, page, serve, wait  # noqa: F401 (fixtures)
+from test_browser_pages import plotted, run
 
 from ed_core.__main__ import main
 from ed_core.prompts import to_jsonl
 from ed_core.types import Prompt
-from test_browser import ANSWER, TEXT, browser, page, serve, wait  # noqa: F401 (fixtures)
-from test_browser_pages import plotted, run
 
 pytestmark = pytest.mark.browser
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from test_probes_naive import PROMPTS, agree, prompt_ids
 
-from ed_core import compute
-from ed_core.budget import Budget, even_chunks, parse, ran_out
 from ed_core.errors import JobError, ParameterError
 from ed_core.probes import EarlyExit, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
+from ed_core.service import compute
+from ed_core.sweeps.budget import Budget, even_chunks, parse, ran_out
 from ed_core.types import Prompt
 
 ASKED = Prompt("5 + 7 + 5 = ", "17")

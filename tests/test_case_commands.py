@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 from kept_cases import case, results, small
 
-from ed_core import backup, bundle, case_commands
 from ed_core.__main__ import main
-from ed_core.cases import edited
+from ed_core.cases import backup, bundle
+from ed_core.cases.case_study import edited
+from ed_core.cases.kept import Kept
+from ed_core.commands import cases
 from ed_core.errors import ImportRefused
-from ed_core.kept import Kept
-from ed_core.store import Store
+from ed_core.results.store import Store
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> Kept:
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "here"))
-    monkeypatch.setattr(case_commands, "Kept", partial(Kept, shipped=None))
+    monkeypatch.setattr(cases, "Kept", partial(Kept, shipped=None))
     return Kept(shipped=None)
 
 

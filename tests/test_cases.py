@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from kept_cases import HOME, case, results, small
 
-from ed_core import bundle, cases, types, verdict
-from ed_core.cases import Item, Shown
+from ed_core import types
+from ed_core.cases import bundle, case_study
+from ed_core.cases.case_study import Item, Shown
+from ed_core.depth import verdict
 from ed_core.errors import CaseError, ImportRefused, NewerSchema
 
 OLD = Path(__file__).parent / "data" / "case-v1.edcase"
@@ -107,7 +109,7 @@ def test_words_that_are_no_text_are_refused_with_one_sentence(words, says):
 def test_words_are_tidied_where_nothing_is_lost():
     kept = small("  A \n sum ", notes="a\r\nb\rc", tags=["x ", "x", "", "two  words"])
     assert (kept.title, kept.notes, kept.tags) == ("A sum", "a\nb\nc", ("x", "two words"))
-    assert cases.edited(kept, title=" B ").title == "B" and cases.edited(kept, notes="x").items is kept.items
+    assert case_study.edited(kept, title=" B ").title == "B" and case_study.edited(kept, notes="x").items is kept.items
 
 
 @pytest.mark.parametrize(
@@ -123,21 +125,21 @@ def test_only_complete_results_are_kept():
     with pytest.raises(CaseError, match="not complete"):
         Item.of(replace(results()["early_exit"], complete=False, summary={}))
     with pytest.raises(CaseError, match="found 0"):
-        cases.make("x", [])
+        case_study.make("x", [])
 
 
 def test_ids_are_ten_characters_and_those_of_shipped_ones_stay():
-    ids = {cases.new_id() for _ in range(1000)}
-    assert len(ids) == 1000 and all(cases.ID.fullmatch(id) for id in ids)
-    assert cases.id_of("easy-sum") == cases.id_of("easy-sum") != cases.id_of("hard-sum") and cases.ID.fullmatch(
-        cases.id_of("easy-sum")
-    )
+    ids = {case_study.new_id() for _ in range(1000)}
+    assert len(ids) == 1000 and all(case_study.ID.fullmatch(id) for id in ids)
+    assert case_study.id_of("easy-sum") == case_study.id_of("easy-sum") != case_study.id_of(
+        "hard-sum"
+    ) and case_study.ID.fullmatch(case_study.id_of("easy-sum"))
 
 
 def test_the_same_probe_twice_opens_a_second_view():
     one = results()["early_exit"]
     other = replace(one, request=replace(one.request, parameters=(("threshold", 0.5),)))
-    kept = cases.make("x", [one, results()["prune"], other])
+    kept = case_study.make("x", [one, results()["prune"], other])
     assert [list(v.by_probe) for v in kept.views] == [["early_exit", "prune"], ["early_exit"]]
 
 

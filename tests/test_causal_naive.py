@@ -7,10 +7,11 @@ import naive
 import numpy as np
 import pytest
 
-from ed_core import compute, gradients
-from ed_core.aggregate import aggregate
 from ed_core.errors import ParameterError, PromptError, PromptFileError
 from ed_core.probes import IntegratedGradients, ResidualErasure
+from ed_core.results.aggregate import aggregate
+from ed_core.service import compute
+from ed_core.sweeps import gradients
 from ed_core.types import Prompt
 
 FAMILIES = ("qwen3", "gpt2", "gpt_neox", "olmo2", "gemma2", "granite")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ed_core.__main__ import main
-from ed_core.sources import resolve
+from ed_core.sources.specs import resolve
 
 PROMPTS = [
     {"id": "sum", "text": "5 + 7 + 5 + 3 + 1 + 7 = ", "answer": "28"},

@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ed_core import compare, depth, export, lookup
+from ed_core.cases import export
 from ed_core.demo import load_prompts, mixed_prompts
+from ed_core.depth import among_others, criteria
 from ed_core.probes import PROBES, Contributions, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
 from ed_core.probes.integrated_gradients import completeness, incomplete
 from ed_core.prompts import parse_jsonl, to_jsonl
-from ed_core.store import Store
+from ed_core.results import lookup
+from ed_core.results.store import Store
 from ed_core.types import Prompt
 
 TEXTS = ("5 + 7 + 5 = ", "a=3; b=a; b?", "The capital of France is", "copy a b c: a b", "one two three four")
@@ -21,16 +23,16 @@ COMPARED = (Contributions(), LogitLens(), LayerSkip(), ResidualErasure(), Integr
 
 def test_the_effect_on_later_layers_and_its_score():
     effect = np.float32([[9, 2, 4, 6], [9, 9, 1, 3], [9, 9, 9, 5], [9, 9, 9, 9]])  # the diagonal and below do not count
-    e = depth.layer_effect(effect)
+    e = criteria.layer_effect(effect)
     assert e.tolist() == [4, 2, 5, 0]
-    assert depth.depth_score(e) == pytest.approx((0 * 4 + 1 * 2 + 2 * 5) / 11)
+    assert criteria.depth_score(e) == pytest.approx((0 * 4 + 1 * 2 + 2 * 5) / 11)
     assert (
-        np.isnan(depth.depth_score([0, 0, 0]))
-        and np.isnan(depth.depth_score([1, np.nan]))
-        and depth.depth_score([0, 0, 3]) == 2
+        np.isnan(criteria.depth_score([0, 0, 0]))
+        and np.isnan(criteria.depth_score([1, np.nan]))
+        and criteria.depth_score([0, 0, 3]) == 2
     )
     effect[1, 3] = np.nan
-    assert np.isnan(depth.layer_effect(effect)).tolist() == [False, True, False, False]
+    assert np.isnan(criteria.layer_effect(effect)).tolist() == [False, True, False, False]
 
 
 def test_the_command_line_writes_the_scores(model_of, measure):
@@ -39,13 +41,13 @@ def test_the_command_line_writes_the_scores(model_of, measure):
     data = export.arrays({probe: results})
     for i, result in enumerate(results):
         assert data[f"layer_skip.depth_score.{i}"] == pytest.approx(
-            depth.depth_score(depth.layer_effect(result["effect"]))
+            criteria.depth_score(criteria.layer_effect(result["effect"]))
         )
-        assert data[f"layer_skip.depth_score_output.{i}"] == pytest.approx(depth.depth_score(result["output"]))
+        assert data[f"layer_skip.depth_score_output.{i}"] == pytest.approx(criteria.depth_score(result["output"]))
     effects = np.stack([r["effect"] for r in results])
-    assert data["layer_skip.depth_score"] == pytest.approx(depth.depth_score(depth.layer_effect(effects.max(0))))
+    assert data["layer_skip.depth_score"] == pytest.approx(criteria.depth_score(criteria.layer_effect(effects.max(0))))
     assert data["layer_skip.depth_score_mean"] == pytest.approx(
-        depth.depth_score(depth.layer_effect(effects.mean(0))), rel=1e-5
+        criteria.depth_score(criteria.layer_effect(effects.mean(0))), rel=1e-5
     )
     assert data["layer_skip.depth_score"].dtype == np.float32 and "layer_skip.depth_score_mean.0" not in data
 
@@ -100,7 +102,7 @@ def test_a_large_card_is_found_although_its_row_has_no_value(model_of, tmp_path)
 
 def test_shipped_examples_count_as_other_prompts(tmp_path, monkeypatch):
     from ed_core.demo import EXAMPLE
-    from ed_core.sources import resolve
+    from ed_core.sources.specs import resolve
 
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     lookup.store.cache_clear()
@@ -126,40 +128,42 @@ def test_the_curves_are_the_measures_own_reductions_and_the_band_their_quantiles
         "layer_effect": lambda r: [r["effect"][s, s + 1 :].sum() / max(4 - s, 1) for s in range(5)],
         "attribution": lambda r: np.abs(r["attribution"]).sum(1),
     }
-    for spread in compare.spreads(probe, mine.summary, [r.summary for r in others]):
+    for spread in among_others.spreads(probe, mine.summary, [r.summary for r in others]):
         by_hand = reduce[spread.curve.name]
         assert spread.n == 4 and spread.values == pytest.approx(by_hand(mine), rel=1e-5, abs=1e-6)
         expected = np.quantile(np.stack([by_hand(r) for r in others]), [0.1, 0.5, 0.9], axis=0)
         assert np.abs(spread.quantiles - expected).max() <= 1e-5 * max(1.0, np.abs(expected).max())
         assert "depth" in spread.curve.x or len(spread.values) == 5
-    few = compare.spreads(probe, mine.summary, [r.summary for r in others[:2]])
+    few = among_others.spreads(probe, mine.summary, [r.summary for r in others[:2]])
     assert all(not len(s.quantiles) and s.n == 2 for s in few), "two are no spread"
 
 
 def test_the_sentence_says_what_the_curves_hold(model_of, measure):
     model = model_of("qwen3")
     mine, *others = (measure(model, LayerSkip(), Prompt(text)).summary for text in TEXTS)
-    said = compare.sentence(LayerSkip(), mine, others)
-    e = depth.layer_effect(mine["effect"])
-    scores = [depth.depth_score(depth.layer_effect(s["effect"])) for s in others]
+    said = among_others.sentence(LayerSkip(), mine, others)
+    e = criteria.layer_effect(mine["effect"])
+    scores = [criteria.depth_score(criteria.layer_effect(s["effect"])) for s in others]
     assert f"{e[:3].sum() / e.sum():.0%} of this prompt's effect on later layers lies at layers 0–2" in said
-    assert f"depth score {depth.depth_score(e):.1f}; the median of 4 other prompts is {np.median(scores):.1f}" in said
-    assert "median" not in compare.sentence(LayerSkip(), mine, others[:2])
+    assert (
+        f"depth score {criteria.depth_score(e):.1f}; the median of 4 other prompts is {np.median(scores):.1f}" in said
+    )
+    assert "median" not in among_others.sentence(LayerSkip(), mine, others[:2])
 
 
 def test_prompts_without_boundaries_are_left_out_and_said_to_be(model_of, measure):
     probe, model = LayerSkip(mode="future"), model_of("qwen3")
     long = [measure(model, probe, Prompt(text * 2)).summary for text in TEXTS[:4]]
     short = measure(model, probe, Prompt("ab")).summary
-    assert [s.n for s in compare.spreads(probe, long[0], [*long[1:], short])] == [3, 3]
-    assert "not defined for 1 more" in compare.sentence(probe, long[0], [*long[1:], short])
-    assert "not defined" in compare.sentence(probe, short, long)
+    assert [s.n for s in among_others.spreads(probe, long[0], [*long[1:], short])] == [3, 3]
+    assert "not defined for 1 more" in among_others.sentence(probe, long[0], [*long[1:], short])
+    assert "not defined" in among_others.sentence(probe, short, long)
 
 
 def test_criteria_are_compared_by_their_layer(model_of, measure):
     results = [measure(model_of("qwen3"), LogitLens(), Prompt(text)) for text in TEXTS]
-    said = compare.sentence(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
-    found = [depth.by_kl(r["kl"][:-1].mean(1)).depth for r in results]
+    said = among_others.sentence(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
+    found = [criteria.by_kl(r["kl"][:-1].mean(1)).depth for r in results]
     assert (
         "The KL criterion is not defined"
         if found[0] is None
@@ -192,18 +196,20 @@ def test_prompts_whose_completeness_fails_are_in_no_spread_and_counted(model_of,
         assert IntegratedGradients.sound(result.summary) == (not incomplete(result))
     assert not any(map(IntegratedGradients.sound, (r.summary for r in poor)))
     mine, *others = (r.summary for r in good)
-    alone, mixed = (compare.spreads(rough, mine, found)[0] for found in (others, [*others, *(r.summary for r in poor)]))
+    alone, mixed = (
+        among_others.spreads(rough, mine, found)[0] for found in (others, [*others, *(r.summary for r in poor)])
+    )
     assert mixed.n == alone.n == 4 and np.array_equal(mixed.quantiles, alone.quantiles)
-    said = compare.sentence(rough, mine, [*others, *(r.summary for r in poor)])
+    said = among_others.sentence(rough, mine, [*others, *(r.summary for r in poor)])
     assert "median of 4 other prompts" in said and "2 more are left out: not to be relied on" in said
-    assert "left out" not in compare.sentence(rough, mine, others)
+    assert "left out" not in among_others.sentence(rough, mine, others)
 
 
 def test_a_result_of_an_older_version_still_opens(model_of, measure):
     from dataclasses import replace
 
-    from ed_core.aggregate import summarize
-    from ed_core.wire import pack, unpack
+    from ed_core.results.aggregate import summarize
+    from ed_core.results.wire import pack, unpack
 
     new = measure(model_of("qwen3"), IntegratedGradients(nodes=3), Prompt(TEXTS[0], " 17"))
     old = summarize(replace(new, request=replace(new.request, probe_version=2)))
@@ -252,7 +258,7 @@ def likenesses(mine, theirs):
         **{f"{n}.sum": np.asarray(curve) for n in ("kl", "overlap")},
         **{f"{n}.first": np.zeros(len(curve)) for n in ("kl", "overlap")},
     }  # noqa: E731
-    return compare.likeness(LogitLens, summary(mine), summary(theirs))
+    return among_others.likeness(LogitLens, summary(mine), summary(theirs))
 
 
 FALLING = np.array([8.0, 7, 5, 4, 2, 1, 0])
@@ -271,7 +277,7 @@ def test_a_controls_curve_is_told_by_order_and_course(case):
     theirs, shape = CONTROLS[case]
     found = likenesses(FALLING, theirs)
     assert [l.shape for l in found] == [shape] * 2
-    said = compare.against_control("untrained", "untrained twin", found)
+    said = among_others.against_control("untrained", "untrained twin", found)
     expected = {0: "the same curve", 1: "a similar curve", 2: "another curve", None: "cannot be compared"}[shape]
     assert expected in said and "untrained twin" in said
     assert ("says nothing about what the model learned" in said) == (shape == 0)
@@ -284,7 +290,7 @@ def test_a_controls_curve_is_told_by_order_and_course(case):
 
 def test_a_sentence_for_each_kind_of_shape_and_control():
     same, other = likenesses(FALLING, FALLING)[0], likenesses(FALLING, FALLING[::-1].copy())[1]
-    said = compare.against_control("shuffled", "twin", [same, other])
+    said = among_others.against_control("shuffled", "twin", [same, other])
     assert (
         said.count("The twin shows") == 2
         and "does not rest on the order" in said

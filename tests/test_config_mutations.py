@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from small_models import VARIANTS, byte_tokenizer
 from transformers import AutoConfig
 
-from ed_core import compute
 from ed_core.architectures.small import config_fields
 from ed_core.bench.families import random_hf
 from ed_core.errors import EffectiveDepthError
-from ed_core.model import LanguageModel
+from ed_core.models.language_model import LanguageModel
 from ed_core.probes import Contributions, LayerSkip, LogitLens
-from ed_core.sources import resolve
+from ed_core.service import compute
+from ed_core.sources.specs import resolve
 from ed_core.types import Prompt
 
 MUTATED = (

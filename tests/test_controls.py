@@ -15,13 +15,14 @@ from test_hub import client, model  # noqa: F401  (fixtures)
 from test_unknown_families import forget, saved
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ed_core import lookup, twins
 from ed_core.__main__ import main
 from ed_core.architectures import find
 from ed_core.errors import ParameterError
-from ed_core.model import LanguageModel
+from ed_core.models import twins
+from ed_core.models.language_model import LanguageModel
 from ed_core.probes import Contributions
-from ed_core.sources import location, resolve, twin
+from ed_core.results import lookup
+from ed_core.sources.specs import location, resolve, twin
 from ed_core.types import ModelSpec, Prompt, Request
 
 # blocks that differ by kind (windows, mixers, experts, position schemes), and some that do not
@@ -277,8 +278,8 @@ def test_shuffled_blocks_work_quantized(tmp_path):
 
 
 def test_a_twin_that_does_not_fit_is_refused_before_it_is_drawn(small_folder, monkeypatch):
-    from ed_core import loading
     from ed_core.errors import TooLarge
+    from ed_core.models import loading
 
     monkeypatch.setattr(loading, "free_memory", lambda: 1000)
     with pytest.raises(TooLarge, match="drawn in float32"):

@@ -7,23 +7,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ed_core import bundle, cases, compute
+from ed_core.cases import bundle, case_study
+from ed_core.cases.kept import SHIPPED, Kept
 from ed_core.demo import load_prompts
 from ed_core.demo.cases import LESSONS, MODEL, build, models_of, named
 from ed_core.errors import CaseError
-from ed_core.kept import SHIPPED, Kept
-from ed_core.sources import resolve
+from ed_core.service import compute
+from ed_core.sources.specs import resolve
 from ed_core.types import Prompt
 
 HINT = "run python -m ed_core.demo.cases"
 
 
-def shipped(lesson) -> cases.Case:
-    return bundle.drawable((SHIPPED / f"{cases.id_of(lesson.name)}.edcase").read_bytes())
+def shipped(lesson) -> case_study.Case:
+    return bundle.drawable((SHIPPED / f"{case_study.id_of(lesson.name)}.edcase").read_bytes())
 
 
 def test_the_folder_holds_the_lessons_and_nothing_else(tmp_path):
-    assert {file.stem for file in SHIPPED.iterdir()} == {cases.id_of(lesson.name) for lesson in LESSONS}, HINT
+    assert {file.stem for file in SHIPPED.iterdir()} == {case_study.id_of(lesson.name) for lesson in LESSONS}, HINT
     cards = Kept(tmp_path).cards("start here")
     assert [card.title for card in cards] == [LESSONS[0].title]
 

@@ -4,9 +4,9 @@ bootstrap."""
 import numpy as np
 import pytest
 
-from ed_core import depth, verdict
+from ed_core.depth import criteria, verdict
 from ed_core.probes import Contributions, LogitLens
-from ed_core.types import Prompt, ProbeResult, Request
+from ed_core.types import ProbeResult, Prompt, Request
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from ed_core.types import Prompt, ProbeResult, Request
     ],
 )
 def test_cosine_takes_the_last_upward_crossing(curve, expected, stable):
-    found = depth.by_cosine(curve)
+    found = criteria.by_cosine(curve)
     assert (found.depth, found.stable, found.reason) == (expected, stable, "")
 
 
@@ -40,7 +40,7 @@ def test_cosine_takes_the_last_upward_crossing(curve, expected, stable):
     ],
 )
 def test_cosine_without_a_crossing_is_not_defined_and_says_why(curve, reason):
-    found = depth.by_cosine(curve)
+    found = criteria.by_cosine(curve)
     assert found.depth is found.stable is found.ratio is None and reason in found.reason
 
 
@@ -51,7 +51,7 @@ def test_the_cosine_curve_is_the_mean_of_the_three():
         "layer_cos": np.float32([-0.6, 0.3]),
         "io_cos": np.ones(2),
     }
-    assert depth.cosine_curve(curves) == pytest.approx([-0.1, 0.1])
+    assert criteria.cosine_curve(curves) == pytest.approx([-0.1, 0.1])
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_the_cosine_curve_is_the_mean_of_the_three():
     ],
 )
 def test_kl_takes_the_first_block_below_half_of_the_largest(curve, expected, stable):
-    found = depth.by_kl(curve)
+    found = criteria.by_kl(curve)
     assert (found.depth, found.stable, found.threshold, found.reason) == (expected, stable, 0.5, "")
 
 
 @pytest.mark.parametrize("curve", [[10, 9, 8, 7], [10, 9, 8, 1], [0, 0, 0]])
 def test_kl_that_falls_in_the_last_block_or_never_is_not_defined(curve):
-    found = depth.by_kl(curve)
+    found = criteria.by_kl(curve)
     assert found.depth is found.stable is found.ratio is None and "below 0.5" in found.reason
 
 
@@ -86,21 +86,21 @@ def test_kl_that_falls_in_the_last_block_or_never_is_not_defined(curve):
     ],
 )
 def test_overlap_takes_the_first_block_above_the_threshold(curve, expected, stable):
-    found = depth.by_overlap(curve)
+    found = criteria.by_overlap(curve)
     assert (found.depth, found.stable, found.threshold) == (expected, stable, 0.3)
 
 
 @pytest.mark.parametrize("curve", [[0.1, 0.2, 0.3], [0.0, 0.0, 0.9]])
 def test_overlap_that_rises_in_the_last_block_or_never_is_not_defined(curve):
-    found = depth.by_overlap(curve)
+    found = criteria.by_overlap(curve)
     assert found.depth is found.stable is None and "above" in found.reason and "0.3" in found.reason
 
 
 def test_thresholds_move_the_lens_criteria():
-    assert [depth.by_kl([10, 7, 4, 2, 1], t).depth for t in (0.8, 0.5, 0.25, 0.1)] == [1, 2, 3, None]
-    assert [depth.by_overlap([0.1, 0.3, 0.5, 0.9], t).depth for t in (0.05, 0.2, 0.4, 0.6)] == [0, 1, 2, None]
-    assert depth.threshold_band(depth.by_kl, [10, 7, 4, 2, 1], (0.1, 0.25, 0.5, 0.8)) == (1, 3)
-    assert depth.threshold_band(depth.by_kl, [10, 9, 9], (0.1, 0.2)) is None
+    assert [criteria.by_kl([10, 7, 4, 2, 1], t).depth for t in (0.8, 0.5, 0.25, 0.1)] == [1, 2, 3, None]
+    assert [criteria.by_overlap([0.1, 0.3, 0.5, 0.9], t).depth for t in (0.05, 0.2, 0.4, 0.6)] == [0, 1, 2, None]
+    assert criteria.threshold_band(criteria.by_kl, [10, 7, 4, 2, 1], (0.1, 0.25, 0.5, 0.8)) == (1, 3)
+    assert criteria.threshold_band(criteria.by_kl, [10, 9, 9], (0.1, 0.2)) is None
 
 
 def test_a_verdict_leaves_out_the_output_row_of_the_lens():
@@ -145,12 +145,12 @@ def test_the_first_token_can_be_left_out_of_the_cosine():
     ],
 )
 def test_the_ratio_is_the_published_one(blocks, effective_depth, ratio):
-    assert round(depth.Criterion("cosine", effective_depth, None, blocks).ratio, 2) == ratio
+    assert round(criteria.Criterion("cosine", effective_depth, None, blocks).ratio, 2) == ratio
 
 
 @pytest.mark.parametrize("curve", [[], [1.0], [1.0, np.nan], [1.0, np.inf], [[1.0, 2.0]]])
 def test_what_is_no_curve_is_refused(curve):
-    for rule in (depth.by_cosine, depth.by_kl, depth.by_overlap):
+    for rule in (criteria.by_cosine, criteria.by_kl, criteria.by_overlap):
         with pytest.raises(ValueError, match="curve"):
             rule(np.array(curve))
 
@@ -173,7 +173,7 @@ def results(cosines, kl, overlap, n_tokens=None, first=None):
 
 
 def by_kl_of(curves):
-    return depth.by_kl(curves["kl"])
+    return criteria.by_kl(curves["kl"])
 
 
 def sums_and_counts(n, seed=0):
@@ -186,21 +186,24 @@ def test_the_bootstrap_is_seeded_and_brackets_the_verdict():
     sums, counts = sums_and_counts(8)
     seen = []
     noting = lambda curves: seen.append(curves["kl"]) or by_kl_of(curves)  # noqa: E731
-    found = depth.bootstrap(sums, counts, noting)
-    assert depth.bootstrap(sums, counts, noting, resamples=1000, seed=0) == found
-    depth.bootstrap(sums, counts, noting, seed=1)
+    found = criteria.bootstrap(sums, counts, noting)
+    assert criteria.bootstrap(sums, counts, noting, resamples=1000, seed=0) == found
+    criteria.bootstrap(sums, counts, noting, seed=1)
     first, again, other = np.array(seen).reshape(3, 1000, 12)
     assert (first == again).all() and (first != other).any()
     low, high, undefined = found
-    whole = depth.by_kl(sums["kl"].sum(0) / sum(counts)).depth
+    whole = criteria.by_kl(sums["kl"].sum(0) / sum(counts)).depth
     assert low <= whole <= high and low < high and undefined == 0
 
 
 def test_the_bootstrap_draws_whole_prompts_with_replacement_and_weighs_tokens():
     """Prompt p's sum is 1 in column p and 0 elsewhere: a resample's curve tells how often each prompt was drawn."""
     seen, counts = [], np.arange(1, 7)
-    depth.bootstrap(
-        {"which": np.eye(6)}, counts.tolist(), lambda c: seen.append(c["which"]) or depth.by_kl([2, 1]), resamples=200
+    criteria.bootstrap(
+        {"which": np.eye(6)},
+        counts.tolist(),
+        lambda c: seen.append(c["which"]) or criteria.by_kl([2, 1]),
+        resamples=200,
     )
     drawn = np.array([6 * curve / curve.sum() for curve in seen])
     np.testing.assert_allclose(drawn, drawn.round(), atol=1e-9)
@@ -211,14 +214,14 @@ def test_the_bootstrap_draws_whole_prompts_with_replacement_and_weighs_tokens():
 def test_quantiles_are_over_the_defined_resamples_and_the_rest_is_counted():
     sums, counts = sums_and_counts(5)
     depths = iter([None] * 25 + list(range(75)))
-    verdict_of = lambda curves: depth.Criterion("kl", next(depths), None, 100)  # noqa: E731
-    low, high, undefined = depth.bootstrap(sums, counts, verdict_of, resamples=100)
+    verdict_of = lambda curves: criteria.Criterion("kl", next(depths), None, 100)  # noqa: E731
+    low, high, undefined = criteria.bootstrap(sums, counts, verdict_of, resamples=100)
     assert (low, high, undefined) == pytest.approx((0.05 * 74, 0.95 * 74, 0.25))
 
 
 @pytest.mark.parametrize("n", [1, 4])
 def test_there_is_no_bootstrap_below_five_prompts(n):
-    assert depth.bootstrap(*sums_and_counts(n), by_kl_of) is None
+    assert criteria.bootstrap(*sums_and_counts(n), by_kl_of) is None
 
 
 def test_a_verdict_without_a_token_or_with_one_block_is_not_defined_with_its_reason(model_of, measure):

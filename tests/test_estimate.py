@@ -8,12 +8,13 @@ import pytest
 import torch
 from small_models import FAMILIES
 
-from ed_core import catalogue, estimate, sizes
 from ed_core.__main__ import main
 from ed_core.architectures.small import COMMON, VARIANTS, config_fields
 from ed_core.errors import ModelNotFound, ParameterError
-from ed_core.precision import WIDEST_FIRST
-from ed_core.sources import size_of
+from ed_core.service import estimate
+from ed_core.sources import catalogue, sizes
+from ed_core.sources.precision import WIDEST_FIRST
+from ed_core.sources.specs import size_of
 
 STATED = {  # as the publishers state them
     "Qwen/Qwen2.5-1.5B": 1_543_714_304,
@@ -140,7 +141,7 @@ def test_folders_and_bundled_models_are_read_and_unknown_names_refused(small_fol
 
 
 def test_a_calibration_is_kept_used_and_distrusted(tmp_path):
-    from ed_core.calibrate import calibrate
+    from ed_core.service.calibrate import calibrate
 
     size = size_of("Qwen/Qwen2.5-7B")
     assert not estimate.estimate(size, "bf16").calibrated

@@ -12,7 +12,7 @@ from ed_core.architectures import find
 from ed_core.architectures.families import FAMILIES
 from ed_core.bench.families import DTYPES, random_hf, random_model
 from ed_core.errors import IdentityFailed
-from ed_core.model import LanguageModel
+from ed_core.models.language_model import LanguageModel
 from ed_core.probes import (
     PROBES,
     Contributions,

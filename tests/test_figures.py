@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from ed_core import figures
-from ed_core.depth import Criterion
+from ed_core.depth.criteria import Criterion
 from ed_core.figures import View
 from ed_core.figures.panel import OVERLAY_LIMIT
 from ed_core.figures.text import shown
 from ed_core.probes import find
-from ed_core.recorder import Recorder
+from ed_core.sweeps.recorder import Recorder
 from ed_core.types import Encoding, Measure, MeasureSpec, ModelSpec, ProbeResult, Prompt
 
 HOSTILE = (

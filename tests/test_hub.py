@@ -97,7 +97,7 @@ CANCEL = (
     SMALL
     + """
 import time
-from ed_core.hub import Download
+from ed_core.sources.hub import Download
 from ed_core.errors import Cancelled
 one = Download("org/model")
 while not one.over and one.progress[0] < 100_000:
@@ -111,7 +111,7 @@ print(one.progress[0])
 WATCH = (
     SMALL
     + """
-from ed_core.hub import fetch
+from ed_core.sources.hub import fetch
 seen = []
 print(fetch("org/model", progress=lambda done, total: seen.append((done, total))))
 assert seen and seen[-1][0] == seen[-1][1] and all(a <= b for (a, _), (b, _) in zip(seen, seen[1:])), seen[:5] + seen[-5:]
@@ -202,10 +202,10 @@ WORKER = (
     SMALL
     + """
 import time
-from ed_core import lookup
-from ed_core.jobs import Jobs
+from ed_core.results import lookup
+from ed_core.service.jobs import Jobs
 from ed_core.probes import Contributions
-from ed_core.sources import resolve
+from ed_core.sources.specs import resolve
 from ed_core.types import Prompt
 request = lambda: Contributions().request(resolve("org/model"), Prompt("5 + 7 = "))
 assert not request().models[0].revision

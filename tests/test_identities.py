@@ -9,11 +9,11 @@ import pytest
 import torch
 from small_models import FAMILIES, byte_tokenizer, random_hf, random_model
 
-from ed_core import suffix
 from ed_core.architectures import find
 from ed_core.errors import IdentityFailed, NotFinite
-from ed_core.identities import PROBE_TEXT
-from ed_core.model import LanguageModel
+from ed_core.models import suffix
+from ed_core.models.identities import PROBE_TEXT
+from ed_core.models.language_model import LanguageModel
 from ed_core.types import ModelSpec, Prompt
 
 PROMPT = Prompt("The quick brown fox jump")

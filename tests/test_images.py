@@ -19,12 +19,13 @@ import psutil
 import pytest
 from kept_cases import HOME, case
 
-from ed_core import figures, images, lookup
+from ed_core import figures
 from ed_core.__main__ import main
-from ed_core.drawings import by_name
+from ed_core.cases.drawings import by_name
+from ed_core.cases.kept import Kept
 from ed_core.errors import ImageFailed
-from ed_core.figures import View
-from ed_core.kept import Kept
+from ed_core.figures import View, images
+from ed_core.results import lookup
 
 ROOT = Path(__file__).parent.parent
 needs_browser = pytest.mark.browser
@@ -193,5 +194,5 @@ def test_the_command_line_writes_a_figure_by_its_name(monkeypatch, tmp_path, cap
 
 
 def test_images_needs_neither_torch_nor_kaleido_until_it_draws():
-    code = "import sys, ed_core.images; assert not {'torch', 'kaleido', 'choreographer', 'psutil'} & set(sys.modules)"
+    code = "import sys, ed_core.figures.images; assert not {'torch', 'kaleido', 'choreographer', 'psutil'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

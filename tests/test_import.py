@@ -8,12 +8,12 @@ import tracemalloc
 import pytest
 from kept_cases import case, small
 
-from ed_core import bundle
 from ed_core.bench.hostile import ARRAYS, handmade, mutated
-from ed_core.cases import edited
+from ed_core.cases import bundle
+from ed_core.cases.case_study import edited
+from ed_core.cases.kept import Kept
 from ed_core.errors import ImportRefused
-from ed_core.kept import Kept
-from ed_core.thumbnail import thumbnail
+from ed_core.figures.thumbnail import thumbnail
 
 MEMORY = 40 * 2**20  # bytes that refusing a bundle may take at most, beside the bundle itself
 
@@ -115,7 +115,7 @@ def test_too_large_is_said_before_anything_is_read(folder, monkeypatch):
 
 
 def test_what_cannot_be_drawn_is_refused(folder, monkeypatch):
-    from ed_core import drawings
+    from ed_core.cases import drawings
 
     def broken(*_):
         raise IndexError("index 5 is out of bounds")
@@ -170,7 +170,7 @@ def test_a_control_that_does_not_exist_is_refused(folder):
 
     from kept_cases import results
 
-    from ed_core.cases import make
+    from ed_core.cases.case_study import make
 
     one = results()["contributions"]
     evil = replace(one, request=replace(one.request, models=(replace(one.request.models[0], control="<evil>"),)))

@@ -10,12 +10,12 @@ import time
 
 import pytest
 
-from ed_core import jobs as jobs_module
-from ed_core.jobs import Jobs
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
-from ed_core.sources import resolve
+from ed_core.service import jobs as jobs_module
+from ed_core.service.jobs import Jobs
+from ed_core.service.worker import receive, send
+from ed_core.sources.specs import resolve
 from ed_core.types import Prompt
-from ed_core.worker import receive, send
 
 TEXT = "5 + 7 + 5 + 3 + 1 + 7 = "
 

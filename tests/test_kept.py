@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from kept_cases import case, small
 
-from ed_core import bundle, kept, safe_folder
-from ed_core.cases import edited, new_id
+from ed_core.cases import bundle, kept, safe_folder
+from ed_core.cases.case_study import edited, new_id
+from ed_core.cases.kept import Kept
 from ed_core.errors import CaseChanged, CaseError, NewerSchema, StoreError
-from ed_core.kept import Kept
 
 ROOT = Path(__file__).parent.parent
 
@@ -41,7 +41,7 @@ def test_what_is_kept_opens_in_another_process_object(folder):
 
 
 def test_the_folder_is_that_of_the_cache_and_survives_its_clearing(tmp_path, monkeypatch):
-    from ed_core.store import Store
+    from ed_core.results.store import Store
 
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     one = small()
@@ -204,9 +204,9 @@ def test_a_really_full_disk_keeps_the_old_version(folder):
     folder.add(one)
     code = f"""
 import resource, signal, sys
-from ed_core.cases import edited
+from ed_core.cases.case_study import edited
 from ed_core.errors import StoreError
-from ed_core.kept import Kept
+from ed_core.cases.kept import Kept
 folder = Kept({str(folder.root)!r}, shipped=None)
 one, state = folder.open({one.id!r})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -225,9 +225,9 @@ print("torch" in sys.modules)
 WRITER = """
 import sys
 from dataclasses import replace
-from ed_core.cases import edited
+from ed_core.cases.case_study import edited
 from ed_core.errors import CaseChanged
-from ed_core.kept import Kept
+from ed_core.cases.kept import Kept
 folder, id = Kept(sys.argv[1], shipped=None), sys.argv[2]
 done = 0
 while done < 15:
@@ -275,7 +275,7 @@ def test_a_writer_killed_with_the_lock_in_its_hand_locks_nobody_out(folder, monk
     folder.add(small())
     code = f"""
 import time
-from ed_core.kept import Kept
+from ed_core.cases.kept import Kept
 with Kept({str(folder.root)!r}, shipped=None)._folder.locked():
     print("locked", flush=True)
     time.sleep(60)
@@ -333,7 +333,7 @@ def test_opening_in_a_new_process_takes_well_under_a_second_and_no_torch(folder)
     code = f"""
 import sys, time
 begin = time.monotonic()
-from ed_core.kept import Kept
+from ed_core.cases.kept import Kept
 folder = Kept({str(folder.root)!r}, shipped=None)
 folder.cards(), folder.open({one.id!r})
 print(time.monotonic() - begin, *sorted({{"torch", "transformers", "plotly", "pandas"}} & set(sys.modules)))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from ed_core import metrics
+from ed_core.sweeps import metrics
 
 VOCAB = 50
 UNIFORM = torch.full((VOCAB,), -math.log(VOCAB))

@@ -9,10 +9,10 @@ import torch
 from small_models import FAMILIES, byte_tokenizer, random_model
 from torch import nn
 
-from ed_core.aggregate import aggregate
 from ed_core.architectures import Architecture
-from ed_core.model import LanguageModel
+from ed_core.models.language_model import LanguageModel
 from ed_core.probes import Contributions, LayerSkip, LogitLens
+from ed_core.results.aggregate import aggregate
 from ed_core.types import ModelSpec, Prompt
 
 PROMPT = Prompt("The quick brown fox")  # 19 tokens

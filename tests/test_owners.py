@@ -11,12 +11,12 @@ import pytest
 from kept_cases import small
 from test_settings import clean, stored, write  # noqa: F401  (fixtures)
 
-from ed_core import backup, bundle
-from ed_core.cases import edited
+from ed_core.cases import backup, bundle
+from ed_core.cases.case_study import edited
+from ed_core.cases.kept import Kept
+from ed_core.cases.owners import UNREADABLE
+from ed_core.cases.safe_folder import SafeFolder
 from ed_core.errors import CaseError, StoreError
-from ed_core.kept import Kept
-from ed_core.owners import UNREADABLE
-from ed_core.safe_folder import SafeFolder
 from ed_ui import visitor
 
 ADA, BOB = "ada@lab.org", "bob@lab.org"
@@ -261,8 +261,9 @@ def test_what_a_button_would_not_do_is_refused_behind_it(write, as_user, folder,
 
 
 def test_a_read_only_gallery_says_so_on_its_buttons(stored, write, monkeypatch, tmp_path):  # noqa: F811
-    import ed_ui.keeping
     from test_pages import app
+
+    import ed_ui.keeping
 
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     ed_ui.keeping.kept.clear()

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from ed_core import compute, lookup
 from ed_core.demo import MODELS
 from ed_core.probes import (
     Continuation,
@@ -23,7 +22,9 @@ from ed_core.probes import (
     Prune,
     ResidualErasure,
 )
-from ed_core.sources import resolve
+from ed_core.results import lookup
+from ed_core.service import compute
+from ed_core.sources.specs import resolve
 from ed_core.types import Prompt
 
 ROOT = Path(__file__).parent.parent
@@ -43,7 +44,7 @@ PAGES = {
 def stored(small_folder, tmp_path_factory):
     """A store that holds every page's results for one prompt on a small model; no worker is started."""
     import ed_ui.running
-    from ed_core.jobs import Jobs
+    from ed_core.service.jobs import Jobs
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -119,7 +120,7 @@ def test_a_page_draws_exactly_what_is_stored(stored, page):
 
 
 def test_home_says_the_verdict_and_what_the_model_continues(stored):
-    from ed_core import verdict
+    from ed_core.depth import verdict
 
     test = app()
     said = " ".join(m.value for m in test.markdown)
@@ -138,8 +139,8 @@ def test_a_prompt_outside_what_the_models_know_is_marked(stored):
 
 def test_a_long_answer_is_judged_to_its_end():
     """Nine letters take nine tokens: eight of them right are not yet an answer, and not a wrong one either."""
-    from ed_core import verdict
     from ed_core.demo import load_prompts
+    from ed_core.depth import verdict
 
     asked = next(p for p in load_prompts() if p["id"] == "copy-12-a")
     spec = resolve("ed-demo-8")
@@ -214,7 +215,7 @@ def test_controls_change_what_is_shown_not_what_is_stored(stored):
 
 
 def test_the_preview_shows_the_models_own_tokens(stored):
-    from ed_core import tokens
+    from ed_core.sources import tokens
 
     result = stored["contributions"]
     assert tuple(tokens.preview(result.request.models[0], PROMPT)) == result.tokens

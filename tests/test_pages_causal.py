@@ -9,9 +9,10 @@ from base64 import b64decode
 import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
+from test_pages import PROMPT, ROOT, app, holds, plotted, stored  # noqa: F401 (a fixture)
 
-from ed_core import aggregate, compare, compute, lookup, pruning
 from ed_core.__main__ import main
+from ed_core.depth import among_others, pruning
 from ed_core.probes import (
     Contributions,
     EarlyExit,
@@ -24,9 +25,10 @@ from ed_core.probes import (
 )
 from ed_core.probes.integrated_gradients import completeness, incomplete
 from ed_core.prompts import to_jsonl
-from ed_core.sources import resolve
+from ed_core.results import aggregate, lookup
+from ed_core.service import compute
+from ed_core.sources.specs import resolve
 from ed_core.types import Prompt
-from test_pages import PROMPT, ROOT, app, holds, plotted, stored  # noqa: F401 (a fixture)
 
 
 def traces(test: AppTest) -> list[dict[str, np.ndarray]]:
@@ -139,7 +141,7 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
 
 
 def data_of(result, name: str) -> np.ndarray:
-    return compare.curves_of(Prune, result.summary)[name]
+    return among_others.curves_of(Prune, result.summary)[name]
 
 
 def test_pruning_says_how_many_prompts_are_missing_and_exports_nothing_yet(stored_set):
@@ -232,12 +234,12 @@ def test_the_prompt_is_shown_over_the_spread_of_others(stored_set, page):
     probe, others = find(COMPARED[page]), [r.summary for r in results[:3]]
     test = app(page)
     assert not test.exception and not test.error
-    for spread in compare.spreads(probe, results[3].summary, others):
+    for spread in among_others.spreads(probe, results[3].summary, others):
         assert drawn(test, "this prompt", spread.values) and drawn(test, "median", spread.quantiles[1])
         assert drawn(test, "10 % of the others", spread.quantiles[0]) and drawn(
             test, "10–90 % of 3 others", spread.quantiles[2]
         )
-    assert compare.sentence(probe, results[3].summary, others) in [m.value for m in test.markdown]
+    assert among_others.sentence(probe, results[3].summary, others) in [m.value for m in test.markdown]
 
 
 def test_without_others_one_sentence_says_how_to_get_some(stored):

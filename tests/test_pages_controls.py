@@ -12,10 +12,12 @@ import pytest
 from test_pages import PAGES, PROMPT, app, holds, plotted, stored  # noqa: F401  (fixture)
 from test_running import queue  # noqa: F401  (fixture)
 
-from ed_core import compare, compute, exactness, lookup
-from ed_core.compare import curves_of
+from ed_core.depth import among_others, exactness
+from ed_core.depth.among_others import curves_of
 from ed_core.probes import Contributions, EarlyExit, LogitLens, Numerics, Prune, find
-from ed_core.sources import resolve, twin
+from ed_core.results import lookup
+from ed_core.service import compute
+from ed_core.sources.specs import resolve, twin
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import controlling, running
 
@@ -34,7 +36,7 @@ def controlled(stored):  # noqa: F811
     spec = twin(resolve("small"), "untrained", 3)
     model, results = compute.Models().get(spec), {}
     for name, own in stored.items():
-        if name in compare.CURVES:
+        if name in among_others.CURVES:
             results[name] = compute.run(model, replace(own.request, models=(spec,)))
             lookup.store().put(results[name])
     return results
@@ -72,13 +74,13 @@ def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored,
     )
     behind = traces(test, "untrained twin, seed 3")
     expected = curves_of(find(probe), controlled[probe].summary)
-    for curve in compare.CURVES[probe]:
+    for curve in among_others.CURVES[probe]:
         assert any(
             len(found) == len(expected[curve.name]) and np.allclose(found, expected[curve.name], atol=1e-6)
             for found in behind
         ), curve.name
-    likeness = compare.likeness(find(probe), stored[probe].summary, controlled[probe].summary)
-    assert any(compare.against_control("untrained", "untrained twin", likeness) in m.value for m in test.markdown)
+    likeness = among_others.likeness(find(probe), stored[probe].summary, controlled[probe].summary)
+    assert any(among_others.against_control("untrained", "untrained twin", likeness) in m.value for m in test.markdown)
     figures, control_z = plotted(test), controlled[probe]
     assert not any(holds(figures, m.values) for m in control_z.measures.values() if m.values.ndim == 2), (
         "maps stay the model's own"
@@ -101,7 +103,7 @@ def test_pruning_and_early_exit_have_the_controls_curves(stored, controlled):  #
     assert not test.exception and not test.error
     behind = traces(test, "untrained twin, seed 3")
     for probe, names in (("prune", ("kl", "top1_kept", "perplexity")), ("early_exit", ("agreement",))):
-        curves = compare.over_prompts(probes[probe], [twins[probe].summary])
+        curves = among_others.over_prompts(probes[probe], [twins[probe].summary])
         for name in names:
             assert any(len(f) == len(curves[name]) and np.allclose(f, curves[name], rtol=1e-5) for f in behind), name
     own, control = (code.value for code in test.code if code.value.startswith("python"))

@@ -15,14 +15,15 @@ from pathlib import Path
 import pytest
 from kept_cases import case, results
 from streamlit.testing.v1 import AppTest
-
-from ed_core import bundle, cases, lookup
-from ed_core import kept as kept_module
-from ed_core.cases import Shown, edited
-from ed_core.demo import EXAMPLE, MODELS, load_prompts
-from ed_core.drawings import drawings
-from ed_core.kept import Kept
 from test_pages import holds, plotted
+
+from ed_core.cases import bundle, case_study
+from ed_core.cases import kept as kept_module
+from ed_core.cases.case_study import Shown, edited
+from ed_core.cases.drawings import drawings
+from ed_core.cases.kept import Kept
+from ed_core.demo import EXAMPLE, MODELS, load_prompts
+from ed_core.results import lookup
 
 ROOT = Path(__file__).parent.parent
 GALLERY, CASE = "pages/keep/gallery.py", "pages/keep/case.py"
@@ -37,7 +38,7 @@ SHIPPED = len(list(kept_module.SHIPPED.glob("*.edcase")))
 def folder(tmp_path, monkeypatch):
     """An empty folder of case studies; no worker is started."""
     import ed_ui.running
-    from ed_core.jobs import Jobs
+    from ed_core.service.jobs import Jobs
     from ed_ui import keeping
 
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
@@ -149,7 +150,7 @@ def test_a_disk_that_does_not_take_it_is_said_and_no_word_is_lost(folder, monkey
     def refuse(*args):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("ed_core.safe_folder.os.fsync", refuse)
+    monkeypatch.setattr("ed_core.cases.safe_folder.os.fsync", refuse)
     test.button(key="keep.home.save").click().run()
     monkeypatch.undo()
     assert not test.exception and len(test.error) == 1 and told in test.error[0].value
@@ -206,7 +207,7 @@ def test_a_link_opens_every_figure_in_a_fresh_session_without_the_model(folder, 
         notes="**Look** here.", tags=["one"], shown=Shown("home", (2, 40), 5, (("branch", "attn"), ("shade", "kl")))
     )
     folder.add(kept)
-    monkeypatch.setattr("ed_core.sources.resolve", lambda *a, **k: pytest.fail("a case study asks for no model"))
+    monkeypatch.setattr("ed_core.sources.specs.resolve", lambda *a, **k: pytest.fail("a case study asks for no model"))
     monkeypatch.setattr("ed_ui.picker.current", lambda: pytest.fail("a case study asks for no model"))
     test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
     test.switch_page(CASE)
@@ -291,7 +292,7 @@ def test_hostile_words_are_shown_as_they_are(folder):
             prompt.request, prompts=(replace(prompt.request.prompts[0], text=EVIL, answer="</pre>" + EVIL),)
         ),
     )
-    kept = cases.make(
+    kept = case_study.make(
         EVIL, [evil], notes=EVIL + "\n\n```\n</div><script>alert(2)</script>\n```", tags=["<b>t</b>", ":red[x]"]
     )
     folder.add(kept)
@@ -372,7 +373,7 @@ def test_a_full_disk_while_editing_keeps_the_old_words_on_disk_and_the_new_in_th
     def full(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("ed_core.safe_folder.os.fsync", full)
+    monkeypatch.setattr("ed_core.cases.safe_folder.os.fsync", full)
     test.button(key=f"edit.{kept.id}.save").click().run()
     monkeypatch.undo()
     assert any("full" in e.value for e in test.error) and test.text_area(key=f"edit.{kept.id}.notes").value == "mine"
@@ -494,7 +495,7 @@ def test_imports_are_taken_refused_and_recognised(folder, tmp_path):
 
 def test_three_hundred_case_studies_stay_quick(folder):
     one = bundle.encode(case())
-    from ed_core.cases import new_id
+    from ed_core.cases.case_study import new_id
 
     first = bundle.decode(one)
     for i in range(300):

@@ -9,17 +9,19 @@ from base64 import b64decode
 import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
-
-from ed_core import aggregate, audit, compute, lookup
-from ed_core.drawings import sections
-from ed_core.kept import Kept
-from ed_core.probes import LayerSkip, Numerics, Prune
-from ed_core.report import report
-from ed_core.sources import resolve
 from test_pages import PAGES, PROMPT, ROOT, app, holds, plotted, stored  # noqa: F401 (a fixture)
 from test_pages_causal import SET, drawn, prune_on, stored_set  # noqa: F401 (a fixture)
-from test_pages_two import OTHER, seconds, two  # noqa: F401 (a fixture)
 from test_pages_controls import controlled, opened, traces  # noqa: F401 (a fixture)
+from test_pages_two import OTHER, seconds, two  # noqa: F401 (a fixture)
+
+from ed_core.cases.drawings import sections
+from ed_core.cases.kept import Kept
+from ed_core.cases.report import report
+from ed_core.depth import audit
+from ed_core.probes import LayerSkip, Numerics, Prune
+from ed_core.results import aggregate, lookup
+from ed_core.service import compute
+from ed_core.sources.specs import resolve
 
 CASE = "pages/keep/case.py"
 NAMES = {
@@ -90,7 +92,7 @@ def test_every_page_keeps_what_it_shows_and_leads_back(stored, folder, page):  #
 
 
 def test_numerics_is_kept_with_what_it_says(stored, folder):  # noqa: F811
-    from ed_core import exactness
+    from ed_core.depth import exactness
 
     result = compute.run(compute.Models().get(resolve("small")), Numerics().request(resolve("small"), PROMPT))
     lookup.store().put(result)
@@ -200,14 +202,14 @@ def test_an_audit_is_kept_curve_over_curve(stored, folder):  # noqa: F811
 
 def test_half_an_audit_and_half_a_pruning_are_still_drawn(stored_set, stored, folder):  # noqa: F811
     """What a page kept is drawn one by one where it does not make what that page shows."""
-    from ed_core import cases
-    from ed_core.cases import Shown
+    from ed_core.cases import case_study
+    from ed_core.cases.case_study import Shown
 
     lens = stored_set["logit_lens"]
-    assert len(sections(cases.make("lenses", lens, shown=Shown("prune")))) == len(SET)
-    assert len(sections(cases.make("one precision", lens, shown=Shown("audit")))) == len(SET)
+    assert len(sections(case_study.make("lenses", lens, shown=Shown("prune")))) == len(SET)
+    assert len(sections(case_study.make("one precision", lens, shown=Shown("audit")))) == len(SET)
     other = [stored["prune"], stored_set["prune"][0]]
-    assert len(sections(cases.make("other parameters", other, shown=Shown("prune")))) == 2, (
+    assert len(sections(case_study.make("other parameters", other, shown=Shown("prune")))) == 2, (
         "with other parameters: not one set"
     )
 

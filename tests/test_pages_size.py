@@ -13,10 +13,12 @@ from safetensors.numpy import save_file
 from test_pages import PROMPT, app
 from test_pages_causal import drawn
 
-from ed_core import audit, compute, lookup
 from ed_core.demo import MODELS
+from ed_core.depth import audit
 from ed_core.probes import Contributions
-from ed_core.sources import resolve
+from ed_core.results import lookup
+from ed_core.service import compute
+from ed_core.sources.specs import resolve
 
 ABSENT = "Qwen/Qwen2.5-7B"
 
@@ -25,7 +27,7 @@ ABSENT = "Qwen/Qwen2.5-7B"
 def stored(small_folder, tmp_path_factory):
     """A store with one prompt's audit of a small model in fp32 and bf16."""
     import ed_ui.running
-    from ed_core.jobs import Jobs
+    from ed_core.service.jobs import Jobs
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -75,9 +77,10 @@ def test_auto_says_what_it_came_to_and_what_is_needed_in_a_line_each(stored):
 
 
 def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started(stored):
-    from ed_core import estimate, sizes, sources
+    from ed_core.service import estimate
+    from ed_core.sources import sizes, specs
 
-    size = sizes.read(sources.config_of(resolve("small")))
+    size = sizes.read(specs.config_of(resolve("small")))
     free = int(estimate.estimate(size, "bf16", device="cpu").peak / estimate.ROOM) + 1
     assert estimate.fitting(size, free) and estimate.fitting(size, free)[0] == "bf16"
     test = opened(free={"cpu": free})
@@ -197,7 +200,7 @@ def test_the_model_card_holds_the_figures_of_the_latest_result(stored):
 def test_special_tokens_and_what_is_added_come_from_the_tokenizers_files(tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-    from ed_core import tokens
+    from ed_core.sources import tokens
 
     tokenizer = Tokenizer(models.WordLevel({"a": 0, "<s>": 1, "</s>": 2}, unk_token="a"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from test_pages import PROMPT, app, holds, plotted, stored  # noqa: F401  (fixture)
 
-from ed_core import compute, lookup, pairs, verdict
+from ed_core.depth import side_by_side, verdict
 from ed_core.probes import Contributions, LayerSkip, LogitLens
-from ed_core.sources import resolve, twin
+from ed_core.results import lookup
+from ed_core.service import compute
+from ed_core.sources.specs import resolve, twin
 from ed_core.types import Prompt
 
 PAGE = "pages/compare/two.py"
@@ -61,7 +63,7 @@ def carried(test) -> dict[str, str]:
 
 
 def values(result) -> np.ndarray:
-    return pairs.shown_values(result, DRAWN[result.request.probe]).astype(float)
+    return side_by_side.shown_values(result, DRAWN[result.request.probe]).astype(float)
 
 
 def said(test) -> str:
@@ -76,7 +78,9 @@ def test_a_model_beside_its_twin(stored, seconds):  # noqa: F811
         mine, theirs = stored[probe], seconds["twin"][probe]
         for z in (values(mine), values(theirs), values(theirs) - values(mine)):
             assert holds(found, z), probe
-        for pair in pairs.pairs((mine_probe := next(p for p in THREE if p.name == probe), mine_probe), mine, theirs):
+        for pair in side_by_side.pairs(
+            (mine_probe := next(p for p in THREE if p.name == probe), mine_probe), mine, theirs
+        ):
             assert pair.text in said(test)
     for side, results in (("A", stored), ("B", seconds["twin"])):
         assert verdict.of_prompt(results["contributions"], results["logit_lens"]).sentence in said(test), side

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 from test_figures import HOSTILE, fake
 
-from ed_core import compare, export, figures, pairs
-from ed_core.aggregate import summarize
-from ed_core.depth import Criterion
+from ed_core import figures
+from ed_core.cases import export
+from ed_core.depth import among_others, side_by_side
+from ed_core.depth.criteria import Criterion
+from ed_core.depth.side_by_side import Pair, Side
 from ed_core.figures import View
-from ed_core.pairs import Pair, Side
 from ed_core.probes import Contributions, LayerSkip, LogitLens, find
+from ed_core.results.aggregate import summarize
 from ed_core.types import Measure, ModelSpec, Prompt
 
-CURVE = compare.Curve("c", "A curve", "unit")
+CURVE = among_others.Curve("c", "A curve", "unit")
 VIEW = View()
 MAPS = {
     "ratio": ("contributions", lambda r, v: figures.contribution_norms(r, v)),
@@ -36,8 +38,8 @@ MAPS = {
 def pair(a, b, n_layers=None, curve=CURVE) -> Pair:
     a, b = np.asarray(a, float), np.asarray(b, float)
     n_layers = n_layers or (len(a), len(b))
-    m, t = pairs.matched(a, b, n_layers)
-    return Pair(curve, a, b, n_layers, t - m, compare.likeness_of(curve, m, t))
+    m, t = side_by_side.matched(a, b, n_layers)
+    return Pair(curve, a, b, n_layers, t - m, among_others.likeness_of(curve, m, t))
 
 
 def scaled(result, factor):
@@ -50,23 +52,23 @@ def scaled(result, factor):
 
 
 def test_relative_depth_is_the_effective_depths_ratio():
-    assert pairs.relative_depth(4, 4).tolist() == [0.25, 0.5, 0.75, 1.0]
-    assert pairs.relative_depth(5, 4).tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert side_by_side.relative_depth(4, 4).tolist() == [0.25, 0.5, 0.75, 1.0]
+    assert side_by_side.relative_depth(5, 4).tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
     for layer in range(4):
-        assert pairs.relative_depth(4, 4)[layer] == Criterion("kl", layer, layer, 4).ratio
+        assert side_by_side.relative_depth(4, 4)[layer] == Criterion("kl", layer, layer, 4).ratio
     with pytest.raises(ValueError, match="4 or 5"):
-        pairs.relative_depth(3, 4)
+        side_by_side.relative_depth(3, 4)
 
 
 def test_models_of_different_depth_are_matched_at_the_shallower_ones_layers():
     shallow, deep = np.array([1.0, 2.0]), np.array([10.0, 20.0, 30.0])  # at 1/2, 1 and at 1/3, 2/3, 1
     for a, b in ((shallow, deep), (deep, shallow)):
-        a, b = pairs.matched(a, b, (len(a), len(b)))
+        a, b = side_by_side.matched(a, b, (len(a), len(b)))
         assert {tuple(a), tuple(b.round(9))} == {(1.0, 2.0), (15.0, 30.0)} or {tuple(a.round(9)), tuple(b)} == {
             (1.0, 2.0),
             (15.0, 30.0),
         }
-    same = pairs.matched(shallow, shallow * 3, (2, 2))
+    same = side_by_side.matched(shallow, shallow * 3, (2, 2))
     assert same[0] is shallow and same[1].tolist() == [3.0, 6.0]
 
 
@@ -110,24 +112,28 @@ def test_the_summary_names_the_least_and_the_most_alike():
         "q": [pair([1, 2, 3], [2, 4, 7], curve=named("Alike"))],
     }
     assert (
-        pairs.summary(found) == "Least alike in shape: upside down (Spearman -1.00); most alike: alike (Spearman 1.00)."
+        side_by_side.summary(found)
+        == "Least alike in shape: upside down (Spearman -1.00); most alike: alike (Spearman 1.00)."
     )
-    assert pairs.summary({"p": [pair([1, 2, 3], [1, 2, 3])]}) == "No curve differs." and pairs.summary({}) == ""
+    assert (
+        side_by_side.summary({"p": [pair([1, 2, 3], [1, 2, 3])]}) == "No curve differs."
+        and side_by_side.summary({}) == ""
+    )
 
 
-@pytest.mark.parametrize("name", compare.CURVES)
+@pytest.mark.parametrize("name", among_others.CURVES)
 def test_every_curve_is_the_probes_own_aggregate(name):
     a, b = fake(name), scaled(fake(name), 0.5)
     probe = find(name)()
-    for found in pairs.pairs((probe, probe), a, b):
-        mine, theirs = (compare.curves_of(probe, r.summary)[found.curve.name] for r in (a, b))
+    for found in side_by_side.pairs((probe, probe), a, b):
+        mine, theirs = (among_others.curves_of(probe, r.summary)[found.curve.name] for r in (a, b))
         np.testing.assert_array_equal(found.a, mine.astype(float))
         np.testing.assert_allclose(found.difference, theirs.astype(float) - mine, atol=1e-12)
 
 
 def test_each_side_has_its_own_way_of_counting_the_first_token():
     result = fake("contributions")
-    ratio = pairs.pairs((Contributions(), Contributions(first_token=False)), result, result)[0]
+    ratio = side_by_side.pairs((Contributions(), Contributions(first_token=False)), result, result)[0]
     np.testing.assert_allclose(ratio.a, result["layer_ratio"].mean(1), rtol=1e-6)
     np.testing.assert_allclose(ratio.b, result["layer_ratio"][:, 1:].mean(1), rtol=1e-6)
 
@@ -175,12 +181,12 @@ def test_no_difference_where_a_cell_would_not_mean_the_same():
     )
     shorter = fake("contributions", tokens=("a", " b", "a"))
     for b, words in ((other_tokens, "token 2"), (shorter, "4 and 3"), (deeper, "4 layers and B 5")):
-        assert words in pairs.no_difference(a, b, ("layer", "pos"))
+        assert words in side_by_side.no_difference(a, b, ("layer", "pos"))
         with pytest.raises(ValueError, match="no (column|cell) of one"):
             figures.difference_map(a, b, "layer_ratio", VIEW)
     cut = replace(other_tokens, request=a.request)
-    assert "tokenizers cut this prompt differently" in pairs.no_difference(a, cut, ("layer", "pos"))
-    assert pairs.no_difference(a, fake("contributions"), ("layer", "pos")) == ""
+    assert "tokenizers cut this prompt differently" in side_by_side.no_difference(a, cut, ("layer", "pos"))
+    assert side_by_side.no_difference(a, fake("contributions"), ("layer", "pos")) == ""
 
 
 def test_blocks_against_blocks_need_no_equal_tokens():
@@ -240,30 +246,32 @@ def test_labels_say_only_what_differs():
         {"layer_skip": LayerSkip()},
     )
     here = Side(model, prompt, probes)
-    assert pairs.labels(here, Side(replace(model, source="org/n"), prompt, probes)) == ("m", "n")
-    assert pairs.labels(here, Side(replace(model, precision="bf16"), prompt, probes)) == ("m, fp32", "m, bf16")
+    assert side_by_side.labels(here, Side(replace(model, source="org/n"), prompt, probes)) == ("m", "n")
+    assert side_by_side.labels(here, Side(replace(model, precision="bf16"), prompt, probes)) == ("m, fp32", "m, bf16")
     twin = replace(model, control="untrained", control_seed=3)
-    assert pairs.labels(here, Side(twin, prompt, probes)) == ("m", "m, untrained twin, seed 3")
-    assert pairs.labels(here, Side(replace(model, adapter="/a/lora", adapter_hash="1"), prompt, probes)) == (
+    assert side_by_side.labels(here, Side(twin, prompt, probes)) == ("m", "m, untrained twin, seed 3")
+    assert side_by_side.labels(here, Side(replace(model, adapter="/a/lora", adapter_hash="1"), prompt, probes)) == (
         "m, no adapter",
         "m, lora",
     )
-    assert pairs.labels(here, Side(model, Prompt("some text to ask"), probes)) == (
+    assert side_by_side.labels(here, Side(model, Prompt("some text to ask"), probes)) == (
         "“…some text to tell”",
         "“…some text to ask”",
     )
-    assert pairs.labels(here, Side(model, prompt, {"layer_skip": LayerSkip(mode="future", boundaries=(4, 8))})) == (
+    assert side_by_side.labels(
+        here, Side(model, prompt, {"layer_skip": LayerSkip(mode="future", boundaries=(4, 8))})
+    ) == (
         "mode=current, boundaries=auto",
         "mode=future, boundaries=4,8",
     )
-    assert pairs.labels(
+    assert side_by_side.labels(
         Side(model, prompt, {"contributions": Contributions()}),
         Side(model, prompt, {"contributions": Contributions(first_token=False)}),
     ) == (
         "first_token=True",
         "first_token=False",
     )
-    assert pairs.labels(here, here) == ("m", "m")
+    assert side_by_side.labels(here, here) == ("m", "m")
 
 
 def test_the_csv_holds_both_sides_with_all_digits():

@@ -10,14 +10,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from small_models import FAMILIES, byte_tokenizer, random_hf, save_random
 
-from ed_core import adapters, estimate, placement, precision, quantized, sizes
 from ed_core.__main__ import main
-from ed_core.compute import run
 from ed_core.errors import BrokenWeights, ModelNotFound, ParameterError, TooLarge, UnknownFamily
-from ed_core.loading import load
-from ed_core.model import LanguageModel
+from ed_core.models import placement, quantized
+from ed_core.models.language_model import LanguageModel
+from ed_core.models.loading import load
 from ed_core.probes import PROBES, IntegratedGradients
-from ed_core.sources import config_of, resolve
+from ed_core.service import estimate
+from ed_core.service.compute import run
+from ed_core.sources import adapters, precision, sizes
+from ed_core.sources.specs import config_of, resolve
 from ed_core.types import Prompt
 
 PROMPT = Prompt("5 + 7 + 5 + 3 = ", "20")
@@ -141,7 +143,7 @@ def test_the_library_is_imported_without_fetching_compiled_code(monkeypatch):
     code = (
         "import sys, types; k = types.ModuleType('kernels'); k.get_kernel = lambda *a, **b: print('FETCHED'); "
         "sys.modules['kernels'] = k\n"
-        "from ed_core import quantized; quantized.prepare(); print(sys.modules['kernels'] is k)"
+        "from ed_core.models import quantized; quantized.prepare(); print(sys.modules['kernels'] is k)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True" and not done.stderr.strip()
@@ -392,7 +394,7 @@ def test_probes_see_one_device_even_where_blocks_lie_on_another(model_of):
 
 
 def test_models_that_lie_idle_make_room_for_one_that_does_not_fit_beside_them(folder_of, monkeypatch):
-    from ed_core.compute import Models
+    from ed_core.service.compute import Models
 
     models = Models()
     specs = [resolve(str(folder_of(family))) for family in ("qwen3", "llama", "gpt2")]

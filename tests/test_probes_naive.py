@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from small_models import FAMILIES
 
-from ed_core.aggregate import aggregate
 from ed_core.probes import Contributions, LayerSkip, LogitLens
+from ed_core.results.aggregate import aggregate
 from ed_core.types import Prompt
 
 PROMPTS = {

@@ -153,7 +153,6 @@ def test_websockets_are_for_its_own_pages(proxied, host, origin, status):
 
 def test_pages_links_and_the_login_work_through_it(proxied):
     from playwright.sync_api import sync_playwright
-
     from test_browser import FLAGS
 
     _, tls, _, provider = proxied

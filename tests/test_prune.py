@@ -6,10 +6,10 @@ import naive
 import numpy as np
 import pytest
 
-from ed_core import pruning
-from ed_core.aggregate import aggregate
+from ed_core.depth import pruning
 from ed_core.errors import ParameterError
 from ed_core.probes import EarlyExit, LogitLens, Prune
+from ed_core.results.aggregate import aggregate
 from ed_core.types import Prompt
 
 PROMPT = Prompt("5 + 7 + 5 = ", "17")

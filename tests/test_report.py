@@ -18,13 +18,14 @@ import numpy as np
 import pytest
 from kept_cases import case, results, small
 
-from ed_core import cases, compute, export
+from ed_core.cases import case_study, export
+from ed_core.cases.notes import to_html
+from ed_core.cases.report import report
+from ed_core.cases.snippet import snippet
 from ed_core.errors import CaseError
-from ed_core.notes import to_html
 from ed_core.probes import Continuation, Contributions, EarlyExit, LayerSkip, LogitLens, Numerics, Prune
-from ed_core.report import report
-from ed_core.snippet import snippet
-from ed_core.sources import resolve
+from ed_core.service import compute
+from ed_core.sources.specs import resolve
 from ed_core.types import ModelSpec, Prompt
 
 ROOT = Path(__file__).parent.parent
@@ -75,7 +76,7 @@ class Page(HTMLParser):
             self.texts[self._in][-1] += data
 
 
-def hostile() -> cases.Case:
+def hostile() -> case_study.Case:
     """Markup in title, tags, notes, prompt, tokens, the model's name and provenance."""
     one = results()["logit_lens"]
     request = replace(
@@ -89,7 +90,7 @@ def hostile() -> cases.Case:
     tokens = tuple(EVIL[i % 60 :] for i in range(one.n_tokens))
     texts = {i: "</script><script>alert(4)</script>" for i in one.token_text}
     evil = replace(one, request=request, provenance=made, tokens=tokens, token_text=texts, notes=(EVIL,))
-    return cases.make(EVIL.replace("\u2067", ""), [evil], notes=NOTES, tags=["<i>t</i>"])
+    return case_study.make(EVIL.replace("\u2067", ""), [evil], notes=NOTES, tags=["<i>t</i>"])
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +156,7 @@ def test_the_report_tells_what_a_reader_needs(pages):
         "ed-demo-8 (fp32)",
         "✓ the known answer",
         "--model=ed-demo-8",
-        "from ed_core import compute",
+        "from ed_core.service import compute",
         "libraries",
         "token 77, id",
     ):
@@ -184,12 +185,12 @@ def test_notes_that_nest_without_end_are_read_in_time():
 
     for hard in ("[", "> ", "- ", "*a ", "![", "`a", "|a", "[a][", "_"):
         begin = time.process_time()
-        to_html((hard * 20_000)[: cases.NOTES])
+        to_html((hard * 20_000)[: case_study.NOTES])
         assert time.process_time() - begin < 10, hard
 
 
 @pytest.fixture(scope="module")
-def computed() -> cases.Case:
+def computed() -> case_study.Case:
     """A prompt full of what shells and notebooks trip over, and parameters off their defaults."""
     prompt = Prompt('It\'s "3" + $HOME `x` \\n é {y} %s\n5 + 7 = ', "2", special_tokens=False)
     spec = resolve("ed-demo-8")
@@ -202,10 +203,10 @@ def computed() -> cases.Case:
         Numerics(),
         Continuation(n_tokens=3),
     )
-    return cases.make("x", [compute.run(model, p.request(spec, prompt)) for p in probes])
+    return case_study.make("x", [compute.run(model, p.request(spec, prompt)) for p in probes])
 
 
-def compare(kept: cases.Case, found) -> None:
+def compare(kept: case_study.Case, found) -> None:
     for item in kept.items:
         for name, measure in item.result.measures.items():
             np.testing.assert_allclose(
@@ -213,7 +214,7 @@ def compare(kept: cases.Case, found) -> None:
             )
 
 
-def run_shell(kept: cases.Case, folder) -> None:
+def run_shell(kept: case_study.Case, folder) -> None:
     """The case study's commands in a shell of their own."""
     (folder / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (folder / "python").chmod(0o755)
@@ -254,7 +255,7 @@ def variants(tmp_path_factory, small_folder):
     }
 
 
-def same_bits(kept: cases.Case, found) -> None:
+def same_bits(kept: case_study.Case, found) -> None:
     for i, view in enumerate(kept.views):
         for probe, item in view.by_probe.items():
             for name, measure in item.result.measures.items():
@@ -270,7 +271,7 @@ def test_twins_precisions_and_adapters_come_out_bitwise_the_same(variants, tmp_p
         for spec, prompt in zip(variants.values(), (*prompts, prompts[0]))
         for p in probes
     ]
-    kept = cases.make("x", runs)
+    kept = case_study.make("x", runs)
     assert len(kept.views) == 3
     run_shell(kept, tmp_path)
     files = [np.load(tmp_path / f"case-{kept.id}-{i}.npz", allow_pickle=False) for i in (1, 2, 3)]
@@ -294,7 +295,7 @@ def test_other_weights_are_told(variants, capsys):
         "base": replace(spec, content_hash="0" * 64),
         "adapter": replace(spec, adapter_hash="0" * 64),
     }.items():
-        kept = cases.make("x", [replace(run, request=replace(run.request, models=(changed,)))])
+        kept = case_study.make("x", [replace(run, request=replace(run.request, models=(changed,)))])
         exec(snippet(kept).python, {})
         told[name] = "Other weights" in capsys.readouterr().out
     assert told == {"same": False, "base": True, "adapter": True}
@@ -302,7 +303,7 @@ def test_other_weights_are_told(variants, capsys):
 
 def test_what_another_machine_may_lack_stands_above_the_commands(variants):
     one = results()["early_exit"]
-    of = lambda spec: snippet(cases.make("x", [replace(one, request=replace(one.request, models=(spec,)))]))  # noqa: E731
+    of = lambda spec: snippet(case_study.make("x", [replace(one, request=replace(one.request, models=(spec,)))]))  # noqa: E731
     plain, adapted = of(one.request.models[0]), of(variants["adapter"])
     assert not plain.shell.startswith("#") and "folder" not in plain.python
     for text in (adapted.shell, adapted.python):
@@ -324,7 +325,7 @@ def test_what_another_machine_may_lack_stands_above_the_commands(variants):
 def test_a_hub_model_is_asked_for_at_its_commit():
     one = results()["early_exit"]
     spec = ModelSpec("org/name", revision="0123abc", precision="gptq-4bit")
-    found = snippet(cases.make("x", [replace(one, request=replace(one.request, models=(spec,)))]))
+    found = snippet(case_study.make("x", [replace(one, request=replace(one.request, models=(spec,)))]))
     assert "--model=org/name@0123abc --precision=auto" in found.shell and "'source': 'org/name@0123abc'" in found.python
     assert not found.shell.startswith("#"), "a hub model is the same everywhere"
 
@@ -332,7 +333,7 @@ def test_a_hub_model_is_asked_for_at_its_commit():
 def test_a_case_study_of_several_views_has_a_command_for_each():
     one = results()["early_exit"]
     other = replace(one, request=replace(one.request, parameters=(("threshold", 0.5),)))
-    kept = cases.make("x", [one, other])
+    kept = case_study.make("x", [one, other])
     found = snippet(kept)
     assert (
         found.shell.count("python -m ed_core run") == 2
@@ -345,7 +346,7 @@ def test_a_case_study_of_several_views_has_a_command_for_each():
 def test_what_no_command_can_say_is_refused_and_the_report_says_so():
     one = results()["early_exit"]
     spec = replace(one.request.models[0], attention="eager")
-    kept = cases.make("x", [replace(one, request=replace(one.request, models=(spec,)), provenance={})])
+    kept = case_study.make("x", [replace(one, request=replace(one.request, models=(spec,)), provenance={})])
     with pytest.raises(CaseError, match="attention"):
         snippet(kept)
     assert "no command line says that yet" in report(kept)
@@ -371,7 +372,7 @@ def test_parquet_holds_what_the_csv_holds():
 
 
 def test_the_report_of_what_was_imported_is_that_of_what_was_exported():
-    from ed_core import bundle
+    from ed_core.cases import bundle
 
     one = small(now=1e9)
     assert report(bundle.decode(bundle.encode(one))) == report(one)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ed_core.errors import Cancelled, PromptError
-from ed_core.jobs import Job
 from ed_core.probes import Contributions
+from ed_core.service.jobs import Job
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import running
 

@@ -14,8 +14,9 @@ import psutil
 import pytest
 from hosted_app import ROOT, hosted, until
 
-from ed_core import health, settings
-from ed_core.jobs import Jobs
+from ed_core import settings
+from ed_core.service import health
+from ed_core.service.jobs import Jobs
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,12 @@ def readiness(app) -> tuple[int, list[str]]:
 
 def worker_of(app) -> psutil.Process | None:
     return next(
-        (p for p in psutil.Process(app.process.pid).children(recursive=True) if "ed_core.worker" in p.cmdline()), None
+        (
+            p
+            for p in psutil.Process(app.process.pid).children(recursive=True)
+            if "ed_core.service.worker" in p.cmdline()
+        ),
+        None,
     )
 
 

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 from test_pages import app, stored  # noqa: F401  (a fixture)
 
-from ed_core import estimate, hub, permits, settings, sources, tokens
+from ed_core import settings
 from ed_core.errors import ModelNotFound, NotAllowed, QueueFull, SettingsError
-from ed_core.jobs import Jobs
 from ed_core.probes import Contributions, LayerSkip, ResidualErasure
-from ed_core.sources import resolve
+from ed_core.service import estimate
+from ed_core.service.jobs import Jobs
+from ed_core.sources import hub, permits, specs, tokens
+from ed_core.sources.specs import resolve
 from ed_core.types import ModelSpec, Prompt
 
 ROOT = Path(__file__).parent.parent
@@ -158,10 +160,10 @@ CLOSED = "hub_ids = false\nlocal_folders = false\nmodels = ['ed-demo-8', 'Qwen/*
 def test_no_path_of_the_server_is_opened(write, source):
     write("local_folders = false")
     for way in (
-        sources.named,
-        sources.resolve,
-        sources.size_of,
-        lambda s: sources.location(ModelSpec(s)),
+        specs.named,
+        specs.resolve,
+        specs.size_of,
+        lambda s: specs.location(ModelSpec(s)),
         lambda s: hub.is_here(ModelSpec(s)),
         hub.plan,
     ):
@@ -181,7 +183,7 @@ def test_whether_a_path_exists_is_not_told(write, tmp_path):
 
 def test_only_models_of_the_list_are_used(write):
     write(CLOSED)
-    assert resolve("ed-demo-8").name == "ed-demo-8" and sources.named("Qwen/Qwen2.5-1.5B").source == "Qwen/Qwen2.5-1.5B"
+    assert resolve("ed-demo-8").name == "ed-demo-8" and specs.named("Qwen/Qwen2.5-1.5B").source == "Qwen/Qwen2.5-1.5B"
     for source, words in {
         "ed-demo-16": "not among those",
         "openai-community/gpt2": "not among those",
@@ -210,14 +212,14 @@ def test_a_revision_is_no_way_out_of_the_hub_cache(tmp_path, monkeypatch, revisi
     (tmp_path / "models--a--b" / "refs").mkdir(parents=True)
     (tmp_path / "models--a--b" / "snapshots").mkdir()
     with pytest.raises(ModelNotFound):
-        sources.named(f"a/b@{revision}")
-    assert sources.location(ModelSpec("a/b", revision=revision)) == "a/b"
+        specs.named(f"a/b@{revision}")
+    assert specs.location(ModelSpec("a/b", revision=revision)) == "a/b"
 
 
 @pytest.mark.parametrize("source", ["~nobody-there/x", "a\0b", "x" * 5000, "y" * 5000 + "/z", "a/b@" + "r" * 5000])
 def test_odd_names_are_a_sentence_without_any_settings(source):
     with pytest.raises(ModelNotFound):
-        sources.named(source)
+        specs.named(source)
 
 
 def test_adapters_downloads_and_background_files(write, tmp_path):
@@ -317,7 +319,7 @@ def test_a_request_over_the_limit_never_enters_the_queue(write):
 
 def test_where_only_the_model_can_count_the_worker_refuses(write, small_folder):
     """A chat template's tokens are not known in the app."""
-    from ed_core import compute
+    from ed_core.service import compute
 
     spec = resolve(str(small_folder))
     request = Contributions().request(spec, Prompt("5 + 7 = "))

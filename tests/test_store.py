@@ -20,13 +20,14 @@ import diskcache
 import numpy as np
 import pytest
 
-from ed_core import probes, store as store_module
+from ed_core import probes
 from ed_core.errors import SettingsError, StoreError
-from ed_core.recorder import Recorder
-from ed_core.results_db import BytesDisk, Refused, Results
-from ed_core.store import Store
+from ed_core.results import store as store_module
+from ed_core.results.database import BytesDisk, Refused, Results
+from ed_core.results.store import Store
+from ed_core.results.wire import pack
+from ed_core.sweeps.recorder import Recorder
 from ed_core.types import Encoding, ModelSpec, Prompt
-from ed_core.wire import pack
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -197,7 +198,9 @@ def test_opening_and_reading_take_less_than_50_ms(store, result, tmp_path):
 
 def test_it_is_light_to_import(child):
     assert (
-        output(child("import ed_core.store; print({'torch', 'transformers', 'streamlit'} & set(sys.modules))")).strip()
+        output(
+            child("import ed_core.results.store; print({'torch', 'transformers', 'streamlit'} & set(sys.modules))")
+        ).strip()
         == "set()"
     )
 

@@ -8,10 +8,10 @@ from small_models import random_hf
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ed_core import tokens
 from ed_core.errors import PromptError
-from ed_core.model import LanguageModel
-from ed_core.sources import location, resolve
+from ed_core.models.language_model import LanguageModel
+from ed_core.sources import tokens
+from ed_core.sources.specs import location, resolve
 from ed_core.types import Prompt
 
 TEXT = "5 + 7 = 12 fox."
@@ -71,11 +71,11 @@ def test_a_model_without_a_chat_template_is_known_and_refuses(tmp_path):
 
 
 def test_the_template_switch_is_there_where_the_model_has_one(tmp_path, monkeypatch):
-    import ed_ui.running
     from test_pages import app
 
+    import ed_ui.running
     from ed_core.demo import MODELS
-    from ed_core.jobs import Jobs
+    from ed_core.service.jobs import Jobs
 
     monkeypatch.setattr(ed_ui.running, "Jobs", lambda: Jobs(warm=False))
     ed_ui.running.jobs.clear()

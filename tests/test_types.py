@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ed_core import wire
 from ed_core.errors import ParameterError
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
+from ed_core.results import wire
 from ed_core.types import Measure, MeasureSpec, ModelSpec, Prompt, Request
 
 ROOT = Path(__file__).parents[1]
@@ -301,7 +301,7 @@ def test_lies_in_a_well_formed_archive_are_refused(packed, name, lie, tmp_path):
     """In a process without the import hook: here the hook's own check of ProbeResult's fields would refuse some of
     them."""
     (tmp_path / "bytes").write_bytes(changed(packed, **lie))
-    code = f"from ed_core import wire; wire.unpack(open({str(tmp_path / 'bytes')!r}, 'rb').read())"
+    code = f"from ed_core.results import wire; wire.unpack(open({str(tmp_path / 'bytes')!r}, 'rb').read())"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert "ValueError" in found.stderr, name
 

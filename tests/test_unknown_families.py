@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import pytest
 from small_models import VARIANTS, byte_tokenizer, save_random
 
-from ed_core import compute
 from ed_core.__main__ import main
 from ed_core.architectures import families, find
 from ed_core.architectures.refused import REFUSED, reason
 from ed_core.bench.families import random_hf
 from ed_core.errors import BY_NAME, RefusedFamily
-from ed_core.model import LanguageModel
+from ed_core.models.language_model import LanguageModel
 from ed_core.probes import Contributions
-from ed_core.sources import resolve
+from ed_core.service import compute
+from ed_core.sources.specs import resolve
 from ed_core.types import Prompt
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -33,7 +33,7 @@ def forget(monkeypatch, *model_types):
     """As if nobody had described these."""
     left = tuple(family for family in families.FAMILIES if not set(model_types) & set(family.model_types))
     monkeypatch.setattr(families, "FAMILIES", left)
-    monkeypatch.setattr("ed_core.adoption.FAMILIES", left)
+    monkeypatch.setattr("ed_core.models.adoption.FAMILIES", left)
 
 
 # ---------------------------------------------------------------- unknown

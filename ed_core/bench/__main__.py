@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-from .. import permits
+from ..sources import permits
 from . import report
 
 permits.as_owner()

@@ -13,10 +13,10 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
-from .. import compute
-from ..metrics import NORM_FLOOR
-from ..model import LanguageModel, hooked
+from ..models.language_model import LanguageModel, hooked
 from ..probes import LayerSkip, Probe, ResidualErasure
+from ..service import compute
+from ..sweeps.metrics import NORM_FLOOR
 from ..types import Prompt
 from . import Row
 from .random_model import prompt, random_llama

@@ -17,11 +17,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from .. import bundle, cases
+from ..cases import bundle, case_study
+from ..cases.kept import Kept
 from ..errors import CaseError
-from ..kept import Kept
-from ..lookup import EXAMPLES
-from ..wire import unpack
+from ..results.lookup import EXAMPLES
+from ..results.wire import unpack
 from . import Row
 
 KILLS = int(os.environ.get("ED_BENCH_KILLS", "500"))
@@ -54,9 +54,9 @@ def run(kept: Kept, kills: int, rng: random.Random) -> tuple[dict[str, int], flo
     return counts, time.monotonic() - begin
 
 
-def template() -> cases.Case:
+def template() -> case_study.Case:
     """A small case study to save again and again."""
-    return cases.make(
+    return case_study.make(
         "Template", [unpack(min(EXAMPLES.glob("*.npz"), key=lambda file: file.stat().st_size).read_bytes())]
     )
 
@@ -79,7 +79,7 @@ def rows(counts: dict[str, int], seconds: float) -> list[Row]:
     ]
 
 
-def _start(kept: Kept, case: cases.Case, seed: float) -> tuple[int, int]:
+def _start(kept: Kept, case: case_study.Case, seed: float) -> tuple[int, int]:
     """Fork a writer; its process id and the end of the pipe it reports on."""
     read, write = os.pipe()
     pid = os.fork()
@@ -93,21 +93,21 @@ def _start(kept: Kept, case: cases.Case, seed: float) -> tuple[int, int]:
         os._exit(1)
 
 
-def _work(kept: Kept, template: cases.Case, rng: random.Random) -> Iterator[str]:
+def _work(kept: Kept, template: case_study.Case, rng: random.Random) -> Iterator[str]:
     """Add, edit, delete and restore for ever; before each step what will be, after it that it is. Only own case studies
     are changed."""
-    own: dict[str, cases.Case] = {}
+    own: dict[str, case_study.Case] = {}
     deleted: list[str] = []
     while True:
         act = rng.choice(["add", "edit", "edit", "delete", "restore"])
         if act == "add" or not own:
-            case = cases.edited(template, title=f"Number {rng.random()}", notes="x" * rng.randrange(20_000))
-            case = replace(case, id=cases.new_id())
+            case = case_study.edited(template, title=f"Number {rng.random()}", notes="x" * rng.randrange(20_000))
+            case = replace(case, id=case_study.new_id())
             yield f"begin {case.id} {_hash(bundle.encode(case))}"
             kept.add(case, owner_of(case.id))
             own[case.id] = case
         elif act == "edit":
-            case = cases.edited(rng.choice(list(own.values())), notes="y" * rng.randrange(20_000))
+            case = case_study.edited(rng.choice(list(own.values())), notes="y" * rng.randrange(20_000))
             yield f"begin {case.id} {_hash(bundle.encode(case))}"
             kept.save(case, kept.open(case.id)[1])
             own[case.id] = case

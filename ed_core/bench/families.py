@@ -10,8 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ..architectures import Architecture, find
 from ..architectures.small import VARIANTS, config_fields
-from ..identities import Identities
-from ..model import LanguageModel
+from ..models.identities import Identities
+from ..models.language_model import LanguageModel
 from ..types import ModelSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .. import compute
-from ..model import LanguageModel, hooked
+from ..models.language_model import LanguageModel, hooked
 from ..probes import IntegratedGradients
-from ..sources import resolve
+from ..service import compute
+from ..sources.specs import resolve
 from ..types import Prompt
 from . import Row
 from .causal import D_MODEL, D_VOCAB, N_LAYERS, N_TOKENS

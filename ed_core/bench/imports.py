@@ -17,11 +17,11 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from .. import bundle, cases
+from ..cases import bundle, case_study
+from ..cases.kept import Kept
 from ..errors import ImportRefused
-from ..kept import Kept
-from ..lookup import EXAMPLES
-from ..wire import unpack
+from ..results.lookup import EXAMPLES
+from ..results.wire import unpack
 from . import Row
 from .hostile import handmade, mutated
 
@@ -30,10 +30,10 @@ PROBES = ("layer_skip", "contributions", "continuation")
 MEMORY = 60  # MiB above what importing the good one takes
 
 
-def good() -> cases.Case:
+def good() -> case_study.Case:
     """A case study of shipped results."""
     results = {r.request.probe: r for r in (unpack(file.read_bytes()) for file in sorted(EXAMPLES.glob("*.npz")))}
-    return cases.make(
+    return case_study.make(
         "Good", [results[probe] for probe in PROBES], notes="n" * 500, tags=["a"], now=1e9, id="goodgoodgo"
     )
 

@@ -15,11 +15,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-
+from ..cases.kept import Kept
 from ..demo import load_prompts
 from ..errors import CaseError
-from ..kept import Kept
-from ..store import Store
+from ..results.store import Store
 from . import Row
 from .browser import App, chromium
 from .durability import template

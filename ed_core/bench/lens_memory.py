@@ -10,8 +10,8 @@ import resource
 
 import psutil
 
-from .. import compute
 from ..probes import LogitLens
+from ..service import compute
 from . import Row
 from .random_model import prompt, random_llama
 

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 
 from ..errors import JobError
-from ..jobs import Job, Jobs
 from ..probes import Continuation, Contributions, LayerSkip, LogitLens
-from ..sources import resolve
+from ..service.jobs import Job, Jobs
+from ..sources.specs import resolve
 from ..types import Prompt, Request
 from . import Row
 

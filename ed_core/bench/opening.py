@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
+from ..cases.kept import SHIPPED
 from ..errors import JobError
-from ..kept import SHIPPED
 from . import Row
 from .browser import App, chromium, serving
 
@@ -95,7 +95,9 @@ def occupy(browser, address: str) -> None:
 
 def worked(app: App, over: float = 1.0) -> float:
     """Which part of a second of a core the app's worker uses."""
-    worker = next(child for child in psutil.Process(app.process.pid).children() if "ed_core.worker" in child.cmdline())
+    worker = next(
+        child for child in psutil.Process(app.process.pid).children() if "ed_core.service.worker" in child.cmdline()
+    )
     used = lambda: sum(worker.cpu_times()[:2])  # noqa: E731
     before = used()
     time.sleep(over)

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from ..architectures import find
-from ..model import LanguageModel
+from ..models.language_model import LanguageModel
 from ..types import ModelSpec, Prompt
 
 

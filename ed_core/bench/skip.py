@@ -16,10 +16,10 @@ from typing import Callable
 import torch
 from torch import Tensor, nn
 
-from .. import compute
-from ..metrics import NORM_FLOOR
-from ..model import LanguageModel, hooked
+from ..models.language_model import LanguageModel, hooked
 from ..probes import LayerSkip
+from ..service import compute
+from ..sweeps.metrics import NORM_FLOOR
 from . import Row
 from .random_model import prompt, random_llama
 

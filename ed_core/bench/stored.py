@@ -9,7 +9,7 @@ import time
 from . import Row
 from .live import HOME, PROMPTS, home, seconds_row, wait, warm_worker
 
-READ = "import sys; from ed_core import lookup; sys.exit(not all(lookup.by_key(key) for key in sys.argv[1:]))"
+READ = "import sys; from ed_core.results import lookup; sys.exit(not all(lookup.by_key(key) for key in sys.argv[1:]))"
 TIMES = 5
 TARGET_SECONDS = 1.0
 

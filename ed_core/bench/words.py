@@ -18,14 +18,14 @@ from pathlib import Path
 
 import psutil
 
-from .. import cases
+from ..cases import case_study
+from ..cases.kept import Kept
+from ..cases.report import report
 from ..errors import CaseError, PromptError
-from ..kept import Kept
-from ..lookup import EXAMPLES
 from ..prompts import check_text
-from ..report import report
-from ..types import Prompt, ProbeResult
-from ..wire import unpack
+from ..results.lookup import EXAMPLES
+from ..results.wire import unpack
+from ..types import ProbeResult, Prompt
 from . import Row
 from .browser import App, chromium
 from .hostile_words import KINDS, words
@@ -125,7 +125,7 @@ def _fours(pairs) -> Iterator[dict[str, str]]:
         yield INNOCENT | dict(pairs[at : at + len(KINDS)])
 
 
-def _study(group: dict[str, str]) -> tuple[cases.Case, int]:
+def _study(group: dict[str, str]) -> tuple[case_study.Case, int]:
     """A case study with these words, and how many of them it refused."""
     held, refused = dict(INNOCENT), 0
     for kind, text in group.items():
@@ -137,10 +137,10 @@ def _study(group: dict[str, str]) -> tuple[cases.Case, int]:
     return _make(held), refused
 
 
-def _make(held: dict[str, str]) -> cases.Case:
+def _make(held: dict[str, str]) -> case_study.Case:
     check_text(Prompt(held["prompt"], "7"))
     results = [_with_prompt(r, held["prompt"]) for r in _shipped()]
-    return cases.make(held["title"], results, notes=held["notes"], tags=[held["tag"]])
+    return case_study.make(held["title"], results, notes=held["notes"], tags=[held["tag"]])
 
 
 @lru_cache
@@ -172,12 +172,12 @@ def _gallery(watched: Watched, n: int) -> None:
         watched.look()
 
 
-def _open(watched: Watched, study: cases.Case) -> None:
+def _open(watched: Watched, study: case_study.Case) -> None:
     """The page of a case study; its title must read as it is."""
     watched.see(f"/case?id={study.id}", ".js-plotly-plot .main-svg")
     title = watched.page.locator(".st-key-case [data-testid=stHeading]").first.text_content() or ""
     seen = lambda text: text.replace("\u2060", "")  # noqa: E731 (a word joiner cannot be seen)
-    watched.count("titles that read otherwise", seen(cases.tidy(title)) != seen(study.title))
+    watched.count("titles that read otherwise", seen(case_study.tidy(title)) != seen(study.title))
     watched.count("seen")
 
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import bundle, cases, compare, verdict
-from ..cases import Shown
+from ..cases import bundle, case_study
+from ..cases.case_study import Shown
+from ..cases.kept import SHIPPED, SUFFIX
+from ..depth import among_others, verdict
 from ..errors import CaseError
-from ..kept import SHIPPED, SUFFIX
 from ..probes import Continuation, Contributions, LayerSkip, LogitLens, Probe, ResidualErasure, find
 from ..types import ModelSpec, ProbeResult
 
@@ -51,13 +52,13 @@ def of_twin(results: Results) -> Results:
     return {name.removeprefix(TWIN): r for name, r in results.items() if name.startswith(TWIN)}
 
 
-def alike(results: Results) -> dict[str, compare.Likeness]:
+def alike(results: Results) -> dict[str, among_others.Likeness]:
     """How alike the twin's curves are to the model's, by curve."""
     found = (
         l
-        for p in compare.CURVES
+        for p in among_others.CURVES
         if TWIN + p in results
-        for l in compare.likeness(find(p), results[p].summary, results[TWIN + p].summary)
+        for l in among_others.likeness(find(p), results[p].summary, results[TWIN + p].summary)
     )
     return {l.curve.name: l for l in found}
 
@@ -276,7 +277,7 @@ both side by side. This is one twin; another seed gives other marks on the ruler
 )
 
 
-def build(lesson: Lesson, results: Results) -> cases.Case:
+def build(lesson: Lesson, results: Results) -> case_study.Case:
     """The case study; a `CaseError` names the claim of its notes that these results do not bear out."""
     for number, claim in enumerate(lesson.claims):
         if not claim(results):
@@ -285,20 +286,20 @@ def build(lesson: Lesson, results: Results) -> cases.Case:
             )
     selected = Shown("home", selected=asking(results))
     written = WRITTEN - LESSONS.index(lesson)
-    return cases.make(
+    return case_study.make(
         lesson.title,
         results.values(),
         notes=lesson.notes,
         tags=lesson.tags,
         shown=selected,
-        id=cases.id_of(lesson.name),
+        id=case_study.id_of(lesson.name),
         now=written,
     )
 
 
 def models_of(lesson: Lesson, spec: ModelSpec) -> tuple[ModelSpec, ...]:
     """What a lesson measures, in its order."""
-    from ..sources import twin
+    from ..sources.specs import twin
 
     return (spec, twin(spec, "untrained")) if lesson.twin else (spec,)
 
@@ -307,8 +308,8 @@ def main(names: Sequence[str] = ()) -> None:
     """Compute and check all (or the lessons of these names), then replace the folder's files."""
     import torch
 
-    from .. import compute
-    from ..sources import resolve
+    from ..service import compute
+    from ..sources.specs import resolve
     from ..types import Prompt
     from . import load_prompts
 

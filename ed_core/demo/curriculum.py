@@ -3,7 +3,7 @@
 import random
 from dataclasses import asdict, dataclass
 
-from ed_core.demo.tasks import TASKS, Rung, Task
+from .tasks import TASKS, Rung, Task
 
 MASTERED = 0.8
 FLOOR = 0.08

@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ed_core.demo.curriculum import Lesson
+from .curriculum import Lesson
 
 GIVEN, ANSWER, COUNTED = 0, 1, 2
 ASKS = 6

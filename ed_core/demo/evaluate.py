@@ -17,9 +17,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ed_core.demo import FOLDER, MODELS
-from ed_core.demo.prompts import write_prompt
-from ed_core.demo.tasks import TASKS, Task
+from . import FOLDER, MODELS
+from .prompts import write_prompt
+from .tasks import TASKS, Task
 
 CARD = FOLDER / "README.md"
 BEGIN, END = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"

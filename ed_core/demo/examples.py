@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import torch
 
-from .. import compute
-from ..lookup import EXAMPLES
 from ..probes import PROBES
-from ..sources import resolve
+from ..results.lookup import EXAMPLES
+from ..results.wire import pack, unpack
+from ..service import compute
+from ..sources.specs import resolve
 from ..types import Prompt
-from ..wire import pack, unpack
 from . import EXAMPLE, MODELS, load_prompts
 
 

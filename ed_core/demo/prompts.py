@@ -10,8 +10,8 @@ from string import ascii_lowercase
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ed_core.demo import MODELS, PROMPTS
-from ed_core.demo.tasks import TASKS, Rung, Task
+from . import MODELS, PROMPTS
+from .tasks import TASKS, Rung, Task
 
 MIN_TOKENS, MAX_TOKENS, MAX_EXAMPLES = 40, 80, 6
 INSTANCES = 2

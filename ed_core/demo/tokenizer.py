@@ -11,7 +11,7 @@ from string import ascii_lowercase
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from ed_core.demo.tasks import GAINS, LOSSES, NAMES, TASKS, THINGS
+from .tasks import GAINS, LOSSES, NAMES, TASKS, THINGS
 
 END = "<|endoftext|>"
 VOCABULARY = 1024

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from ed_core.demo import FOLDER
-from ed_core.demo.curriculum import Curriculum
-from ed_core.demo.documents import ANSWER, GIVEN, Writer, score
-from ed_core.demo.tokenizer import build_tokenizer
+from . import FOLDER
+from .curriculum import Curriculum
+from .documents import ANSWER, GIVEN, Writer, score
+from .tokenizer import build_tokenizer
 
 WIDTH, HEAD, MLP = 128, 32, 384
 LENGTH, BATCH = 128, 16

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from .. import pairs
-from ..depth import Criterion
+from ..depth import side_by_side
+from ..depth.criteria import Criterion
 from ..types import ProbeResult
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, axis_title, tick_step
@@ -47,9 +47,9 @@ def pair_ruler(
     `names`: what the sides are called, escaped here."""
     canvas = Canvas(PAIR_RULER_HEIGHT, (8, 8, 4, 24), uirevision="pair-ruler")
     for side, sign in enumerate((1, -1)):
-        _blocks(canvas, pairs.SIDES[side], n_layers[side], sign * BAR)
+        _blocks(canvas, side_by_side.SIDES[side], n_layers[side], sign * BAR)
         canvas.write(
-            f"<b>{pairs.SIDES[side]}</b> {escaped(names[side])}, {n_layers[side]} layers",
+            f"<b>{side_by_side.SIDES[side]}</b> {escaped(names[side])}, {n_layers[side]} layers",
             11,
             colours.ON_BAR[0],
             x=0,
@@ -97,7 +97,7 @@ def _mark(canvas: Canvas, side: int, name: str, y: float, criteria: Mapping[str,
     verdict, colour, label = (
         criteria.get(name),
         colours.CRITERIA[name],
-        f"{pairs.SIDES[side]}: {colours.CRITERION_NAMES[name]}",
+        f"{side_by_side.SIDES[side]}: {colours.CRITERION_NAMES[name]}",
     )
     if verdict is None or verdict.depth is None:
         x, to, symbol = 1.0, "left", f"{SYMBOLS[side]}-open"
@@ -127,17 +127,24 @@ def _mark(canvas: Canvas, side: int, name: str, y: float, criteria: Mapping[str,
         text=[text], textposition=f"middle {to}", customdata=[hover], hovertemplate="%{customdata}<extra></extra>"
     )
     canvas.add(
-        "scatter", x=[x], y=[y], mode="markers+text", name=f"{pairs.SIDES[side]} {name}", **words, **look, **STEADY
+        "scatter",
+        x=[x],
+        y=[y],
+        mode="markers+text",
+        name=f"{side_by_side.SIDES[side]} {name}",
+        **words,
+        **look,
+        **STEADY,
     )
 
 
-def pair_curves(pair: pairs.Pair, names: tuple[str, str], height: int = 300, width_px: int = 600) -> go.Figure:
+def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 300, width_px: int = 600) -> go.Figure:
     """A (solid, circles) and B (dashed, diamonds) on one axis: layers where both models have as many, with B - A in
     bars below; else relative depth, without bars, because no layer of one is a layer of the other."""
     n, unit, curve = max(len(pair.a), len(pair.b)), pair.curve.unit, pair.curve
     canvas = Canvas(height, MARGIN, uirevision="pair")
     for side, values in enumerate((pair.a, pair.b)):
-        x = pairs.relative_depth(len(values), pair.n_layers[side]) if pair.relative else np.arange(len(values))
+        x = side_by_side.relative_depth(len(values), pair.n_layers[side]) if pair.relative else np.arange(len(values))
         place = [f"{curve.x} {i}" + (f" of {pair.n_layers[side]}" if pair.relative else "") for i in range(len(values))]
         colour = colours.SIDES[side]
         look = dict(
@@ -146,12 +153,12 @@ def pair_curves(pair: pairs.Pair, names: tuple[str, str], height: int = 300, wid
             line=dict(color=colour, width=2, dash=DASHES[side]),
             **STEADY,
         )
-        hover = f"<b>{pairs.SIDES[side]}</b> %{{text}}<br>%{{y:.3g}} {unit}<extra></extra>"
+        hover = f"<b>{side_by_side.SIDES[side]}</b> %{{text}}<br>%{{y:.3g}} {unit}<extra></extra>"
         canvas.add(
             "scatter",
             x=x,
             y=values,
-            name=f"{pairs.SIDES[side]}: {escaped(names[side])}",
+            name=f"{side_by_side.SIDES[side]}: {escaped(names[side])}",
             text=place,
             hovertemplate=hover,
             **look,
@@ -184,7 +191,7 @@ def pair_curves(pair: pairs.Pair, names: tuple[str, str], height: int = 300, wid
     return canvas.figure()
 
 
-def _bars(canvas: Canvas, pair: pairs.Pair) -> None:
+def _bars(canvas: Canvas, pair: side_by_side.Pair) -> None:
     """B - A below the curves, on a scale of its own around 0."""
     bound = _bound(pair.difference)
     hover = f"{pair.curve.x} %{{x}}<br>B − A %{{y:.3g}} {pair.curve.unit}<extra></extra>"
@@ -219,11 +226,11 @@ def difference_map(
     """B - A cell by cell, diverging, 0 in the middle; a `ValueError` where cells of the two do not mean the same. The
     range is the smallest of 1, 2, 5 × 10^k that holds all values, over tokens without the first, whose stream is huge
     in many models. Rows that `failed` on a side are crossed out."""
-    z, spec = pairs.difference(a, b, measure), a.measures[measure].spec
-    values = [pairs.shown_values(r, measure) for r in (a, b)]
+    z, spec = side_by_side.difference(a, b, measure), a.measures[measure].spec
+    values = [side_by_side.shown_values(r, measure) for r in (a, b)]
 
     def hover(row: int, column: int) -> str:
-        found = [f"{name} {number(v[row, column])}" for name, v in zip(pairs.SIDES, values)]
+        found = [f"{name} {number(v[row, column])}" for name, v in zip(side_by_side.SIDES, values)]
         return (
             f"B − A {number(z[row, column])} {spec.unit}<br>{', '.join(found)}"
             if np.isfinite(z[row, column])

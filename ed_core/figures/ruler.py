@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth import Criterion
+from ..depth.criteria import Criterion
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, tick_step
 from .text import escaped, number, visible
@@ -44,7 +44,7 @@ def published() -> tuple[Published, ...]:
 
     Source: Y. Hu, C. Zhou, M. Zhang, "What Affects the Effective Depth of Large Language Models?", arXiv 2512.14064,
     from the authors' notebook; every ratio is `(ED + 1) / L`, rounded."""
-    with open(Path(__file__).with_name("published.csv"), encoding="utf-8", newline="") as file:
+    with open(Path(__file__).parent.parent / "sources" / "published.csv", encoding="utf-8", newline="") as file:
         return tuple(
             Published(
                 r["model"],

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from .. import permits
 from ..errors import ParameterError, PromptError
-from ..precision import require_gradients
+from ..sources import permits
+from ..sources.precision import require_gradients
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
 
 if TYPE_CHECKING:
-    from ..model import LanguageModel
-    from ..recorder import Recorder
+    from ..models.language_model import LanguageModel
+    from ..sweeps.recorder import Recorder
     from ..types import Encoding
 
 

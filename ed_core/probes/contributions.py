@@ -53,7 +53,7 @@ class Contributions(Probe):
     )
 
     def compute(self, model, encoding, record) -> None:
-        from .. import metrics
+        from ..sweeps import metrics
 
         n_layers, n_tokens = model.n_layers, len(encoding)
         for spec in self.measures:

@@ -8,11 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..depth import depth_score
+from ..depth.criteria import depth_score
 from ..errors import PromptError
 from ..types import MeasureSpec, ProbeResult
 from .base import Probe, parameter
-
 
 TOLERANCE = 0.005  # share of the scale that the completeness error may reach; the engine integrates until it holds
 
@@ -114,6 +113,6 @@ class IntegratedGradients(Probe):
             )
 
     def compute(self, model, encoding, record) -> None:
-        from ..gradients import integrate
+        from ..sweeps.gradients import integrate
 
         integrate(self, model, encoding, record)

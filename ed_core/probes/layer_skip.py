@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from .. import depth
+from ..depth import criteria
 from ..errors import ParameterError
 from ..types import MeasureSpec
 from .base import Probe, parameter
@@ -133,9 +133,9 @@ class LayerSkip(Probe):
         found = {}
         for suffix in ("", "_mean"):
             if f"effect{suffix}" in curves:
-                e = depth.layer_effect(curves[f"effect{suffix}"])
-                found |= {f"layer_effect{suffix}": e, f"depth_score{suffix}": depth.depth_score(e)}
-                found[f"depth_score_output{suffix}"] = depth.depth_score(curves[f"output{suffix}"])
+                e = criteria.layer_effect(curves[f"effect{suffix}"])
+                found |= {f"layer_effect{suffix}": e, f"depth_score{suffix}": criteria.depth_score(e)}
+                found[f"depth_score_output{suffix}"] = criteria.depth_score(curves[f"output{suffix}"])
         return {name: np.asarray(value, np.float32) for name, value in found.items()}
 
     def check(self, n_tokens, answer_start):
@@ -144,6 +144,6 @@ class LayerSkip(Probe):
             self.chosen_boundaries(n_tokens)
 
     def compute(self, model, encoding, record) -> None:
-        from ..staircase import skip_sweep
+        from ..sweeps.staircase import skip_sweep
 
         skip_sweep(self, model, encoding, record)

@@ -96,7 +96,7 @@ class LogitLens(Probe):
     def compute(self, model, encoding, record) -> None:
         import torch
 
-        from .. import metrics
+        from ..sweeps import metrics
 
         n_depths, n_tokens, k = model.n_layers + 1, len(encoding), min(self.k, model.d_vocab)
         for spec in self.measures:

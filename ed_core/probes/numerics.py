@@ -86,7 +86,7 @@ class Numerics(Probe):
     )
 
     def compute(self, model, encoding, record) -> None:
-        from .. import identities
+        from ..models import identities
 
         n_layers, n_tokens = model.n_layers, len(encoding)
         sizes = {"layer": n_layers, "depth": n_layers + 1, "pos": n_tokens}
@@ -122,7 +122,7 @@ class Numerics(Probe):
 
 def _block(model, trace, layer: int, slope_limit: float, record) -> None:
     """Miss, rounding and slopes of a block that is done."""
-    from .. import identities
+    from ..models import identities
 
     parts = (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer], trace.resid[layer + 1])
     other = trace.other_out[layer]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .. import pruning
+from ..depth import pruning
 from ..errors import ParameterError
 from ..types import MeasureSpec
 from .base import Probe, parameter
@@ -63,7 +63,7 @@ class Prune(Probe):
     @classmethod
     def derive(cls, curves):
         """Perplexities, and the proxies' rank correlation with the measured divergence (`spearman_<proxy>`); see
-        `ed_core.pruning`."""
+        `ed_core.depth.pruning`."""
         return pruning.derive(curves)
 
     def check_layers(self, n_layers: int) -> None:
@@ -77,7 +77,7 @@ class Prune(Probe):
             raise ParameterError("prune.drop names every block; leave at least one.")
 
     def compute(self, model, encoding, record) -> None:
-        from ..dropping import drop_sweep
+        from ..sweeps.dropping import drop_sweep
 
         self.check_layers(model.n_layers)
         drop_sweep(self, model, encoding, record)

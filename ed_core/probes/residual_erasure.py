@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..depth import depth_score
+from ..depth.criteria import depth_score
 from ..errors import PromptError
 from ..prompts import read_jsonl
 from ..types import MeasureSpec, Prompt, canonical_json
@@ -92,6 +92,6 @@ class ResidualErasure(Probe):
             )
 
     def compute(self, model, encoding, record) -> None:
-        from ..erasure import erasure_sweep
+        from ..sweeps.erasure import erasure_sweep
 
         erasure_sweep(self, model, encoding, record)

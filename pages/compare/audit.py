@@ -4,11 +4,14 @@ import shlex
 
 import streamlit as st
 
-from ed_core import audit, estimate, figures, sizes, sources
+from ed_core import figures
+from ed_core.cases.combined import AUDITED
+from ed_core.depth import audit
 from ed_core.errors import EffectiveDepthError
-from ed_core.precision import WIDEST_FIRST
 from ed_core.prompts import to_jsonl
-from ed_core.together import AUDITED
+from ed_core.service import estimate
+from ed_core.sources import sizes, specs
+from ed_core.sources.precision import WIDEST_FIRST
 from ed_ui import keeping, link, probe_page, prompt_set, running, scope, show
 
 
@@ -45,7 +48,7 @@ def page() -> None:
 def precisions(spec) -> list[str]:
     """Which ones are held against each other; at first those that fit."""
     try:
-        default = estimate.fitting(sizes.read(sources.config_of(spec)), running.free(spec.device), device=spec.device)
+        default = estimate.fitting(sizes.read(specs.config_of(spec)), running.free(spec.device), device=spec.device)
     except EffectiveDepthError:
         default = []
     st.session_state["audit.precisions"] = scope.kept(

@@ -2,9 +2,11 @@
 
 import streamlit as st
 
-from ed_core import figures, pairs, sources, verdict
+from ed_core import figures
+from ed_core.depth import side_by_side, verdict
+from ed_core.depth.side_by_side import SIDES
 from ed_core.errors import EffectiveDepthError
-from ed_core.pairs import SIDES
+from ed_core.sources import specs
 from ed_ui import keeping, pairing, probe_page, running, scope, second, show
 from ed_ui.pairing import Shown
 
@@ -50,16 +52,16 @@ def page() -> None:
     keeping.button(row, "two", batch)
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, both)
     with st.expander("What is compared, exactly"):
-        st.markdown(f"{pairs.__doc__}\n\n{pairing.RELATIVE}")
+        st.markdown(f"{side_by_side.__doc__}\n\n{pairing.RELATIVE}")
 
 
-def panels(batch: running.Batch, both: tuple[pairs.Side, pairs.Side]) -> None:
+def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Side]) -> None:
     """Everything that fills while jobs run: A and B are the inputs' sides, in the order the swap button left them."""
     if batch.jobs and running.poll(batch):
         st.rerun()
     order = (1, 0) if scope.kept("two.swapped") else (0, 1)
     room = second.room(*both)
-    names = pairs.labels(*(both[i] for i in order))
+    names = side_by_side.labels(*(both[i] for i in order))
     of_side = [
         {n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes}
         for i, name in zip(order, names)
@@ -87,9 +89,9 @@ def panels(batch: running.Batch, both: tuple[pairs.Side, pairs.Side]) -> None:
     probe_page.texts(TEXTS)
 
 
-def found_pairs(name: str, of_side: list) -> list[pairs.Pair]:
+def found_pairs(name: str, of_side: list) -> list[side_by_side.Pair]:
     a, b = (side[name] for side in of_side)
-    return pairs.pairs((a.side.probes[name], b.side.probes[name]), a.result, b.result)
+    return side_by_side.pairs((a.side.probes[name], b.side.probes[name]), a.result, b.result)
 
 
 def judged(side: dict[str, Shown]) -> verdict.Verdict | None:
@@ -115,7 +117,7 @@ def headline(batch: running.Batch, order, names, verdicts, found) -> None:
             st.markdown(f"**{doing}**")
         elif batch.missing and not batch.errors:
             st.markdown(TEACH)
-        elif said := pairs.summary(found):
+        elif said := side_by_side.summary(found):
             st.markdown(f"**{show.plain(said)}**")
 
 
@@ -123,7 +125,7 @@ def ruler(names, verdicts, of_side) -> None:
     """Both verdicts on relative depth; without marks until they are there, so that nothing moves when they come."""
     some = [next((s.result for s in side.values() if s.result is not None), None) for side in of_side]
     n_layers = [
-        r.n_layers if r is not None else sources.n_layers(next(iter(side.values())).side.model)
+        r.n_layers if r is not None else specs.n_layers(next(iter(side.values())).side.model)
         for r, side in zip(some, of_side)
     ]
     if None in n_layers or not set(second.FOR_VERDICT) <= set(of_side[0]):

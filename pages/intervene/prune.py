@@ -2,9 +2,12 @@
 
 import streamlit as st
 
-from ed_core import aggregate, compare, controls, figures, pruning, sources
+from ed_core import figures
+from ed_core.depth import among_others, pruning
 from ed_core.errors import EffectiveDepthError
 from ed_core.probes import EarlyExit, LogitLens, Prune
+from ed_core.results import aggregate
+from ed_core.sources import controls, specs
 from ed_ui import controlling, keeping, link, probe_page, prompt_set, running, scope, show
 
 PROBES = (Prune, EarlyExit, LogitLens)
@@ -23,7 +26,7 @@ def page() -> None:
         asked = {probe.name: probe_page.form(probe, PARAMETERS[probe.name], row) for probe in PROBES}
         if chosen.spec is None:
             raise EffectiveDepthError(chosen.trouble)
-        if (n_layers := sources.n_layers(chosen.spec)) is not None:
+        if (n_layers := specs.n_layers(chosen.spec)) is not None:
             asked["prune"].check_layers(n_layers)
         n_tokens = prompt_set.n_tokens(chosen.spec, prompts) if len(prompts) > 1 else scope.n_tokens()
     except EffectiveDepthError as error:
@@ -72,7 +75,7 @@ def panels(batch: running.Batch, asked: dict, n_prompts: int) -> None:
 def behind(twins: list, probe, name: str) -> dict:
     """The control's aggregate over the same prompts, under its name; nothing until all of them have been through it."""
     return (
-        {controls.label(twins[0].request.models[0]): compare.over_prompts(probe, [r.summary for r in twins])[name]}
+        {controls.label(twins[0].request.models[0]): among_others.over_prompts(probe, [r.summary for r in twins])[name]}
         if twins
         else {}
     )
@@ -97,8 +100,8 @@ def status(batch: running.Batch, done: list, of: int) -> None:
 
 def curve(key: str, results: list, twins: list, probe, name: str, title: str, unit: str, x: str, reading: str) -> None:
     """One aggregate over the prompts, above the spread of the single prompts where there are some."""
-    values = compare.over_prompts(probe, [r.summary for r in results])[name]
-    spread, n = compare.quantiles([compare.curves_of(probe, r.summary)[name] for r in results])
+    values = among_others.over_prompts(probe, [r.summary for r in results])[name]
+    spread, n = among_others.quantiles([among_others.curves_of(probe, r.summary)[name] for r in results])
     look = dict(
         x=x,
         label="over all tokens",
@@ -124,14 +127,14 @@ def stretches(results: list, twins: list, asked: Prune, busy: bool) -> None:
                     curve(name, results, twins, asked, name, title, unit, x, reading)
                 else:
                     proxies(results, asked, x)
-    derived = compare.over_prompts(asked, [r.summary for r in results]) if results else {}
+    derived = among_others.over_prompts(asked, [r.summary for r in results]) if results else {}
     columns = st.columns(len(pruning.PROXIES) + 1)
     for column, name in zip(columns, (*pruning.PROXIES, "top1_lost")):
         column.metric(f"{RANKED[name]} against measured KL", signed(derived.get(f"spearman_{name}")), help=SPEARMAN)
 
 
 def proxies(results: list, asked: Prune, x: str) -> None:
-    curves = compare.over_prompts(asked, [r.summary for r in results])
+    curves = among_others.over_prompts(asked, [r.summary for r in results])
     lines = {name.replace("_", " "): curves[name] for name in pruning.PROXIES}
     about = lambda: show.details_of_many(
         "proxies", "prune.block_influence", x, curves["block_influence"], results, PROXY, PROXIES

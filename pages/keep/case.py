@@ -8,11 +8,11 @@ from html import escape
 import streamlit as st
 
 from ed_core import figures
-from ed_core.case_commands import EXPORTS
-from ed_core.cases import Case
-from ed_core.drawings import Drawing, Section, says, sections
+from ed_core.cases.case_study import Case
+from ed_core.cases.drawings import Drawing, Section, says, sections
+from ed_core.cases.snippet import snippet
+from ed_core.commands.cases import EXPORTS
 from ed_core.errors import CaseError, EffectiveDepthError
-from ed_core.snippet import snippet
 from ed_ui import editing, keeping, show, views
 
 

@@ -5,11 +5,11 @@ from html import escape
 
 import streamlit as st
 
-from ed_core import cases
-from ed_core.bundle import MAX_BYTES, Card
+from ed_core.cases import case_study
+from ed_core.cases.bundle import MAX_BYTES, Card
+from ed_core.cases.kept import SORTS
 from ed_core.errors import EffectiveDepthError
-from ed_core.kept import SORTS
-from ed_core.thumbnail import data_uri
+from ed_core.figures.thumbnail import data_uri
 from ed_ui import keeping, show
 
 AT_ONCE, COLUMNS = 12, 3
@@ -113,7 +113,7 @@ def alt(card: Card) -> str:
 
 
 def short(text: str, most: int) -> str:
-    line = cases.tidy(text)
+    line = case_study.tidy(text)
     return line if len(line) <= most else line[: most - 1] + "…"
 
 

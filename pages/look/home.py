@@ -2,9 +2,12 @@
 
 import streamlit as st
 
-from ed_core import figures, lookup, sources, verdict
+from ed_core import figures
+from ed_core.depth import verdict
 from ed_core.figures import View
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
+from ed_core.results import lookup
+from ed_core.sources import specs
 from ed_ui import controlling, keeping, link, running, scope, show
 from ed_ui.views import BRANCHES, SHADES
 
@@ -128,7 +131,7 @@ def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
 def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     """The depth ruler; without marks until there is a verdict, so that nothing moves when it comes."""
     some = next(iter(batch.results.values()), None)
-    n_layers = some.n_layers if some is not None else sources.n_layers(next(iter(batch.requests.values())).models[0])
+    n_layers = some.n_layers if some is not None else specs.n_layers(next(iter(batch.requests.values())).models[0])
     if n_layers is None:
         st.container(height=110 + show.CAPTION, border=False, key="ruler-place")
         return

@@ -2,8 +2,9 @@
 
 import streamlit as st
 
-from ed_core import aggregate, figures
+from ed_core import figures
 from ed_core.probes import LogitLens
+from ed_core.results import aggregate
 from ed_ui import link, probe_page, scope, show
 from ed_ui.views import SHADES
 

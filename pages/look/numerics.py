@@ -3,7 +3,8 @@ does to the means."""
 
 import streamlit as st
 
-from ed_core import exactness, figures
+from ed_core import figures
+from ed_core.depth import exactness
 from ed_core.probes import Contributions, LogitLens, Numerics
 from ed_ui import keeping, link, probe_page, running, scope, show
 

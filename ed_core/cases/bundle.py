@@ -1,0 +1,352 @@
+"""A case study as one file, `.edcase`, and back. Torch-free. The same bytes are kept, exported, imported and shipped.
+
+A zip: `case.json` first (all words, and a card for lists, so that a gallery opens no array), then `0.npz`, `1.npz`, …
+as `ed_core.results.wire` packs results. What comes in is a stranger's: sizes are bounded before anything is inflated, names
+must be exactly those, every array must fill its entry to the byte before numpy may allocate it, no pickle is opened,
+and nothing is written to the disk on the way."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import math
+import stat
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from ..errors import ImportRefused, NewerSchema
+from ..figures.thumbnail import thumbnail
+from ..prompts import check_text
+from ..results.aggregate import probe_of
+from ..results.wire import unpack
+from ..sources import controls
+from ..types import ModelSpec, ProbeResult, canonical_json
+from .case_study import ITEMS, Case, Item, Shown
+
+SCHEMA = 1
+MIGRATIONS: dict[
+    int, Callable[[dict], dict]
+] = {}  # schema n: what makes a header of schema n + 1 of it, applied on reading
+FORMAT = "effective-depth case study"
+HEADER = "case.json"
+MAX_BYTES, MAX_UNPACKED, MAX_HEADER, MAX_ARRAYS = 64 * 2**20, 192 * 2**20, 2 * 2**20, 200
+DTYPES = ("float32", "float64", "int32", "int64", "uint8", "bool")
+MAX_TOKEN_TEXT, CARD_PROMPT = 4096, 300
+OF_THE_DISK = (
+    errno.ENOENT,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.EISDIR,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ESTALE,
+)  # say nothing of a bundle
+WORDS = {
+    "id": str,
+    "title": str,
+    "notes": str,
+    "tags": list,
+    "created": float,
+    "changed": float,
+    "verdict": str,
+    "kl_threshold": float,
+    "overlap_threshold": float,
+    "first_token": bool,
+}
+CARD = {
+    "model": str,
+    "precision": str,
+    "prompt": str,
+    "probes": list,
+    "n_layers": int,
+    "n_tokens": int,
+    "runs": list,
+    "depths": dict,
+    "thumbnail": list,
+}
+CERTIFICATE = {
+    "engine": int,
+    "run": str,
+    "time": str,
+    "seconds": (int, float),
+    "continuation": str,
+    "model": dict,
+    "probe": dict,
+    "prompt": dict,
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a list shows of a case study, read without its arrays. `depths`: the first view's three criteria, None where
+    not defined;
+    `thumbnail`: rows from layer 0 up, values 0 to 255, -1 where there is none."""
+
+    id: str
+    title: str
+    notes: str
+    tags: tuple[str, ...]
+    created: float
+    changed: float
+    verdict: str
+    model: str
+    precision: str
+    prompt: str
+    probes: tuple[str, ...]
+    n_layers: int
+    n_tokens: int
+    runs: tuple[str, ...]
+    depths: dict[str, int | None]
+    thumbnail: tuple[tuple[int, ...], ...]
+
+
+def encode(case: Case) -> bytes:
+    """The bundle's bytes: always the same for the same case study."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        files = {HEADER: canonical_json(_header(case)).encode()} | {
+            f"{i}.npz": item.packed for i, item in enumerate(case.items)
+        }
+        for name, data in files.items():
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def decode(data: bytes) -> Case:
+    """The case study in a bundle; `ImportRefused` for anything that is not one, `NewerSchema` for one of a later
+    version."""
+    return _refusing(_decode, data)
+
+
+def drawable(data: bytes) -> Case:
+    """As `decode`, and refuses also what cannot be drawn: for what comes from outside."""
+    from .drawings import drawings
+
+    case = decode(data)
+    _refusing(drawings, case)
+    return case
+
+
+def card(file: Any) -> Card:
+    """The card of a bundle (a path or an open file); its arrays are neither read nor checked."""
+    return _refusing(_card, file)
+
+
+def _refusing(work: Callable, argument: Any) -> Any:
+    try:
+        return work(argument)
+    except ImportRefused:
+        raise
+    except (
+        Exception
+    ) as error:  # whatever zipfile, json, numpy and the figures make of a damaged or hostile file: one kind of trouble
+        if getattr(error, "errno", None) in OF_THE_DISK:
+            raise
+        says = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise ImportRefused(
+            f"This is not a case study as this program writes it ({says}); ask for it to be exported again."
+        ) from error
+
+
+def _header(case: Case) -> dict[str, Any]:
+    words = {name: getattr(case, name) for name in WORDS}
+    shown = [{f.name: getattr(item.shown, f.name) for f in fields(Shown)} for item in case.items]
+    items = [{"sha256": item.sha256, "bytes": len(item.packed), "shown": s} for item, s in zip(case.items, shown)]
+    return {"format": FORMAT, "schema": SCHEMA, "case": words, "items": items, "card": _make_card(case)}
+
+
+def _make_card(case: Case) -> dict[str, Any]:
+    first = case.items[0].result
+    models = dict.fromkeys(m for view in case.views for m in view.models)
+    verdicts = [v for _, v in case.verdicts()]
+    return {
+        "model": ", ".join(dict.fromkeys(m.name for m in models))[:CARD_PROMPT],
+        "precision": ", ".join(dict.fromkeys(m.precision for m in models))[:CARD_PROMPT],
+        "prompt": "\n".join(dict.fromkeys(view.prompts[0].text[:CARD_PROMPT] for view in case.views)),
+        "probes": list(dict.fromkeys(item.result.request.probe for item in case.items)),
+        "n_layers": first.n_layers,
+        "n_tokens": first.n_tokens,
+        "runs": [item.result.provenance.get("run", item.result.request.key) for item in case.items],
+        "depths": verdicts[0].lines if verdicts else {},
+        "thumbnail": thumbnail([item.result for item in case.items]),
+    }
+
+
+def _card(file: Any) -> Card:
+    with zipfile.ZipFile(file) as archive:
+        header = _read_header(archive)
+    found = {**header["case"], **header["card"]}
+    _types(header["card"], CARD, "the card")
+    rows = found["thumbnail"]
+    _expect(
+        len(rows) <= 64 and all(len(r) <= 64 and all(type(v) is int and -1 <= v <= 255 for v in r) for r in rows),
+        "the thumbnail",
+    )
+    _expect(all(type(v) in (int, type(None)) for v in found["depths"].values()), "the depths")
+    as_tuple = lambda v: tuple(map(as_tuple, v)) if isinstance(v, list) else v  # noqa: E731
+    return Card(**{f.name: as_tuple(found[f.name]) for f in fields(Card)})
+
+
+def _decode(data: bytes) -> Case:
+    if len(data) > MAX_BYTES:
+        raise ImportRefused(f"The bundle has {len(data) / 2**20:.0f} MiB; at most {MAX_BYTES // 2**20} are read.")
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        header = _read_header(archive)
+        entries = header["items"]
+        names = [HEADER, *(f"{i}.npz" for i in range(len(entries)))]
+        _expect(
+            len(entries) <= ITEMS and [e.filename for e in archive.infolist()] == names,
+            "its entries are not those its header lists",
+        )
+        items = []
+        for name, entry in zip(names[1:], entries):
+            packed = _read(archive, name, MAX_UNPACKED)
+            _expect(
+                entry["bytes"] == len(packed) and entry["sha256"] == hashlib.sha256(packed).hexdigest(),
+                f"{name} does not have its hash",
+            )
+            items.append(Item(_result(packed), packed, _shown(entry["shown"])))
+    return Case(**{**header["case"], "tags": tuple(header["case"]["tags"]), "items": tuple(items)})
+
+
+def _read_header(archive: zipfile.ZipFile) -> dict[str, Any]:
+    """The header, migrated to this schema, after the archive's directory has been found harmless."""
+    entries = archive.infolist()
+    _expect(0 < len(entries) <= ITEMS + 1 and entries[0].filename == HEADER, f"it does not begin with {HEADER}")
+    for entry in entries:
+        kind = stat.S_IFMT(entry.external_attr >> 16)
+        _expect(kind in (0, stat.S_IFREG) and entry.filename == entry.orig_filename, "an entry is not a plain file")
+        _expect(
+            entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) and not entry.flag_bits & 1,
+            "an entry is packed in another way",
+        )
+    if (size := sum(entry.file_size for entry in entries)) > MAX_UNPACKED:
+        raise ImportRefused(
+            f"Unpacked, the bundle would have {size / 2**20:.0f} MiB; at most {MAX_UNPACKED // 2**20} are read."
+        )
+    text = _read(archive, HEADER, MAX_HEADER)
+    header = json.loads(text)
+    _expect(canonical_json(header).encode() == text and header["format"] == FORMAT, "the header")
+    schema = header["schema"]
+    _expect(type(schema) is int and 0 < schema < 1_000_000, "the schema")
+    if schema > SCHEMA:
+        raise NewerSchema(
+            f"This case study has schema {schema}, this version of the program reads up to {SCHEMA}; update the "
+            "program to open it."
+        )
+    for version in range(schema, SCHEMA):
+        header = MIGRATIONS[version](header)
+    _types(header["case"], WORDS, "the words")
+    _expect(
+        all(map(math.isfinite, (header["case"][name] for name, kind in WORDS.items() if kind is float))), "a number"
+    )
+    _expect(0 <= header["case"]["created"] <= header["case"]["changed"] < 1e11, "the times")
+    return header
+
+
+def _read(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
+    """An entry's bytes; never more than the directory says and than are allowed."""
+    if archive.getinfo(name).file_size > limit:
+        raise ImportRefused(
+            f"{name} would have {archive.getinfo(name).file_size} bytes unpacked; at most {limit} are read."
+        )
+    with archive.open(name) as file:
+        return file.read(limit + 1)
+
+
+def _result(packed: bytes) -> ProbeResult:
+    """A complete result. What `wire.unpack` takes for granted of its own program's bytes is checked before and after
+    it."""
+    _check_npz(packed)
+    result = unpack(packed)
+    request = result.request
+    _expect(result.complete and len(request.models) >= 1 and len(request.prompts) >= 1, "a result is not complete")
+    for one in (*request.models, *request.prompts):
+        _types(
+            {f.name: getattr(one, f.name) for f in fields(one)},
+            {f.name: type(f.default) for f in fields(one) if isinstance(f.default, (str, bool, int))},
+            "the request",
+        )
+        _expect(isinstance(one.source if isinstance(one, ModelSpec) else one.text, str), "the request")
+    for prompt in request.prompts:
+        check_text(prompt)
+    for model in request.models:
+        controls.check(model)
+    probe = probe_of(result)  # refuses values out of range
+    kind = lambda value: float if type(value) is int else type(value)  # noqa: E731
+    _expect(all(kind(value) is kind(getattr(probe, name)) for name, value in request.parameters), "the parameters")
+    texts = (*result.tokens, *result.token_text.values())
+    _expect(all(isinstance(t, str) and len(t) <= MAX_TOKEN_TEXT for t in texts), "the tokens' texts")
+    made = result.provenance
+    _expect(
+        all(
+            isinstance(made[name], kind) and not isinstance(made[name], bool)
+            for name, kind in CERTIFICATE.items()
+            if name in made
+        ),
+        "the provenance",
+    )
+    return result
+
+
+def _check_npz(packed: bytes) -> None:
+    """Every array fills its entry to the byte, and all together are no larger than the file: nothing is inflated,
+    nothing declared only."""
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        entries = archive.infolist()
+        _expect(
+            len(entries) <= MAX_ARRAYS and len({e.filename for e in entries}) == len(entries),
+            "too many arrays, or one twice",
+        )
+        _expect(sum(e.file_size for e in entries) <= len(packed), "an array is larger than its file")
+        for entry in entries:
+            _expect(
+                entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size,
+                "an array is packed in another way",
+            )
+            _expect(entry.filename.endswith(".npy") and entry.filename == entry.orig_filename, "an array's name")
+            with archive.open(entry) as file:
+                version = np.lib.format.read_magic(file)
+                _expect(version in ((1, 0), (2, 0)), "an array's format")
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, dtype = read(file)
+                _expect(dtype.name in DTYPES and not dtype.hasobject and dtype.isnative, f"an array of {dtype}")
+                _expect(
+                    all(n >= 0 for n in shape) and math.prod(shape) * dtype.itemsize == entry.file_size - file.tell(),
+                    "an array's shape",
+                )
+
+
+def _shown(data: dict) -> Shown:
+    window, settings = data["window"], data["settings"]
+    _expect(set(data) == {f.name for f in fields(Shown)} and isinstance(data["page"], str), "the view")
+    _expect(
+        window is None or (isinstance(window, list) and len(window) == 2 and all(type(t) is int for t in window)),
+        "the window",
+    )
+    _expect(data["selected"] is None or type(data["selected"]) is int, "the selected token")
+    _expect(
+        all(isinstance(name, str) and type(value) in (str, int, float, bool) for name, value in settings),
+        "the settings",
+    )
+    return Shown(
+        data["page"], None if window is None else tuple(window), data["selected"], tuple((n, v) for n, v in settings)
+    )
+
+
+def _types(data: dict, kinds: dict[str, Any], what: str) -> None:
+    """Exactly these types, all of them there; a flag is no number."""
+    _expect(isinstance(data, dict) and all(type(data[name]) is kind for name, kind in kinds.items()), what)
+    _expect(all(isinstance(text, str) for name in ("tags", "probes", "runs") for text in data.get(name, ())), what)
+
+
+def _expect(holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(what)

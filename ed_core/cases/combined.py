@@ -1,0 +1,178 @@
+"""Figures of several results at once, as the pages over prompts and precisions show them: title, caption, figure, and
+what it is made of. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import plotly.graph_objects as go
+
+from .. import figures
+from ..depth import among_others, audit, exactness, pruning
+from ..results.aggregate import aggregate, probe_of
+from ..types import ProbeResult
+
+HEIGHT, WIDTH = 280, 760
+AUDITED = (  # curve, title, unit, x, logarithmic
+    ("contributions.layer_ratio", "Contribution per layer, against the stream", "ratio", "layer", True),
+    ("contributions.layer_cos", "Cosine with the stream", "cosine", "layer", False),
+    ("logit_lens.kl", "Lens: divergence from the output", "nats", "depth", False),
+    ("logit_lens.overlap", "Lens: overlap of the best five tokens", "share", "depth", False),
+    ("logit_lens.entropy", "Lens: uncertainty", "nats", "depth", False),
+    ("layer_skip.output_mean", "Change of the prediction without a layer", "change", "layer", False),
+)
+
+
+@dataclass(frozen=True)
+class Together:
+    """A figure over several results. `name`, `dim`, `values`, `meaning`: the curve whose numbers stand beside it."""
+
+    title: str
+    caption: str
+    figure: go.Figure = field(repr=False)
+    name: str
+    dim: str
+    values: np.ndarray = field(repr=False)
+    meaning: str
+    results: tuple[ProbeResult, ...] = field(repr=False)
+
+
+def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
+    """What every stretch costs over these prompts, above the spread of the single ones, and how the proxies rank the
+    stretches."""
+    probe = probe_of(results[0])
+    curves = among_others.over_prompts(probe, [r.summary for r in results])
+    singles = [among_others.curves_of(probe, r.summary) for r in results]
+    x = "first block taken out" if probe.n > 1 else "block taken out"
+    best = pruning.best_stretch(curves["kl"], probe.n)
+    cost = pruning.costs(curves, best[0])
+    cheapest = (
+        f"cheapest without {_blocks(best)}: KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} of the best guesses stay"
+    )
+    if probe.drop:
+        cost = pruning.costs(curves, None)
+        cheapest += f"; without {_blocks(probe.drop)}: KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} stay"
+    told = {
+        "kl": ("Divergence from the whole model", cheapest, "nats"),
+        "top1_kept": ("Best guesses that stay", "share of the tokens; high is cheap", "share"),
+        "perplexity": (
+            "Perplexity without the stretch",
+            f"{cost['perplexity_whole']:.3g} with all blocks",
+            "perplexity",
+        ),
+    }
+    for name, (title, caption, unit) in told.items():
+        spread, n = among_others.quantiles([c[name] for c in singles])
+        look = dict(
+            label="over all tokens", others=f"{n} prompts", x=x, height=HEIGHT, width_px=WIDTH, log=name == "perplexity"
+        )
+        yield Together(
+            title,
+            caption,
+            figures.spread_curve(curves[name], spread, unit, **look),
+            f"prune.{name}",
+            x,
+            curves[name],
+            title,
+            tuple(results),
+        )
+    lines = {name.replace("_", " "): curves[name] for name in pruning.PROXIES}
+    ranks = ", ".join(
+        f"{name.replace('_', ' ')} {curves[f'spearman_{name}']:+.2f}"
+        for name in pruning.PROXIES
+        if np.isfinite(curves[f"spearman_{name}"])
+    )
+    caption = (
+        f"rank correlation with the measured divergence: {ranks}"
+        if ranks
+        else "too few stretches, or too even ones, to rank"
+    )
+    fig = figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT, width_px=WIDTH)
+    yield Together(
+        "Proxies of the same stretches",
+        caption,
+        fig,
+        "prune.block_influence",
+        x,
+        curves["block_influence"],
+        "1 - cos(h[s], h[s+n])",
+        tuple(results),
+    )
+
+
+def early_exit(results: Sequence[ProbeResult]) -> Iterator[Together]:
+    """Agreement with the output and confidence, depth by depth."""
+    curves = aggregate(probe_of(results[0]), [r.summary for r in results])
+    lines = {"agreement": curves["agreement"], "confidence": curves["confidence"]}
+    fig = figures.layer_curves(lines, "", "share", x="depth", height=HEIGHT, width_px=WIDTH)
+    sure = probe_of(results[0]).threshold
+    caption = (
+        f"at {sure:g} confidence tokens leave at depth {float(curves['exit_depth']):.1f} on average, "
+        f"{float(curves['exit_agrees']):.0%} of them rightly"
+    )
+    yield Together(
+        "Early exit through the lens",
+        caption,
+        fig,
+        "early_exit.agreement",
+        "depth",
+        curves["agreement"],
+        "best token is the output's",
+        tuple(results),
+    )
+
+
+def audited(by_precision: Mapping[str, Sequence[ProbeResult]]) -> tuple[list[str], list[Together]]:
+    """The same prompts through several precisions: whether a number is an artefact, in sentences, and curve over
+    curve."""
+    outcome = audit.compare(by_precision, audit.reference_of(list(by_precision)))
+    return [outcome.sentence(), *outcome.findings()], list(_curves(outcome, by_precision[outcome.reference]))
+
+
+def _curves(outcome: audit.Audit, results: Sequence[ProbeResult]) -> Iterator[Together]:
+    reference = outcome.reference
+    for name, title, unit, x, log in AUDITED:
+        if name in outcome.curves[reference]:
+            lines = {precision: curves[name] for precision, curves in outcome.curves.items()}
+            fig = figures.curves_over_each_other(lines, reference, unit, x=x, height=HEIGHT, width_px=WIDTH, log=log)
+            yield Together(
+                title,
+                _spearman(outcome, name),
+                fig,
+                name,
+                x,
+                lines[reference],
+                f"{title}, in {reference}",
+                tuple(results),
+            )
+
+
+def numerics(result: ProbeResult) -> Iterator[tuple]:
+    """How exactly the sums hold, in words and figures: title, caption, figure, measures."""
+    from ..figures import View
+
+    view = View(height=420, width_px=WIDTH, answer_start=result.answer_start)
+    yield "Miss of every block's sum", exactness.sums(result).text, figures.miss_map(result, view), "miss"
+    yield (
+        "Miss against rounding",
+        "largest of each layer, with the limit from which a model is refused",
+        figures.miss_curves(result, HEIGHT),
+        "rounding",
+    )
+    yield "Slopes", exactness.logits(result).text, figures.slope_curves(result, HEIGHT), "slope_attn", "slope_mlp"
+    yield "Length of the stream", exactness.sink(result).text, figures.first_token_norm(result, HEIGHT), "resid_norm"
+
+
+def _spearman(outcome: audit.Audit, name: str) -> str:
+    """How one curve keeps its order, precision by precision."""
+    found = {c.precision: c.spearman for c in outcome.comparisons if c.curve == name}
+    told = ", ".join(
+        f"{precision} {'constant' if rank is None else f'{rank:.3f}'}" for precision, rank in found.items()
+    )
+    return f"Spearman's rank correlation with {outcome.reference}: {told}"
+
+
+def _blocks(drop: Sequence[int]) -> str:
+    return f"block{'s' * (len(drop) > 1)} {', '.join(map(str, sorted(drop)))}"

@@ -1,0 +1,336 @@
+"""A case study's figures, from its numbers alone: which ones a probe's result has, and how it was looked at. No torch,
+no streamlit.
+
+The report and the import's last check draw these; a page may too. A new probe gets its line in `OF_PROBE`; without one
+its aggregates are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import plotly.graph_objects as go
+
+from .. import figures
+from ..depth.verdict import Verdict, right
+from ..figures import View
+from ..figures.text import shown
+from ..probes.integrated_gradients import incomplete
+from ..results.aggregate import aggregate, probe_of
+from ..sources import controls
+from ..types import ProbeResult, Prompt
+from . import case_study, combined
+from .case_study import Case, Item
+from .combined import Together
+
+HEIGHT, CURVES_HEIGHT = 420, 280
+SHADED = {
+    "prob": "its probability",
+    "kl": "KL to the output",
+    "jsd": "Jensen–Shannon divergence",
+    "entropy": "entropy",
+    "rank": "rank of the output",
+}
+MIDDLE = {"layer": "both", "attn": "attention", "mlp": "MLP"}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One figure with its words: `caption` says what is seen, `alt` the same for those who cannot see it. `measures`
+    are those it shows."""
+
+    title: str
+    caption: str
+    alt: str
+    figure: go.Figure = field(repr=False)
+    result: ProbeResult | None = field(default=None, repr=False)
+    measures: tuple[str, ...] = ()
+    over: Together | None = field(default=None, repr=False)
+    reading: tuple[str, ...] = ()  # its numbers in words, where no measure holds them
+
+
+@dataclass(frozen=True)
+class Section:
+    """What stands under one heading: the figures of a model and a prompt, or of several that one page showed
+    together."""
+
+    views: tuple[case_study.View, ...]
+    drawings: tuple[Drawing, ...]
+    says: tuple[str, ...] = ()  # sentences that stand above the figures
+
+    @property
+    def heading(self) -> str:
+        """Model, precision, what else it is, and its layers: plain text."""
+        models = dict.fromkeys(
+            f"{m.name} ({', '.join(filter(None, (m.precision, controls.label(m))))})"
+            for view in self.views
+            for m in view.models
+        )
+        return f"{', '.join(models)}, {self.views[0].first.result.n_layers} layers"
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        return list(dict.fromkeys(prompt for view in self.views for prompt in view.prompts))
+
+    @property
+    def notes(self) -> list[str]:
+        """What must stand beside the numbers, each once."""
+        return list(
+            dict.fromkeys(note for view in self.views for item in view.by_probe.values() for note in item.result.notes)
+        )
+
+
+def drawings(case: Case) -> list[Drawing]:
+    """All figures, in the order of their sections."""
+    return [drawing for section in sections(case) for drawing in section.drawings]
+
+
+def by_name(case: Case) -> dict[str, Drawing]:
+    """The figures by their titles in small letters; the second of a title is "… 2"."""
+    found: dict[str, Drawing] = {}
+    for drawing in drawings(case):
+        name = drawing.title.lower()
+        n = 1 + sum(d.title == drawing.title for d in found.values())
+        found[name if n == 1 else f"{name} {n}"] = drawing
+    return found
+
+
+def sections(case: Case) -> list[Section]:
+    """What a page showed together; else for every view the depth ruler where there is a verdict, then the figures of
+    its results in their order."""
+    if (page := _of_page(case)) is not None:
+        return [page]
+    verdicts = {id(view.first): v for view, v in case.verdicts()}
+    return [Section((view,), tuple(_of_view(case, view, verdicts.get(id(view.first))))) for view in case.views]
+
+
+def _of_page(case: Case) -> Section | None:
+    """All results under one heading, where they were kept from a page over several prompts or precisions and still are
+    what it shows."""
+    views, results = case.views, [item.result for item in case.items]
+    by_probe, by_precision = (
+        {key: [r for r in results if of(r) == key] for key in map(of, results)} for of in (_probe, _precision)
+    )
+    series = {r.request.series for r in results}
+    kind = {item.shown.page for item in case.items}
+    says, drawn = [], []
+    if kind == {"prune"} and len(series) == len(by_probe) and "prune" in by_probe:
+        drawn = [
+            one
+            for probe, draw in (("prune", combined.prune), ("early_exit", combined.early_exit))
+            if probe in by_probe
+            for one in draw(by_probe[probe])
+        ]
+    elif (
+        kind == {"audit"}
+        and len(by_precision) > 1
+        and len({tuple((r.request.probe, r.request.prompts) for r in of) for of in by_precision.values()}) == 1
+    ):
+        says, drawn = combined.audited(by_precision)
+    return Section(tuple(views), tuple(map(_over, drawn)), tuple(says)) if drawn else None
+
+
+def _probe(result: ProbeResult) -> str:
+    return result.request.probe
+
+
+def _precision(result: ProbeResult) -> str:
+    return result.request.models[0].precision
+
+
+def _over(one: Together) -> Drawing:
+    return Drawing(one.title, one.caption, f"{one.title}: {one.caption}", one.figure, over=one)
+
+
+def _of_view(case: Case, view: case_study.View, found: Verdict | None) -> Iterator[Drawing]:
+    if found is not None:
+        fig = figures.depth_ruler(
+            found.criteria, view.first.result.n_layers, bands=found.bands, published=figures.published_marks()
+        )
+        yield Drawing(
+            "Depth ruler",
+            "the three criteria, never averaged; ticks below: published models",
+            found.sentence,
+            fig,
+            reading=tuple(_criteria(found)),
+        )
+    twin = _control_of(case, view)
+    for item in view.by_probe.values():
+        yield from _of_item(case, item, found.lines if found is not None else {}, twin)
+
+
+def _criteria(found: Verdict) -> Iterator[str]:
+    """The three criteria in words, with their thresholds and how far these could move them."""
+    for name, criterion in found.criteria.items():
+        at = (
+            f"layer {criterion.depth} of {criterion.n_layers}"
+            if criterion.depth is not None
+            else f"not defined: {criterion.reason}"
+        )
+        threshold = f", threshold {criterion.threshold:g}" if criterion.threshold is not None else ""
+        band = found.bands.get(name)
+        yield f"{name}{threshold}: {at}" + (f" ({band[0]} to {band[1]} as the threshold moves)" if band else "")
+
+
+def _control_of(case: Case, view: case_study.View) -> case_study.View | None:
+    """The same prompt on a control of the same model, where the case study holds one: its curves stand behind the
+    model's."""
+    same = lambda other: (
+        other.prompts == view.prompts and other.models[0].control and other.models[0].source == view.models[0].source
+    )  # noqa: E731
+    return None if view.models[0].control else next(filter(same, case.views), None)
+
+
+def _of_item(case: Case, item: Item, lines: dict[str, int | None], twin: case_study.View | None) -> Iterator[Drawing]:
+    result, window = item.result, item.shown.window
+    behind = twin.by_probe.get(result.request.probe) if twin is not None else None
+    view = View(
+        height=HEIGHT,
+        width_px=760,
+        window=window,
+        selected=item.shown.selected,
+        answer_start=result.answer_start,
+        depth_lines=lines,
+        control=behind.result if behind is not None else None,
+        control_name=controls.KINDS[twin.models[0].control] if behind is not None else "",
+    )
+    asked = "".join(f" · {name} {_value(value)}" for name, value in probe_of(result).settings().items())
+    for drawn in OF_PROBE.get(result.request.probe, _aggregates)(case, item, view):
+        if isinstance(drawn, Together):
+            yield _over(drawn)
+            continue
+        title, caption, fig, *measures = drawn
+        caption += asked
+        alt = " ".join(figures.describe(result, name) for name in measures[:1]) or f"{title}: {caption}"
+        yield Drawing(title, caption, alt, fig, result, tuple(measures))
+
+
+def _value(value: Any) -> str:
+    """A parameter in words; a file by its name, as its folder tells a stranger nothing."""
+    return (
+        ", ".join(map(str, value))
+        if isinstance(value, tuple)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else shown(str(value).rpartition("/")[2], 40)
+    )
+
+
+Drawn = Iterator[tuple[Any, ...] | Together]  # title, caption, figure, measures
+
+
+def _contributions(case: Case, item: Item, view: View) -> Drawn:
+    branch = item.shown.setting("branch", "layer")
+    who, result = MIDDLE[branch], item.result
+    norms, cosine = f"{branch}_ratio", f"{branch}_cos"
+    yield (
+        "Contribution norms",
+        f"{who}: size of what is added, against the stream",
+        figures.contribution_norms(result, view, norms, case.first_token),
+        norms,
+    )
+    yield (
+        "Cosine with the stream",
+        f"{who}: below 0 erases, above 0 strengthens",
+        figures.cosine_map(result, view, cosine, case.first_token),
+        cosine,
+    )
+
+
+def _logit_lens(case: Case, item: Item, view: View) -> Drawn:
+    shade = item.shown.setting("shade", "prob")
+    measure = "top_probs" if shade == "prob" else shade
+    yield (
+        "Logit lens",
+        f"best token at each depth, shaded by {SHADED[shade]}",
+        figures.lens_map(item.result, view, shade),
+        measure,
+        "top_ids",
+    )
+
+
+def _layer_skip(case: Case, item: Item, view: View) -> Drawn:
+    result, place = item.result, dict(item.shown.settings).get("boundary", -1)
+    boundaries = result["boundaries"] if "boundaries" in result.measures else ()
+    boundary = place if type(place) is int and 0 <= place < len(boundaries) else None
+    behind = "" if boundary is None else f", behind token {int(boundaries[boundary])} only"
+    caption = f"row left out, column affected{behind}: 0 does not care, 1 changes as much as its own size"
+    yield (
+        "Layer skip",
+        caption,
+        figures.skip_map(result, view, boundary=boundary),
+        "effect" if boundary is None else "effect_by_boundary",
+    )
+    if "effect_direct" in result.measures:
+        yield (
+            "Layer skip, direct effect",
+            "nothing in between passes the change on",
+            figures.skip_map(result, view, "effect_direct"),
+            "effect_direct",
+        )
+    bars = figures.output_bars(item.result, View(height=CURVES_HEIGHT, width_px=760))
+    yield (
+        "Layer skip, output",
+        "change of the prediction, and share of tokens whose best guess stays",
+        bars,
+        "output",
+        "top1_kept",
+    )
+
+
+def _erasure(case: Case, item: Item, view: View) -> Drawn:
+    yield (
+        "Residual erasure",
+        "change of the prediction when this token is erased at this depth",
+        figures.token_map(item.result, view, "effect"),
+        "effect",
+    )
+
+
+def _gradients(case: Case, item: Item, view: View) -> Drawn:
+    failed = incomplete(item.result)
+    caption = "share of the answer's probability that rests on this token" + (
+        "; crossed out: completeness fails" if failed else ""
+    )
+    yield "Integrated gradients", caption, figures.token_map(item.result, view, "attribution", failed), "attribution"
+
+
+def _continuation(case: Case, item: Item, view: View) -> Drawn:
+    """Words, not a figure: see `says`."""
+    return iter(())
+
+
+def _aggregates(case: Case, item: Item, view: View) -> Drawn:
+    """Curves over whatever the layers are called, one figure per unit and length."""
+    probe, grouped = probe_of(item.result), {}
+    for name, values in aggregate(probe, [item.result.summary], case.first_token).items():
+        if values.ndim == 1 and len(values) > 1 and not name.endswith("_mean"):
+            spec = probe.spec(name)
+            grouped.setdefault((spec.dims[0], spec.unit, len(values)), {})[name] = values
+    for (dim, unit, _), curves in grouped.items():
+        yield (
+            probe.title,
+            ", ".join(curves),
+            figures.layer_curves(curves, "", unit, x=dim, height=CURVES_HEIGHT, width_px=760),
+            *curves,
+        )
+
+
+OF_PROBE: dict[str, Callable[[Case, Item, View], Drawn]] = {
+    "contributions": _contributions,
+    "logit_lens": _logit_lens,
+    "layer_skip": _layer_skip,
+    "residual_erasure": _erasure,
+    "integrated_gradients": _gradients,
+    "continuation": _continuation,
+    "numerics": lambda case, item, view: combined.numerics(item.result),
+    "prune": lambda case, item, view: combined.prune([item.result]),
+    "early_exit": lambda case, item, view: combined.early_exit([item.result]),
+}
+
+
+def says(continuation: ProbeResult) -> tuple[str, bool | None]:
+    """What the model continues with, on one line of plain text, and whether that is the known answer (None where none
+    is known)."""
+    return shown(str(continuation.provenance.get("continuation", "")), 80), right(continuation)

@@ -1,0 +1,150 @@
+"""Results as one `.npz` that `numpy.load(..., allow_pickle=False)` opens: what `python -m ed_core run --out` writes.
+Numpy only.
+
+`<probe>.<measure>.<i>` for prompt i, `<probe>.<measure>` the papers' aggregate, `<probe>.<measure>_mean` beside a
+maximum; what a probe derives from its aggregates (`layer_skip.depth_score`, `prune.spearman_block_influence`) stands
+under its name, and per prompt with `.<i>`; `tokens.<i>`, `answer_start.<i>` (-1 without an answer), `n_tokens`,
+`effective_depth.*`, `provenance` (JSON). Nothing is padded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..depth.side_by_side import SIDES, Pair, relative_depth
+from ..depth.verdict import verdicts
+from ..probes import Probe
+from ..results.aggregate import aggregate, probe_of
+from ..types import ProbeResult
+
+if TYPE_CHECKING:
+    from .case_study import Case
+
+
+def arrays(runs: Mapping[Probe, Sequence[ProbeResult]]) -> dict[str, np.ndarray]:
+    """All arrays of a run: for every probe, its results in the order of the prompts."""
+    out: dict[str, np.ndarray] = {}
+    for probe, results in runs.items():
+        for i, result in enumerate(results):
+            out |= {f"{probe.name}.{name}.{i}": m.values for name, m in result.measures.items()}
+            out |= {
+                f"{probe.name}.{name}.{i}": values
+                for name, values in probe.derive(aggregate(probe, [result.summary])).items()
+                if not name.endswith("_mean")
+            }
+        curves = aggregate(probe, [r.summary for r in results], getattr(probe, "first_token", True))
+        out |= {f"{probe.name}.{name}": values for name, values in (curves | probe.derive(curves)).items()}
+    results = next(iter(runs.values()))
+    for i, result in enumerate(results):
+        out[f"tokens.{i}"] = np.asarray(result.token_ids, np.int32)
+        out[f"answer_start.{i}"] = np.asarray(-1 if result.answer_start is None else result.answer_start, np.int32)
+    out["n_tokens"] = np.asarray(sum(r.n_tokens for r in results))
+    by_name = {probe.name: (probe, results) for probe, results in runs.items()}
+    if "contributions" in by_name and "logit_lens" in by_name:
+        out |= effective_depth(*by_name["contributions"], by_name["logit_lens"][1])
+    certificates = [
+        {"prompt": i, **r.provenance} for probe_results in runs.values() for i, r in enumerate(probe_results)
+    ]
+    out["provenance"] = np.asarray(json.dumps({"runs": certificates}, sort_keys=True))
+    return out
+
+
+def case_arrays(case: Case) -> dict[str, np.ndarray]:
+    """The numbers of a case study under the names of `arrays`; with several views (another model or prompt, the same
+    probe again) each behind its place, `1/`, `2/`, …"""
+    views = case.views
+    out = {}
+    for i, view in enumerate(views, 1):
+        named = arrays({probe_of(item.result): [item.result] for item in view.by_probe.values()})
+        out |= {(f"{i}/" if len(views) > 1 else "") + name: values for name, values in named.items()}
+    return out
+
+
+def effective_depth(
+    probe: Probe, contributions: Sequence[ProbeResult], lens: Sequence[ProbeResult]
+) -> dict[str, np.ndarray]:
+    """`effective_depth.<criterion>` with `_ratio`, `_stable`, and `_low`, `_high` over prompts. NaN = not defined (or
+    too few prompts)."""
+    out = {}
+    for name, verdict, interval in verdicts(contributions, lens, probe.first_token):
+        low, high, _ = interval or (None, None, None)
+        figures = {"": verdict.depth, "_ratio": verdict.ratio, "_stable": verdict.stable, "_low": low, "_high": high}
+        for suffix, value in figures.items():
+            out[f"effective_depth.{name}{suffix}"] = np.asarray(np.nan if value is None else value, np.float32)
+    return out
+
+
+def curve_csv(name: str, dim: str, values: np.ndarray) -> str:
+    """A curve as CSV: index and value, all digits."""
+    return "\n".join([f"{dim},{name}", *(f"{i},{value.item()!r}" for i, value in enumerate(values)), ""])
+
+
+def csv(result: ProbeResult, measure: str) -> str:
+    """One measure as CSV: a row per entry, a column per dim, then the value; tokens by index and as JSON strings (so
+    that no token is taken for a spreadsheet formula)."""
+    return _table(_header(result, measure), _entries(result, measure))
+
+
+def csv_of_sides(sides: Mapping[str, ProbeResult], measure: str) -> str:
+    """The same of results that stand beside each other, one after the other; `side` tells whose a row is."""
+    rows = ([name, *row] for name, result in sides.items() for row in _entries(result, measure))
+    return _table(["side", *_header(next(iter(sides.values())), measure)], rows)
+
+
+def pair_csv(pair: Pair) -> str:
+    """Two curves as CSV: side, index, relative depth, value, all digits."""
+    rows = (
+        [side, i, repr(x.item()), repr(value.item())]
+        for side, values, n in zip(SIDES, (pair.a, pair.b), pair.n_layers)
+        for i, (x, value) in enumerate(zip(relative_depth(len(values), n), values))
+    )
+    return _table(["side", pair.curve.x, "relative_depth", pair.curve.name], rows)
+
+
+def _header(result: ProbeResult, measure: str) -> list[str]:
+    dims = result.measures[measure].spec.dims
+    return [*dims, *(["token"] if "pos" in dims else []), measure]
+
+
+def _entries(result: ProbeResult, measure: str) -> Iterator[list]:
+    m = result.measures[measure]
+    at = m.spec.dims.index("pos") if "pos" in m.spec.dims else None
+    for index, value in np.ndenumerate(m.values):
+        yield [*index, *([json.dumps(result.tokens[index[at]])] if at is not None else []), repr(value.item())]
+
+
+def _table(header: list[str], rows: Iterable[list]) -> str:
+    import csv as writer
+    import io
+
+    buffer = io.StringIO()
+    table = writer.writer(buffer)
+    table.writerow(header)
+    table.writerows(rows)
+    return buffer.getvalue()
+
+
+def parquet(result: ProbeResult, measure: str) -> bytes:
+    """One measure as Parquet: the columns of `csv` with their types (tokens as plain text), and what the measure means
+    and where it came from in the file's metadata (`measure`, `provenance`: JSON)."""
+    import io
+
+    import pyarrow
+    from pyarrow import parquet as writer
+
+    m = result.measures[measure]
+    index = np.indices(m.values.shape).reshape(m.values.ndim, -1)
+    columns = {dim: pyarrow.array(at.astype(np.int32)) for dim, at in zip(m.spec.dims, index)}
+    if "pos" in columns:
+        columns["token"] = pyarrow.array([result.tokens[i] for i in index[m.spec.dims.index("pos")]])
+    table = pyarrow.table({**columns, measure: pyarrow.array(m.values.ravel())})
+    meaning = {"unit": m.spec.unit, "meaning": m.spec.meaning, "dims": m.spec.dims}
+    table = table.replace_schema_metadata(
+        {"measure": json.dumps(meaning), "provenance": json.dumps(dict(result.provenance), sort_keys=True)}
+    )
+    buffer = io.BytesIO()
+    writer.write_table(table, buffer)
+    return buffer.getvalue()

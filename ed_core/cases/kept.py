@@ -1,0 +1,303 @@
+"""Case studies on disk: `kept/` in the cache folder. Never evicted; every file stands for itself. Torch-free.
+
+One file per case study, in the format of `ed_core.cases.bundle`, written as `ed_core.cases.safe_folder` writes. What is deleted
+lies in `trash/` until somebody empties it; what is damaged is set aside in `damaged/`, and everything else goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import time
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+from .. import settings
+from ..errors import CaseChanged, CaseError, ImportRefused, NewerSchema, StoreError
+from . import bundle
+from .bundle import Card
+from .case_study import ID, Case, new_id
+from .owners import Owners
+from .safe_folder import SafeFolder, why
+
+log = logging.getLogger(__name__)
+
+SHIPPED = Path(__file__).parent.parent / "demo" / "cases"
+SUFFIX = ".edcase"
+SORTS = {
+    "changed": (lambda c: c.changed, True),
+    "created": (lambda c: c.created, True),
+    "title": (lambda c: c.title.casefold(), False),
+    "model": (lambda c: (c.model, -c.changed), False),
+}
+
+
+class Kept:
+    """The folder of case studies. One object serves several threads, several processes may use one folder.
+
+    Raises `CaseError` (no such case), `CaseChanged`, `ImportRefused`, and `StoreError` where the disk cannot be used.
+    """
+
+    def __init__(self, root: str | Path | None = None, shipped: Path | None = SHIPPED):
+        self.root = Path(root or settings.current().cache)
+        self.path, self.trash_path, self.damaged_path = (self.root / "kept" / sub for sub in ("", "trash", "damaged"))
+        self.shipped = shipped
+        self.problems: deque[str] = deque(maxlen=100)
+        self._cards: dict[Path, tuple[tuple, Card]] = {}
+        self._folder = SafeFolder(self.path)
+        self.owners = Owners(self._folder)
+
+    # --- reading
+
+    def cards(self, search: str = "", sort: str = "changed") -> list[Card]:
+        """What there is: own case studies, then the shipped ones, each sorted by one of `SORTS`. `search`: every word
+        must stand in title, notes, tags, prompt, model or verdict, whatever its case. Arrays are not read; damaged
+        files are set aside and reported."""
+        key, downwards = SORTS[sort]
+        words = search.casefold().split()
+        found = [self._listed(self.path)]
+        own = {c.id for c in found[0]}
+        found.append([c for c in self._listed(self.shipped) if c.id not in own] if self.shipped else [])
+        return [
+            c
+            for cards in found
+            for c in sorted(cards, key=key, reverse=downwards)
+            if all(w in _searched(c) for w in words)
+        ]
+
+    def open(self, id: str) -> tuple[Case, str]:
+        """A case study, checked to the last array, and the state it was in, which `save` asks for."""
+        data = self.read(id)
+        try:
+            case = bundle.decode(data)
+        except NewerSchema:
+            raise
+        except ImportRefused as error:
+            if not self.is_shipped(id):
+                self._set_aside(self._file(id), error)
+            raise CaseError(
+                f"The case study {id} is damaged and was set aside; the others are unharmed. Import it again if you "
+                "have a copy."
+            ) from error
+        if case.id != id:
+            raise CaseError(f"The file of {id} holds the case study {case.id}: it was renamed. Import it to open it.")
+        return case, _state(data)
+
+    def read(self, id: str) -> bytes:
+        """The file of a case study as it lies there: what an export is a copy of."""
+        for file in (self._file(id), self.shipped / f"{id}{SUFFIX}" if self.shipped else None):
+            with contextlib.suppress(FileNotFoundError), self._folder.disk("read"):
+                if file is not None:
+                    return file.read_bytes()
+        raise CaseError(f"There is no case study {id} here; it may have been deleted, or be on another installation.")
+
+    def owner(self, id: str) -> str:
+        """Who kept a case study: an address, "" for nobody in particular."""
+        self._file(id)  # refuses what is no id
+        return self.owners.of(id)
+
+    def is_shipped(self, id: str) -> bool:
+        """Whether a case study is one that comes with the product, and was not replaced by an own one."""
+        return self.shipped is not None and (self.shipped / f"{id}{SUFFIX}").is_file() and not self._file(id).is_file()
+
+    def trash(self) -> list[Card]:
+        """What was deleted and can be restored, last deleted first."""
+        cards = {file: self._card(file) for file in sorted(self.files(self.trash_path), key=_deleted_at, reverse=True)}
+        return [card for card in cards.values() if card is not None]
+
+    def damaged(self) -> list[str]:
+        """Names of the files that were set aside."""
+        return sorted(file.name for file in self.damaged_path.glob("*")) if self.damaged_path.is_dir() else []
+
+    def files(self, folder: Path | None = None) -> list[Path]:
+        """The bundles lying in a folder, in that of the own case studies unless another is named."""
+        folder = self.path if folder is None else folder
+        return sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+
+    # --- writing
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """While this is held, nobody else writes."""
+        return self._folder.locked()
+
+    def add(self, case: Case, owner: str = "") -> str:
+        """Keep a new case study, as `owner`'s; returns the state `save` asks for. Its id must never have been used
+        here."""
+        data = _checked(case)
+        with self.locked():
+            if self._used(case.id):
+                raise CaseError(f"The id {case.id} is taken here; duplicate the case study to keep it under a new one.")
+            self.owners.write(case.id, owner)
+            self._folder.write(self._file(case.id), data)
+        return _state(data)
+
+    def save(self, case: Case, opened: str) -> str:
+        """Replace a case study by an edited one, unless it changed since it was `opened`; returns its new state."""
+        data = _checked(case)
+        if self.is_shipped(case.id):
+            raise CaseError("This case study comes with the product and is not edited; duplicate it and edit the copy.")
+        with self.locked():
+            if (now := _state(self.read(case.id))) != opened and now != _state(data):
+                raise CaseChanged(
+                    f"The case study {case.id} was changed by somebody else since you opened it, and nothing of theirs "
+                    "was overwritten; save yours "
+                    "as a duplicate, or open it again and repeat your changes."
+                )
+            self._folder.write(self._file(case.id), data)
+        return _state(data)
+
+    def duplicate(self, case: Case, title: str = "", owner: str = "") -> Case:
+        """Keep a copy under an id of its own, as `owner`'s."""
+        now = time.time()
+        copy = replace(case, id=self._fresh_id(), title=title or f"{case.title[:190]} (copy)", created=now, changed=now)
+        self.add(copy, owner)
+        return copy
+
+    def take_in(self, data: bytes, owner: str = "") -> tuple[Case, bool]:
+        """Import a bundle: the case study as it is kept now, and whether it is new. Everything is checked first
+        (`ImportRefused`), and what is kept is written anew from what was understood, as `owner`'s. One that is here
+        already is not kept twice; a different one of the same id gets its own. One that comes back out of the trash
+        stays its owner's."""
+        case = bundle.drawable(data)
+        data = _checked(case)
+        with self.locked():
+            comes_back = self._comes_back(case, owner)
+            if self._used(case.id) and not comes_back:
+                if self._here(case.id) and _state(self.read(case.id)) == _state(data):
+                    return case, False
+                case = replace(case, id=self._fresh_id())
+                data = _checked(case)
+            if not comes_back:
+                self.owners.write(case.id, owner)
+            self._folder.write(self._file(case.id), data)
+        return case, True
+
+    def delete(self, id: str) -> None:
+        """Move a case study to the trash; `restore` undoes it."""
+        if self.is_shipped(id):
+            raise CaseError("This case study comes with the product and cannot be deleted.")
+        with self.locked():
+            self._folder.move(self._file(id), self.trash_path / f"{id}.{time.time_ns()}{SUFFIX}")
+
+    def restore(self, id: str) -> None:
+        """Take the last deleted version of a case study out of the trash."""
+        with self.locked():
+            versions = sorted(
+                (f for f in self.files(self.trash_path) if f.name.startswith(f"{id}.") and ID.fullmatch(id)),
+                key=_deleted_at,
+            )
+            if not versions:
+                raise CaseError(f"There is no case study {id} in the trash; it may have been emptied.")
+            if self._file(id).exists():
+                raise CaseError(f"There is a case study {id} already; delete or duplicate it first.")
+            self._folder.move(versions[-1], self._file(id))
+
+    def empty_trash(self) -> int:
+        """Delete for good what lies in the trash; returns how many files."""
+        with self.locked(), self._folder.disk("emptied"):
+            files = list(self.files(self.trash_path))
+            for file in files:
+                file.unlink()
+            self.owners.forget([id for id in self.owners.ids() if not self._file(id).exists()])
+            return len(files)
+
+    # --- within
+
+    def _file(self, id: str) -> Path:
+        if not ID.fullmatch(id):
+            raise CaseError(
+                f"{id[:40]!r} is not the id of a case study; expected 10 characters from a to z and 2 to 7."
+            )
+        return self.path / f"{id}{SUFFIX}"
+
+    def _here(self, id: str) -> bool:
+        return self._file(id).exists() or self.is_shipped(id)
+
+    def _used(self, id: str) -> bool:
+        return self._here(id) or any(f.name.startswith(f"{id}.") for f in self.files(self.trash_path))
+
+    def _comes_back(self, case: Case, owner: str) -> bool:
+        """Whether it was deleted here and lies in the trash, perhaps in another version: then its links may work again,
+        if whoever imports it is its owner, or nobody in particular."""
+        return (
+            owner in ("", self.owners.of(case.id))
+            and not self._here(case.id)
+            and any((c.id, c.created) == (case.id, case.created) for c in self.trash())
+        )
+
+    def _fresh_id(self) -> str:
+        return next(id for id in iter(new_id, None) if not self._used(id))
+
+    def _listed(self, folder: Path) -> list[Card]:
+        cards = (self._card(file) for file in self.files(folder) if ID.fullmatch(file.stem))
+        return [card for card in cards if card is not None]
+
+    def _card(self, file: Path) -> Card | None:
+        """A file's card, remembered while the file stays the same; None where it cannot be read."""
+        try:
+            stat = file.stat()
+            seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if self._cards.get(file, (None,))[0] != seen:
+                card = bundle.card(file)
+                self._cards[file] = (seen, card)
+            card = self._cards[file][1]
+            if card.id == file.name.split(".")[0]:
+                return card
+            self._remember(
+                f"{file.name} holds the case study {card.id}: it was renamed. It is left alone; import it to see it."
+            )
+        except FileNotFoundError:  # deleted by another process just now
+            return None
+        except NewerSchema as error:
+            self._remember(f"{file.name}: {error}")
+        except ImportRefused as error:
+            with contextlib.suppress(StoreError):  # a folder that may only be read
+                if file.parent == self.path:
+                    self._set_aside(file, error)
+        except OSError as error:
+            self._remember(f"{file.name} cannot be read: {why(error)}")
+        return None
+
+    def _set_aside(self, file: Path, cause: Exception) -> None:
+        """Move a damaged file out of the way, unless it was replaced meanwhile."""
+        with self.locked():
+            try:
+                bundle.decode(file.read_bytes())
+            except ImportRefused:
+                aside = self.damaged_path / f"{file.stem}.{time.time_ns()}{SUFFIX}"
+                self._folder.move(file, aside)
+                self._remember(
+                    f"The case study {file.stem} is damaged; it was set aside as {aside.relative_to(self.root)} "
+                    f"({cause})."
+                )
+            except FileNotFoundError:
+                pass
+
+    def _remember(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+            log.warning(problem)
+
+
+def _checked(case: Case) -> bytes:
+    """The bytes of a case study, after they have been read back: nothing is kept that would not open."""
+    data = bundle.encode(case)
+    if bundle.decode(data) != case:
+        raise CaseError("This case study does not come back as it is written; this is a defect, please report it.")
+    return data
+
+
+def _state(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _searched(card: Card) -> str:
+    return "\n".join(
+        (card.id, card.title, card.notes, *card.tags, card.prompt, card.model, card.verdict, *card.probes)
+    ).casefold()
+
+
+def _deleted_at(file: Path) -> int:
+    stamp = file.name.split(".")[1]
+    return int(stamp) if stamp.isdecimal() else 0

@@ -1,0 +1,152 @@
+"""What makes a case study's numbers again: a command line, and Python for a notebook. Torch-free; nothing is run here.
+
+Everything a stranger wrote is quoted, for the shell by `shlex`, for Python and in comments by `ascii`; prompts travel
+as JSON in ASCII."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from ..demo import MODELS as BUNDLED
+from ..errors import CaseError
+from ..prompts import to_jsonl
+from ..results.aggregate import probe_of
+from ..sources.precision import PRECISIONS
+from ..types import ModelSpec, ProbeResult
+from .case_study import Case, View
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """`shell`: commands that write `case-<id>.npz` (with several views `case-<id>-1.npz`, …); `python`: fills
+    `results`, a dict by probe per view. What another machine may lack (a folder, a device) stands above each in a
+    comment."""
+
+    shell: str
+    python: str
+
+
+def snippet(case: Case) -> Snippet:
+    """How to reproduce a case study; a `CaseError` where the command line has no words for it (two models or prompts in
+    one result, an attention implementation of its own)."""
+    views = case.views
+    for view in views:
+        _check(view)
+    names = [f"case-{case.id}" + (f"-{i}" if len(views) > 1 else "") for i in range(1, len(views) + 1)]
+    notes = "".join(f"# {note}\n" for note in dict.fromkeys(note for view in views for note in _notes(view)))
+    shell = "\n".join(_shell(view, name) for view, name in zip(views, names))
+    return Snippet(notes + shell, PYTHON.format(id=case.id, notes=notes, views=",\n".join(map(_python, views))))
+
+
+def opening(model: ModelSpec) -> dict[str, str | int]:
+    """How a model is opened, by the names of `sources.resolve`; what stands at its default is left out. A checkpoint
+    that is stored quantized in a way of its own opens as "auto"."""
+    asked = {
+        "source": f"{model.source}@{model.revision}" if model.revision else model.source,
+        "precision": model.precision if model.precision in PRECISIONS else "auto",
+        "device": model.device,
+    }
+    asked |= {"adapter": model.adapter} if model.adapter else {}
+    return asked | ({"control": model.control, "control_seed": model.control_seed} if model.control else {})
+
+
+def options(model: ModelSpec) -> str:
+    """The same as options of the command line."""
+    return " ".join(f"--{OPTIONS.get(name, name)}={shlex.quote(str(value))}" for name, value in opening(model).items())
+
+
+def _check(view: View) -> None:
+    if len(view.models) != 1 or len(view.prompts) != 1:
+        raise CaseError(
+            "This case study compares several models or prompts in one result; no command line makes that yet."
+        )
+    if view.models[0].attention != "default":
+        raise CaseError(
+            "This case study's model has an attention implementation of its own; no command line says that yet."
+        )
+
+
+def _notes(view: View) -> Iterator[str]:
+    """What is to be put in its place on another machine, one line each, in ASCII."""
+    model = view.models[0]
+    if model.content_hash and model.source not in BUNDLED:
+        yield f"The model was a folder on the machine where this was kept, {ascii(model.source)} (SHA-256 {model.content_hash[:12]}): give the path of yours."
+    if model.adapter:
+        yield f"So was its adapter, {ascii(model.adapter)} (SHA-256 {model.adapter_hash[:12]})."
+    if model.device != "cpu":
+        yield f"Measured on the device {ascii(model.device)}; on another the last digits differ."
+    for item in view.by_probe.values():
+        probe = probe_of(item.result)
+        for f in fields(probe):
+            if f.metadata["file"] and (path := getattr(probe, f.name)) != f.default:
+                yield f"{probe.name}.{f.name} was the file {ascii(path)} on that machine."
+
+
+def _shell(view: View, name: str) -> str:
+    line = json.dumps(json.loads(to_jsonl([view.prompts[0]])), ensure_ascii=True)
+    settings = [
+        f"--set {shlex.quote(f'{probe}.{key}={text_of(value)}')}"
+        for probe, item in view.by_probe.items()
+        for key, value in _settings(item.result).items()
+    ]
+    words = [
+        f"python -m ed_core run {' '.join(view.by_probe)} --no-cache",
+        options(view.models[0]),
+        f"--prompts {name}.jsonl --out {name}.npz",
+        *settings,
+    ]
+    return f"printf '%s\\n' {shlex.quote(line)} > {name}.jsonl\n" + " \\\n  ".join(words)
+
+
+def _python(view: View) -> str:
+    model, prompt = view.models[0], view.prompts[0]
+    asked = ",\n".join(
+        f"        {ascii(probe)}: {ascii(_settings(item.result))}" for probe, item in view.by_probe.items()
+    )
+    identity = (model.content_hash or model.revision, model.adapter_hash)
+    return (
+        f"    ({ascii(opening(model))}, {ascii(identity)},\n"
+        f"     Prompt({ascii(prompt.text)}, {ascii(prompt.answer)}, template={prompt.template!r}, "
+        f"special_tokens={prompt.special_tokens}), {{\n{asked},\n    }})"
+    )
+
+
+def _settings(result: ProbeResult) -> dict:
+    return probe_of(result).settings()
+
+
+def text_of(value: object) -> str:
+    """A parameter's value as the command line and a link take it."""
+    return (
+        ",".join(map(str, value))
+        if isinstance(value, tuple)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
+
+
+OPTIONS = {"source": "model", "control_seed": "seed"}  # what the command line calls what `resolve` calls otherwise
+PYTHON = """\
+# Case study {id}, computed anew
+{notes}from ed_core.service import compute
+from ed_core.probes import find
+from ed_core.sources.specs import resolve
+from ed_core.types import Prompt
+
+views = [
+{views},
+]
+models, results = compute.Models(), []
+for model, identity, prompt, probes in views:
+    spec = resolve(**model)
+    if identity != (spec.content_hash or spec.revision, spec.adapter_hash):
+        print("Other weights than the case study's:", model["source"])
+    requests = {{name: find(name).make(parameters).request(spec, prompt) for name, parameters in probes.items()}}
+    results.append({{name: compute.run(models.get(spec), request) for name, request in requests.items()}})
+for result in results[0].values():
+    print(result.request.probe, {{name: m.values.shape for name, m in result.measures.items()}})
+"""

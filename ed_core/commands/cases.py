@@ -1,0 +1,247 @@
+"""`python -m ed_core case … | backup | restore | check`: case studies from the shell. Torch-free."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..cases.case_study import Case
+from ..cases.kept import SORTS, Kept
+from ..errors import ParameterError, StoreError
+
+
+def add(commands) -> None:
+    """Register the commands with the parser's `commands`."""
+    case = commands.add_parser(
+        "case", help="case studies: list, show, export, import, delete, restore, empty-trash"
+    ).add_subparsers(required=True, metavar="ACTION")
+    p = case.add_parser("list", help="what is kept")
+    p.add_argument("search", nargs="*", help="words that must stand in title, notes, tags, prompt or model")
+    p.add_argument("--sort", choices=tuple(SORTS), default="changed")
+    p.add_argument("--trash", action="store_true", help="what was deleted instead")
+    p.set_defaults(run=list_)
+    p = case.add_parser("show", help="one case study in words")
+    p.add_argument("id")
+    p.set_defaults(run=show)
+    p = case.add_parser(
+        "export", help="write " + ", ".join(EXPORTS) + "; CSV and Parquet hold one --measure, PNG and SVG one --figure"
+    )
+    p.add_argument("id")
+    p.add_argument("out", metavar="FILE", help="its ending says what is written")
+    p.add_argument("--measure", default="", metavar="PROBE.MEASURE")
+    p.add_argument(
+        "--figure",
+        default="",
+        metavar="NAME",
+        help="which figure a .png or .svg shows; without one, the names are told",
+    )
+    p.set_defaults(run=export)
+    p = case.add_parser("import", help="check a .edcase of somebody else's and keep it")
+    p.add_argument("file", metavar="FILE.edcase")
+    p.set_defaults(run=import_)
+    for name, what, run in (
+        ("delete", "move one to the trash", delete),
+        ("restore", "take one out of the trash", undelete),
+    ):
+        p = case.add_parser(name, help=what)
+        p.add_argument("id")
+        p.set_defaults(run=run)
+    case.add_parser("empty-trash", help="remove for good what was deleted").set_defaults(run=empty_trash)
+    p = commands.add_parser("backup", help="all case studies in one file")
+    p.add_argument("file", metavar="FILE.zip")
+    p.set_defaults(run=backup)
+    p = commands.add_parser("restore", help="take the case studies of a backup in; nothing is overwritten")
+    p.add_argument("file", metavar="FILE.zip")
+    p.set_defaults(run=restore)
+    commands.add_parser(
+        "check", help="verify every kept case study and stored result; exit code 1 where one is damaged"
+    ).set_defaults(run=check)
+
+
+def list_(args) -> None:
+    kept = Kept()
+    cards = kept.trash() if args.trash else kept.cards(" ".join(args.search), args.sort)
+    for card in cards:
+        print(
+            f"{card.id}  {_day(card.changed)}  {card.model:<14}  "
+            f"{card.title}{'  [' + ', '.join(card.tags) + ']' if card.tags else ''}{'  (shipped)' if kept.is_shipped(card.id) else ''}"
+        )
+    for problem in kept.problems:
+        print(f"ed_core: {problem}", file=sys.stderr)
+
+
+def show(args) -> None:
+    case, _ = Kept().open(args.id)
+    print(
+        f"{case.title}\n{case.id}, kept {_day(case.created)}, changed "
+        f"{_day(case.changed)}{', tags ' + ', '.join(case.tags) if case.tags else ''}"
+    )
+    if case.verdict:
+        print(f"\n{case.verdict}")
+    for view in case.views:
+        print(f"\n{', '.join(f'{m.name} ({m.precision})' for m in view.models)}: {view.prompts[0].text!r}")
+        for probe, item in view.by_probe.items():
+            print(
+                f"  {probe:<22} run {item.result.provenance.get('run', '?')}: "
+                + ", ".join(f"{n} {m.values.shape}" for n, m in item.result.measures.items())
+            )
+    if case.notes:
+        print(f"\n{case.notes}")
+
+
+def export(args) -> None:
+    kept, out = Kept(), Path(args.out)
+    case, _ = kept.open(args.id)
+    if out.suffix not in EXPORTS:
+        raise ParameterError(f"{out.name} ends in {out.suffix!r}; expected one of {', '.join(EXPORTS)}.")
+    which = args.figure if out.suffix in (".png", ".svg") else args.measure
+    data = EXPORTS[out.suffix](case, which) if out.suffix != ".edcase" else kept.read(args.id)
+    part = out.with_name(out.name + ".unfinished")
+    try:
+        part.write_bytes(data)
+        part.replace(out)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise StoreError(f"{out} cannot be written: {error.strerror or error}.") from None
+    print(f"{out}: {len(data)} bytes")
+
+
+def import_(args) -> None:
+    case, new = Kept().take_in(_read(Path(args.file)))
+    print(f"{case.id}  {case.title}{'' if new else '  (was here already)'}")
+
+
+def delete(args) -> None:
+    Kept().delete(args.id)
+    print(f"{args.id} is in the trash; python -m ed_core case restore {args.id} takes it back.")
+
+
+def undelete(args) -> None:
+    Kept().restore(args.id)
+    print(f"{args.id} is back.")
+
+
+def empty_trash(args) -> None:
+    print(f"{Kept().empty_trash()} case studies removed for good")
+
+
+def backup(args) -> int:
+    from ..cases.backup import write
+
+    n, problems = write(Kept(), Path(args.file))
+    return _told(f"{args.file}: {n} case studies", problems)
+
+
+def restore(args) -> int:
+    from ..cases.backup import restore as take
+
+    taken, problems = take(Kept(), Path(args.file))
+    return _told(
+        f"{sum(new for _, new in taken)} case studies restored, {sum(not new for _, new in taken)} were here already",
+        problems,
+    )
+
+
+def check(args) -> int:
+    from ..cases.backup import check as look
+    from ..results.store import Store
+
+    n, problems = look(Kept())
+    n_results, damaged = Store().check()
+    return _told(f"{n} case studies and {n_results} results checked", problems + damaged)
+
+
+def _told(what: str, problems: list[str]) -> int:
+    print(f"{what}, {len(problems) or 'nothing'} damaged")
+    for problem in problems:
+        print(f"ed_core: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+
+
+def _read(file: Path) -> bytes:
+    """A file that may be a bundle; one far too large is not read."""
+    from ..cases.bundle import MAX_BYTES
+
+    try:
+        with file.open("rb") as handle:
+            return handle.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ParameterError(f"{file} cannot be read: {error.strerror or error}.") from None
+
+
+def _html(case: Case, measure: str) -> bytes:
+    from ..cases.report import report
+
+    return report(case).encode()
+
+
+def _npz(case: Case, measure: str) -> bytes:
+    import io
+
+    import numpy as np
+
+    from ..cases.export import case_arrays
+
+    buffer = io.BytesIO()
+    np.savez(buffer, **case_arrays(case))
+    return buffer.getvalue()
+
+
+def _table(kind: str) -> Callable[[Case, str], bytes]:
+    def write(case: Case, measure: str) -> bytes:
+        from ..cases import export
+
+        found = {
+            f"{item.result.request.probe}.{name}": (item.result, name)
+            for item in reversed(case.items)
+            for name in item.result.measures
+        }
+        if measure not in found:
+            raise ParameterError(f"--measure is {measure!r}; this case study has {', '.join(sorted(found))}.")
+        data = getattr(export, kind)(*found[measure])
+        return data.encode() if isinstance(data, str) else data
+
+    return write
+
+
+def _picture(kind: str) -> Callable[[Case, str], bytes]:
+    def write(case: Case, figure: str) -> bytes:
+        from ..cases.drawings import by_name
+        from ..figures import images
+
+        found = by_name(case)
+        if figure.lower() not in found:
+            raise ParameterError(f"--figure is {figure!r}; this case study has {', '.join(found)}.")
+        drawing = found[figure.lower()]
+        results = [drawing.result] if drawing.result is not None else [item.result for item in case.items]
+        return images.render(drawing.figure, kind, f"{drawing.title} · {drawing.caption}", images.origin(results))
+
+    return write
+
+
+def _snippet(kind: str) -> Callable[[Case, str], bytes]:
+    def write(case: Case, measure: str) -> bytes:
+        from ..cases.snippet import snippet
+
+        return (getattr(snippet(case), kind) + "\n").encode()
+
+    return write
+
+
+EXPORTS: dict[str, Callable[[Case, str], bytes]] = {
+    ".edcase": lambda case, measure: b"",  # a copy of the file
+    ".html": _html,
+    ".npz": _npz,
+    ".csv": _table("csv"),
+    ".parquet": _table("parquet"),
+    ".png": _picture("png"),
+    ".svg": _picture("svg"),
+    ".sh": _snippet("shell"),
+    ".py": _snippet("python"),
+}

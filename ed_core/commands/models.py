@@ -1,0 +1,183 @@
+"""The commands around a model's size and precision (fetch, estimate, audit, models), and what they share with `run` and
+`verify`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+from ..errors import InputError, ParameterError, PromptFileError
+
+
+def opened_as(args):
+    """The model that the options name; what `auto` came to is said on stderr."""
+    from ..sources.precision import asked
+    from ..sources.specs import resolve
+
+    wanted, device, free, seed = asked(args.precision, args.dtype), args.device, None, args.seed or 0
+    if device != "cpu":
+        from ..models import placement
+
+        device = placement.pick(device)
+        free = placement.free_bytes(device)
+    if args.seed is not None and not args.control:
+        raise ParameterError("--seed is a control's; give --control untrained or --control shuffled with it.")
+    here(args.model, args.control)
+    if args.adapter:
+        here(args.adapter)
+    spec = resolve(
+        args.model, wanted, device, args.adapter, args.offload, free, control=args.control, control_seed=seed
+    )
+    if spec.why:
+        print(f"ed_core: precision {spec.why}", file=sys.stderr)
+    return spec
+
+
+def here(source: str, control: str = "") -> str:
+    """Download a hub model that is not here, or what its control needs of it, with a progress bar; returns its commit
+    ("" for a folder)."""
+    from tqdm import tqdm
+
+    from ..sources import hub
+    from ..sources.specs import named
+
+    spec = replace(named(source), control=control)
+    if hub.is_here(spec):
+        return spec.revision
+    with tqdm(unit="B", unit_scale=True, desc=spec.name, disable=not sys.stderr.isatty()) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        return hub.ensure(spec, progress).revision
+
+
+def fetch(args) -> None:
+    print(f"{args.model}: {here(args.model) or 'a folder, nothing to download'}")
+
+
+def compute_missing(todo, spec, store, found, memory: int | None = None) -> None:
+    """Check every prompt first, so that a bad one refuses the whole run before anything is computed; then compute and
+    store."""
+    from tqdm import tqdm
+
+    from ..errors import StoreError
+    from ..prompts import max_tokens
+    from ..service import compute
+
+    model = compute.Models().get(spec)
+    for probe, request in todo:
+        prompt = request.prompts[0]
+        try:
+            encoding = model.encode(prompt, max_tokens())
+            probe.check(len(encoding), encoding.answer_start)
+        except InputError as error:
+            raise PromptFileError(f"Prompt {prompt.id or prompt.text[:40]!r}: {error}") from None
+    with tqdm(todo, disable=not sys.stderr.isatty(), unit="prompt") as bar:
+        for probe, request in bar:
+            bar.set_description(probe.name)
+            if found.get(request.key) is None:
+                found[request.key] = compute.run(model, request, memory=memory)
+                try:
+                    if store:
+                        store.put(found[request.key])
+                except StoreError as error:
+                    print(f"ed_core: {error}", file=sys.stderr)
+
+
+def audit(args) -> None:
+    import numpy as np
+
+    from ..demo import load_prompts
+    from ..depth import audit as auditing
+    from ..prompts import read_jsonl
+    from ..results.store import Store
+    from ..sources.specs import resolve
+    from ..types import Prompt
+
+    bundled = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()[::4]]
+    prompts = read_jsonl(args.prompts) if args.prompts else bundled
+    precisions = list(dict.fromkeys(args.precisions.split(",")))
+    if args.device != "cpu":
+        from ..models.placement import pick
+
+        args.device = pick(args.device)
+    here(args.model)
+    requests = auditing.plan(resolve(args.model, device=args.device), precisions, prompts)
+    store, results = Store(), {}
+    for precision, of_one in requests.items():
+        found = {r.key: store.get(r.key) for r in of_one}
+        if todo := auditing.todo(of_one, found):
+            compute_missing(todo, of_one[0].models[0], store, found)
+        results[precision] = [found[r.key] for r in of_one]
+    outcome = auditing.compare(results, auditing.reference_of(precisions))
+    if args.out:
+        np.savez(args.out, **outcome.arrays())
+    print(f"{args.model}: {len(prompts)} prompts through {', '.join(precisions)}")
+    print("\n".join(auditing.table(outcome)))
+
+
+def estimate(args) -> None:
+    from ..service.estimate import report
+    from ..sources.specs import size_of
+
+    device, free = args.device, None
+    if device != "cpu":
+        from ..models import placement
+
+        device = placement.pick(device)
+        free = placement.free_bytes(device)
+    if args.calibrate:
+        from ..service.calibrate import calibrate
+
+        calibrate(device)
+    print("\n".join(report(args.model, size_of(args.model), args.precision, args.tokens, device, free)))
+
+
+def models(args) -> None:
+    if args.families or args.markdown:
+        return _families(args.markdown)
+    from ..architectures import supported
+    from ..service.estimate import count
+    from ..sources import catalogue
+    from ..sources.specs import size_of
+
+    group = ""
+    for entry in catalogue.entries():
+        if entry.group != group:
+            group = entry.group
+            print(f"{group}{' (gated: needs a token in HF_TOKEN)' if entry.gated else ''}:")
+        size = size_of(entry.id)
+        tied, mlp = "tied" if size.tied else "untied", f"MLP {size.d_mlp}"
+        published = f"  published: {', '.join(entry.published)}" if entry.published else ""
+        print(
+            f"  {entry.id:<44} {count(size.parameters):>7}  {size.n_layers:>2} x {size.d_model:<5} "
+            f"{size.n_heads}/{size.n_kv_heads} heads of "
+            f"{size.head_dim:<4} {mlp:<10} V {size.d_vocab} {tied}{published}"
+        )
+    print("families: " + ", ".join(supported()))
+    print(
+        "Any folder that save_pretrained writes, or a hub id, of one of these families can be opened; another is tried "
+        "by its sums (--families: figures)."
+    )
+
+
+def _families(markdown: bool) -> None:
+    from ..architectures.families import FAMILIES
+    from ..architectures.refused import REFUSED
+    from ..bench import families
+
+    if markdown:
+        print(families.markdown(FAMILIES, REFUSED), end="")
+        return
+    for name, types, attn, mlp, norms, order, *figures in families.rows(FAMILIES):
+        print(
+            f"{name} ({types}): attention's addition at {attn}, the MLP's at {mlp}; norms {norms}; MLP {order} "
+            "attention"
+        )
+        print(
+            "    "
+            + ", ".join(f"{column} {figure}" for column, figure in zip(families.COLUMNS[-len(figures) :], figures))
+        )
+    print(f"refused by name: {', '.join(sorted(REFUSED))}")

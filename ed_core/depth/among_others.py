@@ -1,0 +1,227 @@
+"""One prompt among others: its curve over the layers beside those of other prompts on the same model, and one sentence
+in figures. Numpy only.
+
+The others are results of one `Request.series`: same model, precision, probe and parameters. Their summaries suffice, no
+array is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..probes import Probe
+from ..results.aggregate import Summary, aggregate
+from . import criteria
+from .pruning import rank_correlation
+
+FEWEST = 3  # other prompts that make a spread
+QUANTILES = (0.1, 0.5, 0.9)
+SAME, PARTLY = 0.9, 0.5  # Spearman from which a control's curve counts as the model's shape, or as part of it
+APART = 0.2  # of their ranges: any two falling curves agree by rank, so the same shape must also take the same course
+SAYS = {  # what it means that a control shows the same curve, the same in part, and another one
+    "untrained": (
+        "this shape says nothing about what the model learned",
+        "only what differs can have been learned",
+        "this shape does not come with the architecture",
+    ),
+    "shuffled": (
+        "this shape does not rest on the order of the blocks",
+        "only what differs can rest on their order",
+        "this shape rests on the order of the blocks",
+    ),
+}
+SHAPES = ("the same curve", "a similar curve", "another curve")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A curve over layers or depths, by its name among a probe's aggregates or derived numbers."""
+
+    name: str
+    title: str
+    unit: str
+    x: str = "layer"
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number that a prompt's curves come down to; `of` gives None or NaN where it is not defined. `share`: the
+    curve whose first half the sentence tells of, and what that curve is."""
+
+    name: str
+    of: Callable[[Mapping[str, np.ndarray]], float | int | None]
+    share: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """This prompt's curve, and at every layer the 10 %, 50 % and 90 % quantiles over `n` other prompts (empty below
+    `FEWEST`)."""
+
+    curve: Curve
+    values: np.ndarray
+    quantiles: np.ndarray
+    n: int
+
+
+CURVES: dict[str, tuple[Curve, ...]] = {
+    "contributions": (
+        Curve("layer_ratio", "Mean contribution, against the stream", "ratio", log=True),
+        Curve("layer_cos", "Mean cosine with the stream", "cosine"),
+    ),
+    "logit_lens": (
+        Curve("kl", "Divergence from the output", "nats", "depth"),
+        Curve("overlap", "Best tokens shared with the output", "share", "depth"),
+    ),
+    "layer_skip": (
+        Curve("layer_effect", "Effect on a later layer, on average", "relative change", "skipped layer"),
+        Curve("output", "Change of the prediction", "L2 of probabilities", "skipped layer"),
+    ),
+    "residual_erasure": (
+        Curve("effect", "Change of the prediction, at the token that matters most", "L2 of probabilities", "depth"),
+    ),
+    "integrated_gradients": (Curve("attribution", "Attribution, magnitudes summed over tokens", "probability"),),
+}
+SCORES: dict[str, Score] = {
+    "contributions": Score("The cosine criterion", lambda c: criteria.by_cosine(criteria.cosine_curve(c)).depth),
+    "logit_lens": Score("The KL criterion", lambda c: criteria.by_kl(c["kl"][:-1]).depth),
+    "layer_skip": Score("depth score", lambda c: float(c["depth_score"]), ("layer_effect", "effect on later layers")),
+    "residual_erasure": Score("its centre", lambda c: float(c["center"]), ("effect", "erasure effect")),
+    "integrated_gradients": Score("its centre", lambda c: float(c["center"]), ("attribution", "attribution")),
+}
+
+
+def curves_of(probe: Probe | type[Probe], summary: Summary, first_token: bool = True) -> dict[str, np.ndarray]:
+    """One prompt's aggregates and what is derived from them."""
+    return over_prompts(probe, [summary], first_token)
+
+
+def over_prompts(
+    probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True
+) -> dict[str, np.ndarray]:
+    """Aggregates over prompts and what is derived from them: what the command line writes without an index."""
+    curves = aggregate(probe, summaries, first_token)
+    return curves | probe.derive(curves)
+
+
+def spreads(
+    probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True
+) -> list[Spread]:
+    """This prompt's curves over the spread of the others; prompts on which a curve is not defined, or that are not
+    sound, are left out of it."""
+    mine, theirs = (
+        curves_of(probe, this, first_token),
+        [curves_of(probe, s, first_token) for s in others if probe.sound(s)],
+    )
+    return [
+        Spread(curve, mine[curve.name], *quantiles([c[curve.name] for c in theirs])) for curve in CURVES[probe.name]
+    ]
+
+
+def quantiles(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
+    """`QUANTILES` over curves of one length, `[3, layer]`, and over how many; those with a NaN are left out. No row
+    below `FEWEST`."""
+    finite = [c for c in curves if np.isfinite(c).all()]
+    if len(finite) < FEWEST:
+        return np.empty((0, 0)), len(finite)
+    return np.quantile(np.stack(finite), QUANTILES, axis=0), len(finite)
+
+
+def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True) -> str:
+    """Where this prompt's curve lies and where the others', in figures."""
+    score = SCORES[probe.name]
+    value_of = lambda summary: _number(score.of(curves_of(probe, summary, first_token)))  # noqa: E731
+    mine = value_of(this)
+    if not score.share:
+        told = f"{score.name} {'gives ' + _say(mine, score) if np.isfinite(mine) else 'is not defined'} for this prompt"
+    else:
+        curve, what = score.share
+        values = curves_of(probe, this, first_token)[curve]
+        half = (len(values) + 1) // 2
+        if np.isfinite(mine):
+            rows = next(c.x for c in CURVES[probe.name] if c.name == curve).removeprefix("skipped ")
+            told = (
+                f"{values[:half].sum() / values.sum():.0%} of this prompt's {what} lies at {rows}s 0–{half - 1}, "
+                f"{score.name} {_say(mine, score)}"
+            )
+        else:
+            told = f"This prompt's {what} is not defined or zero everywhere: no centre"
+    theirs = np.asarray([value_of(s) for s in others if probe.sound(s)])
+    defined, failed = theirs[np.isfinite(theirs)], len(others) - len(theirs)
+    left_out = f" {failed} more {'are' if failed > 1 else 'is'} left out: not to be relied on." if failed else ""
+    if len(defined) < FEWEST:
+        return f"{told}.{left_out}"
+    low, middle, high = (_say(v, score) for v in np.quantile(defined, QUANTILES))
+    undefined = f"; not defined for {len(theirs) - len(defined)} more" if len(defined) < len(theirs) else ""
+    return (
+        f"{told}; the median of {len(defined)} other prompts is {middle} (10–90 %: {low} to "
+        f"{high}{undefined}).{left_out}"
+    )
+
+
+def _number(value: float | int | None) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _say(value: float | np.floating, score: Score) -> str:
+    return "not defined" if not np.isfinite(value) else f"{value:.1f}" if score.share else f"layer {value:.3g}"
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """A curve of the model beside its control's: rank correlation over layers, the largest distance once each is scaled
+    to its own range (both None where one is constant or too short), and the control's mean magnitude over the model's
+    (None where that is 0)."""
+
+    curve: Curve
+    spearman: float | None
+    apart: float | None
+    size: float | None
+
+    @property
+    def shape(self) -> int | None:
+        """The place in `SHAPES`; None where shapes cannot be compared."""
+        if self.spearman is None:
+            return None
+        return 0 if self.spearman >= SAME and self.apart <= APART else 1 if self.spearman >= PARTLY else 2
+
+    @property
+    def text(self) -> str:
+        size = "" if self.size is None or 0.9 < self.size < 1.1 else f", {self.size:.2g} times the size"
+        return (
+            f"{self.curve.title[0].lower()}{self.curve.title[1:]} (Spearman {self.spearman:.2f}, scaled at most "
+            f"{self.apart:.0%} apart{size})"
+        )
+
+
+def likeness(probe: Probe | type[Probe], this: Summary, control: Summary, first_token: bool = True) -> list[Likeness]:
+    """How alike a model's curves and its control's are, for each of the probe's `CURVES`; entries where either is NaN
+    are left out."""
+    mine, theirs = curves_of(probe, this, first_token), curves_of(probe, control, first_token)
+    return [likeness_of(curve, mine[curve.name], theirs[curve.name]) for curve in CURVES[probe.name]]
+
+
+def likeness_of(curve: Curve, mine: np.ndarray, theirs: np.ndarray) -> Likeness:
+    """How alike two curves of one length are."""
+    return Likeness(curve, *_alike(mine, theirs))
+
+
+def _alike(mine: np.ndarray, theirs: np.ndarray) -> tuple[float | None, float | None, float | None]:
+    a, b = (np.asarray(c, np.float64)[np.isfinite(mine) & np.isfinite(theirs)] for c in (mine, theirs))
+    size = float(np.abs(b).mean() / np.abs(a).mean()) if a.any() else None
+    if (spearman := rank_correlation(a, b)) is None:
+        return None, None, size
+    scaled = [(c - c.min()) / (c.max() - c.min()) for c in (a, b)]
+    return spearman, float(np.abs(scaled[0] - scaled[1]).max()), size
+
+
+def against_control(kind: str, name: str, found: Sequence[Likeness]) -> str:
+    """What the likenesses mean, in one sentence for each kind of shape found. `name`: what the control is called."""
+    said = []
+    for place, (shape, means) in enumerate(zip(SHAPES, SAYS[kind])):
+        if alike := [l.text for l in found if l.shape == place]:
+            said.append(f"The {name} shows {shape} for {' and '.join(alike)}: {means}.")
+    return " ".join(said) or f"A curve of the model or of the {name} is constant: their shapes cannot be compared."

@@ -1,0 +1,236 @@
+"""Is a number an artefact of the precision? The same prompts through several precisions, curve by curve against a
+reference. Numpy only.
+
+Per aggregated curve Spearman's rank correlation with the reference's and the largest difference over the reference's
+range; per criterion the effective depth in each precision and how far it moved. An effective depth reads a curve's
+shape, so its order is what has to survive."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ..errors import ParameterError
+from ..probes import Contributions, LayerSkip, LogitLens, Probe, find
+from ..results.aggregate import aggregate, probe_of
+from ..sources.precision import WIDEST_FIRST
+from ..sources.specs import settle
+from ..types import ModelSpec, ProbeResult, Prompt, Request
+from .criteria import Criterion
+from .pruning import rank_correlation
+from .verdict import verdicts
+
+PROBES = (Contributions(), LogitLens(), LayerSkip())
+CURVES = {  # measures whose aggregate is one value per block or depth
+    "contributions": (
+        "attn_ratio",
+        "mlp_ratio",
+        "layer_ratio",
+        "attn_cos",
+        "mlp_cos",
+        "layer_cos",
+        "io_cos",
+        "resid_norm",
+        "attn_norm",
+        "mlp_norm",
+    ),
+    "logit_lens": ("kl", "jsd", "entropy", "overlap", "top1_match", "mrr"),
+    "layer_skip": ("output_mean",),
+}
+AT_LEAST_ELSE = 0.98
+AT_LEAST = {
+    "int8": 0.98,
+    "4bit": 0.9,
+}  # what is expected of a sound model; below it the curve is an artefact, or nearly flat
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One curve in one precision. `spearman` is None where a curve is constant; `difference` is relative to the
+    reference's range."""
+
+    precision: str
+    curve: str
+    spearman: float | None
+    difference: float
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All curves `[precision][probe.measure]`, how they compare, and the criteria's verdicts
+    `[precision][criterion]`."""
+
+    reference: str
+    curves: Mapping[str, Mapping[str, np.ndarray]]
+    comparisons: tuple[Comparison, ...]
+    depths: Mapping[str, Mapping[str, Criterion]] = field(default_factory=dict)
+
+    def shift(self, precision: str, criterion: str) -> int | None:
+        """Layers the effective depth moved by; None where either is not defined."""
+        here, there = self.depths[precision][criterion].depth, self.depths[self.reference][criterion].depth
+        return None if here is None or there is None else here - there
+
+    def findings(self) -> list[str]:
+        """What differs more than is expected: sentences, empty where the precision makes no difference that matters."""
+        found = []
+        for c in self.comparisons:
+            limit = AT_LEAST.get(c.precision, AT_LEAST_ELSE)
+            if c.spearman is not None and c.spearman < limit:
+                found.append(
+                    f"{c.precision}: {c.curve} is ordered otherwise than in {self.reference} (Spearman "
+                    f"{c.spearman:.3f}, expected {limit:g})"
+                )
+        for precision in self.curves:
+            for name in self.depths.get(precision, {}) if precision != self.reference else ():
+                here, there = self.depths[precision][name], self.depths[self.reference][name]
+                if (here.depth is None) != (there.depth is None):
+                    found.append(f"{precision}: {name} depth is {_depth(here)}, in {self.reference} {_depth(there)}")
+                elif (moved := self.shift(precision, name)) is not None and abs(moved) > 1:
+                    found.append(f"{precision}: {name} depth moved from {there.depth} to {here.depth}")
+        return found
+
+    def sentence(self) -> str:
+        """The answer to "is my number an artefact of its precision?", with the figures it rests on."""
+        found, others = self.findings(), ", ".join(p for p in self.curves if p != self.reference)
+        if found:
+            return (
+                f"In part it is: {len(found)} figure{'s differ' if len(found) > 1 else ' differs'} from "
+                f"{self.reference} by more than is expected."
+            )
+        worst = min((c for c in self.comparisons if c.spearman is not None), key=lambda c: c.spearman, default=None)
+        order = "no curve has an order to lose"
+        if worst is not None:
+            order = (
+                f"every curve keeps its order (lowest Spearman {worst.spearman:.3f}, {worst.curve} in "
+                f"{worst.precision})"
+            )
+        shifts = [
+            s
+            for p in self.depths
+            if p != self.reference
+            for name in self.depths[p]
+            if (s := self.shift(p, name)) is not None
+        ]
+        furthest = max(map(abs, shifts), default=0)
+        moved = (
+            f"no effective depth moves by more than {furthest} layer"
+            if furthest
+            else "every effective depth stays where it is"
+        )
+        return f"No: against {self.reference}, in {others} {order}{f', and {moved}' if shifts else ''}."
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """For an `.npz`: `<precision>.<probe>.<measure>`, `spearman.<precision>.<probe>.<measure>`, and all verdicts as
+        JSON."""
+        out = {
+            f"{precision}.{name}": values
+            for precision, curves in self.curves.items()
+            for name, values in curves.items()
+        }
+        for c in self.comparisons:
+            out[f"spearman.{c.precision}.{c.curve}"] = np.asarray(np.nan if c.spearman is None else c.spearman)
+        depths = {
+            p: {name: {"depth": c.depth, "reason": c.reason} for name, c in found.items()}
+            for p, found in self.depths.items()
+        }
+        return out | {
+            "summary": np.asarray(
+                json.dumps({"reference": self.reference, "effective_depth": depths, "findings": self.findings()})
+            )
+        }
+
+    def npz(self) -> bytes:
+        """`arrays` as the content of an `.npz`."""
+        buffer = io.BytesIO()
+        np.savez(buffer, **self.arrays())
+        return buffer.getvalue()
+
+
+def plan(spec: ModelSpec, precisions: Sequence[str], prompts: Sequence[Prompt]) -> dict[str, list[Request]]:
+    """The requests an audit consists of, by precision; ordinary ones, so that what is stored already is not computed
+    again."""
+    if len(set(precisions)) < 2:
+        raise ParameterError(f"An audit compares at least two precisions; {', '.join(precisions) or 'none'} given.")
+    specs = {precision: replace(settle(spec, precision), why="") for precision in precisions}
+    return {name: [probe.request(one, prompt) for probe in PROBES for prompt in prompts] for name, one in specs.items()}
+
+
+def reference_of(precisions: Sequence[str]) -> str:
+    """The widest of them: what the others are held against."""
+    return min(precisions, key=lambda name: (*WIDEST_FIRST, name).index(name))
+
+
+def compare(results: Mapping[str, Sequence[ProbeResult]], reference: str) -> Audit:
+    """The audit of complete results (of any of `PROBES`, the same prompts in every precision)."""
+    curves = {precision: curves_of(of_one) for precision, of_one in results.items()}
+    comparisons = []
+    for precision in results:
+        for name, values in curves[precision].items() if precision != reference else ():
+            expected = curves[reference][name]
+            spread = float(np.ptp(expected)) or 1.0
+            comparisons.append(
+                Comparison(
+                    precision, name, rank_correlation(values, expected), float(np.abs(values - expected).max()) / spread
+                )
+            )
+    depths = {}
+    for precision, of_one in results.items():
+        by_probe = _by_probe(of_one)
+        if {"contributions", "logit_lens"} <= set(by_probe):
+            depths[precision] = {
+                name: criterion for name, criterion, _ in verdicts(by_probe["contributions"], by_probe["logit_lens"])
+            }
+    return Audit(reference, curves, tuple(comparisons), depths)
+
+
+def curves_of(results: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
+    """The aggregated curves of one precision's results: `{"logit_lens.kl": array, …}`."""
+    found = {}
+    for probe, of_probe in _by_probe(results).items():
+        aggregates = aggregate(probe_of(of_probe[0]), [r.summary for r in of_probe])
+        found |= {
+            f"{probe}.{name}": np.asarray(aggregates[name]) for name in CURVES.get(probe, ()) if name in aggregates
+        }
+    return found
+
+
+def table(audit: Audit) -> list[str]:
+    """The audit in lines of text: a row per curve, a column per precision, then the depths."""
+    others = [p for p in audit.curves if p != audit.reference]
+    show = lambda value: "constant" if value is None else f"{value:.3f}"  # noqa: E731
+    cells = {(c.curve, c.precision): f"{show(c.spearman):>9} ({c.difference:.1%})" for c in audit.comparisons}
+    lines = [
+        f"Spearman against {audit.reference} (largest difference over the curve's range)",
+        f"{'curve':<28}" + "".join(f"{p:>20}" for p in others),
+    ]
+    lines += [
+        f"{name:<28}" + "".join(f"{cells[name, p]:>20}" for p in others) for name in audit.curves[audit.reference]
+    ]
+    if audit.depths:
+        lines.append(f"{'effective depth':<28}" + "".join(f"{p:>20}" for p in (audit.reference, *others)))
+        for name in audit.depths[audit.reference]:
+            lines.append(
+                f"{name:<28}" + "".join(f"{_depth(audit.depths[p][name]):>20}" for p in (audit.reference, *others))
+            )
+    findings = audit.findings()
+    return lines + (findings or [f"no curve and no depth differs from {audit.reference} beyond what is expected"])
+
+
+def todo(requests: Sequence[Request], stored: Mapping[str, ProbeResult | None]) -> list[tuple[Probe, Request]]:
+    """The requests that are not stored, each with its probe."""
+    return [(find(r.probe).make(dict(r.parameters)), r) for r in requests if stored[r.key] is None]
+
+
+def _depth(criterion: Criterion) -> str:
+    return "not defined" if criterion.depth is None else str(criterion.depth)
+
+
+def _by_probe(results: Sequence[ProbeResult]) -> dict[str, list[ProbeResult]]:
+    found: dict[str, list[ProbeResult]] = {}
+    for result in results:
+        found.setdefault(result.request.probe, []).append(result)
+    return found

@@ -1,0 +1,190 @@
+"""Two results of one probe beside each other: another model, another prompt, or other parameters. Numpy only.
+
+What is drawn over each other stands on *relative depth*, the share of a model's blocks that have been passed, so that
+models of different depth have one axis: block `l` of `L` at `(l + 1) / L`, as the effective depth's ratio counts (Hu et
+al. 2025), and the point of the stream with `l` blocks behind it at `l / L`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from ..probes import Probe
+from ..sources.controls import label as control_label
+from ..types import ModelSpec, ProbeResult, Prompt, Request
+from .among_others import CURVES, Curve, Likeness, curves_of, likeness_of
+
+SIDES = ("A", "B")
+TAIL = 24  # characters of a prompt that its label shows: prompts of one task begin alike
+
+
+def relative_depth(n: int, n_layers: int) -> np.ndarray:
+    """`[n]`, in [0, 1]: where the entries of a curve over blocks (`n == L`) or over depths (`n == L + 1`) stand; a
+    `ValueError` for any other."""
+    if n not in (n_layers, n_layers + 1):
+        raise ValueError(f"a curve over {n_layers} blocks has {n_layers} or {n_layers + 1} entries, found {n}")
+    return (np.arange(n) + (n == n_layers)) / n_layers
+
+
+def matched(a: np.ndarray, b: np.ndarray, n_layers: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Two curves entry by entry: as they are where the models are equally deep, else both at the relative depths of the
+    shallower one, where the deeper one's is read off the straight line between its layers."""
+    if n_layers[0] == n_layers[1]:
+        return a, b
+    x_a, x_b = (relative_depth(len(c), n) for c, n in zip((a, b), n_layers))
+    return (a, np.interp(x_a, x_b, b)) if n_layers[0] < n_layers[1] else (np.interp(x_b, x_a, a), b)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One curve of two results. `likeness`: of their shapes; `difference` B - A, `[layer]`, over `matched` entries;
+    `relative`: whether models of different depth were matched."""
+
+    curve: Curve
+    a: np.ndarray
+    b: np.ndarray
+    n_layers: tuple[int, int]
+    difference: np.ndarray
+    likeness: Likeness
+
+    @property
+    def relative(self) -> bool:
+        return self.n_layers[0] != self.n_layers[1]
+
+    @property
+    def largest(self) -> int | None:
+        """Where B differs most from A; None where no entry has a value in both."""
+        return int(np.nanargmax(np.abs(self.difference))) if np.isfinite(self.difference).any() else None
+
+    @property
+    def text(self) -> str:
+        """The largest difference and where, and how alike the shapes are."""
+        title = self.curve.title
+        if (at := self.largest) is None:
+            return f"{title}: not defined on one side."
+        if not np.nanmax(np.abs(self.difference)):
+            return f"{title}: the same, to the last bit." if not self.relative else f"{title}: the same."
+        where = f"{self.curve.x} {at}"
+        if self.relative:
+            n = min(self.n_layers)
+            where = f"{relative_depth(len(self.difference), n)[at]:.0%} of the depth"
+        shape = "shapes cannot be compared (one is constant)"
+        if (alike := self.likeness).spearman is not None:
+            shape = f"Spearman of the shapes {alike.spearman:.2f}, scaled at most {alike.apart:.0%} apart"
+        return (
+            f"{title}: largest difference B − A {_signed(self.difference[at])} {self.curve.unit}, at {where}; {shape}."
+        )
+
+
+def pairs(probes: tuple[Probe, Probe], a: ProbeResult, b: ProbeResult) -> list[Pair]:
+    """Every curve of a probe for two complete results; each with its own parameters (`first_token` changes how means
+    are taken)."""
+    found = [curves_of(p, r.summary, getattr(p, "first_token", True)) for p, r in zip(probes, (a, b))]
+    n_layers, out = (a.n_layers, b.n_layers), []
+    for curve in CURVES[probes[0].name]:
+        mine, theirs = (np.asarray(curves[curve.name], np.float64) for curves in found)
+        m, t = matched(mine, theirs, n_layers)
+        out.append(Pair(curve, mine, theirs, n_layers, t - m, likeness_of(curve, m, t)))
+    return out
+
+
+def summary(found: Mapping[str, Sequence[Pair]]) -> str:
+    """One sentence over all curves: which shapes are least and most alike."""
+    ranked = sorted(
+        (p for of_probe in found.values() for p in of_probe if p.likeness.spearman is not None),
+        key=lambda p: p.likeness.spearman,
+    )
+    if not ranked:
+        return ""
+    if all(p.largest is not None and not np.nanmax(np.abs(p.difference)) for p in ranked):
+        return "No curve differs."
+    named = lambda p: f"{p.curve.title[0].lower()}{p.curve.title[1:]} (Spearman {p.likeness.spearman:.2f})"  # noqa: E731
+    least = f"Least alike in shape: {named(ranked[0])}"
+    return f"{least}; most alike: {named(ranked[-1])}." if len(ranked) > 1 else f"{least}."
+
+
+def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
+    """Why the two have no map of differences: cells must mean the same on both sides. "" where there is one."""
+    if a.n_layers != b.n_layers:
+        return (
+            f"A has {a.n_layers} layers and B {b.n_layers}: no cell of one is a cell of the other. The curves stand "
+            "over each other on relative depth."
+        )
+    if "pos" in dims and a.tokens != b.tokens:
+        same = a.request.prompts == b.request.prompts
+        found = "The two tokenizers cut this prompt differently" if same else "The prompts have different tokens"
+        at = next((i for i, (x, y) in enumerate(zip(a.tokens, b.tokens)) if x != y), min(a.n_tokens, b.n_tokens))
+        return (
+            f"{found} ({a.n_tokens} and {b.n_tokens}, the first difference at token {at}): no column of one is a "
+            "column of the other."
+        )
+    return ""
+
+
+def shown_values(result: ProbeResult, measure: str) -> np.ndarray:
+    """What a map of this measure shows: of a list of best tokens the first."""
+    return result[measure][..., 0] if result.measures[measure].spec.dims[-1] == "rank" else result[measure]
+
+
+def difference(a: ProbeResult, b: ProbeResult, measure: str) -> np.ndarray:
+    """B - A, cell by cell, NaN where either is missing; a `ValueError` says why there is none."""
+    if reason := no_difference(a, b, a.measures[measure].spec.dims):
+        raise ValueError(reason)
+    return shown_values(b, measure).astype(np.float64) - shown_values(a, measure)
+
+
+@dataclass(frozen=True)
+class Side:
+    """What stands on one side: a model, a prompt, and probes with their parameters."""
+
+    model: ModelSpec
+    prompt: Prompt
+    probes: Mapping[str, Probe]
+
+    @property
+    def requests(self) -> dict[str, Request]:
+        return {name: probe.request(self.model, self.prompt) for name, probe in self.probes.items()}
+
+
+def labels(a: Side, b: Side) -> tuple[str, str]:
+    """What tells two sides apart, in a few words each: model, end of the prompt, parameters; the model's name where
+    nothing does."""
+    both = []
+    for mine, theirs in ((a, b), (b, a)):
+        prompt = (
+            f"“…{' '.join(mine.prompt.text.split())[-TAIL:]}”"
+            if mine.prompt.identity() != theirs.prompt.identity()
+            else ""
+        )
+        words = [_model(mine.model, theirs.model), prompt, *_parameters(mine, theirs)]
+        both.append(", ".join(filter(None, words)) or mine.model.name)
+    return both[0], both[1]
+
+
+def _model(mine: ModelSpec, theirs: ModelSpec) -> str:
+    """Its name, and whatever else is not the same; "" for one model."""
+    if mine == theirs:
+        return ""
+    told = {
+        "precision": mine.precision,
+        "adapter": Path(mine.adapter).name or "no adapter",
+        "revision": mine.revision[:10],
+        "device": mine.device,
+    }
+    apart = [word for name, word in told.items() if word and getattr(mine, name) != getattr(theirs, name)]
+    return ", ".join(filter(None, [mine.name, control_label(mine), *apart]))
+
+
+def _parameters(mine: Side, theirs: Side) -> Iterator[str]:
+    for name, probe in mine.probes.items():
+        other = theirs.probes.get(name, probe)
+        for f in fields(probe):
+            if (value := getattr(probe, f.name)) != getattr(other, f.name):
+                yield f"{f.name}={','.join(map(str, value)) or f.metadata['empty'] if isinstance(value, tuple) else value}"
+
+
+def _signed(value: float | np.floating) -> str:
+    return f"{value:+.3g}".replace("-", "−")

@@ -1,0 +1,217 @@
+"""A figure as PNG or SVG, drawn by the system's Chromium through kaleido, for print: on white, with its caption and
+where it came from. Torch-free.
+
+Drawing happens in a process of its own (`python -m ed_core.figures.images`: a figure's JSON in, bytes out), so that it can be
+ended from outside: a browser that hangs costs one picture, never the server. That process asks nobody for anything:
+plotly's script is the package's own, no MathJax, and a content security policy forbids every request."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from ..errors import ImageFailed
+from ..types import ProbeResult
+
+SECONDS = 45  # a start takes 3 to 5 s on two busy cores
+MIME = {"png": "image/png", "svg": "image/svg+xml"}
+SCALE = {"png": 2, "svg": 1}
+BROWSERS = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome",
+    "microsoft-edge",
+    "brave-browser",
+)
+NONE = (
+    "PNG and SVG are drawn by Chromium, and none is installed here: install it (on Debian: apt install chromium), "
+    "or set BROWSER_PATH to the one to use."
+)
+INK, FAINT, PAPER = "#1f2430", "#5a6070", "#ffffff"
+FONT = "Arial, Helvetica, 'Liberation Sans', sans-serif"  # named, not embedded: every reader has one of them
+LINE, EDGE = 17, 8  # pixels
+POLICY = "default-src 'none'; script-src file:; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
+_one_at_a_time = threading.Lock()
+
+
+def browser() -> str:
+    """The browser that draws, or "" where there is none."""
+    wanted = os.environ.get("BROWSER_PATH", "")
+    if wanted:
+        return wanted if Path(wanted).is_file() else ""
+    return next(filter(None, map(shutil.which, BROWSERS)), "")
+
+
+def render(figure: go.Figure, kind: str, caption: str = "", origin: str = "", seconds: float | int = SECONDS) -> bytes:
+    """The figure as `kind` ("png", twice as fine as on the screen, or "svg"), as wide as it was made for. `caption`
+    stands above it, `origin` below; both are plain text. An `ImageFailed` says why there is no picture."""
+    path = browser()
+    if not path:
+        raise ImageFailed(NONE)
+    if not _one_at_a_time.acquire(timeout=seconds):
+        raise ImageFailed(f"Other figures have been drawn for {seconds:g} s; try again.")
+    try:
+        with tempfile.TemporaryDirectory(prefix="ed-image-") as folder:
+            return _run(
+                json.dumps({"figure": printed(figure, caption, origin), "kind": kind, "browser": path}), folder, seconds
+            )
+    finally:
+        _one_at_a_time.release()
+
+
+def _run(task: str, folder: str, seconds: float | int) -> bytes:
+    command, environment = [sys.executable, "-m", "ed_core.figures.images"], os.environ | {"TMPDIR": folder}
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment, **pipes) as process:
+        try:
+            found, said = process.communicate(task.encode(), timeout=seconds)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            raise ImageFailed(
+                f"The figure was not drawn within {seconds:g} s: Chromium does not answer. Try again when the machine "
+                "is less busy."
+            ) from None
+    if process.returncode or not found:
+        last = (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+        raise ImageFailed(
+            f"Chromium did not draw the figure ({last[:200]}). Check that {browser()} starts, or set BROWSER_PATH to "
+            "another one."
+        )
+    return found
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End the process and the browser it started, which lives in a session of its own."""
+    import psutil
+
+    try:
+        family = psutil.Process(process.pid).children(recursive=True)
+    except psutil.Error:
+        family = []
+    process.kill()
+    for member in family:
+        try:
+            member.kill()
+        except psutil.Error:
+            pass
+
+
+# -------------------------------------------------------------------- for print
+
+
+def printed(figure: go.Figure, caption: str = "", origin: str = "") -> dict:
+    """The figure's JSON as it is to be printed: dark on white, without what only the mouse sees, with room for a line
+    or two above and below."""
+    spec = json.loads(figure.to_json())
+    layout = spec["layout"]
+    spec["data"] = [trace for trace in spec["data"] if not _unseen(trace)]
+    width = int((layout.get("meta") or {}).get("width_px", 600))
+    above, below = _wrapped(caption, width, 7.0), _wrapped(origin, width, 5.3)
+    margin = layout.setdefault("margin", {})
+    notes = layout.setdefault("annotations", [])
+    look = dict(
+        showarrow=False, xref="paper", yref="paper", x=0, xanchor="left", xshift=EDGE - margin.get("l", 0), align="left"
+    )
+    if above:
+        notes.append(
+            {
+                **look,
+                "text": "<br>".join(above),
+                "y": 1,
+                "yanchor": "bottom",
+                "yshift": margin.get("t", 0),
+                "font": dict(size=13, color=INK),
+            }
+        )
+    if below:
+        notes.append(
+            {
+                **look,
+                "text": "<br>".join(below),
+                "y": 0,
+                "yanchor": "top",
+                "yshift": -margin.get("b", 0),
+                "font": dict(size=10, color=FAINT),
+            }
+        )
+    top, bottom = (LINE * len(lines) + EDGE if lines else 0 for lines in (above, below))
+    layout["margin"] = {**margin, "t": margin.get("t", 0) + top, "b": margin.get("b", 0) + bottom}
+    layout.update(
+        width=width,
+        height=int(layout.get("height", 420)) + top + bottom,
+        paper_bgcolor=PAPER,
+        plot_bgcolor=PAPER,
+        autosize=False,
+    )
+    layout["font"] = {**layout.get("font", {}), "color": INK, "family": FONT}
+    return spec
+
+
+def _unseen(trace: dict) -> bool:
+    """Whether a trace is there for the mouse alone."""
+    return trace.get("opacity") == 0
+
+
+def _wrapped(text: str, width: int, letter: float) -> list[str]:
+    """Plain text as escaped lines that fit; `letter`: pixels that one takes."""
+    return [
+        html.escape(line, quote=False)
+        for line in textwrap.wrap(" ".join(text.split()), max(20, int((width - 2 * EDGE) / letter)))
+    ]
+
+
+def origin(results: Sequence[ProbeResult]) -> str:
+    """Where a figure came from, in one line: model, precision, run and time; of several results their number."""
+    if not results:
+        return ""
+    models = dict.fromkeys(f"{m.name} ({m.precision})" for r in results for m in r.request.models)
+    probes = dict.fromkeys(r.request.probe for r in results)
+    said = [", ".join(list(models)[:4]), ", ".join(list(probes)[:4])]
+    if len(results) == 1:
+        made = results[0].provenance
+        said += [
+            f"{results[0].n_tokens} tokens",
+            f"run {results[0].request.key}",
+            f"{str(made.get('time', ''))[:16].replace('T', ' ')} UTC" if made.get("time") else "",
+        ]
+    else:
+        said += [f"{len(results)} runs, {results[0].request.key[:12]} the first"]
+    return " · ".join(filter(None, said))
+
+
+# -------------------------------------------------------------------- the process that draws
+
+
+def _draw(task: dict) -> bytes:
+    import kaleido
+
+    class Page(kaleido.PageGenerator):
+        header = kaleido.PageGenerator.header.replace(
+            "<head>", f'<head><meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        )
+
+    async def draw() -> bytes:
+        layout = task["figure"]["layout"]
+        size = dict(format=task["kind"], width=layout["width"], height=layout["height"], scale=SCALE[task["kind"]])
+        async with kaleido.Kaleido(path=task["browser"], page_generator=Page(mathjax=False), timeout=None) as drawing:
+            return await drawing.calc_fig(task["figure"], opts=size)
+
+    return asyncio.run(draw())
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(_draw(json.load(sys.stdin)))

@@ -1,0 +1,343 @@
+"""The residual identities: the reason to believe any curve. Checked for every model that is opened, on a short prompt.
+
+With `h[l]` the stream entering block l, `a[l]`, `m[l]` what attention and the MLP add, and `y` the model's own logits:
+
+1. miss     `|h[l] + a[l] + m[l] - h[l+1]|` against the largest operand, per block and token; the maximum over tokens
+counts, because one
+            massive-activation token would hide any error in a global norm. A third branch, where a family has one, is
+            part of the sum.
+2. slope    `h[l+1] - h[l]` regressed on `a[l]` and `m[l]`: both slopes are 1. In bf16 a small update drowns in the
+stream's rounding and
+            the miss says nothing; rounding does not correlate with the update, a forgotten multiplier or norm does.
+3. closure  `max|unembed(h[L]) - y| / max|y|`.
+4. replay   blocks called by hand, batch 1 and 3, give the full forward's logits; tracing and editing leave nothing
+behind.
+5. detour   the same where the stream enters block 0 with its tokens moved along by one, walked beside the untouched
+one: a model whose blocks
+            hand each other something past the stream (shared keys and values) passes 4 and fails here.
+6. order    without attention's addition the MLP's changes where the MLP stands behind attention, and not where it
+stands beside it: sums
+            cannot tell the two, and the MLP's ratio and cosine depend on it.
+
+Besides, and never a reason to refuse: suffix, blocks called by hand from the middle of the prompt on, with the keys and
+values of what stands before. Where it holds, erasure need not compute the tokens before the erased one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..errors import EffectiveDepthError, IdentityFailed
+
+if TYPE_CHECKING:
+    from ..architectures import Architecture
+    from .language_model import LanguageModel
+    from .trace import Trace
+
+MISS_LIMIT = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+SLOPE_LIMIT = {torch.float32: 1e-4, torch.float16: 0.03, torch.bfloat16: 0.03}
+PROBE_TEXT = "The quick brown fox jumps over the lazy dog; 3 + 4 = 7, and 12 times 11 is 132."
+
+
+@dataclass(frozen=True)
+class Identities:
+    """Figures of one check. `slope_attn[l]` or `slope_mlp[l]` is None where that branch is below the dtype's rounding;
+    `mlp_moves[l]`, the relative change of the MLP's addition without attention's, where attention's is too small or the
+    MLP's is constant."""
+
+    dtype: str
+    n_tokens: int
+    miss: tuple[float, ...]
+    slope_attn: tuple[float | None, ...]
+    slope_mlp: tuple[float | None, ...]
+    closure: float
+    replay: dict[int, float]
+    detour: float
+    left_behind: float
+    parallel: bool
+    mlp_moves: tuple[float | None, ...]
+    miss_limit: float
+    slope_limit: float
+    suffix: float | None = None
+
+    @property
+    def suffix_holds(self) -> bool:
+        """Whether positions before an intervention may be left out of a replay."""
+        return self.suffix is not None and self.suffix <= self.miss_limit
+
+    def failures(self) -> list[str]:
+        """What does not hold, with block, figure and limit; empty for an accepted model."""
+        found = []
+        for layer, miss in enumerate(self.miss):
+            if not miss <= self.miss_limit:
+                found.append(
+                    f"block {layer}: h + a + m misses the next residual by {miss:.2g} (limit {self.miss_limit:.0e})"
+                )
+        for name, slopes in (("attention", self.slope_attn), ("MLP", self.slope_mlp)):
+            for layer, slope in enumerate(slopes):
+                if slope is not None and not abs(slope - 1) <= self.slope_limit:
+                    found.append(
+                        f"block {layer}: the stream moves by {slope:.4g} times what is read from {name} (expected 1 ± "
+                        f"{self.slope_limit:g})"
+                    )
+        if not self.closure <= self.miss_limit:
+            found.append(
+                f"unembedding the last residual misses the logits by {self.closure:.2g} (limit {self.miss_limit:.0e})"
+            )
+        for batch, miss in self.replay.items():
+            if not miss <= self.miss_limit:
+                found.append(
+                    f"blocks replayed by hand with batch {batch} miss the logits by {miss:.2g} (limit "
+                    f"{self.miss_limit:.0e})"
+                )
+        if not self.detour <= self.miss_limit:
+            found.append(
+                f"with another stream at block 0, blocks replayed by hand miss the logits by {self.detour:.2g} (limit "
+                f"{self.miss_limit:.0e}): "
+                "they hand each other something past the stream"
+            )
+        found.extend(self._order_failures())
+        if self.left_behind != 0:
+            found.append(
+                f"tracing and editing left something behind: logits differ by {self.left_behind:.2g} afterwards "
+                "(expected 0)"
+            )
+        return found
+
+    def _order_failures(self) -> list[str]:
+        told = [(layer, moves) for layer, moves in enumerate(self.mlp_moves) if moves is not None]
+        moved = [
+            f"block {layer}: without attention's addition the MLP's changes by {moves:.2g}"
+            for layer, moves in told
+            if moves > self.miss_limit
+        ]
+        if self.parallel:
+            return [
+                f"{sentence} (expected 0, because the family is said to run them side by side)" for sentence in moved
+            ]
+        still = told and not any(moves for _, moves in told)
+        return (
+            [
+                "without attention's addition the MLP's stays as it is (the family is said to run the MLP behind "
+                "attention)"
+            ]
+            if still
+            else []
+        )
+
+    def require(self, architecture: Architecture) -> None:
+        """Raise `IdentityFailed` unless everything holds."""
+        failures = self.failures()
+        if failures:
+            more = f" ({len(failures) - 1} more failures)" if len(failures) > 1 else ""
+            raise IdentityFailed(
+                f"Refused: the sums of this {architecture.family} model do not hold in {self.dtype}. "
+                f"{failures[0]}{more}. "
+                f"Modules read: {architecture.modules_read()}. Its curves would be smooth and wrong. Mend the family's "
+                "entry in "
+                "ed_core/architectures/families.py (docs/adding-a-model-family.md), then run 'python -m ed_core verify "
+                "MODEL'."
+            )
+
+    def to_json(self) -> dict:
+        """For the birth certificate: the worst of each figure."""
+        slopes = [abs(s - 1) for s in (*self.slope_attn, *self.slope_mlp) if s is not None]
+        return {
+            "dtype": self.dtype,
+            "miss": max(self.miss),
+            "slope_error": max(slopes, default=None),
+            "slopes_checked": len(slopes),
+            "closure": self.closure,
+            "replay": max(self.replay.values()),
+            "suffix": self.suffix,
+        }
+
+
+def miss(
+    h: Float[Tensor, "*batch d"],
+    a: Float[Tensor, "*batch d"],
+    m: Float[Tensor, "*batch d"],
+    after: Float[Tensor, "*batch d"],
+    other: Float[Tensor, "*batch d"] | None = None,
+) -> Float[Tensor, "*batch"]:
+    """`|h + a + m - h_next|` over the largest operand's norm, per token: a block may cancel a massive activation.
+    `other`: a third branch. In float32, or in float64 where it is handed that."""
+    h, a, m, after = (x if x.dtype == torch.float64 else x.float() for x in (h, a, m, after))
+    return (h + a + m + (0 if other is None else other) - after).norm(dim=-1) / _largest(h, a, m, after, other)
+
+
+def rounding(
+    h: Float[Tensor, "*batch d"],
+    a: Float[Tensor, "*batch d"],
+    m: Float[Tensor, "*batch d"],
+    after: Float[Tensor, "*batch d"],
+    other: Float[Tensor, "*batch d"] | None = None,
+    *,
+    dtype: torch.dtype,
+) -> Float[Tensor, "*batch"]:
+    """The largest miss that rounding the sum's two additions to `dtype` can cause, per token, on the miss's scale: an
+    element is off by at most half a step (`eps / 2` of its size) of the partial sum, the largest of `h + a`, `h + m`,
+    `a + m`, and half a step of the result. A third branch is one more addition and one more factor: sizes are then
+    added up instead."""
+    partial = torch.stack([(h + a).abs(), (h + m).abs(), (a + m).abs()]).amax(0)
+    if other is not None:
+        partial = partial + 2 * (h.abs() + a.abs() + m.abs() + other.abs())
+    return torch.finfo(dtype).eps / 2 * (partial + after.abs()).norm(dim=-1) / _largest(h, a, m, after, other)
+
+
+def _largest(*operands: Tensor | None) -> Float[Tensor, "*batch"]:
+    """Norm of the largest operand, per token."""
+    return torch.stack([x.norm(dim=-1) for x in operands if x is not None]).amax(0).clamp_min(1e-30)
+
+
+def slopes(
+    h: Float[Tensor, "*batch d"],
+    a: Float[Tensor, "*batch d"],
+    m: Float[Tensor, "*batch d"],
+    after: Float[Tensor, "*batch d"],
+    limit: float,
+    other: Float[Tensor, "*batch d"] | None = None,
+) -> tuple[float | None, float | None]:
+    """Least-squares slopes of `h_next - h` (less a third branch's `other`) on `a` and on `m`, tokens pooled, each token
+    scaled by 1/|h_next - h|.
+
+    Only elements where the branch is at least two rounding steps of its surroundings enter its slope: smaller ones are
+    rounded away whole, which is not noise but a bias towards 0. A slope is None where too few are left to tell it from
+    1: its standard error *from rounding alone* (known from dtype and operands; the fit's own residuals would be
+    inflated by the very mistake sought) exceeds a quarter of the limit."""
+    eps = torch.finfo(h.dtype).eps
+    h, a, m, after, third = (
+        x.double().flatten(0, -2) for x in (h, a, m, after, torch.zeros_like(h) if other is None else other)
+    )
+    change = after - h - third
+    scale = 1 / change.norm(dim=-1, keepdim=True).clamp_min(1e-30)
+    found = []
+    for branch, beside in ((a, m), (m, a)):
+        step = eps * torch.stack([h.abs(), after.abs(), beside.abs(), third.abs()]).amax(0)
+        kept = (branch.abs() > 2 * step) & (change.norm(dim=-1, keepdim=True) > 0)
+        weight = scale.expand_as(h)[kept]
+        x = torch.stack([branch[kept] * weight, beside[kept] * weight], dim=-1)
+        size = x.norm(dim=0).clamp_min(1e-30)
+        x = x / size  # else a small branch collinear with a large one passes for independent
+        gram = x.T @ x
+        inverse = torch.linalg.pinv(gram, hermitian=True, rtol=1e-12)
+        fitted = (inverse @ (x.T @ (change[kept] * weight)))[0] / size[0]
+        noise = x * (step[kept] * weight / 2).unsqueeze(-1)
+        error = (inverse @ (noise.T @ noise) @ inverse)[0, 0].clamp_min(0).sqrt() / size[0]
+        identified = (inverse @ gram)[0, 0] > 1 - 1e-6
+        found.append(float(fitted) if identified and error < limit / 4 else None)
+    return found[0], found[1]
+
+
+@torch.no_grad()
+def verify(model: LanguageModel) -> Identities:
+    """Measure every identity of an opened model on a short prompt. Raises `NotFinite` where the forward pass is not
+    finite, and `IdentityFailed` at once where what is to be read does not exist, or where the model or its blocks
+    cannot be called at all."""
+    try:
+        return _measure(model)
+    except (EffectiveDepthError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever a strange config, or a block called otherwise than its model calls it, provokes inside the library
+        raise IdentityFailed(
+            f"Refused: this {model.architecture.family} model, or one of its blocks by hand, cannot be run on a short "
+            f"prompt ({type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}). Check its config.json; docs/adding-a-model-family.md tells what "
+            "blocks may need."
+        ) from error
+
+
+def _measure(model: LanguageModel) -> Identities:
+    ids = short_prompt(model)
+    untouched = model.logits(ids)
+    trace = model.trace(ids)
+    limit = SLOPE_LIMIT[model.dtype]
+    blocks = [(trace.resid[l], trace.attn_out[l], trace.mlp_out[l], trace.resid[l + 1]) for l in range(model.n_layers)]
+    both = [slopes(*block, limit=limit, other=other) for block, other in zip(blocks, trace.other_out)]
+    replay, detour = replay_by_hand(model, trace, untouched)
+    mlp_moves = tuple(_mlp_moves(model, trace, layer) for layer in range(model.n_layers))
+    return Identities(
+        dtype=str(model.dtype).removeprefix("torch."),
+        n_tokens=ids.shape[1],
+        miss=tuple(float(miss(*block, other).max()) for block, other in zip(blocks, trace.other_out)),
+        slope_attn=tuple(s[0] for s in both),
+        slope_mlp=tuple(s[1] for s in both),
+        closure=relative(model.unembed(trace.resid[-1]), untouched),
+        replay=replay,
+        detour=detour,
+        left_behind=relative(model.logits(ids), untouched),
+        parallel=model.parallel,
+        mlp_moves=mlp_moves,
+        miss_limit=MISS_LIMIT[model.dtype],
+        slope_limit=limit,
+        suffix=suffix_by_hand(model, trace, untouched),
+    )
+
+
+def suffix_by_hand(model: LanguageModel, trace: Trace, untouched: Float[Tensor, "1 kept v"]) -> float | None:
+    """The miss of the logits (of those kept) when only the second half is replayed, batch 2; None where this model's
+    blocks cannot be called so."""
+    start, largest = trace.ids.shape[1] // 2, untouched.abs().max()
+    try:
+        resid = trace.resid[0][:, start:].repeat(2, 1, 1)
+        for layer in range(model.n_layers):
+            *_, resid = model.run_block(trace, layer, resid, start=start)
+        kept = min(resid.shape[1], untouched.shape[1])
+        logits, untouched = model.unembed(resid[:, -kept:]), untouched[:, -kept:]
+    except Exception:  # whatever a block says to arguments it was not made for: the answer is that it cannot be done
+        return None
+    off = float((logits - untouched).abs().max() / largest.clamp_min(1e-30))
+    return off if off == off else None
+
+
+def replay_by_hand(model: LanguageModel, trace: Trace, untouched: Tensor) -> tuple[dict[int, float], float]:
+    """Misses of the logits (the last ones, as many as in `untouched`) by hand for batch 1 and 3, and of the detour: the
+    stream's tokens moved along by one at block 0."""
+    kept = untouched.shape[1]
+    moved = trace.resid[0].roll(1, dims=1)
+    replay, detour = {}, 0.0
+    for batch in (1, 3):
+        resid, elsewhere = trace.resid[0].repeat(batch, 1, 1), moved
+        for layer in range(model.n_layers):
+            if batch == 1:
+                *_, elsewhere = model.run_block(trace, layer, elsewhere)
+            *_, resid = model.run_block(trace, layer, resid)
+        replay[batch] = relative(model.unembed(resid[:, -kept:]), untouched)
+        if batch == 1:
+            detour = relative(model.unembed(elsewhere[:, -kept:]), model.logits_from(trace.ids, moved)[:, -kept:])
+    return replay, detour
+
+
+def relative(logits: Tensor, expected: Tensor) -> float:
+    return float((logits - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
+
+
+def _mlp_moves(model: LanguageModel, trace: Trace, layer: int) -> float | None:
+    """Relative change of the MLP's addition where attention's is left out. None where that tells nothing: on no token
+    is attention's addition plainly above rounding, or the MLP adds the same on every token, whatever it reads."""
+    h, a, m = (x.float() for x in (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]))
+    plain = max(1e-3, 8 * torch.finfo(model.dtype).eps)
+    constant = (m - m.mean(-2, keepdim=True)).norm() <= 1e-3 * m.norm()
+    if constant or not (a.norm(dim=-1) > plain * h.norm(dim=-1)).any():
+        return None
+    seen: list[Tensor] = []
+    model.run_block(
+        trace,
+        layer,
+        trace.resid[layer],
+        attn_edit=torch.zeros_like,
+        mlp_edit=lambda added: (seen.append(added), added)[1],
+    )
+    return float((seen[0].float() - m).norm() / m.norm())
+
+
+def short_prompt(model: LanguageModel) -> Int[Tensor, "1 pos"]:
+    """A short text's tokens; without a usable tokenizer, evenly spread token ids."""
+    ids = model.tokenizer(PROBE_TEXT)["input_ids"][:48] if model.tokenizer is not None else []
+    if len(set(ids)) < 8:
+        ids = [(7 * i + 3) % model.d_vocab for i in range(24)]
+    return torch.tensor([ids], device=model.device)

@@ -1,0 +1,426 @@
+"""A causal language model whose residual stream can be read, replayed block by block, and edited. The only user of
+transformers.
+
+Blocks are called by hand: one traced pass records how each block was called, `run_block` repeats that call on any
+batch. Hooks live only inside a locked call, because a hook belongs to the module: two users would otherwise run through
+each other's interventions."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from functools import reduce
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..architectures import Architecture
+from ..errors import IdentityFailed, NotFinite, PromptError
+from ..prompts import check_text, too_long
+from ..sources import controls
+from ..types import Encoding, ModelSpec, Prompt
+from . import suffix
+from .identities import Identities, verify
+from .placement import main_device
+from .quantized import held_bytes
+from .trace import BlockCall, Trace
+
+Resid = Float[Tensor, "batch pos d_model"]
+Edit = Callable[[Tensor], Tensor]
+SEE_GUIDE = "docs/adding-a-model-family.md tells how to describe such a model"
+
+
+def submodule(root: nn.Module, path: str) -> nn.Module:
+    return reduce(getattr, path.split("."), root)
+
+
+def find_submodule(root: nn.Module, paths: tuple[str, ...]) -> nn.Module | None:
+    """The module at the first of the paths that exists; None where none does."""
+    for path in paths:
+        try:
+            return submodule(root, path)
+        except AttributeError:
+            continue
+    return None
+
+
+def first(output):
+    """Blocks and sub-layers return a tensor or a tuple that begins with it."""
+    return output[0] if isinstance(output, tuple) else output
+
+
+def replace_first(output, tensor: Tensor):
+    return (tensor, *output[1:]) if isinstance(output, tuple) else tensor
+
+
+class LanguageModel:
+    """An opened model. `open` is the way in; the constructor takes the parts (tests hand in small random models)."""
+
+    def __init__(self, hf_model, tokenizer, architecture: Architecture, spec: ModelSpec):
+        self.hf, self.tokenizer, self.architecture, self.spec = (
+            hf_model.eval().requires_grad_(False),
+            tokenizer,
+            architecture,
+            spec,
+        )
+        config = hf_model.config
+        self.config = config.get_text_config() if hasattr(config, "get_text_config") else config
+        self.blocks = self._module(hf_model, "blocks")
+        self.final_norm = self._module(hf_model, "final_norm")
+        self.head = hf_model.get_output_embeddings()
+        self.branches = [(self._module(b, "attn"), self._module(b, "mlp")) for b in self.blocks]
+        self.thirds = [find_submodule(b, architecture.paths("third")) for b in self.blocks]
+        self.parallel = architecture.is_parallel(self.config)
+        self.multiplier = architecture.number(self.config, "residual_multiplier") or 1.0
+        self.n_layers = len(self.blocks)
+        self.d_model = self.config.hidden_size
+        self.d_vocab = self.head.weight.shape[0]
+        self.device = main_device(hf_model)
+        self.dtype = next(
+            p.dtype for p in hf_model.parameters() if p.is_floating_point()
+        )  # of the embeddings, which are never quantized
+        self.bytes = held_bytes(hf_model)
+        self.block_order: tuple[int, ...] | None = getattr(hf_model, "block_order", None)  # of a shuffled twin
+        self.identities: Identities | None = None
+        self._lock = threading.RLock()
+
+    def _module(self, root: nn.Module, role: str) -> nn.Module:
+        found = find_submodule(root, self.architecture.paths(role))
+        if found is None:
+            raise IdentityFailed(
+                f"Refused: {self.spec.name} has no module {' or '.join(self.architecture.paths(role))}, where "
+                f"{self.architecture.family} models "
+                f"are read ({role}); {SEE_GUIDE}."
+            )
+        return found
+
+    @classmethod
+    def open(cls, spec: ModelSpec, architecture: Architecture | None = None) -> LanguageModel:
+        """Load, check the identities, and return; refuses with a `ModelError` otherwise.
+
+        `architecture` overrides the family's own description (for trying out a new family).
+        """
+        from . import sanity
+
+        model = cls.load(spec, architecture)
+        (model.identities or model.verify()).require(model.architecture)
+        if found := sanity.check(model):
+            found.require(str(model.device))
+        return model
+
+    @classmethod
+    def load(cls, spec: ModelSpec, architecture: Architecture | None = None) -> LanguageModel:
+        """Load without asking whether the sums hold; a family that nobody described is tried under the known layouts
+        (`adoption`)."""
+        from .adoption import adopt
+        from .loading import load
+        from .twins import shuffle
+
+        hf, tokenizer, architecture, spec = load(spec, architecture)
+        if architecture:
+            return cls(hf, tokenizer, architecture, spec)
+        adopted = adopt(hf, tokenizer, spec)
+        if spec.control != "shuffled":
+            return adopted
+        shuffle(hf, adopted.architecture, spec.control_seed)
+        return cls(hf, tokenizer, adopted.architecture, spec)
+
+    def verify(self) -> Identities:
+        """Check the residual identities on a short prompt and remember the figures. See `ed_core.models.identities`."""
+        self.identities = verify(self)
+        return self.identities
+
+    # ---------------------------------------------------------------- tokens
+
+    def encode(self, prompt: Prompt, max_tokens: int | None = None) -> Encoding:
+        """Tokens of `text + answer`, encoded once and jointly; refuses with a `PromptError`, never truncates."""
+        check_text(prompt)
+        text, special = prompt.text, prompt.special_tokens
+        if prompt.template == "chat":
+            if not getattr(self.tokenizer, "chat_template", None):
+                raise PromptError(f"{self.spec.name} has no chat template; use the prompt as raw text instead.")
+            message = [{"role": "user", "content": text}]
+            text, special = (
+                self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True),
+                False,
+            )
+        encoded = self.tokenizer(text + prompt.answer, add_special_tokens=special, return_offsets_mapping=True)
+        ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
+        if why := too_long(len(ids), max_tokens, getattr(self.config, "max_position_embeddings", None)):
+            raise PromptError(why)
+        if not ids:
+            raise PromptError("The prompt has no tokens under this tokenizer; type some text.")
+        start, notes = None, [note for note in (controls.note(self.spec), self.architecture.note) if note]
+        if prompt.answer:
+            start = next((i for i, (_, end) in enumerate(offsets) if end > len(text)), None)
+            if start is None or start == 0:
+                raise PromptError("The answer has no tokens of its own, or the question has none; give both some text.")
+            if offsets[start][0] < len(text):
+                notes.append(
+                    f"Token {start} ({self.token_text(ids[start])!r}) straddles question and answer; it counts as the "
+                    "answer's first."
+                )
+        return Encoding(tuple(ids), tuple(self.token_text(i) for i in ids), start, tuple(notes))
+
+    def tensor(self, encoding: Encoding | tuple[int, ...]) -> Int[Tensor, "1 pos"]:
+        """An encoding, or token ids, as a batch of one on the model's device."""
+        ids = encoding.ids if isinstance(encoding, Encoding) else encoding
+        return torch.tensor([ids], device=self.device)
+
+    def token_text(self, token_id: int) -> str:
+        """What a token stands for; the tokenizer's own symbol where it is only part of a character."""
+        text = self.tokenizer.decode([token_id], clean_up_tokenization_spaces=False)
+        return self.tokenizer.convert_ids_to_tokens([token_id])[0] or "" if "\ufffd" in text or not text else text
+
+    # ---------------------------------------------------------------- forward passes
+
+    @torch.no_grad()
+    def logits(self, ids: Int[Tensor, "batch pos"], keep: int = 0) -> Float[Tensor, "batch kept d_vocab"]:
+        """The model's own logits, float32; `keep` > 0 asks for the last positions only, where the family can."""
+        keep_last = (
+            {"logits_to_keep": keep}
+            if keep and "logits_to_keep" in inspect.signature(self.hf.forward).parameters
+            else {}
+        )
+        with self._lock:
+            return self._home(self.hf(input_ids=ids, use_cache=False, **keep_last).logits).float()
+
+    @torch.no_grad()
+    def trace(
+        self, ids: Int[Tensor, "batch pos"], on_block: Callable[[int, Trace], None] | None = None, keep: int = 0
+    ) -> Trace:
+        """One forward pass, recorded. `on_block(l, trace)` is called when block l is done; what it raises ends the
+        pass.
+
+        `trace.logits` are the model's own, float32: all positions, or the last `keep` where the family can give just
+        those."""
+        record, third = Trace(ids), {}
+
+        def before(layer):
+            def hook(module, args, kwargs):
+                hidden, rest, named = split_call(args, kwargs)
+                record.resid.append(self._home(hidden))
+                record.calls.append(BlockCall(rest, named))
+
+            return hook
+
+        def after(layer):
+            def hook(module, args, output):
+                h, a, m = record.resid[layer], record.attn_out[layer], record.mlp_out[layer]
+                record.other_out.append(self._other(layer, h, a, m, third.get(layer)))
+                if layer == self.n_layers - 1:
+                    record.resid.append(self._home(first(output)))
+                if on_block is not None:
+                    on_block(layer, record)
+
+            return hook
+
+        def keeper(into):
+            return lambda module, args, output: into.append(self._home(self._added(output, record.resid[-1])))
+
+        def third_keeper(layer):
+            return lambda module, args, output: third.update({layer: self._home(first(output).detach())})
+
+        with self._lock, ExitStack() as hooks:
+            for layer, (block, (attn, mlp)) in enumerate(zip(self.blocks, self.branches)):
+                hooks.enter_context(hooked(block.register_forward_pre_hook(before(layer), with_kwargs=True)))
+                hooks.enter_context(hooked(attn.register_forward_hook(keeper(record.attn_out))))
+                hooks.enter_context(hooked(mlp.register_forward_hook(keeper(record.mlp_out))))
+                if self.thirds[layer] is not None:
+                    hooks.enter_context(hooked(self.thirds[layer].register_forward_hook(third_keeper(layer))))
+                hooks.enter_context(hooked(block.register_forward_hook(after(layer))))
+            record.logits = self.logits(ids, keep)
+        ran = len(record.resid) - 1, len(record.attn_out), len(record.mlp_out)
+        if ran != (self.n_layers,) * 3:
+            raise IdentityFailed(
+                f"Refused: in one pass {self.spec.name} ran its {self.n_layers} blocks {ran[0]} times, attention's "
+                f"modules {ran[1]} and the MLP's "
+                f"{ran[2]} times (expected once each). Read: {self.architecture.modules_read()}; {SEE_GUIDE}."
+            )
+        if not torch.isfinite(record.resid[-1]).all() or not torch.isfinite(record.logits).all():
+            bad = next((l for l, h in enumerate(record.resid) if not torch.isfinite(h).all()), self.n_layers)
+            raise NotFinite(
+                f"{self.spec.name} gives NaN or infinite values from residual {bad} of {self.n_layers} on; "
+                "the weights may be damaged or the precision too narrow: try fp32 or bf16."
+            )
+        return record
+
+    def run_block(
+        self,
+        trace: Trace,
+        layer: int,
+        resid: Resid,
+        attn_edit: Edit | None = None,
+        mlp_edit: Edit | None = None,
+        start: int = 0,
+    ) -> tuple[Resid, Resid, Resid]:
+        """Block `layer` on another residual, called as in `trace`: `(attn_out, rest_out, resid_post)`, each `[batch,
+        pos, d_model]`.
+
+        `rest_out` is what the MLP adds, with a third branch's addition where the family has one: `attn_out + rest_out`
+        is the update. An edit gets what is about to be added to the stream and returns what shall be added instead;
+        what comes back is what was added. Gradients flow where `resid` or an edit's tensor asks for them; the weights
+        never do.
+
+        `start`: `resid` holds positions `start..T-1` only, and what stands before is as in the trace (its keys and
+        values are used, it is not computed). Only for models whose `identities.suffix_holds`."""
+        call, (attn, mlp), third = trace.calls[layer], self.branches[layer], self.thirds[layer]
+        if start:
+            call = BlockCall((), self._suffix_arguments(trace, layer, start))
+        args, kwargs = self._for_batch(call, resid.shape[0] // trace.ids.shape[0])
+        added: dict[str, Tensor] = {}
+
+        def reader(name: str, edit: Edit | None):
+            def hook(module, args, output):
+                added[name] = value = self._home(self._added(output, resid))
+                if edit is None:
+                    return None
+                added[name] = edited = edit(value)
+                edited, value = edited.to(first(output).device), value.to(first(output).device)
+                if (
+                    self.multiplier != 1.0
+                ):  # where nothing is changed nothing may change, not even by rounding there and back
+                    put = edited / self.multiplier
+                    as_it_was = put + (first(output).reshape(put.shape) - put).detach()  # the gradient stays the edit's
+                    edited = torch.where(edited == value, as_it_was, put)
+                edited = edited.clone() if self.architecture.in_place else edited
+                return replace_first(output, edited.reshape(first(output).shape))
+
+            return hook
+
+        with self._lock, ExitStack() as hooks:
+            hooks.enter_context(hooked(attn.register_forward_hook(reader("attn", attn_edit))))
+            hooks.enter_context(hooked(mlp.register_forward_hook(reader("mlp", mlp_edit))))
+            if third is not None:
+                hooks.enter_context(hooked(third.register_forward_hook(reader("third", None))))
+            post = first(self.blocks[layer](resid, *args, **kwargs))
+        other = self._other(layer, resid, added["attn"], added["mlp"], added.get("third"))
+        return added["attn"], added["mlp"] if other is None else added["mlp"].float() + other, self._home(post)
+
+    def logits_from(self, ids: Int[Tensor, "batch pos"], resid: Resid) -> Float[Tensor, "batch pos d_vocab"]:
+        """The model's own logits where `resid` enters block 0, whatever the embedding says."""
+
+        def put(module, args, kwargs):
+            return ((resid, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": resid})
+
+        with self._lock, hooked(self.blocks[0].register_forward_pre_hook(put, with_kwargs=True)):
+            return self.logits(ids)
+
+    @torch.no_grad()
+    def _suffix_arguments(self, trace: Trace, layer: int, start: int) -> dict:
+        """Block `layer`'s arguments for positions `start..T-1`; the whole prompt's keys and values are computed once
+        and kept in the trace."""
+        named, n_tokens = suffix.arguments(self.blocks[layer], trace.calls[layer]), trace.ids.shape[1]
+        if layer not in trace.keys_values:
+            cache = suffix.Prefix()
+            with self._lock:
+                self.blocks[layer](trace.resid[layer], **suffix.with_cache(named, cache))
+            if cache.seen is None:
+                raise RuntimeError("attention hands no keys and values to a cache")
+            trace.keys_values[layer] = cache.seen
+        keys, values = (x[..., :start, :] for x in trace.keys_values[layer])
+        return suffix.with_cache(suffix.from_position(named, start, n_tokens), suffix.Prefix((keys, values)))
+
+    def call_bytes(self, n_keys: int, gradients: bool = False) -> int:
+        """About how many bytes per token one block call takes, `n_keys` tokens being attended to; with `gradients`, how
+        many it keeps for the way back. From the config alone, so that chunks follow from the request."""
+        size, d_mlp = self.dtype.itemsize, getattr(self.config, "intermediate_size", None) or 4 * self.d_model
+        scores = (
+            getattr(self.config, "num_attention_heads", 1) * n_keys * (2 * size + 4)
+            if getattr(self.config, "_attn_implementation", "") == "eager"
+            else 0
+        )
+        return (
+            (14 if gradients else 8) * size * self.d_model
+            + (5 if gradients else 4) * size * d_mlp
+            + 12 * self.d_model
+            + scores
+        )
+
+    def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
+        """Final norm, head, and everything the model does after it (soft-cap, logit scale): float32 logits."""
+        logits = self._home(self.head(self.final_norm(resid)))
+        number = lambda role: self.architecture.number(self.config, role)  # noqa: E731
+        if (divisor := number("logit_divisor")) is not None:
+            logits = logits / divisor
+        if (factor := number("logit_multiplier")) is not None:
+            logits = logits * factor
+        if (cap := number("logit_softcap")) is not None:
+            logits = torch.tanh(logits / cap) * cap
+        return logits.float()
+
+    @torch.no_grad()
+    def continuation(self, ids: Int[Tensor, "1 pos"], n_tokens: int, on_token: Callable[[int, Tensor], None]) -> None:
+        """Greedy continuation without a cache: `on_token(step, logits[d_vocab])` after each step. The prompt is short
+        and so is this."""
+        for step in range(n_tokens):
+            logits = self.logits(ids, keep=1)[0, -1]
+            on_token(step, logits)
+            ids = torch.cat([ids, logits.argmax().view(1, 1)], dim=1)
+
+    def _home(self, tensor: Tensor) -> Tensor:
+        """On the model's main device, wherever its block lies: probes see one device (nothing happens where there is
+        only one)."""
+        return tensor.to(self.device)
+
+    def _added(self, output, like: Tensor) -> Tensor:
+        """What a branch adds to the stream: its output times the family's residual multiplier, in the stream's
+        shape."""
+        value = first(output)
+        if not isinstance(value, Tensor) or value.numel() != like.numel():
+            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise IdentityFailed(
+                f"Refused: what is read from {self.spec.name} has the shape {found}, the stream {tuple(like.shape)}. "
+                f"Read: {self.architecture.modules_read()}; {SEE_GUIDE}."
+            )
+        value = value.reshape(like.shape)
+        if self.multiplier != 1.0:
+            return value * self.multiplier
+        return (
+            value.clone() if self.architecture.in_place else value
+        )  # such a block adds to the very tensor it is handed
+
+    def _other(self, layer: int, h: Tensor, a: Tensor, m: Tensor, third: Tensor | None) -> Tensor | None:
+        """What block `layer` adds besides attention and MLP, float32: a third branch, and what scaling the whole stream
+        at its end changes. None where the family has neither."""
+        scale = (
+            getattr(self.blocks[layer], self.architecture.stream_scale, None)
+            if self.architecture.stream_scale
+            else None
+        )
+        if third is None and scale is None:
+            return None
+        other = torch.zeros_like(h, dtype=torch.float32) if third is None else third.float()
+        if scale is not None:
+            other = other + (scale.float() - 1) * (h.float() + a.float() + m.float() + other)
+        return other
+
+    def _for_batch(self, call: BlockCall, times: int) -> tuple[tuple, dict]:
+        """A recorded call's arguments for a larger batch. Masks and rotary embeddings broadcast by themselves; some
+        families' arguments have a row per sequence or per head of each sequence."""
+        repeated = {
+            k: v.repeat(times, *[1] * (v.dim() - 1))
+            for k in self.architecture.per_row
+            if (v := call.kwargs.get(k)) is not None
+        }
+        return call.args, call.kwargs | repeated
+
+
+def split_call(args: tuple, kwargs: dict) -> tuple[Tensor, tuple, dict]:
+    """A block's hidden state apart from its other arguments. The traced pass runs without a cache, so none is among
+    them."""
+    if args:
+        return args[0], args[1:], dict(kwargs)
+    return kwargs["hidden_states"], (), {name: value for name, value in kwargs.items() if name != "hidden_states"}
+
+
+@contextmanager
+def hooked(handle):
+    """A hook that is gone when the block ends, whatever happens inside."""
+    try:
+        yield handle
+    finally:
+        handle.remove()

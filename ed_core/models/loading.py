@@ -1,0 +1,222 @@
+"""From a `ModelSpec` to weights and tokenizer on a device, or one clear refusal. Safetensors only, never a repository's
+own code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedTokenizerFast
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils import logging as transformers_logging
+
+from ..architectures import Architecture, find
+from ..architectures.refused import reason
+from ..errors import (
+    BrokenWeights,
+    EffectiveDepthError,
+    ModelNotFound,
+    ParameterError,
+    RefusedFamily,
+    TooLarge,
+    UnknownFamily,
+)
+from ..service.estimate import ROOM, free_memory, gigabytes
+from ..sources import adapters, controls, hub, precision, sizes, weights
+from ..sources.specs import config_of, location
+from ..types import ModelSpec
+from . import placement, quantized
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+transformers_logging.disable_progress_bar()
+transformers_logging.set_verbosity_error()
+SAMPLES = ("5 + 7 = 12", "The quick brown fox.", "a=3; b=a;\n  b?", "Ünïcode — 好")
+
+
+def load(spec: ModelSpec, architecture: Architecture | None = None):
+    """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device` or spread from
+    there; the architecture is None where nobody described the family (a shuffled twin of such a model has its blocks in
+    their own order yet)."""
+    controls.check(spec)
+    spec = hub.ensure(spec)
+    if controls.needs_weights(spec):
+        weights.check(Path(location(spec)), spec.name)
+    _refuse_own_code(spec)
+    _refuse_adapter(spec)
+    options = {"trust_remote_code": False, "local_files_only": True}
+    config = _config(spec, options)
+    architecture = architecture or find(config.model_type)
+    refusal = architecture.refusal(config.get_text_config()) if architecture else reason(config)
+    if refusal:
+        family = architecture.family if architecture else config.model_type
+        raise RefusedFamily(
+            f"Refused: {spec.name} is of the family '{family}', and {refusal}. `python -m ed_core models --families` "
+            "lists what is read."
+        )
+    model = _pretrained(spec, options) if controls.needs_weights(spec) else _untrained(spec, config)
+    quantized.cure(model)
+    if spec.adapter:
+        model = adapters.merge(model, Path(spec.adapter))
+    if spec.control == "shuffled" and architecture:
+        from .twins import shuffle
+
+        shuffle(model, architecture, spec.control_seed)
+    return model, _tokenizer(spec, options), architecture, spec
+
+
+def _pretrained(spec: ModelSpec, options: dict):
+    """The model with its own weights, all of them."""
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            location(spec),
+            dtype=DTYPES[precision.compute_name(spec.precision)],
+            use_safetensors=True,
+            output_loading_info=True,
+            **_quantization(spec),
+            **_placement(spec),
+            **options,
+        )
+    except EffectiveDepthError:
+        raise
+    except Exception as error:  # OSError, SafetensorError, and what the library raises on shapes that do not fit
+        raise BrokenWeights(
+            f"The weights of {spec.name} cannot be loaded: {_one_line(error)} Expected complete .safetensors files; "
+            "download or convert "
+            "the model again."
+        ) from error
+    missing = sorted(report["missing_keys"]) + sorted(str(k) for k in report.get("mismatched_keys", ()))
+    if missing:
+        raise BrokenWeights(
+            f"{len(missing)} weights of {spec.name} are missing or of another shape, the first is {missing[0]}; "
+            "running it would show random "
+            "layers. Download the model again."
+        )
+    return model
+
+
+def _untrained(spec: ModelSpec, config):
+    """The model as it was before training: weights drawn by the family's own initialisation, from the control's seed.
+    Drawn in float32 on the CPU and rounded then, so that a seed is one twin in every precision and on every device."""
+    drawn = lambda dtype: AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)  # noqa: E731
+    dtype = DTYPES[spec.precision]
+    with torch.device("meta"):
+        needed = sum(p.numel() for p in drawn(dtype).parameters()) * (
+            4 + (dtype.itemsize if dtype != torch.float32 else 0)
+        )
+    if needed > ROOM * free_memory():
+        raise TooLarge(
+            f"An untrained twin of {spec.name} is drawn in float32 and takes {gigabytes(needed)}, and "
+            f"{gigabytes(free_memory())} are free; take "
+            "shuffled blocks as the control, or a smaller model of the family."
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(spec.control_seed)
+        model = drawn(torch.float32)
+        if dtype != torch.float32:
+            rounded = drawn(dtype)  # its buffers have the dtypes that the library wants them in
+            rounded.load_state_dict(model.state_dict())
+            model = rounded
+    home = _placement(spec)["device_map"]
+    if not isinstance(home, dict):
+        raise TooLarge(
+            f"An untrained twin is not spread over devices, and {spec.name} fits no single one; choose a smaller model "
+            "of the family."
+        )
+    return model.to(home[""])
+
+
+def _quantization(spec: ModelSpec) -> dict:
+    """How the library is to quantize; nothing for a checkpoint that is quantized already: it says so itself."""
+    if spec.precision in DTYPES:
+        return {}
+    quantized.prepare()
+    if precision.stored(config_of(spec)):
+        return {}
+    if spec.precision == "int8":
+        return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
+    if spec.precision != "4bit":
+        raise ParameterError(f"The precision is {spec.precision!r}; expected one of {', '.join(precision.PRECISIONS)}.")
+    nf4 = {
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": True,
+        "bnb_4bit_compute_dtype": DTYPES[precision.compute_name("4bit")],
+    }
+    return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **nf4)}
+
+
+def _placement(spec: ModelSpec) -> dict:
+    """Where the weights go, from their size; refuses what fits nowhere. A family whose size cannot be told goes to its
+    device as it is."""
+    try:
+        needed = sizes.read(config_of(spec)).weight_bytes(spec.precision)
+    except ParameterError:
+        return {"device_map": {"": spec.device}}
+    return placement.plan(spec, needed)
+
+
+def _refuse_adapter(spec: ModelSpec) -> None:
+    if spec.adapter and (spec.precision not in DTYPES or spec.offload):
+        kind = (
+            f"{spec.precision} weights without rounding them a second time"
+            if spec.precision not in DTYPES
+            else "weights that are offloaded"
+        )
+        raise ParameterError(
+            f"An adapter cannot be merged into {kind}; open it in bf16 or fp32, or merge it into the base and save "
+            "that first."
+        )
+
+
+def _refuse_own_code(spec: ModelSpec) -> None:
+    """A repository that brings its own modelling code is refused by name, unless that code is what the library itself
+    has for the family."""
+    config = config_of(spec)
+    own = config.get("auto_map")
+    wanted = str(own.get("AutoModelForCausalLM", "")) if isinstance(own, dict) else ""
+    if wanted and wanted.rpartition(".")[2] != MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.get("model_type", "")):
+        raise UnknownFamily(
+            f"{spec.name} needs its own code ({wanted}, named by auto_map in its config.json), and a repository's code "
+            "is never run here; "
+            "look for a version of the model that transformers supports itself."
+        )
+
+
+def _config(spec: ModelSpec, options: dict):
+    try:
+        return AutoConfig.from_pretrained(location(spec), **options)
+    except Exception as error:  # whatever a stranger's config provokes inside the library
+        if "does not recognize this architecture" in str(error) or "model_type" in str(error):
+            raise UnknownFamily(
+                f"{spec.name} is of a family this version of transformers does not know: {_one_line(error)}"
+            ) from error
+        raise ModelNotFound(
+            f"The config.json of {spec.name} cannot be used: {_one_line(error)} Give a model folder or a hub id."
+        ) from error
+
+
+def _tokenizer(spec: ModelSpec, options: dict):
+    """The model's tokenizer; for a folder, held against its tokenizer.json, because some families silently build their
+    own instead."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(location(spec), **options)
+    except Exception as error:
+        raise ModelNotFound(
+            f"{spec.name} has no usable tokenizer: {_one_line(error)} Expected tokenizer.json beside the weights."
+        ) from error
+    if (Path(location(spec)) / "tokenizer.json").is_file():
+        saved = PreTrainedTokenizerFast.from_pretrained(
+            location(spec), **options
+        )  # with the folder's special tokens and chat template
+        if any(
+            tokenizer.encode(s, add_special_tokens=False) != saved.encode(s, add_special_tokens=False) for s in SAMPLES
+        ):
+            return saved
+    return tokenizer
+
+
+def _one_line(error: Exception) -> str:
+    """A library's message on one line, cut where it rambles."""
+    text = " ".join(str(error).split())[:300] or type(error).__name__
+    if "ignore_mismatched_sizes" in text:
+        text = "they have other shapes than its config.json says."
+    return text if text.endswith(".") else text + "."

@@ -1,0 +1,78 @@
+"""From prompts to aggregates: small sums stored beside every result, and what the papers make of them. Numpy only.
+
+A study of thousands of prompts reads summaries, never arrays. Means are token-weighted over all tokens of all prompts
+[H25]; sums are kept with and without the first token, so that leaving out an attention sink needs no recomputation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..probes import Probe, find
+from ..types import ProbeResult
+
+Summary = Mapping[str, np.ndarray]
+
+
+def probe_of(result: ProbeResult) -> Probe:
+    """The probe, with the parameters a result was computed with."""
+    return find(result.request.probe).make(dict(result.request.parameters))
+
+
+def summarize(result: ProbeResult) -> ProbeResult:
+    """The result with its `summary`: float64 sums over tokens (`.sum`), the first token's value (`.first`), or the
+    array itself."""
+    probe = probe_of(result)
+    values = {name: m.values for name, m in result.measures.items()}
+    values.update(probe.per_token(values))
+    summary: dict[str, np.ndarray] = {"n_tokens": np.asarray(result.n_tokens)}
+    for spec in probe.measures:
+        if spec.name not in values or spec.since > result.request.probe_version:
+            continue
+        if spec.reduce == "token_mean":
+            per_token = values[spec.name].astype(np.float64)
+            summary[f"{spec.name}.sum"] = np.nansum(per_token, -1)
+            summary[f"{spec.name}.first"] = per_token[..., 0]
+            if (
+                missing := np.isnan(per_token).reshape(-1, result.n_tokens).any(0)
+            ).any():  # the last token has no next one to lose on
+                summary[f"{spec.name}.count"] = np.asarray(result.n_tokens - missing.sum())
+        elif spec.reduce == "pos_max":
+            summary[spec.name] = np.fmax.reduce(values[spec.name], axis=-1)
+            summary[f"{spec.name}.mean"] = _nanmean(np.moveaxis(values[spec.name], -1, 0))
+        elif spec.reduce == "pos_abs_sum":
+            summary[spec.name] = np.nansum(np.abs(values[spec.name]), -1)
+        elif spec.reduce:
+            summary[spec.name] = values[spec.name]
+    return replace(result, summary=summary)
+
+
+def aggregate(
+    probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True
+) -> dict[str, np.ndarray]:
+    """Aggregates over prompts, float32, keyed by measure name; `<measure>_mean` beside every maximum.
+
+    How each measure is put together stands in its `MeasureSpec.reduce`. NaN (a prompt without boundaries) is left out.
+    """
+    out: dict[str, np.ndarray] = {}
+    for spec in probe.measures:
+        if spec.name not in summaries[0] and f"{spec.name}.sum" not in summaries[0]:
+            continue  # not measured with these parameters
+        if spec.reduce == "token_mean":
+            total = sum(s[f"{spec.name}.sum"] - (0 if first_token else s[f"{spec.name}.first"]) for s in summaries)
+            count = sum(int(s.get(f"{spec.name}.count", s["n_tokens"])) - (not first_token) for s in summaries)
+            out[spec.name] = np.asarray(total / count if count else np.full_like(total, np.nan), np.float32)
+        elif spec.reduce:
+            stack = np.stack([s[spec.name] for s in summaries])
+            mean = _nanmean(np.stack([s.get(f"{spec.name}.mean", s[spec.name]) for s in summaries]))
+            out[spec.name] = mean if spec.reduce == "mean" else np.fmax.reduce(stack)
+            if spec.reduce != "mean":
+                out[f"{spec.name}_mean"] = mean
+    return out
+
+
+def _nanmean(stack: np.ndarray) -> np.ndarray:
+    count = np.isfinite(stack).sum(0)
+    return np.where(count > 0, np.nansum(stack, 0, dtype=np.float64) / np.maximum(count, 1), np.nan).astype(np.float32)

@@ -1,0 +1,139 @@
+"""Request → stored result. What the app uses; torch-free."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ParameterError, StoreError
+from ..types import ModelSpec, ProbeResult, Request
+from .store import Store
+from .wire import unpack
+
+EXAMPLES = Path(__file__).parent.parent / "demo" / "examples"  # shipped results, one file per run id
+# hex digits of a run id in a link: 48 bits, so that a store of a million results has two alike once in five hundred
+# times
+SHORT = 12
+
+
+@lru_cache(maxsize=1)
+def store() -> Store:
+    """This process's store."""
+    return Store()
+
+
+def trouble() -> str:
+    """Why the store cannot be used at the moment, or ""."""
+    try:
+        store()
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
+def by_key(key: str) -> ProbeResult | None:
+    """The result with this run id: from the store, else among the shipped examples."""
+    if not re.fullmatch(r"[0-9a-f]{32}", key):
+        return None
+    try:
+        found = store().get(key)
+    except StoreError:
+        found = None  # `trouble` says so on every page; what is computed is shown all the same
+    if found is None and (file := EXAMPLES / f"{key}.npz").is_file():
+        try:
+            found = unpack(file.read_bytes())
+        except ValueError:
+            return None  # of an older version: computed anew when somebody asks
+    return found
+
+
+def by_short(short: str) -> ProbeResult:
+    """The result whose run id is, or begins with, these hex digits; a `ParameterError` says why there is none."""
+    if not re.fullmatch(r"[0-9a-f]{8,32}", short):
+        raise ParameterError(f"{short[:40]!r} is no run id; expected its first 8 hex digits or more.")
+    found = {file.stem for file in EXAMPLES.glob(f"{short}*.npz")}
+    try:
+        found.update(store().keys(short))
+    except StoreError:
+        pass  # `trouble` says so on every page
+    if len(found) > 1:
+        raise ParameterError(f"{len(found)} stored results have ids that begin with {short}; give more of its digits.")
+    result = by_key(found.pop()) if found else None
+    if result is None:
+        raise ParameterError(
+            f"No stored result has the id {short}: it was removed, or computed elsewhere. Run computes what stands "
+            "here."
+        )
+    return result
+
+
+def find(request: Request) -> ProbeResult | None:
+    """The stored result of a request, or None."""
+    return by_key(request.key)
+
+
+def alike(request: Request) -> list[Mapping[str, np.ndarray]]:
+    """Summaries of other prompts on the same model, by the same probe with the same parameters: what is stored, and the
+    shipped examples."""
+    try:
+        found = store().series(request.series)
+    except StoreError:
+        found = {}
+    return [summary for key, summary in ({**_shipped().get(request.series, {}), **found}).items() if key != request.key]
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> dict[str, dict[str, Mapping[str, np.ndarray]]]:
+    """Summaries of the shipped examples by series and key."""
+    found: dict[str, dict] = {}
+    for file in sorted(EXAMPLES.glob("*.npz")):
+        if (result := by_key(file.stem)) is not None:
+            found.setdefault(result.request.series, {})[result.request.key] = result.summary
+    return found
+
+
+def certificate(spec: ModelSpec) -> Mapping[str, Any] | None:
+    """The birth certificate of the latest result of a model in this precision: stored, else shipped; None where there
+    is none."""
+    try:
+        recent = store().recent(60)
+    except StoreError:
+        recent = []
+    keys = [card["key"] for card in recent if (card["model"], card["precision"]) == (spec.name, spec.precision)]
+    shipped = [key for found in _shipped().values() for key in found]
+    results = (by_key(key) for key in [*keys, *shipped])
+    return next(
+        (r.provenance for r in results if r is not None and r.request.models[0].identity() == spec.identity()), None
+    )
+
+
+def estimate(requests: Iterable[Request], n_tokens: int | None) -> float | None:
+    """Seconds these requests will take here, from the latest stored run of each probe on the same model, scaled by
+    tokens; None if unknown."""
+    try:
+        recent = store().recent(60)
+    except StoreError:
+        return None
+    total = 0.0
+    for request in requests:
+        model = request.models[0]
+        alike = (
+            c
+            for c in recent
+            if c["probe"] == request.probe and (c["model"], c["precision"]) == (model.name, model.precision)
+        )
+        last = next(alike, None)
+        if last is None or not n_tokens or last["seconds"] is None:
+            return None
+        total += last["seconds"] * n_tokens / last["n_tokens"]
+    return total
+
+
+def is_shipped(key: str) -> bool:
+    """Whether a run is one of the examples that come with the product."""
+    return (EXAMPLES / f"{key}.npz").is_file()

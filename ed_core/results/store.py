@@ -1,0 +1,295 @@
+"""Results on disk: evictable, never trusted. Torch-free.
+
+Every result is two entries: `result/<key>`, the bytes of `ed_core.results.wire`, and `card/<key>`, its headline and summary,
+read without the arrays. Both begin with a SHA-256 over their own name and content, so a flipped bit, a truncated file
+and a swapped row are all seen; such an entry is removed, remembered in `problems`, and reads as absent. The hash finds
+damage, it is no signature: whoever may write the folder can forge a number, but cannot have code executed, a file
+outside the folder read or deleted, or the limit switched off."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import math
+import re
+import sqlite3
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Callable, TypeVar
+
+import diskcache
+import numpy as np
+
+from .. import settings
+from ..errors import StoreError
+from ..types import ENGINE_VERSION, ProbeResult, canonical_json
+from .database import BUSY_SECONDS, SETTINGS, BytesDisk, Refused, Results, is_damage, reason
+from .wire import pack, unpack
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+LOOKS = 5  # a file may vanish between row and read because another process replaced the entry: look again
+KEY = re.compile(r"[0-9a-f]{32}")
+
+
+class Store:
+    """Results by key. One object serves several threads; several processes may open the same folder.
+
+    `StoreError` means that the disk cannot be used; damage never raises. `clear` and eviction touch `results/` alone:
+    what lies in `kept/` belongs to the user."""
+
+    def __init__(self, root: str | Path | None = None, size_limit: int | None = None):
+        self.root = Path(root or settings.current().cache)
+        self.path = self.root / "results"
+        self.limit = settings.current().cache_limit if size_limit is None else size_limit
+        self.problems: deque[str] = deque(maxlen=100)
+        self._lock = threading.RLock()
+        self._cache: Results | None = None
+        self._identity: tuple | None = None
+        self._run(lambda cache: None)
+
+    def put(self, result: ProbeResult) -> None:
+        """Store a complete result and its card, then evict what has not been used for longest."""
+        if not result.complete:
+            raise ValueError("only complete results are stored")
+        key, data = result.request.key, pack(result)
+        if len(data) > self.limit // 4:
+            raise StoreError(
+                f"The result has {_size(len(data))}, more than a quarter of the store's limit of {_size(self.limit)}, "
+                "and would push out the "
+                "others: it is shown but not stored. Set ED_CACHE_LIMIT (in bytes) higher to keep it."
+            )
+
+        def work(cache: Results) -> int:
+            for name, payload in ((f"result/{key}", data), (f"card/{key}", _pack_card(result))):
+                cache.set(name, _digest(name, payload) + payload)
+            return cache.make_room(self.limit, keep=key)
+
+        if strange := self._run(work):
+            self._remember(f"{strange} entries with a name or a size that this program does not write were removed.")
+
+    def get(self, key: str) -> ProbeResult | None:
+        """The result, or None where there is none that can be believed."""
+        return self._load("result", key, _unpack_result)
+
+    def keys(self, beginning: str, n: int = 3) -> list[str]:
+        """Run ids of stored results that begin with these hex digits, at most `n`."""
+        select = "SELECT key FROM Cache WHERE raw = 1 AND key GLOB ? LIMIT ?"
+        names = (
+            self._run(lambda cache: cache.rows(select, f"result/{beginning}*", n))
+            if re.fullmatch("[0-9a-f]*", beginning)
+            else []
+        )
+        return [name[7:] for (name,) in names]
+
+    def headline(self, key: str) -> dict | None:
+        """What `recent` tells, of one result."""
+        card = self._load("card", key, _unpack_card)
+        return card and card[0]
+
+    def summary(self, key: str) -> dict[str, np.ndarray] | None:
+        """The small sums of a result (see `ed_core.results.aggregate`), read without its arrays. They are read-only."""
+        card = self._load("card", key, _unpack_card)
+        return card and card[1]
+
+    def recent(self, n: int = 20) -> list[dict]:
+        """Headlines of the results stored last, newest first; none of an engine whose numbers were different."""
+        select = (
+            "SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text' AND key GLOB 'card/*' ORDER BY "
+            "store_time DESC LIMIT ?"
+        )
+        names = self._run(lambda cache: cache.rows(select, n))
+        cards = (self._load("card", name[5:], _unpack_card, touch=False) for (name,) in names)
+        return [card[0] for card in cards if card and card[0]["engine"] == ENGINE_VERSION]
+
+    def series(self, name: str, n: int = 200) -> dict[str, dict[str, np.ndarray]]:
+        """Summaries by key of the results of one `Request.series`, newest first, at most `n`."""
+        select = (
+            "SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text' AND key GLOB 'card/*' AND (value IS NULL OR "
+            "instr(value, ?)) "
+            # a large card lies in a file of its own: its row has no value to look into
+            "ORDER BY store_time DESC LIMIT ?"
+        )
+        names = self._run(lambda cache: cache.rows(select, f'"series":"{name}"'.encode(), n))
+        cards = {key[5:]: self._load("card", key[5:], _unpack_card, touch=False) for (key,) in names}
+        return {key: card[1] for key, card in cards.items() if card and card[0].get("series") == name}
+
+    def info(self) -> dict:
+        """How many results there are, what they take and may take, where, and what went wrong."""
+        select = "SELECT total(key GLOB 'result/*'), total(max(size, 0) + ifnull(length(value), 0)) FROM Cache"
+        ((entries, size),) = self._run(lambda cache: cache.rows(select))
+        return {
+            "entries": int(entries),
+            "bytes": int(size),
+            "limit": self.limit,
+            "path": str(self.path),
+            "problems": list(self.problems),
+        }
+
+    def check(self) -> tuple[int, list[str]]:
+        """Read every result and card: how many results there are, and what was damaged (and was removed, as whenever
+        damage is met)."""
+        names = self._run(lambda cache: cache.rows("SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text'"))
+        before = list(self.problems)
+        for (name,) in names:
+            kind, _, key = name.partition("/")
+            self._load(kind, key, {"result": _unpack_result, "card": _unpack_card}.get(kind, _unpack_card), touch=False)
+        return sum(name.startswith("result/") for (name,) in names), [p for p in self.problems if p not in before]
+
+    def clear(self) -> int:
+        """Remove all results; returns how many."""
+        return self._run(lambda cache: cache.wipe())
+
+    def close(self) -> None:
+        """Close this thread's connection; others close with their threads."""
+        if self._cache is not None:
+            self._cache.close()
+
+    def _load(self, kind: str, key: str, decode: Callable[[bytes, str], T], touch: bool = True) -> T | None:
+        """A decoded entry; a damaged one is removed, with its other half, and remembered."""
+        if not KEY.fullmatch(key):
+            return None
+
+        def work(cache: Results) -> T | None:
+            try:
+                payload = _payload(cache, f"{kind}/{key}")
+                found = None if payload is None else decode(payload, key)
+            except (Refused, ValueError) as error:
+                with contextlib.suppress(sqlite3.OperationalError, diskcache.Timeout):
+                    cache.forget(key)
+                self._remember(f"The stored result {key} cannot be used and was removed: {error}.")
+                return None
+            if found is not None and touch:
+                cache.touch_run(key)
+            return found
+
+        return self._run(work)
+
+    def _run(self, work: Callable[[Results], T]) -> T:
+        """`work` on the database. A damaged one is set aside, and the work is done on a new one."""
+        for last in (False, True):
+            seen = _identity(self.path)
+            try:
+                return work(self._open())
+            except (sqlite3.Error, diskcache.Timeout, OSError) as error:
+                self.close()  # a COMMIT that failed may have left its transaction open, and all others locked out
+                # diskcache hides the cause behind its Timeout, and SQLite behind the roll-back it already did
+                hidden = isinstance(error, diskcache.Timeout) or "rollback" in str(error)
+                cause = error.__context__ if hidden else error
+                moved = _identity(self.path) != seen  # somebody deleted the folder or set it aside just now
+                if last or not (moved or is_damage(cause)):
+                    raise StoreError(f"The results in {self.path} cannot be used: {reason(cause)}") from error
+                self._set_aside(seen, cause)
+
+    def _open(self) -> Results:
+        """The open database; opened anew where somebody deleted the folder or set it aside, for the old one is nobody's
+        any more."""
+        with self._lock:
+            if self._cache is None or self._identity != _identity(self.path):
+                self._cache = None
+                self._cache = Results(str(self.path), timeout=BUSY_SECONDS, disk=BytesDisk, **SETTINGS)
+                self._identity = _identity(self.path)
+            return self._cache
+
+    def _set_aside(self, seen: tuple | None, cause: BaseException) -> None:
+        """Rename the folder, unless another thread or process was faster."""
+        with self._lock:
+            self._cache = None
+            if _identity(self.path) != seen:
+                return
+            aside = self.path.with_name(
+                f"results.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**9:09d}"
+            )
+            try:
+                self.path.rename(aside)
+            except OSError as error:
+                raise StoreError(
+                    f"The results in {self.path} are damaged and cannot be set aside: {reason(error)}"
+                ) from error
+            self._remember(
+                f"The database of results was damaged ({cause}); it was set aside as {aside.name} and a new one begun."
+            )
+
+    def _remember(self, problem: str) -> None:
+        self.problems.append(problem)
+        log.warning(problem)
+
+
+def _identity(folder: Path) -> tuple | None:
+    """Which database file lies there now."""
+    try:
+        stat = (folder / diskcache.core.DBNAME).stat()
+        return stat.st_dev, stat.st_ino
+    except OSError:
+        return None
+
+
+def _size(n: int) -> str:
+    return f"{n / 2**20:.1f} MiB"
+
+
+def _digest(name: str, payload: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + b"\0" + payload).digest()
+
+
+def _payload(cache: Results, name: str) -> bytes | None:
+    """An entry's content, its hash checked."""
+    for _ in range(LOOKS):
+        data = cache.get(name)
+        if data is not None:
+            if data[:32] != _digest(name, data[32:]):
+                raise Refused("its content does not have the hash it was stored with")
+            return data[32:]
+        if name not in cache:
+            return None
+    raise Refused("its file is missing")
+
+
+def _unpack_result(payload: bytes, key: str) -> ProbeResult:
+    result = unpack(payload)
+    if result.request.key != key or not result.complete:
+        raise Refused(f"it is the result of {result.request.key}")
+    return result
+
+
+def _pack_card(result: ProbeResult) -> bytes:
+    """One line of JSON, the headline and the summary's dtypes and shapes; then the summary's bytes. Ten times faster to
+    read than npz."""
+    request = result.request
+    headline = {
+        "key": request.key,
+        "engine": ENGINE_VERSION,
+        "series": request.series,
+        "probe": request.probe,
+        "model": ", ".join(m.name for m in request.models),
+        "precision": ", ".join(m.precision for m in request.models),
+        "prompt": request.prompts[0].text[:80],
+        "n_layers": result.n_layers,
+        "n_tokens": result.n_tokens,
+        "seconds": result.provenance.get("seconds"),
+        "time": result.provenance.get("time"),
+    }
+    arrays = {name: np.asarray(values) for name, values in result.summary.items()}
+    layout = [(name, a.dtype.str, a.shape) for name, a in arrays.items()]
+    return canonical_json([headline, layout]).encode() + b"\n" + b"".join(a.tobytes() for a in arrays.values())
+
+
+def _unpack_card(payload: bytes, key: str) -> tuple[dict, dict[str, np.ndarray]]:
+    line, _, rest = payload.partition(b"\n")
+    try:
+        headline, layout = json.loads(line)
+        if headline["key"] != key:
+            raise Refused(f"it is the summary of {headline['key']}")
+        summary, at = {}, 0
+        for name, dtype, shape in layout:
+            count = math.prod(shape)
+            summary[name] = np.frombuffer(rest, dtype, count, at).reshape(shape)
+            at += summary[name].nbytes
+    except (TypeError, KeyError, OverflowError) as error:
+        raise ValueError(f"not a card ({error})") from error
+    return headline, summary

@@ -1,0 +1,66 @@
+"""How long a linear map takes here, per precision: a short measurement made once, kept for the torch-free estimate
+(`ed_core.service.estimate`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..models import quantized
+from .estimate import Rates, save_rates
+
+WIDTH = {"cpu": 1024}
+FEW, MANY = 8, 384  # tokens of the two calls: one is all reading (or unpacking), the other nearly all multiplying
+ROUNDS = 5
+
+
+@torch.no_grad()
+def measure(device: str = "cpu") -> Rates:
+    """`{precision: (a, b)}`: seconds per weight and call, and per weight and token; the fastest of a few rounds. About
+    a second on a CPU."""
+    width = WIDTH.get(device, 4096)
+    weights = torch.randn(width, width, device=device) / width**0.5
+    found = {}
+    for precision, call in _maps(weights).items():
+        dtype = {"fp32": torch.float32, "fp16": torch.float16}.get(precision, torch.bfloat16)
+        few, many = (_seconds(call, torch.randn(n, width, device=device, dtype=dtype)) for n in (FEW, MANY))
+        multiply = max(many - few, 0.1 * many) / (MANY - FEW)
+        found[precision] = (max(few - FEW * multiply, 0.0) / width**2, multiply / width**2)
+    return found
+
+
+def calibrate(device: str = "cpu") -> Rates:
+    """Measure and keep."""
+    rates = measure(device)
+    save_rates(device.partition(":")[0], rates)
+    return rates
+
+
+def _maps(weights: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
+    """The same linear map in every precision."""
+    quantized.prepare()
+    import bitsandbytes as bnb
+
+    plain = {"fp32": weights, "bf16": weights.bfloat16(), "fp16": weights.half()}
+    packed, state = bnb.functional.quantize_4bit(plain["bf16"], quant_type="nf4", compress_statistics=True)
+    int8 = bnb.nn.Linear8bitLt(*weights.shape, bias=False, has_fp16_weights=False, threshold=6.0)
+    int8.weight = bnb.nn.Int8Params(weights.cpu(), requires_grad=False, has_fp16_weights=False)
+    int8 = int8.to(weights.device)
+    maps: dict[str, Callable[[Tensor], Tensor]] = {name: (lambda x, w=w: x @ w.T) for name, w in plain.items()}
+    return maps | {"int8": int8, "4bit": lambda x: bnb.matmul_4bit(x, packed.t(), quant_state=state)}
+
+
+def _seconds(call: Callable[[Tensor], Tensor], x: Tensor) -> float:
+    """The fastest of a few calls, the first one not counted."""
+    wait = torch.cuda.synchronize if x.is_cuda else lambda: None
+    best = float("inf")
+    for i in range(ROUNDS + 1):
+        begun = time.perf_counter()
+        call(x)
+        wait()
+        if i:
+            best = min(best, time.perf_counter() - begun)
+    return best

@@ -1,0 +1,307 @@
+"""What a model will need before anything is loaded: memory for its weights, for each probe, and time; against what is
+free. Torch-free.
+
+A linear map of W weights takes `W (a + b n)` seconds for n tokens: `a` is for reading (or unpacking) the weights once
+per call, `b` for multiplying. Both are measured per precision by `ed_core.service.calibrate` and kept in the cache folder;
+`DEFAULT_RATES` stand in until then. Activations follow what each probe's sweep holds at its peak. All of it is an
+estimate: on a random model of 12 blocks x 768, times came within a factor of two of the measured (gradients: for the
+nodes they took) and no memory was underestimated."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+
+import psutil
+
+from .. import settings
+from ..probes.numerics import KEPT
+from ..sources.precision import BYTES, QUANTIZED, WIDEST_FIRST, asked, compute_name
+from ..sources.sizes import Size
+from ..sweeps import budget
+
+ROOM = 0.9  # share of the free memory that may be planned with
+TOKENS = 64
+FIRST_PAGE = ("contributions", "logit_lens", "layer_skip", "continuation")
+NODES = 65  # nodes of an integral: typical of trained models
+ANSWER_TOKENS = 4
+CONTINUATION_TOKENS = 16
+LOGIT_BYTES = 150 << 20
+SECONDS_PER_LOGIT = {
+    "logit_lens": 8e-8
+}  # what is measured on each (softmax, ranks, divergences), on a CPU; 2e-8 elsewhere
+DEFAULT_RATES = {  # seconds per weight: (a, b). Two cores of 2020, one GPU of 2020
+    "cpu": {
+        "fp32": (5e-10, 2.5e-11),
+        "bf16": (5e-10, 3e-11),
+        "fp16": (1e-9, 1e-10),
+        "int8": (4e-9, 4e-11),
+        "4bit": (4e-9, 3e-11),
+    },
+    "cuda": {
+        "fp32": (3e-12, 1.5e-13),
+        "bf16": (1.5e-12, 2e-14),
+        "fp16": (1.5e-12, 2e-14),
+        "int8": (1e-11, 4e-14),
+        "4bit": (5e-12, 2e-14),
+    },
+}
+Rates = Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one probe needs beside the weights: bytes at its peak, and seconds."""
+
+    probe: str
+    activations: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One model in one precision against what is free on its device. `calibrated`: whether the times rest on a
+    measurement here."""
+
+    precision: str
+    weights: int
+    needs: tuple[Need, ...]
+    free: int
+    calibrated: bool
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the weights and of the hungriest probe of the first page; the others are judged one by one
+        (`has_room`)."""
+        return self.peak_of(FIRST_PAGE)
+
+    @property
+    def fits(self) -> bool:
+        return self.peak <= ROOM * self.free
+
+    def peak_of(self, probes: Collection[str]) -> int:
+        """Bytes of the weights and of the hungriest of these probes."""
+        return self.weights + max((need.activations for need in self.needs if need.probe in probes), default=0)
+
+    def has_room(self, need: Need) -> bool:
+        return self.weights + need.activations <= ROOM * self.free
+
+
+def estimate(
+    size: Size, precision: str, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None
+) -> Estimate:
+    """The estimate for a prompt of `n_tokens`. `free`: bytes free on the device; on a GPU only the worker knows
+    them."""
+    kind = device.partition(":")[0]
+    rates, calibrated = load_rates(kind)
+    needs = tuple(Need(probe, *_need(probe, size, precision, n_tokens, kind, rates)) for probe in _WORK)
+    return Estimate(precision, size.weight_bytes(precision), needs, free_memory() if free is None else free, calibrated)
+
+
+def choose(size: Size, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None) -> tuple[str, str]:
+    """`auto`: the widest precision that fits with room for the probes, and the sentence that says why."""
+    free = free_memory() if free is None else free
+    tried = []
+    for precision in WIDEST_FIRST:
+        found = estimate(size, precision, n_tokens, device, free)
+        if found.fits:
+            wider = (
+                f"; {tried[-1].precision} would take {gigabytes(tried[-1].peak)}" if tried else ", the widest there is"
+            )
+            return (
+                precision,
+                f"{precision}: {gigabytes(found.peak)} with room for the probes, of {gigabytes(free)} free on "
+                f"{device}{wider}.",
+            )
+        tried.append(found)
+    return WIDEST_FIRST[-1], (
+        f"{WIDEST_FIRST[-1]}, the narrowest, and even that takes {gigabytes(tried[-1].peak)} with room for the probes, "
+        f"of {gigabytes(free)} free on "
+        f"{device}."
+    )
+
+
+def fitting(
+    size: Size, free: int, n_tokens: int = TOKENS, device: str = "cpu", probes: Collection[str] = FIRST_PAGE
+) -> list[str]:
+    """The precisions in which these probes fit, widest first."""
+    return [p for p in WIDEST_FIRST if estimate(size, p, n_tokens, device, free).peak_of(probes) <= ROOM * free]
+
+
+# ---------------------------------------------------------------- what each probe does and holds
+
+
+def _skip(L, T):  # noqa: N803
+    return L + L * (L + 1) / 2, (L + 2) * T
+
+
+# Probe: (passes through one block with the whole prompt, positions unembedded), for L blocks and T tokens.
+_WORK = {
+    "contributions": lambda L, T: (L, 1),
+    "logit_lens": lambda L, T: (L, (L + 2) * T),
+    "layer_skip": _skip,
+    "residual_erasure": lambda L, T: (L + T * L * (L + 1) / 4, T * (L + 1) * ANSWER_TOKENS),
+    "integrated_gradients": lambda L, T: (L + 3 * NODES * L * (L - 1) / 2, NODES * L * ANSWER_TOKENS),
+    "prune": _skip,
+    "early_exit": lambda L, T: (L, (L + 2) * T),
+    "numerics": lambda L, T: (
+        8 * L,
+        T + 9 * min(KEPT, T),
+    ),  # traced, by hand with 1 and 3 rows, the detour twice, two halves
+    "continuation": lambda L, T: (L * CONTINUATION_TOKENS, CONTINUATION_TOKENS),
+}
+
+
+def work(probe: str, n_layers: int, n_tokens: int) -> int:
+    """Tokens × layers × rows: how often one token goes through one block."""
+    passes = _WORK[probe](n_layers, n_tokens)[0] if probe in _WORK else n_layers
+    return int(passes * n_tokens)
+
+
+def _need(probe: str, size: Size, precision: str, n_tokens: int, kind: str, rates: Rates) -> tuple[int, float]:
+    L, T, d = size.n_layers, n_tokens, size.d_model  # noqa: N806
+    passes, unembedded = _WORK[probe](L, T)
+    unit = BYTES[compute_name(precision)]
+    stream = T * d * unit
+    most_tokens, half = (
+        budget.TOKENS_PER_CALL.get(kind, 16384),
+        budget.BYTES.get(kind, 4 << 30) // 2,
+    )  # see `budget.Budget`
+    per_call = max(T, min(most_tokens, int(passes) * T))
+    inside = per_call * (2 * d + 2 * size.n_heads * size.head_dim + 3 * size.d_mlp) * unit
+    unpacked = 0 if precision in BYTES else unit * max(outputs * inputs for outputs, inputs, _ in size.maps)
+    node = (
+        T * L * (6 * d + 4 * size.n_heads * size.head_dim + 4 * size.d_mlp) * unit
+    )  # the graph of one node through all blocks
+    states = {  # whatever does not fit into half of the budget is walked in pieces, of one row at least
+        "layer_skip": min((L + 1) * stream, max(stream, half)),
+        "prune": min(L * stream, max(stream, half)),
+        "numerics": 10 * 8 * T * d,  # a block's tensors in float64
+        "residual_erasure": min(4 * (L + 1) * stream, max(stream, half)),
+        "integrated_gradients": min(max(T, most_tokens) * node // T, max(node, half)),
+    }.get(probe, 0)
+    logits = min(LOGIT_BYTES, unembedded * size.d_vocab * 24)
+    trace = 0 if probe == "continuation" else (3 * L + 1) * stream
+    held = trace + states + inside + logits + unpacked
+    measuring = unembedded * size.d_vocab * SECONDS_PER_LOGIT.get(probe, 2e-8) / (1 if kind == "cpu" else 200)
+    return int(held), _seconds(size, precision, passes * T, ceil(passes * T / per_call), unembedded, rates) + measuring
+
+
+def _seconds(size: Size, precision: str, block_tokens: int | float, calls: int, unembedded: int, rates: Rates) -> float:
+    read, multiply = rates[precision]
+    head_read, head_multiply = rates[compute_name(precision)]
+    blocks = size.block_maps * (max(calls, size.n_layers) * read + block_tokens * multiply)
+    head = size.d_model * size.d_vocab * (ceil(unembedded / 256) * head_read + unembedded * head_multiply)
+    return blocks + head
+
+
+# ---------------------------------------------------------------- what this machine has
+
+
+def free_memory() -> int:
+    """Bytes of memory that are free here, within the limit of a container where there is one."""
+    free = psutil.virtual_memory().available
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        return max(0, min(free, limit - int(Path("/sys/fs/cgroup/memory.current").read_text())))
+    except (OSError, ValueError):
+        return free
+
+
+def rates_file() -> Path:
+    return settings.current().cache / "rates.json"
+
+
+def load_rates(kind: str) -> tuple[Rates, bool]:
+    """`(rates, whether they were measured here)` for "cpu", "cuda" or "mps" (which goes by the GPU's defaults)."""
+    default = DEFAULT_RATES.get(kind, DEFAULT_RATES["cuda"])
+    try:
+        measured = json.loads(rates_file().read_text(encoding="utf-8"))[kind]
+        return {name: (float(measured[name][0]), float(measured[name][1])) for name in default}, True
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return default, False
+
+
+def save_rates(kind: str, rates: Rates) -> None:
+    """Keep a calibration; the measurements of other devices stay."""
+    file = rates_file()
+    try:
+        known = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f"{file.name}.{os.getpid()}")
+    kept = (known if isinstance(known, dict) else {}) | {kind: {name: list(rate) for name, rate in rates.items()}}
+    partial.write_text(json.dumps(kept), encoding="utf-8")
+    partial.replace(file)
+
+
+# ---------------------------------------------------------------- words
+
+
+def report(
+    name: str, size: Size, precision: str, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None
+) -> list[str]:
+    """What the command line prints; the same figures are in `estimate`."""
+    free = free_memory() if free is None else free
+    lines = [
+        f"{name}: {size.family}, {size.n_layers} blocks x {size.d_model}, {count(size.parameters)} parameters "
+        f"({count(size.block)} in each block){'' if size.exact else '; family unknown here, counted as a Llama'}"
+    ]
+    if precision == "auto":
+        precision, why = choose(size, n_tokens, device, free)
+        lines.append(f"auto takes {why}")
+    found = estimate(size, asked(precision, None), n_tokens, device, free)
+    weights = ", ".join(f"{p} {gigabytes(size.weight_bytes(p))}" for p in WIDEST_FIRST)
+    row = lambda *cells: "  {:<22} {:>12} {:>10} {:>8}{}".format(*cells)  # noqa: E731
+    lines += [
+        f"weights: {weights}",
+        f"{found.precision} on {device}, {n_tokens} tokens:",
+        row("probe", "activations", "in all", "time", ""),
+    ]
+    for need in found.needs:
+        in_all, remark = gigabytes(found.weights + need.activations), "" if found.has_room(need) else "  too large"
+        lines.append(row(need.probe, gigabytes(need.activations), in_all, duration(need.seconds), remark))
+    if device == "cpu" and precision in QUANTIZED:
+        also = ", and fits" if "bf16" in fitting(size, free, n_tokens) else ""
+        lines.append(f"on a CPU quantized weights save memory, not time: bf16 is as fast{also}")
+    lines.append(
+        "times rest on "
+        f"{'a measurement of this device' if found.calibrated else 'default speeds; --calibrate measures this device'}"
+    )
+    if not found.fits:
+        others = fitting(size, free, n_tokens, device)
+        instead = (
+            f"what fits: {', '.join(others)}"
+            if others
+            else "no precision fits: take a smaller model, more devices, or --offload"
+        )
+        lines.append(
+            f"too large: {gigabytes(found.peak)} needed, {gigabytes(free)} free on {device}, a tenth of which stays "
+            f"free; {instead}"
+        )
+    else:
+        lines.append(f"fits: {gigabytes(found.peak)} needed, {gigabytes(free)} free on {device}")
+    return lines
+
+
+def count(n: int) -> str:
+    """ "7.6 B", "124 M" parameters."""
+    return f"{n / 1e9:.1f} B" if n >= 1e9 else f"{n / 1e6:.1f} M"
+
+
+def gigabytes(n: int | float) -> str:
+    """ "812 MB", "3.1 GB" (decimal)."""
+    return f"{n / 1e6:.0f} MB" if n < 1e9 else f"{n / 1e9:.1f} GB"
+
+
+def duration(seconds: int | float) -> str:
+    """ "0.4 s", "12 min", "3 h"."""
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

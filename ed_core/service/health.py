@@ -1,0 +1,59 @@
+"""Whether this installation can do its work now: what an orchestrator asks before it sends visitors. Torch-free."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from .. import settings
+from ..cases.safe_folder import why
+from ..errors import SettingsError
+from .estimate import gigabytes
+from .jobs import Jobs
+
+ROOM = 200_000_000  # bytes that must be free where results and case studies are written
+
+
+def problems(jobs: Jobs) -> list[str]:
+    """What stands in the way, a line each; empty where all is well."""
+    try:
+        cache = settings.current().cache
+    except SettingsError as error:
+        return [str(error)]
+    return [*filter(None, (jobs.trouble(), _folder(cache)))]
+
+
+def ask(url: str) -> list[str]:
+    """The same of a running server, over its `/ready`."""
+    place = f"{url.rstrip('/')}/ready"
+    try:
+        with urllib.request.urlopen(place, timeout=10) as answer:
+            body = answer.read()
+    except urllib.error.HTTPError as error:
+        body = error.read()
+    except (OSError, ValueError) as error:
+        return [f"{place} does not answer ({error}); start it with python -m ed_ui.server, or give --url"]
+    try:
+        return list(map(str, json.loads(body)["problems"]))
+    except (ValueError, KeyError, TypeError):
+        return [f"{place} is no readiness check; serve with python -m ed_ui.server ('streamlit run' has none)"]
+
+
+def _folder(cache: Path) -> str:
+    """Why nothing can be kept in the cache folder, or ""."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache) as handle:
+            handle.write(b"ready?")
+            os.fsync(handle.fileno())
+        free = shutil.disk_usage(cache).free
+    except OSError as error:
+        return f"the cache folder cannot be written: {why(error)}"
+    return (
+        f"{gigabytes(free)} are free where results are kept, expected {gigabytes(ROOM)} at least" if free < ROOM else ""
+    )

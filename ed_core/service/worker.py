@@ -1,0 +1,116 @@
+"""The process that holds the models: `python -m ed_core.service.worker`, spoken to by `ed_core.service.jobs` over its standard streams.
+
+A process of its own, because a crash or an out-of-memory in native code must not take the pages down, and because the
+app must not import torch. Frames both ways: lengths, a JSON header, bytes of a packed result; nothing is pickled. It
+ends when its input ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import struct
+import sys
+import threading
+from io import BufferedIOBase
+from typing import Any
+
+LENGTHS = struct.Struct(">IQ")
+NICE = 10  # what reads or opens a page goes before what computes for minutes; alone on the machine it costs nothing
+_sending = threading.Lock()  # the worker's listener answers a ping while a result is being sent
+
+
+def send(stream: BufferedIOBase, header: dict[str, Any], body: bytes = b"") -> None:
+    """Write one frame; of several threads one at a time."""
+    head = json.dumps(header).encode()
+    with _sending:
+        stream.write(LENGTHS.pack(len(head), len(body)) + head + body)
+        stream.flush()
+
+
+def receive(stream: BufferedIOBase) -> tuple[dict[str, Any], bytes] | None:
+    """Read one frame; None at the end of the stream."""
+    lengths = stream.read(LENGTHS.size)
+    if len(lengths) < LENGTHS.size:
+        return None
+    n_head, n_body = LENGTHS.unpack(lengths)
+    head, body = stream.read(n_head), stream.read(n_body)
+    return (json.loads(head), body) if len(body) == n_body and len(head) == n_head else None
+
+
+def main() -> None:
+    """Serve jobs one after the other until the input ends."""
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(NICE)
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not land among the frames
+    todo: queue.SimpleQueue[dict] = queue.SimpleQueue()
+    cancelled: set[str] = set()
+
+    def listen() -> None:
+        while (frame := receive(sys.stdin.buffer)) is not None:
+            header = frame[0]
+            if header["type"] == "cancel":
+                cancelled.add(header["job"])
+            elif header["type"] == "ping":
+                send(out, {"type": "pong"})
+            else:
+                todo.put(header)
+        os._exit(0)  # the app is gone: nobody waits for what is running
+
+    threading.Thread(target=listen, daemon=True).start()
+    from ..models import placement
+    from . import compute
+
+    models = compute.Models()
+    send(out, {"type": "ready", "pid": os.getpid(), "devices": placement.overview()})
+    while True:
+        header = todo.get()
+        serve(header, models, out, cancelled)
+        cancelled.discard(header["job"])
+
+
+def serve(header: dict, models, out: BufferedIOBase, cancelled: set[str]) -> None:
+    """Run one job and report it: partial results, then `done` or `failed`."""
+    from dataclasses import replace
+
+    from ..errors import EffectiveDepthError, StoreError
+    from ..results.store import Store
+    from ..results.wire import pack, with_provenance
+    from ..sources import hub
+    from ..types import Request
+    from . import compute
+    from .estimate import gigabytes
+
+    job, request = header["job"], Request.from_json(header["request"])
+    try:
+        come = lambda done, total: f"downloading {request.models[0].name}: {gigabytes(done)} of {gigabytes(total)}"  # noqa: E731
+        stage = lambda done, total: send(out, {"type": "stage", "job": job, "text": come(done, total)})  # noqa: E731
+        spec = hub.ensure(request.models[0], stage, lambda: job in cancelled)
+        request = replace(request, models=(spec,))  # a downloaded model goes by its commit
+        send(out, {"type": "stage", "job": job, "text": f"opening {spec.name}"})
+        model = models.get(spec)
+        send(out, {"type": "stage", "job": job, "text": "computing"})
+        publish = lambda result: send(out, {"type": "partial", "job": job}, pack(result))  # noqa: E731
+        result = compute.run(model, request, publish, lambda: job in cancelled)
+        try:
+            Store().put(result)
+        except StoreError as error:
+            result = with_provenance(result, not_stored=str(error))
+        send(out, {"type": "done", "job": job}, pack(result))
+    except EffectiveDepthError as error:
+        send(out, {"type": "failed", "job": job, "error": type(error).__name__, "message": str(error)})
+    except Exception as error:
+        send(
+            out,
+            {
+                "type": "failed",
+                "job": job,
+                "error": "JobError",
+                "message": f"{type(error).__name__}: {error}. This is a defect.",
+            },
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Controls: twins of a model in which nothing was learned, or nothing is in its place. Torch-free; `twins` makes them.
+
+A depth curve that an untrained twin shows as well speaks of the architecture, not of what was learned. Two kinds:
+
+untrained   same config and tokenizer, weights drawn as the family's own code draws them before training, from a seed.
+Needs no weights; not in
+            int8 or 4bit.
+shuffled    the model's own blocks in a seeded random order; only blocks of one kind change places. In every precision.
+"""
+
+from __future__ import annotations
+
+from ..errors import ParameterError
+from ..types import ModelSpec
+from .precision import BYTES
+
+KINDS = {"untrained": "untrained twin", "shuffled": "shuffled blocks"}
+CALLED = {"untrained": "untrained twin", "shuffled": "model with shuffled blocks"}  # in a sentence
+MEANING = {
+    "untrained": "same config and tokenizer, weights drawn at random as before training",
+    "shuffled": "the model's own blocks in a random order",
+}
+MOST = 2**32 - 1  # of a seed
+
+
+def label(spec: ModelSpec) -> str:
+    """What a model is besides its name: "untrained twin, seed 0"; "" for the model itself."""
+    return f"{KINDS[spec.control]}, seed {spec.control_seed}" if spec.control else ""
+
+
+def note(spec: ModelSpec) -> str:
+    """What must stand beside every number of a control; "" for the model itself."""
+    return (
+        f"This is no model's own result but a control's: {label(spec)} ({MEANING[spec.control]})."
+        if spec.control
+        else ""
+    )
+
+
+def check(spec: ModelSpec) -> None:
+    """Refuse with a `ParameterError` a control that does not exist, or that says nothing."""
+    if not spec.control:
+        if spec.control_seed:
+            raise ParameterError(
+                f"The seed {spec.control_seed} belongs to a control, and none was asked for; give --control "
+                f"{' or '.join(KINDS)}."
+            )
+        return
+    if spec.control not in KINDS:
+        raise ParameterError(f"The control is {spec.control!r}; expected {' or '.join(KINDS)}.")
+    if not 0 <= spec.control_seed <= MOST:
+        raise ParameterError(f"The control's seed is {spec.control_seed}; expected 0 to {MOST}.")
+    if spec.control == "shuffled":
+        return
+    if spec.precision not in BYTES:
+        raise ParameterError(
+            f"An untrained twin has no {spec.precision} weights: quantization is fitted to trained ones, and rounding "
+            "random ones says nothing; open "
+            "it in bf16 or fp32 (shuffled blocks work in every precision)."
+        )
+    if spec.adapter:
+        raise ParameterError(
+            "An untrained twin keeps nothing of the weights, so an adapter has nothing to be merged into; leave the "
+            "adapter out."
+        )
+    if spec.offload:
+        raise ParameterError(
+            "An untrained twin is made in memory and cannot be offloaded; leave --offload out, or choose a smaller "
+            "model."
+        )
+
+
+def needs_weights(spec: ModelSpec) -> bool:
+    """Whether weights must be here: an untrained twin is made of config and tokenizer alone."""
+    return spec.control != "untrained"

@@ -1,0 +1,270 @@
+"""Models from the hub: what a download would bring, room for it, the download itself with progress, cancel and resume.
+Torch-free.
+
+The hub is asked once. What it refuses is said with the reason; a model that is here already never needs it. A token for
+gated models is read by the hub's own client from the environment (HF_TOKEN), and neither stored nor logged here."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, HubUnreachable, TooLarge
+from ..service.estimate import gigabytes
+from ..types import ModelSpec
+from . import adapters, controls, permits, weights
+from .specs import IDENTITY_FILES, ensure_reachable, hub_cache, location
+
+ANSWER_SECONDS = 4.0  # how long the hub may take to say what a model consists of
+SPARE_BYTES = 200 << 20  # what a download leaves free on the disk
+WEIGHTS = (".safetensors", ".safetensors.index.json")
+SHA256 = re.compile("[0-9a-f]{64}")
+TOKEN = "accept its terms on its hub page, make a read token there, and set it in the environment: HF_TOKEN=…"
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a download consists of: the commit, and `(name, bytes)` of each file, the small ones first."""
+
+    hub_id: str
+    commit: str
+    files: tuple[tuple[str, int], ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(size for _, size in self.files)
+
+
+def is_here(spec: ModelSpec) -> bool:
+    """Whether a model is a folder, or a hub model that has been downloaded completely."""
+    place = Path(location(spec))
+    if not place.is_dir() or not spec.revision:
+        return place.is_dir()
+    if not controls.needs_weights(spec):
+        return (place / "config.json").is_file()
+    try:
+        weights.check(place, spec.name)
+    except BrokenWeights:
+        return False
+    return any((place / name).is_file() for name in ("config.json", adapters.CONFIG)) and any(
+        place.glob("*.safetensors")
+    )
+
+
+def ensure(
+    spec: ModelSpec, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False
+) -> ModelSpec:
+    """The spec itself where the model is here; else it is downloaded, and the spec gets the commit."""
+    if is_here(spec):
+        return spec
+    return replace(spec, revision=fetch(spec.source, spec.revision, progress, cancelled, controls.needs_weights(spec)))
+
+
+def plan(hub_id: str, revision: str = "") -> Plan:
+    """Ask the hub what a model (or an adapter) consists of: safetensors, config and tokenizer. Refuses what is gated,
+    unknown, pickled."""
+    permits.download(hub_id)
+    ensure_reachable(hub_id, even_if_cached=True)
+    from huggingface_hub import HfApi
+
+    with _said_plainly(hub_id, revision):
+        info = HfApi().model_info(hub_id, revision=revision or None, files_metadata=True, timeout=ANSWER_SECONDS)
+    sizes = {s.rfilename: s.size or 0 for s in info.siblings or ()}
+    ours = lambda name: name in (*IDENTITY_FILES, adapters.CONFIG) or ("/" not in name and name.endswith(WEIGHTS))  # noqa: E731
+    kept = {name: size for name, size in sizes.items() if ours(name)}
+    if not any(name.endswith(".safetensors") for name in kept):
+        pickled = next((name for name in sizes if name.endswith((".bin", ".pt", ".pth"))), "")
+        found = f"only {pickled}, whose format can run code when loaded" if pickled else "no weights"
+        raise BrokenWeights(
+            f"{hub_id} holds {found}; expected .safetensors files: look for a converted copy, or convert it where you "
+            "trust it."
+        )
+    return Plan(hub_id, str(info.sha), tuple(sorted(kept.items(), key=lambda item: item[1])))
+
+
+def fetch(
+    hub_id: str,
+    revision: str = "",
+    progress: Progress | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+    with_weights: bool = True,
+) -> str:
+    """Download a model (or config and tokenizer alone) and return its commit. `progress(done, all)` in bytes; a
+    download that was cancelled, or broke off, goes on where it stopped."""
+    from huggingface_hub import hf_hub_download
+
+    wanted = plan(hub_id, revision)
+    if not with_weights:
+        wanted = replace(wanted, files=tuple((name, size) for name, size in wanted.files if not name.endswith(WEIGHTS)))
+    _require_room(wanted)
+    done = 0
+    for name, size in wanted.files:
+        bar = _bar(lambda here, before=done: progress and progress(before + here, wanted.bytes), cancelled)
+        with _said_plainly(hub_id, revision):
+            _bring(hub_id, name, wanted.commit, bar)
+            hf_hub_download(hub_id, name, revision=wanted.commit, etag_timeout=ANSWER_SECONDS)  # puts it in its place
+        done += size
+        if progress:
+            progress(done, wanted.bytes)
+    if revision != wanted.commit:
+        _remember(hub_id, revision or "main", wanted.commit)
+    if with_weights:
+        weights.check(Path(location(ModelSpec(hub_id, revision=wanted.commit))), hub_id)
+    return wanted.commit
+
+
+class Download:
+    """A download in the background, for a page: `progress` is (bytes done, bytes in all), `error` what went wrong,
+    `commit` set at the end."""
+
+    def __init__(self, hub_id: str, revision: str = ""):
+        self.progress, self.commit, self.error = (0, 0), "", None
+        self._cancel = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(hub_id, revision), daemon=True)
+        self._thread.start()
+
+    def _run(self, hub_id: str, revision: str) -> None:
+        try:
+            self.commit = fetch(
+                hub_id, revision, lambda done, total: setattr(self, "progress", (done, total)), self._cancel.is_set
+            )
+        except EffectiveDepthError as error:
+            self.error = error
+
+    @property
+    def over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def cancel(self) -> None:
+        """Stop soon; what has come stays, and the next download of the model goes on from there."""
+        self._cancel.set()
+
+    def wait(self, seconds: float | None = None) -> None:
+        self._thread.join(seconds)
+
+
+def _bring(hub_id: str, name: str, commit: str, bar: type) -> None:
+    """One file's content into the hub cache. The client itself begins anew after a break; here what has come is kept
+    under the content's own name, and the next attempt asks for the rest. Where that name is a SHA-256 (weights), the
+    content is held against it."""
+    from filelock import FileLock, Timeout
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    url = hf_hub_url(hub_id, name, revision=commit)
+    known = get_hf_file_metadata(url, timeout=ANSWER_SECONDS)
+    cache = hub_cache(hub_id)
+    blob, part = cache / "blobs" / str(known.etag), cache / "partial" / str(known.etag)
+    if blob.is_file():
+        return
+    part.parent.mkdir(parents=True, exist_ok=True)
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(f"{part}.lock", timeout=0):
+            with part.open("ab") as handle:
+                http_get(
+                    url,
+                    handle,
+                    resume_size=handle.tell(),
+                    headers=build_hf_headers(),
+                    expected_size=known.size,
+                    tqdm_class=bar,
+                )
+            if SHA256.fullmatch(part.name):
+                with part.open("rb") as handle:
+                    digest = hashlib.file_digest(handle, "sha256").hexdigest()
+                if digest != part.name:
+                    part.unlink()
+                    raise BrokenWeights(f"{name} of {hub_id} arrived damaged and was removed; download it again.")
+            part.replace(blob)
+    except Timeout:
+        raise HubRefused(f"{hub_id} is being downloaded by another process; wait until that is done.") from None
+
+
+def disk(hub_id: str) -> tuple[int, int, Path]:
+    """Bytes of a model that have come already, bytes free where they go, and where that is."""
+    cache = hub_cache(hub_id)
+    have = sum(f.stat().st_size for part in ("blobs", "partial") for f in (cache / part).glob("*"))
+    there = next(p for p in (cache, *cache.parents) if p.exists())
+    return have, shutil.disk_usage(there).free, there
+
+
+def _require_room(wanted: Plan) -> None:
+    """Refuse before the first byte where the disk has no room for what is still to come."""
+    have, free, there = disk(wanted.hub_id)
+    needed = max(0, wanted.bytes - have) + SPARE_BYTES
+    if free < needed:
+        raise TooLarge(
+            f"{wanted.hub_id} needs {gigabytes(needed)} of disk and {gigabytes(free)} are free in {there}; make room, "
+            "or set HF_HOME to a folder on "
+            "another disk."
+        )
+
+
+def _bar(report: Callable[[int], object], cancelled: Callable[[], bool]) -> type:
+    """What the hub's client takes for a progress bar: it reports bytes, and raises where somebody has cancelled."""
+    from tqdm import tqdm
+
+    class Bar(tqdm):
+        def __init__(self, *args, **kwargs):
+            known = {k: v for k, v in kwargs.items() if k in ("total", "initial", "unit", "unit_scale", "desc")}
+            super().__init__(**known, disable=True)
+            self.come = int(kwargs.get("initial") or 0)
+
+        def update(self, n=1):
+            if cancelled():
+                raise Cancelled(
+                    "The download was cancelled; what has come is kept, and the next one goes on from there."
+                )
+            self.come += int(n or 0)
+            report(self.come)
+
+    return Bar
+
+
+def _remember(hub_id: str, revision: str, commit: str) -> None:
+    """Write which commit a branch or tag stood at, as the hub's client does where it is asked by that name."""
+    ref = hub_cache(hub_id) / "refs" / revision
+    ref.parent.mkdir(parents=True, exist_ok=True)
+    ref.write_text(commit, encoding="utf-8")
+
+
+class _said_plainly:  # noqa: N801
+    """Whatever the hub's client raises, as one sentence of ours."""
+
+    def __init__(self, hub_id: str, revision: str):
+        self.hub_id, self.revision = hub_id, revision
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace) -> bool:
+        from huggingface_hub import errors
+
+        if error is None or isinstance(error, EffectiveDepthError) or not isinstance(error, Exception):
+            return False
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if isinstance(error, errors.GatedRepoError):
+            raise HubRefused(f"{self.hub_id} is gated: {TOKEN}") from None
+        if isinstance(error, errors.RevisionNotFoundError):
+            raise HubRefused(
+                f"{self.hub_id} has no revision {self.revision!r}; give a branch, a tag or a commit."
+            ) from None
+        if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
+            raise HubRefused(
+                f"The hub knows no model {self.hub_id}, or it is private or gated (then: {TOKEN})"
+            ) from None
+        if status is not None and status < 500:
+            raise HubRefused(f"The hub refuses {self.hub_id} with status {status}; try again later.") from None
+        raise HubUnreachable(
+            f"The model hub broke off or did not answer in time ({type(error).__name__}) while {self.hub_id} was asked "
+            "for; bundled models and local "
+            "folders work without it, and a download goes on where it stopped."
+        ) from None

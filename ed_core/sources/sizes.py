@@ -1,0 +1,187 @@
+"""A model's size from its config alone: parameters, and the bytes of its weights in every precision. Torch-free.
+
+What a family adds to the common count (biases, norms, fused maps) is a row of `LAYOUTS`. A family without a row is
+counted as a Llama and the count is said to be approximate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from ..errors import ParameterError
+from .precision import BYTES, compute_name
+
+BLOCK_4BIT = 64  # weights that share a constant
+BLOCK_CONSTANTS = 256  # constants that share one of their own
+TABLE_BYTES = 4 * (256 + 16 + 1)  # per map: the two code books and the constants' mean
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a family's count depends on besides its config's sizes. A string names the boolean config field that tells
+    ("+": true where the config is silent).
+
+    `norms`: vectors of the stream's width per block; `qk_norm`: "head" (one head wide) or "all" (all heads); `tied`:
+    where the config is silent; `fused`: query, key and value in one map (and gate and up, where there is a gate): only
+    the constants' rounding notices;
+    `grouped`: whether the family knows fewer key and value heads, and a head size of its own; `mlp_field`: the config
+    field of the MLP's width (four times the stream's where it is silent)."""
+
+    gated: bool = True
+    qkv_bias: bool | str = False
+    out_bias: bool | str = False
+    mlp_bias: bool | str = False
+    norms: int = 2
+    norm_bias: bool = False
+    qk_norm: str = ""
+    positions: bool = False
+    tied: bool = False
+    fused: bool = False
+    grouped: bool = True
+    mlp_field: str = "intermediate_size"
+
+
+LLAMA = Layout(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
+LAYOUTS: dict[str, Layout] = {
+    "llama": LLAMA,
+    "granite": LLAMA,
+    "mistral": Layout(),
+    "phi3": Layout(fused=True),
+    "qwen2": Layout(qkv_bias=True),
+    "qwen3": Layout(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="head"),
+    "olmo2": Layout(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="all"),
+    "gemma2": Layout(qkv_bias="attention_bias", out_bias="attention_bias", norms=4, tied=True),
+    "gemma3_text": Layout(qkv_bias="attention_bias", out_bias="attention_bias", norms=4, qk_norm="head", tied=True),
+    "gpt2": Layout(
+        False,
+        True,
+        True,
+        True,
+        norm_bias=True,
+        positions=True,
+        tied=True,
+        fused=True,
+        grouped=False,
+        mlp_field="n_inner",
+    ),
+    "gpt_neox": Layout(False, "+attention_bias", "+attention_bias", True, norm_bias=True, fused=True, grouped=False),
+}
+HEAD_DIM = {"qwen3": 128, "gemma2": 256, "gemma3_text": 256}  # the family's own default where the config is silent
+
+
+@dataclass(frozen=True)
+class Size:
+    """Sizes read off a config. `maps`: a block's linear maps as (outputs, inputs, bias); `exact`: whether the family's
+    layout is known."""
+
+    family: str
+    n_layers: int
+    d_model: int
+    d_mlp: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    d_vocab: int
+    tied: bool
+    maps: tuple[tuple[int, int, bool], ...]
+    block_vectors: int
+    around: int
+    exact: bool
+
+    @property
+    def block_maps(self) -> int:
+        """Weights in one block's linear maps: what quantization shrinks."""
+        return sum(outputs * inputs for outputs, inputs, _ in self.maps)
+
+    @property
+    def block(self) -> int:
+        """Parameters of one block."""
+        return self.block_maps + self.block_vectors + sum(outputs for outputs, _, bias in self.maps if bias)
+
+    @property
+    def parameters(self) -> int:
+        """All parameters; a tied head counts once."""
+        return self.n_layers * self.block + self.around
+
+    def weight_bytes(self, precision: str) -> int:
+        """Bytes of the weights held in a precision, quantization constants included."""
+        unit = BYTES[compute_name(precision)]
+        if precision in BYTES:
+            return unit * self.parameters
+        maps = sum(_quantized(outputs, inputs, precision) for outputs, inputs, _ in self.maps)
+        return unit * (self.parameters - self.n_layers * self.block_maps) + self.n_layers * maps
+
+
+def _quantized(outputs: int, inputs: int, precision: str) -> int:
+    """Bytes of one quantized map. int8: a byte a weight and a float a row. 4bit: half a byte a weight, a byte for 64 of
+    them, a float for 256 of those, and the code books."""
+    n = outputs * inputs
+    if precision == "int8":
+        return n + 4 * outputs
+    constants = ceil(n / BLOCK_4BIT)
+    return ceil(n / 2) + constants + 4 * ceil(constants / BLOCK_CONSTANTS) + TABLE_BYTES
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ParameterError(f"The config's {name} is {str(value)[:40]!r}; expected a whole number.") from None
+
+
+def of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a config that is the language model's: a model that also sees keeps it in a config of its own."""
+    return inner if isinstance(inner := config.get("text_config"), Mapping) and inner else config
+
+
+def read(config: Mapping[str, Any]) -> Size:
+    """The sizes of a config.json (or a catalogue entry's fields); a `ParameterError` names a field that is missing."""
+    config = of_text(config)
+    family = str(config.get("model_type", ""))
+    layout = LAYOUTS.get(family, LLAMA)
+    number = lambda *names: next((_whole(n, config[n]) for n in names if config.get(n)), 0)  # noqa: E731
+    n_layers, d_model = number("num_hidden_layers", "n_layer", "n_layers"), number("hidden_size", "n_embd", "d_model")
+    n_heads, d_vocab = number("num_attention_heads", "n_head", "n_heads"), number("vocab_size")
+    missing = [
+        what
+        for what, value in {"blocks": n_layers, "width": d_model, "heads": n_heads, "vocabulary": d_vocab}.items()
+        if not value
+    ]
+    if missing:
+        raise ParameterError(
+            f"The config does not tell the model's {', '.join(missing)}; expected a decoder's config.json."
+        )
+    n_kv_heads = number("num_key_value_heads") * layout.grouped or n_heads
+    head_dim = number("head_dim") * layout.grouped or HEAD_DIM.get(family) or d_model // n_heads
+    d_mlp = number(layout.mlp_field) or 4 * d_model
+    flag = lambda value: bool(config.get(value.lstrip("+"), value[0] == "+")) if isinstance(value, str) else value  # noqa: E731
+    q, kv = n_heads * head_dim, n_kv_heads * head_dim
+    attention = [(q + 2 * kv,)] if layout.fused else [(q,), (kv,), (kv,)]
+    widen = [d_mlp * (1 + layout.gated)] if layout.fused else [d_mlp] * (1 + layout.gated)
+    maps = (
+        *((outputs, d_model, flag(layout.qkv_bias)) for (outputs,) in attention),
+        (d_model, q, flag(layout.out_bias)),
+        *((outputs, d_model, flag(layout.mlp_bias)) for outputs in widen),
+        (d_model, d_mlp, flag(layout.mlp_bias)),
+    )
+    norm = d_model * (1 + layout.norm_bias)
+    qk = {"": 0, "head": 2 * head_dim, "all": q + kv}[layout.qk_norm]
+    tied = bool(config.get("tie_word_embeddings", layout.tied))
+    positions = d_model * (number("n_positions", "max_position_embeddings") or 1024) if layout.positions else 0
+    return Size(
+        family,
+        n_layers,
+        d_model,
+        d_mlp,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        d_vocab,
+        tied,
+        maps,
+        block_vectors=layout.norms * norm + qk,
+        around=d_vocab * d_model * (2 - tied) + positions + norm,
+        exact=family in LAYOUTS,
+    )

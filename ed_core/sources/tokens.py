@@ -1,0 +1,102 @@
+"""Token previews from a model's `tokenizer.json` alone: milliseconds, no torch. A chat template is code from strangers:
+only the worker runs it."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+
+from .. import prompts
+from ..types import ModelSpec, Prompt
+from . import sizes
+from .specs import config_of, location
+
+
+def _file(spec: ModelSpec) -> Path | None:
+    """The model's tokenizer.json: in its folder, or in the hub cache's snapshot."""
+    file = Path(location(spec)) / "tokenizer.json"
+    return file if file.is_file() else None
+
+
+@lru_cache(maxsize=8)
+def _tokenizer(file: str, mtime_ns: int):
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(file)
+
+
+def preview(spec: ModelSpec, prompt: Prompt) -> list[str] | None:
+    """Texts of the tokens of `text + answer`; None where only the model itself could tell (no tokenizer.json, or a chat
+    template)."""
+    file = _file(spec)
+    if file is None or prompt.template != "raw":
+        return None
+    tokenizer = _tokenizer(str(file), file.stat().st_mtime_ns)
+    ids = tokenizer.encode(prompt.text + prompt.answer, add_special_tokens=prompt.special_tokens).ids
+    return [_text(tokenizer, i) for i in ids]
+
+
+def special(spec: ModelSpec) -> frozenset[str]:
+    """Texts of the tokens that the model's tokenizer calls special; empty where it has no tokenizer.json."""
+    file = _file(spec)
+    if file is None:
+        return frozenset()
+    added = _tokenizer(str(file), file.stat().st_mtime_ns).get_added_tokens_decoder()
+    return frozenset(token.content for token in added.values() if token.special)
+
+
+def too_long(spec: ModelSpec, n: int) -> str:
+    """Why the model takes no prompt of `n` tokens here, or ""; from its config alone."""
+    config = sizes.of_text(config_of(spec))
+    positions = config.get("max_position_embeddings") or config.get("n_positions")
+    return prompts.too_long(n, prompts.max_tokens(), positions if isinstance(positions, int) else None)
+
+
+def chats(spec: ModelSpec) -> bool | None:
+    """Whether the model has a chat template; None where its files are not here to tell."""
+    folder = Path(location(spec))
+    if not folder.is_dir():
+        return None
+    if any((folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json")):
+        return True
+    return bool(_settings(spec, "tokenizer_config.json").get("chat_template"))
+
+
+def special_roles(spec: ModelSpec) -> dict[str, str]:
+    """The special tokens a tokenizer's own files name, by their role (`bos_token`, `eos_token`, …); {} where there are
+    no such files."""
+    found: dict[str, str] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        for role, value in _settings(spec, name).items():
+            text = value.get("content") if isinstance(value, dict) else value
+            if role.endswith("_token") and isinstance(text, str):
+                found[role] = text
+    return found
+
+
+def added(spec: ModelSpec) -> tuple[list[str], list[str]] | None:
+    """Special tokens that stand before and after every prompt that is encoded with special tokens; None without a
+    tokenizer.json."""
+    file = _file(spec)
+    if file is None:
+        return None
+    tokenizer = _tokenizer(str(file), file.stat().st_mtime_ns)
+    with_them, without = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
+    at = next((i for i in range(len(with_them)) if with_them[i : i + len(without)] == without), 0)
+    name = lambda ids: [str(tokenizer.id_to_token(i)) for i in ids]  # noqa: E731
+    return name(with_them[:at]), name(with_them[at + len(without) :])
+
+
+def _settings(spec: ModelSpec, name: str) -> dict:
+    try:
+        found = json.loads((Path(location(spec)) / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(tokenizer, token_id: int) -> str:
+    """As `LanguageModel.token_text`: the tokenizer's own symbol where a token is only part of a character."""
+    text = tokenizer.decode([token_id], skip_special_tokens=False)
+    return tokenizer.id_to_token(token_id) if "\ufffd" in text or not text else text

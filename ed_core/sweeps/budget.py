@@ -1,0 +1,131 @@
+"""How much of a sweep is held at once. Torch-free.
+
+Sizes follow from the request and the budget alone, so a number does not depend on what else was running. Where memory
+runs out all the same the call is halved and goes on, and the provenance says so: a reader may then know why two runs
+differ in the last digit."""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from .. import settings
+from ..errors import JobError, ParameterError
+
+T = TypeVar("T")
+BYTES = {"cpu": 1 << 30}  # what a probe may hold above the model and its trace; elsewhere 4 GiB
+TOKENS_PER_CALL = {
+    "cpu": 768
+}  # rows x positions of one block call; larger batches gain nothing on a CPU and leave its cache; elsewhere 16 384
+LOGIT_BYTES = {
+    "cpu": 32 << 20
+}  # what logits compared at once may take; larger arrays cost a page fault per 4 KB, each time anew
+
+
+class Budget:
+    """The memory one computation may hold above the model and its trace, and how often it had to be halved.
+
+    `n_bytes`: None takes the setting `probe_memory`, or what suits the device. `what` names the computation in
+    messages."""
+
+    def __init__(self, n_bytes: int | None = None, device: str = "cpu", what: str = "The computation"):
+        self.bytes = n_bytes or settings.current().probe_memory or BYTES.get(device, 4 << 30)
+        self.tokens_per_call = TOKENS_PER_CALL.get(device, 16384)
+        self.logit_bytes = min(LOGIT_BYTES.get(device, 256 << 20), self.bytes // 2)
+        self.what, self.halvings = what, 0
+
+    def fit(self, bytes_each: int | float) -> int:
+        """How many things of this size fit into half of the budget, one at least: what is kept through a sweep may have
+        one half, what a single call takes the other."""
+        return max(1, int(self.bytes / 2 / max(bytes_each, 1)) >> self.halvings)
+
+    def rows(self, tokens_each: int, bytes_per_token: int | float) -> int:
+        """Rows of one block call: no more than the device works well with, and no more than fit."""
+        return max(
+            1,
+            min(
+                (self.tokens_per_call // max(tokens_each, 1)) >> self.halvings, self.fit(tokens_each * bytes_per_token)
+            ),
+        )
+
+    def each(self, n_rows: int, most: Callable[[], int], work: Callable[[slice], T]) -> Iterator[T]:
+        """`work` on all rows, `most()` at a time and evenly; a call that runs out of memory is halved and done again.
+
+        `work` must leave nothing half done: it computes first and writes last.
+        """
+        begin = 0
+        while begin < n_rows:
+            for rows in even_chunks(n_rows - begin, most()):
+                rows = slice(begin + rows.start, begin + rows.stop)
+                done = self._attempt(work, rows, most)
+                if done is None:
+                    begin = rows.start
+                    break
+                yield done[0]
+            else:
+                return
+
+    def _attempt(self, work: Callable[[slice], T], rows: slice, most: Callable[[], int]) -> tuple[T] | None:
+        """What `work` returns, or None where memory ran out: then `most` has been halved until it asks for less."""
+        try:
+            return (work(rows),)
+        except Exception as error:
+            if not ran_out(error):
+                raise
+            if rows.stop - rows.start == 1:
+                raise JobError(
+                    f"{self.what} ran out of memory with a single row at a time ({_one_line(error)}); use a shorter "
+                    "prompt, a smaller model "
+                    "or a narrower precision."
+                ) from None
+        while most() >= rows.stop - rows.start:
+            self.halvings += 1
+        gc.collect()
+        if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return None
+
+    def certificate(self) -> dict:
+        """For the provenance."""
+        return {"budget_bytes": self.bytes, "halved": self.halvings}
+
+
+def even_chunks(n_rows: int, most: int) -> list[slice]:
+    """As few chunks as `most` rows each allow, of nearly equal size: a last chunk of one row would run a quarter
+    slower."""
+    n_chunks = -(-n_rows // most)
+    ends = [n_rows * i // n_chunks for i in range(n_chunks + 1)]
+    return [slice(begin, end) for begin, end in zip(ends, ends[1:])]
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an error means that memory ran out: Python's, or torch's on any device (on a CPU torch raises a plain
+    RuntimeError)."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (
+            isinstance(error, RuntimeError)
+            and bool(re.search(r"out of memory|not enough memory|can't allocate memory", str(error)))
+        )
+    )
+
+
+def parse(text: str) -> int | None:
+    """Bytes from "2G", "500M" or a plain number; None from nothing."""
+    if not text:
+        return None
+    try:
+        n_bytes = settings.in_bytes(text)
+    except ValueError:
+        n_bytes = 0
+    if not n_bytes:
+        raise ParameterError(f"The memory budget is {text!r}; expected bytes like 500M or 2G.")
+    return n_bytes
+
+
+def _one_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:160]

@@ -1,0 +1,120 @@
+"""Blocks taken out for good: every stretch of n in one walk, a variant joining behind its stretch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from . import metrics
+from .budget import even_chunks
+
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..models.trace import Trace
+    from ..probes.prune import Prune
+    from ..types import Encoding
+    from .recorder import Recorder
+
+
+@torch.no_grad()
+def drop_sweep(probe: Prune, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+    """Fill `prune`'s measures."""
+    n_layers, n_tokens, n = model.n_layers, len(encoding), probe.n
+    n_starts = n_layers - n + 1
+    for name in ("kl", "top1_kept", "nll", "block_influence", "angular_distance", "update_cosine"):
+        record.allocate(name, (n_starts, n_tokens))
+    record.allocate("nll_whole", (n_tokens,))
+    trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
+    for start in range(n_starts):
+        before, after = trace.resid[start][0].float(), trace.resid[start + n][0].float()
+        cosine = metrics.cosine(before, after)
+        record.write("block_influence", start, 1 - cosine)
+        record.write("angular_distance", start, cosine.arccos() / math.pi)
+        record.write("update_cosine", start, metrics.cosine(after - before, before))
+    record.step(0.1)
+    stretches = even_chunks(n_starts, record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize))
+    for done, part in enumerate(stretches):
+        starts = range(part.start, part.stop)
+        final = _walk(
+            model,
+            trace,
+            n,
+            starts,
+            record,
+            lambda share: record.step(0.1 + 0.85 * (done + 0.6 * share) / len(stretches)),
+        )
+        for at in _positions(model, n_tokens, record):
+            whole = model.unembed(trace.resid[-1][0, at]).log_softmax(-1)
+            record.write("nll_whole", at, _loss(whole, trace.ids[0, 1:][at]))
+            for start in starts:
+                _compare(
+                    model,
+                    final[start - starts[0], at],
+                    whole,
+                    trace.ids[0, 1:][at],
+                    record,
+                    ("kl", "top1_kept", "nll"),
+                    (start, at),
+                )
+            record.step(0.1 + 0.85 * (done + 0.6 + 0.4 * at.stop / n_tokens) / len(stretches))
+    if probe.drop:
+        _chosen_set(probe.drop, model, trace, record)
+
+
+def _positions(model: LanguageModel, n_tokens: int, record: Recorder) -> list[slice]:
+    """Positions whose logits are compared at once."""
+    return even_chunks(n_tokens, max(1, record.budget.logit_bytes // (16 * model.d_vocab)))
+
+
+def _walk(
+    model: LanguageModel, trace: Trace, n: int, starts: range, record: Recorder, step: Callable[[float], None]
+) -> Float[Tensor, "start pos d_model"]:
+    """The last residual without blocks s … s+n-1, for these s: variant s joins at block s+n with what entered block
+    s."""
+    n_tokens = trace.ids.shape[1]
+    state = torch.cat([trace.resid[start] for start in starts])
+    for layer in range(starts[0] + n, model.n_layers):
+
+        def work(rows: slice) -> None:
+            *_, state[rows] = model.run_block(trace, layer, state[rows])
+            record.check()
+
+        joined = min(layer - n, starts[-1]) - starts[0] + 1
+        for _ in record.budget.each(joined, lambda: record.budget.rows(n_tokens, model.call_bytes(n_tokens)), work):
+            pass
+        step((layer + 1 - starts[0] - n) / (model.n_layers - starts[0] - n))
+    return state
+
+
+def _chosen_set(drop: tuple[int, ...], model: LanguageModel, trace: Trace, record: Recorder) -> None:
+    """The same figures for one set of blocks."""
+    resid = trace.resid[0]
+    for layer in range(model.n_layers):
+        if layer not in drop:
+            *_, resid = model.run_block(trace, layer, resid)
+    names = ("drop_kl", "drop_top1_kept", "drop_nll")
+    for name in names:
+        record.allocate(name, (resid.shape[1],))
+    for at in _positions(model, resid.shape[1], record):
+        whole = model.unembed(trace.resid[-1][0, at]).log_softmax(-1)
+        _compare(model, resid[0, at], whole, trace.ids[0, 1:][at], record, names, at)
+
+
+def _compare(model, resid, whole, targets, record, names: tuple[str, str, str], at) -> None:
+    pruned = model.unembed(resid).log_softmax(-1)
+    record.write(names[0], at, metrics.kl(whole, pruned))
+    record.write(names[1], at, (whole.argmax(-1) == pruned.argmax(-1)).float())
+    record.write(names[2], at, _loss(pruned, targets))
+    record.check()
+
+
+def _loss(logp: Float[Tensor, "pos v"], targets: Int[Tensor, "next"]) -> Float[Tensor, "pos"]:
+    """`-log p(next token)`; NaN where there is no next token."""
+    loss = torch.full((len(logp),), float("nan"), device=logp.device)
+    loss[: len(targets)] = -logp[: len(targets)].gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return loss

@@ -1,0 +1,257 @@
+"""Skip sweeps in one walk over the blocks instead of one forward pass per skipped block.
+
+At block l the batch holds a no-op row and every variant whose skipped block lies before l; variant s joins behind its
+block. That is L batched calls instead of L forward passes, half the arithmetic, and every weight is read once. The
+baseline is the model's own traced pass, so the no-op row shows what batching alone does to the numbers: the noise
+floor. Where the residuals of all variants do not fit the memory budget, there are several walks, each over a stretch of
+the variants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from . import metrics
+from .budget import even_chunks
+
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..models.trace import Trace
+    from ..probes.layer_skip import LayerSkip
+    from ..types import Encoding
+    from .recorder import Recorder
+
+LOGIT_TOKENS = 64  # positions unembedded at once at least: fewer would read the head's weights too often
+
+
+@torch.no_grad()
+def skip_sweep(probe: LayerSkip, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+    """Fill `layer_skip`'s measures. Variant v skips block `v // n_boundaries` before boundary `v % n_boundaries`."""
+    n_layers, n_tokens = model.n_layers, len(encoding)
+    future = probe.mode == "future"
+    bounds = probe.chosen_boundaries(n_tokens) if future else [n_tokens]
+    _allocate(record, n_layers, n_tokens, bounds if future else None, probe.direct)
+    if not bounds:
+        record.note(
+            f"With {n_tokens} tokens no boundary can be drawn (the papers' rule needs 13): every value is NaN, and "
+            "aggregates leave it out."
+        )
+        return
+    trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
+    pos = torch.arange(n_tokens, device=model.device)
+    skip = torch.stack([(pos >= 1) & (pos < b) for b in bounds])  # [boundary, pos]: where the block is left out
+    look = torch.stack([pos >= (b if future else 0) for b in bounds])  # where effects are measured
+    sweep = _Sweep(probe, model, trace, skip, look, record)
+    at_once = record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize)
+    stretches = even_chunks(n_layers * len(bounds), at_once)
+    for done, variants in enumerate(stretches):
+        sweep.walk(range(variants.start, variants.stop), lambda share: record.step((done + share) / len(stretches)))
+
+
+class _Sweep:
+    """One prompt's variants: what they share, and the arrays their figures go to."""
+
+    def __init__(
+        self,
+        probe: LayerSkip,
+        model: LanguageModel,
+        trace: Trace,
+        skip: Bool[Tensor, "b pos"],
+        look: Bool[Tensor, "b pos"],
+        record: Recorder,
+    ):
+        self.probe, self.model, self.trace, self.skip, self.look, self.record = probe, model, trace, skip, look, record
+        self.n_bounds, self.n_tokens = skip.shape
+        self.late = (
+            probe.part != "layer"
+        )  # a part is left out inside its block, so its variant joins there; a whole block's joins behind it
+        self.most_rows = lambda: record.budget.rows(self.n_tokens, model.call_bytes(self.n_tokens))
+        shape = (self.n_bounds, model.n_layers)
+        self.effects, self.direct = (
+            np.full((*shape, model.n_layers), np.nan, np.float32),
+            np.full((*shape, model.n_layers), np.nan, np.float32),
+        )
+        self.output, self.kept = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
+
+    def walk(self, variants: range, step) -> None:
+        """Fill the figures of a stretch of variants, from the first block they touch to the output. Row 0 is the
+        no-op."""
+        model, trace, n_bounds = self.model, self.trace, self.n_bounds
+        skipped, bound = np.divmod(np.array(variants), n_bounds)
+        skips, looks = self.skip[bound.tolist()], self.look[bound.tolist()]
+        first = int(skipped[0])
+        self._nothing_before(first, skipped, bound)
+        state = trace.resid[first].repeat(1 + len(variants), 1, 1)
+        total = sum(1 + int((skipped < layer + self.late).sum()) for layer in range(first, model.n_layers))
+        done = 0
+        for layer in range(first, model.n_layers):
+            here = slice(
+                1 + int((skipped < layer).sum()), 1 + int((skipped <= layer).sum())
+            )  # rows whose block this is
+            active = here.stop if self.late else here.start
+            if self.late:
+                state[here] = trace.resid[layer]
+            effects = self._through(layer, state, active, here, skips, looks)
+            joining = slice(here.start - 1, here.stop - 1)
+            if not self.late:
+                update, where = trace.update(layer), skips[joining].unsqueeze(-1)
+                kept = update.masked_fill(where, 0.0)
+                effects.append(metrics.relative_change(update, kept, looks[joining]))
+                state[here] = torch.where(where, trace.resid[layer], trace.resid[layer + 1])
+            self._publish(layer, torch.cat(effects).cpu().numpy(), skipped, bound)
+            if self.probe.direct:
+                self._direct(layer, skipped, bound)
+            done += active
+            step(0.95 * done / total)
+        self._outputs(state[1:], looks, skipped, bound)
+
+    def _through(
+        self, layer: int, state: Tensor, active: int, here: slice, skips: Tensor, looks: Tensor
+    ) -> list[Tensor]:
+        """Take the first `active` rows of `state` through a block; their effects on it."""
+        model, trace, update = self.model, self.trace, self.trace.update(layer)
+
+        def work(rows: slice) -> Tensor:
+            edits = {}
+            if self.late:
+                row = torch.arange(rows.start, rows.stop, device=state.device)
+                own = ((row >= here.start) & (row < here.stop)).view(-1, 1)
+                zero = own & skips[(row - 1).clamp_min(0)]
+                edits = {
+                    "attn_edit" if self.probe.part == "attention" else "mlp_edit": lambda added: added.masked_fill(
+                        zero.unsqueeze(-1), 0.0
+                    )
+                }
+            attn, mlp, post = model.run_block(trace, layer, state[rows], **edits)
+            seen = looks[max(rows.start - 1, 0) : rows.stop - 1]
+            if rows.start == 0:
+                seen = torch.cat([torch.ones_like(looks[:1]), seen])
+            effect = metrics.relative_change(update, attn.float() + mlp.float(), seen)
+            state[rows] = post
+            self.record.check()
+            return effect
+
+        return list(self.record.budget.each(active, self.most_rows, work))
+
+    def _direct(self, layer: int, skipped: np.ndarray, bound: np.ndarray) -> None:
+        """Direct effects on block `layer`: its update on the *original* residual less what one skipped block added,
+        nothing in between."""
+        model, trace, update = self.model, self.trace, self.trace.update(layer)
+        added = {
+            "layer": trace.update,
+            "attention": lambda s: trace.attn_out[s].float(),
+            "mlp": lambda s: trace.mlp_out[s].float(),
+        }[self.probe.part]
+        before = skipped < layer
+        variants = list(zip(skipped[before].tolist(), bound[before].tolist()))
+
+        def work(rows: slice) -> Tensor:
+            chosen = variants[rows]
+            removed = torch.cat([added(s).masked_fill(~self.skip[b].unsqueeze(-1), 0.0) for s, b in chosen])
+            attn, mlp, _ = model.run_block(trace, layer, (trace.resid[layer].float() - removed).to(model.dtype))
+            self.record.check()
+            return metrics.relative_change(update, attn.float() + mlp.float(), self.look[[b for _, b in chosen]])
+
+        found = list(self.record.budget.each(len(variants), self.most_rows, work))
+        self.direct[bound, skipped, layer] = 0.0
+        if found:
+            self.direct[tuple(np.array(variants).T[::-1]) + (layer,)] = torch.cat(found).cpu().numpy()
+        self.record.write("effect_direct", (slice(None), layer), _over_bounds(self.direct[:, :, layer]))
+
+    def _nothing_before(self, first: int, skipped: np.ndarray, bound: np.ndarray) -> None:
+        """Blocks before the first one skipped in this walk cannot change: zero by construction."""
+        for values, name in (
+            (self.effects, "effect"),
+            *([(self.direct, "effect_direct")] if self.probe.direct else []),
+        ):
+            values[bound, skipped, :first] = 0.0
+            self.record.write(name, (slice(None), slice(0, first)), _over_bounds(values[:, :, :first]))
+        if "effect_by_boundary" in self.record.arrays:
+            self.record.write(
+                "effect_by_boundary", (slice(None), slice(None), slice(0, first)), self.effects[:, :, :first]
+            )
+
+    def _publish(self, layer: int, effects: np.ndarray, skipped: np.ndarray, bound: np.ndarray) -> None:
+        """Effects of the no-op and of every variant on block `layer`; later ones cannot reach it: zero by
+        construction."""
+        if np.isnan(self.record.arrays["noise_floor"][layer]):
+            self.record.write("noise_floor", layer, effects[0])
+        values = np.zeros(len(skipped), np.float32)
+        values[: len(effects) - 1] = effects[1:]
+        self.effects[bound, skipped, layer] = values
+        self.record.write("effect", (slice(None), layer), _over_bounds(self.effects[:, :, layer]))
+        if "effect_by_boundary" in self.record.arrays:
+            self.record.write("effect_by_boundary", (slice(None), slice(None), layer), self.effects[:, :, layer])
+
+    def _outputs(
+        self, state: Float[Tensor, "row pos d"], looks: Bool[Tensor, "row pos"], skipped: np.ndarray, bound: np.ndarray
+    ) -> None:
+        """Change of the predicted distribution, `|softmax(y) - softmax(y')|_2` where it is looked at, and whether the
+        best token stays."""
+        model, final = self.model, self.trace.resid[-1]
+        change, same = torch.zeros(looks.shape), torch.zeros(looks.shape, dtype=torch.bool)
+        chunk = max(LOGIT_TOKENS, self.record.budget.logit_bytes // (12 * model.d_vocab))
+        for at in even_chunks(self.n_tokens, chunk):
+            base = model.unembed(final[0, at])
+            best, base = base.argmax(-1), base.softmax(-1)
+            for b in np.unique(bound):  # rows of one boundary are looked at in the same places
+                begin = max(int(self.look[b].int().argmax()), at.start)
+                if begin < at.stop:
+                    rows, seen = (
+                        torch.from_numpy(np.flatnonzero(bound == b)),
+                        slice(begin - at.start, at.stop - at.start),
+                    )
+                    self._compare(state, rows, slice(begin, at.stop), best[seen], base[seen], change, same)
+        looks = looks.cpu()
+        self.output[bound, skipped] = change.amax(-1).numpy()
+        self.kept[bound, skipped] = ((same & looks).sum(-1) / looks.sum(-1)).numpy()
+        self.record.write("output", slice(None), _over_bounds(self.output))
+        self.record.write("top1_kept", slice(None), -_over_bounds(-self.kept))
+        if self.probe.mode == "current":
+            self.record.write("output_pos", skipped, change)
+        else:
+            self.record.write("output_by_boundary", slice(None), self.output)
+
+    def _compare(
+        self, state: Tensor, rows: Tensor, at: slice, best: Tensor, base: Tensor, change: Tensor, same: Tensor
+    ) -> None:
+        """Write the change of the distribution at these positions of these rows, and whether the best token is still
+        unsurpassed."""
+        every = len(rows) == len(state)
+
+        def work(part: slice) -> None:
+            logits = self.model.unembed(state[part, at] if every else state[rows[part], at])
+            target = best.expand(len(logits), -1).unsqueeze(-1)
+            same[rows[part], at] = (logits.gather(-1, target).squeeze(-1) >= logits.amax(-1)).cpu()
+            change[rows[part], at] = logits.softmax(-1).sub_(base).norm(dim=-1).cpu()
+            self.record.check()
+
+        budget, chunk = (
+            self.record.budget,
+            max(LOGIT_TOKENS, self.record.budget.logit_bytes // (12 * self.model.d_vocab)),
+        )
+        for _ in budget.each(len(rows), lambda: max(1, (chunk >> budget.halvings) // len(base)), work):
+            pass
+
+
+def _over_bounds(values: Float[np.ndarray, "b *rest"]) -> Float[np.ndarray, "*rest"]:
+    """The maximum over the boundaries computed so far; NaN where there is none yet."""
+    return np.fmax.reduce(values, axis=0)
+
+
+def _allocate(record: Recorder, n_layers: int, n_tokens: int, bounds: list[int] | None, direct: bool) -> None:
+    for name in ("effect", *(["effect_direct"] if direct else [])):
+        record.allocate(name, (n_layers, n_layers))
+    for name in ("output", "top1_kept", "noise_floor"):
+        record.allocate(name, (n_layers,))
+    if bounds is None:
+        record.allocate("output_pos", (n_layers, n_tokens))
+        return
+    record.allocate("boundaries", (len(bounds),), "int32")
+    record.write("boundaries", slice(None), bounds)
+    record.allocate("effect_by_boundary", (len(bounds), n_layers, n_layers))
+    record.allocate("output_by_boundary", (len(bounds), n_layers))
