@@ -9,6 +9,7 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.errors import EffectiveDepthError
+from ed_core.memory import gigabytes
 from ed_core.results import lookup
 from ed_core.service import estimate
 from ed_core.sources import hub, precision, sizes, specs, tokens
@@ -49,13 +50,13 @@ def _held(spec: ModelSpec, made: Mapping[str, Any] | None) -> list[tuple[str, st
     label = precision.LABELS.get(spec.precision, "")
     lines = [("Precision", show.plain(spec.precision) + (f" ({label})" if label else "")), ("Device", spec.device)]
     if made is not None and made.get("weights_bytes"):
-        return [*lines, ("Memory held", f"{estimate.gigabytes(made['weights_bytes'])} of weights")]
+        return [*lines, ("Memory held", f"{gigabytes(made['weights_bytes'])} of weights")]
     try:
         return [
             *lines,
             (
                 "Memory",
-                f"{estimate.gigabytes(sizes.read(specs.config_of(spec)).weight_bytes(spec.precision))} of weights, "
+                f"{gigabytes(sizes.read(specs.config_of(spec)).weight_bytes(spec.precision))} of weights, "
                 "by the estimate",
             ),
         ]

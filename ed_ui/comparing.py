@@ -6,11 +6,11 @@ from __future__ import annotations
 import streamlit as st
 
 from ed_core import figures
-from ed_core.demo import mixed_prompts
 from ed_core.depth import among_others
 from ed_core.probes import Probe
 from ed_core.results import lookup
 from ed_core.sources import controls
+from ed_core.sources.bundled import mixed_prompts
 from ed_core.types import ProbeResult, Prompt
 from ed_ui import running, show
 

@@ -10,7 +10,8 @@ import streamlit as st
 from ed_core.depth import among_others
 from ed_core.errors import EffectiveDepthError
 from ed_core.probes import find
-from ed_core.sources import controls, specs
+from ed_core.service.resolve import twin
+from ed_core.sources import controls
 from ed_core.types import ProbeResult, Request
 from ed_ui import running, scope, show
 
@@ -36,7 +37,7 @@ def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
     if not kind:
         return dict(requests)
     try:
-        twins = {r.models[0]: specs.twin(r.models[0], kind, seed) for r in requests.values()}
+        twins = {r.models[0]: twin(r.models[0], kind, seed) for r in requests.values()}
     except EffectiveDepthError:
         return dict(requests)
     behind = {
@@ -69,7 +70,7 @@ def picker(row, batch: running.Batch) -> None:
         "Seed of the control", 0, controls.MOST, key="control.seed", args=("control.seed",), width=120, **common
     )
     try:
-        specs.twin(next(iter(batch.requests.values())).models[0], kind, seed)
+        twin(next(iter(batch.requests.values())).models[0], kind, seed)
     except EffectiveDepthError as error:
         st.warning(show.plain(str(error)), icon=":material/error:")
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import streamlit as st
 
 from ed_core.errors import Cancelled, EffectiveDepthError
-from ed_core.service.estimate import gigabytes
+from ed_core.memory import gigabytes
 from ed_core.sources import catalogue, hub, permits, specs
 from ed_core.types import ModelSpec
 from ed_ui import show

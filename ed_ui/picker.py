@@ -10,11 +10,12 @@ import streamlit as st
 
 from ed_core import settings
 from ed_core.architectures.refused import REFUSED
-from ed_core.demo import MODELS
 from ed_core.errors import EffectiveDepthError
 from ed_core.results import lookup
 from ed_core.service import estimate
+from ed_core.service.resolve import resolve
 from ed_core.sources import catalogue, permits, sizes, specs
+from ed_core.sources.bundled import MODELS
 from ed_core.sources.precision import WIDEST_FIRST, stored
 from ed_core.types import ModelSpec
 from ed_ui import card, downloads, running, show
@@ -76,7 +77,7 @@ def current() -> Scope:
 def chosen(name: str, precision: str, device: str, adapter: str = "") -> Scope:
     """The model of that name. Refuses by name what is known to be no plain sum, as opening it would."""
     try:
-        spec = specs.resolve(name, precision, device, adapter, free=running.free(device))
+        spec = resolve(name, precision, device, adapter, free=running.free(device))
         family = str(specs.config_of(spec).get("model_type", ""))
         if family in REFUSED:
             raise EffectiveDepthError(f"Refused: {spec.name} is of the family '{family}', and {REFUSED[family]}.")

@@ -9,10 +9,10 @@ from itertools import groupby
 import streamlit as st
 
 from ed_core.cases.snippet import options, text_of
-from ed_core.demo import mixed_prompts
 from ed_core.errors import PromptError
 from ed_core.prompts import parse_jsonl, to_jsonl
 from ed_core.sources import tokens
+from ed_core.sources.bundled import mixed_prompts
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import link, scope
 

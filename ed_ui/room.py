@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ed_core.errors import EffectiveDepthError, ParameterError
+from ed_core.memory import ROOM, gigabytes
 from ed_core.probes import find
-from ed_core.service import estimate
-from ed_core.service.estimate import gigabytes
+from ed_core.service import admission, estimate
 from ed_core.sources import hub, permits, precision, sizes
 from ed_core.sources.specs import config_of
 from ed_core.types import ModelSpec, Request
@@ -71,7 +71,7 @@ def _estimate(spec: ModelSpec, n_tokens: int, free: int) -> estimate.Estimate | 
 
 def _not_allowed(requests: Collection[Request], n_tokens: int | None) -> str:
     """What the settings say against a request; the queue says it again."""
-    return next(filter(None, (permits.why_not(permits.request, request, n_tokens) for request in requests)), "")
+    return next(filter(None, (permits.why_not(admission.request, request, n_tokens) for request in requests)), "")
 
 
 def _refused(requests: Collection[Request]) -> str:
@@ -89,7 +89,7 @@ def _missing(spec: ModelSpec) -> str:
 
 
 def _too_large(spec: ModelSpec, found: estimate.Estimate | None, probes: Sequence[str], n_tokens: int) -> str:
-    if found is None or found.peak_of(probes) <= estimate.ROOM * found.free:
+    if found is None or found.peak_of(probes) <= ROOM * found.free:
         return ""
     others = estimate.fitting(sizes.read(config_of(spec)), found.free, n_tokens, spec.device, probes)
     instead = (

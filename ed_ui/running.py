@@ -9,8 +9,9 @@ from uuid import uuid4
 import streamlit as st
 
 from ed_core.errors import Cancelled, EffectiveDepthError, QueueFull
+from ed_core.memory import free_memory
 from ed_core.results import lookup
-from ed_core.service.estimate import duration, free_memory
+from ed_core.service.estimate import duration
 from ed_core.service.jobs import Job, Jobs
 from ed_core.types import ProbeResult, Request
 from ed_ui import link, room, show, visitor

@@ -7,11 +7,12 @@ from itertools import groupby
 
 import streamlit as st
 
-from ed_core.demo import EXAMPLE, MODELS, load_prompts
 from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.prompts import check_text
 from ed_core.results import lookup
-from ed_core.sources import controls, specs, tokens
+from ed_core.service.resolve import twin
+from ed_core.sources import controls, tokens
+from ed_core.sources.bundled import EXAMPLE, MODELS, load_prompts
 from ed_core.types import ModelSpec, Prompt, Request
 from ed_ui import downloads, link, picker, show
 from ed_ui.picker import current
@@ -172,7 +173,7 @@ def _is_chosen(spec: ModelSpec) -> bool:
     """Whether the sidebar's model, or this control of it, is the one of a run."""
     try:
         now = current().spec
-        now = specs.twin(now, spec.control, spec.control_seed) if now is not None and spec.control else now
+        now = twin(now, spec.control, spec.control_seed) if now is not None and spec.control else now
     except EffectiveDepthError:
         return False
     return now is not None and now.identity() == spec.identity()

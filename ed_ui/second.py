@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import streamlit as st
 
-from ed_core.demo import EXAMPLE, MODELS
 from ed_core.depth.among_others import CURVES
 from ed_core.depth.side_by_side import Side
 from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.probes import Probe, find
 from ed_core.prompts import check_text
 from ed_core.results import lookup
+from ed_core.service.resolve import twin
 from ed_core.sources import controls, specs, tokens
+from ed_core.sources.bundled import EXAMPLE, MODELS
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import downloads, link, picker, probe_page, scope
 
@@ -181,7 +182,7 @@ def _model(spec: ModelSpec) -> ModelSpec:
         downloads.section(missing)
     if found.spec is None:
         raise EffectiveDepthError(found.trouble)
-    return found.spec if kind == NONE else specs.twin(found.spec, kind, int(st.session_state["two.control.seed"]))
+    return found.spec if kind == NONE else twin(found.spec, kind, int(st.session_state["two.control.seed"]))
 
 
 def _prompt() -> Prompt:

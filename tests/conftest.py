@@ -38,14 +38,15 @@ def variant_model():
 @pytest.fixture(scope="session")
 def measure():
     """`measure(model, probe, prompt)`: the complete result of one probe on one prompt, computed in this process."""
+    from ed_core.results.aggregate import summarize
     from ed_core.sweeps.recorder import Recorder
 
     def run(model, probe, prompt):
         encoding = model.encode(prompt)
         probe.check(len(encoding), encoding.answer_start)
-        record = Recorder(probe.request(model.spec, prompt), encoding, model.n_layers)
+        record = Recorder(probe.request(model.spec, prompt), probe.measures, encoding, model.n_layers)
         probe.compute(model, encoding, record)
-        return record.result(complete=True)
+        return summarize(record.result(complete=True))
 
     return run
 

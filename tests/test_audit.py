@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ed_core.__main__ import main
+from ed_core.commands import main
 from ed_core.depth import audit
 from ed_core.errors import ParameterError
 from ed_core.results.aggregate import summarize
+from ed_core.service.resolve import in_precisions, resolve
 from ed_core.sources.precision import WIDEST_FIRST
-from ed_core.sources.specs import resolve
 from ed_core.types import Measure, Prompt
 
 PROMPTS = [
@@ -34,7 +34,7 @@ def results(tmp_path_factory):
 
     def of(name):
         if name not in found:
-            models, plan = Models(), audit.plan(resolve(name), WIDEST_FIRST, PROMPTS)
+            models, plan = Models(), audit.plan(in_precisions(resolve(name), WIDEST_FIRST), PROMPTS)
             found[name] = {p: [run(models.get(r.models[0]), r) for r in requests] for p, requests in plan.items()}
         return found[name]
 
@@ -45,11 +45,11 @@ def results(tmp_path_factory):
 def test_the_bundled_models_keep_their_curves_and_depths_in_every_precision(name):
     """Contributions and lens over every twelfth bundled prompt; skip effects need more prompts for their order to
     settle (see the log)."""
-    from ed_core.demo import load_prompts
     from ed_core.service.compute import Models, run
+    from ed_core.sources.bundled import load_prompts
 
     prompts = [Prompt(p["text"], p["answer"]) for p in load_prompts()[::12]]
-    models, plan = Models(), audit.plan(resolve(name), WIDEST_FIRST, prompts)
+    models, plan = Models(), audit.plan(in_precisions(resolve(name), WIDEST_FIRST), prompts)
     results = {
         p: [run(models.get(r.models[0]), r) for r in requests if r.probe != "layer_skip"]
         for p, requests in plan.items()
@@ -97,7 +97,7 @@ def test_a_depth_that_is_no_longer_defined_is_a_finding(results):
 def test_the_widest_is_the_reference_and_one_is_not_enough():
     assert audit.reference_of(["4bit", "bf16", "int8"]) == "bf16" and audit.reference_of(["int8", "fp32"]) == "fp32"
     with pytest.raises(ParameterError, match="two"):
-        audit.plan(resolve("ed-demo-8"), ["int8"], PROMPTS)
+        audit.plan(in_precisions(resolve("ed-demo-8"), ["int8"]), PROMPTS)
 
 
 def test_the_command_line_prints_and_writes_it_and_uses_what_is_stored(tmp_path, capsys):

@@ -8,9 +8,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ed_core import bench
-from ed_core.__main__ import main
 from ed_core.bench import causal, skip
 from ed_core.bench.random_model import prompt, random_llama
+from ed_core.commands import main
 from ed_core.probes import LayerSkip, ResidualErasure
 from ed_core.service import compute
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from test_browser import ANSWER, TEXT, browser, page, serve, wait  # noqa: F401 (fixtures)
 
-from ed_core.__main__ import main
-from ed_core.demo import mixed_prompts
+from ed_core.commands import main
 from ed_core.prompts import to_jsonl
+from ed_core.sources.bundled import mixed_prompts
 from ed_core.types import Prompt
 
 pytestmark = pytest.mark.browser

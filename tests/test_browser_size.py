@@ -12,7 +12,7 @@ from small_models import save_random
 from test_browser import ANSWER, TEXT, browser, page, serve, wait  # noqa: F401 (fixtures)
 from test_browser_pages import plotted
 
-from ed_core.__main__ import main
+from ed_core.commands import main
 from ed_core.prompts import to_jsonl
 from ed_core.types import Prompt
 

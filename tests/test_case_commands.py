@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from kept_cases import case, results, small
 
-from ed_core.__main__ import main
 from ed_core.cases import backup, bundle
 from ed_core.cases.case_study import edited
 from ed_core.cases.kept import Kept
-from ed_core.commands import cases
+from ed_core.commands import cases, main
 from ed_core.errors import ImportRefused
 from ed_core.results.store import Store
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ed_core.errors import ParameterError, PromptError, PromptFileError
-from ed_core.probes import IntegratedGradients, ResidualErasure
+from ed_core.models.verify import verify
+from ed_core.probes import IntegratedGradients, ResidualErasure, integrated_gradients
 from ed_core.results.aggregate import aggregate
 from ed_core.service import compute
-from ed_core.sweeps import gradients
 from ed_core.types import Prompt
 
 FAMILIES = ("qwen3", "gpt2", "gpt_neox", "olmo2", "gemma2", "granite")
@@ -33,7 +33,7 @@ def background(tmp_path):
 
 @pytest.mark.parametrize("target", ["answer", "future"])
 def test_erasure(model, measure, background, target):
-    assert model.verify().suffix_holds
+    assert verify(model).suffix_holds
     found = measure(model, ResidualErasure(target, background), PROMPT)
     others = [model.encode(Prompt(text)).ids for text in BACKGROUND]
     expected = naive.residual_erasure(model.hf, found.token_ids, found.answer_start, others, target)
@@ -44,7 +44,7 @@ def test_erasure(model, measure, background, target):
 
 def test_where_a_suffix_cannot_be_replayed_whole_sequences_are(model_of, measure, background, monkeypatch):
     model = model_of("gemma2")
-    monkeypatch.setattr(model, "identities", dataclasses.replace(model.verify(), suffix=0.5))
+    monkeypatch.setattr(model, "identities", dataclasses.replace(verify(model), suffix=0.5))
     whole = measure(model, ResidualErasure("future", background), PROMPT)
     monkeypatch.setattr(model, "identities", dataclasses.replace(model.identities, suffix=0.0))
     reused = measure(model, ResidualErasure("future", background), PROMPT)
@@ -56,7 +56,7 @@ def test_where_a_suffix_cannot_be_replayed_whole_sequences_are(model_of, measure
 def test_reusing_the_prefix_computes_half_of_the_tokens(model_of, measure, background, monkeypatch):
     """The tokens that blocks see, counted: each erased position needs itself and what follows only."""
     model, seen = model_of("llama"), []
-    model.verify()
+    verify(model)
     original = type(model).run_block
 
     def run_block(self, trace, layer, resid, *args, **kwargs):
@@ -120,7 +120,7 @@ def test_without_an_answer_they_refuse(model_of, measure, probe):
 @pytest.mark.parametrize("family", ["gpt_neox", "gemma2", "granite"])
 def test_gradients(model_of, measure, family, part, monkeypatch):
     """With a tiny tolerance the doubling goes on, and the map is the integral."""
-    monkeypatch.setattr(gradients, "TOLERANCE", 1e-5)
+    monkeypatch.setattr(integrated_gradients, "TOLERANCE", 1e-5)
     model = model_of(family)
     found = measure(model, IntegratedGradients(part, nodes=1025), PROMPT)
     expected = naive.integrated_gradients(model.hf, found.token_ids, found.answer_start, part, steps=48)

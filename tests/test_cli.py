@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from ed_core.__main__ import main
-from ed_core.sources.specs import resolve
+from ed_core.commands import main
+from ed_core.service.resolve import resolve
 
 PROMPTS = [
     {"id": "sum", "text": "5 + 7 + 5 + 3 + 1 + 7 = ", "answer": "28"},

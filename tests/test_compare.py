@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from ed_core.cases import export
-from ed_core.demo import load_prompts, mixed_prompts
 from ed_core.depth import among_others, criteria
 from ed_core.probes import PROBES, Contributions, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
 from ed_core.probes.integrated_gradients import completeness, incomplete
+from ed_core.probes.scores import depth_score, layer_effect
 from ed_core.prompts import parse_jsonl, to_jsonl
 from ed_core.results import lookup
 from ed_core.results.store import Store
+from ed_core.sources.bundled import load_prompts, mixed_prompts
 from ed_core.types import Prompt
 
 TEXTS = ("5 + 7 + 5 = ", "a=3; b=a; b?", "The capital of France is", "copy a b c: a b", "one two three four")
@@ -23,16 +24,12 @@ COMPARED = (Contributions(), LogitLens(), LayerSkip(), ResidualErasure(), Integr
 
 def test_the_effect_on_later_layers_and_its_score():
     effect = np.float32([[9, 2, 4, 6], [9, 9, 1, 3], [9, 9, 9, 5], [9, 9, 9, 9]])  # the diagonal and below do not count
-    e = criteria.layer_effect(effect)
+    e = layer_effect(effect)
     assert e.tolist() == [4, 2, 5, 0]
-    assert criteria.depth_score(e) == pytest.approx((0 * 4 + 1 * 2 + 2 * 5) / 11)
-    assert (
-        np.isnan(criteria.depth_score([0, 0, 0]))
-        and np.isnan(criteria.depth_score([1, np.nan]))
-        and criteria.depth_score([0, 0, 3]) == 2
-    )
+    assert depth_score(e) == pytest.approx((0 * 4 + 1 * 2 + 2 * 5) / 11)
+    assert np.isnan(depth_score([0, 0, 0])) and np.isnan(depth_score([1, np.nan])) and depth_score([0, 0, 3]) == 2
     effect[1, 3] = np.nan
-    assert np.isnan(criteria.layer_effect(effect)).tolist() == [False, True, False, False]
+    assert np.isnan(layer_effect(effect)).tolist() == [False, True, False, False]
 
 
 def test_the_command_line_writes_the_scores(model_of, measure):
@@ -40,15 +37,11 @@ def test_the_command_line_writes_the_scores(model_of, measure):
     results = [measure(model, probe, Prompt(text)) for text in TEXTS[:2]]
     data = export.arrays({probe: results})
     for i, result in enumerate(results):
-        assert data[f"layer_skip.depth_score.{i}"] == pytest.approx(
-            criteria.depth_score(criteria.layer_effect(result["effect"]))
-        )
-        assert data[f"layer_skip.depth_score_output.{i}"] == pytest.approx(criteria.depth_score(result["output"]))
+        assert data[f"layer_skip.depth_score.{i}"] == pytest.approx(depth_score(layer_effect(result["effect"])))
+        assert data[f"layer_skip.depth_score_output.{i}"] == pytest.approx(depth_score(result["output"]))
     effects = np.stack([r["effect"] for r in results])
-    assert data["layer_skip.depth_score"] == pytest.approx(criteria.depth_score(criteria.layer_effect(effects.max(0))))
-    assert data["layer_skip.depth_score_mean"] == pytest.approx(
-        criteria.depth_score(criteria.layer_effect(effects.mean(0))), rel=1e-5
-    )
+    assert data["layer_skip.depth_score"] == pytest.approx(depth_score(layer_effect(effects.max(0))))
+    assert data["layer_skip.depth_score_mean"] == pytest.approx(depth_score(layer_effect(effects.mean(0))), rel=1e-5)
     assert data["layer_skip.depth_score"].dtype == np.float32 and "layer_skip.depth_score_mean.0" not in data
 
 
@@ -101,8 +94,8 @@ def test_a_large_card_is_found_although_its_row_has_no_value(model_of, tmp_path)
 
 
 def test_shipped_examples_count_as_other_prompts(tmp_path, monkeypatch):
-    from ed_core.demo import EXAMPLE
-    from ed_core.sources.specs import resolve
+    from ed_core.service.resolve import resolve
+    from ed_core.sources.bundled import EXAMPLE
 
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     lookup.store.cache_clear()
@@ -142,12 +135,10 @@ def test_the_sentence_says_what_the_curves_hold(model_of, measure):
     model = model_of("qwen3")
     mine, *others = (measure(model, LayerSkip(), Prompt(text)).summary for text in TEXTS)
     said = among_others.sentence(LayerSkip(), mine, others)
-    e = criteria.layer_effect(mine["effect"])
-    scores = [criteria.depth_score(criteria.layer_effect(s["effect"])) for s in others]
+    e = layer_effect(mine["effect"])
+    scores = [depth_score(layer_effect(s["effect"])) for s in others]
     assert f"{e[:3].sum() / e.sum():.0%} of this prompt's effect on later layers lies at layers 0–2" in said
-    assert (
-        f"depth score {criteria.depth_score(e):.1f}; the median of 4 other prompts is {np.median(scores):.1f}" in said
-    )
+    assert f"depth score {depth_score(e):.1f}; the median of 4 other prompts is {np.median(scores):.1f}" in said
     assert "median" not in among_others.sentence(LayerSkip(), mine, others[:2])
 
 

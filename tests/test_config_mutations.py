@@ -15,10 +15,10 @@ from transformers import AutoConfig
 from ed_core.architectures.small import config_fields
 from ed_core.bench.families import random_hf
 from ed_core.errors import EffectiveDepthError
-from ed_core.models.language_model import LanguageModel
+from ed_core.models.opening import open_model
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.service import compute
-from ed_core.sources.specs import resolve
+from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
 
 MUTATED = (
@@ -92,7 +92,7 @@ def every_mutation(mutation):
             return
         byte_tokenizer().save_pretrained(folder)
         try:
-            model = LanguageModel.open(resolve(folder))
+            model = open_model(resolve(folder))
             found = {
                 probe.name: compute.run(model, probe.request(model.spec, PROMPT))
                 for probe in (Contributions(), LogitLens(), LayerSkip())

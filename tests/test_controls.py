@@ -15,14 +15,17 @@ from test_hub import client, model  # noqa: F401  (fixtures)
 from test_unknown_families import forget, saved
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ed_core.__main__ import main
 from ed_core.architectures import find
+from ed_core.commands import main
 from ed_core.errors import ParameterError
 from ed_core.models import twins
 from ed_core.models.language_model import LanguageModel
+from ed_core.models.opening import open_model
+from ed_core.models.verify import verify
 from ed_core.probes import Contributions
 from ed_core.results import lookup
-from ed_core.sources.specs import location, resolve, twin
+from ed_core.service.resolve import resolve, twin
+from ed_core.sources.specs import location
 from ed_core.types import ModelSpec, Prompt, Request
 
 # blocks that differ by kind (windows, mixers, experts, position schemes), and some that do not
@@ -68,13 +71,13 @@ def same(a, b) -> bool:
 @pytest.mark.parametrize("source", ["ed-demo-8", "folder"])
 def test_an_untrained_twin_is_the_librarys_own_initialisation_and_follows_its_seed(source, small_folder):
     source = str(small_folder) if source == "folder" else source
-    twins_of = [LanguageModel.open(resolve(source, control="untrained", control_seed=seed)) for seed in (0, 0, 1)]
+    twins_of = [open_model(resolve(source, control="untrained", control_seed=seed)) for seed in (0, 0, 1)]
     first, again, other = map(weights_of, twins_of)
     assert same(first, again) and not same(first, other)
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(location(resolve(source)))
     assert same(first, AutoModelForCausalLM.from_config(config, dtype=torch.float32).state_dict())
-    trained = LanguageModel.open(resolve(source))
+    trained = open_model(resolve(source))
     assert twins_of[0].tokenizer.get_vocab() == trained.tokenizer.get_vocab()
     text = Prompt("5 + 7 = 12")
     assert twins_of[0].encode(text).ids == trained.encode(text).ids
@@ -86,9 +89,9 @@ def test_a_seed_is_one_twin_in_every_precision_and_leaves_the_generator_as_it_wa
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    full = weights_of(LanguageModel.open(resolve(str(small_folder), control="untrained")))
+    full = weights_of(open_model(resolve(str(small_folder), control="untrained")))
     assert torch.equal(torch.rand(3), expected)
-    narrow = LanguageModel.open(resolve(str(small_folder), "bf16", control="untrained"))
+    narrow = open_model(resolve(str(small_folder), "bf16", control="untrained"))
     assert narrow.dtype == torch.bfloat16 and not narrow.identities.failures()
     assert same({name: w.bfloat16() for name, w in full.items()}, weights_of(narrow))
 
@@ -98,7 +101,7 @@ def test_an_untrained_twin_needs_config_and_tokenizer_only(small_folder, tmp_pat
     specs = [resolve(str(folder), control="untrained") for folder in (bare, small_folder)]
     assert specs[0].identity() == specs[1].identity(), "what was learned is no part of it"
     assert twin(resolve(str(small_folder)), "untrained").identity() == specs[0].identity()
-    assert same(*(weights_of(LanguageModel.open(spec)) for spec in specs))
+    assert same(*(weights_of(open_model(spec)) for spec in specs))
 
 
 def test_of_a_hub_model_only_the_small_files_come(client, model, tmp_path):  # noqa: F811
@@ -150,7 +153,7 @@ def test_shuffled_blocks_are_what_a_checkpoint_in_that_order_would_be(variant):
         shuffled = twin_of(input_ids=ids, use_cache=False).logits
         assert torch.equal(shuffled, by_hand(order)) and not torch.allclose(shuffled, own, atol=1e-3)
     checked = LanguageModel(twin_of, byte_tokenizer(), find(hf.config.model_type), ModelSpec("m", control="shuffled"))
-    assert not checked.verify().failures() and checked.block_order == order
+    assert not verify(checked).failures() and checked.block_order == order
 
 
 def test_only_blocks_of_one_kind_change_places():
@@ -170,12 +173,10 @@ def test_blocks_that_are_scaled_by_their_place_stay_there():
 
 
 def test_shuffled_blocks_of_a_folder_follow_their_seed_and_keep_every_weight(small_folder):
-    opened = [
-        LanguageModel.open(resolve(str(small_folder), control="shuffled", control_seed=seed)) for seed in (0, 0, 1)
-    ]
+    opened = [open_model(resolve(str(small_folder), control="shuffled", control_seed=seed)) for seed in (0, 0, 1)]
     assert opened[0].block_order == opened[1].block_order != opened[2].block_order
     assert same(weights_of(opened[0]), weights_of(opened[1])) and not same(weights_of(opened[0]), weights_of(opened[2]))
-    own = LanguageModel.open(resolve(str(small_folder)))
+    own = open_model(resolve(str(small_folder)))
     for place, source in enumerate(opened[0].block_order):
         assert same(opened[0].blocks[place].state_dict(), own.blocks[source].state_dict())
 
@@ -183,7 +184,7 @@ def test_shuffled_blocks_of_a_folder_follow_their_seed_and_keep_every_weight(sma
 def test_shuffled_blocks_of_a_family_nobody_described(tmp_path, monkeypatch):
     forget(monkeypatch, "llama")
     spec = resolve(str(saved(tmp_path / "m", "llama")), control="shuffled")
-    model = LanguageModel.open(spec)
+    model = open_model(spec)
     assert "read like" in model.architecture.family and model.block_order
     assert not model.identities.failures()
 
@@ -209,7 +210,7 @@ def test_a_control_is_part_of_the_identity_and_no_other_key_changes(small_folder
 
 
 def test_the_shipped_examples_are_still_found():
-    from ed_core.demo import EXAMPLE, load_prompts
+    from ed_core.sources.bundled import EXAMPLE, load_prompts
 
     chosen = next(p for p in load_prompts() if p["id"] == EXAMPLE)
     assert lookup.is_shipped(
@@ -273,7 +274,7 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(case, small_folder, caps
 
 def test_shuffled_blocks_work_quantized(tmp_path):
     folder = save_random(tmp_path / "q", hidden_size=64, intermediate_size=128)
-    model = LanguageModel.open(resolve(str(folder), "int8", control="shuffled"))
+    model = open_model(resolve(str(folder), "int8", control="shuffled"))
     assert not model.identities.failures() and model.block_order
 
 
@@ -283,4 +284,4 @@ def test_a_twin_that_does_not_fit_is_refused_before_it_is_drawn(small_folder, mo
 
     monkeypatch.setattr(loading, "free_memory", lambda: 1000)
     with pytest.raises(TooLarge, match="drawn in float32"):
-        LanguageModel.open(resolve(str(small_folder), control="untrained"))
+        open_model(resolve(str(small_folder), control="untrained"))

@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ed_core.demo import MODELS, load_prompts
 from ed_core.demo.curriculum import Curriculum
 from ed_core.demo.documents import COUNTED, GIVEN, Writer, score
 from ed_core.demo.evaluate import CARD, Cell, accuracy, cells, open_model
 from ed_core.demo.prompts import build_prompts
 from ed_core.demo.tasks import TASKS
 from ed_core.demo.tokenizer import build_tokenizer
+from ed_core.sources.bundled import MODELS, load_prompts
 
 HOSTILE = [
     "".join(map(chr, range(256))),

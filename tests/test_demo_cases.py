@@ -9,11 +9,11 @@ import pytest
 
 from ed_core.cases import bundle, case_study
 from ed_core.cases.kept import SHIPPED, Kept
-from ed_core.demo import load_prompts
 from ed_core.demo.cases import LESSONS, MODEL, build, models_of, named
 from ed_core.errors import CaseError
 from ed_core.service import compute
-from ed_core.sources.specs import resolve
+from ed_core.service.resolve import resolve
+from ed_core.sources.bundled import load_prompts
 from ed_core.types import Prompt
 
 HINT = "run python -m ed_core.demo.cases"

@@ -8,8 +8,8 @@ import pytest
 import torch
 from small_models import FAMILIES
 
-from ed_core.__main__ import main
 from ed_core.architectures.small import COMMON, VARIANTS, config_fields
+from ed_core.commands import main
 from ed_core.errors import ModelNotFound, ParameterError
 from ed_core.service import estimate
 from ed_core.sources import catalogue, sizes

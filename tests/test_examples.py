@@ -4,12 +4,12 @@ numbers."""
 import numpy as np
 import pytest
 
-from ed_core.demo import EXAMPLE, MODELS, load_prompts
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.results.wire import unpack
 from ed_core.service import compute
-from ed_core.sources.specs import resolve
+from ed_core.service.resolve import resolve
+from ed_core.sources.bundled import EXAMPLE, MODELS, load_prompts
 from ed_core.types import Prompt
 
 HOME = (Contributions(), LogitLens(), LayerSkip(), Continuation())

@@ -13,6 +13,7 @@ from ed_core.architectures.families import FAMILIES
 from ed_core.bench.families import DTYPES, random_hf, random_model
 from ed_core.errors import IdentityFailed
 from ed_core.models.language_model import LanguageModel
+from ed_core.models.verify import verify
 from ed_core.probes import (
     PROBES,
     Contributions,
@@ -40,7 +41,7 @@ def test_every_family_has_a_small_model():
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_sums_hold(variant, precision):
-    figures = random_model(variant, precision, byte_tokenizer()).verify()
+    figures = verify(random_model(variant, precision, byte_tokenizer()))
     assert figures.failures() == []
     assert None not in (*figures.slope_attn, *figures.slope_mlp, *figures.mlp_moves), (
         "nothing was too small to be checked"
@@ -171,4 +172,4 @@ def test_reading_anywhere_else_is_refused(variant, forged, precision):
         model = LanguageModel(
             hf.to(DTYPES[precision]), byte_tokenizer(), architecture, ModelSpec("m", precision=precision)
         )
-        model.verify().require(architecture)
+        verify(model).require(architecture)

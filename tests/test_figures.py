@@ -16,6 +16,8 @@ from ed_core.figures import View
 from ed_core.figures.panel import OVERLAY_LIMIT
 from ed_core.figures.text import shown
 from ed_core.probes import find
+from ed_core.results.aggregate import summarize
+from ed_core.sources.published import published, published_marks
 from ed_core.sweeps.recorder import Recorder
 from ed_core.types import Encoding, Measure, MeasureSpec, ModelSpec, ProbeResult, Prompt
 
@@ -56,7 +58,7 @@ def fake(
     """A result of random numbers within each measure's range, filled from layer 0 up to a share of the layers."""
     rng, kind, n = np.random.default_rng(0), find(probe), len(tokens)
     encoding = Encoding(tuple(range(n)), tokens, 1 if n > 1 else None)
-    record = Recorder(kind.make(parameters).request(ModelSpec("fake"), Prompt("x")), encoding, n_layers)
+    record = Recorder(kind.make(parameters).request(ModelSpec("fake"), Prompt("x")), kind.measures, encoding, n_layers)
     sizes = {
         "layer": n_layers,
         "depth": n_layers + 1,
@@ -76,7 +78,8 @@ def fake(
         values = rng.integers(1, 9, shape) if whole else rng.uniform(spec.low or 0.0, spec.high or 1.0, shape) / 2
         record.write(spec.name, slice(0, rows), values[:rows])
     record.token_text = dict(enumerate(HOSTILE))
-    return record.result(complete=filled == 1.0)
+    result = record.result(complete=filled == 1.0)
+    return summarize(result) if result.complete else result
 
 
 def draw(name: str, result: ProbeResult, **view):
@@ -248,7 +251,7 @@ def test_ruler_shows_verdicts_apart_and_says_why_one_is_missing():
         criteria,
         16,
         bands={"kl": (11, 14)},
-        published=figures.published_marks("Math"),
+        published=published_marks("Math"),
         ghost={"kl": Criterion("kl", 3, 3, 8)},
     )
     traces = {t.name: t for t in fig.data}
@@ -264,10 +267,10 @@ def test_ruler_shows_verdicts_apart_and_says_why_one_is_missing():
 
 
 def test_published_ratios_are_their_depths():
-    rows = figures.published()
+    rows = published()
     assert len(rows) == 108
     assert all(p.ratio == pytest.approx((p.effective_depth + 1) / p.n_layers, abs=0.006) for p in rows)
-    assert {m[1] for m in figures.published_marks(n_layers=28, dataset="gsm8k", criterion="kl")} == {"kl"}
+    assert {m[1] for m in published_marks(n_layers=28, dataset="gsm8k", criterion="kl")} == {"kl"}
 
 
 def test_curves_take_the_colour_of_what_they_are_about():

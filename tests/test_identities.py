@@ -12,8 +12,8 @@ from small_models import FAMILIES, byte_tokenizer, random_hf, random_model
 from ed_core.architectures import find
 from ed_core.errors import IdentityFailed, NotFinite
 from ed_core.models import suffix
-from ed_core.models.identities import PROBE_TEXT
 from ed_core.models.language_model import LanguageModel
+from ed_core.models.verify import PROBE_TEXT, verify
 from ed_core.types import ModelSpec, Prompt
 
 PROMPT = Prompt("The quick brown fox jump")
@@ -33,7 +33,7 @@ def opened(hf, precision="fp32", **forged) -> LanguageModel:
 
 def refusal(model) -> str:
     with pytest.raises(IdentityFailed) as caught:
-        model.verify().require(model.architecture)
+        verify(model).require(model.architecture)
     message = str(caught.value)
     assert (
         model.architecture.family in message
@@ -80,7 +80,7 @@ def make_massive(hf, factor, characters="T"):
 @pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_accepted_with_figures_within_the_limits(family, precision):
-    figures = random_model(family, DTYPES[precision]).verify()
+    figures = verify(random_model(family, DTYPES[precision]))
     miss_limit, slope_limit = LIMITS[precision]
     assert figures.failures() == [] and (figures.miss_limit, figures.slope_limit) == LIMITS[precision]
     assert (
@@ -123,7 +123,7 @@ def test_no_correct_model_is_refused(name):
         for precision in DTYPES if seed % 8 == 0 and "huge" not in name else ["bf16"]:  # 10 000 times overflows fp16
             hf = random_hf(family, seed=seed, **SHALLOW)
             HARD[name](hf, seed)
-            assert opened(hf, precision).verify().failures() == [], (family, precision, seed)
+            assert verify(opened(hf, precision)).failures() == [], (family, precision, seed)
 
 
 @pytest.mark.parametrize("exponent", [6, 7, 8])
@@ -132,7 +132,7 @@ def test_a_wide_model_with_updates_near_rounding_is_accepted(exponent):
     count."""
     hf = random_hf("gemma2", hidden_size=4096, **SHALLOW)
     scale_writers(hf, 2.0**-exponent)
-    figures = opened(hf, "bf16").verify()
+    figures = verify(opened(hf, "bf16"))
     assert figures.failures() == [] and None not in figures.slope_attn + figures.slope_mlp
 
 
@@ -146,7 +146,7 @@ def test_attention_and_mlp_that_write_the_same_thing_are_accepted(precision, sha
         for attn, mlp in writers(hf):
             attn.bias.copy_(torch.randn_like(attn.bias))
             mlp.bias.copy_(share * attn.bias)
-    assert opened(hf, precision).verify().failures() == []
+    assert verify(opened(hf, precision)).failures() == []
 
 
 # ---------------------------------------------------------------- forgeries
@@ -158,7 +158,7 @@ def test_a_forgotten_multiplier_is_refused_even_beside_a_massive_token(precision
     hf = random_hf("granite")
     make_massive(hf, factor)
     model = opened(hf, precision, residual_multiplier="")
-    figures, message = model.verify(), refusal(model)
+    figures, message = verify(model), refusal(model)
     assert "Granite" in message and "block 0: h + a + m misses" in message
     slopes = [s for s in (*figures.slope_attn, *figures.slope_mlp) if s is not None]
     assert slopes and all(abs(slope - 0.22) < 0.03 for slope in slopes)
@@ -179,7 +179,7 @@ def test_a_multiplier_a_tenth_off_is_seen_by_the_slope_alone(precision, factor):
     scale_writers(hf, 0.05 if precision == "fp16" else 0.5)
     hf.config.forged = 0.9 * hf.config.residual_multiplier
     model = opened(hf, precision, residual_multiplier="forged")
-    figures = model.verify()
+    figures = verify(model)
     assert max(figures.miss) <= LIMITS[precision][0] and figures.closure == 0
     assert any("the stream moves by 1.1" in failure for failure in figures.failures())
     assert "(expected 1 ± 0.03)" in refusal(model)
@@ -197,7 +197,7 @@ def test_a_multiplier_a_tenth_off_is_seen_by_the_slope_alone(precision, factor):
 )
 def test_a_branch_read_before_its_norm_is_refused(family, forged, branch, precision):
     model = opened(random_hf(family), precision, **forged)
-    failures = model.verify().failures()
+    failures = verify(model).failures()
     assert "h + a + m misses the next residual" in refusal(model)
     assert any(f"what is read from {branch}" in failure for failure in failures)
     assert all(any(failure.startswith(f"block {layer}:") for failure in failures) for layer in range(5))
@@ -207,7 +207,7 @@ def test_a_branch_read_before_its_norm_is_refused(family, forged, branch, precis
 @pytest.mark.parametrize("family, forged", [("gemma2", {"logit_softcap": ""}), ("granite", {"logit_divisor": ""})])
 def test_what_is_forgotten_behind_the_head_is_refused(family, forged, precision):
     model = opened(random_hf(family), precision, **forged)
-    figures = model.verify()
+    figures = verify(model)
     assert max(figures.miss) <= LIMITS[precision][0] and figures.closure > LIMITS[precision][0]
     assert "unembedding the last residual misses the logits" in refusal(model)
 
@@ -222,7 +222,7 @@ def test_a_model_that_gives_nan_is_refused_where_it_begins():
     with torch.no_grad():
         writers(hf)[2][1].weight[0, 0] = torch.nan
     with pytest.raises(NotFinite, match="from residual 3 of 5 on"):
-        opened(hf).verify()
+        verify(opened(hf))
 
 
 # ---------------------------------------------------------------- replay
@@ -305,17 +305,17 @@ def test_a_replayed_suffix_with_another_mask_is_found_out(model_of, monkeypatch)
         "from_position",
         lambda named, start, n: cut(named, start, n) | {"attention_mask": _one_key_short(n, start)},
     )
-    figures = model_of("qwen3").verify()
+    figures = verify(model_of("qwen3"))
     monkeypatch.undo()
     assert figures.suffix > 1e-3 and not figures.suffix_holds and not figures.failures()
-    assert model_of("qwen3").verify().suffix_holds
+    assert verify(model_of("qwen3")).suffix_holds
 
 
 def test_blocks_that_know_no_cache_are_replayed_whole(model_of, monkeypatch):
     monkeypatch.setattr(suffix, "CACHES", ())
-    figures = model_of("qwen3").verify()
+    figures = verify(model_of("qwen3"))
     monkeypatch.undo()
-    model_of("qwen3").verify()
+    verify(model_of("qwen3"))
     assert figures.suffix is None and not figures.suffix_holds and not figures.failures()
 
 

@@ -20,9 +20,9 @@ import pytest
 from kept_cases import HOME, case
 
 from ed_core import figures
-from ed_core.__main__ import main
 from ed_core.cases.drawings import by_name
 from ed_core.cases.kept import Kept
+from ed_core.commands import main
 from ed_core.errors import ImageFailed
 from ed_core.figures import View, images
 from ed_core.results import lookup

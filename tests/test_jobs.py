@@ -13,8 +13,8 @@ import pytest
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.service import jobs as jobs_module
 from ed_core.service.jobs import Jobs
+from ed_core.service.resolve import resolve
 from ed_core.service.worker import receive, send
-from ed_core.sources.specs import resolve
 from ed_core.types import Prompt
 
 TEXT = "5 + 7 + 5 + 3 + 1 + 7 = "

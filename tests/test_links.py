@@ -15,7 +15,7 @@ from ed_core.probes import LogitLens
 from ed_core.results import lookup
 from ed_core.results.store import Store
 from ed_core.service import compute
-from ed_core.sources import specs
+from ed_core.service.resolve import resolve, twin
 from ed_core.types import Prompt
 from ed_ui import link
 
@@ -126,7 +126,7 @@ def test_what_a_link_does_not_say_is_at_its_default(stored):  # noqa: F811
 
 
 def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):  # noqa: F811
-    spec = specs.twin(specs.resolve("small"), "untrained", 7)
+    spec = twin(resolve("small"), "untrained", 7)
     result = compute.run(compute.Models().get(spec), LogitLens().request(spec, Prompt("3 + 4 = ", "7")))
     lookup.store().put(result)
     test = opened("pages/look/logit_lens.py", run=result.request.key[:12])

@@ -11,6 +11,7 @@ from torch import nn
 
 from ed_core.architectures import Architecture
 from ed_core.models.language_model import LanguageModel
+from ed_core.models.verify import verify
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.results.aggregate import aggregate
 from ed_core.types import ModelSpec, Prompt
@@ -65,7 +66,7 @@ class Stack(nn.Module):
 def stack(*blocks, head=None) -> LanguageModel:
     described = Architecture("Stack", ("stack",), blocks="blocks", final_norm="norm", attn="attn")
     model = LanguageModel(Stack(blocks, head), byte_tokenizer(), described, ModelSpec("stack", content_hash="stack"))
-    model.verify().require(described)
+    verify(model).require(described)
     return model
 
 

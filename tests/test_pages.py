@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from ed_core.demo import MODELS
 from ed_core.probes import (
     Continuation,
     Contributions,
@@ -24,7 +23,8 @@ from ed_core.probes import (
 )
 from ed_core.results import lookup
 from ed_core.service import compute
-from ed_core.sources.specs import resolve
+from ed_core.service.resolve import resolve
+from ed_core.sources.bundled import MODELS
 from ed_core.types import Prompt
 
 ROOT = Path(__file__).parent.parent
@@ -139,8 +139,8 @@ def test_a_prompt_outside_what_the_models_know_is_marked(stored):
 
 def test_a_long_answer_is_judged_to_its_end():
     """Nine letters take nine tokens: eight of them right are not yet an answer, and not a wrong one either."""
-    from ed_core.demo import load_prompts
     from ed_core.depth import verdict
+    from ed_core.sources.bundled import load_prompts
 
     asked = next(p for p in load_prompts() if p["id"] == "copy-12-a")
     spec = resolve("ed-demo-8")

@@ -11,7 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from test_pages import PROMPT, ROOT, app, holds, plotted, stored  # noqa: F401 (a fixture)
 
-from ed_core.__main__ import main
+from ed_core.commands import main
 from ed_core.depth import among_others, pruning
 from ed_core.probes import (
     Contributions,
@@ -27,7 +27,7 @@ from ed_core.probes.integrated_gradients import completeness, incomplete
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.service import compute
-from ed_core.sources.specs import resolve
+from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
 
 

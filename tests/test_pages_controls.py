@@ -17,7 +17,7 @@ from ed_core.depth.among_others import curves_of
 from ed_core.probes import Contributions, EarlyExit, LogitLens, Numerics, Prune, find
 from ed_core.results import lookup
 from ed_core.service import compute
-from ed_core.sources.specs import resolve, twin
+from ed_core.service.resolve import resolve, twin
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import controlling, running
 

@@ -22,8 +22,8 @@ from ed_core.cases import kept as kept_module
 from ed_core.cases.case_study import Shown, edited
 from ed_core.cases.drawings import drawings
 from ed_core.cases.kept import Kept
-from ed_core.demo import EXAMPLE, MODELS, load_prompts
 from ed_core.results import lookup
+from ed_core.sources.bundled import EXAMPLE, MODELS, load_prompts
 
 ROOT = Path(__file__).parent.parent
 GALLERY, CASE = "pages/keep/gallery.py", "pages/keep/case.py"
@@ -207,7 +207,9 @@ def test_a_link_opens_every_figure_in_a_fresh_session_without_the_model(folder, 
         notes="**Look** here.", tags=["one"], shown=Shown("home", (2, 40), 5, (("branch", "attn"), ("shade", "kl")))
     )
     folder.add(kept)
-    monkeypatch.setattr("ed_core.sources.specs.resolve", lambda *a, **k: pytest.fail("a case study asks for no model"))
+    monkeypatch.setattr(
+        "ed_core.service.resolve.resolve", lambda *a, **k: pytest.fail("a case study asks for no model")
+    )
     monkeypatch.setattr("ed_ui.picker.current", lambda: pytest.fail("a case study asks for no model"))
     test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
     test.switch_page(CASE)

@@ -21,7 +21,7 @@ from ed_core.depth import audit
 from ed_core.probes import LayerSkip, Numerics, Prune
 from ed_core.results import aggregate, lookup
 from ed_core.service import compute
-from ed_core.sources.specs import resolve
+from ed_core.service.resolve import resolve
 
 CASE = "pages/keep/case.py"
 NAMES = {

@@ -13,12 +13,12 @@ from safetensors.numpy import save_file
 from test_pages import PROMPT, app
 from test_pages_causal import drawn
 
-from ed_core.demo import MODELS
 from ed_core.depth import audit
 from ed_core.probes import Contributions
 from ed_core.results import lookup
 from ed_core.service import compute
-from ed_core.sources.specs import resolve
+from ed_core.service.resolve import resolve
+from ed_core.sources.bundled import MODELS
 
 ABSENT = "Qwen/Qwen2.5-7B"
 
@@ -77,11 +77,12 @@ def test_auto_says_what_it_came_to_and_what_is_needed_in_a_line_each(stored):
 
 
 def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started(stored):
+    from ed_core.memory import ROOM
     from ed_core.service import estimate
     from ed_core.sources import sizes, specs
 
     size = sizes.read(specs.config_of(resolve("small")))
-    free = int(estimate.estimate(size, "bf16", device="cpu").peak / estimate.ROOM) + 1
+    free = int(estimate.estimate(size, "bf16", device="cpu").peak / ROOM) + 1
     assert estimate.fitting(size, free) and estimate.fitting(size, free)[0] == "bf16"
     test = opened(free={"cpu": free})
     assert "auto: **bf16**, the widest that fits" in [c.value for c in test.sidebar.caption]

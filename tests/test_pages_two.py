@@ -14,7 +14,7 @@ from ed_core.depth import side_by_side, verdict
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.service import compute
-from ed_core.sources.specs import resolve, twin
+from ed_core.service.resolve import resolve, twin
 from ed_core.types import Prompt
 
 PAGE = "pages/compare/two.py"

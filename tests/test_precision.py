@@ -10,16 +10,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from small_models import FAMILIES, byte_tokenizer, random_hf, save_random
 
-from ed_core.__main__ import main
+from ed_core.commands import main
 from ed_core.errors import BrokenWeights, ModelNotFound, ParameterError, TooLarge, UnknownFamily
+from ed_core.memory import ROOM
 from ed_core.models import placement, quantized
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
+from ed_core.models.verify import verify
 from ed_core.probes import PROBES, IntegratedGradients
 from ed_core.service import estimate
 from ed_core.service.compute import run
+from ed_core.service.resolve import resolve
 from ed_core.sources import adapters, precision, sizes
-from ed_core.sources.specs import config_of, resolve
+from ed_core.sources.specs import config_of
 from ed_core.types import Prompt
 
 PROMPT = Prompt("5 + 7 + 5 + 3 = ", "20")
@@ -54,7 +57,7 @@ def opened(folder, wanted="fp32", **more) -> LanguageModel:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_opens_in_every_precision_and_holds_the_bytes_that_were_estimated(folder_of, family, wanted):
     model = opened(folder_of(family), wanted)
-    assert model.verify().failures() == []
+    assert verify(model).failures() == []
     assert model.dtype == {"fp32": torch.float32}.get(wanted, torch.bfloat16)
     assert model.bytes == sizes.read(config_of(model.spec)).weight_bytes(wanted)
     tied = sizes.read(config_of(model.spec)).tied
@@ -156,7 +159,7 @@ def test_auto_takes_the_widest_that_fits_and_says_why():
     size = sizes.read(config_of(resolve("ed-demo-16")))
     for wanted in precision.WIDEST_FIRST:
         need = estimate.estimate(size, wanted).peak
-        chosen, why = estimate.choose(size, free=int(need / estimate.ROOM) + 1)
+        chosen, why = estimate.choose(size, free=int(need / ROOM) + 1)
         assert chosen == wanted and wanted in why and "free on cpu" in why
     assert estimate.choose(size, free=1000)[0] == "4bit" and "narrowest" in estimate.choose(size, free=1000)[1]
 
@@ -302,7 +305,7 @@ def test_an_adapter_is_merged_as_its_formula_says(folder_of, tmp_path, family):
         before, after = weights[f"{path}.weight"], dict(merged.hf.named_parameters())[f"{path}.weight"]
         torch.testing.assert_close(after, before + (delta.T if family == "gpt2" else delta))
         assert not torch.allclose(after, before)
-    assert merged.verify().failures() == [] and set(dict(merged.hf.named_parameters())) == set(weights)
+    assert verify(merged).failures() == [] and set(dict(merged.hf.named_parameters())) == set(weights)
 
 
 def test_an_adapter_is_part_of_the_identity_by_content(folder_of, tmp_path):
@@ -348,13 +351,13 @@ def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path)
 def test_probes_on_a_model_offloaded_to_disk_equal_those_of_the_plain_model(folder_of, tmp_path, monkeypatch, family):
     folder = folder_of(family)
     plain = opened(folder)
-    free = int(0.6 * plain.bytes / estimate.ROOM)  # more than half stays in memory, the rest goes to disk
+    free = int(0.6 * plain.bytes / ROOM)  # more than half stays in memory, the rest goes to disk
     for module in (estimate, placement):
         monkeypatch.setattr(module, "free_memory", lambda: free)
     spread = opened(folder, offload=str(tmp_path / "offload"))
     places = set(spread.hf.hf_device_map.values())
     assert places == {"cpu", "disk"} and 0 < spread.bytes < plain.bytes
-    assert spread.verify().failures() == []
+    assert verify(spread).failures() == []
     for kind in PROBES:
         ours, theirs = (run(model, kind().request(model.spec, PROMPT)) for model in (spread, plain))
         for name in ours.measures:

@@ -8,7 +8,8 @@ import pytest
 
 from ed_core.depth import pruning
 from ed_core.errors import ParameterError
-from ed_core.probes import EarlyExit, LogitLens, Prune
+from ed_core.probes import EarlyExit, LogitLens, Prune, prune
+from ed_core.probes.scores import rank_correlation
 from ed_core.results.aggregate import aggregate
 from ed_core.types import Prompt
 
@@ -84,12 +85,10 @@ def test_early_exit_reads_the_same_lens(model_of, measure):
 
 
 def test_rank_correlation():
-    assert pruning.rank_correlation([1, 2, 3, 4], [10, 20, 30, 99]) == pytest.approx(1)
-    assert pruning.rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
-    assert pruning.rank_correlation([1, 1, 2], [1, 2, 3]) == pytest.approx(
-        np.sqrt(3) / 2
-    )  # ranks 1.5, 1.5, 3 against 1, 2, 3
-    assert pruning.rank_correlation([1, 1, 1], [1, 2, 3]) is None and pruning.rank_correlation([1, 2], [1, 2]) is None
+    assert rank_correlation([1, 2, 3, 4], [10, 20, 30, 99]) == pytest.approx(1)
+    assert rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
+    assert rank_correlation([1, 1, 2], [1, 2, 3]) == pytest.approx(np.sqrt(3) / 2)  # ranks 1.5, 1.5, 3 against 1, 2, 3
+    assert rank_correlation([1, 1, 1], [1, 2, 3]) is None and rank_correlation([1, 2], [1, 2]) is None
 
 
 def test_costs_are_those_of_the_stretch_or_of_the_set(model_of, measure):
@@ -111,11 +110,9 @@ def test_what_is_derived_from_the_aggregates(model_of, measure):
     assert derived["drop_perplexity"] == pytest.approx(
         np.exp(np.concatenate([r["drop_nll"][:-1] for r in results]).mean()), rel=1e-5
     )
-    for name in pruning.PROXIES:
-        assert derived[f"spearman_{name}"] == pytest.approx(pruning.rank_correlation(curves[name], curves["kl"]))
-    assert derived["spearman_top1_lost"] == pytest.approx(
-        pruning.rank_correlation(1 - curves["top1_kept"], curves["kl"])
-    )
+    for name in prune.PROXIES:
+        assert derived[f"spearman_{name}"] == pytest.approx(rank_correlation(curves[name], curves["kl"]))
+    assert derived["spearman_top1_lost"] == pytest.approx(rank_correlation(1 - curves["top1_kept"], curves["kl"]))
     assert derived["cheapest"] == np.argmin(curves["kl"]) and all(v.dtype == np.float32 for v in derived.values())
     assert np.isnan(Prune.derive({**curves, "block_influence": np.ones(5)})["spearman_block_influence"])
 

@@ -25,7 +25,7 @@ from ed_core.cases.snippet import snippet
 from ed_core.errors import CaseError
 from ed_core.probes import Continuation, Contributions, EarlyExit, LayerSkip, LogitLens, Numerics, Prune
 from ed_core.service import compute
-from ed_core.sources.specs import resolve
+from ed_core.service.resolve import resolve
 from ed_core.types import ModelSpec, Prompt
 
 ROOT = Path(__file__).parent.parent

@@ -10,11 +10,11 @@ from small_models import FAMILIES, byte_tokenizer, random_hf
 from ed_core.architectures import find
 from ed_core.errors import IdentityFailed
 from ed_core.models import sanity
-from ed_core.models.identities import short_prompt
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
+from ed_core.models.verify import short_prompt
+from ed_core.service.resolve import resolve
 from ed_core.sources.precision import WIDEST_FIRST
-from ed_core.sources.specs import resolve
 from ed_core.types import ModelSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

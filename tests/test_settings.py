@@ -15,10 +15,10 @@ from test_pages import app, stored  # noqa: F401  (a fixture)
 from ed_core import settings
 from ed_core.errors import ModelNotFound, NotAllowed, QueueFull, SettingsError
 from ed_core.probes import Contributions, LayerSkip, ResidualErasure
-from ed_core.service import estimate
+from ed_core.service import admission, estimate
 from ed_core.service.jobs import Jobs
+from ed_core.service.resolve import resolve
 from ed_core.sources import hub, permits, specs, tokens
-from ed_core.sources.specs import resolve
 from ed_core.types import ModelSpec, Prompt
 
 ROOT = Path(__file__).parent.parent
@@ -161,7 +161,7 @@ def test_no_path_of_the_server_is_opened(write, source):
     write("local_folders = false")
     for way in (
         specs.named,
-        specs.resolve,
+        resolve,
         specs.size_of,
         lambda s: specs.location(ModelSpec(s)),
         lambda s: hub.is_here(ModelSpec(s)),
@@ -310,7 +310,7 @@ def test_a_request_over_the_limit_never_enters_the_queue(write):
     ):
         jobs.submit(Contributions().request(spec, prompt), "me")
     write(f"max_tokens_layers = {8 * n}\nmax_work = {estimate.work('contributions', 8, n)}")
-    permits.request(Contributions().request(spec, prompt))
+    admission.request(Contributions().request(spec, prompt))
     with pytest.raises(NotAllowed, match="max_work"):
         jobs.submit(LayerSkip().request(spec, prompt), "me")
     assert not jobs._queue
@@ -401,7 +401,7 @@ def test_a_page_says_what_is_not_allowed_and_why(stored, write):  # noqa: F811
 
 def app_typed(model: str, page: str = "pages/look/home.py", **query):
     """As `app`, with a name that may not be among the options."""
-    from ed_core.demo import MODELS
+    from ed_core.sources.bundled import MODELS
 
     with pytest.MonkeyPatch.context() as patch:
         if model not in MODELS and not model.startswith("ed-"):

@@ -23,6 +23,7 @@ import pytest
 from ed_core import probes
 from ed_core.errors import SettingsError, StoreError
 from ed_core.results import store as store_module
+from ed_core.results.aggregate import summarize
 from ed_core.results.database import BytesDisk, Refused, Results
 from ed_core.results.store import Store
 from ed_core.results.wire import pack
@@ -37,14 +38,19 @@ def make_result(i: int = 0, n_layers: int = 16, n_tokens: int = 64):
     """A complete result of about 45 KB (its bytes lie in a value file); 2 layers × 4 tokens lie in the row itself."""
     probe = probes.find("contributions")
     request = probe().request(ModelSpec("org/some-model", precision="bf16"), Prompt(f"prompt {i} " + "x" * 100))
-    record = Recorder(request, Encoding(tuple(range(n_tokens)), tuple(f"t{n}" for n in range(n_tokens))), n_layers)
+    record = Recorder(
+        request,
+        probe.measures,
+        Encoding(tuple(range(n_tokens)), tuple(f"t{n}" for n in range(n_tokens))),
+        n_layers,
+    )
     for spec in probe.measures:
         record.allocate(spec.name, (n_layers + (spec.dims[0] == "depth"), n_tokens))
         record.write(
             spec.name, slice(None), np.random.default_rng(i).random(record.arrays[spec.name].shape, np.float32)
         )
     record.provenance.update(seconds=1.5, time="2026-11-21T12:00:00Z")
-    return record.result(complete=True)
+    return summarize(record.result(complete=True))
 
 
 def key_of(result) -> str:

@@ -9,9 +9,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ed_core.errors import PromptError
-from ed_core.models.language_model import LanguageModel
+from ed_core.models.opening import open_model
+from ed_core.service.resolve import resolve
 from ed_core.sources import tokens
-from ed_core.sources.specs import location, resolve
+from ed_core.sources.specs import location
 from ed_core.types import Prompt
 
 TEXT = "5 + 7 = 12 fox."
@@ -43,7 +44,7 @@ def test_the_folders_tokenizer_is_taken_with_special_tokens_and_template(family,
     spec = save(tmp_path / family, family)
     library = AutoTokenizer.from_pretrained(location(spec))
     assert (library.encode(TEXT, add_special_tokens=False) != list(ids("5 + 7 = 1 2 fox ."))) == (family in REPLACED)
-    model = LanguageModel.open(spec)
+    model = open_model(spec)
     assert model.encode(Prompt(TEXT)).ids == ids("<s> 5 + 7 = 1 2 fox .")
     assert model.encode(Prompt(TEXT, special_tokens=False)).ids == ids("5 + 7 = 1 2 fox .")
     assert model.encode(Prompt("<s> fox")).ids == ids("<s> <s> fox")
@@ -57,7 +58,7 @@ def test_the_folders_tokenizer_is_taken_with_special_tokens_and_template(family,
 def test_the_preview_shows_the_models_tokens_and_knows_the_special_ones(family, tmp_path):
     spec = save(tmp_path / family, family)
     seen = tokens.preview(spec, Prompt(TEXT))
-    assert tuple(seen) == LanguageModel.open(spec).encode(Prompt(TEXT)).tokens and seen[0] == "<s>"
+    assert tuple(seen) == open_model(spec).encode(Prompt(TEXT)).tokens and seen[0] == "<s>"
     assert {"<s>", "</s>"} <= tokens.special(spec) and "fox" not in tokens.special(spec)
     assert tokens.chats(spec) is True and tokens.preview(spec, Prompt(TEXT, template="chat")) is None
 
@@ -66,7 +67,7 @@ def test_a_model_without_a_chat_template_is_known_and_refuses(tmp_path):
     spec = save(tmp_path / "m", "llama", template=None)
     assert tokens.chats(spec) is False
     with pytest.raises(PromptError, match="no chat template"):
-        LanguageModel.open(spec).encode(Prompt("a", template="chat"))
+        open_model(spec).encode(Prompt("a", template="chat"))
     assert tokens.chats(resolve("org/elsewhere", "fp32")) is None
 
 
@@ -74,8 +75,8 @@ def test_the_template_switch_is_there_where_the_model_has_one(tmp_path, monkeypa
     from test_pages import app
 
     import ed_ui.running
-    from ed_core.demo import MODELS
     from ed_core.service.jobs import Jobs
+    from ed_core.sources.bundled import MODELS
 
     monkeypatch.setattr(ed_ui.running, "Jobs", lambda: Jobs(warm=False))
     ed_ui.running.jobs.clear()

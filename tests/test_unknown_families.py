@@ -9,15 +9,16 @@ from types import SimpleNamespace
 import pytest
 from small_models import VARIANTS, byte_tokenizer, save_random
 
-from ed_core.__main__ import main
 from ed_core.architectures import families, find
 from ed_core.architectures.refused import REFUSED, reason
 from ed_core.bench.families import random_hf
+from ed_core.commands import main
 from ed_core.errors import BY_NAME, RefusedFamily
-from ed_core.models.language_model import LanguageModel
+from ed_core.models.opening import load_model, open_model
+from ed_core.models.verify import verify
 from ed_core.probes import Contributions
 from ed_core.service import compute
-from ed_core.sources.specs import resolve
+from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -53,7 +54,7 @@ def test_a_family_whose_sums_hold_is_accepted_with_a_note(monkeypatch, tmp_path,
     model_type = VARIANTS[variant][0]
     described = find(model_type)
     forget(monkeypatch, model_type)
-    model = LanguageModel.open(resolve(str(saved(tmp_path / "m", variant))))
+    model = open_model(resolve(str(saved(tmp_path / "m", variant))))
     assert model.architecture.family == f"{model_type} (read like {like})"
     assert model.parallel is parallel, "measured, because the sums cannot tell"
     for role in ("blocks", "final_norm", "attn", "mlp"):
@@ -67,7 +68,7 @@ def test_a_family_whose_sums_hold_is_accepted_with_a_note(monkeypatch, tmp_path,
 @pytest.mark.parametrize("variant", ["granite", "cohere2", "gemma3"])
 def test_multipliers_and_caps_that_the_config_names_are_tried(monkeypatch, tmp_path, variant):
     forget(monkeypatch, VARIANTS[variant][0])
-    model = LanguageModel.open(resolve(str(saved(tmp_path / "m", variant))))
+    model = open_model(resolve(str(saved(tmp_path / "m", variant))))
     assert model.identities.failures() == [] and "is not described here" in model.architecture.note
 
 
@@ -104,8 +105,8 @@ def test_shared_keys_and_values_are_noticed_where_nobody_named_them(monkeypatch,
     monkeypatch.setattr(
         families, "FAMILIES", tuple(f if f is not gemma4 else replace(f, refused=()) for f in families.FAMILIES)
     )
-    model = LanguageModel.load(resolve(str(saved(tmp_path / "m", "gemma4", num_kv_shared_layers=2))))
-    figures = model.verify()
+    model = load_model(resolve(str(saved(tmp_path / "m", "gemma4", num_kv_shared_layers=2))))
+    figures = verify(model)
     assert max(figures.replay.values()) <= figures.miss_limit < figures.detour
     assert any("past the stream" in failure for failure in figures.failures())
 
@@ -144,7 +145,7 @@ def test_families_are_refused_by_name_before_anything_is_loaded(tmp_path, config
     folder = save_random(tmp_path / "m", "llama")
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(RefusedFamily) as caught:
-        LanguageModel.open(resolve(str(folder)))
+        open_model(resolve(str(folder)))
     assert all(word in str(caught.value) for word in words)
 
 

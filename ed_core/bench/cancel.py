@@ -6,7 +6,7 @@ import time
 
 from ..errors import JobError
 from ..probes import LayerSkip
-from ..sources.specs import resolve
+from ..service.resolve import resolve
 from ..types import Prompt
 from . import Row
 from .live import MODEL, seconds_row, wait, warm_worker

@@ -13,7 +13,8 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
-from ..models.language_model import LanguageModel, hooked
+from ..models.language_model import LanguageModel
+from ..models.modules import hooked
 from ..probes import LayerSkip, Probe, ResidualErasure
 from ..service import compute
 from ..sweeps.metrics import NORM_FLOOR

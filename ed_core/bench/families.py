@@ -12,6 +12,7 @@ from ..architectures import Architecture, find
 from ..architectures.small import VARIANTS, config_fields
 from ..models.identities import Identities
 from ..models.language_model import LanguageModel
+from ..models.verify import verify
 from ..types import ModelSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -50,7 +51,7 @@ def random_model(variant: str, precision: str = "fp32", tokenizer=None, **overri
 def figures(architecture: Architecture) -> dict[str, list[Identities]]:
     """The identities of every variant of a family, per precision."""
     variants = [name for name, (model_type, _) in VARIANTS.items() if model_type in architecture.model_types]
-    return {precision: [random_model(name, precision).verify() for name in variants] for precision in FLOORS}
+    return {precision: [verify(random_model(name, precision)) for name in variants] for precision in FLOORS}
 
 
 # Below these a figure is rounding, and how much of it depends on the machine; above, it is shown as the next power of

@@ -10,10 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..models.language_model import LanguageModel, hooked
+from ..models.language_model import LanguageModel
+from ..models.modules import hooked
+from ..models.opening import open_model
 from ..probes import IntegratedGradients
 from ..service import compute
-from ..sources.specs import resolve
+from ..service.resolve import resolve
 from ..types import Prompt
 from . import Row
 from .causal import D_MODEL, D_VOCAB, N_LAYERS, N_TOKENS
@@ -28,7 +30,7 @@ BUNDLED = Prompt("5 + 7 + 5 + 3 = ", "0")
 def measure() -> list[Row]:
     random = random_llama(N_LAYERS, D_MODEL, D_VOCAB)
     size = f"{N_LAYERS} x {D_MODEL}, {N_TOKENS} tokens, random weights"
-    bundled = LanguageModel.open(resolve(MODEL))
+    bundled = open_model(resolve(MODEL))
     return [
         *against(random, prompt(N_TOKENS, D_VOCAB, n_answer=2), f"integrated gradients against naive ({size})", 12.0),
         *against(bundled, BUNDLED, f"integrated gradients against naive ({MODEL})", 5.0),

@@ -16,9 +16,9 @@ from collections import Counter
 from pathlib import Path
 
 from ..cases.kept import Kept
-from ..demo import load_prompts
 from ..errors import CaseError
 from ..results.store import Store
+from ..sources.bundled import load_prompts
 from . import Row
 from .browser import App, chromium
 from .durability import template

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from ..errors import JobError
 from ..probes import Continuation, Contributions, LayerSkip, LogitLens
 from ..service.jobs import Job, Jobs
-from ..sources.specs import resolve
+from ..service.resolve import resolve
 from ..types import Prompt, Request
 from . import Row
 

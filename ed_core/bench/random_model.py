@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from ..architectures import find
 from ..models.language_model import LanguageModel
+from ..models.verify import verify
 from ..types import ModelSpec, Prompt
 
 
@@ -31,7 +32,7 @@ def random_llama(n_layers: int, d_model: int, d_vocab: int, seed: int = 0) -> La
         find("llama"),
         ModelSpec("random", content_hash=f"{n_layers}x{d_model}x{d_vocab}.{seed}"),
     )
-    model.verify().require(model.architecture)
+    verify(model).require(model.architecture)
     return model
 
 

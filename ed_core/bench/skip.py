@@ -16,7 +16,8 @@ from typing import Callable
 import torch
 from torch import Tensor, nn
 
-from ..models.language_model import LanguageModel, hooked
+from ..models.language_model import LanguageModel
+from ..models.modules import hooked
 from ..probes import LayerSkip
 from ..service import compute
 from ..sweeps.metrics import NORM_FLOOR

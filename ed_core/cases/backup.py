@@ -10,13 +10,13 @@ import re
 import zipfile
 from pathlib import Path
 
+from ..disk import why
 from ..errors import CaseError, EffectiveDepthError, ImportRefused, StoreError
 from ..types import canonical_json
 from . import bundle, owners
 from .case_study import Case
 from .kept import SUFFIX, Kept
 from .owners import UNREADABLE
-from .safe_folder import why
 
 FORMAT, LIST = "effective-depth backup", "backup.json"
 NAME = re.compile(rf"[a-z2-7]{{10}}{re.escape(SUFFIX)}")

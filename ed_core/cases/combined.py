@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from .. import figures
 from ..depth import among_others, audit, exactness, pruning
+from ..probes.prune import PROXIES
 from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
 
@@ -78,10 +79,10 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
             title,
             tuple(results),
         )
-    lines = {name.replace("_", " "): curves[name] for name in pruning.PROXIES}
+    lines = {name.replace("_", " "): curves[name] for name in PROXIES}
     ranks = ", ".join(
         f"{name.replace('_', ' ')} {curves[f'spearman_{name}']:+.2f}"
-        for name in pruning.PROXIES
+        for name in PROXIES
         if np.isfinite(curves[f"spearman_{name}"])
     )
     caption = (

@@ -19,6 +19,7 @@ from ..figures.text import shown
 from ..probes.integrated_gradients import incomplete
 from ..results.aggregate import aggregate, probe_of
 from ..sources import controls
+from ..sources.published import published_marks
 from ..types import ProbeResult, Prompt
 from . import case_study, combined
 from .case_study import Case, Item
@@ -146,7 +147,7 @@ def _over(one: Together) -> Drawing:
 def _of_view(case: Case, view: case_study.View, found: Verdict | None) -> Iterator[Drawing]:
     if found is not None:
         fig = figures.depth_ruler(
-            found.criteria, view.first.result.n_layers, bands=found.bands, published=figures.published_marks()
+            found.criteria, view.first.result.n_layers, bands=found.bands, published=published_marks()
         )
         yield Drawing(
             "Depth ruler",

@@ -14,12 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from .. import settings
+from ..disk import why
 from ..errors import CaseChanged, CaseError, ImportRefused, NewerSchema, StoreError
 from . import bundle
 from .bundle import Card
 from .case_study import ID, Case, new_id
 from .owners import Owners
-from .safe_folder import SafeFolder, why
+from .safe_folder import SafeFolder
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..disk import why
 from ..errors import CaseError, StoreError
-from ..results.database import DISK_FULL, NO_PERMISSION, reason
 
 LOCK_SECONDS = 10.0  # how long a write waits for another process's write
 UNFINISHED = ".unfinished"
@@ -104,15 +104,6 @@ class SafeFolder:
             raise
         except OSError as error:
             raise StoreError(f"The case studies in {self.path} cannot be {done}: {why(error)}") from error
-
-
-def why(error: OSError) -> str:
-    """What an error of the disk means, and what to do."""
-    return (
-        reason(error)
-        if error.errno in (*DISK_FULL, *NO_PERMISSION)
-        else f"{error.strerror or error}. Nothing was changed; set ED_CACHE to another folder if it stays so."
-    )
 
 
 def _sync(folder: Path) -> None:

@@ -10,10 +10,10 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from ..demo import MODELS as BUNDLED
 from ..errors import CaseError
 from ..prompts import to_jsonl
 from ..results.aggregate import probe_of
+from ..sources.bundled import MODELS as BUNDLED
 from ..sources.precision import PRECISIONS
 from ..types import ModelSpec, ProbeResult
 from .case_study import Case, View

@@ -1,0 +1,273 @@
+"""The command line: `python -m ed_core run | verify | estimate | audit | fetch | models | cache | settings | ready |
+bench | case | backup | restore | check`.
+
+Exit code 2 and one sentence for everything refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..errors import EffectiveDepthError, ParameterError
+from ..probes import PROBES
+from ..sources import permits
+from . import cases, models
+from .models import compute_missing, opened_as
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    try:
+        return args.run(args) or 0
+    except EffectiveDepthError as error:
+        print(f"ed_core: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(
+            "ed_core: stopped; finished prompts are in the store, the same command goes on from there.", file=sys.stderr
+        )
+        return 130
+
+
+def shell() -> int:
+    """`main` as whoever has a shell on the machine, who may do what the shell may."""
+    permits.as_owner()
+    return main()
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="python -m ed_core", description="Effective depth of language models, from the shell."
+    )
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    p = commands.add_parser("run", help="run probes over the prompts of a file and write one .npz")
+    p.add_argument("probes", nargs="+", help=", ".join(probe.name for probe in PROBES))
+    p.add_argument("--model", required=True, help="a bundled name, a folder, or a hub id")
+    p.add_argument(
+        "--prompts",
+        required=True,
+        metavar="FILE.jsonl",
+        help="one JSON object a line: text, and where needed answer, id",
+    )
+    p.add_argument("--out", required=True, metavar="FILE.npz")
+    _how_to_open(p)
+    p.add_argument(
+        "--set", action="append", default=[], metavar="PROBE.PARAMETER=VALUE", help="any field of any probe; repeatable"
+    )
+    p.add_argument("--no-cache", action="store_true", help="compute everything anew and store nothing")
+    p.add_argument(
+        "--memory", default="", metavar="SIZE", help="what a probe may hold above model and trace, like 500M or 2G"
+    )
+    p.set_defaults(run=run)
+    p = commands.add_parser("verify", help="open a model and print its residual identities, block by block")
+    p.add_argument("model")
+    _how_to_open(p)
+    p.set_defaults(run=verify)
+    p = commands.add_parser("estimate", help="what a model needs in memory and time, before anything is loaded")
+    p.add_argument("model", help="a bundled name, a folder, or a hub id of the catalogue")
+    p.add_argument(
+        "--precision", default="auto", metavar="P", help="auto (unless given), fp32, bf16, fp16, int8 or 4bit"
+    )
+    p.add_argument("--tokens", type=int, default=64, help="length of the prompt")
+    p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
+    p.add_argument(
+        "--calibrate", action="store_true", help="measure this device's speed first (a second or two), and keep it"
+    )
+    p.set_defaults(run=models.estimate)
+    p = commands.add_parser(
+        "fetch", help="download a model from the hub; a broken-off download goes on where it stopped"
+    )
+    p.add_argument("model", help="org/name, or org/name@revision")
+    p.set_defaults(run=models.fetch)
+    p = commands.add_parser(
+        "audit", help="the same prompts through several precisions: is a number an artefact of one?"
+    )
+    p.add_argument("model")
+    p.add_argument(
+        "--precisions", default="fp32,bf16,int8,4bit", metavar="P,P,…", help="two or more; the widest is the reference"
+    )
+    p.add_argument("--prompts", metavar="FILE.jsonl", help="every fourth of the bundled ones unless given")
+    p.add_argument("--device", default="cpu")
+    p.add_argument("--out", metavar="FILE.npz", help="write curves, correlations and verdicts")
+    p.set_defaults(run=models.audit)
+    p = commands.add_parser("models", help="list the catalogue and the supported families")
+    p.add_argument(
+        "--families",
+        action="store_true",
+        help="every family: where it is read, and its identities on small random models (10 s)",
+    )
+    p.add_argument("--markdown", action="store_true", help="with --families: print docs/models.md")
+    p.set_defaults(run=models.models)
+    p = commands.add_parser("cache", help="what the store holds, or empty it")
+    p.add_argument("action", choices=("info", "clear"))
+    p.set_defaults(run=cache)
+    p = commands.add_parser("settings", help="the settings that are in force here, and where they are read from")
+    p.add_argument(
+        "--markdown", action="store_true", help="all there are, with defaults and meaning: the table of docs/deploy.md"
+    )
+    p.set_defaults(run=show_settings)
+    p = commands.add_parser("ready", help="whether a running server can do its work; exit 1 and the reasons where not")
+    p.add_argument("--url", default="http://127.0.0.1:8501", help="where it is reached, base path included")
+    p.set_defaults(run=ready)
+    p = commands.add_parser("bench", help="speed as ratios measured in one run")
+    p.add_argument("names", nargs="*", help="which measurements (all unless given)")
+    p.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
+    p.set_defaults(run=bench)
+    cases.add(commands)
+    return top
+
+
+def _how_to_open(p: argparse.ArgumentParser) -> None:
+    """The options that say how a model is to be opened."""
+    p.add_argument("--precision", metavar="P", help="auto, fp32 (unless given), bf16, fp16, int8 or 4bit")
+    p.add_argument("--dtype", help="another name for the unquantized precisions: float32, bfloat16 or float16")
+    p.add_argument("--device", default="cpu", help="auto, cpu, cuda (as many GPUs as it takes), cuda:1 or mps")
+    p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
+    p.add_argument("--offload", default="", metavar="FOLDER", help="where weights may lie that fit into no memory")
+    p.add_argument(
+        "--control",
+        default="",
+        metavar="KIND",
+        help="a twin in the model's place: untrained (random weights) or shuffled (its blocks in random order)",
+    )
+    p.add_argument("--seed", type=int, metavar="N", help="which twin (0 unless given)")
+
+
+def run(args) -> None:
+    from ..cases.export import arrays
+    from ..probes import find
+    from ..prompts import read_jsonl
+    from ..results.store import Store
+    from ..sweeps.budget import parse
+
+    settings = _settings(args.set, args.probes)
+    probes = [find(name).make(settings.get(name, {})) for name in dict.fromkeys(args.probes)]
+    out = Path(args.out)
+    if not out.parent.is_dir():
+        raise ParameterError(f"The folder {out.parent} of --out does not exist; make it first.")
+    prompts, spec = read_jsonl(args.prompts), opened_as(args)
+    for probe in probes:
+        probe.check_precision(spec.precision)
+    store = None if args.no_cache else Store()
+    requests = {probe: [probe.request(spec, prompt) for prompt in prompts] for probe in probes}
+    found = {r.key: store.get(r.key) for rs in requests.values() for r in rs} if store else {}
+    todo = [(probe, r) for probe, rs in requests.items() for r in rs if found.get(r.key) is None]
+    memory = parse(args.memory)
+    if todo:
+        compute_missing(todo, spec, store, found, memory)
+    import numpy as np
+
+    partial = out.with_name(out.name + ".partial")
+    with partial.open("wb") as handle:
+        np.savez(handle, **arrays({probe: [found[r.key] for r in rs] for probe, rs in requests.items()}))
+    partial.replace(out)
+    print(
+        f"{out}: {len(probes)} probes on {len(prompts)} prompts, {len(todo)} computed, "
+        f"{sum(map(len, requests.values())) - len(todo)} from the store"
+    )
+
+
+def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
+    """`--set probe.parameter=value` as a dict of dicts; refuses a probe that does not run."""
+    settings: dict[str, dict[str, str]] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        probe, dot, parameter = name.partition(".")
+        if not (equals and dot):
+            raise ParameterError(f"--set {pair!r} is not of the form PROBE.PARAMETER=VALUE.")
+        if probe not in names:
+            raise ParameterError(
+                f"--set {pair!r} names the probe '{probe}', which is not among those run ({', '.join(names)})."
+            )
+        settings.setdefault(probe, {})[parameter] = value
+    return settings
+
+
+def verify(args) -> int:
+    from ..errors import IdentityFailed
+    from ..models import sanity
+    from ..models.opening import load_model
+    from ..models.verify import verify as measure
+    from ..sources import controls
+
+    model = load_model(opened_as(args))
+    figures = model.identities or measure(model)
+    show = lambda slope: "below rounding" if slope is None else f"{slope:.6f}"  # noqa: E731
+    print(
+        f"{model.spec.name}{' (' + controls.label(model.spec) + ')' if model.spec.control else ''}: "
+        f"{model.architecture.family}, {model.n_layers} blocks x {model.d_model}, {model.spec.precision}, "
+        f"{figures.n_tokens} tokens"
+    )
+    print(f"read: {model.architecture.modules_read()}")
+    print(f"{'block':>5}  {'miss':>9}  {'slope attention':>15}  {'slope MLP':>15}")
+    for layer, row in enumerate(zip(figures.miss, figures.slope_attn, figures.slope_mlp)):
+        print(f"{layer:>5}  {row[0]:>9.2e}  {show(row[1]):>15}  {show(row[2]):>15}")
+    print(
+        f"limit  {figures.miss_limit:>9.0e}  {'1 ± %g' % figures.slope_limit:>15}  {'1 ± %g' % figures.slope_limit:>15}"
+    )
+    replay = ", ".join(f"batch {batch}: {miss:.2e}" for batch, miss in figures.replay.items())
+    print(
+        f"closure {figures.closure:.2e}   replay {replay}   detour {figures.detour:.2e}   left behind "
+        f"{figures.left_behind:.1e}"
+    )
+    print(
+        f"suffix  {'not possible' if figures.suffix is None else f'{figures.suffix:.2e}'}: erasure "
+        f"{'reuses' if figures.suffix_holds else 'cannot reuse'} the prefix's keys and values"
+    )
+    if model.architecture.note:
+        print(f"note: {model.architecture.note}")
+    device = sanity.check(model, always=True)
+    if device:
+        print(
+            "against float32 on the CPU: "
+            f"{device.unchecked or f'blocks {max(device.blocks):.2e}, logits {device.logits:.2e} (limit {device.limit:g})'}"
+        )
+    try:
+        figures.require(model.architecture)
+        if device:
+            device.require(str(model.device))
+    except IdentityFailed as error:
+        print(error)
+        return 2
+    print("accepted")
+    return 0
+
+
+def cache(args) -> None:
+    from ..results.store import Store
+
+    store = Store()
+    if args.action == "clear":
+        print(f"{store.clear()} results removed; kept things are untouched.")
+        return
+    for name, value in store.info().items():
+        print(f"{name:>9}: {value}")
+
+
+def show_settings(args) -> None:
+    from .. import settings
+
+    if args.markdown:
+        print(settings.table())
+        return
+    found, place = settings.current(), settings.file()
+    print(f"from {place or 'no file'}, and from the environment where a variable ED_… is set")
+    for name in type(found).model_fields:
+        value = getattr(found, name)
+        print(f"{name:>21}: {', '.join(value) if isinstance(value, tuple) else '' if value is None else value}")
+
+
+def ready(args) -> int:
+    from ..service.health import ask
+
+    found = ask(args.url)
+    print("\n".join(found) or "ready")
+    return 1 if found else 0
+
+
+def bench(args) -> int:
+    from ..bench import main as measure
+
+    return measure(args.names, args.check)

@@ -11,8 +11,8 @@ from ..errors import InputError, ParameterError, PromptFileError
 
 def opened_as(args):
     """The model that the options name; what `auto` came to is said on stderr."""
+    from ..service.resolve import resolve
     from ..sources.precision import asked
-    from ..sources.specs import resolve
 
     wanted, device, free, seed = asked(args.precision, args.dtype), args.device, None, args.seed or 0
     if device != "cpu":
@@ -89,11 +89,11 @@ def compute_missing(todo, spec, store, found, memory: int | None = None) -> None
 def audit(args) -> None:
     import numpy as np
 
-    from ..demo import load_prompts
     from ..depth import audit as auditing
     from ..prompts import read_jsonl
     from ..results.store import Store
-    from ..sources.specs import resolve
+    from ..service.resolve import in_precisions, resolve
+    from ..sources.bundled import load_prompts
     from ..types import Prompt
 
     bundled = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()[::4]]
@@ -104,7 +104,7 @@ def audit(args) -> None:
 
         args.device = pick(args.device)
     here(args.model)
-    requests = auditing.plan(resolve(args.model, device=args.device), precisions, prompts)
+    requests = auditing.plan(in_precisions(resolve(args.model, device=args.device), precisions), prompts)
     store, results = Store(), {}
     for precision, of_one in requests.items():
         found = {r.key: store.get(r.key) for r in of_one}

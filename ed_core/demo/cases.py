@@ -299,7 +299,7 @@ def build(lesson: Lesson, results: Results) -> case_study.Case:
 
 def models_of(lesson: Lesson, spec: ModelSpec) -> tuple[ModelSpec, ...]:
     """What a lesson measures, in its order."""
-    from ..sources.specs import twin
+    from ..service.resolve import twin
 
     return (spec, twin(spec, "untrained")) if lesson.twin else (spec,)
 
@@ -309,9 +309,9 @@ def main(names: Sequence[str] = ()) -> None:
     import torch
 
     from ..service import compute
-    from ..sources.specs import resolve
+    from ..service.resolve import resolve
+    from ..sources.bundled import load_prompts
     from ..types import Prompt
-    from . import load_prompts
 
     torch.set_num_threads(1)
     spec, prompts, models, made = resolve(MODEL), {p["id"]: p for p in load_prompts()}, compute.Models(), []

@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from . import FOLDER, MODELS
+from ..sources.bundled import FOLDER, MODELS
 from .prompts import write_prompt
 from .tasks import TASKS, Task
 

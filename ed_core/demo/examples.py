@@ -15,9 +15,9 @@ from ..probes import PROBES
 from ..results.lookup import EXAMPLES
 from ..results.wire import pack, unpack
 from ..service import compute
-from ..sources.specs import resolve
+from ..service.resolve import resolve
+from ..sources.bundled import EXAMPLE, MODELS, load_prompts
 from ..types import Prompt
-from . import EXAMPLE, MODELS, load_prompts
 
 
 def main(names: Sequence[str] = ()) -> None:

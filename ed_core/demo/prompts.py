@@ -10,7 +10,7 @@ from string import ascii_lowercase
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from . import MODELS, PROMPTS
+from ..sources.bundled import MODELS, PROMPTS
 from .tasks import TASKS, Rung, Task
 
 MIN_TOKENS, MAX_TOKENS, MAX_EXAMPLES = 40, 80, 6

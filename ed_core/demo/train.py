@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from . import FOLDER
+from ..sources.bundled import FOLDER
 from .curriculum import Curriculum
 from .documents import ANSWER, GIVEN, Writer, score
 from .tokenizer import build_tokenizer

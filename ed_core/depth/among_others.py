@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..probes import Probe
+from ..probes.scores import rank_correlation
 from ..results.aggregate import Summary, aggregate
 from . import criteria
-from .pruning import rank_correlation
 
 FEWEST = 3  # other prompts that make a spread
 QUANTILES = (0.1, 0.5, 0.9)

@@ -10,18 +10,17 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..errors import ParameterError
 from ..probes import Contributions, LayerSkip, LogitLens, Probe, find
+from ..probes.scores import rank_correlation
 from ..results.aggregate import aggregate, probe_of
 from ..sources.precision import WIDEST_FIRST
-from ..sources.specs import settle
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .criteria import Criterion
-from .pruning import rank_correlation
 from .verdict import verdicts
 
 PROBES = (Contributions(), LogitLens(), LayerSkip())
@@ -150,12 +149,11 @@ class Audit:
         return buffer.getvalue()
 
 
-def plan(spec: ModelSpec, precisions: Sequence[str], prompts: Sequence[Prompt]) -> dict[str, list[Request]]:
+def plan(specs: Mapping[str, ModelSpec], prompts: Sequence[Prompt]) -> dict[str, list[Request]]:
     """The requests an audit consists of, by precision; ordinary ones, so that what is stored already is not computed
-    again."""
-    if len(set(precisions)) < 2:
-        raise ParameterError(f"An audit compares at least two precisions; {', '.join(precisions) or 'none'} given.")
-    specs = {precision: replace(settle(spec, precision), why="") for precision in precisions}
+    again. `specs`: the model in each precision (`service.resolve.in_precisions`)."""
+    if len(specs) < 2:
+        raise ParameterError(f"An audit compares at least two precisions; {', '.join(specs) or 'none'} given.")
     return {name: [probe.request(one, prompt) for probe in PROBES for prompt in prompts] for name, one in specs.items()}
 
 

@@ -75,27 +75,6 @@ def by_overlap(overlap: ArrayLike, threshold: float = OVERLAP_THRESHOLD) -> Crit
     return _first("overlap", _curve(overlap) > threshold, threshold, f"above an overlap of {threshold:g}")
 
 
-def layer_effect(effect: ArrayLike) -> np.ndarray:
-    """`e[s] = sum_{l>s} effect[s, l] / max(L-1-s, 1)`, `[layer]`: what skipping block s does to a later block, on
-    average [C25 §5].
-
-    The last block has none after it: 0. NaN where a skip is not computed (or has no boundary).
-    """
-    values = np.asarray(effect, np.float64)
-    return np.triu(values, 1).sum(1) / np.maximum(np.arange(len(values))[::-1], 1)
-
-
-def depth_score(e: ArrayLike) -> float:
-    """`d = sum_s s e[s] / sum_s e[s]`: the block (counted from 0) where a non-negative curve over blocks is centred, in
-    [0, L-1].
-
-    Source: Csordás et al. 2025 §5, whose formula counts from 1. NaN where a value is missing or nothing has an effect.
-    """
-    values = np.asarray(e, np.float64)
-    total = values.sum()
-    return float(np.arange(len(values)) @ values / total) if total > 0 else float("nan")
-
-
 def threshold_band(
     rule: Callable[..., Criterion], curve: ArrayLike, thresholds: Iterable[float]
 ) -> tuple[int, int] | None:

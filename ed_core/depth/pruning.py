@@ -1,4 +1,4 @@
-"""From measured prunings to a choice: which stretch costs least, how well proxies rank, and the list to keep. Numpy
+"""From measured prunings to a choice: which stretch costs least, and the list to keep. Numpy
 only."""
 
 from __future__ import annotations
@@ -8,31 +8,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-PROXIES = ("block_influence", "angular_distance", "update_cosine")
-
-
-def rank_correlation(proxy: ArrayLike, truth: ArrayLike) -> float | None:
-    """Spearman's rank correlation, ties sharing their mean rank, in [-1, 1]; None below three values or where one side
-    is constant."""
-    x, y = (_ranks(np.asarray(v, np.float64)) for v in (proxy, truth))
-    if len(x) < 3 or x.std() == 0 or y.std() == 0:
-        return None
-    return float(np.corrcoef(x, y)[0, 1])
-
-
-def derive(curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What is made of `prune`'s aggregates, float32: `perplexity` per stretch, `perplexity_whole`, `drop_perplexity`
-    where a set was chosen; `spearman_<proxy>` (and `spearman_top1_lost`) with the measured divergence, NaN where it is
-    not defined; `cheapest`, the first block of the stretch whose removal changes the predictions least."""
-    found = {f"perplexity{suffix}": np.exp(curves[f"nll{suffix}"]) for suffix in ("", "_whole")}
-    if "drop_nll" in curves:
-        found["drop_perplexity"] = np.exp(curves["drop_nll"])
-    for name, values in {**{name: curves[name] for name in PROXIES}, "top1_lost": 1 - curves["top1_kept"]}.items():
-        correlation = rank_correlation(values, curves["kl"])
-        found[f"spearman_{name}"] = np.nan if correlation is None else correlation
-    found["cheapest"] = best_stretch(curves["kl"], 1)[0]
-    return {name: np.asarray(value, np.float32) for name, value in found.items()}
 
 
 def best_stretch(kl: ArrayLike, n: int) -> list[int]:
@@ -80,8 +55,3 @@ def mergekit_yaml(
     for begin, end in runs:
         lines += ["  - sources:", f"      - model: {json.dumps(model)}", f"        layer_range: [{begin}, {end}]"]
     return "\n".join([*lines, "merge_method: passthrough", f"dtype: {dtype}", ""])
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]

@@ -3,6 +3,7 @@
 Trace 0 of every map is named "z" and holds the measure's array as it is; what makes it readable lies around it.
 """
 
+from ..sources.published import Published, published, published_marks
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
 from .curves import curves_over_each_other, layer_curves, limit_bars, output_bars, spread_curve, token_profile
 from .describe import describe, describe_curves
@@ -10,7 +11,7 @@ from .maps import contribution_norms, cosine_map, lens_map, output_by_token, tok
 from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
 from .pair import PAIR_RULER_HEIGHT, difference_map, pair_curves, pair_ruler
 from .panel import View
-from .ruler import Published, depth_ruler, published, published_marks
+from .ruler import depth_ruler
 from .skips import boundary_map, effect_on_layers, skip_map
 from .text import shown, visible
 

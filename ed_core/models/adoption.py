@@ -14,7 +14,9 @@ from ..architectures.families import FAMILIES
 from ..errors import IdentityFailed, UnknownFamily
 from ..types import ModelSpec
 from .identities import Identities
-from .language_model import SEE_GUIDE, LanguageModel, find_submodule
+from .language_model import LanguageModel
+from .modules import SEE_GUIDE, find_submodule
+from .verify import verify
 
 ROLES = ("residual_multiplier", "logit_divisor", "logit_multiplier", "logit_softcap")
 # Config fields that say how large a part is or how it works inside; none changes what is added to the stream or read
@@ -38,7 +40,7 @@ def adopt(hf_model, tokenizer, spec: ModelSpec) -> LanguageModel:
     for layout in layouts(hf_model):
         try:
             model = LanguageModel(hf_model, tokenizer, layout, spec)
-            figures = model.verify()
+            figures = verify(model)
         except IdentityFailed as error:
             failed.append((float("inf"), 0.0, f"read like {layout.family}: {error}"))
             continue

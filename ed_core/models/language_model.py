@@ -10,8 +10,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, contextmanager
-from functools import reduce
+from contextlib import ExitStack
 
 import torch
 from jaxtyping import Float, Int
@@ -23,41 +22,19 @@ from ..prompts import check_text, too_long
 from ..sources import controls
 from ..types import Encoding, ModelSpec, Prompt
 from . import suffix
-from .identities import Identities, verify
+from .identities import Identities
+from .modules import SEE_GUIDE, find_submodule, first, hooked, replace_first, split_call
 from .placement import main_device
 from .quantized import held_bytes
 from .trace import BlockCall, Trace
 
 Resid = Float[Tensor, "batch pos d_model"]
 Edit = Callable[[Tensor], Tensor]
-SEE_GUIDE = "docs/adding-a-model-family.md tells how to describe such a model"
-
-
-def submodule(root: nn.Module, path: str) -> nn.Module:
-    return reduce(getattr, path.split("."), root)
-
-
-def find_submodule(root: nn.Module, paths: tuple[str, ...]) -> nn.Module | None:
-    """The module at the first of the paths that exists; None where none does."""
-    for path in paths:
-        try:
-            return submodule(root, path)
-        except AttributeError:
-            continue
-    return None
-
-
-def first(output):
-    """Blocks and sub-layers return a tensor or a tuple that begins with it."""
-    return output[0] if isinstance(output, tuple) else output
-
-
-def replace_first(output, tensor: Tensor):
-    return (tensor, *output[1:]) if isinstance(output, tuple) else tensor
 
 
 class LanguageModel:
-    """An opened model. `open` is the way in; the constructor takes the parts (tests hand in small random models)."""
+    """An opened model. `opening.open_model` is the way in; the constructor takes the parts (tests hand in small random
+    models). `identities` are the figures of the last `verify`."""
 
     def __init__(self, hf_model, tokenizer, architecture: Architecture, spec: ModelSpec):
         self.hf, self.tokenizer, self.architecture, self.spec = (
@@ -96,42 +73,6 @@ class LanguageModel:
                 f"are read ({role}); {SEE_GUIDE}."
             )
         return found
-
-    @classmethod
-    def open(cls, spec: ModelSpec, architecture: Architecture | None = None) -> LanguageModel:
-        """Load, check the identities, and return; refuses with a `ModelError` otherwise.
-
-        `architecture` overrides the family's own description (for trying out a new family).
-        """
-        from . import sanity
-
-        model = cls.load(spec, architecture)
-        (model.identities or model.verify()).require(model.architecture)
-        if found := sanity.check(model):
-            found.require(str(model.device))
-        return model
-
-    @classmethod
-    def load(cls, spec: ModelSpec, architecture: Architecture | None = None) -> LanguageModel:
-        """Load without asking whether the sums hold; a family that nobody described is tried under the known layouts
-        (`adoption`)."""
-        from .adoption import adopt
-        from .loading import load
-        from .twins import shuffle
-
-        hf, tokenizer, architecture, spec = load(spec, architecture)
-        if architecture:
-            return cls(hf, tokenizer, architecture, spec)
-        adopted = adopt(hf, tokenizer, spec)
-        if spec.control != "shuffled":
-            return adopted
-        shuffle(hf, adopted.architecture, spec.control_seed)
-        return cls(hf, tokenizer, adopted.architecture, spec)
-
-    def verify(self) -> Identities:
-        """Check the residual identities on a short prompt and remember the figures. See `ed_core.models.identities`."""
-        self.identities = verify(self)
-        return self.identities
 
     # ---------------------------------------------------------------- tokens
 
@@ -407,20 +348,3 @@ class LanguageModel:
             if (v := call.kwargs.get(k)) is not None
         }
         return call.args, call.kwargs | repeated
-
-
-def split_call(args: tuple, kwargs: dict) -> tuple[Tensor, tuple, dict]:
-    """A block's hidden state apart from its other arguments. The traced pass runs without a cache, so none is among
-    them."""
-    if args:
-        return args[0], args[1:], dict(kwargs)
-    return kwargs["hidden_states"], (), {name: value for name, value in kwargs.items() if name != "hidden_states"}
-
-
-@contextmanager
-def hooked(handle):
-    """A hook that is gone when the block ends, whatever happens inside."""
-    try:
-        yield handle
-    finally:
-        handle.remove()

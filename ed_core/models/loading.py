@@ -21,11 +21,12 @@ from ..errors import (
     TooLarge,
     UnknownFamily,
 )
-from ..service.estimate import ROOM, free_memory, gigabytes
-from ..sources import adapters, controls, hub, precision, sizes, weights
+from ..memory import ROOM, free_memory, gigabytes
+from ..sources import controls, hub, precision, sizes, weights
 from ..sources.specs import config_of, location
 from ..types import ModelSpec
 from . import placement, quantized
+from .lora import merge
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 transformers_logging.disable_progress_bar()
@@ -56,7 +57,7 @@ def load(spec: ModelSpec, architecture: Architecture | None = None):
     model = _pretrained(spec, options) if controls.needs_weights(spec) else _untrained(spec, config)
     quantized.cure(model)
     if spec.adapter:
-        model = adapters.merge(model, Path(spec.adapter))
+        model = merge(model, Path(spec.adapter))
     if spec.control == "shuffled" and architecture:
         from .twins import shuffle
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import ParameterError, TooLarge
-from ..service.estimate import ROOM, free_memory, gigabytes
+from ..memory import ROOM, free_memory, gigabytes
 from ..sources.precision import QUANTIZED
 from ..types import ModelSpec
 

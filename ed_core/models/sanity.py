@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from ..errors import IdentityFailed
-from ..service.estimate import ROOM, free_memory, gigabytes
+from ..memory import ROOM, free_memory, gigabytes
 from ..sources.precision import stored
 from ..sources.specs import config_of
 from . import quantized
-from .identities import short_prompt
+from .verify import short_prompt
 
 if TYPE_CHECKING:
     from .language_model import LanguageModel

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..architectures import Architecture
 from ..errors import ParameterError
-from .language_model import find_submodule
+from .modules import find_submodule
 
 POSITION = ("layer_idx", "layer_id", "layer_number")  # what modules call their block's place: it follows the place
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..depth.criteria import depth_score
 from ..errors import PromptError
 from ..types import MeasureSpec, ProbeResult
 from .base import Probe, parameter
+from .scores import depth_score
 
 TOLERANCE = 0.005  # share of the scale that the completeness error may reach; the engine integrates until it holds
 
@@ -115,4 +115,4 @@ class IntegratedGradients(Probe):
     def compute(self, model, encoding, record) -> None:
         from ..sweeps.gradients import integrate
 
-        integrate(self, model, encoding, record)
+        integrate(model, encoding, record, self.part, self.nodes, TOLERANCE)

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..depth import criteria
 from ..errors import ParameterError
 from ..types import MeasureSpec
 from .base import Probe, parameter
+from .scores import depth_score, layer_effect
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,9 @@ class LayerSkip(Probe):
         found = {}
         for suffix in ("", "_mean"):
             if f"effect{suffix}" in curves:
-                e = criteria.layer_effect(curves[f"effect{suffix}"])
-                found |= {f"layer_effect{suffix}": e, f"depth_score{suffix}": criteria.depth_score(e)}
-                found[f"depth_score_output{suffix}"] = criteria.depth_score(curves[f"output{suffix}"])
+                e = layer_effect(curves[f"effect{suffix}"])
+                found |= {f"layer_effect{suffix}": e, f"depth_score{suffix}": depth_score(e)}
+                found[f"depth_score_output{suffix}"] = depth_score(curves[f"output{suffix}"])
         return {name: np.asarray(value, np.float32) for name, value in found.items()}
 
     def check(self, n_tokens, answer_start):
@@ -146,4 +146,5 @@ class LayerSkip(Probe):
     def compute(self, model, encoding, record) -> None:
         from ..sweeps.staircase import skip_sweep
 
-        skip_sweep(self, model, encoding, record)
+        boundaries = self.chosen_boundaries(len(encoding)) if self.mode == "future" else None
+        skip_sweep(model, encoding, record, boundaries, self.part, self.direct)

@@ -86,7 +86,7 @@ class Numerics(Probe):
     )
 
     def compute(self, model, encoding, record) -> None:
-        from ..models import identities
+        from ..models import identities, verify
 
         n_layers, n_tokens = model.n_layers, len(encoding)
         sizes = {"layer": n_layers, "depth": n_layers + 1, "pos": n_tokens}
@@ -106,10 +106,10 @@ class Numerics(Probe):
         _block(model, trace, n_layers - 1, limits[1], record)
         record.write("resid_norm", n_layers, trace.resid[-1][0].double().norm(dim=-1))
         untouched = trace.logits[:, -KEPT:]
-        replay, detour = identities.replay_by_hand(model, trace, untouched)
+        replay, detour = verify.replay_by_hand(model, trace, untouched)
         record.step(0.8)
-        suffix = identities.suffix_by_hand(model, trace, untouched)
-        closure = identities.relative(model.unembed(trace.resid[-1][:, -KEPT:]), untouched)
+        suffix = verify.suffix_by_hand(model, trace, untouched)
+        closure = verify.relative(model.unembed(trace.resid[-1][:, -KEPT:]), untouched)
         figures = {
             "closure": closure,
             "replay": max(replay.values()),
@@ -122,7 +122,7 @@ class Numerics(Probe):
 
 def _block(model, trace, layer: int, slope_limit: float, record) -> None:
     """Miss, rounding and slopes of a block that is done."""
-    from ..models import identities
+    from ..models import identities, verify
 
     parts = (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer], trace.resid[layer + 1])
     other = trace.other_out[layer]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..depth import pruning
+import numpy as np
+
 from ..errors import ParameterError
 from ..types import MeasureSpec
 from .base import Probe, parameter
+from .scores import rank_correlation
 
 
 def _per_start(name: str, unit: str, meaning: str, low=0.0, high=None) -> MeasureSpec:
@@ -17,6 +19,9 @@ def _per_start(name: str, unit: str, meaning: str, low=0.0, high=None) -> Measur
 
 def _per_token(name: str, unit: str, meaning: str, high=None) -> MeasureSpec:
     return MeasureSpec(name, ("pos",), unit, meaning, 0.0, high, reduce="token_mean")
+
+
+PROXIES = ("block_influence", "angular_distance", "update_cosine")
 
 
 @dataclass(frozen=True)
@@ -62,9 +67,17 @@ class Prune(Probe):
 
     @classmethod
     def derive(cls, curves):
-        """Perplexities, and the proxies' rank correlation with the measured divergence (`spearman_<proxy>`); see
-        `ed_core.depth.pruning`."""
-        return pruning.derive(curves)
+        """What is made of `prune`'s aggregates, float32: `perplexity` per stretch, `perplexity_whole`, `drop_perplexity`
+        where a set was chosen; `spearman_<proxy>` (and `spearman_top1_lost`) with the measured divergence, NaN where it is
+        not defined; `cheapest`, the first block of the stretch whose removal changes the predictions least."""
+        found = {f"perplexity{suffix}": np.exp(curves[f"nll{suffix}"]) for suffix in ("", "_whole")}
+        if "drop_nll" in curves:
+            found["drop_perplexity"] = np.exp(curves["drop_nll"])
+        for name, values in {**{name: curves[name] for name in PROXIES}, "top1_lost": 1 - curves["top1_kept"]}.items():
+            correlation = rank_correlation(values, curves["kl"])
+            found[f"spearman_{name}"] = np.nan if correlation is None else correlation
+        found["cheapest"] = int(np.argmin(curves["kl"]))
+        return {name: np.asarray(value, np.float32) for name, value in found.items()}
 
     def check_layers(self, n_layers: int) -> None:
         """Refuse stretches and sets that this model has no blocks for."""
@@ -80,4 +93,4 @@ class Prune(Probe):
         from ..sweeps.dropping import drop_sweep
 
         self.check_layers(model.n_layers)
-        drop_sweep(self, model, encoding, record)
+        drop_sweep(model, encoding, record, self.n, self.drop)

@@ -9,11 +9,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..depth.criteria import depth_score
 from ..errors import PromptError
 from ..prompts import read_jsonl
 from ..types import MeasureSpec, Prompt, canonical_json
 from .base import Probe, parameter
+from .scores import depth_score
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ResidualErasure(Probe):
         """The background: the first bundled prompt of every task and difficulty, or the file's."""
         if self.background != "bundled":
             return read_jsonl(self.background)
-        from ..demo import load_prompts
+        from ..sources.bundled import load_prompts
 
         first = {(p["task"], p["difficulty"]): p for p in reversed(load_prompts()) if p["known"]}
         return [Prompt(p["text"], p["answer"]) for p in first.values()]
@@ -94,4 +94,4 @@ class ResidualErasure(Probe):
     def compute(self, model, encoding, record) -> None:
         from ..sweeps.erasure import erasure_sweep
 
-        erasure_sweep(self, model, encoding, record)
+        erasure_sweep(model, encoding, record, self.background_prompts(), self.target == "future")

@@ -8,7 +8,6 @@ somebody who can write the folder is to spoil what is in it."""
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import re
@@ -23,7 +22,6 @@ from diskcache.core import DEFAULT_SETTINGS, ENOVAL, METADATA, MODE_BINARY, MODE
 
 log = logging.getLogger(__name__)
 
-BUSY_SECONDS = 10  # how long a write waits for another process's write
 # diskcache's own culling is off: it deletes ten entries at a time, the newest among them. Its policy only gives an
 # index over store_time.
 SETTINGS = DEFAULT_SETTINGS | {"cull_limit": 0, "eviction_policy": "least-recently-stored"}
@@ -31,21 +29,6 @@ ENTRY = re.compile(r"(?:result|card)/[0-9a-f]{32}")
 VALUE_FILE = re.compile(r"[0-9a-f]{2}[/\\][0-9a-f]{30}\.val")
 BYTES = "size + ifnull(length(value), 0)"  # of one row: in its value file and in the database
 PLAUSIBLE = "(typeof(size) = 'integer' AND size BETWEEN 0 AND ?1)"
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
-# SQLite's errors that tell of the disk, of permissions or of other processes; any other one tells of a damaged
-# database.
-SURROUNDINGS = (
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_PROTOCOL,
-    sqlite3.SQLITE_NOMEM,
-)
 
 
 class Refused(Exception):
@@ -181,21 +164,3 @@ class Results(diskcache.Cache):
 
 def _is_value_file(name: Any) -> bool:
     return type(name) is str and VALUE_FILE.fullmatch(name) is not None
-
-
-def is_damage(cause: BaseException | None) -> bool:
-    if not isinstance(cause, sqlite3.DatabaseError):
-        return False
-    return getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in SURROUNDINGS
-
-
-def reason(cause: BaseException | None) -> str:
-    """Why the disk did not do it, and what to do."""
-    code, number = getattr(cause, "sqlite_errorcode", 0) & 0xFF, getattr(cause, "errno", None)
-    if code == sqlite3.SQLITE_FULL or number in DISK_FULL:
-        return "the disk is full. Free some space, or set ED_CACHE to a folder on another disk."
-    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM) or number in NO_PERMISSION:
-        return "this program may not write there. Give it permission, or set ED_CACHE to another folder."
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return f"another process has been writing for {BUSY_SECONDS} s. Try again, or stop that process."
-    return f"{cause}. Set ED_CACHE to another folder, or delete the results: they can be computed again."

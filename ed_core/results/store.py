@@ -25,9 +25,10 @@ import diskcache
 import numpy as np
 
 from .. import settings
+from ..disk import BUSY_SECONDS, is_damage, reason
 from ..errors import StoreError
 from ..types import ENGINE_VERSION, ProbeResult, canonical_json
-from .database import BUSY_SECONDS, SETTINGS, BytesDisk, Refused, Results, is_damage, reason
+from .database import SETTINGS, BytesDisk, Refused, Results
 from .wire import pack, unpack
 
 log = logging.getLogger(__name__)

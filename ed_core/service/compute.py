@@ -18,13 +18,15 @@ import torch
 from .. import settings
 from ..errors import EffectiveDepthError, JobError, ParameterError, TooLarge
 from ..models.language_model import LanguageModel
+from ..models.opening import open_model
 from ..probes import find
 from ..prompts import max_tokens
-from ..sources import permits
+from ..results.aggregate import summarize
 from ..sources.precision import QUANTIZED
 from ..sweeps.budget import Budget, ran_out
 from ..sweeps.recorder import Recorder
 from ..types import ENGINE_VERSION, ModelSpec, ProbeResult, Request
+from . import admission
 
 LIBRARIES = ("torch", "transformers", "numpy", "tokenizers")
 
@@ -42,7 +44,7 @@ class Models:
         name = repr(sorted(spec.identity().items()))
         while name not in self._open:
             try:
-                self._open[name] = LanguageModel.open(spec)
+                self._open[name] = open_model(spec)
             except TooLarge:
                 if not self._open:
                     raise
@@ -81,9 +83,9 @@ def run(
         probe.check_precision(model.spec.precision)
         encoding = model.encode(prompt, max_tokens())
         probe.check(len(encoding), encoding.answer_start)
-        permits.size(request.probe, len(encoding), model.n_layers)
+        admission.size(request.probe, len(encoding), model.n_layers)
         budget = Budget(memory, model.device.type, f"{request.probe} on {model.spec.name}")
-        record = Recorder(request, encoding, model.n_layers, publish, cancelled, budget)
+        record = Recorder(request, probe.measures, encoding, model.n_layers, publish, cancelled, budget)
         probe.compute(model, encoding, record)
     except EffectiveDepthError:
         raise
@@ -101,7 +103,7 @@ def run(
             "This is a defect; please report it with the model and the prompt."
         ) from error
     record.provenance.update(certificate(model, request, started) | {"memory": budget.certificate()})
-    return record.result(complete=True)
+    return summarize(record.result(complete=True))
 
 
 @cache

@@ -16,15 +16,13 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-import psutil
-
 from .. import settings
+from ..memory import ROOM, free_memory, gigabytes
 from ..probes.numerics import KEPT
 from ..sources.precision import BYTES, QUANTIZED, WIDEST_FIRST, asked, compute_name
 from ..sources.sizes import Size
 from ..sweeps import budget
 
-ROOM = 0.9  # share of the free memory that may be planned with
 TOKENS = 64
 FIRST_PAGE = ("contributions", "logit_lens", "layer_skip", "continuation")
 NODES = 65  # nodes of an integral: typical of trained models
@@ -202,16 +200,6 @@ def _seconds(size: Size, precision: str, block_tokens: int | float, calls: int, 
 # ---------------------------------------------------------------- what this machine has
 
 
-def free_memory() -> int:
-    """Bytes of memory that are free here, within the limit of a container where there is one."""
-    free = psutil.virtual_memory().available
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        return max(0, min(free, limit - int(Path("/sys/fs/cgroup/memory.current").read_text())))
-    except (OSError, ValueError):
-        return free
-
-
 def rates_file() -> Path:
     return settings.current().cache / "rates.json"
 
@@ -292,11 +280,6 @@ def report(
 def count(n: int) -> str:
     """ "7.6 B", "124 M" parameters."""
     return f"{n / 1e9:.1f} B" if n >= 1e9 else f"{n / 1e6:.1f} M"
-
-
-def gigabytes(n: int | float) -> str:
-    """ "812 MB", "3.1 GB" (decimal)."""
-    return f"{n / 1e6:.0f} MB" if n < 1e9 else f"{n / 1e9:.1f} GB"
 
 
 def duration(seconds: int | float) -> str:

@@ -11,9 +11,9 @@ import urllib.request
 from pathlib import Path
 
 from .. import settings
-from ..cases.safe_folder import why
+from ..disk import why
 from ..errors import SettingsError
-from .estimate import gigabytes
+from ..memory import gigabytes
 from .jobs import Jobs
 
 ROOM = 200_000_000  # bytes that must be free where results and case studies are written

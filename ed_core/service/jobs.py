@@ -18,8 +18,8 @@ from uuid import uuid4
 from .. import settings
 from ..errors import BY_NAME, Cancelled, EffectiveDepthError, QueueFull, WorkerDied
 from ..results.wire import unpack
-from ..sources import permits
 from ..types import ProbeResult, Request
+from . import admission
 from .worker import receive, send
 
 ABANDONED_SECONDS = 20.0
@@ -92,7 +92,7 @@ class Jobs:
     def submit(self, request: Request, viewer: str, visitor: str = "") -> Job:
         """Queue a request, or join the job that computes it already. `viewer` is a session, `visitor` who sits there:
         the login, else the session too. `NotAllowed` and `QueueFull` where the settings do not let the request in."""
-        permits.request(request)
+        admission.request(request)
         visitor = visitor or viewer
         with self._lock:
             job = self._jobs.get(request.key)

@@ -75,12 +75,12 @@ def serve(header: dict, models, out: BufferedIOBase, cancelled: set[str]) -> Non
     from dataclasses import replace
 
     from ..errors import EffectiveDepthError, StoreError
+    from ..memory import gigabytes
     from ..results.store import Store
     from ..results.wire import pack, with_provenance
     from ..sources import hub
     from ..types import Request
     from . import compute
-    from .estimate import gigabytes
 
     job, request = header["job"], Request.from_json(header["request"])
     try:

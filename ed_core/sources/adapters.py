@@ -1,5 +1,4 @@
-"""LoRA adapters (as peft writes them): what a folder holds, whether it belongs to a base, and merging it. Torch only to
-merge."""
+"""LoRA adapters (as peft writes them): what a folder holds, and whether it belongs to a base. Torch-free."""
 
 from __future__ import annotations
 
@@ -7,13 +6,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..errors import BrokenWeights, ModelNotFound, ParameterError
+from ..errors import ModelNotFound, ParameterError
 from .weights import header
-
-if TYPE_CHECKING:
-    from torch import nn
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -57,29 +53,3 @@ def check_base(folder: Path, base: str) -> None:
         raise ParameterError(
             f"The adapter {folder.name} was trained on {trained_on}, not on {base}; open it on its own base."
         )
-
-
-def merge(hf_model: nn.Module, folder: Path) -> nn.Module:
-    """The model with `W + scale * B A` in place of every adapted `W`, in the model's own dtype."""
-    read_config(folder)
-    modules = dict(hf_model.named_modules())
-    for key, (_, shape) in header(folder / WEIGHTS).items():
-        path, _, kind = key.removeprefix("base_model.model.").partition(".lora_")
-        if not kind.startswith(("A.", "B.")):
-            continue  # peft itself judges the rest (DoRA's magnitudes, whole modules saved)
-        target = modules.get(path)
-        weight = getattr(target, "weight", None)
-        sizes = tuple(weight.shape) if weight is not None else ()
-        fits = shape[1] in sizes if kind[0] == "A" else shape[0] in sizes
-        if not fits:
-            found = f"{path} is {' x '.join(map(str, sizes))} there" if sizes else f"there is no {path}"
-            raise BrokenWeights(
-                f"The adapter {folder.name} belongs to another base: it changes {path} by {kind[0]} of {shape}, and "
-                f"{found}."
-            )
-    from ..models.quantized import prepare
-
-    prepare()  # peft imports bitsandbytes
-    from peft import PeftModel
-
-    return PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True).merge_and_unload()

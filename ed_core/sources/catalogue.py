@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..demo import MODELS as BUNDLED
+from .bundled import MODELS as BUNDLED
 
 FILE = Path(__file__).with_name("models.toml")
 PUBLISHED = Path(__file__).with_name("published.csv")

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, HubUnreachable, TooLarge
-from ..service.estimate import gigabytes
+from ..memory import gigabytes
 from ..types import ModelSpec
 from . import adapters, controls, permits, weights
-from .specs import IDENTITY_FILES, ensure_reachable, hub_cache, location
+from .hub_cache import ensure_reachable, hub_cache
+from .specs import IDENTITY_FILES, location
 
 ANSWER_SECONDS = 4.0  # how long the hub may take to say what a model consists of
 SPARE_BYTES = 200 << 20  # what a download leaves free on the disk

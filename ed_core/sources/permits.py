@@ -13,16 +13,12 @@ import re
 from collections.abc import Callable
 from dataclasses import fields
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from .. import settings
-from ..demo import MODELS as BUNDLED
 from ..errors import NotAllowed
-from ..types import Request
 from . import catalogue
-
-if TYPE_CHECKING:
-    from ..probes import Probe
+from .bundled import MODELS as BUNDLED
+from .hub_cache import cached_commit
 
 HUB_NAME = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?")
 _owner = False
@@ -32,6 +28,11 @@ def as_owner() -> None:
     """Lift all of this for the process: whoever has a shell on the machine may do what the shell may."""
     global _owner
     _owner = True
+
+
+def is_owner() -> bool:
+    """Whether everything is lifted for this process."""
+    return _owner
 
 
 def why_not(check: Callable[..., None], *arguments) -> str:
@@ -66,8 +67,6 @@ def model(source: str, revision: str = "") -> None:
             f"{source[:80]!r} is not in the catalogue, and this installation takes no other hub ids (hub_ids = false); "
             "choose one of the catalogue."
         )
-    from .specs import cached_commit
-
     if revision and revision not in ("main", cached_commit(source)):
         raise NotAllowed(
             f"This installation takes the main branch of {source} only (hub_ids = false), not {revision[:40]!r}; leave "
@@ -105,56 +104,11 @@ def download(hub_id: str) -> None:
     model(hub_id)
 
 
-def files(probe: Probe) -> None:
-    """Whether a probe may read the files its parameters name; bundled ones it may."""
+def files(probe: object) -> None:
+    """Whether a probe (a dataclass of its parameters) may read the files they name; bundled ones it may."""
     for f in fields(probe):
         if f.metadata["file"] and getattr(probe, f.name) != f.default:
             file(str(getattr(probe, f.name)))
-
-
-def size(probe: str, n_tokens: int, n_layers: int) -> None:
-    """Whether a probe may run over so many tokens and layers."""
-    from ..service import estimate
-
-    allowed, product, work = settings.current(), n_tokens * n_layers, estimate.work(probe, n_layers, n_tokens)
-    shorter = lambda limit: max(1, limit // n_layers)  # noqa: E731
-    if not _owner and 0 < allowed.max_tokens_layers < product:
-        raise NotAllowed(
-            f"{n_tokens} tokens × {n_layers} layers are {product}, and this installation allows "
-            f"{allowed.max_tokens_layers} a request "
-            f"(max_tokens_layers); shorten the prompt to {shorter(allowed.max_tokens_layers)} tokens, or take a "
-            "smaller model."
-        )
-    if not _owner and 0 < allowed.max_work < work:
-        raise NotAllowed(
-            f"{probe} on {n_tokens} tokens and {n_layers} layers carries {work} tokens × layers × rows, and this "
-            f"installation allows {allowed.max_work} "
-            "(max_work); shorten the prompt, or take a smaller model."
-        )
-
-
-def request(asked: Request, n_tokens: int | None = None) -> None:
-    """Whether a request may enter the queue. Its size is judged where the tokens can be counted here; where only the
-    model can tell (a chat template), the worker does. `n_tokens` where they are counted already."""
-    if _owner:
-        return
-    from ..probes import find
-    from . import hub, specs, tokens
-
-    for spec in asked.models:
-        model(spec.source, spec.revision)
-        if spec.adapter:
-            adapter(spec.adapter)
-        if not settings.current().downloads and not hub.is_here(spec):
-            download(spec.source)
-    files(find(asked.probe).make(dict(asked.parameters)))
-    allowed = settings.current()
-    if allowed.max_tokens_layers or allowed.max_work:
-        for spec, prompt in zip(asked.models, asked.prompts):
-            counted = tokens.preview(spec, prompt) if n_tokens is None else range(n_tokens)
-            n_layers = specs.n_layers(spec)
-            if counted is not None and n_layers:
-                size(asked.probe, len(counted), n_layers)
 
 
 def _downloaded(path: str) -> str:

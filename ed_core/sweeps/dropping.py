@@ -16,15 +16,16 @@ from .budget import even_chunks
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..models.trace import Trace
-    from ..probes.prune import Prune
     from ..types import Encoding
     from .recorder import Recorder
 
 
 @torch.no_grad()
-def drop_sweep(probe: Prune, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+def drop_sweep(
+    model: LanguageModel, encoding: Encoding, record: Recorder, n: int = 1, drop: tuple[int, ...] = ()
+) -> None:
     """Fill `prune`'s measures."""
-    n_layers, n_tokens, n = model.n_layers, len(encoding), probe.n
+    n_layers, n_tokens = model.n_layers, len(encoding)
     n_starts = n_layers - n + 1
     for name in ("kl", "top1_kept", "nll", "block_influence", "angular_distance", "update_cosine"):
         record.allocate(name, (n_starts, n_tokens))
@@ -62,8 +63,8 @@ def drop_sweep(probe: Prune, model: LanguageModel, encoding: Encoding, record: R
                     (start, at),
                 )
             record.step(0.1 + 0.85 * (done + 0.6 + 0.4 * at.stop / n_tokens) / len(stretches))
-    if probe.drop:
-        _chosen_set(probe.drop, model, trace, record)
+    if drop:
+        _chosen_set(drop, model, trace, record)
 
 
 def _positions(model: LanguageModel, n_tokens: int, record: Recorder) -> list[slice]:

@@ -20,7 +20,6 @@ from .budget import even_chunks
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..models.trace import Trace
-    from ..probes.residual_erasure import ResidualErasure
     from ..types import Encoding, Prompt
     from .recorder import Recorder
 
@@ -28,13 +27,15 @@ POSITIONS_PER_WALK = 4
 
 
 @torch.no_grad()
-def erasure_sweep(probe: ResidualErasure, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-    """Fill `residual_erasure.effect` [depth, pos]: columns of a few positions at a time."""
+def erasure_sweep(
+    model: LanguageModel, encoding: Encoding, record: Recorder, background: list[Prompt], future: bool = False
+) -> None:
+    """Fill `residual_erasure.effect` [depth, pos]: columns of a few positions at a time. `background`: whose mean
+    residual stands in for what is erased. `future`: look at all later tokens instead of the answer's."""
     n_layers, n_tokens = model.n_layers, len(encoding)
     record.allocate("effect", (n_layers + 1, n_tokens))
-    mean = background_mean(model, probe.background_prompts(), record)
+    mean = background_mean(model, background, record)
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
-    future = probe.target == "future"
     look = slice(1, n_tokens) if future else slice(encoding.answer_start - 1, n_tokens - 1)
     base = model.unembed(trace.resid[-1][0, look]).softmax(-1)
     suffix = model.identities is not None and model.identities.suffix_holds

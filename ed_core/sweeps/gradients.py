@@ -13,20 +13,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..probes.integrated_gradients import TOLERANCE
-
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..models.trace import Trace
-    from ..probes.integrated_gradients import IntegratedGradients
     from ..types import Encoding
     from .recorder import Recorder
 
 FIRST_INTERVALS = 8
 
 
-def integrate(probe: IntegratedGradients, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-    """Fill `integrated_gradients`' measures, top block first: it is the cheapest."""
+def integrate(
+    model: LanguageModel, encoding: Encoding, record: Recorder, part: str, nodes: int, tolerance: float
+) -> None:
+    """Fill `integrated_gradients`' measures, top block first: it is the cheapest. `nodes` at most; fewer where the
+    completeness error and the change by doubling are below `tolerance`, as a share of the scale."""
     n_layers, n_tokens = model.n_layers, len(encoding)
     record.allocate("attribution", (n_layers, n_tokens))
     for name in ("completeness_error", "f_x", "f_baseline"):
@@ -36,8 +36,8 @@ def integrate(probe: IntegratedGradients, model: LanguageModel, encoding: Encodi
     answer = torch.tensor(encoding.ids[encoding.answer_start :], device=model.device)
     failed = []
     for layer in reversed(range(n_layers)):
-        path = _Path(probe.part, model, trace, layer, encoding.answer_start, answer, record)
-        attribution, error, enough = path.integrate(probe.nodes)
+        path = _Path(part, model, trace, layer, encoding.answer_start, answer, record)
+        attribution, error, enough = path.integrate(nodes, tolerance)
         record.write("attribution", layer, attribution)
         record.write("completeness_error", layer, error)
         record.write("f_x", layer, path.values[1.0])
@@ -49,7 +49,7 @@ def integrate(probe: IntegratedGradients, model: LanguageModel, encoding: Encodi
         record.step(above * (above + 1) / (n_layers * (n_layers + 1)))
     if failed:
         record.note(
-            f"The integral did not settle within {probe.nodes} nodes at block{'s' if len(failed) > 1 else ''} "
+            f"The integral did not settle within {nodes} nodes at block{'s' if len(failed) > 1 else ''} "
             f"{', '.join(map(str, sorted(failed)))}: attributions there are not to be relied on (see "
             "completeness_error)."
         )
@@ -79,7 +79,7 @@ class _Path:
         self.values: dict[float, float] = {}  # alpha: F
         self.slopes: dict[float, Tensor] = {}  # alpha: sum_d (x - x0) dF/dx, per position
 
-    def integrate(self, most_nodes: int) -> tuple[Float[Tensor, "pos"], float, bool]:
+    def integrate(self, most_nodes: int, tolerance: float) -> tuple[Float[Tensor, "pos"], float, bool]:
         """`(attribution, completeness error, whether both tests passed)`, doubling intervals until they do or the nodes
         run out."""
         intervals, before = FIRST_INTERVALS, None
@@ -93,8 +93,8 @@ class _Path:
             gain = self.values[1.0] - self.values[0.0]
             error = abs(float(now.sum()) - gain)
             largest = float(now.abs().amax())
-            complete = error <= TOLERANCE * max(abs(gain), largest)
-            still = before is not None and float((now - before).abs().amax()) <= TOLERANCE * largest
+            complete = error <= tolerance * max(abs(gain), largest)
+            still = before is not None and float((now - before).abs().amax()) <= tolerance * largest
             if complete and still or 2 * intervals + 1 > most_nodes:
                 return now.float(), error, complete and still
             intervals, before = 2 * intervals, now

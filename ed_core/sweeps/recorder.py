@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from ..errors import Cancelled
-from ..probes import find
-from ..results.aggregate import summarize
-from ..types import Encoding, Measure, ProbeResult, Request
+from ..types import Encoding, Measure, MeasureSpec, ProbeResult, Request
 from .budget import Budget
 
 PUBLISH_SECONDS = 0.1  # partial results come at most this often
@@ -24,12 +22,13 @@ def as_array(values: Any) -> np.ndarray:
 
 
 class Recorder:
-    """Collects one result. `publish(result)` gets partial ones; `cancelled()` is asked between blocks; `budget` is what
-    the probe may hold."""
+    """Collects one result. `measures` says what may be written; `publish(result)` gets partial ones; `cancelled()` is
+    asked between blocks; `budget` is what the probe may hold."""
 
     def __init__(
         self,
         request: Request,
+        measures: Iterable[MeasureSpec],
         encoding: Encoding,
         n_layers: int,
         publish: Callable[[ProbeResult], None] | None = None,
@@ -38,6 +37,7 @@ class Recorder:
     ):
         self.budget = budget or Budget(what=request.probe)
         self.request, self.encoding, self.n_layers = request, encoding, n_layers
+        self._specs = {spec.name: spec for spec in measures}
         self.arrays: dict[str, np.ndarray] = {}
         self.token_text: dict[int, str] = {}
         self.provenance: dict[str, Any] = {}
@@ -81,10 +81,9 @@ class Recorder:
             self._publish(self.result())
 
     def result(self, complete: bool = False) -> ProbeResult:
-        """A snapshot; with its summary when complete."""
-        probe = find(self.request.probe)
-        measures = {name: Measure(probe.spec(name), values.copy()) for name, values in self.arrays.items()}
-        result = ProbeResult(
+        """A snapshot, without a summary."""
+        measures = {name: Measure(self._specs[name], values.copy()) for name, values in self.arrays.items()}
+        return ProbeResult(
             request=self.request,
             measures=measures,
             tokens=self.encoding.tokens,
@@ -98,4 +97,3 @@ class Recorder:
             notes=tuple(self.notes),
             provenance=dict(self.provenance),
         )
-        return result if not complete else summarize(result)

@@ -21,7 +21,6 @@ from .budget import even_chunks
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..models.trace import Trace
-    from ..probes.layer_skip import LayerSkip
     from ..types import Encoding
     from .recorder import Recorder
 
@@ -29,12 +28,20 @@ LOGIT_TOKENS = 64  # positions unembedded at once at least: fewer would read the
 
 
 @torch.no_grad()
-def skip_sweep(probe: LayerSkip, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-    """Fill `layer_skip`'s measures. Variant v skips block `v // n_boundaries` before boundary `v % n_boundaries`."""
+def skip_sweep(
+    model: LanguageModel,
+    encoding: Encoding,
+    record: Recorder,
+    boundaries: list[int] | None = None,
+    part: str = "layer",
+    direct: bool = False,
+) -> None:
+    """Fill `layer_skip`'s measures. Variant v skips block `v // n_boundaries` before boundary `v % n_boundaries`.
+    `boundaries`: future mode's first tokens looked at; None skips on all tokens but the first and looks at all (current
+    mode). `part`: what is left out of the block, its attention, its MLP or the whole layer."""
     n_layers, n_tokens = model.n_layers, len(encoding)
-    future = probe.mode == "future"
-    bounds = probe.chosen_boundaries(n_tokens) if future else [n_tokens]
-    _allocate(record, n_layers, n_tokens, bounds if future else None, probe.direct)
+    bounds = [n_tokens] if boundaries is None else boundaries
+    _allocate(record, n_layers, n_tokens, boundaries, direct)
     if not bounds:
         record.note(
             f"With {n_tokens} tokens no boundary can be drawn (the papers' rule needs 13): every value is NaN, and "
@@ -44,8 +51,8 @@ def skip_sweep(probe: LayerSkip, model: LanguageModel, encoding: Encoding, recor
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
     pos = torch.arange(n_tokens, device=model.device)
     skip = torch.stack([(pos >= 1) & (pos < b) for b in bounds])  # [boundary, pos]: where the block is left out
-    look = torch.stack([pos >= (b if future else 0) for b in bounds])  # where effects are measured
-    sweep = _Sweep(probe, model, trace, skip, look, record)
+    look = torch.stack([pos >= (0 if boundaries is None else b) for b in bounds])  # where effects are measured
+    sweep = _Sweep(model, trace, skip, look, record, boundaries is None, part, direct)
     at_once = record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize)
     stretches = even_chunks(n_layers * len(bounds), at_once)
     for done, variants in enumerate(stretches):
@@ -57,17 +64,20 @@ class _Sweep:
 
     def __init__(
         self,
-        probe: LayerSkip,
         model: LanguageModel,
         trace: Trace,
         skip: Bool[Tensor, "b pos"],
         look: Bool[Tensor, "b pos"],
         record: Recorder,
+        current: bool,
+        part: str,
+        direct: bool,
     ):
-        self.probe, self.model, self.trace, self.skip, self.look, self.record = probe, model, trace, skip, look, record
+        self.model, self.trace, self.skip, self.look, self.record = model, trace, skip, look, record
+        self.current, self.part, self.with_direct = current, part, direct
         self.n_bounds, self.n_tokens = skip.shape
         self.late = (
-            probe.part != "layer"
+            part != "layer"
         )  # a part is left out inside its block, so its variant joins there; a whole block's joins behind it
         self.most_rows = lambda: record.budget.rows(self.n_tokens, model.call_bytes(self.n_tokens))
         shape = (self.n_bounds, model.n_layers)
@@ -103,7 +113,7 @@ class _Sweep:
                 effects.append(metrics.relative_change(update, kept, looks[joining]))
                 state[here] = torch.where(where, trace.resid[layer], trace.resid[layer + 1])
             self._publish(layer, torch.cat(effects).cpu().numpy(), skipped, bound)
-            if self.probe.direct:
+            if self.with_direct:
                 self._direct(layer, skipped, bound)
             done += active
             step(0.95 * done / total)
@@ -122,7 +132,7 @@ class _Sweep:
                 own = ((row >= here.start) & (row < here.stop)).view(-1, 1)
                 zero = own & skips[(row - 1).clamp_min(0)]
                 edits = {
-                    "attn_edit" if self.probe.part == "attention" else "mlp_edit": lambda added: added.masked_fill(
+                    "attn_edit" if self.part == "attention" else "mlp_edit": lambda added: added.masked_fill(
                         zero.unsqueeze(-1), 0.0
                     )
                 }
@@ -145,7 +155,7 @@ class _Sweep:
             "layer": trace.update,
             "attention": lambda s: trace.attn_out[s].float(),
             "mlp": lambda s: trace.mlp_out[s].float(),
-        }[self.probe.part]
+        }[self.part]
         before = skipped < layer
         variants = list(zip(skipped[before].tolist(), bound[before].tolist()))
 
@@ -166,7 +176,7 @@ class _Sweep:
         """Blocks before the first one skipped in this walk cannot change: zero by construction."""
         for values, name in (
             (self.effects, "effect"),
-            *([(self.direct, "effect_direct")] if self.probe.direct else []),
+            *([(self.direct, "effect_direct")] if self.with_direct else []),
         ):
             values[bound, skipped, :first] = 0.0
             self.record.write(name, (slice(None), slice(0, first)), _over_bounds(values[:, :, :first]))
@@ -211,7 +221,7 @@ class _Sweep:
         self.kept[bound, skipped] = ((same & looks).sum(-1) / looks.sum(-1)).numpy()
         self.record.write("output", slice(None), _over_bounds(self.output))
         self.record.write("top1_kept", slice(None), -_over_bounds(-self.kept))
-        if self.probe.mode == "current":
+        if self.current:
             self.record.write("output_pos", skipped, change)
         else:
             self.record.write("output_by_boundary", slice(None), self.output)

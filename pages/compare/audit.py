@@ -10,6 +10,7 @@ from ed_core.depth import audit
 from ed_core.errors import EffectiveDepthError
 from ed_core.prompts import to_jsonl
 from ed_core.service import estimate
+from ed_core.service.resolve import in_precisions
 from ed_core.sources import sizes, specs
 from ed_core.sources.precision import WIDEST_FIRST
 from ed_ui import keeping, link, probe_page, prompt_set, running, scope, show
@@ -26,7 +27,7 @@ def page() -> None:
             return
         if chosen.spec is None:
             raise EffectiveDepthError(chosen.trouble)
-        plan = audit.plan(chosen.spec, precisions(chosen.spec), prompts)
+        plan = audit.plan(in_precisions(chosen.spec, precisions(chosen.spec)), prompts)
         n_tokens = prompt_set.n_tokens(chosen.spec, prompts) if len(prompts) > 1 else scope.n_tokens()
     except EffectiveDepthError as error:
         st.error(show.plain(str(error)), icon=":material/error:")

@@ -5,7 +5,7 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import among_others, pruning
 from ed_core.errors import EffectiveDepthError
-from ed_core.probes import EarlyExit, LogitLens, Prune
+from ed_core.probes import EarlyExit, LogitLens, Prune, prune
 from ed_core.results import aggregate
 from ed_core.sources import controls, specs
 from ed_ui import controlling, keeping, link, probe_page, prompt_set, running, scope, show
@@ -128,14 +128,14 @@ def stretches(results: list, twins: list, asked: Prune, busy: bool) -> None:
                 else:
                     proxies(results, asked, x)
     derived = among_others.over_prompts(asked, [r.summary for r in results]) if results else {}
-    columns = st.columns(len(pruning.PROXIES) + 1)
-    for column, name in zip(columns, (*pruning.PROXIES, "top1_lost")):
+    columns = st.columns(len(prune.PROXIES) + 1)
+    for column, name in zip(columns, (*prune.PROXIES, "top1_lost")):
         column.metric(f"{RANKED[name]} against measured KL", signed(derived.get(f"spearman_{name}")), help=SPEARMAN)
 
 
 def proxies(results: list, asked: Prune, x: str) -> None:
     curves = among_others.over_prompts(asked, [r.summary for r in results])
-    lines = {name.replace("_", " "): curves[name] for name in pruning.PROXIES}
+    lines = {name.replace("_", " "): curves[name] for name in prune.PROXIES}
     about = lambda: show.details_of_many(
         "proxies", "prune.block_influence", x, curves["block_influence"], results, PROXY, PROXIES
     )  # noqa: E731

@@ -8,6 +8,7 @@ from ed_core.figures import View
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.sources import specs
+from ed_core.sources.published import published_marks
 from ed_ui import controlling, keeping, link, running, scope, show
 from ed_ui.views import BRANCHES, SHADES
 
@@ -140,7 +141,7 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         reached.criteria if reached else {},
         n_layers,
         bands=reached.bands if reached else {},
-        published=figures.published_marks() if reached else (),
+        published=published_marks() if reached else (),
         ghost=ghost.criteria if ghost else {},
         n_layers_ghost=n_ghost,
     )

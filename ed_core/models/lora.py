@@ -1,0 +1,36 @@
+"""Merging a LoRA adapter into the weights it was trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from ..errors import BrokenWeights
+from ..sources.adapters import WEIGHTS, read_config
+from ..sources.weights import header
+from .quantized import prepare
+
+
+def merge(hf_model: nn.Module, folder: Path) -> nn.Module:
+    """The model with `W + scale * B A` in place of every adapted `W`, in the model's own dtype."""
+    read_config(folder)
+    modules = dict(hf_model.named_modules())
+    for key, (_, shape) in header(folder / WEIGHTS).items():
+        path, _, kind = key.removeprefix("base_model.model.").partition(".lora_")
+        if not kind.startswith(("A.", "B.")):
+            continue  # peft itself judges the rest (DoRA's magnitudes, whole modules saved)
+        target = modules.get(path)
+        weight = getattr(target, "weight", None)
+        sizes = tuple(weight.shape) if weight is not None else ()
+        fits = shape[1] in sizes if kind[0] == "A" else shape[0] in sizes
+        if not fits:
+            found = f"{path} is {' x '.join(map(str, sizes))} there" if sizes else f"there is no {path}"
+            raise BrokenWeights(
+                f"The adapter {folder.name} belongs to another base: it changes {path} by {kind[0]} of {shape}, and "
+                f"{found}."
+            )
+    prepare()  # peft imports bitsandbytes
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True).merge_and_unload()

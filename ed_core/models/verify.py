@@ -1,0 +1,125 @@
+"""Measuring a model's residual identities on a short prompt (`identities` says what they are)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..errors import EffectiveDepthError, IdentityFailed
+from .identities import MISS_LIMIT, SLOPE_LIMIT, Identities, miss, slopes
+from .language_model import LanguageModel
+from .trace import Trace
+
+PROBE_TEXT = "The quick brown fox jumps over the lazy dog; 3 + 4 = 7, and 12 times 11 is 132."
+
+
+@torch.no_grad()
+def verify(model: LanguageModel) -> Identities:
+    """Measure every identity of an opened model on a short prompt, and remember the figures with it. Raises `NotFinite` where the forward pass is not
+    finite, and `IdentityFailed` at once where what is to be read does not exist, or where the model or its blocks
+    cannot be called at all."""
+    try:
+        model.identities = _measure(model)
+        return model.identities
+    except (EffectiveDepthError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever a strange config, or a block called otherwise than its model calls it, provokes inside the library
+        raise IdentityFailed(
+            f"Refused: this {model.architecture.family} model, or one of its blocks by hand, cannot be run on a short "
+            f"prompt ({type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}). Check its config.json; docs/adding-a-model-family.md tells what "
+            "blocks may need."
+        ) from error
+
+
+def _measure(model: LanguageModel) -> Identities:
+    ids = short_prompt(model)
+    untouched = model.logits(ids)
+    trace = model.trace(ids)
+    limit = SLOPE_LIMIT[model.dtype]
+    blocks = [(trace.resid[l], trace.attn_out[l], trace.mlp_out[l], trace.resid[l + 1]) for l in range(model.n_layers)]
+    both = [slopes(*block, limit=limit, other=other) for block, other in zip(blocks, trace.other_out)]
+    replay, detour = replay_by_hand(model, trace, untouched)
+    mlp_moves = tuple(_mlp_moves(model, trace, layer) for layer in range(model.n_layers))
+    return Identities(
+        dtype=str(model.dtype).removeprefix("torch."),
+        n_tokens=ids.shape[1],
+        miss=tuple(float(miss(*block, other).max()) for block, other in zip(blocks, trace.other_out)),
+        slope_attn=tuple(s[0] for s in both),
+        slope_mlp=tuple(s[1] for s in both),
+        closure=relative(model.unembed(trace.resid[-1]), untouched),
+        replay=replay,
+        detour=detour,
+        left_behind=relative(model.logits(ids), untouched),
+        parallel=model.parallel,
+        mlp_moves=mlp_moves,
+        miss_limit=MISS_LIMIT[model.dtype],
+        slope_limit=limit,
+        suffix=suffix_by_hand(model, trace, untouched),
+    )
+
+
+def suffix_by_hand(model: LanguageModel, trace: Trace, untouched: Float[Tensor, "1 kept v"]) -> float | None:
+    """The miss of the logits (of those kept) when only the second half is replayed, batch 2; None where this model's
+    blocks cannot be called so."""
+    start, largest = trace.ids.shape[1] // 2, untouched.abs().max()
+    try:
+        resid = trace.resid[0][:, start:].repeat(2, 1, 1)
+        for layer in range(model.n_layers):
+            *_, resid = model.run_block(trace, layer, resid, start=start)
+        kept = min(resid.shape[1], untouched.shape[1])
+        logits, untouched = model.unembed(resid[:, -kept:]), untouched[:, -kept:]
+    except Exception:  # whatever a block says to arguments it was not made for: the answer is that it cannot be done
+        return None
+    off = float((logits - untouched).abs().max() / largest.clamp_min(1e-30))
+    return off if off == off else None
+
+
+def replay_by_hand(model: LanguageModel, trace: Trace, untouched: Tensor) -> tuple[dict[int, float], float]:
+    """Misses of the logits (the last ones, as many as in `untouched`) by hand for batch 1 and 3, and of the detour: the
+    stream's tokens moved along by one at block 0."""
+    kept = untouched.shape[1]
+    moved = trace.resid[0].roll(1, dims=1)
+    replay, detour = {}, 0.0
+    for batch in (1, 3):
+        resid, elsewhere = trace.resid[0].repeat(batch, 1, 1), moved
+        for layer in range(model.n_layers):
+            if batch == 1:
+                *_, elsewhere = model.run_block(trace, layer, elsewhere)
+            *_, resid = model.run_block(trace, layer, resid)
+        replay[batch] = relative(model.unembed(resid[:, -kept:]), untouched)
+        if batch == 1:
+            detour = relative(model.unembed(elsewhere[:, -kept:]), model.logits_from(trace.ids, moved)[:, -kept:])
+    return replay, detour
+
+
+def relative(logits: Tensor, expected: Tensor) -> float:
+    return float((logits - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
+
+
+def _mlp_moves(model: LanguageModel, trace: Trace, layer: int) -> float | None:
+    """Relative change of the MLP's addition where attention's is left out. None where that tells nothing: on no token
+    is attention's addition plainly above rounding, or the MLP adds the same on every token, whatever it reads."""
+    h, a, m = (x.float() for x in (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]))
+    plain = max(1e-3, 8 * torch.finfo(model.dtype).eps)
+    constant = (m - m.mean(-2, keepdim=True)).norm() <= 1e-3 * m.norm()
+    if constant or not (a.norm(dim=-1) > plain * h.norm(dim=-1)).any():
+        return None
+    seen: list[Tensor] = []
+    model.run_block(
+        trace,
+        layer,
+        trace.resid[layer],
+        attn_edit=torch.zeros_like,
+        mlp_edit=lambda added: (seen.append(added), added)[1],
+    )
+    return float((seen[0].float() - m).norm() / m.norm())
+
+
+def short_prompt(model: LanguageModel) -> Int[Tensor, "1 pos"]:
+    """A short text's tokens; without a usable tokenizer, evenly spread token ids."""
+    ids = model.tokenizer(PROBE_TEXT)["input_ids"][:48] if model.tokenizer is not None else []
+    if len(set(ids)) < 8:
+        ids = [(7 * i + 3) % model.d_vocab for i in range(24)]
+    return torch.tensor([ids], device=model.device)

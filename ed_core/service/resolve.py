@@ -1,0 +1,94 @@
+"""From what a person names to a model's full identity: which weights, in which precision, on which device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from ..errors import ModelNotFound, ParameterError
+from ..sources import adapters, controls, permits, sizes
+from ..sources import precision as precisions
+from ..sources.specs import config_of, content_hash, location, named
+from ..types import ModelSpec
+from . import estimate
+
+
+def resolve(
+    source: str,
+    precision: str = "fp32",
+    device: str = "cpu",
+    adapter: str = "",
+    offload: str = "",
+    free: int | None = None,
+    n_tokens: int = estimate.TOKENS,
+    control: str = "",
+    control_seed: int = 0,
+) -> ModelSpec:
+    """The full identity of a model given by bundled name, folder or hub id (`org/name`, or `org/name@revision`); a
+    `ModelError` says what is wrong with the name.
+
+    `precision` may be "auto": what it comes to, with the reason, is in the spec. `adapter`: a LoRA adapter's folder.
+    `free`: bytes free on the device, where it is not this process's memory. `control`, `control_seed`: a twin of the
+    model in its place (see `controls`)."""
+    if precision != "auto" and precision not in precisions.PRECISIONS:
+        raise ParameterError(
+            f"The precision is {precision!r}; expected auto or one of {', '.join(precisions.PRECISIONS)}."
+        )
+    spec = named(source)
+    if not spec.revision and not spec.content_hash and Path(location(spec)).is_dir():
+        spec = replace(spec, content_hash=content_hash(Path(location(spec)), weights=control != "untrained"))
+    spec = replace(spec, device=device, offload=offload)
+    if adapter:
+        permits.adapter(adapter)
+        spec = _adapted(spec, named(adapter))
+    return twin(settle(spec, precision, free, n_tokens), control, control_seed)
+
+
+def twin(spec: ModelSpec, control: str, seed: int = 0) -> ModelSpec:
+    """The control of a model that stands for it; the model itself where `control` is "". An untrained twin's identity
+    is that of config and tokenizer: what was learned is no part of it."""
+    spec = replace(spec, control=control, control_seed=seed)
+    controls.check(spec)
+    if spec.content_hash and not controls.needs_weights(spec):
+        spec = replace(spec, content_hash=content_hash(Path(location(spec)), weights=False))
+    return spec
+
+
+def settle(spec: ModelSpec, precision: str, free: int | None = None, n_tokens: int = estimate.TOKENS) -> ModelSpec:
+    """The spec with the precision that `precision` comes to on its device, and why: a checkpoint that is quantized
+    already stays as it is, "auto" takes the widest that fits."""
+    config = config_of(spec)
+    held = precisions.stored(config)
+    if held and precisions.PRECISIONS.get(precision, precision) not in ("auto", held):
+        raise ParameterError(
+            f"The checkpoint {spec.name} is stored in {held}; it cannot be opened in {precision}: give --precision "
+            "auto."
+        )
+    if held:
+        return replace(spec, precision=held, why=f"{held}: the checkpoint is stored so.")
+    if precision != "auto":
+        return replace(spec, precision=precisions.PRECISIONS[precision])
+    if not config:
+        raise ParameterError(
+            f"How large {spec.name} is can only be told once its config.json is here; download it, or give a precision."
+        )
+    if spec.device.startswith("cuda") and free is None:
+        raise ParameterError("What is free on a GPU only the process that uses it can tell; give a precision.")
+    chosen, why = estimate.choose(sizes.read(config), n_tokens, spec.device, free)
+    return replace(spec, precision=chosen, why=why)
+
+
+def in_precisions(spec: ModelSpec, precisions: Iterable[str]) -> dict[str, ModelSpec]:
+    """One model in each of these precisions, for an audit."""
+    return {name: replace(settle(spec, name), why="") for name in precisions}
+
+
+def _adapted(spec: ModelSpec, adapter: ModelSpec) -> ModelSpec:
+    folder = Path(location(adapter))
+    if not folder.is_dir():
+        raise ModelNotFound(
+            f"The adapter {adapter.source} is not here; 'python -m ed_core fetch {adapter.source}' downloads it."
+        )
+    adapters.check_base(folder, spec.source)
+    return replace(spec, adapter=str(folder), adapter_hash=adapters.content_hash(folder))

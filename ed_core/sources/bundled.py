@@ -1,0 +1,38 @@
+"""What ships with the product: two small language models, prompts they know the answers to, results and case studies
+made of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[1] / "demo"
+MODELS: dict[str, Path] = {name: FOLDER / "models" / name for name in ("ed-demo-16", "ed-demo-8")}
+EXAMPLE = "sum-mod10-5-a"  # the prompt whose results are shipped: what the first page shows
+PROMPTS: Path = FOLDER / "prompts.jsonl"
+RESULTS: Path = FOLDER / "examples"  # one file per run id
+CASES: Path = FOLDER / "cases"  # one `.edcase` each
+
+
+def load_prompts() -> list[dict]:
+    """The bundled prompts, in the order of the file."""
+    return [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
+
+
+def mixed_prompts(n: int, tasks: Sequence[str] = (), difficulties: Sequence[int] = ()) -> list[dict]:
+    """`n` bundled prompts (or as many as there are) of these tasks and difficulties, spread evenly over both; of all
+    that the bundled models were taught where none is named."""
+    groups: dict[tuple, list[dict]] = {}
+    for prompt in load_prompts():
+        if (prompt["task"] in tasks or not tasks and prompt["known"]) and (
+            not difficulties or prompt["difficulty"] in difficulties
+        ):
+            groups.setdefault((prompt["task"], prompt["difficulty"]), []).append(prompt)
+    rounds = [
+        group[i]
+        for i in range(max(map(len, groups.values()), default=0))
+        for group in groups.values()
+        if i < len(group)
+    ]
+    return rounds[:n] if n > len(groups) else [rounds[i * len(groups) // n] for i in range(n)]
