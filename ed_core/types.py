@@ -169,6 +169,7 @@ class MeasureSpec:
     prompts), "max" (over prompts; the mean is kept beside it), "mean" (over prompts), "pos_max" (maximum and mean over
     positions first, then maximum of the maxima and mean of the means over prompts), "pos_abs_sum" (sum of magnitudes
     over positions first, then maximum and mean over prompts), "" (none). NaN is left out.
+    `dtype` is "float32" or "int32".
     `since`: the probe's version that brought an aggregate in; summaries of older results, kept in case studies, are
     without it."""
 
@@ -181,6 +182,7 @@ class MeasureSpec:
     reduce: str = ""
     aggregate_only: bool = False
     since: int = 1
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)

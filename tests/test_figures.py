@@ -73,7 +73,7 @@ def fake(
         if spec.aggregate_only or spec.name.endswith("_by_boundary") or spec.name == "boundaries":
             continue
         whole = spec.name in ("rank", "top_ids")
-        record.allocate(spec.name, shape, "int32" if whole else "float32")
+        record.allocate(spec.name, shape)
         rows = int(round(filled * shape[0]))
         values = rng.integers(1, 9, shape) if whole else rng.uniform(spec.low or 0.0, spec.high or 1.0, shape) / 2
         record.write(spec.name, slice(0, rows), values[:rows])

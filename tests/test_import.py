@@ -115,12 +115,12 @@ def test_too_large_is_said_before_anything_is_read(folder, monkeypatch):
 
 
 def test_what_cannot_be_drawn_is_refused(folder, monkeypatch):
-    from ed_core.cases import drawings
+    from ed_core.cases import combined
 
     def broken(*_):
         raise IndexError("index 5 is out of bounds")
 
-    monkeypatch.setitem(drawings.OF_PROBE, "early_exit", broken)
+    monkeypatch.setitem(combined.OVER_SEVERAL, "exits", broken)
     with pytest.raises(ImportRefused, match="out of bounds"):
         folder.take_in(bundle.encode(small()))
     assert left_behind(folder) == []

@@ -3,27 +3,19 @@ what it is made of. No torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import plotly.graph_objects as go
 
 from .. import figures
-from ..depth import among_others, audit, exactness, pruning
+from ..depth import among_others, audit, pruning
 from ..probes.prune import PROXIES
 from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
 
 HEIGHT, WIDTH = 280, 760
-AUDITED = (  # curve, title, unit, x, logarithmic
-    ("contributions.layer_ratio", "Contribution per layer, against the stream", "ratio", "layer", True),
-    ("contributions.layer_cos", "Cosine with the stream", "cosine", "layer", False),
-    ("logit_lens.kl", "Lens: divergence from the output", "nats", "depth", False),
-    ("logit_lens.overlap", "Lens: overlap of the best five tokens", "share", "depth", False),
-    ("logit_lens.entropy", "Lens: uncertainty", "nats", "depth", False),
-    ("layer_skip.output_mean", "Change of the prediction without a layer", "change", "layer", False),
-)
 
 
 @dataclass(frozen=True)
@@ -125,6 +117,12 @@ def early_exit(results: Sequence[ProbeResult]) -> Iterator[Together]:
     )
 
 
+OVER_SEVERAL: dict[str, Callable[[Sequence[ProbeResult]], Iterator[Together]]] = {
+    "stretches": prune,
+    "exits": early_exit,
+}
+
+
 def audited(by_precision: Mapping[str, Sequence[ProbeResult]]) -> tuple[list[str], list[Together]]:
     """The same prompts through several precisions: whether a number is an artefact, in sentences, and curve over
     curve."""
@@ -134,8 +132,9 @@ def audited(by_precision: Mapping[str, Sequence[ProbeResult]]) -> tuple[list[str
 
 def _curves(outcome: audit.Audit, results: Sequence[ProbeResult]) -> Iterator[Together]:
     reference = outcome.reference
-    for name, title, unit, x, log in AUDITED:
+    for name, curve in audit.DRAWN.items():
         if name in outcome.curves[reference]:
+            title, unit, x, log = curve.title, curve.unit, curve.x, curve.log
             lines = {precision: curves[name] for precision, curves in outcome.curves.items()}
             fig = figures.curves_over_each_other(lines, reference, unit, x=x, height=HEIGHT, width_px=WIDTH, log=log)
             yield Together(
@@ -148,22 +147,6 @@ def _curves(outcome: audit.Audit, results: Sequence[ProbeResult]) -> Iterator[To
                 f"{title}, in {reference}",
                 tuple(results),
             )
-
-
-def numerics(result: ProbeResult) -> Iterator[tuple]:
-    """How exactly the sums hold, in words and figures: title, caption, figure, measures."""
-    from ..figures import View
-
-    view = View(height=420, width_px=WIDTH, answer_start=result.answer_start)
-    yield "Miss of every block's sum", exactness.sums(result).text, figures.miss_map(result, view), "miss"
-    yield (
-        "Miss against rounding",
-        "largest of each layer, with the limit from which a model is refused",
-        figures.miss_curves(result, HEIGHT),
-        "rounding",
-    )
-    yield "Slopes", exactness.logits(result).text, figures.slope_curves(result, HEIGHT), "slope_attn", "slope_mlp"
-    yield "Length of the stream", exactness.sink(result).text, figures.first_token_norm(result, HEIGHT), "resid_norm"
 
 
 def _spearman(outcome: audit.Audit, name: str) -> str:

@@ -1,12 +1,12 @@
 """A case study's figures, from its numbers alone: which ones a probe's result has, and how it was looked at. No torch,
 no streamlit.
 
-The report and the import's last check draw these; a page may too. A new probe gets its line in `OF_PROBE`; without one
-its aggregates are drawn."""
+The report and the import's last check draw these. Which pictures a probe has it says itself
+(`probes.description.Picture`); where it has none, its aggregates are drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,10 @@ import plotly.graph_objects as go
 from .. import figures
 from ..depth.verdict import Verdict, right
 from ..figures import View
+from ..figures.pictures import CURVES, Look, draw, measures, pictures
+from ..figures.pictures import caption as picture_caption
 from ..figures.text import shown
-from ..probes.integrated_gradients import incomplete
+from ..probes import PROBES, find
 from ..results.aggregate import aggregate, probe_of
 from ..sources import controls
 from ..sources.published import published_marks
@@ -26,14 +28,7 @@ from .case_study import Case, Item
 from .combined import Together
 
 HEIGHT, CURVES_HEIGHT = 420, 280
-SHADED = {
-    "prob": "its probability",
-    "kl": "KL to the output",
-    "jsd": "Jensen–Shannon divergence",
-    "entropy": "entropy",
-    "rank": "rank of the output",
-}
-MIDDLE = {"layer": "both", "attn": "attention", "mlp": "MLP"}
+SMALL = View(height=CURVES_HEIGHT, width_px=760)
 
 
 @dataclass(frozen=True)
@@ -116,12 +111,12 @@ def _of_page(case: Case) -> Section | None:
     series = {r.request.series for r in results}
     kind = {item.shown.page for item in case.items}
     says, drawn = [], []
-    if kind == {"prune"} and len(series) == len(by_probe) and "prune" in by_probe:
+    if len(kind & set(by_probe)) == len(kind) == 1 and find(*kind).over_several and len(series) == len(by_probe):
         drawn = [
             one
-            for probe, draw in (("prune", combined.prune), ("early_exit", combined.early_exit))
-            if probe in by_probe
-            for one in draw(by_probe[probe])
+            for probe in PROBES
+            if probe.over_several and probe.name in by_probe
+            for one in combined.OVER_SEVERAL[probe.over_several](by_probe[probe.name])
         ]
     elif (
         kind == {"audit"}
@@ -197,14 +192,33 @@ def _of_item(case: Case, item: Item, lines: dict[str, int | None], twin: case_st
         control_name=controls.KINDS[twin.models[0].control] if behind is not None else "",
     )
     asked = "".join(f" · {name} {_value(value)}" for name, value in probe_of(result).settings().items())
-    for drawn in OF_PROBE.get(result.request.probe, _aggregates)(case, item, view):
-        if isinstance(drawn, Together):
-            yield _over(drawn)
-            continue
-        title, caption, fig, *measures = drawn
+    probe = find(result.request.probe)
+    if probe.over_several:
+        yield from map(_over, combined.OVER_SEVERAL[probe.over_several]([result]))
+        return
+    for title, caption, fig, *shows in _drawn(case, item, view):
         caption += asked
-        alt = " ".join(figures.describe(result, name) for name in measures[:1]) or f"{title}: {caption}"
-        yield Drawing(title, caption, alt, fig, result, tuple(measures))
+        alt = " ".join(figures.describe(result, name) for name in shows[:1]) or f"{title}: {caption}"
+        yield Drawing(title, caption, alt, fig, result, tuple(shows))
+
+
+def _drawn(case: Case, item: Item, view: View) -> Iterator[tuple[Any, ...]]:
+    """Title, caption, figure and measures of a result's pictures, as it was looked at."""
+    result = item.result
+    if find(result.request.probe).pictures is None:
+        yield from _aggregates(case, item)
+        return
+    place = dict(item.shown.settings).get("boundary", -1)
+    n = len(result["boundaries"]) if "boundaries" in result.measures else 0
+    look = Look(
+        item.shown.setting("branch", "layer"),
+        item.shown.setting("shade", "prob"),
+        place if type(place) is int and 0 <= place < n else None,
+        case.first_token,
+    )
+    for picture in pictures(result, look):
+        fig = draw(picture, result, SMALL if picture.draw in CURVES else view, look)
+        yield picture.title, picture_caption(picture, result, look), fig, *measures(picture, result, look)
 
 
 def _value(value: Any) -> str:
@@ -218,91 +232,7 @@ def _value(value: Any) -> str:
     )
 
 
-Drawn = Iterator[tuple[Any, ...] | Together]  # title, caption, figure, measures
-
-
-def _contributions(case: Case, item: Item, view: View) -> Drawn:
-    branch = item.shown.setting("branch", "layer")
-    who, result = MIDDLE[branch], item.result
-    norms, cosine = f"{branch}_ratio", f"{branch}_cos"
-    yield (
-        "Contribution norms",
-        f"{who}: size of what is added, against the stream",
-        figures.contribution_norms(result, view, norms, case.first_token),
-        norms,
-    )
-    yield (
-        "Cosine with the stream",
-        f"{who}: below 0 erases, above 0 strengthens",
-        figures.cosine_map(result, view, cosine, case.first_token),
-        cosine,
-    )
-
-
-def _logit_lens(case: Case, item: Item, view: View) -> Drawn:
-    shade = item.shown.setting("shade", "prob")
-    measure = "top_probs" if shade == "prob" else shade
-    yield (
-        "Logit lens",
-        f"best token at each depth, shaded by {SHADED[shade]}",
-        figures.lens_map(item.result, view, shade),
-        measure,
-        "top_ids",
-    )
-
-
-def _layer_skip(case: Case, item: Item, view: View) -> Drawn:
-    result, place = item.result, dict(item.shown.settings).get("boundary", -1)
-    boundaries = result["boundaries"] if "boundaries" in result.measures else ()
-    boundary = place if type(place) is int and 0 <= place < len(boundaries) else None
-    behind = "" if boundary is None else f", behind token {int(boundaries[boundary])} only"
-    caption = f"row left out, column affected{behind}: 0 does not care, 1 changes as much as its own size"
-    yield (
-        "Layer skip",
-        caption,
-        figures.skip_map(result, view, boundary=boundary),
-        "effect" if boundary is None else "effect_by_boundary",
-    )
-    if "effect_direct" in result.measures:
-        yield (
-            "Layer skip, direct effect",
-            "nothing in between passes the change on",
-            figures.skip_map(result, view, "effect_direct"),
-            "effect_direct",
-        )
-    bars = figures.output_bars(item.result, View(height=CURVES_HEIGHT, width_px=760))
-    yield (
-        "Layer skip, output",
-        "change of the prediction, and share of tokens whose best guess stays",
-        bars,
-        "output",
-        "top1_kept",
-    )
-
-
-def _erasure(case: Case, item: Item, view: View) -> Drawn:
-    yield (
-        "Residual erasure",
-        "change of the prediction when this token is erased at this depth",
-        figures.token_map(item.result, view, "effect"),
-        "effect",
-    )
-
-
-def _gradients(case: Case, item: Item, view: View) -> Drawn:
-    failed = incomplete(item.result)
-    caption = "share of the answer's probability that rests on this token" + (
-        "; crossed out: completeness fails" if failed else ""
-    )
-    yield "Integrated gradients", caption, figures.token_map(item.result, view, "attribution", failed), "attribution"
-
-
-def _continuation(case: Case, item: Item, view: View) -> Drawn:
-    """Words, not a figure: see `says`."""
-    return iter(())
-
-
-def _aggregates(case: Case, item: Item, view: View) -> Drawn:
+def _aggregates(case: Case, item: Item) -> Iterator[tuple[Any, ...]]:
     """Curves over whatever the layers are called, one figure per unit and length."""
     probe, grouped = probe_of(item.result), {}
     for name, values in aggregate(probe, [item.result.summary], case.first_token).items():
@@ -316,19 +246,6 @@ def _aggregates(case: Case, item: Item, view: View) -> Drawn:
             figures.layer_curves(curves, "", unit, x=dim, height=CURVES_HEIGHT, width_px=760),
             *curves,
         )
-
-
-OF_PROBE: dict[str, Callable[[Case, Item, View], Drawn]] = {
-    "contributions": _contributions,
-    "logit_lens": _logit_lens,
-    "layer_skip": _layer_skip,
-    "residual_erasure": _erasure,
-    "integrated_gradients": _gradients,
-    "continuation": _continuation,
-    "numerics": lambda case, item, view: combined.numerics(item.result),
-    "prune": lambda case, item, view: combined.prune([item.result]),
-    "early_exit": lambda case, item, view: combined.early_exit([item.result]),
-}
 
 
 def says(continuation: ProbeResult) -> tuple[str, bool | None]:

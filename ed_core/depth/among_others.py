@@ -6,12 +6,13 @@ array is read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..probes import Probe
+from ..probes.description import Curve, Score
 from ..probes.scores import rank_correlation
 from ..results.aggregate import Summary, aggregate
 from . import criteria
@@ -36,27 +37,6 @@ SHAPES = ("the same curve", "a similar curve", "another curve")
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A curve over layers or depths, by its name among a probe's aggregates or derived numbers."""
-
-    name: str
-    title: str
-    unit: str
-    x: str = "layer"
-    log: bool = False
-
-
-@dataclass(frozen=True)
-class Score:
-    """One number that a prompt's curves come down to; `of` gives None or NaN where it is not defined. `share`: the
-    curve whose first half the sentence tells of, and what that curve is."""
-
-    name: str
-    of: Callable[[Mapping[str, np.ndarray]], float | int | None]
-    share: tuple[str, str] | None = None
-
-
-@dataclass(frozen=True)
 class Spread:
     """This prompt's curve, and at every layer the 10 %, 50 % and 90 % quantiles over `n` other prompts (empty below
     `FEWEST`)."""
@@ -65,33 +45,6 @@ class Spread:
     values: np.ndarray
     quantiles: np.ndarray
     n: int
-
-
-CURVES: dict[str, tuple[Curve, ...]] = {
-    "contributions": (
-        Curve("layer_ratio", "Mean contribution, against the stream", "ratio", log=True),
-        Curve("layer_cos", "Mean cosine with the stream", "cosine"),
-    ),
-    "logit_lens": (
-        Curve("kl", "Divergence from the output", "nats", "depth"),
-        Curve("overlap", "Best tokens shared with the output", "share", "depth"),
-    ),
-    "layer_skip": (
-        Curve("layer_effect", "Effect on a later layer, on average", "relative change", "skipped layer"),
-        Curve("output", "Change of the prediction", "L2 of probabilities", "skipped layer"),
-    ),
-    "residual_erasure": (
-        Curve("effect", "Change of the prediction, at the token that matters most", "L2 of probabilities", "depth"),
-    ),
-    "integrated_gradients": (Curve("attribution", "Attribution, magnitudes summed over tokens", "probability"),),
-}
-SCORES: dict[str, Score] = {
-    "contributions": Score("The cosine criterion", lambda c: criteria.by_cosine(criteria.cosine_curve(c)).depth),
-    "logit_lens": Score("The KL criterion", lambda c: criteria.by_kl(c["kl"][:-1]).depth),
-    "layer_skip": Score("depth score", lambda c: float(c["depth_score"]), ("layer_effect", "effect on later layers")),
-    "residual_erasure": Score("its centre", lambda c: float(c["center"]), ("effect", "erasure effect")),
-    "integrated_gradients": Score("its centre", lambda c: float(c["center"]), ("attribution", "attribution")),
-}
 
 
 def curves_of(probe: Probe | type[Probe], summary: Summary, first_token: bool = True) -> dict[str, np.ndarray]:
@@ -116,9 +69,7 @@ def spreads(
         curves_of(probe, this, first_token),
         [curves_of(probe, s, first_token) for s in others if probe.sound(s)],
     )
-    return [
-        Spread(curve, mine[curve.name], *quantiles([c[curve.name] for c in theirs])) for curve in CURVES[probe.name]
-    ]
+    return [Spread(curve, mine[curve.name], *quantiles([c[curve.name] for c in theirs])) for curve in probe.curves]
 
 
 def quantiles(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
@@ -132,8 +83,8 @@ def quantiles(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
 
 def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True) -> str:
     """Where this prompt's curve lies and where the others', in figures."""
-    score = SCORES[probe.name]
-    value_of = lambda summary: _number(score.of(curves_of(probe, summary, first_token)))  # noqa: E731
+    score = probe.score
+    value_of = lambda summary: _value(score, curves_of(probe, summary, first_token))  # noqa: E731
     mine = value_of(this)
     if not score.share:
         told = f"{score.name} {'gives ' + _say(mine, score) if np.isfinite(mine) else 'is not defined'} for this prompt"
@@ -142,7 +93,7 @@ def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary
         values = curves_of(probe, this, first_token)[curve]
         half = (len(values) + 1) // 2
         if np.isfinite(mine):
-            rows = next(c.x for c in CURVES[probe.name] if c.name == curve).removeprefix("skipped ")
+            rows = next(c.x for c in probe.curves if c.name == curve).removeprefix("skipped ")
             told = (
                 f"{values[:half].sum() / values.sum():.0%} of this prompt's {what} lies at {rows}s 0–{half - 1}, "
                 f"{score.name} {_say(mine, score)}"
@@ -162,8 +113,10 @@ def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary
     )
 
 
-def _number(value: float | int | None) -> float:
-    return float("nan") if value is None else float(value)
+def _value(score: Score, curves: Mapping[str, np.ndarray]) -> float:
+    """A score, NaN where it is not defined."""
+    found = criteria.DEPTH_OF[score.criterion](curves) if score.criterion else curves[score.value]
+    return float("nan") if found is None else float(found)
 
 
 def _say(value: float | np.floating, score: Score) -> str:
@@ -198,10 +151,10 @@ class Likeness:
 
 
 def likeness(probe: Probe | type[Probe], this: Summary, control: Summary, first_token: bool = True) -> list[Likeness]:
-    """How alike a model's curves and its control's are, for each of the probe's `CURVES`; entries where either is NaN
+    """How alike a model's curves and its control's are, for each of the probe's `curves`; entries where either is NaN
     are left out."""
     mine, theirs = curves_of(probe, this, first_token), curves_of(probe, control, first_token)
-    return [likeness_of(curve, mine[curve.name], theirs[curve.name]) for curve in CURVES[probe.name]]
+    return [likeness_of(curve, mine[curve.name], theirs[curve.name]) for curve in probe.curves]
 
 
 def likeness_of(curve: Curve, mine: np.ndarray, theirs: np.ndarray) -> Likeness:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import ParameterError
-from ..probes import Contributions, LayerSkip, LogitLens, Probe, find
+from ..probes import PROBES as ALL
+from ..probes import Probe, find
 from ..probes.scores import rank_correlation
 from ..results.aggregate import aggregate, probe_of
 from ..sources.precision import WIDEST_FIRST
@@ -23,23 +24,8 @@ from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .criteria import Criterion
 from .verdict import verdicts
 
-PROBES = (Contributions(), LogitLens(), LayerSkip())
-CURVES = {  # measures whose aggregate is one value per block or depth
-    "contributions": (
-        "attn_ratio",
-        "mlp_ratio",
-        "layer_ratio",
-        "attn_cos",
-        "mlp_cos",
-        "layer_cos",
-        "io_cos",
-        "resid_norm",
-        "attn_norm",
-        "mlp_norm",
-    ),
-    "logit_lens": ("kl", "jsd", "entropy", "overlap", "top1_match", "mrr"),
-    "layer_skip": ("output_mean",),
-}
+PROBES = tuple(probe() for probe in ALL if probe.audited)
+DRAWN = {f"{probe.name}.{curve.name}": curve for probe in PROBES for curve in probe.audit_curves}
 AT_LEAST_ELSE = 0.98
 AT_LEAST = {
     "int8": 0.98,
@@ -190,9 +176,7 @@ def curves_of(results: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
     found = {}
     for probe, of_probe in _by_probe(results).items():
         aggregates = aggregate(probe_of(of_probe[0]), [r.summary for r in of_probe])
-        found |= {
-            f"{probe}.{name}": np.asarray(aggregates[name]) for name in CURVES.get(probe, ()) if name in aggregates
-        }
+        found |= {f"{probe}.{name}": np.asarray(aggregates[name]) for name in find(probe).audited if name in aggregates}
     return found
 
 

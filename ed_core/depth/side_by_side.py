@@ -15,7 +15,7 @@ import numpy as np
 from ..probes import Probe
 from ..sources.controls import label as control_label
 from ..types import ModelSpec, ProbeResult, Prompt, Request
-from .among_others import CURVES, Curve, Likeness, curves_of, likeness_of
+from .among_others import Curve, Likeness, curves_of, likeness_of
 
 SIDES = ("A", "B")
 TAIL = 24  # characters of a prompt that its label shows: prompts of one task begin alike
@@ -84,7 +84,7 @@ def pairs(probes: tuple[Probe, Probe], a: ProbeResult, b: ProbeResult) -> list[P
     are taken)."""
     found = [curves_of(p, r.summary, getattr(p, "first_token", True)) for p, r in zip(probes, (a, b))]
     n_layers, out = (a.n_layers, b.n_layers), []
-    for curve in CURVES[probes[0].name]:
+    for curve in probes[0].curves:
         mine, theirs = (np.asarray(curves[curve.name], np.float64) for curves in found)
         m, t = matched(mine, theirs, n_layers)
         out.append(Pair(curve, mine, theirs, n_layers, t - m, likeness_of(curve, m, t)))

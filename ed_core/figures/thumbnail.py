@@ -9,27 +9,22 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..probes import find
 from ..types import ProbeResult
 
 ROWS, COLUMNS = 24, 36
-PICTURED = (
-    ("logit_lens", "top_probs"),
-    ("layer_skip", "effect"),
-    ("contributions", "layer_ratio"),
-    ("residual_erasure", "effect"),
-    ("integrated_gradients", "attribution"),
-)
 
 
 def thumbnail(results: Sequence[ProbeResult]) -> list[list[int]]:
     """Rows from layer 0 up, columns tokens or layers: 0 (least) to 255 (most), -1 where there is no value; empty where
     nothing is a map. The first result that is pictured stands for all; large maps are thinned to at most `ROWS` ×
     `COLUMNS` by taking evenly spaced cells."""
-    by_probe = {r.request.probe: r for r in reversed(results)}
-    for probe, measure in PICTURED:
-        if probe in by_probe and measure in by_probe[probe].measures:
-            values = by_probe[probe][measure].astype(np.float64)
-            return _thin(values[..., 0] if measure == "top_probs" else values)
+    pictured = [(find(r.request.probe).thumbnail, r) for r in results]
+    pictured = [((rank, measure), r) for (rank, measure), r in pictured if measure in r.measures]
+    if pictured:
+        (_, measure), result = max(pictured, key=lambda found: found[0][0])
+        values = result[measure].astype(np.float64)
+        return _thin(values[..., 0] if values.ndim > 2 else values)  # the best of a list
     return []
 
 

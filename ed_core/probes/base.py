@@ -17,11 +17,12 @@ from ..errors import ParameterError, PromptError
 from ..sources import permits
 from ..sources.precision import require_gradients
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
+from .description import Curve, Picture, Score, Shape
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..sweeps.recorder import Recorder
-    from ..types import Encoding
+    from ..types import Encoding, ProbeResult
 
 
 def parameter(
@@ -62,6 +63,19 @@ class Probe:
     measures: ClassVar[tuple[MeasureSpec, ...]]
     min_tokens: ClassVar[int] = 1
     needs_gradients: ClassVar[bool] = False
+    first_page: ClassVar[bool] = False  # Home shows it, and *Compare two* begins with it
+    traces: ClassVar[bool] = True  # whether one traced pass is held while it runs
+    seconds_per_logit: ClassVar[float] = 2e-8  # of measuring, on a CPU, beside unembedding
+    curves: ClassVar[tuple[Curve, ...]] = ()  # by which prompts, models and controls are compared; none: they are not
+    score: ClassVar[Score | None] = None  # with `curves`
+    audited: ClassVar[tuple[str, ...]] = ()  # aggregates over layers that every precision should give alike
+    audit_curves: ClassVar[tuple[Curve, ...]] = ()  # which of them are drawn
+    pictures: ClassVar[tuple[Picture, ...] | None] = None  # None: its aggregates, over whatever the layers are called
+    over_several: ClassVar[str] = ""  # how results over several prompts are drawn (`cases.combined`), in place of those
+    thumbnail: ClassVar[tuple[int, str]] = (
+        0,
+        "",
+    )  # the measure whose map stands for a case study in lists; the highest does
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         """Fill the record's arrays, calling `record.step` often: that is where progress, partial results and cancelling
@@ -85,6 +99,21 @@ class Probe:
         """Arrays of the measures that exist as aggregates only: per token, (…, pos), where they are put together over
         tokens."""
         return {}
+
+    @classmethod
+    def work(cls, n_layers: int, n_tokens: int) -> tuple[float, float]:
+        """What a run costs: passes through one block with the whole prompt, and positions unembedded."""
+        return n_layers, 1
+
+    @classmethod
+    def holds(cls, shape: Shape) -> int:
+        """Bytes held at the peak beside the trace, one call and the logits."""
+        return 0
+
+    @classmethod
+    def broken_layers(cls, result: ProbeResult) -> list[int]:
+        """Layers whose values are not to be relied on: crossed out in every map."""
+        return []
 
     @classmethod
     def sound(cls, summary: Mapping[str, np.ndarray]) -> bool:

@@ -7,6 +7,9 @@ from typing import ClassVar
 
 from ..types import MeasureSpec
 from .base import Probe, parameter
+from .description import Picture
+
+TYPICAL_TOKENS = 16  # what an estimate counts with
 
 
 @dataclass(frozen=True)
@@ -20,17 +23,24 @@ class Continuation(Probe):
 
     name: ClassVar[str] = "continuation"
     title: ClassVar[str] = "Continuation"
+    first_page: ClassVar[bool] = True
+    traces: ClassVar[bool] = False
+    pictures: ClassVar[tuple[Picture, ...]] = ()  # words
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        MeasureSpec("ids", ("step",), "token id", "the greedy continuation"),
-        MeasureSpec("top_ids", ("step", "rank"), "token id", "the best tokens at each step"),
+        MeasureSpec("ids", ("step",), "token id", "the greedy continuation", dtype="int32"),
+        MeasureSpec("top_ids", ("step", "rank"), "token id", "the best tokens at each step", dtype="int32"),
         MeasureSpec("top_probs", ("step", "rank"), "probability", "their probabilities", 0.0, 1.0),
     )
+
+    @classmethod
+    def work(cls, n_layers, n_tokens):
+        return n_layers * TYPICAL_TOKENS, TYPICAL_TOKENS
 
     def compute(self, model, encoding, record) -> None:
         start = encoding.answer_start or len(encoding)
         k, n_steps = min(self.k, model.d_vocab), max(self.n_tokens, len(encoding) - start + 1)
-        record.allocate("ids", (n_steps,), "int32")
-        record.allocate("top_ids", (n_steps, k), "int32")
+        record.allocate("ids", (n_steps,))
+        record.allocate("top_ids", (n_steps, k))
         record.allocate("top_probs", (n_steps, k))
 
         def on_token(step, logits):

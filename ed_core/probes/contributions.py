@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from ..types import MeasureSpec
 from .base import Probe, parameter
+from .description import Curve, Picture, Score
 
 
 def _per_block(name: str, unit: str, meaning: str, low=0.0, high=None) -> MeasureSpec:
@@ -36,6 +37,42 @@ class Contributions(Probe):
 
     name: ClassVar[str] = "contributions"
     title: ClassVar[str] = "Contributions"
+    first_page: ClassVar[bool] = True
+    curves: ClassVar[tuple[Curve, ...]] = (
+        Curve("layer_ratio", "Mean contribution, against the stream", "ratio", log=True),
+        Curve("layer_cos", "Mean cosine with the stream", "cosine"),
+    )
+    score: ClassVar[Score] = Score("The cosine criterion", criterion="cosine")
+    audited: ClassVar[tuple[str, ...]] = (
+        *("attn_ratio", "mlp_ratio", "layer_ratio", "attn_cos", "mlp_cos", "layer_cos", "io_cos"),
+        *("resid_norm", "attn_norm", "mlp_norm"),
+    )
+    audit_curves: ClassVar[tuple[Curve, ...]] = curves
+    thumbnail: ClassVar[tuple[int, str]] = (3, "layer_ratio")
+    pictures: ClassVar[tuple[Picture, ...]] = (
+        Picture(
+            "Contribution norms",
+            "contribution_norms",
+            ("{branch}_ratio",),
+            "size of what is added, against the stream",
+            "Large early and small late is the usual picture: in Llama 3.1 70B the ratio stays above 0.15 in the first "
+            "half and falls below\n0.05 in the second (Csordás et al. 2025). The first token is often an attention sink "
+            "of huge norm, so it stands outside the colour range.",
+            "How much each layer adds to the residual stream, token by token.",
+            "size",
+        ),
+        Picture(
+            "Cosine with the stream",
+            "cosine_map",
+            ("{branch}_cos",),
+            "below 0 erases, above 0 strengthens",
+            "In large models the first half is zero or negative (features are written and erased), then the sign turns: "
+            "later layers\nstrengthen what is there. A small cosine does not prove a layer useless (Hinostroza et al. "
+            "2026).",
+            "Below 0 a layer erases, near 0 it writes something new, above 0 it strengthens what is there.",
+            "direction",
+        ),
+    )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         _per_block("attn_ratio", "ratio", "what attention adds, against the stream it adds to: |a| / |h|"),
         _per_block("mlp_ratio", "ratio", "what the MLP adds, against the stream it adds to: |m| / |h + a|"),

@@ -25,6 +25,7 @@ class EarlyExit(Probe):
 
     name: ClassVar[str] = "early_exit"
     title: ClassVar[str] = "Early exit"
+    over_several: ClassVar[str] = "exits"
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec(
             "confidence", ("depth", "pos"), "probability", "probability of the lens' best token", 0.0, 1.0, "token_mean"
@@ -57,6 +58,10 @@ class EarlyExit(Probe):
             "token_mean",
         ),
     )
+
+    @classmethod
+    def work(cls, n_layers, n_tokens):
+        return n_layers, (n_layers + 2) * n_tokens
 
     def compute(self, model, encoding, record) -> None:
         import torch

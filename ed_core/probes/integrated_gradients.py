@@ -11,11 +11,11 @@ import numpy as np
 from ..errors import PromptError
 from ..types import MeasureSpec, ProbeResult
 from .base import Probe, parameter
+from .description import ANSWER_TOKENS, Curve, Picture, Score, Shape
 from .scores import depth_score
 
 TOLERANCE = 0.005  # share of the scale that the completeness error may reach; the engine integrates until it holds
-
-
+TYPICAL_NODES = 65  # of trained models: what an estimate counts with
 LIMIT = TOLERANCE * (1 + 1e-4)  # the engine decides before rounding to float32
 
 
@@ -55,6 +55,19 @@ class IntegratedGradients(Probe):
 
     name: ClassVar[str] = "integrated_gradients"
     title: ClassVar[str] = "Integrated gradients"
+    curves: ClassVar[tuple[Curve, ...]] = (
+        Curve("attribution", "Attribution, magnitudes summed over tokens", "probability"),
+    )
+    score: ClassVar[Score] = Score("its centre", "center", share=("attribution", "attribution"))
+    thumbnail: ClassVar[tuple[int, str]] = (1, "attribution")
+    pictures: ClassVar[tuple[Picture, ...]] = (
+        Picture(
+            "Integrated gradients",
+            "token_map",
+            ("attribution",),
+            "share of the answer's probability that rests on this token",
+        ),
+    )
     version: ClassVar[int] = (
         3  # 1 cut the gradient at the last node in families with a residual multiplier; 3: completeness in the summary
     )
@@ -75,7 +88,7 @@ class IntegratedGradients(Probe):
         ),
         MeasureSpec("f_x", ("layer",), "probability", "summed probability of the answer's tokens", 0.0),
         MeasureSpec("f_baseline", ("layer",), "probability", "the same at the baseline", 0.0),
-        MeasureSpec("nodes_used", ("layer",), "nodes", "nodes the integral took", 0.0),
+        MeasureSpec("nodes_used", ("layer",), "nodes", "nodes the integral took", 0.0, dtype="int32"),
         MeasureSpec(
             "completeness",
             ("layer",),
@@ -91,6 +104,21 @@ class IntegratedGradients(Probe):
 
     def per_token(self, values):
         return {"completeness": completeness(values)}
+
+    @classmethod
+    def work(cls, n_layers, n_tokens):
+        return (
+            n_layers + 3 * TYPICAL_NODES * n_layers * (n_layers - 1) / 2,
+            TYPICAL_NODES * n_layers * ANSWER_TOKENS,
+        )
+
+    @classmethod
+    def holds(cls, shape: Shape) -> int:
+        return int(min(shape.rows * shape.graph, max(shape.graph, shape.half)))
+
+    @classmethod
+    def broken_layers(cls, result):
+        return incomplete(result)
 
     @classmethod
     def sound(cls, summary):

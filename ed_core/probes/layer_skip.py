@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import ParameterError
 from ..types import MeasureSpec
 from .base import Probe, parameter
+from .description import Curve, Picture, Score, Shape
 from .scores import depth_score, layer_effect
 
 
@@ -53,6 +54,34 @@ class LayerSkip(Probe):
 
     name: ClassVar[str] = "layer_skip"
     title: ClassVar[str] = "Layer skip"
+    first_page: ClassVar[bool] = True
+    curves: ClassVar[tuple[Curve, ...]] = (
+        Curve("layer_effect", "Effect on a later layer, on average", "relative change", "skipped layer"),
+        Curve("output", "Change of the prediction", "L2 of probabilities", "skipped layer"),
+    )
+    score: ClassVar[Score] = Score("depth score", "depth_score", share=("layer_effect", "effect on later layers"))
+    audited: ClassVar[tuple[str, ...]] = ("output_mean",)
+    audit_curves: ClassVar[tuple[Curve, ...]] = (Curve("output_mean", "Change of the prediction", "change"),)
+    thumbnail: ClassVar[tuple[int, str]] = (4, "effect")
+    pictures: ClassVar[tuple[Picture, ...]] = (
+        Picture(
+            "Layer skip",
+            "skip_map",
+            ("effect",),
+            "row left out, column affected",
+            "Bright columns right of a row: those layers build on the skipped one. The triangle below the diagonal is "
+            "zero by construction.\nIn the papers, layers of the second half hardly influence each other: they refine "
+            "independently.",
+            "How much each later layer changes when one is left out.",
+        ),
+        Picture("Layer skip, direct effect", "skip_map", ("effect_direct",), "nothing in between passes the change on"),
+        Picture(
+            "Layer skip, output",
+            "output_bars",
+            ("output", "top1_kept"),
+            "change of the prediction, and share of tokens whose best guess stays",
+        ),
+    )
     version: ClassVar[int] = 2  # 1 counted a best token that ties with another as lost
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
@@ -97,7 +126,7 @@ class LayerSkip(Probe):
             None,
             "max",
         ),
-        MeasureSpec("boundaries", ("boundary",), "token", "first token looked at (future mode)"),
+        MeasureSpec("boundaries", ("boundary",), "token", "first token looked at (future mode)", dtype="int32"),
         MeasureSpec(
             "effect_by_boundary", ("boundary", "skipped", "layer"), "relative change", "effect for each boundary", 0.0
         ),
@@ -125,6 +154,16 @@ class LayerSkip(Probe):
         drawn = list(range(8, n_tokens - 4, 8))
         random.Random(self.seed).shuffle(drawn)
         return drawn[: self.n_boundaries]
+
+    @classmethod
+    def work(cls, n_layers, n_tokens):
+        return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 2) * n_tokens
+
+    @classmethod
+    def holds(cls, shape: Shape) -> int:
+        return min(
+            (shape.n_layers + 1) * shape.stream, max(shape.stream, shape.half)
+        )  # else walked in pieces, of one row at least
 
     @classmethod
     def derive(cls, curves):

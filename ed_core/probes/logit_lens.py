@@ -10,6 +10,7 @@ import numpy as np
 
 from ..types import MeasureSpec
 from .base import Probe, parameter
+from .description import Curve, Picture, Score
 
 ROW_BYTES = 6 * 4  # float32 tensors of [pos, vocab] alive at once while one depth is measured
 LOGIT_BYTES = (
@@ -47,14 +48,37 @@ class LogitLens(Probe):
 
     name: ClassVar[str] = "logit_lens"
     title: ClassVar[str] = "Logit lens"
+    first_page: ClassVar[bool] = True
+    seconds_per_logit: ClassVar[float] = 8e-8
+    curves: ClassVar[tuple[Curve, ...]] = (
+        Curve("kl", "Divergence from the output", "nats", "depth"),
+        Curve("overlap", "Best tokens shared with the output", "share", "depth"),
+    )
+    score: ClassVar[Score] = Score("The KL criterion", criterion="kl")
+    audited: ClassVar[tuple[str, ...]] = ("kl", "jsd", "entropy", "overlap", "top1_match", "mrr")
+    audit_curves: ClassVar[tuple[Curve, ...]] = (*curves, Curve("entropy", "Uncertainty of the lens", "nats", "depth"))
+    thumbnail: ClassVar[tuple[int, str]] = (5, "top_probs")
+    pictures: ClassVar[tuple[Picture, ...]] = (
+        Picture(
+            "Logit lens",
+            "lens_map",
+            ("{shade}", "top_ids"),
+            "best token at each depth",
+            "Row 0 is the embedding, the top row the model's own output. The best token of each row settles at some "
+            "depth; KL falls and\ntop-5 overlap rises from there.",
+            "What the model would predict if it ended at each depth.",
+        ),
+    )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         _per_depth("kl", "nats", "divergence of the lens from the output: sum_v p_lens (log p_lens - log p_out)"),
         _per_depth("jsd", "bits", "Jensen–Shannon divergence between lens and output, base 2", 0.0, 1.0),
         _per_depth("entropy", "nats", "uncertainty of the lens' distribution"),
         _per_depth("overlap", "share", "share of the lens' best k tokens that are among the output's", 0.0, 1.0),
         _per_depth("top1_match", "0 or 1", "whether the lens' best token is the output's", 0.0, 1.0),
-        MeasureSpec("rank", ("depth", "pos"), "rank", "rank of the output's best token in the lens", 1.0),
-        MeasureSpec("top_ids", ("depth", "pos", "rank"), "token id", "the lens' best tokens"),
+        MeasureSpec(
+            "rank", ("depth", "pos"), "rank", "rank of the output's best token in the lens", 1.0, dtype="int32"
+        ),
+        MeasureSpec("top_ids", ("depth", "pos", "rank"), "token id", "the lens' best tokens", dtype="int32"),
         MeasureSpec("top_probs", ("depth", "pos", "rank"), "probability", "their probabilities", 0.0, 1.0),
         MeasureSpec(
             "mrr",
@@ -87,6 +111,10 @@ class LogitLens(Probe):
         ),
     )
 
+    @classmethod
+    def work(cls, n_layers, n_tokens):
+        return n_layers, (n_layers + 2) * n_tokens
+
     def per_token(self, values):
         jsd = values["jsd"]
         settled = np.minimum.accumulate(jsd, axis=0) <= self.g
@@ -101,8 +129,8 @@ class LogitLens(Probe):
         n_depths, n_tokens, k = model.n_layers + 1, len(encoding), min(self.k, model.d_vocab)
         for spec in self.measures:
             if spec.dims == ("depth", "pos"):
-                record.allocate(spec.name, (n_depths, n_tokens), "int32" if spec.name == "rank" else "float32")
-        record.allocate("top_ids", (n_depths, n_tokens, k), "int32")
+                record.allocate(spec.name, (n_depths, n_tokens))
+        record.allocate("top_ids", (n_depths, n_tokens, k))
         record.allocate("top_probs", (n_depths, n_tokens, k))
         record.allocate("settle_depth", (n_tokens,))
         trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)

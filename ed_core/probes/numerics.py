@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from ..types import MeasureSpec
 from .base import Probe
+from .description import Picture, Shape
 
 KEPT = 32  # last positions whose logits are compared: the logits of all of them need not exist together
 
@@ -35,6 +36,17 @@ class Numerics(Probe):
 
     name: ClassVar[str] = "numerics"
     title: ClassVar[str] = "Numerics"
+    pictures: ClassVar[tuple[Picture, ...]] = (
+        Picture("Miss of every block's sum", "miss_map", ("miss",), ""),
+        Picture(
+            "Miss against rounding",
+            "miss_curves",
+            ("rounding",),
+            "largest of each layer, with the limit from which a model is refused",
+        ),
+        Picture("Slopes", "slope_curves", ("slope_attn", "slope_mlp"), ""),
+        Picture("Length of the stream", "first_token_norm", ("resid_norm",), ""),
+    )
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec(
@@ -85,6 +97,15 @@ class Numerics(Probe):
         ),
     )
 
+    @classmethod
+    def work(cls, n_layers, n_tokens):
+        """Traced, by hand with 1 and 3 rows, the detour twice, two halves."""
+        return 8 * n_layers, n_tokens + 9 * min(KEPT, n_tokens)
+
+    @classmethod
+    def holds(cls, shape: Shape) -> int:
+        return 10 * shape.doubles  # a block's tensors
+
     def compute(self, model, encoding, record) -> None:
         from ..models import identities, verify
 
@@ -122,7 +143,7 @@ class Numerics(Probe):
 
 def _block(model, trace, layer: int, slope_limit: float, record) -> None:
     """Miss, rounding and slopes of a block that is done."""
-    from ..models import identities, verify
+    from ..models import identities
 
     parts = (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer], trace.resid[layer + 1])
     other = trace.other_out[layer]

@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import ParameterError
 from ..types import MeasureSpec
 from .base import Probe, parameter
+from .description import Shape
 from .scores import rank_correlation
 
 
@@ -47,6 +48,7 @@ class Prune(Probe):
 
     name: ClassVar[str] = "prune"
     title: ClassVar[str] = "Prune and exit"
+    over_several: ClassVar[str] = "stretches"
     version: ClassVar[int] = 2  # 2: update_cosine
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         _per_start("kl", "nats", "divergence from the whole model without this stretch: KL(whole || pruned)"),
@@ -64,6 +66,16 @@ class Prune(Probe):
         _per_token("drop_top1_kept", "0 or 1", "whether the best prediction stays without the chosen set", 1.0),
         _per_token("drop_nll", "nats", "log-loss on the next token without the chosen set"),
     )
+
+    @classmethod
+    def work(cls, n_layers, n_tokens):
+        return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 2) * n_tokens
+
+    @classmethod
+    def holds(cls, shape: Shape) -> int:
+        return min(
+            shape.n_layers * shape.stream, max(shape.stream, shape.half)
+        )  # else walked in pieces, of one row at least
 
     @classmethod
     def derive(cls, curves):

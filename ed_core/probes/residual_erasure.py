@@ -13,6 +13,7 @@ from ..errors import PromptError
 from ..prompts import read_jsonl
 from ..types import MeasureSpec, Prompt, canonical_json
 from .base import Probe, parameter
+from .description import ANSWER_TOKENS, Curve, Picture, Score, Shape
 from .scores import depth_score
 
 
@@ -45,6 +46,21 @@ class ResidualErasure(Probe):
 
     name: ClassVar[str] = "residual_erasure"
     title: ClassVar[str] = "Residual erasure"
+    curves: ClassVar[tuple[Curve, ...]] = (
+        Curve("effect", "Change of the prediction, at the token that matters most", "L2 of probabilities", "depth"),
+    )
+    score: ClassVar[Score] = Score("its centre", "center", share=("effect", "erasure effect"))
+    thumbnail: ClassVar[tuple[int, str]] = (2, "effect")
+    pictures: ClassVar[tuple[Picture, ...]] = (
+        Picture(
+            "Residual erasure",
+            "token_map",
+            ("effect",),
+            "change of the prediction when this token is erased at this depth",
+            "Row l erases the stream before block l. Where a column fades, that token's information has been moved "
+            "elsewhere or is no longer\nneeded.",
+        ),
+    )
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec(
@@ -57,6 +73,17 @@ class ResidualErasure(Probe):
             "pos_max",
         ),
     )
+
+    @classmethod
+    def work(cls, n_layers, n_tokens):
+        return (
+            n_layers + n_tokens * n_layers * (n_layers + 1) / 4,
+            n_tokens * (n_layers + 1) * ANSWER_TOKENS,
+        )
+
+    @classmethod
+    def holds(cls, shape: Shape) -> int:
+        return min(4 * (shape.n_layers + 1) * shape.stream, max(shape.stream, shape.half))
 
     @classmethod
     def derive(cls, curves):

@@ -18,7 +18,6 @@ from ..types import ENGINE_VERSION, Measure, ProbeResult, Request, canonical_jso
 from .aggregate import summarize
 
 SCHEMA = 1
-INTEGER_UNITS = ("token", "token id", "rank", "nodes")
 
 
 def pack(result: ProbeResult) -> bytes:
@@ -116,8 +115,8 @@ def _check_arrays(result: ProbeResult) -> None:
     measured."""
     n = {"layer": result.n_layers, "skipped": result.n_layers, "depth": result.n_layers + 1, "pos": result.n_tokens}
     for name, measure in result.measures.items():
-        expected = np.int32 if measure.spec.unit in INTEGER_UNITS else np.float32
-        _expect(measure.values.dtype == expected, f"{name} is {measure.values.dtype}, expected {np.dtype(expected)}")
+        expected = measure.spec.dtype
+        _expect(measure.values.dtype == expected, f"{name} is {measure.values.dtype}, expected {expected}")
         for dim, size in zip(measure.spec.dims, measure.values.shape):
             _expect(n.setdefault(dim, size) == size, f"{name} has {size} along {dim}, expected {n[dim]}")
     if result.complete:

@@ -18,20 +18,15 @@ from pathlib import Path
 
 from .. import settings
 from ..memory import ROOM, free_memory, gigabytes
-from ..probes.numerics import KEPT
+from ..probes import PROBES, Probe, find
+from ..probes.description import Shape
 from ..sources.precision import BYTES, QUANTIZED, WIDEST_FIRST, asked, compute_name
 from ..sources.sizes import Size
 from ..sweeps import budget
 
 TOKENS = 64
-FIRST_PAGE = ("contributions", "logit_lens", "layer_skip", "continuation")
-NODES = 65  # nodes of an integral: typical of trained models
-ANSWER_TOKENS = 4
-CONTINUATION_TOKENS = 16
+FIRST_PAGE = tuple(probe.name for probe in PROBES if probe.first_page)
 LOGIT_BYTES = 150 << 20
-SECONDS_PER_LOGIT = {
-    "logit_lens": 8e-8
-}  # what is measured on each (softmax, ranks, divergences), on a CPU; 2e-8 elsewhere
 DEFAULT_RATES = {  # seconds per weight: (a, b). Two cores of 2020, one GPU of 2020
     "cpu": {
         "fp32": (5e-10, 2.5e-11),
@@ -96,7 +91,7 @@ def estimate(
     them."""
     kind = device.partition(":")[0]
     rates, calibrated = load_rates(kind)
-    needs = tuple(Need(probe, *_need(probe, size, precision, n_tokens, kind, rates)) for probe in _WORK)
+    needs = tuple(Need(p.name, *_need(p, size, precision, n_tokens, kind, rates)) for p in PROBES)
     return Estimate(precision, size.weight_bytes(precision), needs, free_memory() if free is None else free, calibrated)
 
 
@@ -130,62 +125,29 @@ def fitting(
     return [p for p in WIDEST_FIRST if estimate(size, p, n_tokens, device, free).peak_of(probes) <= ROOM * free]
 
 
-# ---------------------------------------------------------------- what each probe does and holds
-
-
-def _skip(L, T):  # noqa: N803
-    return L + L * (L + 1) / 2, (L + 2) * T
-
-
-# Probe: (passes through one block with the whole prompt, positions unembedded), for L blocks and T tokens.
-_WORK = {
-    "contributions": lambda L, T: (L, 1),
-    "logit_lens": lambda L, T: (L, (L + 2) * T),
-    "layer_skip": _skip,
-    "residual_erasure": lambda L, T: (L + T * L * (L + 1) / 4, T * (L + 1) * ANSWER_TOKENS),
-    "integrated_gradients": lambda L, T: (L + 3 * NODES * L * (L - 1) / 2, NODES * L * ANSWER_TOKENS),
-    "prune": _skip,
-    "early_exit": lambda L, T: (L, (L + 2) * T),
-    "numerics": lambda L, T: (
-        8 * L,
-        T + 9 * min(KEPT, T),
-    ),  # traced, by hand with 1 and 3 rows, the detour twice, two halves
-    "continuation": lambda L, T: (L * CONTINUATION_TOKENS, CONTINUATION_TOKENS),
-}
+# ---------------------------------------------------------------- what a probe does and holds
 
 
 def work(probe: str, n_layers: int, n_tokens: int) -> int:
     """Tokens × layers × rows: how often one token goes through one block."""
-    passes = _WORK[probe](n_layers, n_tokens)[0] if probe in _WORK else n_layers
-    return int(passes * n_tokens)
+    return int(find(probe).work(n_layers, n_tokens)[0] * n_tokens)
 
 
-def _need(probe: str, size: Size, precision: str, n_tokens: int, kind: str, rates: Rates) -> tuple[int, float]:
+def _need(probe: type[Probe], size: Size, precision: str, n_tokens: int, kind: str, rates: Rates) -> tuple[int, float]:
     L, T, d = size.n_layers, n_tokens, size.d_model  # noqa: N806
-    passes, unembedded = _WORK[probe](L, T)
+    passes, unembedded = probe.work(L, T)
     unit = BYTES[compute_name(precision)]
-    stream = T * d * unit
-    most_tokens, half = (
-        budget.TOKENS_PER_CALL.get(kind, 16384),
-        budget.BYTES.get(kind, 4 << 30) // 2,
-    )  # see `budget.Budget`
+    stream, width = T * d * unit, size.n_heads * size.head_dim
+    most_tokens, half = budget.TOKENS_PER_CALL.get(kind, 16384), budget.BYTES.get(kind, 4 << 30) // 2  # see `Budget`
     per_call = max(T, min(most_tokens, int(passes) * T))
-    inside = per_call * (2 * d + 2 * size.n_heads * size.head_dim + 3 * size.d_mlp) * unit
+    inside = per_call * (2 * d + 2 * width + 3 * size.d_mlp) * unit
     unpacked = 0 if precision in BYTES else unit * max(outputs * inputs for outputs, inputs, _ in size.maps)
-    node = (
-        T * L * (6 * d + 4 * size.n_heads * size.head_dim + 4 * size.d_mlp) * unit
-    )  # the graph of one node through all blocks
-    states = {  # whatever does not fit into half of the budget is walked in pieces, of one row at least
-        "layer_skip": min((L + 1) * stream, max(stream, half)),
-        "prune": min(L * stream, max(stream, half)),
-        "numerics": 10 * 8 * T * d,  # a block's tensors in float64
-        "residual_erasure": min(4 * (L + 1) * stream, max(stream, half)),
-        "integrated_gradients": min(max(T, most_tokens) * node // T, max(node, half)),
-    }.get(probe, 0)
+    graph = T * L * (6 * d + 4 * width + 4 * size.d_mlp) * unit
+    states = probe.holds(Shape(L, T, stream, 8 * T * d, graph, half, max(T, most_tokens) / T))
     logits = min(LOGIT_BYTES, unembedded * size.d_vocab * 24)
-    trace = 0 if probe == "continuation" else (3 * L + 1) * stream
+    trace = (3 * L + 1) * stream if probe.traces else 0
     held = trace + states + inside + logits + unpacked
-    measuring = unembedded * size.d_vocab * SECONDS_PER_LOGIT.get(probe, 2e-8) / (1 if kind == "cpu" else 200)
+    measuring = unembedded * size.d_vocab * probe.seconds_per_logit / (1 if kind == "cpu" else 200)
     return int(held), _seconds(size, precision, passes * T, ceil(passes * T / per_call), unembedded, rates) + measuring
 
 

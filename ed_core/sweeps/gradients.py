@@ -31,7 +31,7 @@ def integrate(
     record.allocate("attribution", (n_layers, n_tokens))
     for name in ("completeness_error", "f_x", "f_baseline"):
         record.allocate(name, (n_layers,))
-    record.allocate("nodes_used", (n_layers,), "int32")
+    record.allocate("nodes_used", (n_layers,))
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
     answer = torch.tensor(encoding.ids[encoding.answer_start :], device=model.device)
     failed = []

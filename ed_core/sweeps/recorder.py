@@ -46,8 +46,9 @@ class Recorder:
         self._publish, self._cancelled, self._last = publish, cancelled, 0.0
         self._delay = float(os.environ.get("ED_TEST_STEP_DELAY", "0"))  # tests only: makes the filling visible
 
-    def allocate(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> None:
+    def allocate(self, name: str, shape: tuple[int, ...]) -> None:
         """An empty measure: NaN, or -1 for integers."""
+        dtype = self._specs[name].dtype
         self.arrays[name] = np.full(shape, np.nan if dtype == "float32" else -1, dtype)
 
     def write(self, name: str, at: Any, values: Any) -> None:

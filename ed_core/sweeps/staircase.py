@@ -261,7 +261,7 @@ def _allocate(record: Recorder, n_layers: int, n_tokens: int, bounds: list[int] 
     if bounds is None:
         record.allocate("output_pos", (n_layers, n_tokens))
         return
-    record.allocate("boundaries", (len(bounds),), "int32")
+    record.allocate("boundaries", (len(bounds),))
     record.write("boundaries", slice(None), bounds)
     record.allocate("effect_by_boundary", (len(bounds), n_layers, n_layers))
     record.allocate("output_by_boundary", (len(bounds), n_layers))

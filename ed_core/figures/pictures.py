@@ -1,0 +1,111 @@
+"""The pictures that probes declare, drawn: one place for a page, for *Compare two*, a case study and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import plotly.graph_objects as go
+
+from ..depth import exactness
+from ..probes import find
+from ..probes.description import Picture
+from ..types import ProbeResult
+from .curves import output_bars
+from .maps import contribution_norms, cosine_map, lens_map, token_map
+from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
+from .panel import View
+from .skips import skip_map
+
+BRANCHES = {"layer": "both", "attn": "attention", "mlp": "MLP"}
+SHADES = {
+    "prob": "its probability",
+    "kl": "KL to the output",
+    "jsd": "Jensen–Shannon divergence",
+    "entropy": "entropy",
+    "rank": "rank of the output",
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the reader chose: whose contribution, what shades the lens, which boundary of a skip sweep (None: the
+    maximum over all), whether the first token counts."""
+
+    branch: str = "layer"
+    shade: str = "prob"
+    boundary: int | None = None
+    first_token: bool = True
+
+
+def measures(picture: Picture, result: ProbeResult, look: Look) -> tuple[str, ...]:
+    """What a picture shows of a result, the first one in front."""
+    shade = "top_probs" if look.shade == "prob" else look.shade  # what is drawn is also what Details and its CSV hold
+    named = tuple(name.format(branch=look.branch, shade=shade) for name in picture.measures)
+    if picture.draw == "skip_map" and look.boundary is not None and named[0] == "effect":
+        return ("effect_by_boundary",)
+    return named
+
+
+def pictures(result: ProbeResult, look: Look = Look()) -> Iterator[Picture]:
+    """The declared pictures that this result has the numbers for."""
+    for picture in find(result.request.probe).pictures or ():
+        if measures(picture, result, look)[0] in result.measures:
+            yield picture
+
+
+def caption(picture: Picture, result: ProbeResult, look: Look) -> str:
+    """What is seen, with what the reader chose."""
+    if picture.draw in SAID:
+        return SAID[picture.draw](result).text
+    if picture.measures[0].startswith("{branch}"):
+        return f"{BRANCHES[look.branch]}: {picture.caption}"
+    if picture.measures[0] == "{shade}":
+        return f"{picture.caption}, shaded by {SHADES[look.shade]}"
+    if picture.draw == "skip_map" and picture.measures[0] == "effect":
+        behind = "" if look.boundary is None else f", behind token {int(result['boundaries'][look.boundary])} only"
+        return f"{picture.caption}{behind}: 0 does not care, 1 changes as much as its own size"
+    crossed = "; crossed out: completeness fails" if find(result.request.probe).broken_layers(result) else ""
+    return picture.caption + crossed
+
+
+def draw(picture: Picture, result: ProbeResult, view: View, look: Look = Look()) -> go.Figure:
+    """The figure, partial or complete."""
+    return DRAW[picture.draw](result, view, measures(picture, result, look)[0], look)
+
+
+def _token_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.Figure:
+    return token_map(result, view, measure, find(result.request.probe).broken_layers(result))
+
+
+def _skip_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.Figure:
+    if measure == "effect_by_boundary":
+        return skip_map(result, view, boundary=look.boundary)
+    return skip_map(result, view, measure)
+
+
+def _alone(view: View) -> View:
+    """Without what belongs to other maps: depth lines, a control's values."""
+    return replace(view, depth_lines={}, control=None, control_name="")
+
+
+DRAW: dict[str, Callable[[ProbeResult, View, str, Look], go.Figure]] = {
+    "contribution_norms": lambda result, view, measure, look: contribution_norms(
+        result, view, measure, look.first_token
+    ),
+    "cosine_map": lambda result, view, measure, look: cosine_map(result, view, measure, look.first_token),
+    "lens_map": lambda result, view, measure, look: lens_map(result, view, look.shade),
+    "skip_map": _skip_map,
+    "output_bars": lambda result, view, measure, look: output_bars(result, view),
+    "token_map": _token_map,
+    "miss_map": lambda result, view, measure, look: miss_map(result, _alone(view)),
+    "miss_curves": lambda result, view, measure, look: miss_curves(result, view.height),
+    "slope_curves": lambda result, view, measure, look: slope_curves(result, view.height),
+    "first_token_norm": lambda result, view, measure, look: first_token_norm(result, view.height),
+}
+CURVES = {"output_bars", "miss_curves", "slope_curves", "first_token_norm"}  # over layers: lower than a map
+SAID: dict[str, Callable[[ProbeResult], exactness.Said]] = {  # captions that a result's own figures make
+    "miss_map": exactness.sums,
+    "slope_curves": exactness.logits,
+    "first_token_norm": exactness.sink,
+}
