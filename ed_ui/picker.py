@@ -14,7 +14,7 @@ from ed_core.demo import MODELS
 from ed_core.errors import EffectiveDepthError
 from ed_core.precision import WIDEST_FIRST, stored
 from ed_core.types import ModelSpec
-from ed_ui import card, downloads, running, show
+from ed_ui import downloads, model_card, running, show
 
 NOTHING_ELSE = (
     "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders "
@@ -52,7 +52,7 @@ def sidebar() -> None:
             _says(scope)
         if scope.spec is not None:
             with st.expander("Model card"):
-                card.card(scope.spec)
+                model_card.card(scope.spec)
 
 
 def hold(keys: tuple[str, ...] = CHOSEN + TYPED) -> None:

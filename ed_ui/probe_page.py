@@ -14,7 +14,7 @@ from ed_core.errors import ParameterError
 from ed_core.figures import View
 from ed_core.probes import Continuation, Probe
 from ed_core.types import ModelSpec, ProbeResult
-from ed_ui import comparing, controlling, keeping, link, running, scope, show
+from ed_ui import among_others, case_studies, control_model, link, running, scope, show
 
 WINDOW = 64
 MAP_HEIGHT = 520
@@ -64,16 +64,16 @@ def show_page(page: Page) -> None:
         texts(page.texts)
     else:
         batch = running.batch(
-            probe.name, controlling.with_control({probe.name: asked.request(chosen.spec, scope.prompt())})
+            probe.name, control_model.with_control({probe.name: asked.request(chosen.spec, scope.prompt())})
         )
         row = running.controls(probe.name, batch, ready=scope.ready(), n_tokens=scope.n_tokens())
-        controlling.picker(row, batch)
-        keeping.button(row, probe.name, batch)
+        control_model.picker(row, batch)
+        case_studies.button(row, probe.name, batch)
         st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(page, batch)
         result = batch.result(probe.name)
         if result is not None and result.complete and page.sound(result):
-            said = controlling.sentence(batch, probe.name, getattr(asked, "first_token", True))
-            comparing.section(asked, result, controlling.result(batch, probe.name), said)
+            said = control_model.sentence(batch, probe.name, getattr(asked, "first_token", True))
+            among_others.section(asked, result, control_model.result(batch, probe.name), said)
     with st.expander("What this measures, exactly", expanded=False):
         st.markdown(probe.__doc__)
 
@@ -96,7 +96,9 @@ def _live(page: Page, batch: running.Batch) -> None:
         with place:
             show.empty(page.probe.title, "" if batch.running else page.teach, MAP_HEIGHT, first=True)
         return
-    seen = replace(view(result), control=controlling.result(batch, page.probe.name), control_name=controlling.name())
+    seen = replace(
+        view(result), control=control_model.result(batch, page.probe.name), control_name=control_model.name()
+    )
     with place:
         page.figure(result, seen)
     with below:

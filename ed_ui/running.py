@@ -13,7 +13,7 @@ from ed_core.estimate import duration, free_memory
 from ed_core.errors import Cancelled, EffectiveDepthError, QueueFull
 from ed_core.jobs import Job, Jobs
 from ed_core.types import ProbeResult, Request
-from ed_ui import link, room, show, visitor
+from ed_ui import link, outlook, show, visitor
 
 POLL_SECONDS = 0.3
 AT_ONCE = 4  # jobs of one batch in the queue: a Run by somebody else never waits behind a whole study
@@ -167,10 +167,10 @@ def status(batch: Batch) -> str:
     return f"waiting, {ahead} job{'s' if ahead != 1 else ''} ahead" if batch.jobs else ""
 
 
-def outlook_of(batch: Batch, n_tokens: int | None) -> room.Outlook:
+def outlook_of(batch: Batch, n_tokens: int | None) -> outlook.Outlook:
     """What a batch needs, and what stands in its way."""
     requests = list(batch.requests.values())
-    return room.outlook(
+    return outlook.outlook(
         requests, [batch.requests[name] for name in batch.missing], n_tokens, free(requests[0].models[0].device)
     )
 

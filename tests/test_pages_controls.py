@@ -17,7 +17,7 @@ from ed_core.compare import curves_of
 from ed_core.probes import Contributions, EarlyExit, LogitLens, Numerics, Prune, find
 from ed_core.sources import resolve, twin
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import controlling, running
+from ed_ui import control_model, running
 
 STRIPS = {  # page: probe, and what its strip holds of the control's result
     "pages/look/contributions.py": ("contributions", lambda r: r["layer_ratio"].mean(1)),
@@ -130,13 +130,13 @@ def test_without_a_control_nothing_is_grey_and_another_seed_is_not_shown(stored,
 
 
 def test_the_controls_jobs_stand_behind_the_models_own(queue, monkeypatch, small_folder):  # noqa: F811
-    monkeypatch.setattr(controlling, "chosen", lambda: ("shuffled", 1))
+    monkeypatch.setattr(control_model, "chosen", lambda: ("shuffled", 1))
     spec = resolve(str(small_folder))
     own = {
         name: probe().request(spec, Prompt("p"))
         for name, probe in (("contributions", Contributions), ("logit_lens", LogitLens))
     }
-    batch = running.Batch(controlling.with_control(own))
+    batch = running.Batch(control_model.with_control(own))
     running.submit(batch)
     asked = [(job.request.probe, job.request.models[0].control) for job in queue.all]
     assert asked == [
@@ -148,9 +148,9 @@ def test_the_controls_jobs_stand_behind_the_models_own(queue, monkeypatch, small
 
 
 def test_a_control_that_cannot_be_had_leaves_the_page_as_it_is(monkeypatch):
-    monkeypatch.setattr(controlling, "chosen", lambda: ("untrained", 0))
+    monkeypatch.setattr(control_model, "chosen", lambda: ("untrained", 0))
     own = {"contributions": Contributions().request(ModelSpec("m", content_hash="c", precision="int8"), Prompt("p"))}
-    assert controlling.with_control(own) == own
+    assert control_model.with_control(own) == own
 
 
 def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored):  # noqa: F811

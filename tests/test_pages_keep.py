@@ -38,14 +38,14 @@ def folder(tmp_path, monkeypatch):
     """An empty folder of case studies; no worker is started."""
     import ed_ui.running
     from ed_core.jobs import Jobs
-    from ed_ui import keeping
+    from ed_ui import case_studies
 
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     monkeypatch.setattr(ed_ui.running, "Jobs", lambda: Jobs(warm=False))
-    for cached in (lookup.store.cache_clear, ed_ui.running.jobs.clear, keeping.kept.clear):
+    for cached in (lookup.store.cache_clear, ed_ui.running.jobs.clear, case_studies.kept.clear):
         cached()
     yield Kept(tmp_path)
-    for cached in (lookup.store.cache_clear, ed_ui.running.jobs.clear, keeping.kept.clear):
+    for cached in (lookup.store.cache_clear, ed_ui.running.jobs.clear, case_studies.kept.clear):
         cached()
 
 
@@ -169,15 +169,15 @@ def test_who_may_not_keep_is_told_why(folder, monkeypatch):
     test = app(GALLERY)
     assert test.button(key=f"delete-{one.id}").disabled
     from ed_core.errors import CaseError
-    from ed_ui import keeping
+    from ed_ui import case_studies
 
     for write in (
-        lambda: keeping.add(one),
-        lambda: keeping.save(one, ""),
-        lambda: keeping.delete(one.id),
-        lambda: keeping.duplicate(one),
-        lambda: keeping.take_in(b""),
-        lambda: keeping.restore(one.id),
+        lambda: case_studies.add(one),
+        lambda: case_studies.save(one, ""),
+        lambda: case_studies.delete(one.id),
+        lambda: case_studies.duplicate(one),
+        lambda: case_studies.take_in(b""),
+        lambda: case_studies.restore(one.id),
     ):
         with pytest.raises(CaseError, match="keeps nothing"):
             write()
@@ -185,7 +185,7 @@ def test_who_may_not_keep_is_told_why(folder, monkeypatch):
 
 def test_what_does_not_fit_is_left_out_by_whole_probes_or_refused():
     from ed_core.errors import CaseError
-    from ed_ui.keeping import fitting
+    from ed_ui.case_studies import fitting
 
     def many(n: int) -> list:
         lens, skip = results()["logit_lens"], results()["layer_skip"]

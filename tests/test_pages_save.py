@@ -36,11 +36,11 @@ NAMES = {
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """An empty folder of case studies beside the module's store."""
-    from ed_ui import keeping
+    from ed_ui import case_studies
 
     found = Kept(tmp_path, shipped=None)
-    keeping.kept.clear()
-    monkeypatch.setattr(keeping, "kept", lambda: found)
+    case_studies.kept.clear()
+    monkeypatch.setattr(case_studies, "kept", lambda: found)
     return found
 
 
@@ -136,7 +136,7 @@ def test_a_control_is_kept_as_a_view_of_its_own_behind_the_models(stored, contro
     ), "dashed behind the model's"
     assert holds(plotted(test), controlled["layer_skip"]["effect"]), "and in maps of its own"
     monkeypatch.undo()
-    monkeypatch.setattr("ed_ui.keeping.kept", lambda: folder)
+    monkeypatch.setattr("ed_ui.case_studies.kept", lambda: folder)
     test.button(key="case.live").click().run()
     assert (
         not test.exception
@@ -164,12 +164,12 @@ def test_pruning_over_prompts_is_kept_over_prompts(stored_set, folder):  # noqa:
 
 
 def test_too_many_prompts_leave_whole_probes_out_and_say_so(stored_set, folder, monkeypatch):  # noqa: F811
-    monkeypatch.setattr("ed_ui.keeping.ITEMS", 2 * len(SET) + 1)
+    monkeypatch.setattr("ed_ui.case_studies.ITEMS", 2 * len(SET) + 1)
     test = prune_on(SET, **{"kept.prune.drop": "1,2"})
     assert any("without logit_lens" in c.value for c in test.caption)
     kept = save(test, "prune", folder)
     assert {i.result.request.probe for i in kept.items} == {"prune", "early_exit"} and len(kept.items) == 2 * len(SET)
-    monkeypatch.setattr("ed_ui.keeping.ITEMS", len(SET) - 1)
+    monkeypatch.setattr("ed_ui.case_studies.ITEMS", len(SET) - 1)
     (button,) = [
         p.proto.popover
         for p in prune_on(SET, **{"kept.prune.drop": "1,2"}).get("popover")

@@ -9,7 +9,7 @@ from ed_core.errors import EffectiveDepthError
 from ed_core.precision import WIDEST_FIRST
 from ed_core.prompts import to_jsonl
 from ed_core.together import AUDITED
-from ed_ui import keeping, link, probe_page, prompt_set, running, scope, show
+from ed_ui import case_studies, link, probe_page, prompt_set, running, scope, show
 
 
 def page() -> None:
@@ -35,7 +35,7 @@ def page() -> None:
     }
     batch = running.batch("audit", requests)
     row = running.controls("audit", batch, ready=scope.ready() or len(prompts) > 1, n_tokens=n_tokens)
-    keeping.button(row, "audit", batch)
+    case_studies.button(row, "audit", batch)
     scope.remember()
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, list(plan), len(prompts))
     with st.expander("The same from the command line"):

@@ -5,22 +5,22 @@ import streamlit as st
 from ed_core import figures, pairs, sources, verdict
 from ed_core.errors import EffectiveDepthError
 from ed_core.pairs import SIDES
-from ed_ui import keeping, pairing, probe_page, running, scope, second, show
-from ed_ui.pairing import Shown
+from ed_ui import case_studies, probe_page, running, scope, show, side_b, side_by_side
+from ed_ui.side_by_side import Shown
 
 PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
 
 
 def page() -> None:
     st.subheader("Compare two", anchor=False)
-    second.open_link()
-    mode = second.mode()
+    side_b.open_link()
+    mode = side_b.mode()
     scope.prompt_box()
     chosen = scope.current()
     try:
         if chosen.spec is None:
             raise EffectiveDepthError(chosen.trouble)
-        both = second.sides(chosen.spec)
+        both = side_b.sides(chosen.spec)
     except EffectiveDepthError as error:
         st.error(show.plain(str(error)), icon=":material/error:")
         return
@@ -28,7 +28,7 @@ def page() -> None:
         f"{place}.{name}": request for place, side in zip(PLACES, both) for name, request in side.requests.items()
     }
     batch = running.batch("two", requests)
-    second.remember(
+    side_b.remember(
         tuple(
             next(
                 (
@@ -45,12 +45,12 @@ def page() -> None:
         st.info(SAME[mode], icon=":material/compare_arrows:")
         return
     row = running.controls(
-        "two", batch, ready=scope.ready(), n_tokens=max((len(t) for t in second.previews(*both) if t), default=None)
+        "two", batch, ready=scope.ready(), n_tokens=max((len(t) for t in side_b.previews(*both) if t), default=None)
     )
-    keeping.button(row, "two", batch)
+    case_studies.button(row, "two", batch)
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, both)
     with st.expander("What is compared, exactly"):
-        st.markdown(f"{pairs.__doc__}\n\n{pairing.RELATIVE}")
+        st.markdown(f"{pairs.__doc__}\n\n{side_by_side.RELATIVE}")
 
 
 def panels(batch: running.Batch, both: tuple[pairs.Side, pairs.Side]) -> None:
@@ -58,7 +58,7 @@ def panels(batch: running.Batch, both: tuple[pairs.Side, pairs.Side]) -> None:
     if batch.jobs and running.poll(batch):
         st.rerun()
     order = (1, 0) if scope.kept("two.swapped") else (0, 1)
-    room = second.room(*both)
+    room = side_b.room(*both)
     names = pairs.labels(*(both[i] for i in order))
     of_side = [
         {n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes}
@@ -72,9 +72,9 @@ def panels(batch: running.Batch, both: tuple[pairs.Side, pairs.Side]) -> None:
     verdicts = [judged(side) for side in of_side]
     headline(batch, order, names, verdicts, found)
     ruler(names, verdicts, of_side)
-    pairing.controls(shown, [[s.result for s in side.values()] for side in of_side])
+    side_by_side.controls(shown, [[s.result for s in side.values()] for side in of_side])
     for name in shown:
-        pairing.section(
+        side_by_side.section(
             name,
             [side[name] for side in of_side],
             found.get(name, ()),
@@ -94,7 +94,7 @@ def found_pairs(name: str, of_side: list) -> list[pairs.Pair]:
 
 def judged(side: dict[str, Shown]) -> verdict.Verdict | None:
     """A side's verdict, once both of its probes are complete."""
-    needed = [side[n].result if n in side else None for n in second.FOR_VERDICT]
+    needed = [side[n].result if n in side else None for n in side_b.FOR_VERDICT]
     if any(r is None or not r.complete for r in needed):
         return None
     return verdict.of_prompt(*needed, getattr(side["contributions"].side.probes["contributions"], "first_token", True))
@@ -126,7 +126,7 @@ def ruler(names, verdicts, of_side) -> None:
         r.n_layers if r is not None else sources.n_layers(next(iter(side.values())).side.model)
         for r, side in zip(some, of_side)
     ]
-    if None in n_layers or not set(second.FOR_VERDICT) <= set(of_side[0]):
+    if None in n_layers or not set(side_b.FOR_VERDICT) <= set(of_side[0]):
         st.caption("No ruler: the three criteria are read from contributions and logit lens, and not both are shown.")
         return
     fig = figures.pair_ruler(tuple(v.criteria if v else {} for v in verdicts), tuple(n_layers), names)

@@ -5,7 +5,7 @@ import streamlit as st
 from ed_core import aggregate, compare, controls, figures, pruning, sources
 from ed_core.errors import EffectiveDepthError
 from ed_core.probes import EarlyExit, LogitLens, Prune
-from ed_ui import controlling, keeping, link, probe_page, prompt_set, running, scope, show
+from ed_ui import case_studies, control_model, link, probe_page, prompt_set, running, scope, show
 
 PROBES = (Prune, EarlyExit, LogitLens)
 
@@ -34,11 +34,11 @@ def page() -> None:
         for i, prompt in enumerate(prompts)
         for name, probe in asked.items()
     }
-    batch = running.batch("prune", controlling.with_control(requests))
+    batch = running.batch("prune", control_model.with_control(requests))
     alone = len(prompts) == 1
     row = running.controls("prune", batch, ready=scope.ready() or not alone, n_tokens=n_tokens)
-    controlling.picker(row, batch)
-    keeping.button(row, "prune", batch)
+    control_model.picker(row, batch)
+    case_studies.button(row, "prune", batch)
     scope.remember(requests["prune.0"].key if alone and "prune.0" in batch.results and not batch.running else "")
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, asked, len(prompts))
     with st.expander("The same from the command line"):
@@ -58,7 +58,7 @@ def panels(batch: running.Batch, asked: dict, n_prompts: int) -> None:
         if all((r := batch.result(f"{name}.{i}")) is not None and r.complete for name in asked)
     ]
     pruned, leaving, lens = ([batch.results[f"{name}.{i}"] for i in done] for name in asked)
-    twins = {name: [r for i in done if (r := controlling.result(batch, f"{name}.{i}")) is not None] for name in asked}
+    twins = {name: [r for i in done if (r := control_model.result(batch, f"{name}.{i}")) is not None] for name in asked}
     twins = {name: of_one if len(of_one) == len(done) else [] for name, of_one in twins.items()}
     status(batch, pruned, n_prompts)
     stretches(pruned, twins["prune"], asked["prune"], batch.running)

@@ -13,28 +13,28 @@ from ed_core.cases import Case
 from ed_core.drawings import Drawing, Section, says, sections
 from ed_core.errors import CaseError, EffectiveDepthError
 from ed_core.snippet import snippet
-from ed_ui import editing, keeping, show, views
+from ed_ui import case_editing, case_studies, case_view, show
 
 
 def page() -> None:
     id = chosen()
-    under_edit = editing.of(id)
+    under_edit = case_editing.of(id)
     try:
-        case, state = keeping.kept().open(id)
+        case, state = case_studies.kept().open(id)
     except CaseError as error:
         missing(id, error)
         if under_edit is not None:
-            editing.form(under_edit, go)
+            case_editing.form(under_edit, go)
         return
     with st.container(key="case"):
-        st.page_link(keeping.GALLERY, label="All case studies", icon=":material/arrow_back:")
+        st.page_link(case_studies.GALLERY, label="All case studies", icon=":material/arrow_back:")
         head(case)
         actions(case, state)
         if under_edit is not None:
-            editing.form(under_edit, go)
+            case_editing.form(under_edit, go)
         verdicts(case.verdict.splitlines())
         if case.notes.strip() and under_edit is None:
-            editing.notes(case.notes)
+            case_editing.notes(case.notes)
         for i, one in enumerate(sections(case)):
             section(i, one)
         again(case)
@@ -52,10 +52,10 @@ def chosen() -> str:
 
 def missing(id: str, error: CaseError) -> None:
     """One sentence, and the ways on: back out of the trash, or to the others."""
-    in_trash = next((card for card in keeping.kept().trash() if card.id == id), None)
+    in_trash = next((card for card in case_studies.kept().trash() if card.id == id), None)
     if in_trash is not None:
         st.warning(f"“{show.plain(in_trash.title)}” was deleted; it lies in the trash.", icon=":material/delete:")
-        barrier = keeping.why_not(id)
+        barrier = case_studies.why_not(id)
         if st.button(
             "Undo: take it back",
             key="case.restore",
@@ -63,23 +63,23 @@ def missing(id: str, error: CaseError) -> None:
             disabled=bool(barrier),
             help=show.plain(barrier) or None,
         ):
-            if keeping.attempt(lambda: keeping.restore(id)):
+            if case_studies.attempt(lambda: case_studies.restore(id)):
                 st.rerun()
     else:
         st.error(
             show.plain(str(error)) if id else "This link names no case study; choose one from the list.",
             icon=":material/link_off:",
         )
-    st.page_link(keeping.GALLERY, label="All case studies", icon=":material/collections_bookmark:")
+    st.page_link(case_studies.GALLERY, label="All case studies", icon=":material/collections_bookmark:")
 
 
 def head(case: Case) -> None:
     st.subheader(show.plain(case.title), anchor=False)
     when = lambda seconds: time.strftime("%d %b %Y, %H:%M UTC", time.gmtime(seconds))  # noqa: E731
     changed = f", changed {when(case.changed)}" if case.changed - case.created >= 60 else ""
-    shipped = " :gray-badge[comes with the app]" if keeping.kept().is_shipped(case.id) else ""
+    shipped = " :gray-badge[comes with the app]" if case_studies.kept().is_shipped(case.id) else ""
     tags = "".join(f" :blue-badge[{show.plain(tag)}]" for tag in case.tags)
-    by = f" by {show.plain(owner)}" if (owner := keeping.whose(case.id)) else ""
+    by = f" by {show.plain(owner)}" if (owner := case_studies.whose(case.id)) else ""
     st.caption(f"Kept {when(case.created)}{by}{changed}{shipped}{tags}")
 
 
@@ -93,13 +93,13 @@ def verdicts(lines: list[str]) -> None:
 def actions(case: Case, state: str) -> None:
     """What can be done with it, always in the same place."""
     row = st.container(horizontal=True, key="case-actions")
-    barrier, not_here = keeping.why_not(), keeping.why_not(case.id)
+    barrier, not_here = case_studies.why_not(), case_studies.why_not(case.id)
     off = lambda reason, told: dict(disabled=bool(reason), help=show.plain(reason) or told)  # noqa: E731
     row.button(
         "Edit",
         icon=":material/edit:",
         key="case.edit",
-        on_click=editing.begin,
+        on_click=case_editing.begin,
         args=(case, state),
         **off(not_here, "Title, tags and notes"),
     )
@@ -115,23 +115,23 @@ def actions(case: Case, state: str) -> None:
     if row.button(
         "Duplicate", icon=":material/content_copy:", key="case.duplicate", **off(barrier, "A copy of your own to edit")
     ):
-        keeping.attempt(lambda: go(keeping.duplicate(case)))
+        case_studies.attempt(lambda: go(case_studies.duplicate(case)))
     if row.button(
         "Delete",
         icon=":material/delete:",
         key="case.delete",
         **off(not_here, "Moves it to the trash; it can be taken back"),
     ):
-        if keeping.attempt(lambda: keeping.delete(case.id)):
+        if case_studies.attempt(lambda: case_studies.delete(case.id)):
             st.rerun()
 
 
 def go(case: Case) -> None:
-    st.switch_page(keeping.CASE, query_params={"id": case.id})
+    st.switch_page(case_studies.CASE, query_params={"id": case.id})
 
 
 def open_live(case: Case) -> None:
-    st.session_state["case.page"] = views.open_live(case)
+    st.session_state["case.page"] = case_view.open_live(case)
 
 
 def downloads(case: Case) -> None:
@@ -139,7 +139,7 @@ def downloads(case: Case) -> None:
     name = re.sub(r"[^A-Za-z0-9]+", "-", case.title).strip("-").lower()[:40] or "case"
     for ending, label in FILES.items():
         make = (
-            (lambda: keeping.kept().read(case.id))
+            (lambda: case_studies.kept().read(case.id))
             if ending == ".edcase"
             else (lambda ending=ending: EXPORTS[ending](case, ""))
         )

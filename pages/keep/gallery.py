@@ -10,7 +10,7 @@ from ed_core.bundle import MAX_BYTES, Card
 from ed_core.errors import EffectiveDepthError
 from ed_core.kept import SORTS
 from ed_core.thumbnail import data_uri
-from ed_ui import keeping, show
+from ed_ui import case_studies, show
 
 AT_ONCE, COLUMNS = 12, 3
 SORT_NAMES = {"changed": "last changed", "created": "newest", "title": "title", "model": "model"}
@@ -18,7 +18,7 @@ SORT_NAMES = {"changed": "last changed", "created": "newest", "title": "title", 
 
 def page() -> None:
     st.subheader("Case studies", anchor=False)
-    kept, barrier = keeping.kept(), keeping.why_not()
+    kept, barrier = case_studies.kept(), case_studies.why_not()
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-gallery")
     search = row.text_input(
         "Search",
@@ -39,7 +39,7 @@ def page() -> None:
         take_in()
     with row.popover(f"Trash ({len(trash)})", icon=":material/delete:", disabled=not trash, key="gallery.trash"):
         for card in trash[:MOST_IN_TRASH]:
-            thrown(card, keeping.why_not(card.id))
+            thrown(card, case_studies.why_not(card.id))
         if len(trash) > MOST_IN_TRASH:
             st.caption(f"The last {MOST_IN_TRASH} of {len(trash)}; `python -m ed_core case list --trash` tells all.")
     said()
@@ -73,9 +73,11 @@ def tile(card: Card, shipped: bool) -> None:
     )
     st.html(f'<div class="ed-thumbnail">{picture}</div>')
     row = st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key=f"title-{card.id}")
-    row.page_link(keeping.CASE, label=f"**{show.plain(card.title)}**", query_params={"id": card.id}, width="stretch")
+    row.page_link(
+        case_studies.CASE, label=f"**{show.plain(card.title)}**", query_params={"id": card.id}, width="stretch"
+    )
     if not shipped:
-        reason = keeping.why_not(card.id)
+        reason = case_studies.why_not(card.id)
         told = show.plain(reason) or "Delete; it can be taken back"
         row.button(
             "",
@@ -127,11 +129,11 @@ def search_tag(key: str) -> None:
 
 
 def delete(card: Card) -> None:
-    tell(lambda: keeping.delete(card.id), "undo", f"“{card.title}” is in the trash.", card.id)
+    tell(lambda: case_studies.delete(card.id), "undo", f"“{card.title}” is in the trash.", card.id)
 
 
 def restore(card: Card) -> None:
-    tell(lambda: keeping.restore(card.id), "done", f"“{card.title}” is back.", card.id)
+    tell(lambda: case_studies.restore(card.id), "done", f"“{card.title}” is back.", card.id)
 
 
 def tell(action, kind: str, text: str, id: str) -> None:
@@ -150,10 +152,10 @@ def said() -> None:
         with st.container(key=f"said-{i}", gap="xxsmall"):
             box(show.plain(text), icon=icon)
             if kind == "undo":
-                undo = lambda: tell(lambda: keeping.restore(id), "done", "It is back.", id)  # noqa: E731, B023
+                undo = lambda: tell(lambda: case_studies.restore(id), "done", "It is back.", id)  # noqa: E731, B023
                 st.button("Undo", key="gallery.undo", icon=":material/undo:", on_click=undo)
             elif id:
-                st.page_link(keeping.CASE, label="Open it", icon=":material/open_in_new:", query_params={"id": id})
+                st.page_link(case_studies.CASE, label="Open it", icon=":material/open_in_new:", query_params={"id": id})
 
 
 def thrown(card: Card, barrier: str) -> None:
@@ -181,7 +183,7 @@ def taken(key: str) -> None:
     told = []
     for file in st.session_state[key] or []:
         try:
-            case, new = keeping.take_in(file.getvalue())
+            case, new = case_studies.take_in(file.getvalue())
             told.append(
                 (
                     "done" if new else "here",

@@ -5,8 +5,8 @@ import streamlit as st
 from ed_core import figures, lookup, sources, verdict
 from ed_core.figures import View
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
-from ed_ui import controlling, keeping, link, running, scope, show
-from ed_ui.views import BRANCHES, SHADES
+from ed_ui import case_studies, control_model, link, running, scope, show
+from ed_ui.case_view import BRANCHES, SHADES
 
 WINDOW = 48
 PROBES = {
@@ -37,10 +37,10 @@ def page() -> None:
         return
     requests = {name: probe.request(chosen.spec, scope.prompt()) for name, probe in PROBES.items()}
     measured = {name: request for name, request in requests.items() if name != "continuation"}
-    batch = running.batch("home", requests | controlling.with_control(measured))
+    batch = running.batch("home", requests | control_model.with_control(measured))
     row = running.controls("home", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
-    controlling.picker(row, batch)
-    keeping.button(row, "home", batch)
+    control_model.picker(row, batch)
+    case_studies.button(row, "home", batch)
     if (above := scope.harder(st.session_state.get("example", ""))) is not None:
         row.button(
             "Same task, harder",
@@ -106,7 +106,7 @@ def panels(batch: running.Batch) -> None:
     with right:
         skips(results.get("layer_skip"), view("skip", "layer_skip"))
     for probe in PROBES:
-        if said := controlling.sentence(batch, probe, counts_first_token() or probe != "contributions"):
+        if said := control_model.sentence(batch, probe, counts_first_token() or probe != "contributions"):
             st.markdown(f"**{PROBES[probe].title}:** {said}")
 
 
@@ -197,8 +197,8 @@ def controls(batch: running.Batch, some, reached):
             answer_start=some.answer_start if some is not None else None,
             depth_lines=reached.lines if reached else {},
             uirevision=panel,
-            control=controlling.result(batch, probe),
-            control_name=controlling.name(),
+            control=control_model.result(batch, probe),
+            control_name=control_model.name(),
         )
 
     return view

@@ -5,7 +5,7 @@ import streamlit as st
 from ed_core import aggregate, figures
 from ed_core.probes import LogitLens
 from ed_ui import link, probe_page, scope, show
-from ed_ui.views import SHADES
+from ed_ui.case_view import SHADES
 
 
 def controls():

@@ -5,7 +5,7 @@ import streamlit as st
 
 from ed_core import exactness, figures
 from ed_core.probes import Contributions, LogitLens, Numerics
-from ed_ui import keeping, link, probe_page, running, scope, show
+from ed_ui import case_studies, link, probe_page, running, scope, show
 
 PROBES = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens": LogitLens()}
 UNITS = {
@@ -28,7 +28,7 @@ def page() -> None:
         "numerics", {name: probe.request(chosen.spec, scope.prompt()) for name, probe in PROBES.items()}
     )
     row = running.controls("numerics", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
-    keeping.button(row, "numerics", batch)
+    case_studies.button(row, "numerics", batch)
     st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch)
     with st.expander("What this measures, exactly", expanded=False):
         st.markdown(Numerics.__doc__)

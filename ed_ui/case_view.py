@@ -12,7 +12,7 @@ import streamlit as st
 from ed_core.cases import Case, Item, Shown
 from ed_core.prompts import to_jsonl
 from ed_core.types import Request
-from ed_ui import controlling, prompt_set, scope
+from ed_ui import control_model, prompt_set, scope
 
 BRANCHES = {"both": "layer", "attention": "attn", "MLP": "mlp"}
 SHADES = {
@@ -94,7 +94,7 @@ def open_live(case: Case) -> str:
     state, page = st.session_state, first.shown.page if first.shown.page in PLACES else "home"
     state.update(
         {
-            "kept.control": twin.control if twin else controlling.NONE,
+            "kept.control": twin.control if twin else control_model.NONE,
             "kept.control.seed": twin.control_seed if twin else 0,
         }
     )
@@ -122,7 +122,7 @@ def _second(first: Request, requests: list[Request]) -> None:
         "mode": mode,
         "model": model.source,
         "precision": model.precision,
-        "control": model.control or controlling.NONE,
+        "control": model.control or control_model.NONE,
         "control.seed": model.control_seed,
         "text": prompt.text,
         "answer": prompt.answer,
@@ -133,7 +133,7 @@ def _second(first: Request, requests: list[Request]) -> None:
     if other is None:
         found |= {f"{again.probe}.{name}": boxed(value) for name, value in again.parameters}
         scope.open_live(next(r for r in requests if r.probe == again.probe))
-    state.update({f"kept.two.{name}": value for name, value in found.items()} | {"kept.control": controlling.NONE})
+    state.update({f"kept.two.{name}": value for name, value in found.items()} | {"kept.control": control_model.NONE})
 
 
 def boxed(value: Any) -> Any:

@@ -11,7 +11,7 @@ import streamlit as st
 from ed_core.cases import Case, edited
 from ed_core.errors import CaseError, EffectiveDepthError
 from ed_core.notes import to_html
-from ed_ui import keeping, scope, show
+from ed_ui import case_studies, scope, show
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def begin(case: Case, opened: str) -> None:
 
 
 def end(id: str) -> None:
-    for name in (f"editing.{id}", f"trouble.{id}", *(f"kept.edit.{id}.{word}" for word in keeping.WORDS)):
+    for name in (f"editing.{id}", f"trouble.{id}", *(f"kept.edit.{id}.{word}" for word in case_studies.WORDS)):
         st.session_state.pop(name, None)
 
 
@@ -44,7 +44,7 @@ def form(editing: Editing, opened_copy: Callable[[Case], None]) -> None:
     with st.container(border=True, key="editing"):
         left, right = st.columns(2)
         with left:
-            keeping.words(prefix, "")
+            case_studies.words(prefix, "")
         with right:
             st.caption("The notes as they will read")
             notes(scope.kept(f"{prefix}.notes", ""))
@@ -65,7 +65,7 @@ def notes(text: str) -> None:
 
 
 def _changed(editing: Editing) -> Case:
-    held = {name: scope.kept(f"edit.{editing.case.id}.{name}", "") for name in keeping.WORDS}
+    held = {name: scope.kept(f"edit.{editing.case.id}.{name}", "") for name in case_studies.WORDS}
     return edited(editing.case, title=held["title"], notes=held["notes"], tags=held["tags"].split(","))
 
 
@@ -75,7 +75,7 @@ def _save(editing: Editing) -> None:
     id, changed = editing.case.id, None
     try:
         changed = _changed(editing)
-        keeping.save(changed, editing.opened)
+        case_studies.save(changed, editing.opened)
         end(id)
         st.toast("Saved.", icon=":material/check:")
     except EffectiveDepthError as error:
@@ -85,7 +85,7 @@ def _save(editing: Editing) -> None:
 
 def _copy(editing: Editing, opened_copy: Callable[[Case], None]) -> None:
     try:
-        copy = keeping.duplicate(_changed(editing))
+        copy = case_studies.duplicate(_changed(editing))
     except EffectiveDepthError as error:
         st.session_state[f"trouble.{editing.case.id}"] = (str(error), True)
         st.rerun()

@@ -12,7 +12,7 @@ from ed_core.cases import ITEMS, Case
 from ed_core.errors import CaseError, EffectiveDepthError
 from ed_core.kept import Kept
 from ed_core.types import ProbeResult
-from ed_ui import running, scope, show, views, visitor
+from ed_ui import case_view, running, scope, show, visitor
 
 GALLERY, CASE = "pages/keep/gallery.py", "pages/keep/case.py"
 WORDS = ("title", "tags", "notes")
@@ -81,7 +81,7 @@ def _allowed(id: str = "") -> None:
 
 def button(row, page: str, batch: running.Batch) -> None:
     """Save, at the end of the row of Run and Cancel: title, tags and notes, and the way to the page of what was kept.
-    `page` is one of `views.PLACES`."""
+    `page` is one of `case_view.PLACES`."""
     found = [r for name in batch.requests if (r := batch.results.get(name)) is not None and r.complete]
     results = list({r.request.key: r for r in found}.values())  # both sides of a comparison may rest on one result
     reason, fits, left_out = why_not(), [], []
@@ -126,10 +126,10 @@ def suggestion(results: Sequence[ProbeResult]) -> str:
 
 def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
     lengths = {r.n_tokens for r in results}
-    shown = views.shown(
+    shown = case_view.shown(
         page, lengths.pop() if len(lengths) == 1 else 0
     )  # prompts of several lengths have no window in common
-    seen = (tuple(r.request.key for r in results), shown, tuple(views.judged(page).items()))
+    seen = (tuple(r.request.key for r in results), shown, tuple(case_view.judged(page).items()))
     saved = st.session_state.get(f"saved.{page}")
     if saved is not None and saved[0] == seen:
         st.success(f"Saved: **{show.plain(saved[2])}**", icon=":material/bookmark_added:")
@@ -158,7 +158,7 @@ def _save(page: str, results: list[ProbeResult], shown, seen, title: str) -> Non
         notes=held["notes"],
         tags=held["tags"].split(","),
         shown=shown,
-        **views.judged(page),
+        **case_view.judged(page),
     )
     add(case)
     for name in WORDS:
