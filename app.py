@@ -5,7 +5,7 @@ from pathlib import Path
 import streamlit as st
 
 import ed_core  # noqa: F401  (sets OpenMP's waiting policy before anything can import torch)
-from ed_ui import hosting, link, picker, running, scope, visitor
+from ed_ui import common_link, guard, hosting, link, picker, running, streamlit_edges, visitor
 
 st.set_page_config(page_title=hosting.title(), page_icon="ed_ui/icon.svg", layout="wide", initial_sidebar_state="auto")
 hosting.stop_if_wrong()
@@ -37,16 +37,16 @@ pages = {
     ],
 }
 st.html(Path(__file__).parent / "ed_ui" / "style.css")
+streamlit_edges.mend_first_deep_link()
 page = st.navigation(pages)
-link.mend_first_deep_link()
 visitor.gate()
 running.jobs()  # the worker imports torch while the first page is being read
-scope.open_link(page)
+common_link.open_link(page.url_path)
 visitor.sidebar()
-if page.url_path in {one.url_path for one in pages["Keep"]}:
-    picker.hold()  # what is kept opens without a model
-else:
+if page.url_path not in {one.url_path for one in pages["Keep"]}:  # a case study opens without a model
     picker.sidebar()
 hosting.banner()
-page.run()
-link.frame()
+whole = guard.guarded(page.run)
+link.end_of_run()
+if not whole:
+    st.stop()  # so that Streamlit forgets no input which the page did not come to

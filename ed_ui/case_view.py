@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import streamlit as st
 
 from ed_core.cases import Case, Item, Shown
 from ed_core.prompts import to_jsonl
 from ed_core.types import Request
-from ed_ui import control_model, prompt_set, scope
+from ed_ui import common_link, control_model, prompt_set, remembered
+from ed_ui.link_parameters import boxed
 
 BRANCHES = {"both": "layer", "attention": "attn", "MLP": "mlp"}
 SHADES = {
@@ -27,7 +25,7 @@ THRESHOLDS = ("kl_threshold", "overlap_threshold")
 
 @dataclass(frozen=True)
 class Place:
-    """A page: its file; its inputs as (name in a case study, under which name `scope.kept` has it, what its labels
+    """A page: its file; its inputs as (name in a case study, under which name `remembered` has it, what its labels
     stand for); the same name of its window and how many tokens that holds; that of its "count the first token"."""
 
     path: str
@@ -61,16 +59,13 @@ PLACES: dict[str, Place] = {
 
 def shown(page: str, n_tokens: int) -> Shown:
     """How `page` shows a prompt of `n_tokens` now."""
-    place, token = PLACES[page], st.session_state.get("token")
-    chosen = {name: scope.kept(key) for name, key, _ in place.settings}
+    place = PLACES[page]
+    chosen = {name: remembered.value(key) for name, key, _ in place.settings}
     settings = tuple(
         (name, labels.get(chosen[name], chosen[name])) for name, _, labels in place.settings if chosen[name] is not None
     )
     return Shown(
-        page,
-        scope.window(place.window[0], n_tokens, place.window[1]),
-        token if token is not None and token < n_tokens else None,
-        settings,
+        page, remembered.window(place.window[0], n_tokens, place.window[1]), remembered.token(n_tokens), settings
     )
 
 
@@ -78,7 +73,7 @@ def judged(page: str) -> dict[str, float | bool]:
     """Thresholds, and whether the first token counts, as `ed_core.cases.make` takes them."""
     first = PLACES[page].first_token
     named = {name: name for name in THRESHOLDS if page == "home"} | ({"first_token": first} if first else {})
-    return {name: value for name, key in named.items() if (value := scope.kept(key)) is not None}
+    return {name: value for name, key in named.items() if (value := remembered.value(key)) is not None}
 
 
 def open_live(case: Case) -> str:
@@ -86,40 +81,38 @@ def open_live(case: Case) -> str:
     Its first model that is no control is the one in the sidebar."""
     requests = [item.result.request for item in case.items]
     first = next((item for item in case.items if not item.result.request.models[0].control), case.items[0])
+    shown_of = first.result.request
+    for request in requests:
+        if (request.models, request.prompts) == (shown_of.models, shown_of.prompts):
+            common_link.open_run(request)
     twin = next((m for request in requests for m in request.models if m.control), None)
-    for request in [
-        r for r in requests if r.models == first.result.request.models and r.prompts == first.result.request.prompts
-    ]:
-        scope.open_live(request)
-    state, page = st.session_state, first.shown.page if first.shown.page in PLACES else "home"
-    state.update(
+    prompts = list(dict.fromkeys(prompt for request in requests for prompt in request.prompts))
+    remembered.put(
         {
-            "kept.control": twin.control if twin else control_model.NONE,
-            "kept.control.seed": twin.control_seed if twin else 0,
+            "control": twin.control if twin else control_model.NONE,
+            "control.seed": twin.control_seed if twin else 0,
+            "prompts.source": prompt_set.ONE if len(prompts) == 1 else prompt_set.LINES,
         }
     )
-    prompts = list(dict.fromkeys(prompt for request in requests for prompt in request.prompts))
-    state["kept.prompts.source"] = prompt_set.ONE if len(prompts) == 1 else prompt_set.LINES
-    state["kept.prompts.lines"] = to_jsonl(prompts) if len(prompts) > 1 else scope.kept("prompts.lines", "")
+    if len(prompts) > 1:
+        remembered.put({"prompts.lines": to_jsonl(prompts)})
+    page = first.shown.page if first.shown.page in PLACES else "home"
     if page == "audit":
-        state["kept.audit.precisions"] = list(
-            dict.fromkeys(m.precision for request in requests for m in request.models)
-        )
+        precisions = dict.fromkeys(m.precision for request in requests for m in request.models)
+        remembered.put({"audit.precisions": list(precisions)})
     if page == "two":
-        _second(first.result.request, requests)
+        _side_b(shown_of, requests)
     _look(case, first, page)
     return PLACES[page].path
 
 
-def _second(first: Request, requests: list[Request]) -> None:
-    """The second side of Compare two: what differs from the first in model, prompt or parameters."""
-    state = st.session_state
+def _side_b(first: Request, requests: list[Request]) -> None:
+    """Side B of Compare two: what differs from the first in model, prompt or parameters."""
     other = next((r for r in requests if (r.models, r.prompts) != (first.models, first.prompts)), None)
     again = next((r for i, r in enumerate(requests) if r.probe in {before.probe for before in requests[:i]}), first)
     model, prompt = (other or first).models[0], (other or first).prompts[0]
-    mode = "parameters" if other is None else "models" if other.prompts == first.prompts else "prompts"
     found = {
-        "mode": mode,
+        "mode": "parameters" if other is None else "models" if other.prompts == first.prompts else "prompts",
         "model": model.source,
         "precision": model.precision,
         "control": model.control or control_model.NONE,
@@ -132,28 +125,19 @@ def _second(first: Request, requests: list[Request]) -> None:
     }
     if other is None:
         found |= {f"{again.probe}.{name}": boxed(value) for name, value in again.parameters}
-        scope.open_live(next(r for r in requests if r.probe == again.probe))
-    state.update({f"kept.two.{name}": value for name, value in found.items()} | {"kept.control": control_model.NONE})
-
-
-def boxed(value: Any) -> Any:
-    """A parameter as its box holds it."""
-    return ",".join(map(str, value)) if isinstance(value, tuple) else value
+        common_link.open_run(next(r for r in requests if r.probe == again.probe))
+    remembered.put({f"two.{name}": value for name, value in found.items()} | {"control": control_model.NONE})
 
 
 def _look(case: Case, item: Item, page: str) -> None:
     """The page's own inputs, so that it looks as it did."""
     place, seen = PLACES[page], item.shown
-    held, found = dict(seen.settings), {}
+    held, found = dict(seen.settings), {"token": seen.selected, place.window[0]: seen.window}
     for name, key, labels in place.settings:
         found[key] = {value: label for label, value in labels.items()}.get(held.get(name), held.get(name))
     if page == "home":
         found |= {name: getattr(case, name) for name in THRESHOLDS}
     if place.first_token:
         found[place.first_token] = case.first_token
-    found[place.window[0]] = seen.window
-    for key, value in found.items():
-        st.session_state.pop(f"kept.{key}", None)
-        if value is not None:
-            st.session_state[f"kept.{key}"] = value
-    st.session_state["token"] = seen.selected
+    remembered.forget(*found)
+    remembered.put({key: value for key, value in found.items() if value is not None})

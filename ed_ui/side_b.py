@@ -1,5 +1,5 @@
-"""The second side of a comparison: its own model, prompt or parameters beside the sidebar's and the prompt box's, kept
-over page changes and in the URL (names, ids and settings; never a prompt's text)."""
+"""Side B of Compare two: its own model, prompt or parameters beside the sidebar's and the prompt box's, remembered over
+page changes and in the URL (names, ids and settings; never a prompt's text)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from ed_core.pairs import Side
 from ed_core.probes import Probe, find
 from ed_core.prompts import check_text
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import downloads, link, picker, probe_page, scope
+from ed_ui import common_link, downloads, link, picker, probe_page, prompt_box, remembered
+from ed_ui.link_parameters import Parameter, choice, flag, number, of_probe, several, text
+from ed_ui.remembered import value
 
 MODES = {"models": "Two models", "prompts": "Two prompts", "parameters": "Two parameters"}
 NONE = "none"
@@ -27,59 +29,56 @@ MANY = 1 << 20  # tokens: more than any probe asks for
 
 
 COMMON = (
-    link.choice("compare", "kept.two.mode", "models", tuple(MODES)),
-    link.several("measures", "kept.two.probes", list(DEFAULT), CURVES),
-    link.choice("probe", "kept.two.probe", "layer_skip", tuple(CURVES)),
-    link.flag("swapped", "kept.two.swapped", False),
+    choice("compare", "two.mode", "models", tuple(MODES)),
+    several("measures", "two.probes", list(DEFAULT), CURVES),
+    choice("probe", "two.probe", "layer_skip", tuple(CURVES)),
+    flag("swapped", "two.swapped", False),
 )
 OF_MODEL = (
-    link.text("second", "kept.two.model"),
-    link.choice("second_precision", "kept.two.precision", picker.AUTO, picker.PRECISIONS),
-    link.choice("second_control", "kept.two.control", NONE, (NONE, *controls.KINDS)),
-    link.number("second_seed", "kept.two.control.seed", 0, 0, controls.MOST, int),
+    text("second", "two.model"),
+    choice("second_precision", "two.precision", picker.AUTO, picker.PRECISIONS),
+    choice("second_control", "two.control", NONE, (NONE, *controls.KINDS)),
+    number("second_seed", "two.control.seed", 0, 0, controls.MOST, int),
 )
-RUN = link.Parameter("second_run", "two.run", "", lambda short: lookup.by_short(short).request.key[: lookup.SHORT])
+RUN = Parameter("second_run", "two.run", "", lambda short: lookup.by_short(short).request.key[: lookup.SHORT])
 
 
 def open_link() -> None:
-    """What the URL says of the second side, where it decides; else what makes a first comparison."""
-    state = st.session_state
+    """What the URL says of side B, where it decides; else what makes a first comparison."""
     link.own(COMMON)
-    _fill(COMMON)
-    if state["kept.two.mode"] == "models":
+    _default(COMMON)
+    if value("two.mode") == "models":
         more = OF_MODEL
-    elif state["kept.two.mode"] == "prompts":
-        more = (link.choice("second_example", "kept.two.example", "", tuple(scope.examples())), RUN)
+    elif value("two.mode") == "prompts":
+        more = (choice("second_example", "two.example", "", tuple(prompt_box.examples())), RUN)
     else:
-        mine = link.of_probe(find(state["kept.two.probe"]))
-        more = (*mine, *(replace(p, name=f"second_{p.name}", key=p.key.replace("kept.", "kept.two.", 1)) for p in mine))
-    before = scope.kept("two.example")
+        mine = of_probe(find(value("two.probe")))
+        more = (*mine, *(replace(p, name=f"second_{p.name}", key=f"two.{p.key}") for p in mine))
+    before = value("two.example")
     link.own((*COMMON, *more))
-    _fill((*COMMON, *OF_MODEL))
-    if not state["kept.two.model"]:
-        here = state.get("model")
-        state["kept.two.model"] = next((name for name in reversed(MODELS) if name != here), here or "")
+    _default((*COMMON, *OF_MODEL))
+    if not value("two.model"):
+        here = picker.model()
+        remembered.put({"two.model": next((name for name in reversed(MODELS) if name != here), here)})
     if link.follows(RUN):
-        asked = lookup.by_short(state["two.run"]).request.prompts[0]
-        state.update({"kept.two.text": asked.text, "kept.two.answer": asked.answer, "kept.two.example": ""})
-    elif scope.kept("two.text") is None and not scope.kept("two.example"):
-        example = state.get("example", "")
-        state["kept.two.example"] = scope.harder(example) or next(
-            i for i in (EXAMPLE, *scope.examples()) if i != example
-        )
-    if (example := scope.kept("two.example")) and example != before:
-        _pick()
+        asked = lookup.by_short(value("two.run")).request.prompts[0]
+        prompt_box.fill(asked.text, asked.answer, side="two.")
+    elif value("two.text") is None and not value("two.example"):
+        example = value("example", "")
+        others = (id for id in (EXAMPLE, *prompt_box.examples()) if id != example)
+        remembered.put({"two.example": prompt_box.harder(example) or next(others)})
+    if (example := value("two.example")) and example != before:
+        prompt_box.pick(example, "two.")
 
 
-def _fill(parameters: tuple[link.Parameter, ...]) -> None:
-    for parameter in parameters:
-        st.session_state.setdefault(parameter.key, parameter.default)
+def _default(parameters: tuple[Parameter, ...]) -> None:
+    remembered.put({p.key: value(p.key, p.default) for p in parameters})
 
 
-def remember(runs: tuple[str, str]) -> None:
+def write_link(runs: tuple[str, str]) -> None:
     """Both sides in the URL: bundled prompts by their id, others by a run on them once there is one."""
-    st.session_state["two.run"] = "" if scope.kept("two.example") else runs[1][: lookup.SHORT]
-    scope.remember("" if st.session_state.get("example") else runs[0])
+    remembered.put({"two.run": "" if value("two.example") else runs[1][: lookup.SHORT]})
+    common_link.write("" if value("example") else runs[0])
 
 
 # -------------------------------------------------------------------- inputs
@@ -88,29 +87,21 @@ def remember(runs: tuple[str, str]) -> None:
 def mode() -> str:
     """What differs between the sides, and the button that lets them change places."""
     row = st.container(horizontal=True, vertical_alignment="center", key="form-two-mode")
-    _kept(
-        row.segmented_control,
-        "Compare",
-        "two.mode",
-        options=list(MODES),
-        format_func=MODES.get,
-        required=True,
-        label_visibility="collapsed",
-    )
+    chosen = _one_of(row, "Compare", "two.mode", options=list(MODES), format_func=MODES.get)
     row.button(
         "Swap sides",
         key="two.swap",
         icon=":material/swap_horiz:",
-        on_click=_swap,
+        on_click=lambda: remembered.put({"two.swapped": not value("two.swapped", False)}),
         help="B becomes A: figures change places, differences their sign.",
     )
-    return st.session_state["two.mode"]
+    return chosen
 
 
 def sides(spec: ModelSpec) -> tuple[Side, Side]:
-    """Both sides, from this page's inputs: the sidebar's model on the prompt in the box, and the second. An
-    `EffectiveDepthError` says what is wrong with the second."""
-    prompt, mode_ = scope.prompt(), scope.kept("two.mode")
+    """Both sides, from this page's inputs: the sidebar's model on the prompt in the box, and side B. An
+    `EffectiveDepthError` says what is wrong with side B."""
+    prompt, mode_ = prompt_box.prompt(), value("two.mode")
     if mode_ == "parameters":
         mine, theirs = _parameters()
         rest = {name: find(name)() for name in FOR_VERDICT} if mine.name in FOR_VERDICT else {}
@@ -125,7 +116,7 @@ def previews(first: Side, other: Side) -> list[list[str] | None]:
     return [tokens.preview(side.model, side.prompt) for side in (first, other)]
 
 
-def room(first: Side, other: Side) -> dict[str, bool]:
+def differences(first: Side, other: Side) -> dict[str, bool]:
     """Per probe, whether a map of differences is to be expected: known before anything runs, so that nothing moves when
     it comes."""
     deep, (mine, theirs) = [sources.n_layers(side.model) for side in (first, other)], previews(first, other)
@@ -135,16 +126,9 @@ def room(first: Side, other: Side) -> dict[str, bool]:
 
 def _model(spec: ModelSpec) -> ModelSpec:
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-two-model")
-    _kept(
-        row.selectbox,
-        "Second model",
-        "two.model",
-        options=picker.names(),
-        accept_new_options=True,
-        width=260,
-        help=picker.about_model(),
-    )
-    _kept(
+    about = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
+    name = (remembered.widget(row.selectbox, "Second model", "two.model", width=260, **about) or "").strip()
+    precision = remembered.widget(
         row.segmented_control,
         "Its precision",
         "two.precision",
@@ -152,74 +136,40 @@ def _model(spec: ModelSpec) -> ModelSpec:
         required=True,
         help=picker.ABOUT_PRECISION,
     )
-    told = lambda kind: controls.KINDS.get(kind, NONE)  # noqa: E731
-    _kept(
+    kind = remembered.widget(
         row.selectbox,
         "Its control",
         "two.control",
         options=(NONE, *controls.KINDS),
-        format_func=told,
+        format_func=lambda kind: controls.KINDS.get(kind, NONE),
         width=190,
         help=CONTROL,
     )
-    kind = st.session_state["two.control"]
-    _kept(
-        row.number_input,
-        "Seed",
-        "two.control.seed",
-        min_value=0,
-        max_value=controls.MOST,
-        width=130,
-        disabled=kind == NONE,
-    )
-    name = (st.session_state["two.model"] or "").strip()
-    found = picker.chosen(name, st.session_state["two.precision"], spec.device)
-    if (missing := downloads.absent(name)) is not None and downloads.absent(
-        picker.source()
-    ) is None:  # one download is offered at a time
+    limits = dict(min_value=0, max_value=controls.MOST)
+    seed = remembered.widget(row.number_input, "Seed", "two.control.seed", width=130, disabled=kind == NONE, **limits)
+    found = picker.chosen(name, precision, spec.device)
+    # one download is offered at a time
+    if (missing := downloads.absent(name)) is not None and downloads.absent(picker.source()) is None:
         downloads.section(missing)
     if found.spec is None:
         raise EffectiveDepthError(found.trouble)
-    return found.spec if kind == NONE else sources.twin(found.spec, kind, int(st.session_state["two.control.seed"]))
+    return found.spec if kind == NONE else sources.twin(found.spec, kind, int(seed))
 
 
 def _prompt() -> Prompt:
-    left, right = st.container(key="two-prompt-box").columns([4, 1])
-    known = scope.examples()
-    st.session_state.update({"two.text": scope.kept("two.text", ""), "two.answer": scope.kept("two.answer", "")})
-    left.text_area(
-        "Second prompt",
-        key="two.text",
-        height=104,
-        on_change=_edited,
-        args=("two.text",),
-        help="Encoded as the first one is: same template, same special tokens.",
-    )
-    right.text_input(
-        "Its answer",
-        key="two.answer",
-        on_change=_edited,
-        args=("two.answer",),
-        help="Optional; appended without a separator.",
-    )
-    st.session_state["two.example"] = scope.kept("two.example") or None
-    titled = lambda i: f"{scope.task_name(known[i]['task'])}: {known[i]['title']}"  # noqa: E731
+    known = prompt_box.examples()
+    right = prompt_box.boxes("two.", "Second prompt", "Its answer", ABOUT_PROMPT)
+    st.session_state["two.example"] = value("two.example") or None
     right.selectbox(
         "Example",
         list(known),
-        format_func=titled,
+        format_func=lambda id: f"{prompt_box.task_name(known[id]['task'])}: {known[id]['title']}",
         key="two.example",
         on_change=_picked,
         placeholder="an example",
         label_visibility="collapsed",
     )
-    first = scope.prompt()
-    chosen = Prompt(
-        st.session_state["two.text"],
-        st.session_state["two.answer"],
-        template=first.template,
-        special_tokens=first.special_tokens,
-    )
+    chosen = replace(prompt_box.prompt(), text=value("two.text", ""), answer=value("two.answer", ""))
     try:
         check_text(chosen)
     except PromptError as error:
@@ -227,29 +177,30 @@ def _prompt() -> Prompt:
     return chosen
 
 
+def _picked() -> None:
+    remembered.note("two.example")
+    if example := value("two.example"):
+        prompt_box.pick(example, "two.")
+
+
 def _parameters() -> tuple[Probe, Probe]:
     """One probe with two sets of parameters: the first is what its own page holds."""
     row = st.container(horizontal=True, key="form-two-probe")
-    _kept(
-        row.segmented_control,
-        "Probe",
-        "two.probe",
-        options=list(CURVES),
-        format_func=lambda n: find(n).title,
-        required=True,
-        label_visibility="collapsed",
-    )
-    probe = find(st.session_state["two.probe"])
+    chosen = _one_of(row, "Probe", "two.probe", options=list(CURVES), format_func=lambda n: find(n).title)
     st.caption("First set: as on this probe's own page")
-    mine = probe_page.form(probe)
+    mine = probe_page.form(find(chosen))
     st.caption("Second set")
-    return mine, probe_page.form(probe, prefix="two.")
+    return mine, probe_page.form(find(chosen), prefix="two.")
+
+
+def _one_of(row, label: str, key: str, **more) -> str:
+    return remembered.widget(row.segmented_control, label, key, required=True, label_visibility="collapsed", **more)
 
 
 def _probes(prompts: tuple[Prompt, Prompt]) -> dict[str, Probe]:
     """The chosen probes, with their defaults; those that read an answer only where both sides have one."""
     row = st.container(horizontal=True, vertical_alignment="center", key="form-two-probes")
-    _kept(
+    names = remembered.widget(
         row.pills,
         "Measures",
         "two.probes",
@@ -258,7 +209,7 @@ def _probes(prompts: tuple[Prompt, Prompt]) -> dict[str, Probe]:
         selection_mode="multi",
         label_visibility="collapsed",
     )
-    chosen = {name: find(name)() for name in CURVES if name in st.session_state["two.probes"]}
+    chosen = {name: find(name)() for name in CURVES if name in names}
     mute = [probe for probe in chosen.values() if any(lacks_answer(probe, prompt) for prompt in prompts)]
     if mute:
         row.caption(f"{' and '.join(p.title for p in mute)} left out: an answer is needed on both sides.")
@@ -279,30 +230,8 @@ def lacks_answer(probe: Probe, prompt: Prompt) -> bool:
     return False
 
 
-def _kept(widget, label: str, key: str, **more) -> None:
-    """A widget that holds its value over page changes."""
-    st.session_state[key] = scope.kept(key)
-    widget(label, key=key, on_change=scope.keep, args=(key,), **more)
-
-
-def _swap() -> None:
-    st.session_state["kept.two.swapped"] = not scope.kept("two.swapped", False)
-
-
-def _edited(key: str) -> None:
-    scope.keep(key)
-    st.session_state["kept.two.example"] = ""
-
-
-def _picked() -> None:
-    scope.keep("two.example")
-    _pick()
-
-
-def _pick() -> None:
-    """Put the chosen example into the second prompt's box."""
-    if chosen := scope.examples().get(scope.kept("two.example") or ""):
-        st.session_state.update({"kept.two.text": chosen["text"], "kept.two.answer": chosen["answer"]})
-
-
+ABOUT_PROMPT = (
+    "Encoded as the first one is: same template, same special tokens.",
+    "Optional; appended without a separator.",
+)
 CONTROL = "A twin of the second model in its place: untrained (random weights), or its own blocks in random order."

@@ -15,10 +15,10 @@ from ed_core.probes import find
 from ed_core.probes.integrated_gradients import incomplete
 from ed_core.types import ProbeResult
 from ed_ui import show
+from ed_ui.case_view import BRANCHES
 
 WINDOW = 48  # tokens; more get a slider
 CURVE_HEIGHT, MAP_HEIGHT, REASON_HEIGHT = 300, 400, 90
-BRANCHES = {"both": "layer", "attention": "attn", "MLP": "mlp"}
 SHADES = {"probability": "prob", "KL to output": "kl", "JSD to output": "jsd", "entropy": "entropy"}
 SIZES = {"size": "ratio", "direction": "cos"}
 
@@ -41,8 +41,8 @@ class Shown:
     name: str
 
 
-def controls(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]) -> None:
-    """Which of a probe's measures the maps show, and which tokens."""
+def inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]) -> None:
+    """The inputs that say which of a probe's measures the maps show, and which tokens."""
     if list(names) == ["layer_skip"]:
         return
     row = st.container(horizontal=True, vertical_alignment="bottom", key="map-controls")
@@ -52,10 +52,10 @@ def controls(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None
     if "logit_lens" in names:
         row.selectbox("Lens shade", list(SHADES), key="two.shade", width=190)
     tokens = [next((r.tokens for r in of_side if r is not None), ()) for of_side in results]
-    together = tokens[0] == tokens[1]
-    for side, n in zip(SIDES[: 2 - together], map(len, tokens)):
+    same = tokens[0] == tokens[1]
+    for side, n in zip(SIDES[: 2 - same], map(len, tokens)):
         if n > WINDOW:
-            label = "Tokens shown" if together else f"Tokens shown of {side}"
+            label = "Tokens shown" if same else f"Tokens shown of {side}"
             row.slider(label, 0, n - 1, (n - WINDOW, n - 1), key=f"two.window.{side}.{n}", width=220)
 
 
@@ -93,10 +93,10 @@ def map_of(name: str, first_token: bool) -> Map:
 
 
 def section(
-    name: str, both: Sequence[Shown], found: Sequence[Pair], lines: Sequence[Mapping[str, int | None]], room: bool
+    name: str, both: Sequence[Shown], found: Sequence[Pair], lines: Sequence[Mapping[str, int | None]], expected: bool
 ) -> None:
     """A probe: its curves, the two maps, and the map of differences beside what it comes to in words. `found`: its
-    curves once both sides are complete. `lines`: the depths each side's criteria give. `room`: whether a map of
+    curves once both sides are complete. `lines`: the depths each side's criteria give. `expected`: whether a map of
     differences is to be expected."""
     first_token = all(getattr(s.side.probes[name], "first_token", True) for s in both)
     shown = map_of(name, first_token)
@@ -116,7 +116,7 @@ def section(
         with column:
             side_map(name, shown, both, i, lines[i])
     left, right = st.columns(2)
-    height = MAP_HEIGHT if room else REASON_HEIGHT
+    height = MAP_HEIGHT if expected else REASON_HEIGHT
     with left:
         difference(name, shown, both, first_token, height)
     with right.container(height=height + show.CAPTION, border=False):
@@ -156,8 +156,12 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, 
         return show.empty("B − A: no map", show.plain(reason), height)
     failed = sorted({*incomplete(a), *incomplete(b)}) if name == "integrated_gradients" else ()
     fig = figures.difference_map(a, b, shown.measure, view(a, f"{name}-difference", 0), first_token, failed)
-    about = lambda: about_map(f"{name}-difference", shown.measure, both)  # noqa: E731
-    show.figure(f"{name}-difference", fig, "**B − A** · orange: larger in B, blue: larger in A", about=about)
+    show.figure(
+        f"{name}-difference",
+        fig,
+        "**B − A** · orange: larger in B, blue: larger in A",
+        about=lambda: about_map(f"{name}-difference", shown.measure, both),
+    )
 
 
 def view(result: ProbeResult, revision: str, i: int) -> View:
@@ -188,8 +192,7 @@ def about_map(key: str, measure: str, of: Sequence[Shown]) -> None:
     some = of[0].result
     spec = some.measures[measure].spec
     st.markdown(f"**`{some.request.probe}.{measure}`** ({spec.unit}), dims ({', '.join(spec.dims)}): {spec.meaning}.")
-    for note in dict.fromkeys(note for s in of for note in s.result.notes):
-        st.info(show.plain(note), icon=":material/info:")
+    show.notes(note for s in of for note in s.result.notes)
     if all(r.complete for r in results.values()):
         label, data = (
             ("CSV of both", lambda: export.csv_of_sides(results, measure))

@@ -22,7 +22,7 @@ from ed_core.cases import Shown, edited
 from ed_core.demo import EXAMPLE, MODELS, load_prompts
 from ed_core.drawings import drawings
 from ed_core.kept import Kept
-from test_pages import holds, plotted
+from test_pages import holds, plotted, session_of
 
 ROOT = Path(__file__).parent.parent
 GALLERY, CASE = "pages/keep/gallery.py", "pages/keep/case.py"
@@ -82,7 +82,7 @@ def test_home_is_kept_as_it_is_seen(folder):
     test = app()
     test.segmented_control(key="branch").set_value("MLP").run()
     test.selectbox(key="shade").set_value("KL to output").run()
-    test.session_state["token"] = 3
+    session_of(test).inputs["token"] = 3
     test.toggle(key="first_token").set_value(False).run()
     type_in(test, "keep.home", title="Mine", tags="a, b ,a", notes="*n*")
     test.button(key="keep.home.save").click().run()
@@ -106,7 +106,7 @@ def test_an_untouched_title_follows_the_prompt_and_a_typed_one_stays(folder):
     test = app()
     before = test.text_input(key="keep.home.title").value
     assert before.startswith("ed-demo-16: Sums mod 10")
-    test.session_state["kept.answer"] = ""
+    session_of(test).inputs["answer"] = ""
     type_in(test, "keep.home", notes="unsaved")
     test.run()
     test.query_params.clear()  # as the navigation does
@@ -114,7 +114,7 @@ def test_an_untouched_title_follows_the_prompt_and_a_typed_one_stays(folder):
     test.switch_page("pages/look/home.py").run()
     assert not test.exception
     assert "keep.home.save" not in [b.key for b in test.button], "nothing is computed for the prompt without its answer"
-    test.session_state["kept.answer"] = next(p["answer"] for p in load_prompts() if p["id"] == EXAMPLE)
+    session_of(test).inputs["answer"] = next(p["answer"] for p in load_prompts() if p["id"] == EXAMPLE)
     test.run()
     assert (
         test.text_area(key="keep.home.notes").value == "unsaved"
@@ -124,7 +124,7 @@ def test_an_untouched_title_follows_the_prompt_and_a_typed_one_stays(folder):
 
 def test_nothing_can_be_saved_before_something_is_complete(folder):
     test = app()
-    test.session_state["kept.text"] = "never computed"
+    session_of(test).inputs["text"] = "never computed"
     test.run()
     (save,) = [p for p in test.get("popover") if p.proto.popover.label == "Save"]
     assert save.proto.popover.disabled and "Nothing is complete yet" in save.proto.popover.help
@@ -419,7 +419,7 @@ def test_open_live_puts_everything_back_into_the_boxes(folder):
         and test.selectbox(key="shade").value == "KL to output"
     )
     assert test.slider(key="kl_threshold").value == 0.25 and test.toggle(key="first_token").value is False
-    assert test.slider(key="window").value == (2, 40) and test.session_state["token"] == 5
+    assert test.slider(key="window").value == (2, 40) and session_of(test).inputs["token"] == 5
     assert holds(plotted(test), results()["contributions"]["attn_ratio"]) and holds(
         plotted(test), results()["logit_lens"]["kl"]
     )

@@ -10,7 +10,7 @@ from ed_core.bundle import MAX_BYTES, Card
 from ed_core.errors import EffectiveDepthError
 from ed_core.kept import SORTS
 from ed_core.thumbnail import data_uri
-from ed_ui import case_studies, show
+from ed_ui import case_studies, session, show
 
 AT_ONCE, COLUMNS = 12, 3
 SORT_NAMES = {"changed": "last changed", "created": "newest", "title": "title", "model": "model"}
@@ -132,28 +132,29 @@ def delete(card: Card) -> None:
     tell(lambda: case_studies.delete(card.id), "undo", f"“{card.title}” is in the trash.", card.id)
 
 
-def restore(card: Card) -> None:
-    tell(lambda: case_studies.restore(card.id), "done", f"“{card.title}” is back.", card.id)
+def restore(id: str, told: str) -> None:
+    tell(lambda: case_studies.restore(id), "done", told, id)
 
 
 def tell(action, kind: str, text: str, id: str) -> None:
     """Do it, and remember what is to be said of it."""
     try:
         action()
-        st.session_state["gallery.said"] = [(kind, text, id)]
+        session.current().gallery.said = [(kind, text, id)]
     except EffectiveDepthError as error:
-        st.session_state["gallery.said"] = [("error", str(error), "")]
+        session.current().gallery.said = [("error", str(error), "")]
 
 
 def said() -> None:
     """What the last action came to, with the way back or on."""
-    for i, (kind, text, id) in enumerate(st.session_state.get("gallery.said", [])):
+    for i, (kind, text, id) in enumerate(session.current().gallery.said):
         box, icon = BOXES[kind]
         with st.container(key=f"said-{i}", gap="xxsmall"):
             box(show.plain(text), icon=icon)
             if kind == "undo":
-                undo = lambda: tell(lambda: case_studies.restore(id), "done", "It is back.", id)  # noqa: E731, B023
-                st.button("Undo", key="gallery.undo", icon=":material/undo:", on_click=undo)
+                st.button(
+                    "Undo", key="gallery.undo", icon=":material/undo:", on_click=restore, args=(id, "It is back.")
+                )
             elif id:
                 st.page_link(case_studies.CASE, label="Open it", icon=":material/open_in_new:", query_params={"id": id})
 
@@ -166,7 +167,7 @@ def thrown(card: Card, barrier: str) -> None:
         key=f"restore-{card.id}",
         icon=":material/restore_from_trash:",
         on_click=restore,
-        args=(card,),
+        args=(card.id, f"“{card.title}” is back."),
         disabled=bool(barrier),
     )
 
@@ -174,7 +175,7 @@ def thrown(card: Card, barrier: str) -> None:
 def take_in() -> None:
     """Bundles of others, checked before anything of them is kept."""
     # another box for every import: an uploader cannot be emptied
-    key = f"gallery.files.{st.session_state.get('gallery.imports', 0)}"
+    key = f"gallery.files.{session.current().gallery.imports}"
     common = dict(type=["edcase"], accept_multiple_files=True, max_upload_size=MAX_BYTES // 2**20)
     st.file_uploader("Case studies, .edcase", key=key, on_change=taken, args=(key,), help=ABOUT_IMPORT, **common)
 
@@ -193,13 +194,13 @@ def taken(key: str) -> None:
             )
         except EffectiveDepthError as error:
             told.append(("error", f"{file.name} was not taken in, and nothing of it was kept. {error}", ""))
-    st.session_state["gallery.said"] = told
-    st.session_state["gallery.imports"] = st.session_state.get("gallery.imports", 0) + 1
+    gallery = session.current().gallery
+    gallery.said, gallery.imports = told, gallery.imports + 1
 
 
 def problems(kept) -> None:
     """Files that could not be read, until this visitor has seen them."""
-    seen = st.session_state.setdefault("gallery.seen", set())
+    seen = session.current().gallery.seen
     new = [problem for problem in kept.problems if problem not in seen]
     if new:
         st.warning("\n\n".join(map(show.plain, new)), icon=":material/broken_image:")
@@ -217,4 +218,4 @@ ABOUT_IMPORT = "Files that this program exported, here or elsewhere. Each is che
 EMPTY = """Nothing of your own yet. Run something on **Home** or a probe's page and press **Save**: numbers, view and notes become a case study with a
 link that opens in a second, without the model. Those below come with the app and show how to read the figures."""
 
-show.guarded(page)
+page()
