@@ -12,7 +12,7 @@ from ed_core.errors import Cancelled, EffectiveDepthError
 from ed_core.memory import gigabytes
 from ed_core.sources import catalogue, hub, permits, specs
 from ed_core.types import ModelSpec
-from ed_ui import show
+from ed_ui import guard, session, show
 
 POLL_SECONDS = 0.5
 
@@ -43,12 +43,13 @@ def section(spec: ModelSpec) -> None:
         st.warning(show.plain(off), icon=":material/cloud_off:")
         return
     name = f"{spec.source}@{spec.revision}"
-    if f"hub.{name}" not in st.session_state:
-        st.session_state[f"hub.{name}"] = _asking().submit(hub.plan, spec.source, spec.revision)
-    asked: Future = st.session_state[f"hub.{name}"]
+    plans = session.current().plans
+    if name not in plans:
+        plans[name] = _asking().submit(hub.plan, spec.source, spec.revision)
+    asked = plans[name]
     download = _running().get(name)
     busy = not asked.done() or download is not None and not download.over
-    st.fragment(_live, run_every=POLL_SECONDS if busy else None)(spec, name, asked, busy)
+    guard.fragment(_live, POLL_SECONDS if busy else None)(spec, name, asked, busy)
 
 
 def _live(spec: ModelSpec, name: str, asked: Future, was_busy: bool) -> None:
@@ -87,7 +88,7 @@ def _refused(name: str, error: BaseException) -> None:
         icon=":material/cloud_off:",
     )
     if st.button("Ask again", key="download.ask", icon=":material/refresh:"):
-        st.session_state.pop(f"hub.{name}")
+        session.current().plans.pop(name)
         st.rerun()
 
 

@@ -18,21 +18,20 @@ from ed_core.sources import catalogue, permits, sizes, specs
 from ed_core.sources.bundled import MODELS
 from ed_core.sources.precision import WIDEST_FIRST, stored
 from ed_core.types import ModelSpec
-from ed_ui import card, downloads, running, show
+from ed_ui import downloads, model_card, remembered, running, session, show
 
 NOTHING_ELSE = (
     "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders "
     "are off in its settings)."
 )
 AUTO = "auto"
-CHOSEN, TYPED = ("model", "precision", "device"), ("adapter", "revision")
 PRECISIONS = (AUTO, "fp32", "bf16", "fp16", "int8", "4bit")
 ABOUT_PRECISION = """auto takes the widest that fits the free memory with room for the probes. int8: LLM.int8; 4bit: nf4, doubly quantized. A
 checkpoint that is stored quantized opens as it is with auto."""
 
 
 @dataclass(frozen=True)
-class Scope:
+class Choice:
     """One session's choice: `spec` is None (and `trouble` says why) where the model cannot be had."""
 
     spec: ModelSpec | None
@@ -41,61 +40,77 @@ class Scope:
 
 def sidebar() -> None:
     """Model, precision and device, on every page and in the URL; below them what the model is."""
-    st.session_state.setdefault("precision", AUTO)
-    hold(CHOSEN if not st.session_state.get("link.cut") else CHOSEN + TYPED)
     with st.sidebar:
-        st.selectbox("Model", names(), key="model", accept_new_options=True, help=about_model())
+        remembered.widget(
+            st.selectbox,
+            "Model",
+            "model",
+            model() or None,
+            options=names(),
+            accept_new_options=True,
+            help=about_model(),
+        )
         with st.popover("Catalogue", icon=":material/list:", type="tertiary", key="catalogue"):
             _catalogue()
-        st.segmented_control("Precision", PRECISIONS, required=True, key="precision", help=ABOUT_PRECISION)
+        remembered.widget(
+            st.segmented_control,
+            "Precision",
+            "precision",
+            AUTO,
+            options=PRECISIONS,
+            required=True,
+            help=ABOUT_PRECISION,
+        )
         place = st.container(key="model-says", gap="xxsmall")
         with st.expander("Adapter, revision, device"):
             _more()
-        scope = current()
+        choice = current()
         with place:
-            _says(scope)
-        if scope.spec is not None:
+            _says(choice)
+        if choice.spec is not None:
             with st.expander("Model card"):
-                card.card(scope.spec)
+                model_card.card(choice.spec)
 
 
-def hold(keys: tuple[str, ...] = CHOSEN + TYPED) -> None:
-    """Say anew what these boxes hold. Streamlit forgets it on a page without them, and tells the browser a value that a
-    link has set only once, in a message that it throws away when the next run begins before it was sent. A box for
-    words is left alone after a whole run: setting it would throw away what is being typed."""
-    for key in keys:
-        if key in st.session_state:
-            st.session_state[key] = st.session_state[key]
-
-
-def current() -> Scope:
+def current() -> Choice:
     """The model chosen in the sidebar."""
-    adapter, device = (st.session_state.get(key) or "" for key in ("adapter", "device"))
-    return chosen(source(), st.session_state.get("precision") or AUTO, device or "cpu", adapter.strip())
+    adapter, device, precision = (remembered.value(key) or "" for key in ("adapter", "device", "precision"))
+    return chosen(source(), precision or AUTO, device or "cpu", adapter.strip())
 
 
-def chosen(name: str, precision: str, device: str, adapter: str = "") -> Scope:
+def required() -> ModelSpec:
+    """The model chosen in the sidebar, for what cannot do without; an `EffectiveDepthError` says why there is none."""
+    if (choice := current()).spec is None:
+        raise EffectiveDepthError(choice.trouble)
+    return choice.spec
+
+
+def model() -> str:
+    """What the sidebar's box holds."""
+    return remembered.value("model") or next(iter(names()), "")
+
+
+def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
     """The model of that name. Refuses by name what is known to be no plain sum, as opening it would."""
     try:
         spec = resolve(name, precision, device, adapter, free=running.free(device))
         family = str(specs.config_of(spec).get("model_type", ""))
         if family in REFUSED:
             raise EffectiveDepthError(f"Refused: {spec.name} is of the family '{family}', and {REFUSED[family]}.")
-        return Scope(spec)
+        return Choice(spec)
     except EffectiveDepthError as error:
         missing = downloads.absent(name)
         if missing is not None and not specs.config_of(missing):
-            return Scope(
+            return Choice(
                 None,
                 f"{name} is neither here nor in the catalogue, so its size is not known: download it in the sidebar.",
             )
-        return Scope(None, str(error))
+        return Choice(None, str(error))
 
 
 def source() -> str:
     """The model's name as `sources.resolve` takes it; a revision belongs to a hub id only."""
-    name = (st.session_state.get("model") or next(iter(names()), "")).strip()
-    revision = (st.session_state.get("revision") or "").strip()
+    name, revision = model().strip(), (remembered.value("revision") or "").strip()
     is_hub_id = (
         revision
         and "@" not in name
@@ -112,7 +127,7 @@ def choose(spec: ModelSpec) -> None:
         here = specs.named(spec.source).revision
     except EffectiveDepthError:
         here = ""
-    st.session_state.update(
+    remembered.put(
         {
             "model": spec.source,
             "precision": spec.precision if spec.precision in PRECISIONS else AUTO,
@@ -121,7 +136,7 @@ def choose(spec: ModelSpec) -> None:
         }
     )
     if spec.device in devices():
-        st.session_state["device"] = spec.device
+        remembered.put({"device": spec.device})
 
 
 def devices() -> list[str]:
@@ -158,7 +173,7 @@ def _catalogue() -> None:
     groups |= {group: [(e.id, e) for e in entries] for group, entries in groupby(shown, key=lambda e: e.group)}
     st.session_state.setdefault(
         "catalogue.group",
-        next((g for g, known in groups.items() if st.session_state.get("model") in dict(known)), "Bundled"),
+        next((g for g, known in groups.items() if model() in dict(known)), "Bundled"),
     )
     group = st.selectbox("Group", list(groups), key="catalogue.group")
     for name, entry in groups[group]:
@@ -185,41 +200,34 @@ def _in_short(name: str, entry: catalogue.Entry | None) -> str:
 
 
 def _take(name: str) -> None:
-    st.session_state["model"] = name
+    remembered.put({"model": name})
 
 
 def _more() -> None:
     """What most people leave as it is."""
     allowed = settings.current()
-    off = (
-        ""
-        if allowed.adapters and (allowed.local_folders or allowed.hub_ids)
-        else "No adapters here: the settings of this installation do not allow them."
-    )
-    told = "Its folder, as peft writes it, in safetensors; it is merged into the weights."
-    st.text_input(
-        "LoRA adapter",
-        key="adapter",
-        disabled=_off(off, "adapter"),
-        help=off or told,
-        placeholder="not allowed here" if off else None,
-    )
-    off = "" if allowed.hub_ids else "This installation takes the main branch only (hub_ids is off in its settings)."
-    told = "Of a hub model: a branch, a tag or a commit; empty means its main branch."
-    st.text_input(
-        "Revision",
-        key="revision",
-        disabled=_off(off, "revision"),
-        help=off or told,
-        placeholder="main" if off else None,
-    )
+    off = "" if allowed.adapters and (allowed.local_folders or allowed.hub_ids) else NO_ADAPTERS
+    _words("LoRA adapter", "adapter", off, ABOUT_ADAPTER, "not allowed here")
+    _words("Revision", "revision", "" if allowed.hub_ids else NO_REVISIONS, ABOUT_REVISION, "main")
     if len(known := devices()) > 1:
-        st.selectbox("Device", known, key="device", help="cuda takes as many GPUs as the model needs, cuda:0 that one.")
+        told = "cuda takes as many GPUs as the model needs, cuda:0 that one."
+        remembered.widget(st.selectbox, "Device", "device", known[0], options=known, help=told)
 
 
-def _off(why: str, key: str) -> bool:
-    """Whether a box is off: not while a link has put something into it, which must be possible to take out."""
-    return bool(why) and not (st.session_state.get(key) or st.query_params.get(key))
+def _words(label: str, key: str, off: str, told: str, placeholder: str) -> None:
+    """A box to type in; `off` says why it is closed, with the placeholder. What a link has put into it can be taken
+    out even so."""
+    held = remembered.value(key) or st.query_params.get(key)
+    remembered.widget(
+        st.text_input,
+        label,
+        key,
+        "",
+        words=not session.current().link.cut,
+        disabled=bool(off) and not held,
+        help=off or told,
+        placeholder=placeholder if off else None,
+    )
 
 
 def _described(spec: ModelSpec) -> None:
@@ -227,7 +235,7 @@ def _described(spec: ModelSpec) -> None:
     found = specs.describe(spec)
     known = [found.get("", ""), *(f"{found[name]} {name}" for name in ("blocks", "wide") if name in found)]
     st.caption(show.plain(" · ".join(filter(None, known))))
-    if spec.why and (st.session_state.get("precision") or AUTO) == AUTO:
+    if spec.why and (remembered.value("precision") or AUTO) == AUTO:
         st.caption(f"auto: **{show.plain(spec.precision)}**, {_how(spec)}", help=show.plain(spec.why))
 
 
@@ -241,15 +249,21 @@ def _how(spec: ModelSpec) -> str:
     return "the widest there is" if spec.precision == WIDEST_FIRST[0] else "the widest that fits"
 
 
-def _says(scope: Scope) -> None:
+def _says(choice: Choice) -> None:
     """What the choice comes to, and what stands in its way."""
     if trouble := lookup.trouble():
         st.warning(show.plain(trouble), icon=":material/database_off:")
     missing = downloads.absent(source())
-    if scope.spec is not None:
-        _described(scope.spec)
-        st.session_state["needs"] = st.container()  # filled by the page, which knows its probes
+    if choice.spec is not None:
+        _described(choice.spec)
+        session.current().needs = st.container()  # filled by the page, which knows its probes
     elif missing is None or specs.config_of(missing):
-        st.error(show.plain(scope.trouble), icon=":material/error:")
+        st.error(show.plain(choice.trouble), icon=":material/error:")
     if missing is not None:
         downloads.section(missing)
+
+
+NO_ADAPTERS = "No adapters here: the settings of this installation do not allow them."
+NO_REVISIONS = "This installation takes the main branch only (hub_ids is off in its settings)."
+ABOUT_ADAPTER = "Its folder, as peft writes it, in safetensors; it is merged into the weights."
+ABOUT_REVISION = "Of a hub model: a branch, a tag or a commit; empty means its main branch."

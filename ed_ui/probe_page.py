@@ -9,15 +9,25 @@ from dataclasses import dataclass, fields, replace
 
 import streamlit as st
 
-from ed_core import figures
 from ed_core.depth import among_others
-from ed_core.errors import ParameterError
 from ed_core.figures import View
 from ed_core.probes import Continuation, Probe
 from ed_core.results import lookup
 from ed_core.sources import permits
 from ed_core.types import ModelSpec, ProbeResult
-from ed_ui import comparing, controlling, keeping, link, running, scope, show
+from ed_ui import (
+    case_studies,
+    common_link,
+    control_model,
+    link,
+    picker,
+    prompt_box,
+    remembered,
+    running,
+    show,
+    spread_panel,
+)
+from ed_ui.link_parameters import Parameter, boxed, of_probe, span
 
 WINDOW = 64
 MAP_HEIGHT = 520
@@ -30,7 +40,7 @@ class Page:
 
     `figure` draws the main map of a result, partial or complete; `more` what stands below it. `teach` says what Run
     would do. `texts`: short paragraphs under headings of their own, what the papers saw, what to look for, what is
-    fixed by construction, what to beware of. `controls` draws inputs that the map needs, `parameters` are what a link
+    fixed by construction, what to beware of. `inputs` draws those that the map needs, `parameters` are what a link
     carries of them; `over_tokens`: whether the map has tokens to choose a window of; `sound`: whether a result may be
     compared with others. `needs_answer` tells whether the probe, with its parameters, reads the answer's tokens: the
     page then offers the model's own continuation as one."""
@@ -40,73 +50,71 @@ class Page:
     more: Panels
     teach: str
     texts: Mapping[str, str]
-    controls: Callable[[], None] | None = None
+    inputs: Callable[[], None] | None = None
     needs_answer: Callable[[Probe], bool] = lambda _: False
     over_tokens: bool = True
     sound: Callable[[ProbeResult], bool] = lambda _: True
-    parameters: tuple[link.Parameter, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
 
 
 def show_page(page: Page) -> None:
     """Everything on such a page; what is below the map may come and go, the map itself stays where it is."""
     probe = page.probe
     st.subheader(probe.title, anchor=False)
-    link.own((*link.of_probe(probe), *page.parameters, link.span("tokens", "kept.window.page")))
-    scope.says()
-    scope.prompt_box()
-    chosen = scope.current()
-    try:
-        asked = form(probe)
-    except ParameterError as error:
-        st.error(show.plain(str(error)), icon=":material/error:")
-        return
+    link.own((*of_probe(probe), *page.parameters, span("tokens", "window.page")))
+    common_link.say_troubles()
+    prompt_box.draw()
+    chosen, asked = picker.current(), form(probe)
     if chosen.spec is None:
-        st.error(show.plain(chosen.trouble), icon=":material/error:")
-    elif page.needs_answer(asked) and not scope.prompt().answer:
+        show.error(chosen.trouble)
+    elif page.needs_answer(asked) and not prompt_box.prompt().answer:
         _ask_for_answer(chosen.spec)
         texts(page.texts)
     else:
-        batch = running.batch(
-            probe.name, controlling.with_control({probe.name: asked.request(chosen.spec, scope.prompt())})
-        )
-        row = running.controls(probe.name, batch, ready=scope.ready(), n_tokens=scope.n_tokens())
-        controlling.picker(row, batch)
-        keeping.button(row, probe.name, batch)
-        st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(page, batch)
-        result = batch.result(probe.name)
-        if result is not None and result.complete and page.sound(result):
-            said = controlling.sentence(batch, probe.name, getattr(asked, "first_token", True))
-            comparing.section(asked, result, controlling.result(batch, probe.name), said)
+        request = asked.request(chosen.spec, prompt_box.prompt())
+        batch = running.batch(probe.name, control_model.with_control({probe.name: request}))
+        top_row(probe.name, batch)
+        running.live(batch, _panels, page)
+        result = batch.complete(probe.name)
+        if result is not None and page.sound(result):
+            said = control_model.sentence(batch, probe.name, getattr(asked, "first_token", True))
+            spread_panel.section(asked, result, control_model.result(batch, probe.name), said)
     with st.expander("What this measures, exactly", expanded=False):
         st.markdown(probe.__doc__)
 
 
-def _live(page: Page, batch: running.Batch) -> None:
-    if batch.jobs and running.poll(batch):
-        st.rerun()
-    result = batch.result(page.probe.name)
-    scope.remember(result.request.key if result is not None and result.complete else "")
-    status(batch, page.probe.name)
-    if page.controls is not None:
+def top_row(page: str, batch: running.Batch, with_control: bool = True, **more):
+    """Run and Cancel, the control, Save; gives the row. `more`: what `running.run_row` is told in place of what the
+    prompt box says."""
+    told = {"ready": prompt_box.ready(), "n_tokens": prompt_box.n_tokens()} | more
+    row = running.run_row(page, batch, **told)
+    if with_control:
+        control_model.picker(row, batch)
+    case_studies.button(row, page, batch)
+    return row
+
+
+def _panels(batch: running.Batch, page: Page) -> None:
+    name, result = page.probe.name, batch.result(page.probe.name)
+    common_link.write(result.request.key if result is not None and result.complete else "")
+    status(batch, name)
+    if page.inputs is not None:
         with st.container(key="map-controls"):
-            page.controls()
-    place, below = (
-        st.container(),
-        st.container(),
-    )  # what is drawn while a result arrives stays in the place of what stood there before
+            page.inputs()
+    # what is drawn while a result arrives stays in the place of what stood there before
+    place, below = st.container(), st.container()
     texts(page.texts)
     if result is None:
         with place:
             show.empty(page.probe.title, "" if batch.running else page.teach, MAP_HEIGHT, first=True)
         return
-    seen = replace(view(result), control=controlling.result(batch, page.probe.name), control_name=controlling.name())
+    seen = replace(view(result), control=control_model.result(batch, name), control_name=control_model.name())
     with place:
         page.figure(result, seen)
     with below:
         if page.over_tokens:
             window(result, seen)
-        for note in result.notes:
-            st.info(show.plain(note), icon=":material/info:")
+        show.notes(result.notes)
     page.more(result, seen)
 
 
@@ -137,16 +145,15 @@ def status(batch: running.Batch, name: str = "") -> None:
             )
         else:
             for message in troubles:
-                st.error(show.plain(message), icon=":material/error:")
+                show.error(message)
 
 
 def view(result: ProbeResult) -> View:
     """Window and selected token of a full-width panel."""
     n = result.n_tokens
-    token = st.session_state.get("token")
     return View(
-        window=scope.window("window.page", n, WINDOW),
-        selected=token if token is not None and token < n else None,
+        window=remembered.window("window.page", n, WINDOW),
+        selected=remembered.token(n),
         answer_start=result.answer_start,
         width_px=1100,
         height=MAP_HEIGHT,
@@ -168,7 +175,9 @@ def window(result: ProbeResult, seen: View) -> None:
     n = result.n_tokens
     row = st.container(horizontal=True, vertical_alignment="bottom", key="window")
     if n > WINDOW:
-        scope.keeping(row.slider, "Tokens shown", "window.page", seen.window, min_value=0, max_value=n - 1, width=420)
+        remembered.widget(
+            row.slider, "Tokens shown", "window.page", seen.window, min_value=0, max_value=n - 1, width=420
+        )
     show.token_box(row, result.tokens)
 
 
@@ -183,23 +192,19 @@ def _ask_for_answer(spec: ModelSpec) -> None:
         "Tokens of the model's continuation", min_value=1, max_value=16, value=2, key="continuation.n_tokens", width=260
     )
     batch = running.batch(
-        "continuation", {"continuation": Continuation(n_tokens=n_tokens).request(spec, scope.prompt())}
+        "continuation", {"continuation": Continuation(n_tokens=n_tokens).request(spec, prompt_box.prompt())}
     )
-    running.controls("continuation", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
-    st.fragment(_offer_answer, run_every=running.POLL_SECONDS if batch.running else None)(batch)
+    running.run_row("continuation", batch, prompt_box.ready(), prompt_box.n_tokens())
+    running.live(batch, _offer_answer)
 
 
 def _offer_answer(batch: running.Batch) -> None:
-    if batch.jobs and running.poll(batch):
-        st.rerun()
     status(batch)
-    result = batch.result("continuation")
-    if result is not None and result.complete:
+    if (result := batch.complete("continuation")) is not None:
         text = result.provenance["continuation"]
-        use = lambda: scope.set_prompt(result.request.prompts[0].text, text, "")  # noqa: E731
-        st.button(
-            f"Use `{figures.shown(text, 60).replace('`', 'ˋ')}` as the answer", icon=":material/check:", on_click=use
-        )
+        given = (result.request.prompts[0].text, text)
+        label = f"Use {show.code(text, 60)} as the answer"
+        st.button(label, icon=":material/check:", on_click=prompt_box.fill, args=given)
 
 
 def form(probe: type[Probe], names: Collection[str] | None = None, row=None, prefix: str = "") -> Probe:
@@ -207,32 +212,23 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None, pre
     those. A `ParameterError` says what is wrong with one. `prefix`: of the inputs' keys, where a page has the same form
     twice."""
     hints = typing.get_type_hints(probe)
-    row = (
-        st.container(horizontal=True, vertical_alignment="bottom", key=f"form-{prefix}{probe.name}")
-        if row is None
-        else row
-    )
+    row = row or st.container(horizontal=True, vertical_alignment="bottom", key=f"form-{prefix}{probe.name}")
     values = {}
     for f in (f for f in fields(probe) if names is None or f.name in names):
-        key, label, meta = f"{prefix}{probe.name}.{f.name}", f.metadata["label"] or f.name.replace("_", " "), f.metadata
-        common = {"key": key, "help": meta["help"], "on_change": scope.keep, "args": (key,)}
-        is_list = hints[f.name] not in (bool, int, float, str)
-        st.session_state[key] = scope.kept(key, meta["empty"] if is_list else f.default)
+        meta, kind = f.metadata, hints[f.name]
+        label, held = meta["label"] or f.name.replace("_", " "), boxed(f.default, meta["empty"])
+        key = f"{prefix}{probe.name}.{f.name}"
         if meta["file"]:
-            off = (
-                permits.why_not(permits.file, f"A path as {label.lower()}")
-                if st.session_state[key] == f.default
-                else ""
-            )
-            values[f.name] = row.text_input(
-                label, width=260, disabled=bool(off), **common | {"help": off or meta["help"]}
-            )
+            own = remembered.value(key, held) == f.default
+            off = permits.why_not(permits.file, f"A path as {label.lower()}") if own else ""
+            draw, more = row.text_input, {"width": 260, "disabled": bool(off), "help": off or meta["help"]}
         elif meta["choices"]:
-            values[f.name] = row.segmented_control(label, meta["choices"], required=True, **common)
-        elif hints[f.name] is bool:
-            values[f.name] = row.toggle(label, **common)
-        elif is_list:
-            values[f.name] = row.text_input(label, width=150, **common)
+            draw, more = row.segmented_control, {"options": meta["choices"], "required": True}
+        elif kind is bool:
+            draw, more = row.toggle, {}
+        elif kind in (int, float):
+            draw, more = row.number_input, {"min_value": meta["low"], "max_value": meta["high"], "width": 150}
         else:
-            values[f.name] = row.number_input(label, min_value=meta["low"], max_value=meta["high"], width=150, **common)
+            draw, more = row.text_input, {"width": 150}
+        values[f.name] = remembered.widget(draw, label, key, held, **{"help": meta["help"]} | more)
     return probe.make(values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 from itertools import groupby
+from typing import Any
 
 import streamlit as st
 
@@ -14,7 +15,8 @@ from ed_core.prompts import parse_jsonl, to_jsonl
 from ed_core.sources import tokens
 from ed_core.sources.bundled import mixed_prompts
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import link, scope
+from ed_ui import prompt_box, remembered, session
+from ed_ui.link_parameters import Parameter, choice, number, several
 
 MOST = 20
 MEGABYTES = 1  # of an uploaded file
@@ -22,21 +24,21 @@ ONE, BUNDLED, LINES = SOURCES = ("This prompt", "Bundled prompts", "A file or pa
 HOLDER = '{"text": "5 + 7 + 5 = ", "answer": "17"}\n{"text": "The capital of France is", "answer": " Paris"}'
 
 
-def parameters() -> tuple[link.Parameter, ...]:
+def parameters() -> tuple[Parameter, ...]:
     """What a link carries of the choice; pasted lines and files it does not."""
-    known = scope.examples().values()
+    known = prompt_box.examples().values()
     return (
-        link.choice("prompts", "kept.prompts.source", ONE, {ONE: "one", BUNDLED: "bundled", LINES: "pasted"}),
-        link.several("tasks", "kept.prompts.tasks", [], dict.fromkeys(p["task"] for p in known)),
-        link.several("difficulties", "kept.prompts.difficulties", [], sorted({p["difficulty"] for p in known})),
-        link.number("n_prompts", "kept.prompts.n", 12, 1, MOST, int),
+        choice("prompts", "prompts.source", ONE, {ONE: "one", BUNDLED: "bundled", LINES: "pasted"}),
+        several("tasks", "prompts.tasks", [], dict.fromkeys(p["task"] for p in known)),
+        several("difficulties", "prompts.difficulties", [], sorted({p["difficulty"] for p in known})),
+        number("n_prompts", "prompts.n", 12, 1, MOST, int),
     )
 
 
 def choose() -> list[Prompt]:
     """The inputs, and the prompts chosen with them, none while nothing is pasted; a `PromptError` says what is
     wrong."""
-    source = scope.keeping(
+    source = remembered.widget(
         st.segmented_control,
         "Prompts",
         "prompts.source",
@@ -46,32 +48,32 @@ def choose() -> list[Prompt]:
         label_visibility="collapsed",
     )
     if source == ONE:
-        scope.prompt_box()
-        return [scope.prompt()]
+        prompt_box.draw()
+        return [prompt_box.prompt()]
     return _bundled() if source == BUNDLED else _lines()
 
 
 def _bundled() -> list[Prompt]:
     """Tasks, difficulties, how many."""
-    known = scope.examples().values()
+    known = prompt_box.examples().values()
     tasks = [task for task, _ in groupby(known, key=lambda p: p["task"])]
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prompts")
-    picked = scope.keeping(
+    picked = remembered.widget(
         row.multiselect,
         "Tasks",
         "prompts.tasks",
         [],
         options=tasks,
-        format_func=scope.task_name,
+        format_func=prompt_box.task_name,
         placeholder="all that the models know",
         width=520,
     )
     levels = sorted({p["difficulty"] for p in known if not picked or p["task"] in picked})
-    st.session_state["kept.prompts.difficulties"] = [d for d in scope.kept("prompts.difficulties", []) if d in levels]
-    hard = scope.keeping(
+    remembered.put({"prompts.difficulties": [d for d in remembered.value("prompts.difficulties", []) if d in levels]})
+    hard = remembered.widget(
         row.multiselect, "Difficulties", "prompts.difficulties", [], options=levels, placeholder="all", width=260
     )
-    n = scope.keeping(row.number_input, "How many", "prompts.n", 12, min_value=1, max_value=MOST, width=150)
+    n = remembered.widget(row.number_input, "How many", "prompts.n", 12, min_value=1, max_value=MOST, width=150)
     chosen = mixed_prompts(n, picked, hard)
     if not chosen:
         raise PromptError("No bundled prompt is of these tasks and difficulties; leave one of them open.")
@@ -92,27 +94,28 @@ def _lines() -> list[Prompt]:
         on_change=_uploaded,
         max_upload_size=MEGABYTES,
     )
-    st.session_state["prompts.lines"] = scope.kept("prompts.lines", "")
     help_ = (
         "One JSON object a line: text, where wanted answer (appended to the text as it is), id, template, "
         "special_tokens. As the command line reads it."
     )
-    right.text_area(
+    remembered.widget(
+        right.text_area,
         "Prompts, one JSON object a line",
-        key="prompts.lines",
+        "prompts.lines",
+        "",
+        changed=_pasted,
         height=150,
         placeholder=HOLDER,
-        on_change=_pasted,
         help=help_,
     )
-    if trouble := st.session_state.get("prompts.trouble"):
+    if trouble := session.current().lines_trouble:
         raise PromptError(trouble)
-    if not scope.kept("prompts.lines", "").strip():
+    if not remembered.value("prompts.lines", "").strip():
         st.info(
             "No prompts yet: choose a file, or paste lines like those shown in grey.", icon=":material/playlist_add:"
         )
         return []
-    found = parse_jsonl(scope.kept("prompts.lines"), "The list")
+    found = parse_jsonl(remembered.value("prompts.lines"), "The list")
     if len(found) > MOST:
         st.warning(
             f"The list holds {len(found)} prompts; the first {MOST} are measured. The command line takes any number.",
@@ -121,21 +124,28 @@ def _lines() -> list[Prompt]:
     return found[:MOST]
 
 
-def _pasted() -> None:
-    scope.keep("prompts.lines")
-    st.session_state["prompts.trouble"] = ""
+def _pasted(key: str) -> None:
+    remembered.note(key)
+    session.current().lines_trouble = ""
 
 
 def _uploaded() -> None:
     """Put the file's lines into the box, or remember why not."""
-    st.session_state["prompts.trouble"] = ""
+    session.current().lines_trouble = ""
     file = st.session_state["prompts.file"]
     if file is None:
         return
     try:
-        st.session_state["kept.prompts.lines"] = file.getvalue().decode("utf-8")
+        remembered.put({"prompts.lines": file.getvalue().decode("utf-8")})
     except UnicodeDecodeError:
-        st.session_state["prompts.trouble"] = "The file is not UTF-8 text; expected one JSON object a line."
+        session.current().lines_trouble = "The file is not UTF-8 text; expected one JSON object a line."
+
+
+def run_when(spec: ModelSpec, prompts: list[Prompt]) -> dict[str, Any]:
+    """Whether these prompts can be run, and how many tokens they have, as `running.run_row` takes it."""
+    if len(prompts) == 1:
+        return {"ready": prompt_box.ready(), "n_tokens": prompt_box.n_tokens()}
+    return {"ready": True, "n_tokens": n_tokens(spec, prompts)}
 
 
 def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Mapping
-from uuid import uuid4
+from collections.abc import Callable, Mapping
 
 import streamlit as st
 
@@ -12,12 +10,12 @@ from ed_core.errors import Cancelled, EffectiveDepthError, QueueFull
 from ed_core.memory import free_memory
 from ed_core.results import lookup
 from ed_core.service.estimate import duration
-from ed_core.service.jobs import Job, Jobs
-from ed_core.types import ProbeResult, Request
-from ed_ui import link, room, show, visitor
+from ed_core.service.jobs import Jobs
+from ed_core.types import Request
+from ed_ui import guard, link, outlook, session, show, visitor
+from ed_ui.session import Batch
 
 POLL_SECONDS = 0.3
-AT_ONCE = 4  # jobs of one batch in the queue: a Run by somebody else never waits behind a whole study
 
 
 @st.cache_resource
@@ -28,62 +26,31 @@ def jobs() -> Jobs:
 
 def viewer() -> str:
     """This session, for jobs it shares with others."""
-    return st.session_state.setdefault("viewer", uuid4().hex)
+    return session.current().viewer
 
 
 def free(device: str) -> int:
     """Bytes free on a device when the worker started, the same for a whole session: a model opened since must not
     narrow the next choice."""
-    known: dict[str, int] = st.session_state.setdefault("free", {})
+    known = session.current().free
     if device not in known:
         told = jobs().devices.get(device)
         known[device] = free_memory() if told is None else told
     return known[device]
 
 
-@dataclass
-class Batch:
-    """The requests a page shows: stored results, jobs on their way, and what went wrong. `waiting`: names asked for,
-    not yet in the queue."""
-
-    requests: Mapping[str, Request]
-    at_once: int = AT_ONCE
-    waiting: list[str] = field(default_factory=list)
-    results: dict[str, ProbeResult] = field(default_factory=dict)
-    jobs: dict[str, Job] = field(default_factory=dict)
-    errors: dict[str, EffectiveDepthError] = field(default_factory=dict)
-    finished: bool = False
-
-    @property
-    def running(self) -> bool:
-        return bool(self.waiting) or any(not job.over for job in self.jobs.values())
-
-    @property
-    def missing(self) -> list[str]:
-        """Names neither stored nor on their way."""
-        return [
-            name
-            for name in self.requests
-            if name not in self.results and name not in self.jobs and name not in self.waiting
-        ]
-
-    def result(self, name: str) -> ProbeResult | None:
-        """The newest result, partial or complete."""
-        return self.results.get(name)
-
-
-def batch(page: str, requests: Mapping[str, Request], at_once: int = AT_ONCE) -> Batch:
+def batch(page: str, requests: Mapping[str, Request], at_once: int = Batch.at_once) -> Batch:
     """This page's batch for these requests: the one in the session if it is the same, else a new one filled from the
     store."""
-    kept: Batch | None = st.session_state.get(f"batch.{page}")
-    if kept is None or {n: r.key for n, r in kept.requests.items()} != {n: r.key for n, r in requests.items()}:
-        if kept is not None:
-            cancel(kept)
-        kept = st.session_state[f"batch.{page}"] = Batch(requests, at_once)
-        for name, request in requests.items():
-            if (found := lookup.find(request)) is not None:
-                kept.results[name] = found
-    return kept
+    batches = session.current().batches
+    found = batches.get(page)
+    if found is None or {n: r.key for n, r in found.requests.items()} != {n: r.key for n, r in requests.items()}:
+        if found is not None:
+            cancel(found)
+        stored = {name: lookup.find(request) for name, request in requests.items()}
+        found = batches[page] = Batch(requests, at_once)
+        found.results.update({name: result for name, result in stored.items() if result is not None})
+    return found
 
 
 def submit(batch: Batch) -> None:
@@ -141,6 +108,18 @@ def poll(batch: Batch) -> bool:
     return False
 
 
+def live(batch: Batch, draw: Callable, *more) -> None:
+    """Call `draw` with the batch and `more`, now and again while jobs of the batch are on their way; when the last has
+    ended the page runs as a whole."""
+
+    def follow() -> None:
+        if batch.jobs and poll(batch):
+            st.rerun()
+        draw(batch, *more)
+
+    guard.fragment(follow, POLL_SECONDS if batch.running else None)()
+
+
 def troubles(batch: Batch) -> dict[str, list[str]]:
     """What went wrong, each message once, with the prompts it befell (by the number behind the name of a request); a
     cancel is no trouble."""
@@ -168,10 +147,10 @@ def status(batch: Batch) -> str:
     return f"waiting, {ahead} job{'s' if ahead != 1 else ''} ahead" if batch.jobs else ""
 
 
-def outlook_of(batch: Batch, n_tokens: int | None) -> room.Outlook:
+def outlook_of(batch: Batch, n_tokens: int | None) -> outlook.Outlook:
     """What a batch needs, and what stands in its way."""
     requests = list(batch.requests.values())
-    return room.outlook(
+    return outlook.of(
         requests, [batch.requests[name] for name in batch.missing], n_tokens, free(requests[0].models[0].device)
     )
 
@@ -180,26 +159,25 @@ def _about(seconds: float) -> str:
     return f"about {max(seconds, 1):.0f} s" if seconds < 120 else f"about {duration(seconds)}"
 
 
-def controls(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
+def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
     """Run and Cancel, side by side and always in the same place; beside them the model, and how long it will take. What
     it takes stands in the sidebar; what cannot run here is said above Run, which is then off. Returns the row."""
     models = list(dict.fromkeys(request.models[0] for request in batch.requests.values()))
     todo = [batch.requests[name] for name in batch.missing]
-    outlook = outlook_of(batch, n_tokens)
-    if outlook.needs:
-        st.session_state.get("needs", st.sidebar).caption(outlook.needs, help=show.plain(outlook.details))
-    obstacle = (
-        st.empty()
-    )  # always there, so that Run keeps its place among the page's elements and is never drawn twice
-    if outlook.obstacle:
-        obstacle.warning(show.plain(outlook.obstacle), icon=":material/block:")
+    expected = outlook_of(batch, n_tokens)
+    if expected.needs:
+        (session.current().needs or st.sidebar).caption(expected.needs, help=show.plain(expected.details))
+    # always there, so that Run keeps its place among the page's elements and is never drawn twice
+    obstacle = st.empty()
+    if expected.obstacle:
+        obstacle.warning(show.plain(expected.obstacle), icon=":material/block:")
     row = st.container(horizontal=True, vertical_alignment="center")
     if row.button(
         "Run",
         type="primary",
         key=f"run.{page}",
         icon=":material/play_arrow:",
-        disabled=batch.running or not ready or bool(outlook.obstacle),
+        disabled=batch.running or not ready or bool(expected.obstacle),
         width=120,
     ):
         submit(batch)
@@ -212,10 +190,10 @@ def controls(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
         told = "" if batch.running else "stored"
     elif seconds is not None:
         told = f"{_about(seconds)} on this machine"
+    elif expected.seconds is None:
+        told = "not timed on this machine yet"
     else:
-        told = (
-            "not timed on this machine yet" if outlook.seconds is None else f"{_about(outlook.seconds)} by the estimate"
-        )
+        told = f"{_about(expected.seconds)} by the estimate"
     named = " · ".join(
         ", ".join(dict.fromkeys(words)) for words in ([m.name for m in models], [m.precision for m in models])
     )

@@ -3,8 +3,9 @@ its origin."""
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import streamlit as st
 
@@ -13,9 +14,9 @@ from ed_core.errors import EffectiveDepthError
 from ed_core.figures import describe, describe_curves, images, shown
 from ed_core.probes import find
 from ed_core.types import ProbeResult
+from ed_ui import remembered, session, streamlit_edges
 
 CAPTION = 44  # pixels that a figure's caption line takes
-WORD_JOINER = "\u2060"
 CONFIG = {"displayModeBar": False, "displaylogo": False}
 
 
@@ -69,8 +70,7 @@ def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
         )
     if reading:
         st.markdown(reading)
-    for note in result.notes:
-        st.info(plain(note), icon=":material/info:")
+    notes(result.notes)
     if measure and result.complete:
         st.download_button(
             "CSV",
@@ -87,12 +87,18 @@ def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
         st.caption("Written when the computation is complete.")
 
 
+def notes(found: Iterable[str], begin: str = "") -> None:
+    """What results say beside their numbers, each note once."""
+    for note in dict.fromkeys(found):
+        st.info(f"{begin}{plain(note)}", icon=":material/info:")
+
+
 def pictures(key: str, fig, caption: str, results: Sequence[ProbeResult]) -> None:
     """The figure as PNG and SVG, drawn when asked for; one that failed says why when the page runs next."""
     if not images.browser():
         st.caption(images.NONE)
         return
-    failed: dict[str, str] = st.session_state.setdefault("images.failed", {})
+    failed = session.current().undrawn
     words, name = _bare(caption), re.sub(r"[^a-z0-9]+", "-", key.lower()).strip("-")
 
     def draw(kind: str) -> bytes:
@@ -105,9 +111,14 @@ def pictures(key: str, fig, caption: str, results: Sequence[ProbeResult]) -> Non
 
     row = st.container(horizontal=True)
     for kind, mime in images.MIME.items():
-        data = lambda kind=kind: draw(kind)  # noqa: E731
         row.download_button(
-            kind.upper(), data, f"{name}.{kind}", mime, key=f"{kind}-{key}", icon=":material/image:", on_click="ignore"
+            kind.upper(),
+            functools.partial(draw, kind),
+            f"{name}.{kind}",
+            mime,
+            key=f"{kind}-{key}",
+            icon=":material/image:",
+            on_click="ignore",
         )
     if key in failed:
         st.warning(plain(failed[key]), icon=":material/image_not_supported:")
@@ -116,6 +127,27 @@ def pictures(key: str, fig, caption: str, results: Sequence[ProbeResult]) -> Non
 def _bare(caption: str) -> str:
     """A caption without its Markdown."""
     return re.sub(r"\\(.)", r"\1", caption.replace("**", "").replace("`", ""))
+
+
+def figure_of_many(
+    key: str,
+    fig,
+    caption: str,
+    results: Sequence[ProbeResult],
+    name: str,
+    dim: str,
+    values,
+    meaning: str,
+    reading: str = "",
+) -> None:
+    """A figure over several results; its Details tell of one curve, `values` over `dim`."""
+    figure(
+        key,
+        fig,
+        caption,
+        about=lambda: details_of_many(key, name, dim, values, results, meaning, reading),
+        results=results,
+    )
 
 
 def details_of_many(
@@ -139,25 +171,23 @@ def _chosen(key: str, event) -> None:
     points = event.selection.points if event else []
     clicked = points[0].get("customdata") if points else None
     token = int(clicked[1]) if clicked else None
-    if token is not None and st.session_state.get(f"clicked.{key}") != clicked:
-        st.session_state[f"clicked.{key}"] = clicked
-        st.session_state["token"] = token
+    known = session.current().clicked
+    if token is not None and known.get(key) != clicked:
+        known[key] = clicked
+        remembered.put({"token": token})
         st.rerun(scope="fragment")
 
 
 def token_box(row, tokens: Sequence[str]) -> int | None:
     """Which token all panels mark: a box beside the figures, as a cell can be clicked with a mouse only; None for
     none."""
-    chosen = st.session_state.get("token")
-    st.session_state["token.box"] = chosen = chosen if chosen is not None and chosen < len(tokens) else None
-    named = lambda i: f"{i} {shown(tokens[i], 16)}"  # noqa: E731
-    take = lambda: st.session_state.update(token=st.session_state["token.box"])  # noqa: E731
+    st.session_state["token.box"] = chosen = remembered.token(len(tokens))
     row.selectbox(
         "Selected token",
         range(len(tokens)),
-        format_func=named,
+        format_func=lambda i: f"{i} {shown(tokens[i], 16)}",
         key="token.box",
-        on_change=take,
+        on_change=lambda: remembered.put({"token": st.session_state["token.box"]}),
         placeholder="none",
         width=190,
     )
@@ -176,30 +206,23 @@ def empty(title: str, text: str, height: int = 420, first: bool = False) -> None
 
 def token(text: str, special: bool = False) -> str:
     """A token as Markdown: code, or orange where it is a special one."""
-    code = f"`{shown(text, 40).replace('`', 'ˋ')}`"
-    return f":orange-background[{code}]" if special else code
+    return f":orange-background[{code(text, 40)}]" if special else code(text, 40)
+
+
+def code(text: str, most: int) -> str:
+    """Text as Markdown's code, its spaces visible, at most so many characters of it."""
+    return f"`{shown(text, most).replace('`', 'ˋ')}`"
 
 
 def plain(text: str) -> str:
     """Text that may hold a stranger's words, so that Markdown shows it as it is: no images, no colours, no lists, and
-    no links but addresses that stand there as such. What Streamlit would rewrite even then (emoji, icons, arrows,
-    dashes) gets an invisible word joiner into its middle."""
-    text = re.sub(
-        r":(?=(?!\d+:)[\w+/-]+:)|(?<!\S)(?=(?:<->|->|<-|--|>=|<=|~=)(?!\S))[<>~-]", rf"\g<0>{WORD_JOINER}", text
-    )
-    text = re.sub(r"[\\`*_{}\[\]()#+!|~<>$:&]", r"\\\g<0>", text)
+    no links but addresses that stand there as such."""
+    text = re.sub(r"[\\`*_{}\[\]()#+!|~<>$:&]", r"\\\g<0>", streamlit_edges.unrewritten(text))
     return re.sub(
         r"(?m)^(\s*)([-=]|\d+(?=\.(?:\s|$)))", lambda m: f"{m[1]}\\{m[2]}" if m[2] in "-=" else f"{m[0]}\\", text
     )
 
 
-def guarded(page: Callable[[], None]) -> None:
-    """Run a page; whatever goes wrong becomes one sentence, never a traceback."""
-    from streamlit.runtime.scriptrunner import RerunException, StopException
-
-    try:
-        page()
-    except (RerunException, StopException):
-        raise
-    except EffectiveDepthError as error:
-        st.error(plain(str(error)), icon=":material/error:")
+def error(found: Exception | str) -> None:
+    """What went wrong, as its own words say it."""
+    st.error(plain(str(found)), icon=":material/error:")

@@ -7,6 +7,7 @@ import os
 
 os.environ.update(OMP_WAIT_POLICY="PASSIVE", OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
 
+import logging  # noqa: E402
 from functools import cache  # noqa: E402
 
 import pytest  # noqa: E402
@@ -57,3 +58,16 @@ def small_folder(tmp_path_factory):
     from small_models import save_random
 
     return save_random(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(autouse=True)
+def failures():
+    """What pages failed with for a reason nobody foresaw: a page then shows one sentence (`ed_ui.guard`), so a test
+    that neither asks for such a failure nor clears this list fails here."""
+    records, handler = [], logging.Handler()
+    handler.emit = records.append
+    log = logging.getLogger("ed_ui.guard")
+    log.addHandler(handler)
+    yield records
+    log.removeHandler(handler)
+    assert not [record.getMessage() for record in records]

@@ -109,6 +109,7 @@ def page(browser):
     tab.on("pageerror", lambda e: errors.append(str(e)))
     yield tab
     boxes = [e.inner_text() for e in tab.query_selector_all("[data-testid=stException]")]
+    boxes += tab.get_by_text("for a reason nobody foresaw").all_inner_texts()
     context.close()
     assert not errors and not boxes
 

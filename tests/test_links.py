@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from streamlit.testing.v1 import AppTest
-from test_pages import PAGES, PROMPT, ROOT, stored  # noqa: F401 (fixture)
+from test_pages import PAGES, PROMPT, ROOT, session_of, stored  # noqa: F401 (fixture)
 
 from ed_core.errors import ParameterError
 from ed_core.probes import LogitLens
@@ -17,7 +17,7 @@ from ed_core.results.store import Store
 from ed_core.service import compute
 from ed_core.service.resolve import resolve, twin
 from ed_core.types import Prompt
-from ed_ui import link
+from ed_ui.link_parameters import of_probe
 
 OWN = {  # a page, a parameter of its own, and where it must arrive
     "pages/look/home.py": {
@@ -184,12 +184,12 @@ def test_the_store_finds_ids_by_their_beginning(stored, tmp_path):  # noqa: F811
 
 
 def test_no_parameter_of_a_page_has_the_name_of_one_that_all_pages_share(stored):  # noqa: F811
-    from ed_ui import scope
+    from ed_ui import common_link
 
-    common = {p.name for p in (*scope.OF_A_RUN, *scope.BESIDE_IT)} | {"run", "example"}
+    common = {p.name for p in (*common_link.OF_A_RUN, *common_link.BESIDE_IT)} | {"run", "example"}
     for probes in PAGES.values():
         for probe in probes:
-            assert not common & {p.name for p in link.of_probe(type(probe))}
+            assert not common & {p.name for p in of_probe(type(probe))}
     for names in OWN.values():
         assert not common & set(names)
 
@@ -209,5 +209,5 @@ def test_what_a_link_set_is_told_to_the_browser_again(stored):  # noqa: F811
         assert precision.proto.set_value and precision.value == "fp32"
         test.run()
     assert not test.sidebar.text_input(key="adapter").proto.set_value, "what is being typed there would be lost"
-    test.session_state["link.whole"] = True  # as a run leaves it that was cut short
+    session_of(test).link.under_way = True  # as a run leaves it that was cut short
     assert test.run().sidebar.text_input(key="adapter").proto.set_value

@@ -224,37 +224,37 @@ def test_who_may_not_log_in_is_nobody(write, as_user, claims, words):  # noqa: F
 
 def test_what_a_button_would_not_do_is_refused_behind_it(write, as_user, folder, monkeypatch):  # noqa: F811
     """The writing itself asks, whatever the button said when it was drawn."""
-    from ed_ui import keeping
+    from ed_ui import case_studies
 
-    monkeypatch.setattr(keeping, "kept", lambda: folder)
+    monkeypatch.setattr(case_studies, "kept", lambda: folder)
     write(OWNERS)
     one = small("one")
     with pytest.raises(CaseError, match="Log in"):
-        keeping.add(one)
+        case_studies.add(one)
     as_user(ADA)
-    keeping.add(one)
+    case_studies.add(one)
     state = folder.open(one.id)[1]
     as_user(BOB)
     for way in (
-        lambda: keeping.delete(one.id),
-        lambda: keeping.save(edited(one, notes="his"), state),
-        lambda: keeping.restore(one.id),
+        lambda: case_studies.delete(one.id),
+        lambda: case_studies.save(edited(one, notes="his"), state),
+        lambda: case_studies.restore(one.id),
     ):
         with pytest.raises(CaseError, match="belongs to ada@lab.org"):
             way()
-    copy = keeping.duplicate(one)
-    assert folder.owner(copy.id) == BOB and folder.owner(one.id) == ADA and keeping.whose(copy.id) == "you"
+    copy = case_studies.duplicate(one)
+    assert folder.owner(copy.id) == BOB and folder.owner(one.id) == ADA and case_studies.whose(copy.id) == "you"
     as_user(ADA)
-    keeping.delete(one.id)
+    case_studies.delete(one.id)
     as_user(BOB)
     with pytest.raises(CaseError, match="belongs to ada@lab.org"):
-        keeping.restore(one.id)
+        case_studies.restore(one.id)
     write(OWNERS.replace("'owners'", "'read-only'"))
     for way in (
-        lambda: keeping.add(small("two")),
-        lambda: keeping.duplicate(one),
-        lambda: keeping.take_in(bundle.encode(one)),
-        lambda: keeping.delete(copy.id),
+        lambda: case_studies.add(small("two")),
+        lambda: case_studies.duplicate(one),
+        lambda: case_studies.take_in(bundle.encode(one)),
+        lambda: case_studies.delete(copy.id),
     ):
         with pytest.raises(CaseError, match="read-only"):
             way()
@@ -263,10 +263,10 @@ def test_what_a_button_would_not_do_is_refused_behind_it(write, as_user, folder,
 def test_a_read_only_gallery_says_so_on_its_buttons(stored, write, monkeypatch, tmp_path):  # noqa: F811
     from test_pages import app
 
-    import ed_ui.keeping
+    import ed_ui.case_studies
 
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    ed_ui.keeping.kept.clear()
+    ed_ui.case_studies.kept.clear()
     one = small("one")
     Kept().add(one, ADA)
     write("gallery = 'read-only'")
@@ -274,4 +274,4 @@ def test_a_read_only_gallery_says_so_on_its_buttons(stored, write, monkeypatch, 
     assert not test.exception
     button = test.button(key=f"delete-{one.id}")
     assert button.disabled and "read-only" in button.help.replace("\\", "")
-    ed_ui.keeping.kept.clear()
+    ed_ui.case_studies.kept.clear()

@@ -26,6 +26,7 @@ from ed_core.service import compute
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import MODELS
 from ed_core.types import Prompt
+from ed_ui import session
 
 ROOT = Path(__file__).parent.parent
 PROMPT = Prompt("5 + 7 + 5 + 3 + 1 + 7 = ", "28")
@@ -65,13 +66,20 @@ def stored(small_folder, tmp_path_factory):
         ed_ui.running.jobs.clear()
 
 
+def session_of(test: AppTest) -> session.Session:
+    """What the session remembers; made here where the app has not run yet."""
+    if session.KEY not in test.session_state:
+        test.session_state[session.KEY] = session.Session()
+    return test.session_state[session.KEY]
+
+
 def app(page="pages/look/home.py", prompt=PROMPT, model="small", **query) -> AppTest:
     test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
     test.query_params["model"] = model
     for name, value in query.items():
         test.query_params[name] = value
     if prompt is not None and "run" not in query:
-        test.session_state["kept.text"], test.session_state["kept.answer"] = prompt.text, prompt.answer
+        session_of(test).inputs.update(text=prompt.text, answer=prompt.answer)
     test.run()
     if page == "pages/look/home.py":
         return test
@@ -226,12 +234,12 @@ def test_the_preview_shows_the_models_own_tokens(stored):
 
 def test_harder_steps_up_the_same_task(stored):
     test = app(prompt=None)
-    before = test.session_state["example"]
+    before = session_of(test).inputs["example"]
     test.button(key="harder").click().run()
-    from ed_ui.scope import examples
+    from ed_ui.prompt_box import examples
 
     known = examples()
-    after = known[test.session_state["example"]]
+    after = known[session_of(test).inputs["example"]]
     assert after["task"] == known[before]["task"] and after["difficulty"] > known[before]["difficulty"]
 
 
@@ -285,3 +293,59 @@ def test_a_prompt_that_is_too_long_is_said_before_the_button(stored, monkeypatch
     test = app(prompt=Prompt("1 + 2 = 3\n" * 120, ""))
     assert not test.exception and test.button(key="run.home").disabled
     assert any("the model has 512 positions" in c.value for c in test.caption)
+
+
+def test_a_page_that_fails_says_one_sentence_and_keeps_everything(stored, monkeypatch, failures):
+    test = app("pages/look/logit_lens.py")
+    test.text_area(key="text").set_value("typed").run()
+    with monkeypatch.context() as patch:
+        patch.setattr("ed_ui.common_link.say_troubles", lambda: 1 / 0)
+        test.run()
+        assert test.run().sidebar.selectbox(key="model").value == "small", "the sidebar stays"
+    assert not test.exception and not test.text_area
+    (record,) = failures  # the same failure is logged once
+    failures.clear()
+    id, _, told = record.getMessage().partition("\n")
+    assert "ZeroDivisionError" in told and "say_troubles" in told
+    (error,) = test.error
+    assert f"**{id}**" in error.value and len(id) == 8 and "\n" not in error.value
+    test.run()
+    assert not test.error and test.text_area(key="text").value == "typed"
+    test.text_area(key="text").set_value(PROMPT.text).run()
+    assert not test.error and plotted(test)
+
+
+def test_a_part_that_runs_by_itself_fails_by_itself(stored, monkeypatch, failures):
+    monkeypatch.setattr("ed_core.figures.skip_map", lambda *_, **__: {}["no such key"])
+    test = app()
+    assert not test.exception and [e.value.count("**") for e in test.error] == [2] and "no such key" not in said(test)
+    assert "no such key" in failures[0].getMessage() and len(failures) == 1
+    assert len(plotted(test)) == 3 and not test.button(key="run.home").disabled and test.text_area(key="text").value
+    failures.clear()
+
+
+def test_a_guard_lets_streamlits_own_stops_pass_and_says_known_errors_in_their_words(monkeypatch, failures):
+    from streamlit.runtime.scriptrunner import RerunData, RerunException, StopException
+
+    from ed_core.errors import ParameterError
+    from ed_ui import guard
+
+    told = []
+    monkeypatch.setattr(guard.st, "error", lambda text, **_: told.append(text))
+
+    def fail(error):
+        raise error
+
+    for own in (StopException(), RerunException(RerunData())):
+        with pytest.raises(type(own)):
+            guard.guarded(lambda own=own: fail(own))
+    assert guard.guarded(lambda: None) and guard.guarded(lambda: fail(ParameterError("g is 2; expected *less*.")))
+    assert told == [r"g is 2; expected \*less\*."] and not failures
+    assert not guard.guarded(lambda: fail(ValueError("one"))) and not guard.guarded(lambda: fail(ValueError("two")))
+    one, two = (record.getMessage() for record in failures)
+    assert one[:8] in told[1] and two[:8] in told[2] and one[:8] != two[:8] and "ValueError: two" in two
+    failures.clear()
+
+
+def said(test: AppTest) -> str:
+    return " ".join(e.value for e in (*test.markdown, *test.error))

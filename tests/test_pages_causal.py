@@ -9,7 +9,7 @@ from base64 import b64decode
 import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
-from test_pages import PROMPT, ROOT, app, holds, plotted, stored  # noqa: F401 (a fixture)
+from test_pages import PROMPT, ROOT, app, holds, plotted, session_of, stored  # noqa: F401 (a fixture)
 
 from ed_core.commands import main
 from ed_core.depth import among_others, pruning
@@ -71,16 +71,15 @@ def prune_on(prompts, **state) -> AppTest:
     test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
     test.query_params["model"] = "small"
     lines = prompts if isinstance(prompts, str) else to_jsonl(prompts)
-    state = {"kept.prompts.source": "A file or pasted lines", "kept.prompts.lines": lines} | state
-    for name, value in state.items():
-        test.session_state[name] = value
+    state = {"prompts.source": "A file or pasted lines", "prompts.lines": lines} | state
+    session_of(test).inputs.update(state)
     test.run()
     test.query_params.clear()  # as the navigation does
     return test.switch_page("pages/intervene/prune.py").run()
 
 
 def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_set, tmp_path):
-    test = prune_on(SET, **{"kept.prune.drop": "1,2"})
+    test = prune_on(SET, **{"prune.drop": "1,2"})
     assert not test.exception and not test.error
     (tmp_path / "p.jsonl").write_text(to_jsonl(SET), encoding="utf-8")
     command = [
@@ -145,7 +144,7 @@ def data_of(result, name: str) -> np.ndarray:
 
 
 def test_pruning_says_how_many_prompts_are_missing_and_exports_nothing_yet(stored_set):
-    test = prune_on([*SET, Prompt("never measured")], **{"kept.prune.drop": "1,2"})
+    test = prune_on([*SET, Prompt("never measured")], **{"prune.drop": "1,2"})
     said = " ".join(m.value for m in test.markdown)
     assert "4 of 5 prompts measured" in said and "Cheapest block" in said
     downloads = {b.label: b.proto.disabled for b in test.get("download_button") if b.label in ("Keep-list", "mergekit")}

@@ -19,7 +19,7 @@ from ed_core.results import lookup
 from ed_core.service import compute
 from ed_core.service.resolve import resolve, twin
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import controlling, running
+from ed_ui import control_model, running
 
 STRIPS = {  # page: probe, and what its strip holds of the control's result
     "pages/look/contributions.py": ("contributions", lambda r: r["layer_ratio"].mean(1)),
@@ -36,7 +36,7 @@ def controlled(stored):  # noqa: F811
     spec = twin(resolve("small"), "untrained", 3)
     model, results = compute.Models().get(spec), {}
     for name, own in stored.items():
-        if name in among_others.CURVES:
+        if find(name).curves:
             results[name] = compute.run(model, replace(own.request, models=(spec,)))
             lookup.store().put(results[name])
     return results
@@ -74,7 +74,7 @@ def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored,
     )
     behind = traces(test, "untrained twin, seed 3")
     expected = curves_of(find(probe), controlled[probe].summary)
-    for curve in among_others.CURVES[probe]:
+    for curve in find(probe).curves:
         assert any(
             len(found) == len(expected[curve.name]) and np.allclose(found, expected[curve.name], atol=1e-6)
             for found in behind
@@ -132,13 +132,13 @@ def test_without_a_control_nothing_is_grey_and_another_seed_is_not_shown(stored,
 
 
 def test_the_controls_jobs_stand_behind_the_models_own(queue, monkeypatch, small_folder):  # noqa: F811
-    monkeypatch.setattr(controlling, "chosen", lambda: ("shuffled", 1))
+    monkeypatch.setattr(control_model, "chosen", lambda: ("shuffled", 1))
     spec = resolve(str(small_folder))
     own = {
         name: probe().request(spec, Prompt("p"))
         for name, probe in (("contributions", Contributions), ("logit_lens", LogitLens))
     }
-    batch = running.Batch(controlling.with_control(own))
+    batch = running.Batch(control_model.with_control(own))
     running.submit(batch)
     asked = [(job.request.probe, job.request.models[0].control) for job in queue.all]
     assert asked == [
@@ -150,9 +150,9 @@ def test_the_controls_jobs_stand_behind_the_models_own(queue, monkeypatch, small
 
 
 def test_a_control_that_cannot_be_had_leaves_the_page_as_it_is(monkeypatch):
-    monkeypatch.setattr(controlling, "chosen", lambda: ("untrained", 0))
+    monkeypatch.setattr(control_model, "chosen", lambda: ("untrained", 0))
     own = {"contributions": Contributions().request(ModelSpec("m", content_hash="c", precision="int8"), Prompt("p"))}
-    assert controlling.with_control(own) == own
+    assert control_model.with_control(own) == own
 
 
 def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored):  # noqa: F811

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from kept_cases import case, results
 from streamlit.testing.v1 import AppTest
-from test_pages import holds, plotted
+from test_pages import holds, plotted, session_of
 
 from ed_core.cases import bundle, case_study
 from ed_core.cases import kept as kept_module
@@ -39,14 +39,14 @@ def folder(tmp_path, monkeypatch):
     """An empty folder of case studies; no worker is started."""
     import ed_ui.running
     from ed_core.service.jobs import Jobs
-    from ed_ui import keeping
+    from ed_ui import case_studies
 
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     monkeypatch.setattr(ed_ui.running, "Jobs", lambda: Jobs(warm=False))
-    for cached in (lookup.store.cache_clear, ed_ui.running.jobs.clear, keeping.kept.clear):
+    for cached in (lookup.store.cache_clear, ed_ui.running.jobs.clear, case_studies.kept.clear):
         cached()
     yield Kept(tmp_path)
-    for cached in (lookup.store.cache_clear, ed_ui.running.jobs.clear, keeping.kept.clear):
+    for cached in (lookup.store.cache_clear, ed_ui.running.jobs.clear, case_studies.kept.clear):
         cached()
 
 
@@ -83,7 +83,7 @@ def test_home_is_kept_as_it_is_seen(folder):
     test = app()
     test.segmented_control(key="branch").set_value("MLP").run()
     test.selectbox(key="shade").set_value("KL to output").run()
-    test.session_state["token"] = 3
+    session_of(test).inputs["token"] = 3
     test.toggle(key="first_token").set_value(False).run()
     type_in(test, "keep.home", title="Mine", tags="a, b ,a", notes="*n*")
     test.button(key="keep.home.save").click().run()
@@ -107,7 +107,7 @@ def test_an_untouched_title_follows_the_prompt_and_a_typed_one_stays(folder):
     test = app()
     before = test.text_input(key="keep.home.title").value
     assert before.startswith("ed-demo-16: Sums mod 10")
-    test.session_state["kept.answer"] = ""
+    session_of(test).inputs["answer"] = ""
     type_in(test, "keep.home", notes="unsaved")
     test.run()
     test.query_params.clear()  # as the navigation does
@@ -115,7 +115,7 @@ def test_an_untouched_title_follows_the_prompt_and_a_typed_one_stays(folder):
     test.switch_page("pages/look/home.py").run()
     assert not test.exception
     assert "keep.home.save" not in [b.key for b in test.button], "nothing is computed for the prompt without its answer"
-    test.session_state["kept.answer"] = next(p["answer"] for p in load_prompts() if p["id"] == EXAMPLE)
+    session_of(test).inputs["answer"] = next(p["answer"] for p in load_prompts() if p["id"] == EXAMPLE)
     test.run()
     assert (
         test.text_area(key="keep.home.notes").value == "unsaved"
@@ -125,7 +125,7 @@ def test_an_untouched_title_follows_the_prompt_and_a_typed_one_stays(folder):
 
 def test_nothing_can_be_saved_before_something_is_complete(folder):
     test = app()
-    test.session_state["kept.text"] = "never computed"
+    session_of(test).inputs["text"] = "never computed"
     test.run()
     (save,) = [p for p in test.get("popover") if p.proto.popover.label == "Save"]
     assert save.proto.popover.disabled and "Nothing is complete yet" in save.proto.popover.help
@@ -170,15 +170,15 @@ def test_who_may_not_keep_is_told_why(folder, monkeypatch):
     test = app(GALLERY)
     assert test.button(key=f"delete-{one.id}").disabled
     from ed_core.errors import CaseError
-    from ed_ui import keeping
+    from ed_ui import case_studies
 
     for write in (
-        lambda: keeping.add(one),
-        lambda: keeping.save(one, ""),
-        lambda: keeping.delete(one.id),
-        lambda: keeping.duplicate(one),
-        lambda: keeping.take_in(b""),
-        lambda: keeping.restore(one.id),
+        lambda: case_studies.add(one),
+        lambda: case_studies.save(one, ""),
+        lambda: case_studies.delete(one.id),
+        lambda: case_studies.duplicate(one),
+        lambda: case_studies.take_in(b""),
+        lambda: case_studies.restore(one.id),
     ):
         with pytest.raises(CaseError, match="keeps nothing"):
             write()
@@ -186,7 +186,7 @@ def test_who_may_not_keep_is_told_why(folder, monkeypatch):
 
 def test_what_does_not_fit_is_left_out_by_whole_probes_or_refused():
     from ed_core.errors import CaseError
-    from ed_ui.keeping import fitting
+    from ed_ui.case_studies import fitting
 
     def many(n: int) -> list:
         lens, skip = results()["logit_lens"], results()["layer_skip"]
@@ -422,7 +422,7 @@ def test_open_live_puts_everything_back_into_the_boxes(folder):
         and test.selectbox(key="shade").value == "KL to output"
     )
     assert test.slider(key="kl_threshold").value == 0.25 and test.toggle(key="first_token").value is False
-    assert test.slider(key="window").value == (2, 40) and test.session_state["token"] == 5
+    assert test.slider(key="window").value == (2, 40) and session_of(test).inputs["token"] == 5
     assert holds(plotted(test), results()["contributions"]["attn_ratio"]) and holds(
         plotted(test), results()["logit_lens"]["kl"]
     )

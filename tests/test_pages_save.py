@@ -9,7 +9,7 @@ from base64 import b64decode
 import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
-from test_pages import PAGES, PROMPT, ROOT, app, holds, plotted, stored  # noqa: F401 (a fixture)
+from test_pages import PAGES, PROMPT, ROOT, app, holds, plotted, session_of, stored  # noqa: F401 (a fixture)
 from test_pages_causal import SET, drawn, prune_on, stored_set  # noqa: F401 (a fixture)
 from test_pages_controls import controlled, opened, traces  # noqa: F401 (a fixture)
 from test_pages_two import OTHER, seconds, two  # noqa: F401 (a fixture)
@@ -38,11 +38,11 @@ NAMES = {
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """An empty folder of case studies beside the module's store."""
-    from ed_ui import keeping
+    from ed_ui import case_studies
 
     found = Kept(tmp_path, shipped=None)
-    keeping.kept.clear()
-    monkeypatch.setattr(keeping, "kept", lambda: found)
+    case_studies.kept.clear()
+    monkeypatch.setattr(case_studies, "kept", lambda: found)
     return found
 
 
@@ -138,7 +138,7 @@ def test_a_control_is_kept_as_a_view_of_its_own_behind_the_models(stored, contro
     ), "dashed behind the model's"
     assert holds(plotted(test), controlled["layer_skip"]["effect"]), "and in maps of its own"
     monkeypatch.undo()
-    monkeypatch.setattr("ed_ui.keeping.kept", lambda: folder)
+    monkeypatch.setattr("ed_ui.case_studies.kept", lambda: folder)
     test.button(key="case.live").click().run()
     assert (
         not test.exception
@@ -148,7 +148,7 @@ def test_a_control_is_kept_as_a_view_of_its_own_behind_the_models(stored, contro
 
 
 def test_pruning_over_prompts_is_kept_over_prompts(stored_set, folder):  # noqa: F811
-    kept = save(prune_on(SET, **{"kept.prune.drop": "1,2"}), "prune", folder)
+    kept = save(prune_on(SET, **{"prune.drop": "1,2"}), "prune", folder)
     assert len(kept.items) == 3 * len(SET) and kept.title.endswith(f"{len(SET)} prompts")
     (section,) = sections(kept)
     assert section.prompts == SET and len(section.drawings) == 5
@@ -166,15 +166,15 @@ def test_pruning_over_prompts_is_kept_over_prompts(stored_set, folder):  # noqa:
 
 
 def test_too_many_prompts_leave_whole_probes_out_and_say_so(stored_set, folder, monkeypatch):  # noqa: F811
-    monkeypatch.setattr("ed_ui.keeping.ITEMS", 2 * len(SET) + 1)
-    test = prune_on(SET, **{"kept.prune.drop": "1,2"})
+    monkeypatch.setattr("ed_ui.case_studies.ITEMS", 2 * len(SET) + 1)
+    test = prune_on(SET, **{"prune.drop": "1,2"})
     assert any("without logit_lens" in c.value for c in test.caption)
     kept = save(test, "prune", folder)
     assert {i.result.request.probe for i in kept.items} == {"prune", "early_exit"} and len(kept.items) == 2 * len(SET)
-    monkeypatch.setattr("ed_ui.keeping.ITEMS", len(SET) - 1)
+    monkeypatch.setattr("ed_ui.case_studies.ITEMS", len(SET) - 1)
     (button,) = [
         p.proto.popover
-        for p in prune_on(SET, **{"kept.prune.drop": "1,2"}).get("popover")
+        for p in prune_on(SET, **{"prune.drop": "1,2"}).get("popover")
         if p.proto.popover.label == "Save"
     ]
     assert button.disabled and "choose fewer prompts" in button.help
@@ -186,7 +186,7 @@ def test_an_audit_is_kept_curve_over_curve(stored, folder):  # noqa: F811
     for result in (r for of_one in results.values() for r in of_one):
         lookup.store().put(result)
     live = app("pages/compare/audit.py")
-    live.session_state["kept.audit.precisions"] = ["fp32", "bf16"]
+    session_of(live).inputs["audit.precisions"] = ["fp32", "bf16"]
     live.run()
     kept = save(live, "audit", folder)
     assert len(kept.items) == 6 and len(kept.verdict.splitlines()) == 2 and "bf16" in kept.verdict
@@ -219,11 +219,11 @@ SIDES = {
     "prompts": (
         {},
         {
-            "kept.two.text": OTHER.text,
-            "kept.two.answer": OTHER.answer,
-            "kept.two.mode": "prompts",
-            "kept.two.probes": ["contributions", "logit_lens", "layer_skip"],
-            "kept.two.probe": "layer_skip",
+            "two.text": OTHER.text,
+            "two.answer": OTHER.answer,
+            "two.mode": "prompts",
+            "two.probes": ["contributions", "logit_lens", "layer_skip"],
+            "two.probe": "layer_skip",
         },
         "prompt",
     ),

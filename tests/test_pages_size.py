@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from test_pages import PROMPT, app
+from test_pages import PROMPT, app, session_of
 from test_pages_causal import drawn
 
 from ed_core.depth import audit
@@ -46,11 +46,11 @@ def stored(small_folder, tmp_path_factory):
         ed_ui.running.jobs.clear()
 
 
-def opened(page="pages/look/home.py", model="small", **state):
-    """The app on a page, with these entries in the session, as if somebody had chosen them."""
+def opened(page="pages/look/home.py", model="small", free=None, **inputs):
+    """The app on a page, with these inputs, as if somebody had chosen them, and so many bytes `free` on each device."""
     test = app(page, model=model)
-    for name, value in state.items():
-        test.session_state[name] = value
+    session_of(test).inputs.update(inputs)
+    session_of(test).free.update(free or {})
     return test.run()
 
 
@@ -226,14 +226,17 @@ def test_the_catalogue_lists_models_by_group_and_takes_one(stored):
     test = opened()
     test.selectbox(key="catalogue.group").set_value("GPT-2").run()
     assert "12 × 768 · 124.4 M parameters" in said(test)
-    assert test.button(key="take.openai-community/gpt2").click().run().session_state["model"] == "openai-community/gpt2"
+    assert (
+        test.button(key="take.openai-community/gpt2").click().run().sidebar.selectbox(key="model").value
+        == "openai-community/gpt2"
+    )
 
 
 AUDIT = "pages/compare/audit.py"
 
 
 def test_the_audit_page_teaches_before_there_is_anything(stored):
-    test = opened(AUDIT, **{"kept.text": "a=3; b=a; b?", "kept.answer": "3"})
+    test = opened(AUDIT, **{"text": "a=3; b=a; b?", "answer": "3"})
     assert not test.exception and not test.get("plotly_chart")
     assert "Not computed yet" in said(test) and "Is the number an artefact" not in said(test)
     assert not run_button(test).disabled
@@ -241,14 +244,14 @@ def test_the_audit_page_teaches_before_there_is_anything(stored):
 
 
 def test_one_precision_is_not_an_audit(stored):
-    test = opened(AUDIT, **{"kept.audit.precisions": ["bf16"]})
+    test = opened(AUDIT, **{"audit.precisions": ["bf16"]})
     assert any("at least two precisions" in e.value for e in test.error) and not any(
         b.label == "Run" for b in test.button
     )
 
 
 def test_the_audit_page_shows_what_is_stored_as_the_engine_compares_it(stored):
-    test = opened(AUDIT, **{"kept.audit.precisions": ["bf16", "fp32"]})
+    test = opened(AUDIT, **{"audit.precisions": ["bf16", "fp32"]})
     outcome = audit.compare(stored, "fp32")
     assert not test.exception and not test.error and len(test.get("plotly_chart")) == 6
     words = said(test)

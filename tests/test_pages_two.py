@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_pages import PROMPT, app, holds, plotted, stored  # noqa: F401  (fixture)
+from test_pages import PROMPT, app, holds, plotted, session_of, stored  # noqa: F401  (fixture)
 
 from ed_core.depth import side_by_side, verdict
 from ed_core.probes import Contributions, LayerSkip, LogitLens
@@ -49,8 +49,7 @@ def two(mode="models", state=(), **query):
 
         def chosen(*args, **more):
             test = plain(*args, **more)
-            for name, value in dict(state).items():
-                test.session_state[name] = value
+            session_of(test).inputs.update(state)
             return test
 
         patch.setattr(AppTest, "from_file", chosen)
@@ -59,7 +58,7 @@ def two(mode="models", state=(), **query):
 
 def carried(test) -> dict[str, str]:
     """What the URL is to hold; in a session's first run a script puts it there."""
-    return test.session_state["link.values"]
+    return session_of(test).link.values
 
 
 def values(result) -> np.ndarray:
@@ -104,11 +103,11 @@ def test_two_prompts_have_a_difference_of_blocks_only(stored, seconds):  # noqa:
     test = two(
         "prompts",
         {
-            "kept.two.text": OTHER.text,
-            "kept.two.answer": OTHER.answer,
-            "kept.two.mode": "prompts",
-            "kept.two.probes": list(DRAWN),
-            "kept.two.probe": "layer_skip",
+            "two.text": OTHER.text,
+            "two.answer": OTHER.answer,
+            "two.mode": "prompts",
+            "two.probes": list(DRAWN),
+            "two.probe": "layer_skip",
         },
     )
     assert not test.exception and not test.error
@@ -253,5 +252,5 @@ def test_what_explains_an_answer_is_left_out_without_one(stored):  # noqa: F811
         measures="logit_lens,residual_erasure,integrated_gradients",
     )
     assert not test.exception and "Residual erasure and Integrated gradients left out" in said(test)
-    batch = test.session_state["batch.two"]
+    batch = session_of(test).batches["two"]
     assert set(batch.requests) == {"first.logit_lens", "second.logit_lens"}

@@ -15,7 +15,7 @@ from ed_core.depth import among_others, side_by_side
 from ed_core.depth.criteria import Criterion
 from ed_core.depth.side_by_side import Pair, Side
 from ed_core.figures import View
-from ed_core.probes import Contributions, LayerSkip, LogitLens, find
+from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens, find
 from ed_core.results.aggregate import summarize
 from ed_core.types import Measure, ModelSpec, Prompt
 
@@ -121,7 +121,7 @@ def test_the_summary_names_the_least_and_the_most_alike():
     )
 
 
-@pytest.mark.parametrize("name", among_others.CURVES)
+@pytest.mark.parametrize("name", [p.name for p in PROBES if p.curves])
 def test_every_curve_is_the_probes_own_aggregate(name):
     a, b = fake(name), scaled(fake(name), 0.5)
     probe = find(name)()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_pages import app, stored  # noqa: F401  (a fixture)
+from test_pages import app, session_of, stored  # noqa: F401  (a fixture)
 
 from ed_core import settings
 from ed_core.errors import ModelNotFound, NotAllowed, QueueFull, SettingsError
@@ -417,7 +417,7 @@ def test_a_background_file_is_refused_on_its_page(stored, write, tmp_path):  # n
     test = app("pages/intervene/erase.py", model="ed-demo-8")
     box = test.text_input(key="residual_erasure.background")
     assert box.disabled and "local_folders = false" in box.help
-    test.session_state["kept.residual_erasure.background"] = "/etc/passwd"
+    session_of(test).inputs["residual_erasure.background"] = "/etc/passwd"
     test.run()
     assert not test.exception and "local_folders = false" in plainly(test.error)
     assert not test.text_input(key="residual_erasure.background").disabled

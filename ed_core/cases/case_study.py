@@ -129,8 +129,8 @@ class Case:
     def verdicts(self) -> Iterator[tuple[View, verdict.Verdict]]:
         """The verdict of every view that has what it is read from."""
         for view in self.views:
-            if {"contributions", "logit_lens"} <= view.by_probe.keys():
-                pair = view.by_probe["contributions"].result, view.by_probe["logit_lens"].result
+            if view.by_probe.keys() >= set(verdict.READS):
+                pair = tuple(view.by_probe[name].result for name in verdict.READS)
                 yield view, verdict.of_prompt(*pair, self.first_token, self.kl_threshold, self.overlap_threshold)
 
 

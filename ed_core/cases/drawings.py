@@ -218,7 +218,7 @@ def _drawn(case: Case, item: Item, view: View) -> Iterator[tuple[Any, ...]]:
     )
     for picture in pictures(result, look):
         fig = draw(picture, result, SMALL if picture.draw in CURVES else view, look)
-        yield picture.title, picture_caption(picture, result, look), fig, *measures(picture, result, look)
+        yield picture.title, picture_caption(picture, result, look), fig, *measures(picture, look)
 
 
 def _value(value: Any) -> str:

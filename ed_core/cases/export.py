@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..depth.side_by_side import SIDES, Pair, relative_depth
-from ..depth.verdict import verdicts
+from ..depth.verdict import READS, verdicts
 from ..probes import Probe
 from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
@@ -43,8 +43,9 @@ def arrays(runs: Mapping[Probe, Sequence[ProbeResult]]) -> dict[str, np.ndarray]
         out[f"answer_start.{i}"] = np.asarray(-1 if result.answer_start is None else result.answer_start, np.int32)
     out["n_tokens"] = np.asarray(sum(r.n_tokens for r in results))
     by_name = {probe.name: (probe, results) for probe, results in runs.items()}
-    if "contributions" in by_name and "logit_lens" in by_name:
-        out |= effective_depth(*by_name["contributions"], by_name["logit_lens"][1])
+    if set(READS) <= set(by_name):
+        written, lens = (by_name[name] for name in READS)
+        out |= effective_depth(*written, lens[1])
     certificates = [
         {"prompt": i, **r.provenance} for probe_results in runs.values() for i, r in enumerate(probe_results)
     ]

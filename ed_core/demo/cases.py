@@ -17,6 +17,7 @@ from ..cases import bundle, case_study
 from ..cases.case_study import Shown
 from ..cases.kept import SHIPPED, SUFFIX
 from ..depth import among_others, verdict
+from ..depth.side_by_side import COMPARED
 from ..errors import CaseError
 from ..probes import Continuation, Contributions, LayerSkip, LogitLens, Probe, ResidualErasure, find
 from ..types import ModelSpec, ProbeResult
@@ -56,7 +57,7 @@ def alike(results: Results) -> dict[str, among_others.Likeness]:
     """How alike the twin's curves are to the model's, by curve."""
     found = (
         l
-        for p in among_others.CURVES
+        for p in COMPARED
         if TWIN + p in results
         for l in among_others.likeness(find(p), results[p].summary, results[TWIN + p].summary)
     )

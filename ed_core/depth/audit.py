@@ -22,7 +22,7 @@ from ..results.aggregate import aggregate, probe_of
 from ..sources.precision import WIDEST_FIRST
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .criteria import Criterion
-from .verdict import verdicts
+from .verdict import READS, verdicts
 
 PROBES = tuple(probe() for probe in ALL if probe.audited)
 DRAWN = {f"{probe.name}.{curve.name}": curve for probe in PROBES for curve in probe.audit_curves}
@@ -164,9 +164,9 @@ def compare(results: Mapping[str, Sequence[ProbeResult]], reference: str) -> Aud
     depths = {}
     for precision, of_one in results.items():
         by_probe = _by_probe(of_one)
-        if {"contributions", "logit_lens"} <= set(by_probe):
+        if set(READS) <= set(by_probe):
             depths[precision] = {
-                name: criterion for name, criterion, _ in verdicts(by_probe["contributions"], by_probe["logit_lens"])
+                name: criterion for name, criterion, _ in verdicts(*(by_probe[name] for name in READS))
             }
     return Audit(reference, curves, tuple(comparisons), depths)
 

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ..probes import Probe
+from ..probes import PROBES, Probe
 from ..sources.controls import label as control_label
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .among_others import Curve, Likeness, curves_of, likeness_of
 
 SIDES = ("A", "B")
+COMPARED = tuple(probe.name for probe in PROBES if probe.curves)  # what has curves to lay over each other
 TAIL = 24  # characters of a prompt that its label shows: prompts of one task begin alike
 
 

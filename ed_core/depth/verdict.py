@@ -23,6 +23,7 @@ from .criteria import (
     threshold_band,
 )
 
+READS = ("contributions", "logit_lens")  # the probes it is made of
 COSINES = ("attn_cos", "mlp_cos", "layer_cos")
 BANDS = {"cosine": np.linspace(-0.05, 0.05, 11), "kl": np.linspace(0.25, 0.75, 11), "overlap": np.linspace(0.1, 0.5, 9)}
 

@@ -38,8 +38,8 @@ class Look:
     first_token: bool = True
 
 
-def measures(picture: Picture, result: ProbeResult, look: Look) -> tuple[str, ...]:
-    """What a picture shows of a result, the first one in front."""
+def measures(picture: Picture, look: Look) -> tuple[str, ...]:
+    """What a picture shows, the first one in front."""
     shade = "top_probs" if look.shade == "prob" else look.shade  # what is drawn is also what Details and its CSV hold
     named = tuple(name.format(branch=look.branch, shade=shade) for name in picture.measures)
     if picture.draw == "skip_map" and look.boundary is not None and named[0] == "effect":
@@ -50,7 +50,7 @@ def measures(picture: Picture, result: ProbeResult, look: Look) -> tuple[str, ..
 def pictures(result: ProbeResult, look: Look = Look()) -> Iterator[Picture]:
     """The declared pictures that this result has the numbers for."""
     for picture in find(result.request.probe).pictures or ():
-        if measures(picture, result, look)[0] in result.measures:
+        if measures(picture, look)[0] in result.measures:
             yield picture
 
 
@@ -71,7 +71,7 @@ def caption(picture: Picture, result: ProbeResult, look: Look) -> str:
 
 def draw(picture: Picture, result: ProbeResult, view: View, look: Look = Look()) -> go.Figure:
     """The figure, partial or complete."""
-    return DRAW[picture.draw](result, view, measures(picture, result, look)[0], look)
+    return DRAW[picture.draw](result, view, measures(picture, look)[0], look)
 
 
 def _token_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.Figure:

@@ -101,7 +101,7 @@ class Probe:
         return {}
 
     @classmethod
-    def work(cls, n_layers: int, n_tokens: int) -> tuple[float, float]:
+    def work(cls, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         """What a run costs: passes through one block with the whole prompt, and positions unembedded."""
         return n_layers, 1
 

@@ -61,4 +61,4 @@ class Shape:
     doubles: int
     graph: int
     half: int
-    rows: float
+    rows: int | float

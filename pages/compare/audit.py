@@ -5,45 +5,36 @@ import shlex
 import streamlit as st
 
 from ed_core import figures
-from ed_core.cases.combined import AUDITED
 from ed_core.depth import audit
 from ed_core.errors import EffectiveDepthError
 from ed_core.prompts import to_jsonl
 from ed_core.service import estimate
-from ed_core.service.resolve import in_precisions
 from ed_core.sources import sizes, specs
 from ed_core.sources.precision import WIDEST_FIRST
-from ed_ui import keeping, link, probe_page, prompt_set, running, scope, show
+from ed_ui import common_link, link, picker, probe_page, prompt_set, remembered, running, session, show
+from ed_ui.link_parameters import several
 
 
 def page() -> None:
     st.subheader("Precision audit", anchor=False)
-    link.own([*prompt_set.parameters(), link.several("precisions", "kept.audit.precisions", [], CHOICES)])
-    scope.says()
-    chosen = scope.current()
-    try:
-        prompts = prompt_set.choose()
-        if not prompts:
-            return
-        if chosen.spec is None:
-            raise EffectiveDepthError(chosen.trouble)
-        plan = audit.plan(in_precisions(chosen.spec, precisions(chosen.spec)), prompts)
-        n_tokens = prompt_set.n_tokens(chosen.spec, prompts) if len(prompts) > 1 else scope.n_tokens()
-    except EffectiveDepthError as error:
-        st.error(show.plain(str(error)), icon=":material/error:")
+    link.own([*prompt_set.parameters(), several("precisions", "audit.precisions", [], CHOICES)])
+    common_link.say_troubles()
+    if not (prompts := prompt_set.choose()):
         return
+    spec = picker.required()
+    plan = audit.plan(spec, precisions(spec), prompts)
+    known = prompt_set.run_when(spec, prompts)
     requests = {
         f"{name}.{request.probe}.{i % len(prompts)}": request
         for name, of_one in plan.items()
         for i, request in enumerate(of_one)
     }
     batch = running.batch("audit", requests)
-    row = running.controls("audit", batch, ready=scope.ready() or len(prompts) > 1, n_tokens=n_tokens)
-    keeping.button(row, "audit", batch)
-    scope.remember()
-    st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, list(plan), len(prompts))
+    probe_page.top_row("audit", batch, with_control=False, **known)
+    common_link.write()
+    running.live(batch, panels, list(plan), len(prompts))
     with st.expander("The same from the command line"):
-        command(chosen.spec, list(plan), prompts)
+        command(spec, list(plan), prompts)
 
 
 def precisions(spec) -> list[str]:
@@ -52,26 +43,20 @@ def precisions(spec) -> list[str]:
         default = estimate.fitting(sizes.read(specs.config_of(spec)), running.free(spec.device), device=spec.device)
     except EffectiveDepthError:
         default = []
-    st.session_state["audit.precisions"] = scope.kept(
-        "audit.precisions", default if len(default) > 1 else list(WIDEST_FIRST[-2:])
-    )
-    row = st.container(horizontal=True, key="form-audit")
-    row.pills(
+    chosen = remembered.widget(
+        st.container(horizontal=True, key="form-audit").pills,
         "Precisions",
-        CHOICES,
+        "audit.precisions",
+        default if len(default) > 1 else list(WIDEST_FIRST[-2:]),
+        options=CHOICES,
         selection_mode="multi",
-        key="audit.precisions",
-        on_change=scope.keep,
-        args=("audit.precisions",),
         help=CHOOSE,
     )
-    return [name for name in CHOICES if name in st.session_state["audit.precisions"]]
+    return [name for name in CHOICES if name in chosen]
 
 
 def panels(batch: running.Batch, asked: list[str], n_prompts: int) -> None:
     """Everything that fills while jobs run: a precision as soon as all prompts have been through it."""
-    if batch.jobs and running.poll(batch):
-        st.rerun()
     results = {
         name: [r for key, r in batch.results.items() if key.startswith(f"{name}.") and r.complete] for name in asked
     }
@@ -79,25 +64,28 @@ def panels(batch: running.Batch, asked: list[str], n_prompts: int) -> None:
     reference = audit.reference_of(asked)
     outcome = compare(done, reference) if reference in done and len(done) > 1 else None
     status(batch, list(done), outcome, n_prompts)
-    for row in (AUDITED[:2], AUDITED[2:4], AUDITED[4:]):
-        for column, (name, title, unit, x, log) in zip(st.columns(2), row):
+    drawn = list(audit.DRAWN)
+    for i in range(0, len(drawn), 2):
+        for column, name in zip(st.columns(2), drawn[i : i + 2]):
             with column:
                 if outcome is None:
-                    first = name == AUDITED[0][0]
-                    show.empty(title, TEACH if first and not batch.running else "", HEIGHT, first)
+                    first = name == drawn[0]
+                    teach = TEACH if first and not batch.running else ""
+                    show.empty(audit.DRAWN[name].title, teach, HEIGHT, first)
                 else:
-                    curve(outcome, name, title, unit, x, log, done[reference])
+                    curve(outcome, name, done[reference])
     if outcome is not None:
         tables(outcome)
     probe_page.texts(TEXTS)
 
 
 def compare(done: dict, reference: str) -> audit.Audit:
-    """The audit of what is there; kept, because a page that follows jobs asks three times a second."""
+    """The audit of what is there; remembered, because a page that follows jobs asks three times a second."""
     key = [r.request.key for of_one in done.values() for r in of_one]
-    if st.session_state.get("audit.outcome", ([], None))[0] != key:
-        st.session_state["audit.outcome"] = (key, audit.compare(done, reference))
-    return st.session_state["audit.outcome"][1]
+    found = session.current().audited
+    if found is None or found[0] != key:
+        found = session.current().audited = (key, audit.compare(done, reference))
+    return found[1]
 
 
 def status(batch: running.Batch, done: list[str], outcome: audit.Audit | None, n_prompts: int) -> None:
@@ -115,17 +103,16 @@ def status(batch: running.Batch, done: list[str], outcome: audit.Audit | None, n
             st.markdown(f"Over **{over}** through {', '.join(done)}.")
         if outcome is not None:
             st.markdown(f"**Is the number an artefact of its precision? {outcome.sentence()}**")
-        for message, which in running.troubles(batch).items():
-            st.error(show.plain(message), icon=":material/error:")
+        for message in running.troubles(batch):
+            show.error(message)
 
 
-def curve(outcome: audit.Audit, name: str, title: str, unit: str, x: str, log: bool, results: list) -> None:
+def curve(outcome: audit.Audit, name: str, results: list) -> None:
+    one = audit.DRAWN[name]
     lines = {precision: curves[name] for precision, curves in outcome.curves.items()}
-    fig = figures.curves_over_each_other(lines, outcome.reference, unit, x=x, height=HEIGHT, log=log)
-    about = lambda: show.details_of_many(
-        name, name, x, lines[outcome.reference], results, f"{title}, in {outcome.reference}", READING
-    )  # noqa: E731
-    show.figure(name.replace(".", "-"), fig, title, about=about, results=results)
+    fig = figures.curves_over_each_other(lines, outcome.reference, one.unit, x=one.x, height=HEIGHT, log=one.log)
+    values, meaning = lines[outcome.reference], f"{one.title}, in {outcome.reference}"
+    show.figure_of_many(name.replace(".", "-"), fig, one.title, results, name, one.x, values, meaning, READING)
 
 
 def tables(outcome: audit.Audit) -> None:
@@ -171,13 +158,9 @@ def depth(outcome: audit.Audit, precision: str, criterion: str) -> str:
     moved = outcome.shift(precision, criterion)
     if here.depth is None:
         return "not defined"
-    return (
-        str(here.depth)
-        if precision == outcome.reference or moved is None
-        else f"{here.depth} ({moved:+d})"
-        if moved
-        else f"{here.depth} (0)"
-    )
+    if precision == outcome.reference or moved is None:
+        return str(here.depth)
+    return f"{here.depth} ({moved:+d})" if moved else f"{here.depth} (0)"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -222,4 +205,4 @@ TEXTS = {
     "little; the figure in brackets says how large the difference is.",
 }
 
-show.guarded(page)
+page()

@@ -5,62 +5,44 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import side_by_side, verdict
 from ed_core.depth.side_by_side import SIDES
-from ed_core.errors import EffectiveDepthError
 from ed_core.sources import specs
-from ed_ui import keeping, pairing, probe_page, running, scope, second, show
-from ed_ui.pairing import Shown
+from ed_ui import pair_panel, picker, probe_page, prompt_box, remembered, running, show, side_b
+from ed_ui.pair_panel import Shown
 
 PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
 
 
 def page() -> None:
     st.subheader("Compare two", anchor=False)
-    second.open_link()
-    mode = second.mode()
-    scope.prompt_box()
-    chosen = scope.current()
-    try:
-        if chosen.spec is None:
-            raise EffectiveDepthError(chosen.trouble)
-        both = second.sides(chosen.spec)
-    except EffectiveDepthError as error:
-        st.error(show.plain(str(error)), icon=":material/error:")
-        return
-    requests = {
-        f"{place}.{name}": request for place, side in zip(PLACES, both) for name, request in side.requests.items()
-    }
-    batch = running.batch("two", requests)
-    second.remember(
-        tuple(
-            next(
-                (
-                    r.request.key
-                    for n, r in batch.results.items()
-                    if n.startswith(place) and r.complete and not batch.running
-                ),
-                "",
-            )
-            for place in PLACES
-        )
+    side_b.open_link()
+    mode = side_b.mode()
+    prompt_box.draw()
+    both = side_b.sides(picker.required())
+    batch = running.batch(
+        "two",
+        {f"{place}.{name}": request for place, side in zip(PLACES, both) for name, request in side.requests.items()},
     )
+    side_b.write_link(tuple(stored_run(batch, place) for place in PLACES))
     if both[0].requests == both[1].requests and both[0].probes == both[1].probes:
         st.info(SAME[mode], icon=":material/compare_arrows:")
         return
-    row = running.controls(
-        "two", batch, ready=scope.ready(), n_tokens=max((len(t) for t in second.previews(*both) if t), default=None)
-    )
-    keeping.button(row, "two", batch)
-    st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, both)
+    n_tokens = max((len(t) for t in side_b.previews(*both) if t), default=None)
+    probe_page.top_row("two", batch, with_control=False, n_tokens=n_tokens)
+    running.live(batch, panels, both)
     with st.expander("What is compared, exactly"):
-        st.markdown(f"{side_by_side.__doc__}\n\n{pairing.RELATIVE}")
+        st.markdown(f"{side_by_side.__doc__}\n\n{pair_panel.RELATIVE}")
+
+
+def stored_run(batch: running.Batch, place: str) -> str:
+    """The id of a complete result of one side; "" while there is none."""
+    done = (r.request.key for name, r in batch.results.items() if name.startswith(place) and r.complete)
+    return "" if batch.running else next(done, "")
 
 
 def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Side]) -> None:
     """Everything that fills while jobs run: A and B are the inputs' sides, in the order the swap button left them."""
-    if batch.jobs and running.poll(batch):
-        st.rerun()
-    order = (1, 0) if scope.kept("two.swapped") else (0, 1)
-    room = second.room(*both)
+    order = (1, 0) if remembered.value("two.swapped") else (0, 1)
+    expected = side_b.differences(*both)
     names = side_by_side.labels(*(both[i] for i in order))
     of_side = [
         {n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes}
@@ -69,23 +51,24 @@ def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Sid
     complete = {
         n: all(side[n].result is not None and side[n].result.complete for side in of_side) for n in both[0].probes
     }
-    shown = [scope.kept("two.probe")] if scope.kept("two.mode") == "parameters" else list(both[0].probes)
+    alone = remembered.value("two.mode") == "parameters"
+    shown = [remembered.value("two.probe")] if alone else list(both[0].probes)
     found = {n: found_pairs(n, of_side) for n in shown if complete[n]}
     verdicts = [judged(side) for side in of_side]
     headline(batch, order, names, verdicts, found)
     ruler(names, verdicts, of_side)
-    pairing.controls(shown, [[s.result for s in side.values()] for side in of_side])
+    pair_panel.inputs(shown, [[s.result for s in side.values()] for side in of_side])
     for name in shown:
-        pairing.section(
+        pair_panel.section(
             name,
             [side[name] for side in of_side],
             found.get(name, ()),
             [v.lines if v else {} for v in verdicts],
-            room[name],
+            expected[name],
         )
     for side, of_one in zip(SIDES, of_side):
-        for note in dict.fromkeys(note for s in of_one.values() if s.result is not None for note in s.result.notes):
-            st.info(f"**{side}:** {show.plain(note)}", icon=":material/info:")
+        results = (s.result for s in of_one.values() if s.result is not None)
+        show.notes((note for result in results for note in result.notes), f"**{side}:** ")
     probe_page.texts(TEXTS)
 
 
@@ -96,7 +79,7 @@ def found_pairs(name: str, of_side: list) -> list[side_by_side.Pair]:
 
 def judged(side: dict[str, Shown]) -> verdict.Verdict | None:
     """A side's verdict, once both of its probes are complete."""
-    needed = [side[n].result if n in side else None for n in second.FOR_VERDICT]
+    needed = [side[n].result if n in side else None for n in verdict.READS]
     if any(r is None or not r.complete for r in needed):
         return None
     return verdict.of_prompt(*needed, getattr(side["contributions"].side.probes["contributions"], "first_token", True))
@@ -106,7 +89,7 @@ def headline(batch: running.Batch, order, names, verdicts, found) -> None:
     """What is going on, each side's verdict, and what differs most: always the same height."""
     with st.container(key="headline-two"):
         for message in running.troubles(batch):
-            st.error(show.plain(message), icon=":material/error:")
+            show.error(message)
         for side, name, reached in zip(SIDES, names, verdicts):
             said = f": {show.plain(reached.sentence)}" if reached else ""
             st.markdown(f"**{side}** · {show.plain(name)}{said}")
@@ -128,7 +111,7 @@ def ruler(names, verdicts, of_side) -> None:
         r.n_layers if r is not None else specs.n_layers(next(iter(side.values())).side.model)
         for r, side in zip(some, of_side)
     ]
-    if None in n_layers or not set(second.FOR_VERDICT) <= set(of_side[0]):
+    if None in n_layers or not set(verdict.READS) <= set(of_side[0]):
         st.caption("No ruler: the three criteria are read from contributions and logit lens, and not both are shown.")
         return
     fig = figures.pair_ruler(tuple(v.criteria if v else {} for v in verdicts), tuple(n_layers), names)
@@ -151,4 +134,4 @@ TEXTS = {
     "curves of a model and its untrained twin were not learned.",
 }
 
-show.guarded(page)
+page()

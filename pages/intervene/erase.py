@@ -35,17 +35,15 @@ TEXTS = {
 READING = """Row l erases the stream before block l. Where a column fades, that token's information has been moved elsewhere or is no longer
 needed."""
 
-show.guarded(
-    lambda: probe_page.show_page(
-        probe_page.Page(
-            ResidualErasure,
-            figure,
-            more,
-            "Not computed yet. **Run** replaces one token's residual at one depth by the mean residual of background "
-            "prompts, for every token "
-            "and every depth, and measures how the prediction changes.",
-            TEXTS,
-            needs_answer=lambda probe: probe.target == "answer",
-        )
+probe_page.show_page(
+    probe_page.Page(
+        ResidualErasure,
+        figure,
+        more,
+        "Not computed yet. **Run** replaces one token's residual at one depth by the mean residual of background "
+        "prompts, for every token "
+        "and every depth, and measures how the prediction changes.",
+        TEXTS,
+        needs_answer=lambda probe: probe.target == "answer",
     )
 )

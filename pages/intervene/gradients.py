@@ -79,18 +79,16 @@ CHECK = """|sum of attributions - (F(x) - F(baseline))| over the larger of |F(x)
 picture is not to be relied on; the number itself is in the CSV."""
 NODES = """Nodes are doubled per block until completeness error and map both hold still within 0.5 %."""
 
-show.guarded(
-    lambda: probe_page.show_page(
-        probe_page.Page(
-            IntegratedGradients,
-            figure,
-            more,
-            "Not computed yet. **Run** integrates the gradient of the answer's probability along the path from a "
-            "baseline to the activation, "
-            "block by block.",
-            TEXTS,
-            needs_answer=lambda probe: True,
-            sound=lambda result: not incomplete(result),
-        )
+probe_page.show_page(
+    probe_page.Page(
+        IntegratedGradients,
+        figure,
+        more,
+        "Not computed yet. **Run** integrates the gradient of the answer's probability along the path from a "
+        "baseline to the activation, "
+        "block by block.",
+        TEXTS,
+        needs_answer=lambda probe: True,
+        sound=lambda result: not incomplete(result),
     )
 )

@@ -4,46 +4,35 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import among_others, pruning
-from ed_core.errors import EffectiveDepthError
 from ed_core.probes import EarlyExit, LogitLens, Prune, prune
 from ed_core.results import aggregate
 from ed_core.sources import controls, specs
-from ed_ui import controlling, keeping, link, probe_page, prompt_set, running, scope, show
+from ed_ui import common_link, control_model, link, picker, probe_page, prompt_set, running, show
+from ed_ui.link_parameters import of_probe
 
 PROBES = (Prune, EarlyExit, LogitLens)
 
 
 def page() -> None:
     st.subheader(Prune.title, anchor=False)
-    link.own([*prompt_set.parameters(), *(p for probe in PROBES for p in link.of_probe(probe, PARAMETERS[probe.name]))])
-    scope.says()
-    chosen = scope.current()
-    try:
-        prompts = prompt_set.choose()
-        if not prompts:
-            return
-        row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prune")
-        asked = {probe.name: probe_page.form(probe, PARAMETERS[probe.name], row) for probe in PROBES}
-        if chosen.spec is None:
-            raise EffectiveDepthError(chosen.trouble)
-        if (n_layers := specs.n_layers(chosen.spec)) is not None:
-            asked["prune"].check_layers(n_layers)
-        n_tokens = prompt_set.n_tokens(chosen.spec, prompts) if len(prompts) > 1 else scope.n_tokens()
-    except EffectiveDepthError as error:
-        st.error(show.plain(str(error)), icon=":material/error:")
+    link.own([*prompt_set.parameters(), *(p for probe in PROBES for p in of_probe(probe, PARAMETERS[probe.name]))])
+    common_link.say_troubles()
+    if not (prompts := prompt_set.choose()):
         return
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prune")
+    asked = {probe.name: probe_page.form(probe, PARAMETERS[probe.name], row) for probe in PROBES}
+    spec = picker.required()
+    if (n_layers := specs.n_layers(spec)) is not None:
+        asked["prune"].check_layers(n_layers)
+    known = prompt_set.run_when(spec, prompts)
     requests = {
-        f"{name}.{i}": probe.request(chosen.spec, prompt)
-        for i, prompt in enumerate(prompts)
-        for name, probe in asked.items()
+        f"{name}.{i}": probe.request(spec, prompt) for i, prompt in enumerate(prompts) for name, probe in asked.items()
     }
-    batch = running.batch("prune", controlling.with_control(requests))
-    alone = len(prompts) == 1
-    row = running.controls("prune", batch, ready=scope.ready() or not alone, n_tokens=n_tokens)
-    controlling.picker(row, batch)
-    keeping.button(row, "prune", batch)
-    scope.remember(requests["prune.0"].key if alone and "prune.0" in batch.results and not batch.running else "")
-    st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch, asked, len(prompts))
+    batch = running.batch("prune", control_model.with_control(requests))
+    probe_page.top_row("prune", batch, **known)
+    stored = len(prompts) == 1 and "prune.0" in batch.results and not batch.running
+    common_link.write(requests["prune.0"].key if stored else "")
+    running.live(batch, panels, asked, len(prompts))
     with st.expander("The same from the command line"):
         prompt_set.command(dict.fromkeys(r.models[0] for r in batch.requests.values()), list(asked.values()), prompts)
     with st.expander("What this measures, exactly"):
@@ -53,15 +42,9 @@ def page() -> None:
 
 def panels(batch: running.Batch, asked: dict, n_prompts: int) -> None:
     """Everything that fills while jobs run: aggregates over the prompts that all probes have been measured on."""
-    if batch.jobs and running.poll(batch):
-        st.rerun()
-    done = [
-        i
-        for i in range(n_prompts)
-        if all((r := batch.result(f"{name}.{i}")) is not None and r.complete for name in asked)
-    ]
+    done = [i for i in range(n_prompts) if all(batch.complete(f"{name}.{i}") is not None for name in asked)]
     pruned, leaving, lens = ([batch.results[f"{name}.{i}"] for i in done] for name in asked)
-    twins = {name: [r for i in done if (r := controlling.result(batch, f"{name}.{i}")) is not None] for name in asked}
+    twins = {name: [r for i in done if (r := control_model.result(batch, f"{name}.{i}")) is not None] for name in asked}
     twins = {name: of_one if len(of_one) == len(done) else [] for name, of_one in twins.items()}
     status(batch, pruned, n_prompts)
     stretches(pruned, twins["prune"], asked["prune"], batch.running)
@@ -95,7 +78,7 @@ def status(batch: running.Batch, done: list, of: int) -> None:
             st.markdown("Nothing measured yet for these prompts, this model and these parameters.")
         for message, keys in running.troubles(batch).items():
             which = f"Prompt{'s' * (len(keys) > 1)} {', '.join(keys)}: " if of > 1 else ""
-            st.error(show.plain(which + message), icon=":material/error:")
+            show.error(which + message)
 
 
 def curve(key: str, results: list, twins: list, probe, name: str, title: str, unit: str, x: str, reading: str) -> None:
@@ -111,8 +94,7 @@ def curve(key: str, results: list, twins: list, probe, name: str, title: str, un
         behind=behind(twins, probe, name),
     )
     fig = figures.spread_curve(values, spread, unit, **look)
-    about = lambda: show.details_of_many(key, f"{probe.name}.{name}", x, values, results, title, reading)  # noqa: E731
-    show.figure(key, fig, title, about=about, results=results)
+    show.figure_of_many(key, fig, title, results, f"{probe.name}.{name}", x, values, title, reading)
 
 
 def stretches(results: list, twins: list, asked: Prune, busy: bool) -> None:
@@ -136,16 +118,9 @@ def stretches(results: list, twins: list, asked: Prune, busy: bool) -> None:
 def proxies(results: list, asked: Prune, x: str) -> None:
     curves = among_others.over_prompts(asked, [r.summary for r in results])
     lines = {name.replace("_", " "): curves[name] for name in prune.PROXIES}
-    about = lambda: show.details_of_many(
-        "proxies", "prune.block_influence", x, curves["block_influence"], results, PROXY, PROXIES
-    )  # noqa: E731
-    show.figure(
-        "proxies",
-        figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT),
-        "Proxies of the same stretches",
-        about=about,
-        results=results,
-    )
+    fig, values = figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT), curves["block_influence"]
+    title = "Proxies of the same stretches"
+    show.figure_of_many("proxies", fig, title, results, "prune.block_influence", x, values, PROXY, PROXIES)
 
 
 def signed(value) -> str:
@@ -180,23 +155,17 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
     )
     name, n_layers = results[0].request.models[0].source, results[0].n_layers
     evidence = cost | {"n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
-    common = dict(icon=":material/download:", disabled=not ready, help=EXPORTS)
-    row.download_button(
-        "Keep-list",
-        pruning.keep_list(n_layers, drop, name, evidence),
-        f"keep-{key}.json",
-        "application/json",
-        key=f"json-{key}",
-        **common,
-    )
-    row.download_button(
-        "mergekit",
-        pruning.mergekit_yaml(n_layers, drop, name, evidence),
-        f"prune-{key}.yaml",
-        "text/yaml",
-        key=f"yaml-{key}",
-        **common,
-    )
+    for label, write, kind, mime, file in FILES:
+        row.download_button(
+            label,
+            write(n_layers, drop, name, evidence),
+            f"{file}-{key}.{kind}",
+            mime,
+            key=f"{kind}-{key}",
+            icon=":material/download:",
+            disabled=not ready,
+            help=EXPORTS,
+        )
 
 
 def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
@@ -205,14 +174,11 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
     if leaving:
         curves = aggregate.aggregate(EarlyExit, [r.summary for r in leaving])
         lines = {"agreement": curves["agreement"], "confidence": curves["confidence"]}
-        about = lambda: show.details_of_many(
-            "exit", "early_exit.agreement", "depth", curves["agreement"], leaving, EXIT_TITLE, EXIT
-        )  # noqa: E731
         with left:
-            fig = figures.layer_curves(
-                lines, "", "share", x="depth", height=HEIGHT, behind=behind(twins, EarlyExit, "agreement")
-            )
-            show.figure("exit", fig, EXIT_TITLE, about=about, results=leaving)
+            twin = behind(twins, EarlyExit, "agreement")
+            fig = figures.layer_curves(lines, "", "share", x="depth", height=HEIGHT, behind=twin)
+            of = ("early_exit.agreement", "depth", curves["agreement"], EXIT_TITLE, EXIT)
+            show.figure_of_many("exit", fig, EXIT_TITLE, leaving, *of)
         right.metric(
             "Mean exit depth",
             f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}",
@@ -271,6 +237,10 @@ SPEARMAN = """Spearman's rank correlation over the stretches. +1: ranks them as 
 layers that strengthen what is there (cosine above 0) are the ones that can go. Best guesses lost: the two measurements against each other."""
 PROXY = "how far the stretch turns the stream, 1 - cos(h[s], h[s+n]); the other two proxies are in the same result"
 PROXIES = """If a proxy were a good guide, its curve would rise and fall with the measured one (the cosine's the other way round)."""
+FILES = (
+    ("Keep-list", pruning.keep_list, "json", "application/json", "keep"),
+    ("mergekit", pruning.mergekit_yaml, "yaml", "text/yaml", "prune"),
+)
 EXPORTS = "Made from the aggregate over all chosen prompts; the file says how many prompts and tokens it rests on."
 EXIT_CAUTION = """Sure is not right: where embedding and head share their weights, depth 0 is sure of the token it has just read. Choose a threshold
 by the agreement, not by the confidence."""
@@ -289,4 +259,4 @@ TEXTS = {
     "the chosen prompts, before any healing by fine-tuning; small models use all of their depth.",
 }
 
-show.guarded(page)
+page()

@@ -5,7 +5,8 @@ import streamlit as st
 from ed_core import figures
 from ed_core.figures import View
 from ed_core.probes import LayerSkip
-from ed_ui import link, probe_page, scope, show
+from ed_ui import common_link, probe_page, remembered, show
+from ed_ui.link_parameters import number
 
 
 def figure(result, view):
@@ -24,7 +25,7 @@ def figure(result, view):
 
 def chosen_boundary(result) -> int | None:
     """The place of the boundary looked at among the result's; None for the maximum over them."""
-    place = scope.kept("skip.boundary", MAXIMUM)
+    place = remembered.value("skip.boundary", MAXIMUM)
     return place if place in places(result)[1:] else None
 
 
@@ -79,16 +80,17 @@ def more(result, view):
 
 def boundaries(result, view):
     """Where the skips end and the looking begins; one of them can be looked at alone."""
-    name = lambda place: "maximum over all" if place == MAXIMUM else f"token {int(result['boundaries'][place])}"  # noqa: E731
-    if scope.kept("skip.boundary") not in places(result):
-        st.session_state.pop("kept.skip.boundary", None)
-    scope.keeping(
+    if remembered.value("skip.boundary") not in places(result):
+        remembered.forget("skip.boundary")
+    remembered.widget(
         st.segmented_control,
         "Effects seen behind",
         "skip.boundary",
         MAXIMUM,
         options=places(result),
-        format_func=name,
+        format_func=lambda place: (
+            "maximum over all" if place == MAXIMUM else f"token {int(result['boundaries'][place])}"
+        ),
         required=True,
     )
     caption = "Boundaries: each layer is left out on the dark tokens, and effects are looked for on the bright ones"
@@ -124,17 +126,15 @@ changes no rounding, as in float32 here; more in bf16)."""
 BOUNDARIES = """The papers draw up to four of every eighth token (Csordás et al. 2025, §3.2); the map holds the maximum over them. Future mode
 asks whether later tokens *use* what a layer made at earlier ones."""
 
-show.guarded(
-    lambda: probe_page.show_page(
-        probe_page.Page(
-            LayerSkip,
-            figure,
-            more,
-            "Not computed yet. **Run** leaves out every layer in turn and measures how much each later one changes: "
-            "one walk over the blocks.",
-            TEXTS,
-            over_tokens=False,
-            parameters=(link.number("boundary", "kept.skip.boundary", MAXIMUM, 0, scope.MOST_TOKENS, int),),
-        )
+probe_page.show_page(
+    probe_page.Page(
+        LayerSkip,
+        figure,
+        more,
+        "Not computed yet. **Run** leaves out every layer in turn and measures how much each later one changes: "
+        "one walk over the blocks.",
+        TEXTS,
+        over_tokens=False,
+        parameters=(number("boundary", "skip.boundary", MAXIMUM, 0, common_link.MOST_TOKENS, int),),
     )
 )

@@ -3,38 +3,38 @@ nor the worker."""
 
 import re
 import time
+from functools import partial
 from html import escape
 
 import streamlit as st
 
-from ed_core import figures
 from ed_core.cases.case_study import Case
 from ed_core.cases.drawings import Drawing, Section, says, sections
 from ed_core.cases.snippet import snippet
 from ed_core.commands.cases import EXPORTS
 from ed_core.errors import CaseError, EffectiveDepthError
-from ed_ui import editing, keeping, show, views
+from ed_ui import case_editing, case_studies, case_view, session, show
 
 
 def page() -> None:
     id = chosen()
-    under_edit = editing.of(id)
+    under_edit = case_editing.of(id)
     try:
-        case, state = keeping.kept().open(id)
+        case, state = case_studies.kept().open(id)
     except CaseError as error:
         missing(id, error)
         if under_edit is not None:
-            editing.form(under_edit, go)
+            case_editing.form(under_edit, go)
         return
     with st.container(key="case"):
-        st.page_link(keeping.GALLERY, label="All case studies", icon=":material/arrow_back:")
+        st.page_link(case_studies.GALLERY, label="All case studies", icon=":material/arrow_back:")
         head(case)
         actions(case, state)
         if under_edit is not None:
-            editing.form(under_edit, go)
+            case_editing.form(under_edit, go)
         verdicts(case.verdict.splitlines())
         if case.notes.strip() and under_edit is None:
-            editing.notes(case.notes)
+            case_editing.notes(case.notes)
         for i, one in enumerate(sections(case)):
             section(i, one)
         again(case)
@@ -43,8 +43,8 @@ def page() -> None:
 def chosen() -> str:
     """The id in the URL; without one that of the case study this session opened last: leaving by a button takes the id
     out of the history, and the browser's Back must find it again."""
-    id = st.query_params.get("id") or st.session_state.get("case.id", "")
-    st.session_state["case.id"] = id
+    id = st.query_params.get("id") or session.current().case_id
+    session.current().case_id = id
     if id and st.query_params.to_dict() != {"id": id}:
         st.query_params.from_dict({"id": id})
     return id
@@ -52,10 +52,10 @@ def chosen() -> str:
 
 def missing(id: str, error: CaseError) -> None:
     """One sentence, and the ways on: back out of the trash, or to the others."""
-    in_trash = next((card for card in keeping.kept().trash() if card.id == id), None)
+    in_trash = next((card for card in case_studies.kept().trash() if card.id == id), None)
     if in_trash is not None:
         st.warning(f"“{show.plain(in_trash.title)}” was deleted; it lies in the trash.", icon=":material/delete:")
-        barrier = keeping.why_not(id)
+        barrier = case_studies.why_not(id)
         if st.button(
             "Undo: take it back",
             key="case.restore",
@@ -63,24 +63,27 @@ def missing(id: str, error: CaseError) -> None:
             disabled=bool(barrier),
             help=show.plain(barrier) or None,
         ):
-            if keeping.attempt(lambda: keeping.restore(id)):
+            if case_studies.attempt(lambda: case_studies.restore(id)):
                 st.rerun()
     else:
         st.error(
             show.plain(str(error)) if id else "This link names no case study; choose one from the list.",
             icon=":material/link_off:",
         )
-    st.page_link(keeping.GALLERY, label="All case studies", icon=":material/collections_bookmark:")
+    st.page_link(case_studies.GALLERY, label="All case studies", icon=":material/collections_bookmark:")
 
 
 def head(case: Case) -> None:
     st.subheader(show.plain(case.title), anchor=False)
-    when = lambda seconds: time.strftime("%d %b %Y, %H:%M UTC", time.gmtime(seconds))  # noqa: E731
     changed = f", changed {when(case.changed)}" if case.changed - case.created >= 60 else ""
-    shipped = " :gray-badge[comes with the app]" if keeping.kept().is_shipped(case.id) else ""
+    shipped = " :gray-badge[comes with the app]" if case_studies.kept().is_shipped(case.id) else ""
     tags = "".join(f" :blue-badge[{show.plain(tag)}]" for tag in case.tags)
-    by = f" by {show.plain(owner)}" if (owner := keeping.whose(case.id)) else ""
+    by = f" by {show.plain(owner)}" if (owner := case_studies.whose(case.id)) else ""
     st.caption(f"Kept {when(case.created)}{by}{changed}{shipped}{tags}")
+
+
+def when(seconds: float) -> str:
+    return time.strftime("%d %b %Y, %H:%M UTC", time.gmtime(seconds))
 
 
 def verdicts(lines: list[str]) -> None:
@@ -93,20 +96,19 @@ def verdicts(lines: list[str]) -> None:
 def actions(case: Case, state: str) -> None:
     """What can be done with it, always in the same place."""
     row = st.container(horizontal=True, key="case-actions")
-    barrier, not_here = keeping.why_not(), keeping.why_not(case.id)
-    off = lambda reason, told: dict(disabled=bool(reason), help=show.plain(reason) or told)  # noqa: E731
+    barrier, not_here = case_studies.why_not(), case_studies.why_not(case.id)
     row.button(
         "Edit",
         icon=":material/edit:",
         key="case.edit",
-        on_click=editing.begin,
+        on_click=case_editing.begin,
         args=(case, state),
         **off(not_here, "Title, tags and notes"),
     )
     if row.button(
         "Open live", icon=":material/play_arrow:", key="case.live", on_click=open_live, args=(case,), help=ABOUT_LIVE
     ):
-        st.switch_page(st.session_state.pop("case.page"))
+        st.switch_page(session.current().case_page)
     with row.popover("Download", icon=":material/download:", key="case.download"):
         downloads(case)
     with row.popover("Link", icon=":material/link:", key="case.link"):
@@ -115,57 +117,53 @@ def actions(case: Case, state: str) -> None:
     if row.button(
         "Duplicate", icon=":material/content_copy:", key="case.duplicate", **off(barrier, "A copy of your own to edit")
     ):
-        keeping.attempt(lambda: go(keeping.duplicate(case)))
+        case_studies.attempt(lambda: go(case_studies.duplicate(case)))
     if row.button(
         "Delete",
         icon=":material/delete:",
         key="case.delete",
         **off(not_here, "Moves it to the trash; it can be taken back"),
     ):
-        if keeping.attempt(lambda: keeping.delete(case.id)):
+        if case_studies.attempt(lambda: case_studies.delete(case.id)):
             st.rerun()
 
 
+def off(reason: str, told: str) -> dict[str, object]:
+    """Whether a button is off and why; else what it does."""
+    return {"disabled": bool(reason), "help": show.plain(reason) or told}
+
+
 def go(case: Case) -> None:
-    st.switch_page(keeping.CASE, query_params={"id": case.id})
+    st.switch_page(case_studies.CASE, query_params={"id": case.id})
 
 
 def open_live(case: Case) -> None:
-    st.session_state["case.page"] = views.open_live(case)
+    session.current().case_page = case_view.open_live(case)
 
 
 def downloads(case: Case) -> None:
     """Whole files first, then one measure as a table. What is heavy is made when it is asked for."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", case.title).strip("-").lower()[:40] or "case"
     for ending, label in FILES.items():
-        make = (
-            (lambda: keeping.kept().read(case.id))
-            if ending == ".edcase"
-            else (lambda ending=ending: EXPORTS[ending](case, ""))
-        )
-        st.download_button(
-            label, make, f"{name}-{case.id}{ending}", key=f"case{ending}", icon=":material/download:", on_click="ignore"
-        )
+        whole = partial(case_studies.kept().read, case.id)
+        make = whole if ending == ".edcase" else partial(EXPORTS[ending], case, "")
+        st.download_button(label, make, f"{name}-{case.id}{ending}", key=f"case{ending}", **FILE)
     measures = [f"{item.result.request.probe}.{name}" for item in reversed(case.items) for name in item.result.measures]
     measure = st.selectbox("One measure as a table", list(dict.fromkeys(measures)), key="case.measure")
     row = st.container(horizontal=True)
     for ending in (".csv", ".parquet"):
-        make = lambda ending=ending: EXPORTS[ending](case, measure)  # noqa: E731
-        row.download_button(
-            ending[1:],
-            make,
-            f"{measure}-{case.id}{ending}",
-            key=f"case{ending}",
-            icon=":material/download:",
-            on_click="ignore",
-        )
+        make = partial(EXPORTS[ending], case, measure)
+        row.download_button(ending[1:], make, f"{measure}-{case.id}{ending}", key=f"case{ending}", **FILE)
 
 
 def section(i: int, one: Section) -> None:
     """What was asked, its tokens, its figures."""
     st.markdown(f"##### {show.plain(one.heading)}")
-    answer = lambda prompt: f"<mark>{escape(prompt.answer)}</mark>" if prompt.answer else ""  # noqa: E731
-    boxes = [f'<pre class="ed-prompt" dir="auto">{escape(prompt.text)}{answer(prompt)}</pre>' for prompt in one.prompts]
+    answers = (f"<mark>{escape(prompt.answer)}</mark>" if prompt.answer else "" for prompt in one.prompts)
+    boxes = [
+        f'<pre class="ed-prompt" dir="auto">{escape(prompt.text)}{answer}</pre>'
+        for prompt, answer in zip(one.prompts, answers, strict=True)
+    ]
     st.html("".join(boxes[:AT_ONCE]))
     if len(boxes) > AT_ONCE:
         with st.expander(f"{len(boxes) - AT_ONCE} more prompts"):
@@ -173,13 +171,12 @@ def section(i: int, one: Section) -> None:
     for view in one.views:
         if "continuation" in view.by_probe:
             text, known = says(view.by_probe["continuation"].result)
-            st.markdown(f"The model continues {code(text)}{MARKS[known]}")
+            st.markdown(f"The model continues {show.code(text, 80)}{MARKS[known]}")
     of_one = {view.prompts: view.first.result for view in one.views}.values()
     with st.expander(f"{sum(result.n_tokens for result in of_one)} tokens"):
         for result in of_one:
             st.markdown(" ".join(show.token(text) for text in result.tokens))
-    for note in one.notes:
-        st.info(show.plain(note), icon=":material/info:")
+    show.notes(one.notes)
     for line in one.says:
         st.markdown(f"**{show.plain(line)}**")
     for j, drawing in enumerate(one.drawings):
@@ -189,8 +186,7 @@ def section(i: int, one: Section) -> None:
 def figure(key: str, d: Drawing) -> None:
     caption, over = f"**{d.title}** · {show.plain(d.caption)}", d.over
     if over is not None:
-        about = lambda: show.details_of_many(key, over.name, over.dim, over.values, over.results, over.meaning)  # noqa: E731
-        show.figure(key, d.figure, caption, about=about, results=over.results)
+        show.figure_of_many(key, d.figure, caption, over.results, over.name, over.dim, over.values, over.meaning)
     elif d.result is None:
         show.figure(
             key,
@@ -211,10 +207,6 @@ def of_several(key: str, d: Drawing) -> None:
     show.details(key, d.result, measure or d.measures[0], "")
 
 
-def code(text: str) -> str:
-    return "`" + figures.shown(text, 80).replace("`", "ˋ") + "`"
-
-
 def again(case: Case) -> None:
     """The commands that make the numbers again."""
     with st.expander("Compute it again"):
@@ -230,6 +222,7 @@ def again(case: Case) -> None:
 
 
 AT_ONCE = 3  # prompts or verdicts that stand open
+FILE = {"icon": ":material/download:", "on_click": "ignore"}
 FILES = {
     ".edcase": "Case study (.edcase), to import elsewhere",
     ".html": "Report (.html), one file",
@@ -242,4 +235,4 @@ ABOUT_LIVE = (
     "Puts its model, prompt, parameters and view into the page it was kept from. Nothing runs until you press Run."
 )
 
-show.guarded(page)
+page()

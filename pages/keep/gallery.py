@@ -10,7 +10,7 @@ from ed_core.cases.bundle import MAX_BYTES, Card
 from ed_core.cases.kept import SORTS
 from ed_core.errors import EffectiveDepthError
 from ed_core.figures.thumbnail import data_uri
-from ed_ui import keeping, show
+from ed_ui import case_studies, session, show
 
 AT_ONCE, COLUMNS = 12, 3
 SORT_NAMES = {"changed": "last changed", "created": "newest", "title": "title", "model": "model"}
@@ -18,7 +18,7 @@ SORT_NAMES = {"changed": "last changed", "created": "newest", "title": "title", 
 
 def page() -> None:
     st.subheader("Case studies", anchor=False)
-    kept, barrier = keeping.kept(), keeping.why_not()
+    kept, barrier = case_studies.kept(), case_studies.why_not()
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-gallery")
     search = row.text_input(
         "Search",
@@ -39,7 +39,7 @@ def page() -> None:
         take_in()
     with row.popover(f"Trash ({len(trash)})", icon=":material/delete:", disabled=not trash, key="gallery.trash"):
         for card in trash[:MOST_IN_TRASH]:
-            thrown(card, keeping.why_not(card.id))
+            thrown(card, case_studies.why_not(card.id))
         if len(trash) > MOST_IN_TRASH:
             st.caption(f"The last {MOST_IN_TRASH} of {len(trash)}; `python -m ed_core case list --trash` tells all.")
     said()
@@ -73,9 +73,11 @@ def tile(card: Card, shipped: bool) -> None:
     )
     st.html(f'<div class="ed-thumbnail">{picture}</div>')
     row = st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key=f"title-{card.id}")
-    row.page_link(keeping.CASE, label=f"**{show.plain(card.title)}**", query_params={"id": card.id}, width="stretch")
+    row.page_link(
+        case_studies.CASE, label=f"**{show.plain(card.title)}**", query_params={"id": card.id}, width="stretch"
+    )
     if not shipped:
-        reason = keeping.why_not(card.id)
+        reason = case_studies.why_not(card.id)
         told = show.plain(reason) or "Delete; it can be taken back"
         row.button(
             "",
@@ -127,33 +129,34 @@ def search_tag(key: str) -> None:
 
 
 def delete(card: Card) -> None:
-    tell(lambda: keeping.delete(card.id), "undo", f"“{card.title}” is in the trash.", card.id)
+    tell(lambda: case_studies.delete(card.id), "undo", f"“{card.title}” is in the trash.", card.id)
 
 
-def restore(card: Card) -> None:
-    tell(lambda: keeping.restore(card.id), "done", f"“{card.title}” is back.", card.id)
+def restore(id: str, told: str) -> None:
+    tell(lambda: case_studies.restore(id), "done", told, id)
 
 
 def tell(action, kind: str, text: str, id: str) -> None:
     """Do it, and remember what is to be said of it."""
     try:
         action()
-        st.session_state["gallery.said"] = [(kind, text, id)]
+        session.current().gallery.said = [(kind, text, id)]
     except EffectiveDepthError as error:
-        st.session_state["gallery.said"] = [("error", str(error), "")]
+        session.current().gallery.said = [("error", str(error), "")]
 
 
 def said() -> None:
     """What the last action came to, with the way back or on."""
-    for i, (kind, text, id) in enumerate(st.session_state.get("gallery.said", [])):
+    for i, (kind, text, id) in enumerate(session.current().gallery.said):
         box, icon = BOXES[kind]
         with st.container(key=f"said-{i}", gap="xxsmall"):
             box(show.plain(text), icon=icon)
             if kind == "undo":
-                undo = lambda: tell(lambda: keeping.restore(id), "done", "It is back.", id)  # noqa: E731, B023
-                st.button("Undo", key="gallery.undo", icon=":material/undo:", on_click=undo)
+                st.button(
+                    "Undo", key="gallery.undo", icon=":material/undo:", on_click=restore, args=(id, "It is back.")
+                )
             elif id:
-                st.page_link(keeping.CASE, label="Open it", icon=":material/open_in_new:", query_params={"id": id})
+                st.page_link(case_studies.CASE, label="Open it", icon=":material/open_in_new:", query_params={"id": id})
 
 
 def thrown(card: Card, barrier: str) -> None:
@@ -164,7 +167,7 @@ def thrown(card: Card, barrier: str) -> None:
         key=f"restore-{card.id}",
         icon=":material/restore_from_trash:",
         on_click=restore,
-        args=(card,),
+        args=(card.id, f"“{card.title}” is back."),
         disabled=bool(barrier),
     )
 
@@ -172,7 +175,7 @@ def thrown(card: Card, barrier: str) -> None:
 def take_in() -> None:
     """Bundles of others, checked before anything of them is kept."""
     # another box for every import: an uploader cannot be emptied
-    key = f"gallery.files.{st.session_state.get('gallery.imports', 0)}"
+    key = f"gallery.files.{session.current().gallery.imports}"
     common = dict(type=["edcase"], accept_multiple_files=True, max_upload_size=MAX_BYTES // 2**20)
     st.file_uploader("Case studies, .edcase", key=key, on_change=taken, args=(key,), help=ABOUT_IMPORT, **common)
 
@@ -181,7 +184,7 @@ def taken(key: str) -> None:
     told = []
     for file in st.session_state[key] or []:
         try:
-            case, new = keeping.take_in(file.getvalue())
+            case, new = case_studies.take_in(file.getvalue())
             told.append(
                 (
                     "done" if new else "here",
@@ -191,13 +194,13 @@ def taken(key: str) -> None:
             )
         except EffectiveDepthError as error:
             told.append(("error", f"{file.name} was not taken in, and nothing of it was kept. {error}", ""))
-    st.session_state["gallery.said"] = told
-    st.session_state["gallery.imports"] = st.session_state.get("gallery.imports", 0) + 1
+    gallery = session.current().gallery
+    gallery.said, gallery.imports = told, gallery.imports + 1
 
 
 def problems(kept) -> None:
     """Files that could not be read, until this visitor has seen them."""
-    seen = st.session_state.setdefault("gallery.seen", set())
+    seen = session.current().gallery.seen
     new = [problem for problem in kept.problems if problem not in seen]
     if new:
         st.warning("\n\n".join(map(show.plain, new)), icon=":material/broken_image:")
@@ -215,4 +218,4 @@ ABOUT_IMPORT = "Files that this program exported, here or elsewhere. Each is che
 EMPTY = """Nothing of your own yet. Run something on **Home** or a probe's page and press **Save**: numbers, view and notes become a case study with a
 link that opens in a second, without the model. Those below come with the app and show how to read the figures."""
 
-show.guarded(page)
+page()

@@ -5,29 +5,30 @@ import streamlit as st
 from ed_core import figures
 from ed_core.probes import Contributions
 from ed_core.results import aggregate
-from ed_ui import link, probe_page, scope, show
+from ed_ui import probe_page, remembered, show
+from ed_ui.link_parameters import choice
 
 MEASURE = "layer_ratio"
 MEASURES = [s.name for s in Contributions.measures]
 
 
-def controls():
-    scope.keeping(st.selectbox, "Measure", "contributions.measure", MEASURE, options=MEASURES, width=260)
+def inputs():
+    remembered.widget(st.selectbox, "Measure", "contributions.measure", MEASURE, options=MEASURES, width=260)
 
 
 def figure(result, view):
-    measure = scope.kept("contributions.measure", MEASURE)
+    measure = remembered.value("contributions.measure", MEASURE)
     spec = Contributions.spec(measure)
     draw = figures.cosine_map if spec.unit == "cosine" else figures.contribution_norms
     show.figure("map", draw(result, view, measure, counts_first_token()), spec.meaning, result, measure, select=True)
 
 
 def counts_first_token() -> bool:
-    return scope.kept("contributions.first_token", True)
+    return remembered.value("contributions.first_token", True)
 
 
 def more(result, view):
-    measure = scope.kept("contributions.measure", MEASURE)
+    measure = remembered.value("contributions.measure", MEASURE)
     if view.selected is not None:
         show.figure(
             "profile",
@@ -39,19 +40,19 @@ def more(result, view):
     if not result.complete:
         return
     curves = aggregate.aggregate(Contributions, [result.summary], counts_first_token())
-    pick = lambda suffix: {
-        name: curves[f"{short}_{suffix}"] for name, short in (("attention", "attn"), ("MLP", "mlp"), ("both", "layer"))
-    }  # noqa: E731
-    behind = lambda name: probe_page.behind(Contributions, view, name, counts_first_token())  # noqa: E731
-    left, right = st.columns(2)
-    with left:
-        fig = figures.layer_curves(pick("ratio"), "", "ratio", log=True, behind=behind("layer_ratio"))
-        show.figure("mean-ratio", fig, "Mean contribution per layer, against the stream", results=[result])
-    with right:
-        fig = figures.layer_curves(pick("cos"), "", "cosine", behind=behind("layer_cos"))
-        show.figure("mean-cosine", fig, "Mean cosine per layer: below 0 erases, above 0 strengthens", results=[result])
+    for column, (key, suffix, unit, caption) in zip(st.columns(2), MEANS, strict=True):
+        lines = {name: curves[f"{short}_{suffix}"] for name, short in BRANCHES.items()}
+        behind = probe_page.behind(Contributions, view, f"layer_{suffix}", counts_first_token())
+        with column:
+            fig = figures.layer_curves(lines, "", unit, log=unit == "ratio", behind=behind)
+            show.figure(key, fig, caption, results=[result])
 
 
+BRANCHES = {"attention": "attn", "MLP": "mlp", "both": "layer"}
+MEANS = (
+    ("mean-ratio", "ratio", "ratio", "Mean contribution per layer, against the stream"),
+    ("mean-cosine", "cos", "cosine", "Mean cosine per layer: below 0 erases, above 0 strengthens"),
+)
 TEXTS = {
     "The papers saw": "In Llama 3.1 70B on GSM8K the ratio stays above 0.15 in the first half and falls below 0.05 in the second; the cosine is 0 or "
     "negative first, then turns positive (Csordás et al. 2025, §3.1).",
@@ -63,18 +64,16 @@ TEXTS = {
     "2026, arXiv 2605.14075).",
 }
 
-show.guarded(
-    lambda: probe_page.show_page(
-        probe_page.Page(
-            Contributions,
-            figure,
-            more,
-            "Not computed yet. **Run** shows, for every layer and token, how large attention's and the MLP's additions "
-            "are and whether they erase, "
-            "write or strengthen. One forward pass.",
-            TEXTS,
-            controls,
-            parameters=(link.choice("measure", "kept.contributions.measure", MEASURE, MEASURES),),
-        )
+probe_page.show_page(
+    probe_page.Page(
+        Contributions,
+        figure,
+        more,
+        "Not computed yet. **Run** shows, for every layer and token, how large attention's and the MLP's additions "
+        "are and whether they erase, "
+        "write or strengthen. One forward pass.",
+        TEXTS,
+        inputs,
+        parameters=(choice("measure", "contributions.measure", MEASURE, MEASURES),),
     )
 )

@@ -9,8 +9,10 @@ from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.sources import specs
 from ed_core.sources.published import published_marks
-from ed_ui import controlling, keeping, link, running, scope, show
-from ed_ui.views import BRANCHES, SHADES
+from ed_ui import common_link, control_model, link, picker, probe_page, prompt_box, remembered, running, session, show
+from ed_ui.case_view import BRANCHES, SHADES
+from ed_ui.link_parameters import choice, flag, number, span
+from ed_ui.remembered import value
 
 WINDOW = 48
 PROBES = {
@@ -22,30 +24,25 @@ PROBES = {
 
 
 PARAMETERS = (
-    link.choice("branch", "kept.branch", "both", BRANCHES),
-    link.choice("shade", "kept.shade", "probability", SHADES),
-    link.number("kl", "kept.kl_threshold", 0.5, 0.05, 0.95),
-    link.number("overlap", "kept.overlap_threshold", 0.3, 0.05, 0.95),
-    link.flag("first_token", "kept.first_token", True),
-    link.span("tokens", "kept.window"),
+    choice("branch", "branch", "both", BRANCHES),
+    choice("shade", "shade", "probability", SHADES),
+    number("kl", "kl_threshold", 0.5, 0.05, 0.95),
+    number("overlap", "overlap_threshold", 0.3, 0.05, 0.95),
+    flag("first_token", "first_token", True),
+    span("tokens", "window"),
 )
 
 
 def page() -> None:
     link.own(PARAMETERS)
-    scope.says()
-    scope.prompt_box()
-    chosen = scope.current()
-    if chosen.spec is None:
-        st.error(show.plain(chosen.trouble), icon=":material/error:")
-        return
-    requests = {name: probe.request(chosen.spec, scope.prompt()) for name, probe in PROBES.items()}
+    common_link.say_troubles()
+    prompt_box.draw()
+    spec = picker.required()
+    requests = {name: probe.request(spec, prompt_box.prompt()) for name, probe in PROBES.items()}
     measured = {name: request for name, request in requests.items() if name != "continuation"}
-    batch = running.batch("home", requests | controlling.with_control(measured))
-    row = running.controls("home", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
-    controlling.picker(row, batch)
-    keeping.button(row, "home", batch)
-    if (above := scope.harder(st.session_state.get("example", ""))) is not None:
+    batch = running.batch("home", requests | control_model.with_control(measured))
+    row = probe_page.top_row("home", batch)
+    if (above := prompt_box.harder(value("example", ""))) is not None:
         row.button(
             "Same task, harder",
             key="harder",
@@ -54,42 +51,37 @@ def page() -> None:
             icon=":material/trending_up:",
             type="tertiary",
         )
-    st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch)
+    running.live(batch, panels)
 
 
 def _harder(example: str, batch: running.Batch) -> None:
     """Step up, keeping the present verdict as a ghost on the ruler."""
     if (reached := judged(batch)) is not None:
-        st.session_state["ghost"] = (reached, batch.results["contributions"].n_layers)
-    scope.pick(example)
+        session.current().ghost = (reached, batch.results["contributions"].n_layers)
+    prompt_box.pick(example)
 
 
 def judged(batch: running.Batch) -> verdict.Verdict | None:
     """The verdict, once both of its probes are complete."""
-    needed = [batch.result("contributions"), batch.result("logit_lens")]
-    if any(r is None or not r.complete for r in needed):
+    needed = [batch.complete("contributions"), batch.complete("logit_lens")]
+    if None in needed:
         return None
-    return verdict.of_prompt(
-        *needed, counts_first_token(), scope.kept("kl_threshold", 0.5), scope.kept("overlap_threshold", 0.3)
-    )
+    return verdict.of_prompt(*needed, counts_first_token(), value("kl_threshold", 0.5), value("overlap_threshold", 0.3))
 
 
 def counts_first_token() -> bool:
-    return scope.kept("first_token", True)
+    return value("first_token", True)
 
 
 def panels(batch: running.Batch) -> None:
     """Everything that fills while jobs run."""
-    if batch.jobs and running.poll(batch):
-        st.rerun()
-    scope.remember(
-        batch.requests["contributions"].key if "contributions" in batch.results and not batch.running else ""
-    )
+    stored = "contributions" in batch.results and not batch.running
+    common_link.write(batch.requests["contributions"].key if stored else "")
     reached = judged(batch)
     headline(batch, reached)
     results = batch.results
     some = next(iter(results.values()), None)
-    view = controls(batch, some, reached)
+    view = inputs(batch, some, reached)
     left, right = st.columns(2)
     with left:
         contributions(
@@ -110,15 +102,15 @@ def panels(batch: running.Batch) -> None:
     with right:
         skips(results.get("layer_skip"), view("skip", "layer_skip"))
     for probe in PROBES:
-        if said := controlling.sentence(batch, probe, counts_first_token() or probe != "contributions"):
+        if said := control_model.sentence(batch, probe, counts_first_token() or probe != "contributions"):
             st.markdown(f"**{PROBES[probe].title}:** {said}")
 
 
 def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     """Status, verdict, what the model says, and the depth ruler: the same height whatever stands in it."""
     with st.container(key="headline"):
-        for error in running.troubles(batch):
-            st.error(show.plain(error), icon=":material/error:")
+        for message in running.troubles(batch):
+            show.error(message)
         if batch.running:
             st.markdown(f"**{running.status(batch)}**")
         elif reached is not None:
@@ -136,7 +128,7 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     if n_layers is None:
         st.container(height=110 + show.CAPTION, border=False, key="ruler-place")
         return
-    ghost, n_ghost = st.session_state.get("ghost", (None, None))
+    ghost, n_ghost = session.current().ghost or (None, None)
     fig = figures.depth_ruler(
         reached.criteria if reached else {},
         n_layers,
@@ -158,40 +150,39 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
 
 def says(batch: running.Batch) -> str:
     """The model's own continuation, whether it is right, and its best next tokens."""
-    result = batch.result("continuation")
-    if result is None or not result.complete:
+    if (result := batch.complete("continuation")) is None:
         return ""
-    code = lambda text: "`" + figures.shown(text, 60).replace("`", "ˋ") + "`"  # noqa: E731
     mark = {
         True: " :green[✓ the known answer]",
-        False: f" :orange[✗ expected {code(result.request.prompts[0].answer)}]",
+        False: f" :orange[✗ expected {show.code(result.request.prompts[0].answer, 60)}]",
         None: "",
     }[verdict.right(result)]
     best = ", ".join(
-        f"{code(result.token_text[int(i)])} {p:.0%}" for i, p in zip(result["top_ids"][0], result["top_probs"][0])
+        f"{show.code(result.token_text[int(i)], 60)} {p:.0%}"
+        for i, p in zip(result["top_ids"][0], result["top_probs"][0])
     )
     source = ":gray-badge[stored example] " if lookup.is_shipped(result.request.key) else ""
-    return f"{source}The model continues {code(result.provenance['continuation'])}{mark} · next token: {best}"
+    return f"{source}The model continues {show.code(result.provenance['continuation'], 60)}{mark} · next token: {best}"
 
 
-def controls(batch: running.Batch, some, reached):
+def inputs(batch: running.Batch, some, reached):
     """Branch, shade, window, thresholds; returns a maker of views."""
     n = some.n_tokens if some is not None else 0
     row = st.container(horizontal=True, vertical_alignment="bottom", key="panel-controls")
-    scope.keeping(row.segmented_control, "Contribution of", "branch", "both", options=list(BRANCHES), required=True)
-    scope.keeping(row.selectbox, "Lens shade", "shade", "probability", options=list(SHADES), width=190)
+    remembered.widget(row.segmented_control, "Contribution of", "branch", "both", options=list(BRANCHES), required=True)
+    remembered.widget(row.selectbox, "Lens shade", "shade", "probability", options=list(SHADES), width=190)
     with row.popover("Thresholds", icon=":material/tune:", key="thresholds"):
         steps = dict(min_value=0.05, max_value=0.95, step=0.05)
-        scope.keeping(st.slider, "KL: below this share of its maximum", "kl_threshold", 0.5, **steps)
-        scope.keeping(st.slider, "Overlap: above", "overlap_threshold", 0.3, **steps)
-        scope.keeping(st.toggle, "Count the first token (often an attention sink)", "first_token", True)
+        remembered.widget(st.slider, "KL: below this share of its maximum", "kl_threshold", 0.5, **steps)
+        remembered.widget(st.slider, "Overlap: above", "overlap_threshold", 0.3, **steps)
+        remembered.widget(st.toggle, "Count the first token (often an attention sink)", "first_token", True)
         st.caption(
             "The defaults are those of Hu et al. 2025. The three criteria measure different things and are never "
             "averaged."
         )
-    window = scope.window("window", n, WINDOW)
+    window = remembered.window("window", n, WINDOW)
     if window is not None:
-        scope.keeping(row.slider, "Tokens shown", "window", window, min_value=0, max_value=n - 1, width=260)
+        remembered.widget(row.slider, "Tokens shown", "window", window, min_value=0, max_value=n - 1, width=260)
     token = show.token_box(row, some.tokens) if some is not None else None
 
     def view(panel: str, probe: str) -> View:
@@ -201,8 +192,8 @@ def controls(batch: running.Batch, some, reached):
             answer_start=some.answer_start if some is not None else None,
             depth_lines=reached.lines if reached else {},
             uirevision=panel,
-            control=controlling.result(batch, probe),
-            control_name=controlling.name(),
+            control=control_model.result(batch, probe),
+            control_name=control_model.name(),
         )
 
     return view
@@ -214,7 +205,7 @@ def contributions(
     """One panel on the chosen branch: its size or its direction."""
     if result is None:
         return show.empty(title, teach)
-    measure = f"{BRANCHES[scope.kept('branch', 'both')]}_{suffix}"
+    measure = f"{BRANCHES[value('branch', 'both')]}_{suffix}"
     fig = draw(result, view, measure, counts_first_token())
     show.figure(key, fig, f"**{title}** · {caption}", result, measure, reading, select=True)
 
@@ -223,7 +214,7 @@ def lens(result, view: View) -> None:
     title = "Logit lens"
     if result is None:
         return show.empty(title, "What the model would predict if it ended at each depth.")
-    shade = SHADES[scope.kept("shade", "probability")]
+    shade = SHADES[value("shade", "probability")]
     measure = "top_probs" if shade == "prob" else shade  # what is drawn is also what Details and its CSV hold
     show.figure(
         "lens",
@@ -274,4 +265,4 @@ COSINES = (
     READ_COSINE,
 )
 
-show.guarded(page)
+page()

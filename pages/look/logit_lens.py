@@ -5,16 +5,19 @@ import streamlit as st
 from ed_core import figures
 from ed_core.probes import LogitLens
 from ed_core.results import aggregate
-from ed_ui import link, probe_page, scope, show
-from ed_ui.views import SHADES
+from ed_ui import probe_page, remembered, show
+from ed_ui.case_view import SHADES
+from ed_ui.link_parameters import choice
 
 
-def controls():
-    scope.keeping(st.segmented_control, "Shade", "logit_lens.shade", "probability", options=list(SHADES), required=True)
+def inputs():
+    remembered.widget(
+        st.segmented_control, "Shade", "logit_lens.shade", "probability", options=list(SHADES), required=True
+    )
 
 
 def figure(result, view):
-    name = scope.kept("logit_lens.shade", "probability")
+    name = remembered.value("logit_lens.shade", "probability")
     shade = SHADES[name]
     measure = "top_probs" if shade == "prob" else shade
     show.figure(
@@ -63,17 +66,15 @@ TEXTS = {
     "adaptively in places (Curth et al. 2026, arXiv 2604.12426).",
 }
 
-show.guarded(
-    lambda: probe_page.show_page(
-        probe_page.Page(
-            LogitLens,
-            figure,
-            more,
-            "Not computed yet. **Run** applies the model's own final norm and head at every depth and shows when its "
-            "prediction settles.",
-            TEXTS,
-            controls,
-            parameters=(link.choice("shade", "kept.logit_lens.shade", "probability", SHADES),),
-        )
+probe_page.show_page(
+    probe_page.Page(
+        LogitLens,
+        figure,
+        more,
+        "Not computed yet. **Run** applies the model's own final norm and head at every depth and shows when its "
+        "prediction settles.",
+        TEXTS,
+        inputs,
+        parameters=(choice("shade", "logit_lens.shade", "probability", SHADES),),
     )
 )

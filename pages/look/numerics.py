@@ -6,7 +6,8 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import exactness
 from ed_core.probes import Contributions, LogitLens, Numerics
-from ed_ui import keeping, link, probe_page, running, scope, show
+from ed_ui import common_link, link, picker, probe_page, prompt_box, running, show
+from ed_ui.link_parameters import span
 
 PROBES = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens": LogitLens()}
 UNITS = {
@@ -18,28 +19,20 @@ UNITS = {
 
 def page() -> None:
     st.subheader(Numerics.title, anchor=False)
-    link.own([link.span("tokens", "kept.window.page")])
-    scope.says()
-    scope.prompt_box()
-    chosen = scope.current()
-    if chosen.spec is None:
-        st.error(show.plain(chosen.trouble), icon=":material/error:")
-        return
-    batch = running.batch(
-        "numerics", {name: probe.request(chosen.spec, scope.prompt()) for name, probe in PROBES.items()}
-    )
-    row = running.controls("numerics", batch, ready=scope.ready(), n_tokens=scope.n_tokens())
-    keeping.button(row, "numerics", batch)
-    st.fragment(panels, run_every=running.POLL_SECONDS if batch.running else None)(batch)
+    link.own([span("tokens", "window.page")])
+    common_link.say_troubles()
+    prompt_box.draw()
+    spec = picker.required()
+    batch = running.batch("numerics", {n: probe.request(spec, prompt_box.prompt()) for n, probe in PROBES.items()})
+    probe_page.top_row("numerics", batch, with_control=False)
+    running.live(batch, panels)
     with st.expander("What this measures, exactly", expanded=False):
         st.markdown(Numerics.__doc__)
 
 
 def panels(batch: running.Batch) -> None:
-    if batch.jobs and running.poll(batch):
-        st.rerun()
     result = batch.result("numerics")
-    scope.remember(result.request.key if result is not None and result.complete else "")
+    common_link.write(result.request.key if result is not None and result.complete else "")
     probe_page.status(batch, "numerics")
     if result is None:
         show.empty(Numerics.title, "" if batch.running else TEACH, probe_page.MAP_HEIGHT, first=True)
@@ -53,7 +46,7 @@ def panels(batch: running.Batch) -> None:
     probe_page.window(result, view)
     if result.complete:
         figures_of(result)
-        first_token(result, batch.result("contributions"), batch.result("logit_lens"))
+        first_token(result, batch.complete("contributions"), batch.complete("logit_lens"))
     probe_page.texts(TEXTS)
 
 
@@ -90,8 +83,7 @@ def first_token(result, contributions, lens) -> None:
     st.markdown("#### The first token")
     said = exactness.sink(result)
     st.markdown(said.text)
-    complete = all(r is not None and r.complete for r in (contributions, lens))
-    rows = exactness.without_first(contributions, lens) if complete else []
+    rows = exactness.without_first(contributions, lens) if contributions is not None and lens is not None else []
     columns = [*st.columns(2), *st.columns(2)]
     with columns[0]:
         show.figure(
@@ -131,4 +123,4 @@ TEXTS = {
     "precisions for that (`python -m ed_core audit MODEL`).",
 }
 
-show.guarded(page)
+page()

@@ -4,37 +4,30 @@ overwritten unseen."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import streamlit as st
 
 from ed_core.cases.case_study import Case, edited
 from ed_core.cases.notes import to_html
 from ed_core.errors import CaseError, EffectiveDepthError
-from ed_ui import keeping, scope, show
-
-
-@dataclass(frozen=True)
-class Editing:
-    """What this session began to edit, and in which state it was then."""
-
-    case: Case
-    opened: str
+from ed_ui import case_studies, remembered, session, show
+from ed_ui.session import Editing
 
 
 def of(id: str) -> Editing | None:
-    return st.session_state.get(f"editing.{id}")
+    """What this session is editing of that case study."""
+    return session.current().editing.get(id)
 
 
 def begin(case: Case, opened: str) -> None:
-    st.session_state[f"editing.{case.id}"] = Editing(case, opened)
+    session.current().editing[case.id] = Editing(case, opened)
     held = {"title": case.title, "tags": ", ".join(case.tags), "notes": case.notes}
-    st.session_state.update({f"kept.edit.{case.id}.{name}": text for name, text in held.items()})
+    remembered.put({f"edit.{case.id}.{name}": text for name, text in held.items()})
 
 
 def end(id: str) -> None:
-    for name in (f"editing.{id}", f"trouble.{id}", *(f"kept.edit.{id}.{word}" for word in keeping.WORDS)):
-        st.session_state.pop(name, None)
+    session.current().editing.pop(id, None)
+    remembered.forget(*(f"edit.{id}.{name}" for name in case_studies.WORDS))
 
 
 def form(editing: Editing, opened_copy: Callable[[Case], None]) -> None:
@@ -44,18 +37,17 @@ def form(editing: Editing, opened_copy: Callable[[Case], None]) -> None:
     with st.container(border=True, key="editing"):
         left, right = st.columns(2)
         with left:
-            keeping.words(prefix, "")
+            case_studies.words(prefix, "")
         with right:
             st.caption("The notes as they will read")
-            notes(scope.kept(f"{prefix}.notes", ""))
+            notes(remembered.value(f"{prefix}.notes", ""))
         row = st.container(horizontal=True)
         if row.button("Save", type="primary", key=f"{prefix}.save", icon=":material/check:"):
             _save(editing)
         row.button("Discard changes", key=f"{prefix}.end", on_click=end, args=(case.id,))
-        trouble, lost = st.session_state.get(f"trouble.{case.id}", ("", False))
-        if trouble:
-            st.error(show.plain(trouble), icon=":material/error:")
-        if lost and st.button("Keep mine as a copy", key=f"{prefix}.copy", icon=":material/content_copy:"):
+        if editing.trouble:
+            show.error(editing.trouble)
+        if editing.lost and st.button("Keep mine as a copy", key=f"{prefix}.copy", icon=":material/content_copy:"):
             _copy(editing, opened_copy)
 
 
@@ -65,8 +57,7 @@ def notes(text: str) -> None:
 
 
 def _changed(editing: Editing) -> Case:
-    held = {name: scope.kept(f"edit.{editing.case.id}.{name}", "") for name in keeping.WORDS}
-    return edited(editing.case, title=held["title"], notes=held["notes"], tags=held["tags"].split(","))
+    return edited(editing.case, **case_studies.typed_words(f"edit.{editing.case.id}"))
 
 
 def _save(editing: Editing) -> None:
@@ -75,19 +66,19 @@ def _save(editing: Editing) -> None:
     id, changed = editing.case.id, None
     try:
         changed = _changed(editing)
-        keeping.save(changed, editing.opened)
+        case_studies.save(changed, editing.opened)
         end(id)
         st.toast("Saved.", icon=":material/check:")
     except EffectiveDepthError as error:
-        st.session_state[f"trouble.{id}"] = (str(error), changed is not None and isinstance(error, CaseError))
+        editing.trouble, editing.lost = str(error), changed is not None and isinstance(error, CaseError)
     st.rerun()
 
 
 def _copy(editing: Editing, opened_copy: Callable[[Case], None]) -> None:
     try:
-        copy = keeping.duplicate(_changed(editing))
+        copy = case_studies.duplicate(_changed(editing))
     except EffectiveDepthError as error:
-        st.session_state[f"trouble.{editing.case.id}"] = (str(error), True)
+        editing.trouble, editing.lost = str(error), True
         st.rerun()
     end(editing.case.id)
     opened_copy(copy)

@@ -4,6 +4,7 @@ beside Run."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import streamlit as st
 
@@ -12,7 +13,7 @@ from ed_core.cases.case_study import ITEMS, Case
 from ed_core.cases.kept import Kept
 from ed_core.errors import CaseError, EffectiveDepthError
 from ed_core.types import ProbeResult
-from ed_ui import running, scope, show, views, visitor
+from ed_ui import case_view, remembered, running, session, show, visitor
 
 GALLERY, CASE = "pages/keep/gallery.py", "pages/keep/case.py"
 WORDS = ("title", "tags", "notes")
@@ -81,7 +82,7 @@ def _allowed(id: str = "") -> None:
 
 def button(row, page: str, batch: running.Batch) -> None:
     """Save, at the end of the row of Run and Cancel: title, tags and notes, and the way to the page of what was kept.
-    `page` is one of `views.PLACES`."""
+    `page` is one of `navigation.KEPT_FROM`."""
     found = [r for name in batch.requests if (r := batch.results.get(name)) is not None and r.complete]
     results = list({r.request.key: r for r in found}.values())  # both sides of a comparison may rest on one result
     reason, fits, left_out = why_not(), [], []
@@ -125,45 +126,30 @@ def suggestion(results: Sequence[ProbeResult]) -> str:
 
 
 def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
-    lengths = {r.n_tokens for r in results}
-    shown = views.shown(
-        page, lengths.pop() if len(lengths) == 1 else 0
-    )  # prompts of several lengths have no window in common
-    seen = (tuple(r.request.key for r in results), shown, tuple(views.judged(page).items()))
-    saved = st.session_state.get(f"saved.{page}")
-    if saved is not None and saved[0] == seen:
-        st.success(f"Saved: **{show.plain(saved[2])}**", icon=":material/bookmark_added:")
-        st.page_link(CASE, label="Open the case study", icon=":material/open_in_new:", query_params={"id": saved[1]})
-        st.button(
-            "Save it once more",
-            key=f"again.{page}",
-            type="tertiary",
-            on_click=lambda: st.session_state.pop(f"saved.{page}"),
-        )
+    lengths, saved = {r.n_tokens for r in results}, session.current().saved
+    # prompts of several lengths have no window in common
+    shown = case_view.shown(page, lengths.pop() if len(lengths) == 1 else 0)
+    seen = (tuple(r.request.key for r in results), shown, tuple(case_view.judged(page).items()))
+    was_seen, id, its_title = saved.get(page, (None, "", ""))
+    if was_seen == seen:
+        st.success(f"Saved: **{show.plain(its_title)}**", icon=":material/bookmark_added:")
+        st.page_link(CASE, label="Open the case study", icon=":material/open_in_new:", query_params={"id": id})
+        st.button("Save it once more", key=f"again.{page}", type="tertiary", on_click=saved.pop, args=(page,))
         return
     title = words(f"keep.{page}", suggestion(results))
-    st.caption(
-        f"Keeps copies of {len(results)} "
-        f"result{'s' * (len(results) != 1)}{' without ' + ', '.join(left_out) + f' (at most {ITEMS} fit)' if left_out else ''}."
-    )
+    without = f" without {', '.join(left_out)} (at most {ITEMS} fit)" if left_out else ""
+    st.caption(f"Keeps copies of {len(results)} result{'s' * (len(results) != 1)}{without}.")
     if st.button("Save", type="primary", key=f"keep.{page}.save"):
         attempt(lambda: _save(page, results, shown, seen, title))
 
 
 def _save(page: str, results: list[ProbeResult], shown, seen, title: str) -> None:
-    held = {name: scope.kept(f"keep.{page}.{name}", "") for name in WORDS}
-    case = case_study.make(
-        held["title"].strip() or title,
-        results,
-        notes=held["notes"],
-        tags=held["tags"].split(","),
-        shown=shown,
-        **views.judged(page),
-    )
+    typed = typed_words(f"keep.{page}")
+    typed["title"] = typed["title"].strip() or title
+    case = case_study.make(results=results, shown=shown, **typed, **case_view.judged(page))
     add(case)
-    for name in WORDS:
-        st.session_state.pop(f"kept.keep.{page}.{name}", None)
-    st.session_state[f"saved.{page}"] = (seen, case.id, case.title)
+    remembered.forget(*(f"keep.{page}.{name}" for name in WORDS))
+    session.current().saved[page] = (seen, case.id, case.title)
     st.toast(f"Saved: {show.plain(case.title)}", icon=":material/bookmark_added:")
     st.rerun()
 
@@ -172,31 +158,22 @@ def words(prefix: str, title: str) -> str:
     """The boxes for title, tags and notes; what is typed survives page changes. Returns the title that stands there
     when nothing is typed."""
     _box(st.text_input, "Title", f"{prefix}.title", title, max_chars=case_study.TITLE)
-    _box(
-        st.text_input,
-        "Tags",
-        f"{prefix}.tags",
-        placeholder="separated by commas",
-        help=f"At most {case_study.TAGS}. In the list of case studies a tag is a search.",
-    )
-    _box(
-        st.text_area,
-        "Notes",
-        f"{prefix}.notes",
-        height=150,
-        max_chars=case_study.NOTES,
-        placeholder="What is to be seen here? Markdown.",
-    )
+    about = f"At most {case_study.TAGS}. In the list of case studies a tag is a search."
+    _box(st.text_input, "Tags", f"{prefix}.tags", placeholder="separated by commas", help=about)
+    _box(st.text_area, "Notes", f"{prefix}.notes", height=150, max_chars=case_study.NOTES, placeholder=ASK)
     return title
 
 
-def _box(widget: Callable, label: str, key: str, default: str = "", **more) -> None:
-    """A box whose words outlive a page change. Its value is only set where it is another: setting it would throw away
-    what is being typed."""
-    held = scope.kept(key) or default
-    if st.session_state.get(key) != held:
-        st.session_state[key] = held
-    widget(label, key=key, on_change=scope.keep, args=(key,), **more)
+def _box(draw: Callable, label: str, key: str, default: str = "", **more) -> None:
+    if not remembered.value(key):  # an emptied title is the suggested one again
+        remembered.forget(key)
+    remembered.widget(draw, label, key, default, words=True, **more)
+
+
+def typed_words(prefix: str) -> dict[str, Any]:
+    """What the boxes hold, as a case study takes it."""
+    title, tags, notes = (remembered.value(f"{prefix}.{name}", "") for name in WORDS)
+    return {"title": title, "tags": tags.split(","), "notes": notes}
 
 
 def attempt(write: Callable[[], None]) -> bool:
@@ -204,10 +181,11 @@ def attempt(write: Callable[[], None]) -> bool:
     try:
         write()
     except EffectiveDepthError as error:
-        st.error(show.plain(str(error)), icon=":material/error:")
+        show.error(error)
         return False
     return True
 
 
 ABOUT = "Keep this view as a case study: its numbers, your notes, and a link that opens without the model."
+ASK = "What is to be seen here? Markdown."
 NOT_SHIPPED = "This case study comes with the app and stays as it is: duplicate it and change the copy."

@@ -13,7 +13,7 @@ from ed_core.probes import find
 from ed_core.service.resolve import twin
 from ed_core.sources import controls
 from ed_core.types import ProbeResult, Request
-from ed_ui import running, scope, show
+from ed_ui import remembered, running, show
 
 NONE = "none"
 SUFFIX = ".control"
@@ -21,8 +21,8 @@ SUFFIX = ".control"
 
 def chosen() -> tuple[str, int]:
     """Kind ("" for none) and seed, as last picked on any page."""
-    kind = scope.kept("control", NONE)
-    return ("", 0) if kind == NONE else (kind, int(scope.kept("control.seed", 0)))
+    kind = remembered.value("control", NONE)
+    return ("", 0) if kind == NONE else (kind, int(remembered.value("control.seed", 0)))
 
 
 def name() -> str:
@@ -49,15 +49,14 @@ def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
 
 def picker(row, batch: running.Batch) -> None:
     """Which control, and its seed, at the end of the row of Run and Cancel."""
-    st.session_state["control"] = scope.kept("control", NONE)
-    told = lambda kind: "Control: " + controls.KINDS.get(kind, NONE)  # noqa: E731
-    common = dict(label_visibility="collapsed", on_change=scope.keep)
-    row.selectbox(
+    common = dict(label_visibility="collapsed")
+    remembered.widget(
+        row.selectbox,
         "Control",
-        (NONE, *controls.KINDS),
-        format_func=told,
-        key="control",
-        args=("control",),
+        "control",
+        NONE,
+        options=(NONE, *controls.KINDS),
+        format_func=lambda kind: f"Control: {controls.KINDS.get(kind, NONE)}",
         width=220,
         help=HELP,
         **common,
@@ -65,9 +64,15 @@ def picker(row, batch: running.Batch) -> None:
     kind, seed = chosen()
     if not kind:
         return
-    st.session_state["control.seed"] = seed
-    row.number_input(
-        "Seed of the control", 0, controls.MOST, key="control.seed", args=("control.seed",), width=120, **common
+    remembered.widget(
+        row.number_input,
+        "Seed of the control",
+        "control.seed",
+        seed,
+        min_value=0,
+        max_value=controls.MOST,
+        width=120,
+        **common,
     )
     try:
         twin(next(iter(batch.requests.values())).models[0], kind, seed)
@@ -77,21 +82,18 @@ def picker(row, batch: running.Batch) -> None:
 
 def result(batch: running.Batch, probe: str) -> ProbeResult | None:
     """The control's complete result; None while there is none."""
-    found = batch.result(f"{probe}{SUFFIX}")
-    return found if found is not None and found.complete else None
+    return batch.complete(f"{probe}{SUFFIX}")
 
 
 def sentence(batch: running.Batch, probe: str, first_token: bool = True) -> str:
     """What the control's curves say about the model's, once both are complete; "" before, and for what no curve stands
     for."""
-    own, control = batch.result(probe), result(batch, probe)
-    if own is None or control is None or not own.complete or probe not in among_others.CURVES:
+    own, control = batch.complete(probe), result(batch, probe)
+    if own is None or control is None or not find(probe).curves:
         return ""
-    return among_others.against_control(
-        chosen()[0],
-        controls.CALLED[chosen()[0]],
-        among_others.likeness(find(probe), own.summary, control.summary, first_token),
-    )
+    kind, _ = chosen()
+    alike = among_others.likeness(find(probe), own.summary, control.summary, first_token)
+    return among_others.against_control(kind, controls.CALLED[kind], alike)
 
 
 HELP = """A twin of the model, measured behind it and drawn dashed and grey. **Untrained twin**: same config, random weights; what it shows as well

@@ -26,7 +26,7 @@ class Outlook:
     seconds: float | None
 
 
-def outlook(requests: Collection[Request], todo: Collection[Request], n_tokens: int | None, free: int) -> Outlook:
+def of(requests: Collection[Request], todo: Collection[Request], n_tokens: int | None, free: int) -> Outlook:
     """Of a page's requests, of which `todo` are not stored yet; the largest model of several counts. `free`: bytes on
     their device."""
     asked_tokens, n_tokens = n_tokens, n_tokens or estimate.TOKENS

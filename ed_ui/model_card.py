@@ -7,7 +7,6 @@ from typing import Any
 
 import streamlit as st
 
-from ed_core import figures
 from ed_core.errors import EffectiveDepthError
 from ed_core.memory import gigabytes
 from ed_core.results import lookup
@@ -90,16 +89,19 @@ def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 def _tokenizer(spec: ModelSpec) -> list[tuple[str, str]]:
     if not hub.is_here(spec):
         return [("Tokenizer", "known once it is downloaded")]
-    code = lambda text: "`" + figures.shown(text, 40).replace("`", "ˋ") + "`"  # noqa: E731
     special, added = tokens.special_roles(spec), tokens.added(spec)
     lines = [
         (
             "Special tokens",
-            ", ".join(f"{show.plain(role.removesuffix('_token'))} {code(text)}" for role, text in special.items())
+            ", ".join(
+                f"{show.plain(role.removesuffix('_token'))} {show.code(text, 40)}" for role, text in special.items()
+            )
             or "none named",
         )
     ]
     if added is not None:
-        around = [f"{code(text)} {where}" for texts, where in zip(added, ("before", "behind")) for text in texts]
+        around = [
+            f"{show.code(text, 40)} {where}" for texts, where in zip(added, ("before", "behind")) for text in texts
+        ]
         lines.append(("Added to a prompt", ", ".join(around) or "nothing"))
     return [*lines, ("Chat template", "yes" if tokens.chats(spec) else "none")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import streamlit as st
@@ -10,28 +10,28 @@ import streamlit as st
 from ed_core import figures
 from ed_core.cases import export
 from ed_core.depth import side_by_side
-from ed_core.depth.among_others import CURVES
 from ed_core.depth.side_by_side import SIDES, Pair, Side
 from ed_core.figures import View
+from ed_core.figures.pictures import Look, draw
+from ed_core.figures.pictures import measures as named
 from ed_core.probes import find
-from ed_core.probes.integrated_gradients import incomplete
+from ed_core.probes.description import Picture
 from ed_core.types import ProbeResult
 from ed_ui import show
+from ed_ui.case_view import BRANCHES
 
 WINDOW = 48  # tokens; more get a slider
 CURVE_HEIGHT, MAP_HEIGHT, REASON_HEIGHT = 300, 400, 90
-BRANCHES = {"both": "layer", "attention": "attn", "MLP": "mlp"}
 SHADES = {"probability": "prob", "KL to output": "kl", "JSD to output": "jsd", "entropy": "entropy"}
-SIZES = {"size": "ratio", "direction": "cos"}
 
 
 @dataclass(frozen=True)
 class Map:
-    """A probe's map: which measure it shows, how it is drawn, and what stands above it."""
+    """The map of a probe that the page's inputs ask for, and which measure it shows."""
 
+    picture: Picture
+    look: Look
     measure: str
-    draw: Callable[[ProbeResult, View], object]
-    caption: str
 
 
 @dataclass(frozen=True)
@@ -43,67 +43,61 @@ class Shown:
     name: str
 
 
-def controls(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]) -> None:
-    """Which of a probe's measures the maps show, and which tokens."""
-    if list(names) == ["layer_skip"]:
+def maps(name: str) -> list[Picture]:
+    """A probe's pictures that can stand side by side: those with a name to choose by, else the first."""
+    declared = find(name).pictures or ()
+    return [picture for picture in declared if picture.choice] or list(declared[:1])
+
+
+def over_tokens(name: str) -> bool:
+    """Whether the columns of a probe's maps are tokens."""
+    return any("pos" in find(name).spec(measure).dims for p in maps(name) for measure in named(p, Look())[:1])
+
+
+def inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]) -> None:
+    """The inputs that say which of a probe's measures the maps show, and which tokens."""
+    if not any(map(over_tokens, names)):
         return
     row = st.container(horizontal=True, vertical_alignment="bottom", key="map-controls")
-    if "contributions" in names:
+    shown = [maps(name) for name in names]
+    first = [picture.measures[0] for of_probe in shown for picture in of_probe]
+    if any("{branch}" in measure for measure in first):
         row.segmented_control("Contribution of", list(BRANCHES), default="both", required=True, key="two.branch")
-        row.segmented_control("shown as", list(SIZES), default="size", required=True, key="two.size")
-    if "logit_lens" in names:
+    for name, of_probe in zip(names, shown):
+        if len(of_probe) > 1:
+            options = [picture.choice for picture in of_probe]
+            key = f"two.map.{name}"
+            row.segmented_control("shown as", options, default=options[0], required=True, key=key)
+    if any("{shade}" in measure for measure in first):
         row.selectbox("Lens shade", list(SHADES), key="two.shade", width=190)
     tokens = [next((r.tokens for r in of_side if r is not None), ()) for of_side in results]
-    together = tokens[0] == tokens[1]
-    for side, n in zip(SIDES[: 2 - together], map(len, tokens)):
+    same = tokens[0] == tokens[1]
+    for side, n in zip(SIDES[: 2 - same], map(len, tokens)):
         if n > WINDOW:
-            label = "Tokens shown" if together else f"Tokens shown of {side}"
+            label = "Tokens shown" if same else f"Tokens shown of {side}"
             row.slider(label, 0, n - 1, (n - WINDOW, n - 1), key=f"two.window.{side}.{n}", width=220)
 
 
 def map_of(name: str, first_token: bool) -> Map:
     """What the page's inputs say of a probe's map."""
     state = st.session_state
-    if name == "contributions":
-        size = SIZES[state.get("two.size") or "size"]
-        measure = f"{BRANCHES[state.get('two.branch') or 'both']}_{size}"
-        draw = {"ratio": figures.contribution_norms, "cos": figures.cosine_map}[size]
-        told = {"ratio": "size of what is added, against the stream", "cos": "below 0 erases, above 0 strengthens"}[
-            size
-        ]
-        return Map(measure, lambda r, v: draw(r, v, measure, first_token), told)
-    if name == "logit_lens":
-        shade = SHADES[state.get("two.shade") or "probability"]
-        return Map(
-            "top_probs" if shade == "prob" else shade,
-            lambda r, v: figures.lens_map(r, v, shade),
-            "best token at each depth",
-        )
-    if name == "layer_skip":
-        return Map("effect", figures.skip_map, "row left out, column affected")
-    if name == "residual_erasure":
-        return Map(
-            "effect",
-            lambda r, v: figures.token_map(r, v, "effect"),
-            "change of the prediction without this token, from this depth on",
-        )
-    return Map(
-        "attribution",
-        lambda r, v: figures.token_map(r, v, "attribution", incomplete(r)),
-        "share of the answer's probability; crossed out: completeness fails",
-    )
+    branch, shade = state.get("two.branch") or "both", state.get("two.shade") or "probability"
+    look = Look(BRANCHES[branch], SHADES[shade], first_token=first_token)
+    chosen = state.get(f"two.map.{name}")
+    picture = next((p for p in maps(name) if p.choice == chosen), maps(name)[0])
+    return Map(picture, look, named(picture, look)[0])
 
 
 def section(
-    name: str, both: Sequence[Shown], found: Sequence[Pair], lines: Sequence[Mapping[str, int | None]], room: bool
+    name: str, both: Sequence[Shown], found: Sequence[Pair], lines: Sequence[Mapping[str, int | None]], expected: bool
 ) -> None:
     """A probe: its curves, the two maps, and the map of differences beside what it comes to in words. `found`: its
-    curves once both sides are complete. `lines`: the depths each side's criteria give. `room`: whether a map of
+    curves once both sides are complete. `lines`: the depths each side's criteria give. `expected`: whether a map of
     differences is to be expected."""
     first_token = all(getattr(s.side.probes[name], "first_token", True) for s in both)
     shown = map_of(name, first_token)
     st.markdown(f"##### {find(name).title}")
-    for i, (column, curve) in enumerate(zip(st.columns(2), CURVES[name])):
+    for i, (column, curve) in enumerate(zip(st.columns(2), find(name).curves)):
         with column:
             if not found:
                 show.empty(curve.title, "", CURVE_HEIGHT)
@@ -113,12 +107,12 @@ def section(
             show.figure(
                 key, fig, f"**{curve.title}**", about=lambda key=key, pair=found[i]: about_curve(key, name, pair, both)
             )
-    st.caption(f"The maps: {shown.caption}; one colour scale for both.")
+    st.caption(f"The maps: {shown.picture.caption}; one colour scale for both.")
     for column, i in zip(st.columns(2), (0, 1)):
         with column:
             side_map(name, shown, both, i, lines[i])
     left, right = st.columns(2)
-    height = MAP_HEIGHT if room else REASON_HEIGHT
+    height = MAP_HEIGHT if expected else REASON_HEIGHT
     with left:
         difference(name, shown, both, first_token, height)
     with right.container(height=height + show.CAPTION, border=False):
@@ -134,7 +128,7 @@ def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mappin
         return show.empty(title, "Not computed yet.", MAP_HEIGHT)
     seen = view(result, f"{name}-{SIDES[i]}", i)
     beside = other if other is not None and shown.measure in other.measures else None
-    fig = shown.draw(result, replace(seen, beside=beside, depth_lines=lines))
+    fig = draw(shown.picture, result, replace(seen, beside=beside, depth_lines=lines), shown.look)
     show.figure(
         f"{name}-map-{SIDES[i]}",
         fig,
@@ -156,10 +150,14 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, 
         )
     if reason := side_by_side.no_difference(a, b, a.measures[shown.measure].spec.dims):
         return show.empty("B − A: no map", show.plain(reason), height)
-    failed = sorted({*incomplete(a), *incomplete(b)}) if name == "integrated_gradients" else ()
+    failed = sorted({*find(name).broken_layers(a), *find(name).broken_layers(b)})
     fig = figures.difference_map(a, b, shown.measure, view(a, f"{name}-difference", 0), first_token, failed)
-    about = lambda: about_map(f"{name}-difference", shown.measure, both)  # noqa: E731
-    show.figure(f"{name}-difference", fig, "**B − A** · orange: larger in B, blue: larger in A", about=about)
+    show.figure(
+        f"{name}-difference",
+        fig,
+        "**B − A** · orange: larger in B, blue: larger in A",
+        about=lambda: about_map(f"{name}-difference", shown.measure, both),
+    )
 
 
 def view(result: ProbeResult, revision: str, i: int) -> View:
@@ -190,8 +188,7 @@ def about_map(key: str, measure: str, of: Sequence[Shown]) -> None:
     some = of[0].result
     spec = some.measures[measure].spec
     st.markdown(f"**`{some.request.probe}.{measure}`** ({spec.unit}), dims ({', '.join(spec.dims)}): {spec.meaning}.")
-    for note in dict.fromkeys(note for s in of for note in s.result.notes):
-        st.info(show.plain(note), icon=":material/info:")
+    show.notes(note for s in of for note in s.result.notes)
     if all(r.complete for r in results.values()):
         label, data = (
             ("CSV of both", lambda: export.csv_of_sides(results, measure))

@@ -27,14 +27,10 @@ def section(probe: Probe, result: ProbeResult, control: ProbeResult | None = Non
         f"compare.{probe.name}", {f"{probe.name}.{i}": probe.request(spec, p) for i, p in enumerate(others)}, at_once=1
     )
     st.markdown("#### How this prompt compares")
-    st.fragment(_live, run_every=running.POLL_SECONDS if batch.running else None)(
-        probe, result, batch, control, against
-    )
+    running.live(batch, _panels, probe, result, control, against)
 
 
-def _live(probe: Probe, result: ProbeResult, batch: running.Batch, control: ProbeResult | None, against: str) -> None:
-    if batch.jobs and running.poll(batch):
-        st.rerun()
+def _panels(batch: running.Batch, probe: Probe, result: ProbeResult, control: ProbeResult | None, against: str) -> None:
     others, first_token = lookup.alike(result.request), getattr(probe, "first_token", True)
     with st.container(key="compared"):
         st.markdown(among_others.sentence(probe, result.summary, others, first_token))

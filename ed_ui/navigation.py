@@ -1,0 +1,43 @@
+"""The pages: under which heading, in which file, and under which name a case study remembers where it was kept from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A page in the navigation. `kept_as`: its name in a case study, a probe's for that probe's own page; "" where
+    nothing is kept from. `url`: its path, where that is not the file's name."""
+
+    file: str
+    title: str
+    icon: str
+    kept_as: str = ""
+    url: str | None = None
+    hidden: bool = False
+
+
+PAGES: dict[str, tuple[Entry, ...]] = {
+    "Look": (
+        Entry("pages/look/home.py", "Home", "layers", "home"),
+        Entry("pages/look/contributions.py", "Contributions", "stacked_bar_chart", "contributions"),
+        Entry("pages/look/logit_lens.py", "Logit lens", "center_focus_strong", "logit_lens"),
+        Entry("pages/look/numerics.py", "Numerics", "functions", "numerics"),
+    ),
+    "Intervene": (
+        Entry("pages/intervene/skip.py", "Layer skip", "content_cut", "layer_skip"),
+        Entry("pages/intervene/erase.py", "Erase", "ink_eraser", "residual_erasure"),
+        Entry("pages/intervene/gradients.py", "Gradients", "trending_down", "integrated_gradients"),
+        Entry("pages/intervene/prune.py", "Prune and exit", "compress", "prune"),
+    ),
+    "Compare": (
+        Entry("pages/compare/two.py", "Compare two", "compare_arrows", "two"),
+        Entry("pages/compare/audit.py", "Precision audit", "balance", "audit"),
+    ),
+    "Keep": (
+        Entry("pages/keep/gallery.py", "Case studies", "collections_bookmark", url="cases"),
+        Entry("pages/keep/case.py", "Case study", "bookmark", url="case", hidden=True),
+    ),
+}
+KEPT_FROM = {entry.kept_as: entry.file for entries in PAGES.values() for entry in entries if entry.kept_as}

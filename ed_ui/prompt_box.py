@@ -1,0 +1,208 @@
+"""The prompt that all pages share: its box, its answer, the bundled examples, and how it is encoded."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import streamlit as st
+
+from ed_core.errors import PromptError
+from ed_core.prompts import check_text
+from ed_core.sources import tokens
+from ed_core.sources.bundled import load_prompts
+from ed_core.types import Prompt
+from ed_ui import picker, remembered, show
+
+TASKS = {
+    "sum_mod10": "Sums mod 10",
+    "lookup": "Look-ups",
+    "lookup_names": "Who follows whom",
+    "copy": "Copying",
+    "english": "Plain English",
+}
+SHOWN = 512  # tokens in the preview
+
+
+def prompt() -> Prompt:
+    """What stands in the prompt box, and how it is to be encoded."""
+    return Prompt(
+        remembered.value("text", ""),
+        remembered.value("answer", ""),
+        template=remembered.value("template", "raw"),
+        special_tokens=remembered.value("special_tokens", True),
+    )
+
+
+def fill(text: str, answer: str = "", example: str = "", side: str = "") -> None:
+    """Put a prompt into the box; only from a callback, or before the box is drawn. `side`: "two." for that of side
+    B."""
+    remembered.put({f"{side}text": text, f"{side}answer": answer, f"{side}example": example})
+
+
+@st.cache_data
+def examples() -> dict[str, dict]:
+    """Bundled prompts by id, in the file's order: by task, easiest first."""
+    return {p["id"]: p for p in load_prompts()}
+
+
+def task_name(task: str) -> str:
+    return TASKS.get(task, task.replace("_", " ").capitalize() + "s")
+
+
+def harder(example: str) -> str | None:
+    """The bundled prompt of the same task at the next difficulty, if there is one."""
+    known = examples()
+    if example not in known:
+        return None
+    here = known[example]
+    above = (p["id"] for p in known.values() if p["task"] == here["task"] and p["difficulty"] > here["difficulty"])
+    return next(above, None)
+
+
+def pick(example: str, side: str = "") -> None:
+    """Put a bundled prompt into the box."""
+    chosen = examples()[example]
+    fill(chosen["text"], chosen["answer"], example, side)
+
+
+def boxes(side: str, label: str, answer: str, help_: tuple[str, str]):
+    """Boxes for a prompt and its answer; gives the column below the answer. What is typed is no bundled prompt."""
+
+    def edited(key: str) -> None:
+        remembered.note(key)
+        remembered.put({f"{side}example": ""})
+
+    left, right = st.container(key=f"{side.replace('.', '-')}prompt-box").columns([4, 1])
+    common = dict(default="", changed=edited)
+    remembered.widget(left.text_area, label, f"{side}text", height=104, help=help_[0], **common)
+    remembered.widget(right.text_input, answer, f"{side}answer", help=help_[1], **common)
+    return right
+
+
+def draw() -> None:
+    """Prompt, answer and example pills, shared by all pages."""
+    with boxes("", "Prompt", "Answer", ABOUT):
+        _encoding()
+    known = examples()
+    here = known.get(remembered.value("example", ""), {})
+    row = st.container(horizontal=True, vertical_alignment="bottom")
+    st.session_state["task"] = here.get("task")
+    row.pills(
+        "Examples",
+        [task for task, _ in groupby(known.values(), key=lambda p: p["task"])],
+        format_func=task_name,
+        key="task",
+        on_change=_task_picked,
+        label_visibility="collapsed",
+    )
+    if here and not here["known"]:
+        row.markdown(":orange-badge[outside what the bundled models know]", width="content")
+    levels = [p["id"] for p in known.values() if p["task"] == here.get("task")]
+    if len(levels) > 1:
+        st.session_state["level"] = here["id"]
+        row.selectbox(
+            "Level",
+            levels,
+            format_func=lambda id: known[id]["title"],
+            key="level",
+            on_change=_level_picked,
+            label_visibility="collapsed",
+            width=240,
+        )
+
+
+def preview() -> list[str] | None:
+    """The tokens in the box, by the model's own tokenizer file; None where only the model could tell."""
+    spec = picker.current().spec
+    return tokens.preview(spec, prompt()) if spec and not _trouble() else None
+
+
+def n_tokens() -> int | None:
+    """How many tokens the box holds."""
+    texts = preview()
+    return None if texts is None else len(texts)
+
+
+def ready() -> bool:
+    """Whether what stands in the box can be run: it is text, and as far as its tokens can be counted here not too
+    long."""
+    return not _trouble() and not _too_long(preview())
+
+
+def _too_long(texts: list[str] | None) -> str:
+    return tokens.too_long(picker.current().spec, len(texts)) if texts else ""
+
+
+def _trouble() -> str:
+    try:
+        check_text(prompt())
+    except PromptError as error:
+        return str(error)
+    return ""
+
+
+def _encoding() -> None:
+    """Token count, and behind it how the prompt is encoded: every token, template, special tokens."""
+    if trouble := _trouble():
+        st.caption(f":red[{show.plain(trouble)}]")
+        return
+    texts = preview()
+    if trouble := _too_long(texts):
+        st.caption(f":red[{show.plain(trouble)}]")
+    with st.popover("Encoding" if texts is None else f"{len(texts)} tokens", type="tertiary"):
+        _template()
+        remembered.widget(
+            st.toggle,
+            "Special tokens, as the tokenizer adds them",
+            "special_tokens",
+            True,
+            disabled=remembered.value("template") == "chat",
+        )
+        if texts is not None:
+            marked = tokens.special(picker.current().spec)
+            st.markdown(" ".join(show.token(t, t in marked) for t in texts[:SHOWN]))
+            if len(texts) > SHOWN:
+                st.caption(f"The first {SHOWN} of {len(texts)}.")
+            if marked.intersection(texts):
+                st.caption("Orange: special tokens, added by the tokenizer or written in the text.")
+
+
+def _template() -> None:
+    """Raw text or the model's chat template, where it has one."""
+    spec = picker.current().spec
+    has = spec is not None and tokens.chats(spec)
+    if has is False and remembered.value("template", "raw") == "raw":
+        st.caption("Raw text: this model has no chat template.")
+        return
+    names = {"raw": "raw text", "chat": "chat"}
+    remembered.widget(
+        st.segmented_control,
+        "Template",
+        "template",
+        "raw",
+        options=list(names),
+        format_func=names.get,
+        required=True,
+        help=ABOUT_CHAT,
+    )
+    if has is False:
+        st.caption(":red[This model has no chat template: choose raw text.]")
+
+
+def _task_picked() -> None:
+    if task := st.session_state.get("task"):
+        pick(next(id for id, p in examples().items() if p["task"] == task))
+
+
+def _level_picked() -> None:
+    pick(st.session_state["level"])
+
+
+ABOUT = (
+    "Every probe runs on prompt + answer, encoded jointly.",
+    "Optional. Appended to the prompt without a separator, so begin it with a space where the language does.",
+)
+ABOUT_CHAT = (
+    "chat: one user message through the model's own template, which brings its special tokens; the tokens are "
+    "shown once it has run"
+)

@@ -1,0 +1,62 @@
+"""What inputs hold while they are not on the screen: Streamlit forgets a widget's value when another page is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import streamlit as st
+
+from ed_ui import session, streamlit_edges
+
+
+def value(key: str, default: Any = None) -> Any:
+    """What this input holds, on whatever page it stands."""
+    return session.current().inputs.get(key, default)
+
+
+def put(values: Mapping[str, Any]) -> None:
+    """Let inputs hold these values; only from a callback, or before they are drawn."""
+    session.current().inputs.update(values)
+
+
+def forget(*keys: str) -> None:
+    for key in keys:
+        session.current().inputs.pop(key, None)
+
+
+def note(key: str) -> None:
+    """A widget's `on_change`: remember its value."""
+    session.current().inputs[key] = st.session_state[key]
+
+
+def widget(
+    draw: Callable,
+    label: str,
+    key: str,
+    default: Any = None,
+    words: bool = False,
+    changed: Callable[[str], None] = note,
+    **more: Any,
+) -> Any:
+    """Draw a widget that holds its value over page changes. `words`: one to type in, whose value is set only where it
+    is another. `changed` is called with the key in place of `note`."""
+    streamlit_edges.tell(key, value(key, default), always=not words)
+    return draw(label, key=key, on_change=changed, args=(key,), **more)
+
+
+def window(key: str, n: int, most: int) -> tuple[int, int] | None:
+    """First and last of the tokens shown where a figure holds only the `most` of `n`: as chosen where that fits the
+    prompt, else the last."""
+    if n <= most:
+        return None
+    if (chosen := value(key)) is not None and chosen[1] < n:
+        return chosen
+    forget(key)
+    return n - most, n - 1
+
+
+def token(n_tokens: int) -> int | None:
+    """The token that all panels mark; None for none, or where the prompt has no such token."""
+    chosen = value("token")
+    return chosen if chosen is not None and chosen < n_tokens else None

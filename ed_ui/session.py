@@ -1,0 +1,125 @@
+"""What one visitor's session remembers: one typed object under one key of Streamlit's session state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from ed_core.cases.case_study import Case
+from ed_core.depth.audit import Audit
+from ed_core.depth.verdict import Verdict
+from ed_core.errors import EffectiveDepthError
+from ed_core.service.jobs import Job
+from ed_core.sources.hub import Plan
+from ed_core.types import ProbeResult, Request
+from ed_ui.link_parameters import Parameter
+
+KEY = "session"
+
+
+@dataclass
+class Link:
+    """What the session knows of the URL."""
+
+    page: str | None = None  # the page of the last run; None before the first
+    base: str = ""  # the address in front of a page's name
+    opened: dict[str, str] = field(default_factory=dict)  # the parameters that the session began with
+    first: bool = False  # this is the session's first run
+    arrived: bool = False  # in this run the URL decides
+    by_run: bool = False  # a stored run that the URL names has filled the boxes
+    under_way: bool = False  # a run of the whole page has begun and not ended
+    cut: bool = False  # the run before this one was cut short: the browser may not know what it set
+    own: tuple[Parameter, ...] = ()  # the page's own parameters
+    values: dict[str, str] = field(default_factory=dict)  # what the URL holds, or is to hold
+    place: DeltaGenerator | None = None  # where the page shows its link
+    troubles: list[str] = field(default_factory=list)  # what the link asked for and did not get
+
+
+@dataclass
+class Batch:
+    """The requests a page shows: stored results, jobs on their way, and what went wrong. `waiting`: names asked for,
+    not yet in the queue."""
+
+    requests: Mapping[str, Request]
+    at_once: int = 4  # jobs of one batch in the queue: a Run by somebody else never waits behind a whole study
+    waiting: list[str] = field(default_factory=list)
+    results: dict[str, ProbeResult] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    errors: dict[str, EffectiveDepthError] = field(default_factory=dict)
+    finished: bool = False
+
+    @property
+    def running(self) -> bool:
+        return bool(self.waiting) or any(not job.over for job in self.jobs.values())
+
+    @property
+    def missing(self) -> list[str]:
+        """Names neither stored nor on their way."""
+        return [n for n in self.requests if n not in self.results and n not in self.jobs and n not in self.waiting]
+
+    def result(self, name: str) -> ProbeResult | None:
+        """The newest result, partial or complete."""
+        return self.results.get(name)
+
+    def complete(self, name: str) -> ProbeResult | None:
+        """The result once it is complete; None before."""
+        found = self.results.get(name)
+        return found if found is not None and found.complete else None
+
+
+@dataclass
+class Editing:
+    """A case study whose words are being edited, and the state it was in when that began. `trouble`: why its last save
+    failed; `lost`: what was typed can only become a copy."""
+
+    case: Case
+    opened: str
+    trouble: str = ""
+    lost: bool = False
+
+
+@dataclass
+class Gallery:
+    """What the list of case studies has still to say."""
+
+    said: list[tuple[str, str, str]] = field(default_factory=list)  # kind, sentence, id of the last action
+    seen: set[str] = field(default_factory=set)  # problems this visitor has read
+    imports: int = 0
+
+
+@dataclass
+class Session:
+    """`inputs` is what every input holds, by its name, on whatever page it stands (`remembered`); the rest is what
+    inputs do not hold."""
+
+    inputs: dict[str, Any] = field(default_factory=dict)
+    link: Link = field(default_factory=Link)
+    viewer: str = field(default_factory=lambda: uuid4().hex)  # this session, for jobs it shares with others
+    free: dict[str, int] = field(default_factory=dict)  # bytes on a device when the worker started
+    batches: dict[str, Batch] = field(default_factory=dict)  # by page
+    needs: DeltaGenerator | None = None  # where the sidebar says what a page needs
+    plans: dict[str, Future[Plan]] = field(default_factory=dict)  # what the hub was asked, by model
+    ghost: tuple[Verdict, int] | None = None  # Home's former verdict, and of how many layers
+    audited: tuple[list[str], Audit] | None = None  # the audit of these runs
+    lines_trouble: str = ""  # why an uploaded list of prompts was not taken
+    clicked: dict[str, Any] = field(default_factory=dict)  # the last cell clicked, by figure
+    undrawn: dict[str, str] = field(default_factory=dict)  # why a figure has no picture file
+    saved: dict[str, tuple[Any, str, str]] = field(default_factory=dict)  # by page: the view, its case's id and title
+    editing: dict[str, Editing] = field(default_factory=dict)  # by the case study's id
+    case_id: str = ""  # the case study opened last
+    case_page: str = ""  # where Open live leads to
+    gallery: Gallery = field(default_factory=Gallery)
+    failures: set[str] = field(default_factory=set)  # ids of what went wrong, told to the log
+
+
+def current() -> Session:
+    """This session's object, made when it is first asked for."""
+    if KEY not in st.session_state:
+        st.session_state[KEY] = Session()
+    return st.session_state[KEY]

@@ -1,0 +1,238 @@
+"""Side B of Compare two: its own model, prompt or parameters beside the sidebar's and the prompt box's, remembered over
+page changes and in the URL (names, ids and settings; never a prompt's text)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import streamlit as st
+
+from ed_core.depth.side_by_side import COMPARED, Side
+from ed_core.depth.verdict import READS
+from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
+from ed_core.probes import LayerSkip, Probe, find
+from ed_core.prompts import check_text
+from ed_core.results import lookup
+from ed_core.service.resolve import twin
+from ed_core.sources import controls, specs, tokens
+from ed_core.sources.bundled import EXAMPLE, MODELS
+from ed_core.types import ModelSpec, Prompt
+from ed_ui import common_link, downloads, link, pair_panel, picker, probe_page, prompt_box, remembered
+from ed_ui.link_parameters import Parameter, choice, flag, number, of_probe, several, text
+from ed_ui.remembered import value
+
+MODES = {"models": "Two models", "prompts": "Two prompts", "parameters": "Two parameters"}
+NONE = "none"
+DEFAULT = tuple(name for name in COMPARED if find(name).first_page)
+MANY = 1 << 20  # tokens: more than any probe asks for
+
+# -------------------------------------------------------------------- what the URL carries
+
+
+COMMON = (
+    choice("compare", "two.mode", "models", tuple(MODES)),
+    several("measures", "two.probes", list(DEFAULT), COMPARED),
+    choice("probe", "two.probe", LayerSkip.name, COMPARED),
+    flag("swapped", "two.swapped", False),
+)
+OF_MODEL = (
+    text("second", "two.model"),
+    choice("second_precision", "two.precision", picker.AUTO, picker.PRECISIONS),
+    choice("second_control", "two.control", NONE, (NONE, *controls.KINDS)),
+    number("second_seed", "two.control.seed", 0, 0, controls.MOST, int),
+)
+RUN = Parameter("second_run", "two.run", "", lambda short: lookup.by_short(short).request.key[: lookup.SHORT])
+
+
+def open_link() -> None:
+    """What the URL says of side B, where it decides; else what makes a first comparison."""
+    link.own(COMMON)
+    _default(COMMON)
+    if value("two.mode") == "models":
+        more = OF_MODEL
+    elif value("two.mode") == "prompts":
+        more = (choice("second_example", "two.example", "", tuple(prompt_box.examples())), RUN)
+    else:
+        mine = of_probe(find(value("two.probe")))
+        more = (*mine, *(replace(p, name=f"second_{p.name}", key=f"two.{p.key}") for p in mine))
+    before = value("two.example")
+    link.own((*COMMON, *more))
+    _default((*COMMON, *OF_MODEL))
+    if not value("two.model"):
+        here = picker.model()
+        remembered.put({"two.model": next((name for name in reversed(MODELS) if name != here), here)})
+    if link.follows(RUN):
+        asked = lookup.by_short(value("two.run")).request.prompts[0]
+        prompt_box.fill(asked.text, asked.answer, side="two.")
+    elif value("two.text") is None and not value("two.example"):
+        example = value("example", "")
+        others = (id for id in (EXAMPLE, *prompt_box.examples()) if id != example)
+        remembered.put({"two.example": prompt_box.harder(example) or next(others)})
+    if (example := value("two.example")) and example != before:
+        prompt_box.pick(example, "two.")
+
+
+def _default(parameters: tuple[Parameter, ...]) -> None:
+    remembered.put({p.key: value(p.key, p.default) for p in parameters})
+
+
+def write_link(runs: tuple[str, str]) -> None:
+    """Both sides in the URL: bundled prompts by their id, others by a run on them once there is one."""
+    remembered.put({"two.run": "" if value("two.example") else runs[1][: lookup.SHORT]})
+    common_link.write("" if value("example") else runs[0])
+
+
+# -------------------------------------------------------------------- inputs
+
+
+def mode() -> str:
+    """What differs between the sides, and the button that lets them change places."""
+    row = st.container(horizontal=True, vertical_alignment="center", key="form-two-mode")
+    chosen = _one_of(row, "Compare", "two.mode", options=list(MODES), format_func=MODES.get)
+    row.button(
+        "Swap sides",
+        key="two.swap",
+        icon=":material/swap_horiz:",
+        on_click=lambda: remembered.put({"two.swapped": not value("two.swapped", False)}),
+        help="B becomes A: figures change places, differences their sign.",
+    )
+    return chosen
+
+
+def sides(spec: ModelSpec) -> tuple[Side, Side]:
+    """Both sides, from this page's inputs: the sidebar's model on the prompt in the box, and side B. An
+    `EffectiveDepthError` says what is wrong with side B."""
+    prompt, mode_ = prompt_box.prompt(), value("two.mode")
+    if mode_ == "parameters":
+        mine, theirs = _parameters()
+        rest = {name: find(name)() for name in READS} if mine.name in READS else {}
+        return Side(spec, prompt, rest | {mine.name: mine}), Side(spec, prompt, rest | {theirs.name: theirs})
+    there = (_model(spec), prompt) if mode_ == "models" else (spec, _prompt())
+    probes = _probes((prompt, there[1]))
+    return Side(spec, prompt, probes), Side(*there, probes)
+
+
+def previews(first: Side, other: Side) -> list[list[str] | None]:
+    """The tokens of each side, by the models' tokenizer files; None where only the model could tell."""
+    return [tokens.preview(side.model, side.prompt) for side in (first, other)]
+
+
+def differences(first: Side, other: Side) -> dict[str, bool]:
+    """Per probe, whether a map of differences is to be expected: known before anything runs, so that nothing moves when
+    it comes."""
+    deep, (mine, theirs) = [specs.n_layers(side.model) for side in (first, other)], previews(first, other)
+    same_tokens = mine == theirs or None in (mine, theirs)
+    return {name: deep[0] == deep[1] and (same_tokens or not pair_panel.over_tokens(name)) for name in first.probes}
+
+
+def _model(spec: ModelSpec) -> ModelSpec:
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="form-two-model")
+    about = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
+    name = (remembered.widget(row.selectbox, "Second model", "two.model", width=260, **about) or "").strip()
+    precision = remembered.widget(
+        row.segmented_control,
+        "Its precision",
+        "two.precision",
+        options=picker.PRECISIONS,
+        required=True,
+        help=picker.ABOUT_PRECISION,
+    )
+    kind = remembered.widget(
+        row.selectbox,
+        "Its control",
+        "two.control",
+        options=(NONE, *controls.KINDS),
+        format_func=lambda kind: controls.KINDS.get(kind, NONE),
+        width=190,
+        help=CONTROL,
+    )
+    limits = dict(min_value=0, max_value=controls.MOST)
+    seed = remembered.widget(row.number_input, "Seed", "two.control.seed", width=130, disabled=kind == NONE, **limits)
+    found = picker.chosen(name, precision, spec.device)
+    # one download is offered at a time
+    if (missing := downloads.absent(name)) is not None and downloads.absent(picker.source()) is None:
+        downloads.section(missing)
+    if found.spec is None:
+        raise EffectiveDepthError(found.trouble)
+    return found.spec if kind == NONE else twin(found.spec, kind, int(seed))
+
+
+def _prompt() -> Prompt:
+    known = prompt_box.examples()
+    right = prompt_box.boxes("two.", "Second prompt", "Its answer", ABOUT_PROMPT)
+    st.session_state["two.example"] = value("two.example") or None
+    right.selectbox(
+        "Example",
+        list(known),
+        format_func=lambda id: f"{prompt_box.task_name(known[id]['task'])}: {known[id]['title']}",
+        key="two.example",
+        on_change=_picked,
+        placeholder="an example",
+        label_visibility="collapsed",
+    )
+    chosen = replace(prompt_box.prompt(), text=value("two.text", ""), answer=value("two.answer", ""))
+    try:
+        check_text(chosen)
+    except PromptError as error:
+        raise PromptError(f"Second prompt: {error}") from None
+    return chosen
+
+
+def _picked() -> None:
+    remembered.note("two.example")
+    if example := value("two.example"):
+        prompt_box.pick(example, "two.")
+
+
+def _parameters() -> tuple[Probe, Probe]:
+    """One probe with two sets of parameters: the first is what its own page holds."""
+    row = st.container(horizontal=True, key="form-two-probe")
+    chosen = _one_of(row, "Probe", "two.probe", options=list(COMPARED), format_func=lambda n: find(n).title)
+    st.caption("First set: as on this probe's own page")
+    mine = probe_page.form(find(chosen))
+    st.caption("Second set")
+    return mine, probe_page.form(find(chosen), prefix="two.")
+
+
+def _one_of(row, label: str, key: str, **more) -> str:
+    return remembered.widget(row.segmented_control, label, key, required=True, label_visibility="collapsed", **more)
+
+
+def _probes(prompts: tuple[Prompt, Prompt]) -> dict[str, Probe]:
+    """The chosen probes, with their defaults; those that read an answer only where both sides have one."""
+    row = st.container(horizontal=True, vertical_alignment="center", key="form-two-probes")
+    names = remembered.widget(
+        row.pills,
+        "Measures",
+        "two.probes",
+        options=list(COMPARED),
+        format_func=lambda n: find(n).title,
+        selection_mode="multi",
+        label_visibility="collapsed",
+    )
+    chosen = {name: find(name)() for name in COMPARED if name in names}
+    mute = [probe for probe in chosen.values() if any(lacks_answer(probe, prompt) for prompt in prompts)]
+    if mute:
+        row.caption(f"{' and '.join(p.title for p in mute)} left out: an answer is needed on both sides.")
+    found = {name: probe for name, probe in chosen.items() if probe not in mute}
+    if not found:
+        raise ParameterError("No measure is chosen; choose at least one.")
+    return found
+
+
+def lacks_answer(probe: Probe, prompt: Prompt) -> bool:
+    """Whether this probe explains an answer, and the prompt has none."""
+    if prompt.answer:
+        return False
+    try:
+        probe.check(MANY, None)
+    except PromptError:
+        return True
+    return False
+
+
+ABOUT_PROMPT = (
+    "Encoded as the first one is: same template, same special tokens.",
+    "Optional; appended without a separator.",
+)
+CONTROL = "A twin of the second model in its place: untrained (random weights), or its own blocks in random order."

@@ -1,0 +1,111 @@
+"""Every place where the app works around Streamlit (1.67). Each says what it cures, and how to see that it is needed no
+longer: take it out, do what is said there, and look.
+
+Two things are cured where they belong: a widget's value is gone once a page without it has been opened (`remembered`),
+and an exception inside a fragment never reaches the page that drew it (`guard.fragment`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import streamlit as st
+from streamlit.runtime.pages_manager import PagesManager
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+
+# -------------------------------------------------------------------- the first deep link after a server's start
+
+
+def begin_with_navigation() -> None:
+    """Before the server starts: say that the app uses `st.navigation`.
+
+    Cures: Streamlit takes an app with a `pages/` folder for one without `st.navigation` until that has been called,
+    does not find the page that a link names, and covers the right one with a "page not found" dialog.
+    Not needed: where `python -m ed_ui.server` shows no such dialog when /skip is the first address it is asked for."""
+    PagesManager.uses_pages_directory = False
+
+
+def mend_first_deep_link() -> None:
+    """Before `st.navigation`: the same cure where `streamlit run app.py` started the server, which runs nothing of
+    ours before the first visitor comes. The page is loaded once more, for every visitor who came that early.
+
+    In such a run Streamlit has listed one page itself, the app, before it ran the app; in every other run none is
+    listed yet, or all of ours are.
+    Not needed: where `streamlit run app.py` shows no such dialog when /skip is the first address it is asked for."""
+    if (context := get_script_run_ctx()) is None:
+        return
+    manager = context.pages_manager
+    listed = ["url_pathname" in page for page in manager.get_pages().values()]
+    if listed == [True] and manager.intended_page_name:
+        st.html("<script>window.location.reload()</script>", unsafe_allow_javascript=True)
+        st.stop()
+
+
+# -------------------------------------------------------------------- the browser's history
+
+STEPS = """if (!window.stepsArePages) {
+  window.stepsArePages = true;
+  const push = history.pushState;
+  history.pushState = function (state, title, url) {
+    const stays = new URL(url, location.href).pathname === location.pathname;
+    return (stays ? history.replaceState : push).call(history, state, title, url);
+  };
+}"""
+FIRST = """const named = (path, values) => JSON.stringify([path, [...values].sort()]);
+if (named(location.pathname, new URLSearchParams(location.search)) === named(...%s)) history.replaceState({}, '', %s);"""
+
+
+def steps_are_pages(path: str, opened: Mapping[str, str], values: Mapping[str, str]) -> None:
+    """At the end of every run: teach the browser that a page change is a step in its history and a changed parameter
+    is not. `values`: what a session's first run puts into the URL, unless somebody was faster and has left the address
+    (`path` and `opened`) by now.
+
+    Cures: Streamlit makes a step of every changed parameter, so that the browser's Back undoes parameters one by one.
+    Its message with the first run's parameters comes before this script, so the script writes those itself.
+    Not needed: where Back leads to the former page after two parameters were changed, and out of the app at once when
+    the first page has just been opened."""
+    now = ""
+    if values:
+        here = json.dumps([path, list(opened.items())]).replace("<", "\\u003c")
+        now = FIRST % (here, json.dumps("?" + urlencode(values)))
+    st.html(f"<script>{{{STEPS}{now}}}</script>", unsafe_allow_javascript=True)
+
+
+def came_by_history() -> bool:
+    """Whether Back or Forward caused this run, which Streamlit knows and has no public name for.
+
+    Not needed: where its API says so."""
+    return bool(getattr(get_script_run_ctx(), "is_history_navigation", False))
+
+
+# -------------------------------------------------------------------- boxes
+
+
+def tell(key: str, value: Any, always: bool = True) -> None:
+    """Give a widget its value before it is drawn; without `always` only where it has another one.
+
+    Cures: the browser is told a value once, in a message that Streamlit throws away when the next run begins before it
+    was sent; so it is told in every run. A box for words is not: the message would throw away what is being typed.
+    Not needed: where a link's model stands in the box although somebody clicked while the page was being opened."""
+    if always or key not in st.session_state or st.session_state[key] != value:
+        st.session_state[key] = value
+
+
+# -------------------------------------------------------------------- words
+
+WORD_JOINER = "\u2060"  # invisible
+
+
+def unrewritten(text: str) -> str:
+    """Text in which Streamlit's Markdown finds nothing to rewrite: emoji, icons, arrows and dashes get a word joiner
+    into their middle.
+
+    Cures: a backslash does not keep `:smile:` or `->` as they are.
+    Not needed: where `st.markdown` shows `\\:smile:` and `-\\>` as `:smile:` and `->`."""
+    return re.sub(
+        r":(?=(?!\d+:)[\w+/-]+:)|(?<!\S)(?=(?:<->|->|<-|--|>=|<=|~=)(?!\S))[<>~-]", rf"\g<0>{WORD_JOINER}", text
+    )
