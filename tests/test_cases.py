@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -15,7 +16,9 @@ from kept_cases import HOME, case, results, small
 
 from ed_core import bundle, cases, types, verdict
 from ed_core.cases import Item, Shown
+from ed_core.drawings import drawings
 from ed_core.errors import CaseError, ImportRefused, NewerSchema
+from ed_core.thumbnail import png
 
 OLD = Path(__file__).parent / "data" / "case-v1.edcase"
 
@@ -187,3 +190,40 @@ def test_a_case_study_outlives_the_engine_that_made_it(monkeypatch):
     again = bundle.decode(data)
     assert again == kept and again.items[0].result.request.key != key == again.items[0].result.provenance["run"]
     assert bundle.card(BytesIO(bundle.encode(again))).runs == (key,)
+
+
+def strips(kept: cases.Case, name: str) -> list[np.ndarray]:
+    """The curves of that name beside the maps of a case study's figures."""
+    return [np.asarray(t.x) for drawn in drawings(kept) for t in drawn.figure.data if t.name == name]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_figures_count_the_first_token_as_the_case_study_does(first):
+    found = results()["contributions"]
+    expected = [found[name][:, (not first) :].mean(1) for name in ("layer_ratio", "layer_cos")]
+    for strip, mean in zip(strips(case(probes=("contributions",), first_token=first), "mean"), expected, strict=True):
+        np.testing.assert_allclose(strip, mean, atol=1e-6)
+
+
+def test_a_control_stands_behind_its_own_model_alone():
+    one = results()["contributions"]
+    spec = one.request.models[0]
+    for source, expected in ((spec.source, 2), ("another", 0)):
+        twin = replace(spec, source=source, content_hash="x", control="untrained")
+        kept = cases.make("x", [one, replace(one, request=replace(one.request, models=(twin,)))])
+        assert len(strips(kept, "control")) == expected
+
+
+def test_what_a_pruning_costs_is_that_of_the_cheapest_stretch():
+    from ed_core import together
+
+    found = results()["prune"]
+    cost = found["kl"].mean(1)
+    assert cost.argmin() != 0 and f"KL {cost.min():.3g} nats" in next(together.prune([found])).caption
+
+
+def test_the_thumbnails_lowest_row_is_layer_0():
+    data = png([[0, 1], [2, -1]], bytes(range(9)) + bytes(759))
+    at = data.index(b"IDAT")
+    pixels = zlib.decompress(data[at + 4 : at + 4 + int.from_bytes(data[at - 4 : at], "big")])
+    assert pixels == b"\0\x06\x07\x08\xff\0\0\0\0" + b"\0\0\x01\x02\xff\x03\x04\x05\xff"

@@ -290,3 +290,9 @@ def test_a_sentence_for_each_kind_of_shape_and_control():
         and "does not rest on the order" in said
         and "this shape rests on the order" in said
     )
+
+
+def test_centres_are_of_the_largest_and_of_the_means():
+    for probe, name in ((ResidualErasure, "effect"), (IntegratedGradients, "attribution")):
+        curves = {name: np.array([0.0, 1.0, 0.0]), f"{name}_mean": np.array([0.0, 0.0, 1.0])}
+        assert {k: float(v) for k, v in probe.derive(curves).items()} == {"center": 1.0, "center_mean": 2.0}

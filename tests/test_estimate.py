@@ -3,6 +3,7 @@ is asked."""
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -153,3 +154,28 @@ def test_a_calibration_is_kept_used_and_distrusted(tmp_path):
         assert estimate.load_rates("cpu") == (estimate.DEFAULT_RATES["cpu"], False)
         estimate.save_rates("cpu", rates)
         assert estimate.load_rates("cpu")[1]
+
+
+@pytest.mark.parametrize(
+    "limit, current, free", [("700", "300", 400), ("5000", "300", 1000), ("300", "700", 0), ("max", "300", 1000)]
+)
+def test_a_containers_limit_bounds_what_is_free(monkeypatch, limit, current, free):
+    told = {"memory.max": limit, "memory.current": current}
+    monkeypatch.setattr(estimate.Path, "read_text", lambda file: told[file.name])
+    monkeypatch.setattr(estimate.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    assert estimate.free_memory() == free
+
+
+def test_a_tenth_of_what_is_free_stays_free():
+    small, large = estimate.Need("layer_skip", 40, 1.0), estimate.Need("layer_skip", 41, 1.0)
+    found = [estimate.Estimate("fp32", 50, (need,), 100, False) for need in (small, large)]
+    assert [e.fits for e in found] == [e.has_room(e.needs[0]) for e in found] == [True, False]
+
+
+def test_a_calibration_tells_reading_from_multiplying(monkeypatch):
+    from ed_core import calibrate
+
+    monkeypatch.setattr(calibrate, "_maps", lambda weights: {"fp32": lambda x: x})
+    monkeypatch.setattr(calibrate, "_seconds", lambda call, x: 3.0 + 2.0 * len(x))
+    weights = calibrate.WIDTH["cpu"] ** 2
+    assert calibrate.measure("cpu")["fp32"] == pytest.approx((3.0 / weights, 2.0 / weights))

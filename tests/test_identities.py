@@ -321,3 +321,12 @@ def test_blocks_that_know_no_cache_are_replayed_whole(model_of, monkeypatch):
 
 def _one_key_short(n_tokens: int, start: int):
     return torch.ones(n_tokens - start, n_tokens, dtype=torch.bool).tril(start - 1)[None, None]
+
+
+@pytest.mark.parametrize("figure", ["miss", "slope_attn", "slope_mlp", "closure", "replay", "detour", "left_behind"])
+def test_a_figure_that_is_no_number_is_refused(model_of, figure):
+    nan, found = float("nan"), model_of("llama").verify()
+    assert not found.failures()
+    there = getattr(found, figure)
+    wrong = (nan, *there[1:]) if isinstance(there, tuple) else {1: nan, 3: 0.0} if figure == "replay" else nan
+    assert len(replace(found, **{figure: wrong}).failures()) == 1

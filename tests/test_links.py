@@ -3,8 +3,10 @@ browser."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -12,7 +14,7 @@ from test_pages import PAGES, PROMPT, ROOT, stored  # noqa: F401 (fixture)
 
 from ed_core import compute, lookup, sources
 from ed_core.errors import ParameterError
-from ed_core.probes import LogitLens
+from ed_core.probes import LogitLens, ResidualErasure
 from ed_core.store import Store
 from ed_core.types import Prompt
 from ed_ui import link
@@ -209,3 +211,69 @@ def test_what_a_link_set_is_told_to_the_browser_again(stored):  # noqa: F811
     assert not test.sidebar.text_input(key="adapter").proto.set_value, "what is being typed there would be lost"
     test.session_state["link.whole"] = True  # as a run leaves it that was cut short
     assert test.run().sidebar.text_input(key="adapter").proto.set_value
+
+
+SHARED = {
+    "precision": "bf16",
+    "revision": "other",
+    "special_tokens": "false",
+    "control": "shuffled",
+    "control_seed": "3",
+    "token": "2",
+}
+
+
+def test_what_all_pages_share_comes_back_as_the_same_link(stored):  # noqa: F811
+    test = opened("pages/look/logit_lens.py", example="copy-3-a", **SHARED)
+    test.run()
+    assert {name: test.query_params.get(name) for name in SHARED} == SHARED and not said(test)
+
+
+def test_an_example_that_was_edited_is_no_longer_named(stored):  # noqa: F811
+    test = opened("pages/look/logit_lens.py", example="copy-3-a")
+    assert test.query_params["example"] == "copy-3-a"
+    test.text_area(key="text").set_value("another text").run()
+    assert "example" not in test.query_params
+
+
+def test_a_path_is_never_taken_from_a_link():
+    assert [p.name for p in link.of_probe(ResidualErasure)] == ["target"]
+
+
+def test_what_a_link_holds_cannot_end_the_script(monkeypatch):
+    evil, written = "</script><script>alert(1)</script>", []
+    state = {
+        "link.first": True,
+        "link.base": "http://127.0.0.1/",
+        "link.page": "",
+        "link.values": {"model": "small"},
+        "link.opened": {"run": evil},
+    }
+    made = SimpleNamespace(session_state=state, html=lambda text, **_: written.append(text))
+    monkeypatch.setattr(link, "st", made)
+    link.frame()
+    assert written[0].count("<") == 2, "the script's own two tags"
+    assert json.loads(re.search(r"named\(\.\.\.(.*)\)\) history", written[0])[1]) == ["/", [["run", evil]]]
+
+
+def test_a_window_beyond_the_prompt_is_not_kept(monkeypatch):
+    from ed_ui import scope
+
+    state = {"kept.window": (3, 40)}
+    monkeypatch.setattr(scope, "st", SimpleNamespace(session_state=state))
+    assert scope.window("window", 60, 48) == (3, 40) and scope.window("window", 48, 48) is None
+    state["kept.window"] = (3, 60)
+    assert scope.window("window", 60, 48) == (12, 59) and not state
+
+
+def test_a_revision_belongs_to_a_hub_model_alone(monkeypatch, tmp_path):
+    from ed_ui import picker
+
+    for name, expected in {
+        "ed-demo-8": "ed-demo-8",
+        str(tmp_path): str(tmp_path),
+        "org/name": "org/name@abc",
+        "org/name@x": "org/name@x",
+    }.items():
+        monkeypatch.setattr(picker, "st", SimpleNamespace(session_state={"model": name, "revision": " abc "}))
+        assert picker.source() == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import io
 import json
@@ -15,15 +16,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 from kept_cases import case, results, small
 
 from ed_core import cases, compute, export
+from ed_core import report as report_module
+from ed_core.drawings import Drawing, Section
 from ed_core.errors import CaseError
 from ed_core.notes import to_html
 from ed_core.probes import Continuation, Contributions, EarlyExit, LayerSkip, LogitLens, Numerics, Prune
 from ed_core.report import report
-from ed_core.snippet import snippet
+from ed_core.snippet import Snippet, snippet
 from ed_core.sources import resolve
 from ed_core.types import ModelSpec, Prompt
 
@@ -375,3 +379,51 @@ def test_the_report_of_what_was_imported_is_that_of_what_was_exported():
 
     one = small(now=1e9)
     assert report(bundle.decode(bundle.encode(one))) == report(one)
+
+
+def marked(place: str) -> str:
+    """Markup that tells where it stood, on one line and short enough for every place."""
+    return f'<i title="{place}">'
+
+
+PLACES = (
+    "title tag verdict prompt answer says model token continuation note figure caption alt shell python origin".split()
+)
+
+
+def test_every_word_of_a_stranger_is_text(monkeypatch):
+    """A mark of its own at each place where the report writes what others wrote; without its escape it is a tag."""
+    one = results()["continuation"]
+    model, prompt = replace(one.request.models[0], source=marked("model")), Prompt(marked("prompt"), marked("answer"))
+    found = replace(
+        one,
+        request=replace(one.request, models=(model,), prompts=(prompt,)),
+        tokens=(marked("token"), *one.tokens[1:]),
+        notes=(marked("note"),),
+        provenance={"continuation": marked("continuation"), "time": marked("origin")},
+    )
+    kept = cases.make(marked("title"), [found], tags=[marked("tag")])
+    kept = replace(kept, verdict=marked("verdict"))
+    figure = go.Figure(layout=dict(height=100, title=marked("data")))
+    drawing = Drawing(marked("figure"), marked("caption"), marked("alt"), figure, found)
+    section = Section(tuple(kept.views), (drawing,), (marked("says"),))
+    monkeypatch.setattr(report_module, "sections", lambda case: [section])
+    monkeypatch.setattr(report_module, "snippet", lambda case: Snippet(marked("shell"), marked("python")))
+    text = report(kept)
+    body = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    assert "<i " not in body and "<i " not in Page(text).texts["script"][0]
+    for place in PLACES:
+        assert re.search(rf"&lt;i[ ·]title=\\*(&quot;|&#34;){place}", body), place
+    assert body.count("title=&quot;title&quot;") == 2, "in the head and above the page"
+
+    def refuse(case):
+        raise CaseError(marked("refusal"))
+
+    monkeypatch.setattr(report_module, "snippet", refuse)
+    assert "<i " not in re.sub(r"<script.*?</script>", "", report(kept), flags=re.DOTALL)
+
+
+def test_no_token_is_a_formula_in_a_table():
+    one = results()["early_exit"]
+    table = export.csv(replace(one, tokens=("=1+1", *one.tokens[1:])), "confidence")
+    assert list(csv.reader(io.StringIO(table)))[1] == ["0", "0", '"=1+1"', repr(one["confidence"][0, 0].item())]

@@ -121,7 +121,7 @@ def test_a_wrong_variable_is_refused_too(monkeypatch, name, value, words):
 
 
 def test_a_folder_that_may_not_be_looked_into_is_one_sentence(tmp_path, monkeypatch):
-    """A clone below somebody's closed home folder: whether there are settings cannot be seen, so they are not ignored."""
+    """A clone below a closed home folder: whether there are settings cannot be seen, so they are not ignored."""
     closed = tmp_path / "closed"
     closed.mkdir(mode=0)
     monkeypatch.setattr(settings, "ROOT", closed / "clone")
@@ -136,6 +136,11 @@ def test_a_folder_that_may_not_be_looked_into_is_one_sentence(tmp_path, monkeypa
     finally:
         if root:
             os.seteuid(0)
+
+
+def test_addresses_are_compared_in_small_letters(write):
+    found = write("login = 'optional'\nadmins = ['Ada@Lab.ORG']\nlogin_allowed = ['@Lab.ORG', 'Bob@x.org']")
+    assert found.admins == ("ada@lab.org",) and found.login_allowed == ("@lab.org", "bob@x.org")
 
 
 def test_the_example_file_names_every_setting_and_loads(write):
