@@ -8,6 +8,7 @@ do not run with it. Exit code 1 unless all are caught."""
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import shutil
 import signal
@@ -23,7 +24,17 @@ from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = Path(__file__).with_name("mutants.toml")
-PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE")
+PYTEST = ("-q", "-p", "no:cacheprovider", "--tb=no", "-rfE")
+# Every run is a process of its own, forked from one that has imported what is slow and none of ours.
+FORKS = multiprocessing.get_context("forkserver")
+SLOW = [
+    "torch",
+    "transformers.modeling_utils",
+    "transformers.generation",
+    "streamlit.testing.v1",
+    "plotly.graph_objects",
+]
+ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # before torch is imported
 SECONDS = 300  # a run that takes longer hangs
 PASSED, FAILED, HANGS = 0, 1, -1
 
@@ -80,22 +91,31 @@ def run(copy: Path, tests: tuple[str, ...], *options: str) -> tuple[int, list[st
     """pytest's exit code on these tests in a copy, and the ids of those that failed."""
     scratch = copy.with_name(f"{copy.name}-scratch")
     scratch.mkdir(exist_ok=True)
-    env = os.environ | {"TMPDIR": str(scratch), "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)
-    with (scratch / "said").open("w+b") as said:
-        command = [*PYTEST, *options, *tests]
-        process = subprocess.Popen(command, cwd=copy, env=env, stdout=said, stderr=said, start_new_session=True)
-        try:
-            code = process.wait(SECONDS * len(tests))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            code = HANGS
-        said.seek(0)
-        lines = said.read().decode(errors="replace").splitlines()
+    process = FORKS.Process(target=_tested, args=(copy, scratch, [*PYTEST, *options, *tests]))
+    process.start()
+    process.join(SECONDS * len(tests))
+    if hangs := process.is_alive():
+        os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+    lines = (scratch / "said").read_text(encoding="utf-8", errors="replace").splitlines()
     shutil.rmtree(scratch, ignore_errors=True)
     failed = [line.split()[1] for line in lines if line.startswith(("FAILED ", "ERROR ")) and "::" in line]
-    return code, failed or lines[-1:]
+    return HANGS if hangs else process.exitcode, failed or lines[-1:]
+
+
+def _tested(copy: Path, scratch: Path, arguments: list[str]) -> None:
+    """In a process of its own: pytest in the copy, where nothing of this repository can be imported."""
+    import pytest
+
+    os.setsid()
+    os.chdir(copy)
+    os.environ["TMPDIR"], tempfile.tempdir = str(scratch), None
+    sys.path[:] = [place for place in sys.path if place not in ("", str(ROOT), str(ROOT / "tests"))]
+    with (scratch / "said").open("wb") as said:
+        os.dup2(said.fileno(), 1), os.dup2(said.fileno(), 2)
+    code = pytest.main(arguments)
+    sys.stdout.flush()
+    os._exit(code)  # whatever threads a test has left
 
 
 def tried(mutant: Mutant, copy: Path, failing: list[str]) -> Outcome:
@@ -126,6 +146,9 @@ def chosen(names: list[str]) -> list[Mutant]:
 
 def main(names: list[str], workers: int, root: Path = ROOT) -> int:
     todo = chosen(names)
+    os.environ.update(ENVIRONMENT)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    FORKS.set_forkserver_preload(["pytest", *SLOW])
     with tempfile.TemporaryDirectory(prefix="ed-mutants-") as folder:
         copies: SimpleQueue[Path] = SimpleQueue()
         for i in range(workers):

@@ -179,3 +179,10 @@ def test_a_calibration_tells_reading_from_multiplying(monkeypatch):
     monkeypatch.setattr(calibrate, "_seconds", lambda call, x: 3.0 + 2.0 * len(x))
     weights = calibrate.WIDTH["cpu"] ** 2
     assert calibrate.measure("cpu")["fp32"] == pytest.approx((3.0 / weights, 2.0 / weights))
+
+
+def test_a_calibration_leaves_those_of_other_devices():
+    cuda = {name: (1.0, 2.0) for name in estimate.DEFAULT_RATES["cuda"]}
+    estimate.save_rates("cuda", cuda)
+    estimate.save_rates("cpu", estimate.DEFAULT_RATES["cpu"])
+    assert estimate.load_rates("cuda") == (cuda, True) and estimate.load_rates("cpu")[1]

@@ -330,3 +330,11 @@ def test_a_figure_that_is_no_number_is_refused(model_of, figure):
     there = getattr(found, figure)
     wrong = (nan, *there[1:]) if isinstance(there, tuple) else {1: nan, 3: 0.0} if figure == "replay" else nan
     assert len(replace(found, **{figure: wrong}).failures()) == 1
+
+
+@pytest.mark.parametrize("branch", ["slope_attn", "slope_mlp"])
+def test_a_slope_is_refused_on_either_side_of_one(model_of, branch):
+    found = model_of("llama").verify()
+    for off, failures in ((-2, 1), (-0.5, 0), (0.5, 0), (2, 1)):
+        slopes = (1 + off * found.slope_limit, *getattr(found, branch)[1:])
+        assert len(replace(found, **{branch: slopes}).failures()) == failures, off

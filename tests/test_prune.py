@@ -89,6 +89,7 @@ def test_rank_correlation():
     assert pruning.rank_correlation([1, 1, 2], [1, 2, 3]) == pytest.approx(
         np.sqrt(3) / 2
     )  # ranks 1.5, 1.5, 3 against 1, 2, 3
+    assert pruning.rank_correlation([1, 1, 2, 3], [1, 2, 3, 4]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
     assert pruning.rank_correlation([1, 1, 1], [1, 2, 3]) is None and pruning.rank_correlation([1, 2], [1, 2]) is None
 
 

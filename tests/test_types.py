@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kept_cases import results
 
 from ed_core import wire
 from ed_core.errors import ParameterError
@@ -346,3 +347,18 @@ def test_a_parameters_bounds_are_allowed_and_nothing_beyond():
 def test_what_only_changes_how_numbers_are_put_together_is_in_no_key():
     keys = {Contributions(first_token=flag).request(ModelSpec("m"), Prompt("x")).key for flag in (True, False)}
     assert len(keys) == 1
+
+
+def test_of_a_device_only_the_kind_counts():
+    keys = {
+        d: Contributions().request(replace(MODEL, device=d), PROMPT).key for d in ("cpu", "cuda", "cuda:0", "cuda:1")
+    }
+    assert keys["cuda"] == keys["cuda:0"] == keys["cuda:1"] != keys["cpu"]
+
+
+def test_a_summary_that_is_not_that_of_its_measures_is_refused():
+    one = results()["early_exit"]
+    assert wire.unpack(wire.pack(one)).summary.keys() == one.summary.keys()
+    for name, values in one.summary.items():
+        with pytest.raises(ValueError, match="summary"):
+            wire.unpack(wire.pack(replace(one, summary={**one.summary, name: np.asarray(values + 1)})))
