@@ -115,7 +115,15 @@ def test_words_are_tidied_where_nothing_is_lost():
 
 @pytest.mark.parametrize(
     "shown",
-    [Shown("../app"), Shown(window=(5, 2)), Shown(window=(0, 500)), Shown(selected=-1), Shown(settings=(("x y", 1),))],
+    [
+        Shown("../app"),
+        Shown(window=(5, 2)),
+        Shown(window=(0, 500)),
+        Shown(selected=-1),
+        Shown(selected=78),
+        Shown(window=(0, 78)),
+        Shown(settings=(("x y", 1),)),
+    ],
 )
 def test_a_view_that_is_none_of_this_program_is_refused(shown):
     with pytest.raises(CaseError, match="view"):

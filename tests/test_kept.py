@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -372,3 +373,11 @@ def test_a_file_that_was_replaced_is_read_anew(folder):
     assert len(data) == file.stat().st_size, "only its time tells"
     file.write_bytes(data)
     assert [card.title for card in folder.cards()] == ["B sum"]
+
+
+def test_the_lock_keeps_everybody_else_out(folder):
+    folder.add(small())
+    with open(folder.path / ".lock") as other:
+        with folder.locked(), pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from kept_cases import results
 
-from ed_core import wire
+from ed_core import prompts, wire
 from ed_core.errors import ParameterError
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.recorder import Recorder
@@ -362,3 +362,10 @@ def test_a_summary_that_is_not_that_of_its_measures_is_refused():
     for name, values in one.summary.items():
         with pytest.raises(ValueError, match="summary"):
             wire.unpack(wire.pack(replace(one, summary={**one.summary, name: np.asarray(values + 1)})))
+
+
+@pytest.mark.parametrize("most, positions, allowed", [(10, None, 10), (10, 20, 10), (20, 10, 10), (None, 10, 10)])
+def test_a_prompt_may_be_as_long_as_the_limit(most, positions, allowed):
+    assert prompts.too_long(allowed, most, positions) == ""
+    said = prompts.too_long(allowed + 1, most, positions)
+    assert f"{allowed + 1} tokens" in said and ("positions" in said) == (most != 10)
