@@ -277,3 +277,12 @@ def test_a_revision_belongs_to_a_hub_model_alone(monkeypatch, tmp_path):
     }.items():
         monkeypatch.setattr(picker, "st", SimpleNamespace(session_state={"model": name, "revision": " abc "}))
         assert picker.source() == expected
+
+
+def test_a_value_of_a_link_has_a_longest_length(monkeypatch):
+    state = {"link.first": True}
+    for length, taken in ((link.LONGEST, True), (link.LONGEST + 1, False)):
+        made = SimpleNamespace(session_state=state, query_params={"model": "x" * length})
+        monkeypatch.setattr(link, "st", made)
+        link.take([link.text("model", "model")])
+        assert (state.pop("model", None) is not None) == taken and bool(link.troubles()) != taken

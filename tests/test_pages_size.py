@@ -267,3 +267,13 @@ def test_the_sentence_follows_the_findings(stored):
     assert worse.sentence().startswith(f"In part it is: {len(worse.findings())} figures differ from fp32")
     flat = replace(whole, comparisons=tuple(replace(c, spearman=None) for c in whole.comparisons), depths={})
     assert "no curve has an order to lose" in flat.sentence()
+
+
+def test_a_model_that_was_never_opened_takes_the_memory_of_its_precision():
+    from ed_core import estimate, sources
+    from ed_ui import card
+
+    for precision in ("fp32", "bf16"):
+        spec = resolve("ed-demo-8", precision)
+        expected = estimate.gigabytes(sources.size_of("ed-demo-8").weight_bytes(precision))
+        assert card._held(spec, None)[-1] == ("Memory", f"{expected} of weights, by the estimate")
