@@ -13,6 +13,7 @@ import re
 import tomllib
 from functools import lru_cache
 from pathlib import Path
+from stat import S_ISREG
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
@@ -180,15 +181,22 @@ def current() -> Settings:
 
 
 def file() -> Path | None:
-    """Where settings are read from; None where there is no file. `SettingsError` where `ED_CONFIG` names none."""
+    """Where settings are read from; None where there is no file. `SettingsError` where `ED_CONFIG` names none, and
+    where this process may not even see whether there is one."""
     named = os.environ.get("ED_CONFIG", "")
     place = Path(named).expanduser() if named else ROOT / "lab.toml"
-    if named and not place.is_file():
+    try:
+        there = S_ISREG(place.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        there = False
+    except OSError as error:
+        raise _unreadable(place, error) from None
+    if named and not there:
         raise SettingsError(
             f"ED_CONFIG names {named!r}, and there is no such file; expected a TOML file like docs/lab.example.toml: "
             "mend the name, or unset it."
         )
-    return place if place.is_file() else None
+    return place if there else None
 
 
 def table() -> str:
@@ -230,14 +238,17 @@ def _table(place: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(place.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingsError(
-            f"The settings in {place} cannot be read: {error.strerror or error}. Mend that, or set ED_CONFIG to "
-            "another file."
-        ) from None
+        raise _unreadable(place, error) from None
     except ValueError as error:
         raise SettingsError(
             f"The settings in {place} are not TOML: {error}; expected lines like those of docs/lab.example.toml."
         ) from None
+
+
+def _unreadable(place: Path, error: OSError) -> SettingsError:
+    return SettingsError(
+        f"The settings in {place} cannot be read: {error.strerror or error}. Mend that, or set ED_CONFIG to another file."
+    )
 
 
 def _unknown(name: str, where: str, known: set[str]) -> SettingsError:

@@ -148,3 +148,15 @@ def test_torchs_own_out_of_memory_is_known():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 60, dtype=torch.uint8)
     assert ran_out(caught.value)
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+def test_memory_that_runs_out_before_there_are_tokens_is_one_sentence(model_of, monkeypatch, error):
+    model = model_of("qwen3")
+    monkeypatch.setattr(model, "encode", lambda *_: raise_(error))
+    with pytest.raises(JobError, match="layer_skip ran out of memory on random-qwen3; use a shorter prompt"):
+        run(model, LayerSkip())
+
+
+def raise_(error):
+    raise error

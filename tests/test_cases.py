@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -16,8 +17,10 @@ from kept_cases import HOME, case, results, small
 from ed_core import types
 from ed_core.cases import bundle, case_study
 from ed_core.cases.case_study import Item, Shown
+from ed_core.cases.drawings import drawings
 from ed_core.depth import verdict
 from ed_core.errors import CaseError, ImportRefused, NewerSchema
+from ed_core.figures.thumbnail import png
 
 OLD = Path(__file__).parent / "data" / "case-v1.edcase"
 
@@ -114,7 +117,15 @@ def test_words_are_tidied_where_nothing_is_lost():
 
 @pytest.mark.parametrize(
     "shown",
-    [Shown("../app"), Shown(window=(5, 2)), Shown(window=(0, 500)), Shown(selected=-1), Shown(settings=(("x y", 1),))],
+    [
+        Shown("../app"),
+        Shown(window=(5, 2)),
+        Shown(window=(0, 500)),
+        Shown(selected=-1),
+        Shown(selected=78),
+        Shown(window=(0, 78)),
+        Shown(settings=(("x y", 1),)),
+    ],
 )
 def test_a_view_that_is_none_of_this_program_is_refused(shown):
     with pytest.raises(CaseError, match="view"):
@@ -189,3 +200,40 @@ def test_a_case_study_outlives_the_engine_that_made_it(monkeypatch):
     again = bundle.decode(data)
     assert again == kept and again.items[0].result.request.key != key == again.items[0].result.provenance["run"]
     assert bundle.card(BytesIO(bundle.encode(again))).runs == (key,)
+
+
+def strips(kept: case_study.Case, name: str) -> list[np.ndarray]:
+    """The curves of that name beside the maps of a case study's figures."""
+    return [np.asarray(t.x) for drawn in drawings(kept) for t in drawn.figure.data if t.name == name]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_figures_count_the_first_token_as_the_case_study_does(first):
+    found = results()["contributions"]
+    expected = [found[name][:, (not first) :].mean(1) for name in ("layer_ratio", "layer_cos")]
+    for strip, mean in zip(strips(case(probes=("contributions",), first_token=first), "mean"), expected, strict=True):
+        np.testing.assert_allclose(strip, mean, atol=1e-6)
+
+
+def test_a_control_stands_behind_its_own_model_alone():
+    one = results()["contributions"]
+    spec = one.request.models[0]
+    for source, expected in ((spec.source, 2), ("another", 0)):
+        twin = replace(spec, source=source, content_hash="x", control="untrained")
+        kept = case_study.make("x", [one, replace(one, request=replace(one.request, models=(twin,)))])
+        assert len(strips(kept, "control")) == expected
+
+
+def test_what_a_pruning_costs_is_that_of_the_cheapest_stretch():
+    from ed_core.cases import combined
+
+    found = results()["prune"]
+    cost = found["kl"].mean(1)
+    assert cost.argmin() != 0 and f"KL {cost.min():.3g} nats" in next(combined.prune([found])).caption
+
+
+def test_the_thumbnails_lowest_row_is_layer_0():
+    data = png([[0, 1], [2, -1]], bytes(range(9)) + bytes(759))
+    at = data.index(b"IDAT")
+    pixels = zlib.decompress(data[at + 4 : at + 4 + int.from_bytes(data[at - 4 : at], "big")])
+    assert pixels == b"\0\x06\x07\x08\xff\0\0\0\0" + b"\0\0\x01\x02\xff\x03\x04\x05\xff"

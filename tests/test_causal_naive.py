@@ -2,10 +2,12 @@
 anything."""
 
 import dataclasses
+import math
 
 import naive
 import numpy as np
 import pytest
+import torch
 
 from ed_core.errors import ParameterError, PromptError, PromptFileError
 from ed_core.models.verify import verify
@@ -150,3 +152,19 @@ def test_gradients_leave_nothing_on_the_weights(model_of, measure):
     measure(model, IntegratedGradients(), PROMPT)
     assert all(p.grad is None for p in model.hf.parameters())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.hf.modules())
+
+
+def test_nodes_are_doubled_while_any_token_still_moves():
+    """Two tokens that move against each other: their sum holds still from the first nodes on."""
+    path = object.__new__(gradients._Path)
+    path.values, path.slopes = {}, {}
+
+    def evaluate(alphas):
+        for alpha in alphas:
+            wave = math.cos(16 * math.pi * alpha)  # 1 on each of the first nine nodes, 0 on average
+            path.values[alpha], path.slopes[alpha] = alpha, torch.tensor([wave, 1 - wave], dtype=torch.float64)
+
+    path._evaluate = evaluate
+    attribution, error, enough = path.integrate(129)
+    assert len(path.values) == 33 and enough and error < 1e-9
+    assert attribution.tolist() == pytest.approx([0.0, 1.0], abs=1e-6)

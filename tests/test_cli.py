@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 import time
@@ -367,3 +368,15 @@ def test_models_and_cache(small_folder, prompts, tmp_path, capsys):
     assert "9" in capsys.readouterr().out
     assert main(["cache", "clear"]) == 0
     assert "9 results removed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["models"], ["settings"], ["case", "list"], ["--help"]])
+def test_a_reader_who_leaves_is_no_error(command, monkeypatch, capfd):
+    """As `| head` does: nothing is said, neither at once nor when Python writes out what is left."""
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as out:
+        monkeypatch.setattr("sys.stdout", out)
+        assert main(command) == 141
+        out.write("something")
+    assert capfd.readouterr().err == ""

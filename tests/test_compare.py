@@ -287,3 +287,19 @@ def test_a_sentence_for_each_kind_of_shape_and_control():
         and "does not rest on the order" in said
         and "this shape rests on the order" in said
     )
+
+
+def test_centres_are_of_the_largest_and_of_the_means():
+    for probe, name in ((ResidualErasure, "effect"), (IntegratedGradients, "attribution")):
+        curves = {name: np.array([0.0, 1.0, 0.0]), f"{name}_mean": np.array([0.0, 0.0, 1.0])}
+        assert {k: float(v) for k, v in probe.derive(curves).items()} == {"center": 1.0, "center_mean": 2.0}
+
+
+def test_three_others_make_a_spread_and_two_do_not():
+    curves = [np.full(4, float(i)) for i in range(3)]
+    rows, n = among_others.quantiles(curves)
+    assert rows.shape == (3, 4) and n == 3 and rows[:, 0].tolist() == pytest.approx([0.2, 1.0, 1.8])
+    assert (
+        len(among_others.quantiles(curves[:2])[0]) == 0
+        and among_others.quantiles([*curves[:2], np.full(4, np.nan)])[1] == 2
+    )

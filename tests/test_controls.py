@@ -285,3 +285,9 @@ def test_a_twin_that_does_not_fit_is_refused_before_it_is_drawn(small_folder, mo
     monkeypatch.setattr(loading, "free_memory", lambda: 1000)
     with pytest.raises(TooLarge, match="drawn in float32"):
         open_model(resolve(str(small_folder), control="untrained"))
+
+
+def test_a_shuffled_block_knows_the_place_it_has():
+    hf = random_hf("qwen3")
+    twins.shuffle(hf, find("qwen3"), seed=0)
+    assert [block.self_attn.layer_idx for block in hf.model.layers] == [0, 1, 2, 3, 4]

@@ -52,6 +52,13 @@ def test_the_variables_of_the_space_are_accepted(monkeypatch):
     )
 
 
+def test_a_space_is_what_the_hub_offers():
+    """Docker Spaces need a paid plan, and what is kept lies in a bucket mounted as a volume."""
+    part = TEXT.partition("## A Hugging Face Space")[2].partition("\n## ")[0]
+    assert "paid plan" in part and "bucket mounted as a volume" in part
+    assert not re.search("free (space|tier)|persistent storage", TEXT, re.IGNORECASE)
+
+
 def test_its_files_are_read_as_their_readers_do():
     assert tomllib.loads(blocks("toml")[0])["auth"]["redirect_uri"].endswith("/oauth2callback")
     unit = configparser.RawConfigParser(strict=False)

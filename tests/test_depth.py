@@ -4,6 +4,7 @@ bootstrap."""
 import numpy as np
 import pytest
 
+from ed_core.cases import export
 from ed_core.depth import criteria, verdict
 from ed_core.probes import Contributions, LogitLens
 from ed_core.types import ProbeResult, Prompt, Request
@@ -160,7 +161,7 @@ def results(cosines, kl, overlap, n_tokens=None, first=None):
     n_tokens = n_tokens or [10] * len(cosines)
 
     def result(probe, n, curves):
-        summary = {f"{name}.sum": n * np.float64(curve) for name, curve in curves.items()}
+        summary = {"n_tokens": np.asarray(n)} | {f"{name}.sum": n * np.float64(c) for name, c in curves.items()}
         summary |= {f"{name}.first": np.float64(curve if first is None else first) for name, curve in curves.items()}
         return ProbeResult(Request((), (), probe), {}, ("x",) * n, (0,) * n, None, 4, complete=True, summary=summary)
 
@@ -234,3 +235,22 @@ def test_a_verdict_without_a_token_or_with_one_block_is_not_defined_with_its_rea
     shallow = model_of("llama", num_hidden_layers=1)
     one_block = verdict.of_prompt(*(measure(shallow, probe, Prompt("ab")) for probe in probes))
     assert set(one_block.lines.values()) == {None} and "one block" in one_block.sentence
+
+
+def test_an_export_leaves_the_first_token_out_where_that_is_asked():
+    first, curve = [-0.2, 5.0, 0.1, 0.2], [-0.2, 0.1, 0.1, 0.2]
+    cosines, lens = results([curve], [[8, 2, 2, 2, 0]], [[0.0] * 5], n_tokens=[4], first=first)
+    asked = {flag: {Contributions(first_token=flag): cosines, LogitLens(): lens} for flag in (True, False)}
+    found = {flag: export.arrays(runs) for flag, runs in asked.items()}
+    assert found[True]["effective_depth.cosine"] == 0 and found[False]["effective_depth.cosine"] == 1
+    assert found[True]["contributions.layer_cos"] == pytest.approx(curve)
+    assert found[False]["contributions.layer_cos"] == pytest.approx((4 * np.array(curve) - first) / 3)
+
+
+@pytest.mark.parametrize(
+    "answer, text, expected",
+    [("17", " 17", True), ("17", "17.", True), ("17", "170", False), ("Paris", "Parisian", False), ("", "17", None)],
+)
+def test_an_answer_that_runs_on_in_its_word_is_not_right(answer, text, expected):
+    request = Request((), (Prompt("x", answer),), "continuation")
+    assert verdict.right(ProbeResult(request, {}, (), (), None, 4, provenance={"continuation": text})) is expected

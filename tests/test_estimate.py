@@ -3,14 +3,17 @@ is asked."""
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from small_models import FAMILIES
 
+from ed_core import memory
 from ed_core.architectures.small import COMMON, VARIANTS, config_fields
 from ed_core.commands import main
 from ed_core.errors import ModelNotFound, ParameterError
+from ed_core.memory import free_memory
 from ed_core.service import estimate
 from ed_core.sources import catalogue, sizes
 from ed_core.sources.precision import WIDEST_FIRST
@@ -154,3 +157,35 @@ def test_a_calibration_is_kept_used_and_distrusted(tmp_path):
         assert estimate.load_rates("cpu") == (estimate.DEFAULT_RATES["cpu"], False)
         estimate.save_rates("cpu", rates)
         assert estimate.load_rates("cpu")[1]
+
+
+@pytest.mark.parametrize(
+    "limit, current, free", [("700", "300", 400), ("5000", "300", 1000), ("300", "700", 0), ("max", "300", 1000)]
+)
+def test_a_containers_limit_bounds_what_is_free(monkeypatch, limit, current, free):
+    told = {"memory.max": limit, "memory.current": current}
+    monkeypatch.setattr(memory.Path, "read_text", lambda file: told[file.name])
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    assert free_memory() == free
+
+
+def test_a_tenth_of_what_is_free_stays_free():
+    small, large = estimate.Need("layer_skip", 40, 1.0), estimate.Need("layer_skip", 41, 1.0)
+    found = [estimate.Estimate("fp32", 50, (need,), 100, False) for need in (small, large)]
+    assert [e.fits for e in found] == [e.has_room(e.needs[0]) for e in found] == [True, False]
+
+
+def test_a_calibration_tells_reading_from_multiplying(monkeypatch):
+    from ed_core.service import calibrate
+
+    monkeypatch.setattr(calibrate, "_maps", lambda weights: {"fp32": lambda x: x})
+    monkeypatch.setattr(calibrate, "_seconds", lambda call, x: 3.0 + 2.0 * len(x))
+    weights = calibrate.WIDTH["cpu"] ** 2
+    assert calibrate.measure("cpu")["fp32"] == pytest.approx((3.0 / weights, 2.0 / weights))
+
+
+def test_a_calibration_leaves_those_of_other_devices():
+    cuda = {name: (1.0, 2.0) for name in estimate.DEFAULT_RATES["cuda"]}
+    estimate.save_rates("cuda", cuda)
+    estimate.save_rates("cpu", estimate.DEFAULT_RATES["cpu"])
+    assert estimate.load_rates("cuda") == (cuda, True) and estimate.load_rates("cpu")[1]

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from kept_cases import results
 
 from ed_core import figures
 from ed_core.depth.criteria import Criterion
@@ -297,3 +298,68 @@ def test_describe_is_one_sentence_without_nan(name, filled):
 
 def test_shown_never_reorders_or_breaks_a_line():
     assert all(char.isprintable() or char in "\u2068\u2069" for token in HOSTILE for char in shown(token))
+
+
+def test_published_marks_stand_on_their_layer():
+    """On a ruler of as many layers, up to the rounding of the published ratio."""
+    for n_layers in {p.n_layers for p in published()}:
+        rows = [p.effective_depth for p in published() if p.n_layers == n_layers]
+        marks = figures.depth_ruler({}, n_layers, published=published_marks(n_layers=n_layers)).data
+        np.testing.assert_allclose(next(t.x for t in marks if t.name == "published"), rows, atol=0.006 * n_layers)
+
+
+def test_the_lens_hover_lists_the_tokens_of_its_own_cell():
+    result = replace(fake("logit_lens"), token_text={i: f"w{i}" for i in range(20)})
+    cells = next(t for t in figures.lens_map(result, View()).data if t.name == "cells")
+    for (depth, token), text in zip(cells.customdata, cells.text):
+        found = [line.split("  ")[-1] for line in text.split("<br>")[1:]]
+        assert found == [f"w{i}" for i in result["top_ids"][depth, token]], (depth, token)
+
+
+def test_the_answer_begins_at_its_line():
+    fig = draw("contributions", replace(fake("contributions"), answer_start=2))
+    assert {s.x0 for s in fig.layout.shapes if s.type == "line" and s.xref == "x"} == {1.5}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_strip_is_the_mean_with_or_without_the_first_token(first):
+    result = fake("contributions")
+    for fig, name in (
+        (figures.contribution_norms(result, View(), first_token=first), "layer_ratio"),
+        (figures.cosine_map(result, View(), first_token=first), "layer_cos"),
+    ):
+        strip = next(t for t in fig.data if t.name == "mean")
+        np.testing.assert_allclose(strip.x, result[name][:, (not first) :].mean(1), rtol=1e-6)
+
+
+def test_bars_beyond_the_limit_have_the_colour_of_a_failure():
+    fig = figures.limit_bars(np.array([0.5, 1.0, 1.5]), 1.0, "unit", name="n", limit_name="l")
+    assert list(fig.data[0].marker.color) == [figures.BOTH, figures.BOTH, "#B2182B"]
+
+
+def test_a_spread_is_drawn_from_its_own_quantiles():
+    low, median, high = np.zeros(3), np.ones(3), np.full(3, 5.0)
+    fig = figures.spread_curve(np.full(3, 2.0), np.stack([low, median, high]), "unit", others="9 others")
+    found = {t.name: t.y[0] for t in fig.data}
+    assert found == {"10 % of the others": 0, "10–90 % of 9 others": 5, "median": 1, "this prompt": 2}
+
+
+def test_a_boundary_is_the_first_token_looked_at():
+    result = fake("layer_skip", mode="future")
+    spec = find("layer_skip").spec("boundaries")
+    result = replace(result, measures={**result.measures, "boundaries": Measure(spec, np.array([3, 2], np.int32))})
+    rows = {t.name: t.z[i] for i, t in enumerate(figures.boundary_map(result, View()).data)}
+    for name, expected in {"boundary 2": [np.nan, 0, 1, 1], "boundary 3": [np.nan, 0, 0, 1]}.items():
+        np.testing.assert_array_equal(rows[name], expected)
+
+
+def test_curves_are_described_by_their_ends():
+    fig = figures.layer_curves({"miss": np.array([2.0, 3.0, 1.0])}, "", "unit")
+    assert figures.describe_curves(fig, "It") == "It: miss, smallest 1 at layer 2, largest 3 at layer 1."
+
+
+def test_slopes_are_drawn_within_their_limit():
+    found = results()["numerics"]
+    limit = found.provenance["limits"]["slope"]
+    lines = [s.y0 for s in figures.slope_curves(found).layout.shapes if s.name == "limit"]
+    assert lines == [-limit, limit]

@@ -321,3 +321,20 @@ def test_blocks_that_know_no_cache_are_replayed_whole(model_of, monkeypatch):
 
 def _one_key_short(n_tokens: int, start: int):
     return torch.ones(n_tokens - start, n_tokens, dtype=torch.bool).tril(start - 1)[None, None]
+
+
+@pytest.mark.parametrize("figure", ["miss", "slope_attn", "slope_mlp", "closure", "replay", "detour", "left_behind"])
+def test_a_figure_that_is_no_number_is_refused(model_of, figure):
+    nan, found = float("nan"), verify(model_of("llama"))
+    assert not found.failures()
+    there = getattr(found, figure)
+    wrong = (nan, *there[1:]) if isinstance(there, tuple) else {1: nan, 3: 0.0} if figure == "replay" else nan
+    assert len(replace(found, **{figure: wrong}).failures()) == 1
+
+
+@pytest.mark.parametrize("branch", ["slope_attn", "slope_mlp"])
+def test_a_slope_is_refused_on_either_side_of_one(model_of, branch):
+    found = verify(model_of("llama"))
+    for off, failures in ((-2, 1), (-0.5, 0), (0.5, 0), (2, 1)):
+        slopes = (1 + off * found.slope_limit, *getattr(found, branch)[1:])
+        assert len(replace(found, **{branch: slopes}).failures()) == failures, off

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -351,3 +352,32 @@ def test_a_case_study_that_would_not_open_is_not_kept(folder, monkeypatch):
     assert files(folder) == []
     monkeypatch.undo()
     folder.add(replace(small(), verdict="x"))
+
+
+def test_restore_takes_the_version_that_was_deleted_last(folder):
+    one = small(notes="old")
+    folder.add(one)
+    folder.delete(one.id)
+    folder.take_in(bundle.encode(edited(one, notes="new")))
+    folder.delete(one.id)
+    assert [card.notes for card in folder.trash()] == ["new", "old"]
+    folder.restore(one.id)
+    assert folder.open(one.id)[0].notes == "new" and [card.notes for card in folder.trash()] == ["old"]
+
+
+def test_a_file_that_was_replaced_is_read_anew(folder):
+    one = small("A sum")
+    folder.add(one)
+    assert [card.title for card in folder.cards()] == ["A sum"]
+    file, data = folder.files()[0], bundle.encode(replace(one, title="B sum"))
+    assert len(data) == file.stat().st_size, "only its time tells"
+    file.write_bytes(data)
+    assert [card.title for card in folder.cards()] == ["B sum"]
+
+
+def test_the_lock_keeps_everybody_else_out(folder):
+    folder.add(small())
+    with open(folder.path / ".lock") as other:
+        with folder.locked(), pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -3,20 +3,23 @@ browser."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from streamlit.testing.v1 import AppTest
 from test_pages import PAGES, PROMPT, ROOT, session_of, stored  # noqa: F401 (fixture)
 
 from ed_core.errors import ParameterError
-from ed_core.probes import LogitLens
+from ed_core.probes import LogitLens, ResidualErasure
 from ed_core.results import lookup
 from ed_core.results.store import Store
 from ed_core.service import compute
 from ed_core.service.resolve import resolve, twin
 from ed_core.types import Prompt
+from ed_ui import link, link_parameters, remembered, session, streamlit_edges
 from ed_ui.link_parameters import of_probe
 
 OWN = {  # a page, a parameter of its own, and where it must arrive
@@ -211,3 +214,69 @@ def test_what_a_link_set_is_told_to_the_browser_again(stored):  # noqa: F811
     assert not test.sidebar.text_input(key="adapter").proto.set_value, "what is being typed there would be lost"
     session_of(test).link.under_way = True  # as a run leaves it that was cut short
     assert test.run().sidebar.text_input(key="adapter").proto.set_value
+
+
+SHARED = {
+    "precision": "bf16",
+    "revision": "other",
+    "special_tokens": "false",
+    "control": "shuffled",
+    "control_seed": "3",
+    "token": "2",
+}
+
+
+def test_what_all_pages_share_comes_back_as_the_same_link(stored):  # noqa: F811
+    test = opened("pages/look/logit_lens.py", example="copy-3-a", **SHARED)
+    test.run()
+    assert {name: test.query_params.get(name) for name in SHARED} == SHARED and not said(test)
+
+
+def test_an_example_that_was_edited_is_no_longer_named(stored):  # noqa: F811
+    test = opened("pages/look/logit_lens.py", example="copy-3-a")
+    assert test.query_params["example"] == "copy-3-a"
+    test.text_area(key="text").set_value("another text").run()
+    assert "example" not in test.query_params
+
+
+def test_a_path_is_never_taken_from_a_link():
+    assert [p.name for p in link.of_probe(ResidualErasure)] == ["target"]
+
+
+def test_what_a_link_holds_cannot_end_the_script(monkeypatch):
+    evil, written = "</script><script>alert(1)</script>", []
+    state = session.Link(first=True, base="http://127.0.0.1/", page="", values={"model": "small"}, opened={"run": evil})
+    monkeypatch.setattr(session, "current", lambda: SimpleNamespace(link=state))
+    monkeypatch.setattr(streamlit_edges, "st", SimpleNamespace(html=lambda text, **_: written.append(text)))
+    link.end_of_run()
+    assert written[0].count("<") == 2, "the script's own two tags"
+    assert json.loads(re.search(r"named\(\.\.\.(.*)\)\) history", written[0])[1]) == ["/", [["run", evil]]]
+
+
+def test_a_window_beyond_the_prompt_is_not_kept(monkeypatch):
+    inputs = {"window": (3, 40)}
+    monkeypatch.setattr(session, "current", lambda: SimpleNamespace(inputs=inputs))
+    assert remembered.window("window", 60, 48) == (3, 40) and remembered.window("window", 48, 48) is None
+    inputs["window"] = (3, 60)
+    assert remembered.window("window", 60, 48) == (12, 59) and not inputs
+
+
+def test_a_revision_belongs_to_a_hub_model_alone(monkeypatch, tmp_path):
+    from ed_ui import picker
+
+    for name, expected in {
+        "ed-demo-8": "ed-demo-8",
+        str(tmp_path): str(tmp_path),
+        "org/name": "org/name@abc",
+        "org/name@x": "org/name@x",
+    }.items():
+        inputs = {"model": name, "revision": " abc "}
+        monkeypatch.setattr(session, "current", lambda inputs=inputs: SimpleNamespace(inputs=inputs))
+        assert picker.source() == expected
+
+
+def test_a_value_of_a_link_has_a_longest_length():
+    model = link_parameters.text("model", "model")
+    assert model.read("x" * link_parameters.LONGEST) == "x" * link_parameters.LONGEST
+    with pytest.raises(ParameterError, match="at most"):
+        model.read("x" * (link_parameters.LONGEST + 1))

@@ -132,6 +132,8 @@ def test_a_sink_is_named_with_its_depth_and_size(found):
     several = norms.copy()
     several[3:, 5] = 40.0
     assert "token 5" in exactness.sink(changed(found, "resid_norm", several)).text, "a massive token elsewhere is named"
+    three = np.tile(np.float32([40.0, 1.0, 3.0]), (len(norms), 1))
+    assert "at most 20 times" in exactness.sink(changed(found, "resid_norm", three)).text, "the median of the others"
 
 
 def test_a_miss_beyond_rounding_but_within_the_limit_is_told_apart(found):

@@ -219,6 +219,25 @@ def test_who_may_not_log_in_is_nobody(write, as_user, claims, words):  # noqa: F
     )
 
 
+def test_an_address_in_the_list_is_that_address_alone(write, as_user):  # noqa: F811
+    write(OWNERS.replace("'@lab.org'", f"'{ADA}'"))
+    for address, may in ((ADA, True), (ADA.upper(), True), (f"x{ADA}", False), (BOB, False)):
+        as_user(address)
+        assert (visitor.name() == ADA) == may
+
+
+def test_an_owners_address_is_for_those_who_are_logged_in(write, as_user, folder, monkeypatch):  # noqa: F811
+    from ed_ui import case_studies
+
+    monkeypatch.setattr(case_studies, "kept", lambda: folder)
+    write(OWNERS)
+    one, two = small("one"), small("two")
+    folder.add(one, ADA), folder.add(two)
+    for visitor_, expected in (("", ["", ""]), (ADA, ["you", ""]), (BOB, [ADA, ""])):
+        as_user(visitor_)
+        assert [case_studies.whose(one.id), case_studies.whose(two.id)] == expected
+
+
 # -------------------------------------------------------------------- pages
 
 

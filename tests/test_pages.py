@@ -6,6 +6,7 @@ import json
 from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -90,17 +91,22 @@ def app(page="pages/look/home.py", prompt=PROMPT, model="small", **query) -> App
     return test.run()
 
 
+def specs(test: AppTest) -> list[dict]:
+    """Every figure as plotly's JSON."""
+    return [json.loads(chart.proto.spec) for chart in test.get("plotly_chart")]
+
+
+def numbers(values) -> np.ndarray:
+    """An array of a figure, decoded from plotly's JSON."""
+    if isinstance(values, dict):
+        found = np.frombuffer(b64decode(values["bdata"]), values["dtype"])
+        values = found.reshape([int(n) for n in values["shape"].split(",")]) if "shape" in values else found
+    return np.asarray(values, float)
+
+
 def plotted(test: AppTest) -> list[np.ndarray]:
-    """`z` of every figure that has one, decoded from plotly's JSON."""
-    found = []
-    for chart in test.get("plotly_chart"):
-        first = json.loads(chart.proto.spec)["data"][0]
-        if first.get("name") == "z":
-            z = first["z"]
-            if isinstance(z, dict):
-                z = np.frombuffer(b64decode(z["bdata"]), z["dtype"]).reshape([int(n) for n in z["shape"].split(",")])
-            found.append(np.asarray(z, float))
-    return found
+    """`z` of every figure that has one."""
+    return [numbers(spec["data"][0]["z"]) for spec in specs(test) if spec["data"][0].get("name") == "z"]
 
 
 def holds(figures: list[np.ndarray], expected: np.ndarray) -> bool:
@@ -349,3 +355,46 @@ def test_a_guard_lets_streamlits_own_stops_pass_and_says_known_errors_in_their_w
 
 def said(test: AppTest) -> str:
     return " ".join(e.value for e in (*test.markdown, *test.error))
+
+
+def test_home_judges_by_the_thresholds_that_are_set(stored):
+    """Both off their defaults and far apart: swapped, there would be no KL depth."""
+    test = app(prompt=None, model="ed-demo-8", kl="0.75", overlap="0.1")
+    assert "the output settles at layer 3 (2 by top-k overlap)" in " ".join(m.value for m in test.markdown)
+    ruler = next(spec for spec in specs(test) if spec["data"][0].get("name") == "blocks")
+    assert {t["name"]: numbers(t["x"]).tolist() for t in ruler["data"] if t["name"] in ("kl", "overlap")} == {
+        "kl": [3],
+        "overlap": [2],
+    }
+
+
+@pytest.mark.parametrize("page", ["pages/look/home.py", "pages/look/contributions.py"])
+def test_the_first_token_is_left_out_of_the_means_where_that_is_asked(stored, page):
+    test = app(page, first_token="false")
+    values = stored["contributions"]["layer_ratio"]
+    means = [numbers(t["x"]) for spec in specs(test) for t in spec["data"] if t.get("name") == "mean"]
+    assert any(np.allclose(mean, values[:, 1:].mean(1), atol=1e-6) for mean in means if len(mean) == len(values))
+    assert not any(np.allclose(mean, values.mean(1), atol=1e-6) for mean in means if len(mean) == len(values))
+
+
+def test_a_page_shows_the_shade_and_marks_the_token_of_its_link(stored):
+    test = app("pages/look/logit_lens.py", shade="kl", token="2")
+    assert holds(plotted(test), stored["logit_lens"]["kl"])
+    boxes = [shape for spec in specs(test) for shape in spec["layout"].get("shapes", ()) if shape["type"] == "rect"]
+    assert boxes and {(box["x0"], box["x1"]) for box in boxes} == {(1.5, 2.5)}
+
+
+def test_a_click_selects_the_token_of_its_cell_not_the_layer(monkeypatch):
+    from ed_ui import session, show
+
+    mine = session.Session()
+    monkeypatch.setattr(session, "current", lambda: mine)
+    monkeypatch.setattr(show, "st", SimpleNamespace(rerun=lambda scope: None))
+    show._chosen("map", SimpleNamespace(selection=SimpleNamespace(points=[{"customdata": [3, 7]}])))
+    assert mine.inputs["token"] == 7
+
+
+def test_a_token_cannot_end_its_code():
+    from ed_ui import show
+
+    assert show.token("a`b") == "`aˋb`" and show.token("<s>", special=True) == ":orange-background[`<s>`]"

@@ -16,6 +16,7 @@ from ed_core.depth import among_others, exactness
 from ed_core.depth.among_others import curves_of
 from ed_core.probes import Contributions, EarlyExit, LogitLens, Numerics, Prune, find
 from ed_core.results import lookup
+from ed_core.results.aggregate import summarize
 from ed_core.service import compute
 from ed_core.service.resolve import resolve, twin
 from ed_core.types import ModelSpec, Prompt
@@ -168,3 +169,13 @@ def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored):  # no
         assert text in said
     assert exactness.change(exactness.without_first(stored["contributions"], stored["logit_lens"])) in said
     assert any(np.allclose(t, result["slope_mlp"] - 1, atol=1e-6) for t in traces(test, "MLP"))
+
+
+def test_sums_that_do_not_hold_are_an_error_on_the_numerics_page(stored):  # noqa: F811
+    spec = resolve("small")
+    result = compute.run(compute.Models().get(spec), Numerics().request(spec, replace(PROMPT, text="5 + 7 = ")))
+    miss = result.measures["miss"]
+    wrong = replace(miss, values=np.full_like(miss.values, 0.5))
+    lookup.store().put(summarize(replace(result, measures={**result.measures, "miss": wrong})))
+    test = app("pages/look/numerics.py", prompt=replace(PROMPT, text="5 + 7 = "))
+    assert not test.exception and [e.value[:40] for e in test.error] == ["The sums do not hold on this prompt: the"]

@@ -77,7 +77,7 @@ def test_auto_says_what_it_came_to_and_what_is_needed_in_a_line_each(stored):
 
 
 def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started(stored):
-    from ed_core.memory import ROOM
+    from ed_core.memory import ROOM, gigabytes
     from ed_core.service import estimate
     from ed_core.sources import sizes, specs
 
@@ -274,3 +274,15 @@ def test_the_sentence_follows_the_findings(stored):
     assert worse.sentence().startswith(f"In part it is: {len(worse.findings())} figures differ from fp32")
     flat = replace(whole, comparisons=tuple(replace(c, spearman=None) for c in whole.comparisons), depths={})
     assert "no curve has an order to lose" in flat.sentence()
+
+
+def test_a_model_that_was_never_opened_takes_the_memory_of_its_precision():
+    from ed_core.memory import ROOM, gigabytes
+    from ed_core.service import estimate
+    from ed_core.sources import specs
+    from ed_ui import model_card
+
+    for precision in ("fp32", "bf16"):
+        spec = resolve("ed-demo-8", precision)
+        expected = gigabytes(specs.size_of("ed-demo-8").weight_bytes(precision))
+        assert model_card._held(spec, None)[-1] == ("Memory", f"{expected} of weights, by the estimate")

@@ -287,3 +287,8 @@ def test_the_csv_holds_both_sides_with_all_digits():
 def test_a_request_of_a_side_is_the_probes_own():
     side = Side(ModelSpec("m"), Prompt("p"), {"logit_lens": LogitLens(k=3)})
     assert side.requests == {"logit_lens": LogitLens(k=3).request(ModelSpec("m"), Prompt("p"))}
+
+
+def test_what_is_larger_in_b_is_orange_and_what_is_larger_in_a_is_blue():
+    bars = figures.pair_curves(pair([1, 2, 3], [1, 5, 0]), ("x", "y")).data[2]
+    assert bars.y.tolist() == [0, 3, -3] and list(bars.marker.color[1:]) == ["#D55E00", "#0072B2"]

@@ -3,6 +3,7 @@ adapters and offload."""
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from ed_core.service.compute import run
 from ed_core.service.resolve import resolve
 from ed_core.sources import adapters, precision, sizes
 from ed_core.sources.specs import config_of
-from ed_core.types import Prompt
+from ed_core.types import ModelSpec, Prompt
 
 PROMPT = Prompt("5 + 7 + 5 + 3 = ", "20")
 
@@ -409,3 +410,16 @@ def test_models_that_lie_idle_make_room_for_one_that_does_not_fit_beside_them(fo
     monkeypatch.setattr(placement, "free_memory", lambda: 1000)
     with pytest.raises(TooLarge):
         models.get(specs[0])
+
+
+def test_a_tenth_of_a_device_stays_free(monkeypatch):
+    spec = ModelSpec("m", device="cpu")
+    monkeypatch.setattr(placement, "free_bytes", lambda device: 100)
+    assert placement.plan(spec, 90) == {"device_map": {"": "cpu"}}
+    with pytest.raises(TooLarge):
+        placement.plan(spec, 91)
+
+
+def test_streams_are_kept_where_something_is_computed():
+    spread = SimpleNamespace(hf_device_map={"embedding": "disk", "first": "cpu", "second": 1, "third": 0})
+    assert placement.main_device(spread) == torch.device("cuda:1")

@@ -162,3 +162,8 @@ def lens_with_aggregates(hf, prompt, probe):
     out["mrr"] = 1 / out["rank"]
     out["deep_thinking_ratio"] = np.array([float(l >= math.ceil(probe.rho * (n_depths - 1))) for l in first_below])
     return {name: values for name, values in out.items() if name not in ("rank", "top_ids", "top_probs")}
+
+
+def test_automatic_boundaries_follow_their_seed():
+    drawn = [LayerSkip(mode="future", seed=seed).chosen_boundaries(200) for seed in (123, 7)]
+    assert drawn[0] != drawn[1] == LayerSkip(mode="future", seed=7).chosen_boundaries(200)

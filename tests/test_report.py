@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import io
 import json
@@ -15,13 +16,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 from kept_cases import case, results, small
 
 from ed_core.cases import case_study, export
+from ed_core.cases import report as report_module
+from ed_core.cases.drawings import Drawing, Section
 from ed_core.cases.notes import to_html
 from ed_core.cases.report import report
-from ed_core.cases.snippet import snippet
+from ed_core.cases.snippet import Snippet, snippet
 from ed_core.errors import CaseError
 from ed_core.probes import Continuation, Contributions, EarlyExit, LayerSkip, LogitLens, Numerics, Prune
 from ed_core.service import compute
@@ -376,3 +380,59 @@ def test_the_report_of_what_was_imported_is_that_of_what_was_exported():
 
     one = small(now=1e9)
     assert report(bundle.decode(bundle.encode(one))) == report(one)
+
+
+def marked(place: str) -> str:
+    """Markup that tells where it stood, on one line and short enough for every place."""
+    return f'<i title="{place}">'
+
+
+TAG = re.compile("<i[ ·]")  # a space that was made visible is no better
+
+
+def told(kept: case_study.Case) -> tuple[str, str]:
+    """A report without its scripts, and the data among these."""
+    text = report(kept)
+    return re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL), Page(text).texts["script"][0]
+
+
+PLACES = (
+    "title tag verdict prompt answer says model token continuation note figure caption alt shell python origin".split()
+)
+
+
+def test_every_word_of_a_stranger_is_text(monkeypatch):
+    """A mark of its own at each place where the report writes what others wrote; without its escape it is a tag."""
+    one = results()["continuation"]
+    model, prompt = replace(one.request.models[0], source=marked("model")), Prompt(marked("prompt"), marked("answer"))
+    found = replace(
+        one,
+        request=replace(one.request, models=(model,), prompts=(prompt,)),
+        tokens=(marked("token"), *one.tokens[1:]),
+        notes=(marked("note"),),
+        provenance={"continuation": marked("continuation"), "time": marked("origin")},
+    )
+    kept = case_study.make(marked("title"), [found], tags=[marked("tag")])
+    kept = replace(kept, verdict=marked("verdict"))
+    figure = go.Figure(layout=dict(height=100, title=marked("data")))
+    drawing = Drawing(marked("figure"), marked("caption"), marked("alt"), figure, found)
+    section = Section(tuple(kept.views), (drawing,), (marked("says"),))
+    monkeypatch.setattr(report_module, "sections", lambda case: [section])
+    monkeypatch.setattr(report_module, "snippet", lambda case: Snippet(marked("shell"), marked("python")))
+    body, data = told(kept)
+    assert not TAG.search(body) and not TAG.search(data)
+    for place in PLACES:
+        assert re.search(rf"&lt;i[ ·]title=\\*(&quot;|&#34;){place}", body), place
+    assert body.count("title=&quot;title&quot;") == 2, "in the head and above the page"
+
+    def refuse(case):
+        raise CaseError(marked("refusal"))
+
+    monkeypatch.setattr(report_module, "snippet", refuse)
+    assert not TAG.search(told(kept)[0])
+
+
+def test_no_token_is_a_formula_in_a_table():
+    one = results()["early_exit"]
+    table = export.csv(replace(one, tokens=("=1+1", *one.tokens[1:])), "confidence")
+    assert list(csv.reader(io.StringIO(table)))[1] == ["0", "0", '"=1+1"', repr(one["confidence"][0, 0].item())]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
 
-from ed_core.errors import Cancelled, PromptError
+import pytest
+from kept_cases import results
+
+from ed_core.errors import Cancelled, JobError, PromptError
 from ed_core.probes import Contributions
+from ed_core.results import lookup
+from ed_core.results.wire import pack
 from ed_core.service.jobs import Job
+from ed_core.service.resolve import resolve
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import running
+from ed_ui import control_model, outlook, running, session
 
 
 class Queue:
@@ -76,3 +82,51 @@ def test_a_trouble_is_told_once_with_the_prompts_it_befell(queue):
         job.state, job.error = "failed" if error else "done", error
     assert running.poll(made)
     assert running.troubles(made) == {"too long": ["0", "2"]}
+
+
+def test_a_partial_result_goes_with_the_job_that_failed(queue):
+    made = batch(2)
+    running.submit(made)
+    for job in queue.all:
+        job._bytes = pack(results()["contributions"])
+    queue.all[0].state = "running"
+    running.poll(made)
+    assert set(made.results) == {"contributions.0", "contributions.1"}
+    queue.all[0].state, queue.all[0].error = "failed", JobError("out of memory")
+    queue.all[1].state = "done"
+    running.poll(made)
+    assert set(made.results) == {"contributions.1"} and set(made.errors) == {"contributions.0"}
+
+
+def test_another_request_under_the_same_name_is_another_batch(queue, monkeypatch):
+    batches = {}
+    monkeypatch.setattr(session, "current", lambda: SimpleNamespace(batches=batches))
+    monkeypatch.setattr(lookup, "find", lambda request: None)
+    ask = lambda text: running.batch(  # noqa: E731
+        "home", {"contributions": Contributions().request(ModelSpec("m"), Prompt(text))}
+    )
+    first = ask("one")
+    assert ask("one") is first and ask("two") is not first
+
+
+def test_the_time_to_come_is_that_of_what_is_not_stored():
+    spec = resolve("ed-demo-8")
+    asked = [Contributions().request(spec, Prompt(text)) for text in ("5 + 7 = ", "3 + 4 = ", "1 + 1 = ")]
+    told = [outlook.of(asked, asked[:n], 8, 10**10).seconds for n in range(4)]
+    assert told[0] == 0 and told[1] > 0 and told[3] == pytest.approx(3 * told[1])
+
+
+def test_the_time_of_a_stored_run_is_scaled_by_tokens(monkeypatch):
+    spec = resolve("ed-demo-8")
+    card = {"probe": "contributions", "model": spec.name, "precision": "fp32", "seconds": 2.0, "n_tokens": 10}
+    monkeypatch.setattr(lookup, "store", lambda: SimpleNamespace(recent=lambda n: [card]))
+    asked = [Contributions().request(spec, Prompt(text)) for text in ("one", "two")]
+    assert lookup.estimate(asked, 30) == 12.0 and lookup.estimate(asked, None) is None
+
+
+def test_the_control_is_the_twin_of_the_chosen_seed(monkeypatch):
+    spec = resolve("ed-demo-8")
+    monkeypatch.setattr(control_model, "chosen", lambda: ("shuffled", 3))
+    found = control_model.with_control({"contributions": Contributions().request(spec, Prompt("one"))})
+    (twin,) = found["contributions.control"].models
+    assert (twin.source, twin.control, twin.control_seed) == (spec.source, "shuffled", 3)

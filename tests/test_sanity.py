@@ -9,7 +9,7 @@ from small_models import FAMILIES, byte_tokenizer, random_hf
 
 from ed_core.architectures import find
 from ed_core.errors import IdentityFailed
-from ed_core.models import sanity
+from ed_core.models import quantized, sanity
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
 from ed_core.models.verify import short_prompt
@@ -130,3 +130,16 @@ def test_a_model_without_a_float32_copy_is_said_to_be_unchecked(model_of, monkey
     assert "float32 copy" in sanity._no_reference(model)
     unchecked = sanity.Sanity(unchecked="for this reason")
     assert unchecked.failures() == []
+
+
+def test_what_is_no_number_on_a_device_is_infinitely_wrong():
+    assert sanity._worst(torch.tensor([0.0, float("nan")])) == float("inf")
+    assert sanity.Sanity(blocks=(0.0, float("nan")), limit=1.0).failures() == ["block 1 differs by nan (limit 1)"]
+
+
+def test_an_int8_weight_is_its_share_of_127_times_the_scale_of_its_row():
+    packed = torch.tensor([[127, -127], [127, 0]], dtype=torch.int8)
+    layer = torch.nn.Linear(2, 2)
+    layer.weight = torch.nn.Parameter(packed, requires_grad=False)
+    layer.weight.SCB = torch.tensor([2.0, 3.0])
+    assert quantized.weight(layer).tolist() == [[2.0, -2.0], [3.0, 0.0]]

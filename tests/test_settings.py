@@ -122,6 +122,29 @@ def test_a_wrong_variable_is_refused_too(monkeypatch, name, value, words):
         settings.current()
 
 
+def test_a_folder_that_may_not_be_looked_into_is_one_sentence(tmp_path, monkeypatch):
+    """A clone below a closed home folder: whether there are settings cannot be seen, so they are not ignored."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    monkeypatch.setattr(settings, "ROOT", closed / "clone")
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(
+            SettingsError, match=r"lab\.toml cannot be read: Permission denied\. Mend that, or set ED_CONFIG"
+        ):
+            settings.current()
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_addresses_are_compared_in_small_letters(write):
+    found = write("login = 'optional'\nadmins = ['Ada@Lab.ORG']\nlogin_allowed = ['@Lab.ORG', 'Bob@x.org']")
+    assert found.admins == ("ada@lab.org",) and found.login_allowed == ("@lab.org", "bob@x.org")
+
+
 def test_the_example_file_names_every_setting_and_loads(write):
     text = (ROOT / "docs" / "lab.example.toml").read_text()
     assert set(tomllib.loads(text)) == set(settings.Settings.model_fields), "each one is shown, none is made up"

@@ -59,6 +59,7 @@ def test_the_preview_shows_the_models_tokens_and_knows_the_special_ones(family, 
     spec = save(tmp_path / family, family)
     seen = tokens.preview(spec, Prompt(TEXT))
     assert tuple(seen) == open_model(spec).encode(Prompt(TEXT)).tokens and seen[0] == "<s>"
+    assert tokens.preview(spec, Prompt(TEXT, special_tokens=False)) == seen[1:]
     assert {"<s>", "</s>"} <= tokens.special(spec) and "fox" not in tokens.special(spec)
     assert tokens.chats(spec) is True and tokens.preview(spec, Prompt(TEXT, template="chat")) is None
 

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kept_cases import results
 
+from ed_core import prompts
 from ed_core.errors import ParameterError
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.results import wire
-from ed_core.types import Measure, MeasureSpec, ModelSpec, Prompt, Request
+from ed_core.sweeps.recorder import Recorder
+from ed_core.types import Encoding, Measure, MeasureSpec, ModelSpec, Prompt, Request
 
 ROOT = Path(__file__).parents[1]
 MODEL = ModelSpec("/models/small", content_hash="ab12")
@@ -321,3 +324,49 @@ def test_a_fraction_is_no_whole_number():
     for probe, values in ((LogitLens, {"k": 8.7}), (LogitLens, {"k": "8.7"}), (LayerSkip, {"boundaries": [2.5]})):
         with pytest.raises(ParameterError):
             probe.make(values)
+
+
+def test_a_partial_result_does_not_change_behind_its_reader():
+    seen = []
+    request = Contributions().request(ModelSpec("m"), Prompt("x"))
+    record = Recorder(request, Encoding((1, 2), ("a", "b")), 3, publish=seen.append)
+    record.allocate("layer_ratio", (3, 2))
+    record.write("layer_ratio", 0, 1.0)
+    record.step(0.3)
+    record.write("layer_ratio", 1, 1.0)
+    assert np.isnan(seen[0]["layer_ratio"][1:]).all() and (seen[0]["layer_ratio"][0] == 1).all()
+
+
+def test_a_parameters_bounds_are_allowed_and_nothing_beyond():
+    for value in ("1", "50"):
+        assert LogitLens.make({"k": value}).k == int(value)
+    for value in ("0", "51"):
+        with pytest.raises(ParameterError, match="expected 1 to 50"):
+            LogitLens.make({"k": value})
+
+
+def test_what_only_changes_how_numbers_are_put_together_is_in_no_key():
+    keys = {Contributions(first_token=flag).request(ModelSpec("m"), Prompt("x")).key for flag in (True, False)}
+    assert len(keys) == 1
+
+
+def test_of_a_device_only_the_kind_counts():
+    keys = {
+        d: Contributions().request(replace(MODEL, device=d), PROMPT).key for d in ("cpu", "cuda", "cuda:0", "cuda:1")
+    }
+    assert keys["cuda"] == keys["cuda:0"] == keys["cuda:1"] != keys["cpu"]
+
+
+def test_a_summary_that_is_not_that_of_its_measures_is_refused():
+    one = results()["early_exit"]
+    assert wire.unpack(wire.pack(one)).summary.keys() == one.summary.keys()
+    for name, values in one.summary.items():
+        with pytest.raises(ValueError, match="summary"):
+            wire.unpack(wire.pack(replace(one, summary={**one.summary, name: np.asarray(values + 1)})))
+
+
+@pytest.mark.parametrize("most, positions, allowed", [(10, None, 10), (10, 20, 10), (20, 10, 10), (None, 10, 10)])
+def test_a_prompt_may_be_as_long_as_the_limit(most, positions, allowed):
+    assert prompts.too_long(allowed, most, positions) == ""
+    said = prompts.too_long(allowed + 1, most, positions)
+    assert f"{allowed + 1} tokens" in said and ("positions" in said) == (most != 10)

@@ -7,6 +7,7 @@ Exit code 2 and one sentence for everything refused.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -18,6 +19,17 @@ from .models import compute_missing, opened_as
 
 
 def main(argv: list[str] | None = None) -> int:
+    try:
+        try:
+            return _main(argv)
+        finally:
+            print(end="", flush=True)  # what cannot be written is found here, not while Python ends
+    except BrokenPipeError:  # the reader has gone, as in `| head`; what is still buffered has nowhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as the shell reports a command that SIGPIPE ended
+
+
+def _main(argv: list[str] | None) -> int:
     args = parser().parse_args(argv)
     try:
         return args.run(args) or 0

@@ -73,7 +73,7 @@ def run(
     `publish` gets partial results while it runs, `cancelled` is asked between blocks. `memory`: bytes the probe may
     hold above model and trace (else ED_PROBE_MEMORY, else what suits the device)."""
     started = time.time()
-    prompt = request.prompts[0]
+    prompt, encoding = request.prompts[0], None
     try:
         probe = find(request.probe).make(dict(request.parameters))
         if any(probe.content_hash(name) != content for name, content in request.files):
@@ -91,10 +91,10 @@ def run(
         raise
     except Exception as error:
         if ran_out(error):
+            length = f" with {len(encoding)} tokens" if encoding else ""
             raise JobError(
-                f"{request.probe} ran out of memory on {model.spec.name} with {len(encoding)} tokens; use a shorter "
-                "prompt, a smaller model or a "
-                "narrower precision."
+                f"{request.probe} ran out of memory on {model.spec.name}{length}; use a shorter prompt, a smaller model "
+                "or a narrower precision."
             ) from None  # from here on nothing holds what filled the memory
         # a defect of ours, or of a library: named as such, never shown as a traceback
         raise JobError(
