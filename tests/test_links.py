@@ -240,7 +240,7 @@ def test_an_example_that_was_edited_is_no_longer_named(stored):  # noqa: F811
 
 
 def test_a_path_is_never_taken_from_a_link():
-    assert [p.name for p in link.of_probe(ResidualErasure)] == ["target"]
+    assert [p.name for p in of_probe(ResidualErasure)] == ["target"]
 
 
 def test_what_a_link_holds_cannot_end_the_script(monkeypatch):
