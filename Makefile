@@ -21,7 +21,7 @@ $(VENV)/.installed: requirements.txt
 
 app: $(VENV)/.installed
 	@echo "The effective-depth laboratory: http://127.0.0.1:$(PORT)  (Ctrl-C ends it)"
-	$(BIN)/python -m streamlit run app.py --server.address 127.0.0.1 --server.port $(PORT)
+	$(BIN)/python -m ed_ui.server --server.address 127.0.0.1 --server.port $(PORT)
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -m "not browser" tests

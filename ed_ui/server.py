@@ -24,7 +24,7 @@ from streamlit.web.cli import configurator_options
 
 from ed_core import health, settings
 from ed_core.errors import SettingsError
-from ed_ui import running
+from ed_ui import running, streamlit_edges
 
 APP = Path(__file__).resolve().parent.parent / "app.py"
 LOGGED_IN = "_streamlit_user="  # the cookie of somebody who is
@@ -125,6 +125,7 @@ def main(**options) -> None:
     except SettingsError as error:
         print(f"ed_ui.server: {error}", file=sys.stderr)
         sys.exit(2)  # not 1: starting once more helps nothing
+    streamlit_edges.begin_with_navigation()
     sys.argv[:] = [str(APP)]  # so that .streamlit/ beside app.py is found wherever this was started
     routes = [Route(path, ready) for path in ("/ready", "/{base:path}/ready")]
     given = {name.replace("_", ".", 1): value for name, value in options.items() if value not in (None, ())}
