@@ -168,8 +168,7 @@ def _catalogue() -> None:
     groups = {"Bundled": [(name, catalogue.find(name)) for name in MODELS if _allowed(name)]}
     groups |= {group: [(e.id, e) for e in entries] for group, entries in groupby(shown, key=lambda e: e.group)}
     st.session_state.setdefault(
-        "catalogue.group",
-        next((g for g, known in groups.items() if model() in dict(known)), "Bundled"),
+        "catalogue.group", next((g for g, known in groups.items() if model() in dict(known)), "Bundled")
     )
     group = st.selectbox("Group", list(groups), key="catalogue.group")
     for name, entry in groups[group]:
