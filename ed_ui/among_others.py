@@ -8,7 +8,7 @@ import streamlit as st
 from ed_core import compare, controls, figures, lookup
 from ed_core.demo import mixed_prompts
 from ed_core.probes import Probe
-from ed_core.types import Prompt, ProbeResult
+from ed_core.types import ProbeResult, Prompt
 from ed_ui import running, show
 
 ENOUGH = 12  # bundled prompts that the button measures
@@ -37,7 +37,7 @@ def _panels(batch: running.Batch, probe: Probe, result: ProbeResult, control: Pr
     behind = compare.curves_of(probe, control.summary, first_token) if control is not None else {}
     name = controls.label(control.request.models[0]) if control is not None else ""
     spreads = compare.spreads(probe, result.summary, others, first_token)
-    for column, spread in zip(st.columns(2), spreads):
+    for column, spread in zip(st.columns(2), spreads, strict=False):
         with column:
             curve, told = spread.curve, " over the others" if len(spread.quantiles) else ""
             look = dict(

@@ -94,5 +94,5 @@ def sentence(batch: running.Batch, probe: str, first_token: bool = True) -> str:
     return compare.against_control(kind, controls.CALLED[kind], alike)
 
 
-HELP = """A twin of the model, measured behind it and drawn dashed and grey. **Untrained twin**: same config, random weights; what it shows as well
-was not learned. **Shuffled blocks**: the model's own blocks in a random order."""
+HELP = """A twin of the model, measured behind it and drawn dashed and grey. **Untrained twin**: same config, random
+weights; what it shows as well was not learned. **Shuffled blocks**: the model's own blocks in a random order."""

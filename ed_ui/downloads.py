@@ -48,14 +48,14 @@ def section(spec: ModelSpec) -> None:
         plans[name] = _asking().submit(hub.plan, spec.source, spec.revision)
     asked = plans[name]
     download = _running().get(name)
-    busy = not asked.done() or download is not None and not download.over
+    busy = not asked.done() or (download is not None and not download.over)
     guard.fragment(_live, POLL_SECONDS if busy else None)(spec, name, asked, busy)
 
 
 def _live(spec: ModelSpec, name: str, asked: Future, was_busy: bool) -> None:
     download = _running().get(name)
-    busy = not asked.done() or download is not None and not download.over
-    if was_busy and not busy or download is not None and download.commit:
+    busy = not asked.done() or (download is not None and not download.over)
+    if (was_busy and not busy) or (download is not None and download.commit):
         if download is not None and download.commit:
             _running().pop(name, None)
         st.rerun()

@@ -17,13 +17,13 @@ from ed_core.types import ModelSpec
 from ed_ui import downloads, model_card, remembered, running, session, show
 
 NOTHING_ELSE = (
-    "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders "
-    "are off in its settings)."
+    "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders are off in "
+    "its settings)."
 )
 AUTO = "auto"
 PRECISIONS = (AUTO, "fp32", "bf16", "fp16", "int8", "4bit")
-ABOUT_PRECISION = """auto takes the widest that fits the free memory with room for the probes. int8: LLM.int8; 4bit: nf4, doubly quantized. A
-checkpoint that is stored quantized opens as it is with auto."""
+ABOUT_PRECISION = """auto takes the widest that fits the free memory with room for the probes. int8: LLM.int8; 4bit:
+nf4, doubly quantized. A checkpoint that is stored quantized opens as it is with auto."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 
 import streamlit as st
 
-from ed_core import compare, lookup, permits
+from ed_core import compare, figures, lookup, permits
 from ed_core.figures import View
 from ed_core.probes import Continuation, Probe
 from ed_core.types import ModelSpec, ProbeResult
@@ -54,31 +54,53 @@ class Page:
     sound: Callable[[ProbeResult], bool] = lambda _: True
     parameters: tuple[Parameter, ...] = ()
 
+    def show(self) -> None:
+        """Everything on such a page; what is below the map may come and go, the map itself stays where it is."""
+        probe = self.probe
+        st.subheader(probe.title, anchor=False)
+        link.own((*of_probe(probe), *self.parameters, span("tokens", "window.page")))
+        common_link.say_troubles()
+        prompt_box.draw()
+        chosen, asked = picker.current(), form(probe)
+        if chosen.spec is None:
+            show.error(chosen.trouble)
+        elif self.needs_answer(asked) and not prompt_box.prompt().answer:
+            _ask_for_answer(chosen.spec)
+            texts(self.texts)
+        else:
+            request = asked.request(chosen.spec, prompt_box.prompt())
+            batch = running.batch(probe.name, control_model.with_control({probe.name: request}))
+            top_row(probe.name, batch)
+            running.live(batch, self._panels)
+            result = batch.complete(probe.name)
+            if result is not None and self.sound(result):
+                said = control_model.sentence(batch, probe.name, getattr(asked, "first_token", True))
+                among_others.section(asked, result, control_model.result(batch, probe.name), said)
+        with st.expander("What this measures, exactly", expanded=False):
+            st.markdown(probe.__doc__)
 
-def show_page(page: Page) -> None:
-    """Everything on such a page; what is below the map may come and go, the map itself stays where it is."""
-    probe = page.probe
-    st.subheader(probe.title, anchor=False)
-    link.own((*of_probe(probe), *page.parameters, span("tokens", "window.page")))
-    common_link.say_troubles()
-    prompt_box.draw()
-    chosen, asked = picker.current(), form(probe)
-    if chosen.spec is None:
-        show.error(chosen.trouble)
-    elif page.needs_answer(asked) and not prompt_box.prompt().answer:
-        _ask_for_answer(chosen.spec)
-        texts(page.texts)
-    else:
-        request = asked.request(chosen.spec, prompt_box.prompt())
-        batch = running.batch(probe.name, control_model.with_control({probe.name: request}))
-        top_row(probe.name, batch)
-        running.live(batch, _panels, page)
-        result = batch.complete(probe.name)
-        if result is not None and page.sound(result):
-            said = control_model.sentence(batch, probe.name, getattr(asked, "first_token", True))
-            among_others.section(asked, result, control_model.result(batch, probe.name), said)
-    with st.expander("What this measures, exactly", expanded=False):
-        st.markdown(probe.__doc__)
+    def _panels(self, batch: running.Batch) -> None:
+        name, result = self.probe.name, batch.result(self.probe.name)
+        common_link.write(result.request.key if result is not None and result.complete else "")
+        status(batch, name)
+        if self.inputs is not None:
+            with st.container(key="map-controls"):
+                self.inputs()
+        # what is drawn while a result arrives stays in the place of what stood there before
+        place, below = st.container(), st.container()
+        texts(self.texts)
+        if result is None:
+            with place:
+                show.empty(self.probe.title, "" if batch.running else self.teach, MAP_HEIGHT, first=True)
+            return
+        seen = replace(view(result), control=control_model.result(batch, name), control_name=control_model.name())
+        with place:
+            self.figure(result, seen)
+        with below:
+            if self.over_tokens:
+                window(result, seen)
+            show.notes(result.notes)
+        self.more(result, seen)
 
 
 def top_row(page: str, batch: running.Batch, with_control: bool = True, **more):
@@ -92,33 +114,9 @@ def top_row(page: str, batch: running.Batch, with_control: bool = True, **more):
     return row
 
 
-def _panels(batch: running.Batch, page: Page) -> None:
-    name, result = page.probe.name, batch.result(page.probe.name)
-    common_link.write(result.request.key if result is not None and result.complete else "")
-    status(batch, name)
-    if page.inputs is not None:
-        with st.container(key="map-controls"):
-            page.inputs()
-    # what is drawn while a result arrives stays in the place of what stood there before
-    place, below = st.container(), st.container()
-    texts(page.texts)
-    if result is None:
-        with place:
-            show.empty(page.probe.title, "" if batch.running else page.teach, MAP_HEIGHT, first=True)
-        return
-    seen = replace(view(result), control=control_model.result(batch, name), control_name=control_model.name())
-    with place:
-        page.figure(result, seen)
-    with below:
-        if page.over_tokens:
-            window(result, seen)
-        show.notes(result.notes)
-    page.more(result, seen)
-
-
 def texts(paragraphs: Mapping[str, str]) -> None:
     """Short paragraphs side by side."""
-    for column, (heading, text) in zip(st.columns(len(paragraphs)), paragraphs.items()):
+    for column, (heading, text) in zip(st.columns(len(paragraphs)), paragraphs.items(), strict=True):
         column.caption(f"**{heading}:** {text}")
 
 
@@ -166,6 +164,13 @@ def behind(probe: type[Probe], seen: View, curve: str, first_token: bool = True)
         if seen.control is not None
         else {}
     )
+
+
+def profile(result: ProbeResult, measure: str, seen: View, over: str = "layers") -> None:
+    """The selected token's course over the depth, where one is selected."""
+    if seen.selected is not None:
+        fig, caption = figures.token_profile(result, measure, seen.selected), f"Token {seen.selected} over the {over}"
+        show.figure("profile", fig, caption, result, measure)
 
 
 def window(result: ProbeResult, seen: View) -> None:

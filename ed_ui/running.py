@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import streamlit as st
 
 from ed_core import lookup
-from ed_core.estimate import duration, free_memory
 from ed_core.errors import Cancelled, EffectiveDepthError, QueueFull
+from ed_core.estimate import duration, free_memory
 from ed_core.jobs import Jobs
 from ed_core.types import Request
 from ed_ui import guard, link, outlook, session, show, visitor

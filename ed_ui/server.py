@@ -34,9 +34,9 @@ def headers() -> dict[str, str]:
     """What browsers are told: nothing is loaded from elsewhere, and nobody else puts these pages into a frame."""
     frames = " ".join(settings.current().frames)
     policy = (
-        "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' blob:; style-src "
-        "'self' 'unsafe-inline'; "
-        "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; worker-src 'self' blob:; frame-src 'self' data: blob:; "
+        "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' blob:; "
+        "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
+        "connect-src 'self' data: blob:; worker-src 'self' blob:; frame-src 'self' data: blob:; "
         f"object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors {frames}"
     )
     return {

@@ -56,8 +56,8 @@ STEPS = """if (!window.stepsArePages) {
     return (stays ? history.replaceState : push).call(history, state, title, url);
   };
 }"""
-FIRST = """const named = (path, values) => JSON.stringify([path, [...values].sort()]);
-if (named(location.pathname, new URLSearchParams(location.search)) === named(...%s)) history.replaceState({}, '', %s);"""
+FIRST = """const named = (path, values) => JSON.stringify([path, [...values].sort()]); if (named(location.pathname, new
+URLSearchParams(location.search)) === named(...%s)) history.replaceState({}, '', %s);"""
 
 
 def steps_are_pages(path: str, opened: Mapping[str, str], values: Mapping[str, str]) -> None:

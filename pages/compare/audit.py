@@ -63,7 +63,7 @@ def panels(batch: running.Batch, asked: list[str], n_prompts: int) -> None:
     outcome = compare(done, reference) if reference in done and len(done) > 1 else None
     status(batch, list(done), outcome, n_prompts)
     for row in (AUDITED[:2], AUDITED[2:4], AUDITED[4:]):
-        for column, (name, title, unit, x, log) in zip(st.columns(2), row):
+        for column, (name, title, unit, x, log) in zip(st.columns(2), row, strict=False):
             with column:
                 if outcome is None:
                     first = name == AUDITED[0][0]
@@ -180,24 +180,25 @@ def command(spec, asked: list[str], prompts: list) -> None:
 HEIGHT = 260
 CHOICES = ("fp32", "bf16", "fp16", "int8", "4bit")
 CHOOSE = (
-    "The widest of them is what the others are held against. Each is a model of its own: it is opened when its "
-    "turn comes."
+    "The widest of them is what the others are held against. Each is a model of its own: it is opened when its turn "
+    "comes."
 )
 TEACH = (
-    "Not computed yet. **Run** sends the same prompts through every chosen precision and draws their curves over "
-    "each other."
+    "Not computed yet. **Run** sends the same prompts through every chosen precision and draws their curves over each "
+    "other."
 )
-READING = """The reference is broad and grey, the others thin over it. An effective depth reads a curve's shape, so its order is what has to survive."""
+READING = """The reference is broad and grey, the others thin over it. An effective depth reads a curve's shape, so its
+order is what has to survive."""
 NPZ = "All curves, correlations and depths: what the command line writes with --out."
 TEXTS = {
-    "Why ask": "The published table of effective depths was measured in int8 (Hu et al. 2025). A depth that moves with the precision says as much about "
-    "rounding as about the model.",
+    "Why ask": "The published table of effective depths was measured in int8 (Hu et al. 2025). A depth that moves with "
+    "the precision says as much about rounding as about the model.",
     "Look for": (
-        "a Spearman below 0.98 (0.9 for 4bit), or a depth that moves by more than a layer. Either is listed as "
-        "a finding."
+        "a Spearman below 0.98 (0.9 for 4bit), or a depth that moves by more than a layer. Either is listed as a "
+        "finding."
     ),
-    "Beware": "One prompt is noisy: effects of skipped layers need several for their order to settle. Where a curve is nearly flat its order means "
-    "little; the figure in brackets says how large the difference is.",
+    "Beware": "One prompt is noisy: effects of skipped layers need several for their order to settle. Where a curve is "
+    "nearly flat its order means little; the figure in brackets says how large the difference is.",
 }
 
 page()
