@@ -38,7 +38,7 @@ def absent(source: str) -> ModelSpec | None:
 
 
 def section(spec: ModelSpec) -> None:
-    """Below the picker, while the model is not here."""
+    """What stands in the sidebar while the model is not on this machine."""
     if off := permits.why_not(permits.download, spec.source):
         st.warning(show.plain(off), icon=":material/cloud_off:")
         return

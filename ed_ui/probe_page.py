@@ -29,6 +29,8 @@ from ed_ui.link_parameters import Parameter, boxed, of_probe, span
 
 WINDOW = 64
 MAP_HEIGHT = 520
+NO_ANSWER = """This measures the effect on an **answer**, and there is none. Type one beside the prompt, or take the
+model's own."""
 Panels = Callable[[ProbeResult, View], None]
 
 
@@ -84,7 +86,7 @@ class Page:
         common_link.write(result.request.key if result is not None and result.complete else "")
         status(batch, name)
         if self.inputs is not None:
-            with st.container(key="map-controls"):
+            with st.container(key="map-inputs"):
                 self.inputs()
         # what is drawn while a result arrives stays in the place of what stood there before
         place, below = st.container(), st.container()
@@ -110,7 +112,7 @@ def top_row(page: str, batch: running.Batch, with_control: bool = True, **more):
     row = running.run_row(page, batch, **told)
     if with_control:
         control_model.picker(row, batch)
-    case_studies.button(row, page, batch)
+    case_studies.save_button(row, page, batch)
     return row
 
 
@@ -133,15 +135,13 @@ def status(batch: running.Batch, name: str = "") -> None:
                 f"Measured on {result.n_tokens} tokens, {made.get('time', '')[:16].replace('T', ' ')} UTC, in "
                 f"{made.get('seconds', 0):.2g} s{shipped}"
             )
-        elif not (troubles := running.troubles(batch)):
-            st.markdown(
-                "Cancelled: nothing of that run is kept."
-                if batch.errors
-                else "Nothing measured yet for this prompt, model and parameters."
-            )
-        else:
+        elif troubles := running.troubles(batch):
             for message in troubles:
                 show.error(message)
+        elif batch.errors:
+            st.markdown("Cancelled: nothing of that run is kept.")
+        else:
+            st.markdown("Nothing measured yet for this prompt, model and parameters.")
 
 
 def view(result: ProbeResult) -> View:
@@ -159,11 +159,9 @@ def view(result: ProbeResult) -> View:
 
 def behind(probe: type[Probe], seen: View, curve: str, first_token: bool = True) -> dict:
     """The control's aggregate, under its name, where the view has one."""
-    return (
-        {seen.control_name: compare.curves_of(probe, seen.control.summary, first_token)[curve]}
-        if seen.control is not None
-        else {}
-    )
+    if seen.control is None:
+        return {}
+    return {seen.control_name: compare.curves_of(probe, seen.control.summary, first_token)[curve]}
 
 
 def profile(result: ProbeResult, measure: str, seen: View, over: str = "layers") -> None:
@@ -178,25 +176,18 @@ def window(result: ProbeResult, seen: View) -> None:
     n = result.n_tokens
     row = st.container(horizontal=True, vertical_alignment="bottom", key="window")
     if n > WINDOW:
-        remembered.widget(
-            row.slider, "Tokens shown", "window.page", seen.window, min_value=0, max_value=n - 1, width=420
-        )
+        limits = dict(min_value=0, max_value=n - 1)
+        remembered.widget(row.slider, "Tokens shown", "window.page", seen.window, width=420, **limits)
     show.token_box(row, result.tokens)
 
 
 def _ask_for_answer(spec: ModelSpec) -> None:
     """This probe reads the answer's tokens: type one, or take what the model itself would write."""
-    st.info(
-        "This measures the effect on an **answer**, and there is none. Type one beside the prompt, or take the model's "
-        "own.",
-        icon=":material/help:",
-    )
-    n_tokens = st.number_input(
-        "Tokens of the model's continuation", min_value=1, max_value=16, value=2, key="continuation.n_tokens", width=260
-    )
-    batch = running.batch(
-        "continuation", {"continuation": Continuation(n_tokens=n_tokens).request(spec, prompt_box.prompt())}
-    )
+    st.info(NO_ANSWER, icon=":material/help:")
+    label, key = "Tokens of the model's continuation", "continuation.n_tokens"
+    n_tokens = st.number_input(label, min_value=1, max_value=16, value=2, key=key, width=260)
+    request = Continuation(n_tokens=n_tokens).request(spec, prompt_box.prompt())
+    batch = running.batch("continuation", {"continuation": request})
     running.run_row("continuation", batch, prompt_box.ready(), prompt_box.n_tokens())
     running.live(batch, _offer_answer)
 

@@ -46,7 +46,7 @@ def inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]
     """The inputs that say which of a probe's measures the maps show, and which tokens."""
     if list(names) == ["layer_skip"]:
         return
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="map-controls")
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="map-inputs")
     if "contributions" in names:
         row.segmented_control("Contribution of", list(BRANCHES), default="both", required=True, key="two.branch")
         row.segmented_control("shown as", list(SIZES), default="size", required=True, key="two.size")

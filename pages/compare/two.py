@@ -50,24 +50,17 @@ def panels(batch: running.Batch, both: tuple[pairs.Side, pairs.Side]) -> None:
         {n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes}
         for i, name in zip(order, names, strict=True)
     ]
-    complete = {
-        n: all(side[n].result is not None and side[n].result.complete for side in of_side) for n in both[0].probes
-    }
     alone = remembered.value("two.mode") == "parameters"
     shown = [remembered.value("two.probe")] if alone else list(both[0].probes)
-    found = {n: found_pairs(n, of_side) for n in shown if complete[n]}
+    done = [n for n in shown if all(batch.complete(f"{place}.{n}") is not None for place in PLACES)]
+    found = {n: found_pairs(n, of_side) for n in done}
     verdicts = [judged(side) for side in of_side]
     headline(batch, order, names, verdicts, found)
     ruler(names, verdicts, of_side)
     side_by_side.inputs(shown, [[s.result for s in side.values()] for side in of_side])
     for name in shown:
-        side_by_side.section(
-            name,
-            [side[name] for side in of_side],
-            found.get(name, ()),
-            [v.lines if v else {} for v in verdicts],
-            expected[name],
-        )
+        lines = [v.lines if v else {} for v in verdicts]
+        side_by_side.section(name, [side[name] for side in of_side], found.get(name, ()), lines, expected[name])
     for side, of_one in zip(SIDES, of_side, strict=True):
         results = (s.result for s in of_one.values() if s.result is not None)
         show.notes((note for result in results for note in result.notes), f"**{side}:** ")

@@ -142,7 +142,7 @@ def says(batch: running.Batch) -> str:
 def inputs(batch: running.Batch, some, reached):
     """Branch, shade, window, thresholds; returns a maker of views."""
     n = some.n_tokens if some is not None else 0
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="panel-controls")
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="panel-inputs")
     remembered.widget(row.segmented_control, "Contribution of", "branch", "both", options=list(BRANCHES), required=True)
     remembered.widget(row.selectbox, "Lens shade", "shade", "probability", options=list(SHADES), width=190)
     with row.popover("Thresholds", icon=":material/tune:", key="thresholds"):
