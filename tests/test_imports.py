@@ -85,7 +85,11 @@ def edges(path: Path) -> set[Path]:
 
 def test_every_folder_has_its_row():
     listed = {name for floor in floors() for name in floor.folders}
-    assert {p.parent.relative_to(ROOT).as_posix().split("/")[0] for p in files()} - {"."} <= {"ed_core", "ed_ui", "pages"}
+    assert {p.parent.relative_to(ROOT).as_posix().split("/")[0] for p in files()} - {"."} <= {
+        "ed_core",
+        "ed_ui",
+        "pages",
+    }
     assert {p.parent.relative_to(ROOT).as_posix() for p in (ROOT / "ed_core").rglob("*.py")} <= listed
 
 
@@ -145,7 +149,12 @@ def light() -> list[str]:
     for path in files():
         said = floors()[floor_of(path)].torch
         place = path.relative_to(ROOT)
-        if said != "yes" and path.stem not in said.split(", ") and place.parts[0] == "ed_core" and path.stem != "__main__":
+        if (
+            said != "yes"
+            and path.stem not in said.split(", ")
+            and place.parts[0] == "ed_core"
+            and path.stem != "__main__"
+        ):
             named.append(".".join(place.with_suffix("").parts).removesuffix(".__init__"))
     return named
 

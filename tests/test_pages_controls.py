@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_models import computed
 from test_pages import PAGES, PROMPT, app, holds, plotted, stored  # noqa: F401  (fixture)
 from test_running import queue  # noqa: F401  (fixture)
 
@@ -17,7 +18,6 @@ from ed_core.depth.among_others import curves_of
 from ed_core.probes import Contributions, EarlyExit, LogitLens, Numerics, Prune, find
 from ed_core.results import lookup
 from ed_core.results.aggregate import summarize
-from ed_core.service import compute
 from ed_core.service.resolve import resolve, twin
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import control_model, running
@@ -35,10 +35,10 @@ STRIPS = {  # page: probe, and what its strip holds of the control's result
 def controlled(stored):  # noqa: F811
     """The same probes on the untrained twin with seed 3, stored too."""
     spec = twin(resolve("small"), "untrained", 3)
-    model, results = compute.Models().get(spec), {}
+    results = {}
     for name, own in stored.items():
         if find(name).curves:
-            results[name] = compute.run(model, replace(own.request, models=(spec,)))
+            results[name] = computed(replace(own.request, models=(spec,)))
             lookup.store().put(results[name])
     return results
 
@@ -98,7 +98,7 @@ def test_pruning_and_early_exit_have_the_controls_curves(stored, controlled):  #
     spec, twins = controlled["logit_lens"].request.models[0], {}
     assert not traces(opened("pages/intervene/prune.py"), "untrained twin, seed 3")
     for name in ("prune", "early_exit"):
-        twins[name] = compute.run(compute.Models().get(spec), probes[name].request(spec, PROMPT))
+        twins[name] = computed(probes[name].request(spec, PROMPT))
         lookup.store().put(twins[name])
     test = opened("pages/intervene/prune.py")
     assert not test.exception and not test.error
@@ -158,7 +158,7 @@ def test_a_control_that_cannot_be_had_leaves_the_page_as_it_is(monkeypatch):
 
 def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored):  # noqa: F811
     spec = resolve("small")
-    result = compute.run(compute.Models().get(spec), Numerics().request(spec, PROMPT))
+    result = computed(Numerics().request(spec, PROMPT))
     assert "Not computed yet" in " ".join(i.value for i in app("pages/look/numerics.py").info)
     lookup.store().put(result)
     test = app("pages/look/numerics.py")
@@ -173,7 +173,7 @@ def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored):  # no
 
 def test_sums_that_do_not_hold_are_an_error_on_the_numerics_page(stored):  # noqa: F811
     spec = resolve("small")
-    result = compute.run(compute.Models().get(spec), Numerics().request(spec, replace(PROMPT, text="5 + 7 = ")))
+    result = computed(Numerics().request(spec, replace(PROMPT, text="5 + 7 = ")))
     miss = result.measures["miss"]
     wrong = replace(miss, values=np.full_like(miss.values, 0.5))
     lookup.store().put(summarize(replace(result, measures={**result.measures, "miss": wrong})))

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_models import computed
 from test_pages import PROMPT, app, holds, plotted, session_of, stored  # noqa: F401  (fixture)
 
 from ed_core.depth import side_by_side, verdict
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
-from ed_core.service import compute
 from ed_core.service.resolve import resolve, twin
 from ed_core.types import Prompt
 
@@ -26,7 +26,7 @@ DRAWN = {"contributions": "layer_ratio", "logit_lens": "top_probs", "layer_skip"
 @pytest.fixture(scope="module")
 def seconds(stored):  # noqa: F811
     """Results of second sides: a twin, another prompt, another model, another parameter."""
-    models, small = compute.Models(), resolve("small")
+    small = resolve("small")
     asked = {
         "twin": [p.request(twin(small, "untrained", 3), PROMPT) for p in THREE],
         "prompt": [p.request(small, OTHER) for p in THREE],
@@ -35,7 +35,7 @@ def seconds(stored):  # noqa: F811
     }
     found = {}
     for name, requests in asked.items():
-        found[name] = {r.probe: compute.run(models.get(r.models[0]), r) for r in requests}
+        found[name] = {r.probe: computed(r) for r in requests}
         for result in found[name].values():
             lookup.store().put(result)
     return found

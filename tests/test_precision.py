@@ -18,7 +18,7 @@ from ed_core.models import placement, quantized
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
 from ed_core.models.verify import verify
-from ed_core.probes import PROBES, IntegratedGradients
+from ed_core.probes import PROBES
 from ed_core.service import estimate
 from ed_core.service.compute import run
 from ed_core.service.resolve import resolve
@@ -71,8 +71,8 @@ def test_every_family_opens_in_every_precision_and_holds_the_bytes_that_were_est
 
 
 @pytest.mark.parametrize("wanted", precision.QUANTIZED)
-def test_every_probe_runs_quantized_or_refuses_with_the_reason(wanted):
-    model = opened("ed-demo-8", wanted)
+def test_every_probe_runs_quantized_or_refuses_with_the_reason(folder_of, wanted):
+    model = opened(folder_of("qwen3"), wanted)
     for kind in PROBES:
         request = kind().request(model.spec, PROMPT)
         if kind.needs_gradients and wanted in precision.NO_GRADIENT:
