@@ -89,7 +89,7 @@ TORCH_FREE = """
 types depth verdict exactness aggregate compare pairs figures lookup jobs store prompts probes sources tokens
 export worker pruning budget precision controls sizes estimate catalogue weights adapters audit hub cases bundle
 kept drawings settings permits owners health
-""".split()
+"""
 
 
 def test_importing_the_torch_free_side_imports_no_torch():
@@ -98,7 +98,7 @@ def test_importing_the_torch_free_side_imports_no_torch():
     code = f"""
 import sys
 from importlib import import_module
-for name in {TORCH_FREE!r}:
+for name in {TORCH_FREE.split()!r}:
     for loaded in [m for m in sys.modules if m.split(".")[0] == "ed_core"]:
         del sys.modules[loaded]
     import_module("ed_core." + name)

@@ -62,10 +62,10 @@ WRONG = [
 
 
 def opened(page: str, **query) -> AppTest:
-    """A session in which a link to a page was opened: Home at once, other pages from there."""
+    """A fresh session in which a link to a page was opened."""
     test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
     if "home" not in page:
-        test.run().switch_page(page)
+        test.switch_page(page)
     return follow(test, model="small", **query)
 
 
@@ -89,25 +89,44 @@ def test_what_a_link_says_of_a_page_comes_back_as_the_same_link(stored, page):  
     assert test.query_params["example"] == "copy-3-a" and test.query_params["model"] == "small"
 
 
+COMMON = ("precision", "control", "control_seed", "template", "special_tokens", "token", "run", "example", "device")
+
+
+def refused(test: AppTest, wrong: str) -> bool:
+    """Whether a page shown with this value stands, and says in one sentence, as text, that it is not followed."""
+    assert not test.exception, (wrong, test.exception)
+    assert "not followed" in said(test) and len(said(test)) < 1500 and len(test.warning) == 1, wrong
+    return not re.search(r"(?<!\\)<", said(test))
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=ascii)
+def test_values_that_cannot_be_are_left_out_with_a_sentence(stored, wrong):  # noqa: F811
+    page = "pages/intervene/skip.py"
+    assert refused(opened(page, **dict.fromkeys((*OWN[page], *COMMON), wrong)), wrong)
+
+
 @pytest.mark.parametrize("page", OWN)
-def test_values_that_cannot_be_are_left_out_with_a_sentence(stored, page):  # noqa: F811
+def test_what_a_page_reads_is_in_its_boxes_and_the_rest_is_left_out(stored, page, monkeypatch):  # noqa: F811
+    """What no parameter of a page can read is refused before the page sees it: only what one does read, and one value
+    that none can, go through the page."""
+    own, known = link.own, {}
+    monkeypatch.setattr(link, "own", lambda found: known.update({p.name: p for p in found}) or own(known.values()))
+    assert refused(opened(page, **dict.fromkeys((*OWN[page], *COMMON), "<script>alert(1)</script>")), page)
+    assert set(OWN[page]) <= set(known)
     for wrong in WRONG:
-        names = [
-            *OWN[page],
-            "precision",
-            "control",
-            "control_seed",
-            "template",
-            "special_tokens",
-            "token",
-            "run",
-            "example",
-            "device",
-        ]
-        test = opened(page, **dict.fromkeys(names, wrong))
-        assert not test.exception, (wrong, test.exception)
-        assert "not followed" in said(test) and len(said(test)) < 1500 and len(test.warning) == 1, wrong
-        assert not re.search(r"(?<!\\)<", said(test)), "shown as text"
+        readable = [name for name, parameter in known.items() if reads(parameter, wrong)]
+        if readable:
+            assert refused(opened(page, template="<b>", **dict.fromkeys(readable, wrong)), wrong)
+
+
+def reads(parameter: link.Parameter, value: str) -> bool:
+    """Whether a parameter takes a value; it refuses with one printable line, or writes what it reads again."""
+    try:
+        found = parameter.read(value)
+    except ParameterError as error:
+        assert "\n" not in str(error) and parameter.name in str(error)
+        return False
+    return parameter.read(parameter.write(found)) == found
 
 
 def test_what_a_link_does_not_say_is_at_its_default(stored):  # noqa: F811
@@ -130,7 +149,7 @@ def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):  #
     test = opened("pages/look/logit_lens.py", run=result.request.key[:12])
     assert not said(test) and test.text_area(key="text").value == "3 + 4 = "
     assert test.selectbox(key="control").value == "untrained" and test.number_input(key="control.seed").value == 7
-    test = opened("pages/look/logit_lens.py", run=stored["logit_lens"].request.key)
+    test = opened("pages/look/logit_lens.py", run=stored["logit_lens"].request.key).run()
     assert (
         test.query_params["run"] == stored["logit_lens"].request.key[:12]
         and test.selectbox(key="control").value == "none"
