@@ -59,25 +59,13 @@ def test_logit_lens(model, measure, prompt):
 
 @pytest.mark.parametrize("name", SKIPS)
 def test_layer_skip(model, measure, name):
-    chosen = SKIPS[name]
-    expected = naive.layer_skip(
-        model.hf, prompt_ids(PROMPTS["text"]), chosen.get("part", "layer"), chosen.get("boundaries")
-    )
-    agree(measure(model, LayerSkip(**chosen), PROMPTS["text"]), expected)
-
-
-@pytest.mark.parametrize("name", SKIPS)
-def test_direct_effects(model, measure, name):
-    chosen = SKIPS[name]
+    chosen, ids = SKIPS[name], prompt_ids(PROMPTS["text"])
+    part, boundaries = chosen.get("part", "layer"), chosen.get("boundaries")
     found = measure(model, LayerSkip(direct=True, **chosen), PROMPTS["text"])
-    expected = naive.direct_effect(
-        model.hf, prompt_ids(PROMPTS["text"]), chosen.get("part", "layer"), chosen.get("boundaries")
-    )
-    assert np.abs(found["effect_direct"] - expected).max() <= 1e-4 * expected.max()
-    if chosen.get("part", "layer") == "layer":
-        behind = [
-            (s, s + 1) for s in range(len(expected) - 1)
-        ]  # nothing lies in between there: direct and whole effect are the same
+    direct = naive.direct_effect(model.hf, ids, part, boundaries)
+    agree(found, naive.layer_skip(model.hf, ids, part, boundaries) | {"effect_direct": direct})
+    if part == "layer":
+        behind = [(s, s + 1) for s in range(len(direct) - 1)]  # nothing lies in between: both effects are the same
         assert all(abs(found["effect_direct"][at] - found["effect"][at]) <= 1e-4 * found["effect"][at] for at in behind)
 
 
