@@ -7,10 +7,11 @@ import re
 from dataclasses import replace
 
 import pytest
+from small_models import computed
 from streamlit.testing.v1 import AppTest
 from test_pages import PAGES, PROMPT, ROOT, stored  # noqa: F401 (fixture)
 
-from ed_core import compute, lookup, sources
+from ed_core import lookup, sources
 from ed_core.errors import ParameterError
 from ed_core.probes import LogitLens
 from ed_core.store import Store
@@ -144,7 +145,7 @@ def test_what_a_link_does_not_say_is_at_its_default(stored):  # noqa: F811
 
 def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):  # noqa: F811
     spec = sources.twin(sources.resolve("small"), "untrained", 7)
-    result = compute.run(compute.Models().get(spec), LogitLens().request(spec, Prompt("3 + 4 = ", "7")))
+    result = computed(LogitLens().request(spec, Prompt("3 + 4 = ", "7")))
     lookup.store().put(result)
     test = opened("pages/look/logit_lens.py", run=result.request.key[:12])
     assert not said(test) and test.text_area(key="text").value == "3 + 4 = "

@@ -262,15 +262,14 @@ def test_what_a_button_would_not_do_is_refused_behind_it(write, as_user, folder,
 
 def test_a_read_only_gallery_says_so_on_its_buttons(stored, write, monkeypatch, tmp_path):  # noqa: F811
     import ed_ui.keeping
-    from test_pages import app
+    from test_pages_keep import GALLERY, app
 
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     ed_ui.keeping.kept.clear()
     one = small("one")
     Kept().add(one, ADA)
     write("gallery = 'read-only'")
-    test = app("pages/keep/gallery.py", model="ed-demo-8")
-    assert not test.exception
+    test = app(GALLERY)
     button = test.button(key=f"delete-{one.id}")
     assert button.disabled and "read-only" in button.help.replace("\\", "")
     ed_ui.keeping.kept.clear()

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_models import computed
 from test_pages import PAGES, PROMPT, app, holds, plotted, stored  # noqa: F401  (fixture)
 from test_running import queue  # noqa: F401  (fixture)
 
-from ed_core import compare, compute, exactness, lookup
+from ed_core import compare, exactness, lookup
 from ed_core.compare import curves_of
 from ed_core.probes import Contributions, EarlyExit, LogitLens, Numerics, Prune, find
 from ed_core.sources import resolve, twin
@@ -32,10 +33,10 @@ STRIPS = {  # page: probe, and what its strip holds of the control's result
 def controlled(stored):  # noqa: F811
     """The same probes on the untrained twin with seed 3, stored too."""
     spec = twin(resolve("small"), "untrained", 3)
-    model, results = compute.Models().get(spec), {}
+    results = {}
     for name, own in stored.items():
         if name in compare.CURVES:
-            results[name] = compute.run(model, replace(own.request, models=(spec,)))
+            results[name] = computed(replace(own.request, models=(spec,)))
             lookup.store().put(results[name])
     return results
 
@@ -95,7 +96,7 @@ def test_pruning_and_early_exit_have_the_controls_curves(stored, controlled):  #
     spec, twins = controlled["logit_lens"].request.models[0], {}
     assert not traces(opened("pages/intervene/prune.py"), "untrained twin, seed 3")
     for name in ("prune", "early_exit"):
-        twins[name] = compute.run(compute.Models().get(spec), probes[name].request(spec, PROMPT))
+        twins[name] = computed(probes[name].request(spec, PROMPT))
         lookup.store().put(twins[name])
     test = opened("pages/intervene/prune.py")
     assert not test.exception and not test.error
@@ -155,7 +156,7 @@ def test_a_control_that_cannot_be_had_leaves_the_page_as_it_is(monkeypatch):
 
 def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored):  # noqa: F811
     spec = resolve("small")
-    result = compute.run(compute.Models().get(spec), Numerics().request(spec, PROMPT))
+    result = computed(Numerics().request(spec, PROMPT))
     assert "Not computed yet" in " ".join(i.value for i in app("pages/look/numerics.py").info)
     lookup.store().put(result)
     test = app("pages/look/numerics.py")

@@ -7,13 +7,12 @@ import errno
 import json
 import subprocess
 import sys
-import time
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kept_cases import case, results
+from kept_cases import case, results, small
 from streamlit.testing.v1 import AppTest
 
 from ed_core import bundle, cases, lookup
@@ -50,14 +49,16 @@ def folder(tmp_path, monkeypatch):
 
 
 def app(page: str = "", **query: str) -> AppTest:
-    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).run()
-    assert not test.exception
+    """A fresh session in which a page was opened."""
+    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
     if page:
-        test.query_params.clear()
-        test.switch_page(page)
-        for name, value in query.items():
-            test.query_params[name] = value
-        test.run()
+        test.switch_page(CASE)
+    if page == GALLERY:  # whose name in the URL is not its file's: it is found once the app has run
+        test.run().switch_page(GALLERY)
+    for name, value in query.items():
+        test.query_params[name] = value
+    test.run()
+    assert not test.exception
     return test
 
 
@@ -492,19 +493,17 @@ def test_imports_are_taken_refused_and_recognised(folder, tmp_path):
     assert "was here already" in words(test) and len(folder.files()) == 1
 
 
-def test_three_hundred_case_studies_stay_quick(folder):
-    one = bundle.encode(case())
+def test_of_three_hundred_case_studies_none_is_opened_for_the_list(folder, monkeypatch):
     from ed_core.cases import new_id
 
-    first = bundle.decode(one)
+    first = small()
+    folder.path.mkdir(parents=True, exist_ok=True)
     for i in range(300):
         copy = replace(first, id=new_id(), title=f"Number {i:03}")
-        folder.path.mkdir(parents=True, exist_ok=True)
         (folder.path / f"{copy.id}.edcase").write_bytes(bundle.encode(copy))
+    for name in ("decode", "unpack"):
+        monkeypatch.setattr(bundle, name, None)
     test = app(GALLERY)
-    begin = time.perf_counter()
-    test.run()
-    assert not test.exception and time.perf_counter() - begin < 2.0
     assert len(test.get("page_link")) == 12
     test.text_input(key="gallery.search").set_value("number 217").run()
     assert tiles(test) == "**Number 217**"

@@ -8,9 +8,10 @@ from base64 import b64decode
 
 import numpy as np
 import pytest
+from small_models import computed
 from streamlit.testing.v1 import AppTest
 
-from ed_core import aggregate, audit, compute, lookup
+from ed_core import aggregate, audit, lookup
 from ed_core.drawings import sections
 from ed_core.kept import Kept
 from ed_core.probes import LayerSkip, Numerics, Prune
@@ -53,8 +54,7 @@ def save(test: AppTest, page: str, folder: Kept):
 
 
 def case_page(id: str) -> AppTest:
-    test = app()
-    test.switch_page(CASE)
+    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).switch_page(CASE)
     test.query_params["id"] = id
     test.run()
     assert not test.exception and not test.error
@@ -92,7 +92,7 @@ def test_every_page_keeps_what_it_shows_and_leads_back(stored, folder, page):  #
 def test_numerics_is_kept_with_what_it_says(stored, folder):  # noqa: F811
     from ed_core import exactness
 
-    result = compute.run(compute.Models().get(resolve("small")), Numerics().request(resolve("small"), PROMPT))
+    result = computed(Numerics().request(resolve("small"), PROMPT))
     lookup.store().put(result)
     kept = save(app("pages/look/numerics.py"), "numerics", folder)
     assert [i.result.request.probe for i in kept.items] == ["numerics", "contributions", "logit_lens"] and kept.verdict
@@ -103,7 +103,7 @@ def test_numerics_is_kept_with_what_it_says(stored, folder):  # noqa: F811
 
 def test_parameters_and_the_chosen_boundary_come_back(stored, folder):  # noqa: F811
     probe = LayerSkip(mode="future", boundaries=(4, 8), part="attention", direct=False)
-    result = compute.run(compute.Models().get(resolve("small")), probe.request(resolve("small"), PROMPT))
+    result = computed(probe.request(resolve("small"), PROMPT))
     lookup.store().put(result)
     live = app("pages/intervene/skip.py", run=result.request.key)
     live.segmented_control(key="skip.boundary").set_value(1).run()
@@ -179,8 +179,8 @@ def test_too_many_prompts_leave_whole_probes_out_and_say_so(stored_set, folder, 
 
 
 def test_an_audit_is_kept_curve_over_curve(stored, folder):  # noqa: F811
-    models, plan = compute.Models(), audit.plan(resolve("small"), ["fp32", "bf16"], [PROMPT])
-    results = {name: [compute.run(models.get(r.models[0]), r) for r in of_one] for name, of_one in plan.items()}
+    plan = audit.plan(resolve("small"), ["fp32", "bf16"], [PROMPT])
+    results = {name: [computed(r) for r in of_one] for name, of_one in plan.items()}
     for result in (r for of_one in results.values() for r in of_one):
         lookup.store().put(result)
     live = app("pages/compare/audit.py")

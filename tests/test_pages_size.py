@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from small_models import computed
 from test_pages import PROMPT, app
 from test_pages_causal import drawn
 
-from ed_core import audit, compute, lookup
+from ed_core import audit, lookup
 from ed_core.demo import MODELS
 from ed_core.probes import Contributions
 from ed_core.sources import resolve
@@ -35,8 +36,8 @@ def stored(small_folder, tmp_path_factory):
         patch.setitem(MODELS, "small", small_folder)
         lookup.store.cache_clear()
         ed_ui.running.jobs.clear()
-        models, plan = compute.Models(), audit.plan(resolve("small"), ["fp32", "bf16"], [PROMPT])
-        results = {name: [compute.run(models.get(r.models[0]), r) for r in of_one] for name, of_one in plan.items()}
+        plan = audit.plan(resolve("small"), ["fp32", "bf16"], [PROMPT])
+        results = {name: [computed(r) for r in of_one] for name, of_one in plan.items()}
         for result in (r for of_one in results.values() for r in of_one):
             lookup.store().put(result)
         yield results

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_models import computed
 from test_pages import PROMPT, app, holds, plotted, stored  # noqa: F401  (fixture)
 
-from ed_core import compute, lookup, pairs, verdict
+from ed_core import lookup, pairs, verdict
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.sources import resolve, twin
 from ed_core.types import Prompt
@@ -24,7 +25,7 @@ DRAWN = {"contributions": "layer_ratio", "logit_lens": "top_probs", "layer_skip"
 @pytest.fixture(scope="module")
 def seconds(stored):  # noqa: F811
     """Results of second sides: a twin, another prompt, another model, another parameter."""
-    models, small = compute.Models(), resolve("small")
+    small = resolve("small")
     asked = {
         "twin": [p.request(twin(small, "untrained", 3), PROMPT) for p in THREE],
         "prompt": [p.request(small, OTHER) for p in THREE],
@@ -33,7 +34,7 @@ def seconds(stored):  # noqa: F811
     }
     found = {}
     for name, requests in asked.items():
-        found[name] = {r.probe: compute.run(models.get(r.models[0]), r) for r in requests}
+        found[name] = {r.probe: computed(r) for r in requests}
         for result in found[name].values():
             lookup.store().put(result)
     return found

@@ -65,8 +65,8 @@ def test_every_family_opens_in_every_precision_and_holds_the_bytes_that_were_est
 
 
 @pytest.mark.parametrize("wanted", precision.QUANTIZED)
-def test_every_probe_runs_quantized_or_refuses_with_the_reason(wanted):
-    model = opened("ed-demo-8", wanted)
+def test_every_probe_runs_quantized_or_refuses_with_the_reason(folder_of, wanted):
+    model = opened(folder_of("qwen3"), wanted)
     for kind in PROBES:
         request = kind().request(model.spec, PROMPT)
         if kind.needs_gradients and wanted in precision.NO_GRADIENT:
