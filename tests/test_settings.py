@@ -101,7 +101,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(write, text, words):
 
 
 def test_variables_of_tests_and_benchmarks_are_no_settings(monkeypatch):
-    for name in ("ED_BENCH_KILLS", "ED_BENCH_WORDS", "ED_TEST_STEP_DELAY"):
+    for name in ("ED_BENCH_ROUNDS", "ED_TEST_STEP_DELAY"):
         monkeypatch.setenv(name, "1")
     assert settings.current().max_jobs == 200
 
