@@ -17,9 +17,9 @@ from kept_cases import small
 
 from ed_core.bench.browser import App
 from ed_core.cases.kept import Kept
-from ed_core.demo import load_prompts
 from ed_core.errors import CaseError
 from ed_core.results.store import Store
+from ed_core.sources.bundled import load_prompts
 
 pytestmark = pytest.mark.browser
 

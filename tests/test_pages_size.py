@@ -17,7 +17,7 @@ from test_pages_causal import drawn
 from ed_core.depth import audit
 from ed_core.probes import Contributions
 from ed_core.results import lookup
-from ed_core.service.resolve import resolve
+from ed_core.service.resolve import in_precisions, resolve
 from ed_core.sources.bundled import MODELS
 
 ABSENT = "Qwen/Qwen2.5-7B"
@@ -37,7 +37,7 @@ def stored(small_folder, tmp_path_factory):
         patch.setitem(MODELS, "small", small_folder)
         lookup.store.cache_clear()
         ed_ui.running.jobs.clear()
-        plan = audit.plan(resolve("small"), ["fp32", "bf16"], [PROMPT])
+        plan = audit.plan(in_precisions(resolve("small"), ["fp32", "bf16"]), [PROMPT])
         results = {name: [computed(r) for r in of_one] for name, of_one in plan.items()}
         for result in (r for of_one in results.values() for r in of_one):
             lookup.store().put(result)
