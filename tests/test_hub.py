@@ -2,46 +2,12 @@
 what is here needs none."""
 
 import json
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from fake_hub import COMMIT, serving
-from small_models import save_random
 
 ROOT = Path(__file__).parent.parent
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """About 1 MB, so that a download takes several chunks."""
-    return save_random(tmp_path_factory.mktemp("hub"), hidden_size=64, intermediate_size=256, num_hidden_layers=5)
-
-
-@pytest.fixture
-def client(tmp_path):
-    """`client(hub, code or arguments…)`: a fresh process whose hub is the given one; `(exit code, stdout, stderr,
-    seconds)`."""
-
-    def run(hub, *arguments, code="", **environment):
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TRANSFORMERS_"))}
-        more = {
-            "HF_ENDPOINT": hub.address,
-            "HF_HOME": str(tmp_path / "hf"),
-            "ED_CACHE": str(tmp_path / "cache"),
-            "HF_HUB_DISABLE_XET": "1",
-        }
-        command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "ed_core", *arguments]
-        begun = time.monotonic()
-        done = subprocess.run(
-            command, cwd=ROOT, env=clean | more | environment, capture_output=True, text=True, timeout=120
-        )
-        return done.returncode, done.stdout, done.stderr.strip(), time.monotonic() - begun
-
-    return run
 
 
 def arrived(home, model):
@@ -54,31 +20,31 @@ def weights_asked(hub):
     return [wanted for method, path, wanted in hub.asked if method == "GET" and path.endswith(".safetensors")]
 
 
-def test_a_model_is_downloaded_opened_and_then_works_without_the_hub(model, client, tmp_path):
+def test_a_model_is_downloaded_opened_and_then_works_without_the_hub(hub_model, client, tmp_path):
     prompts = tmp_path / "p.jsonl"
     prompts.write_text(json.dumps({"text": "5 + 7 = "}))
-    (model / "pytorch_model.bin").write_bytes(b"never downloaded")
+    (hub_model / "pytorch_model.bin").write_bytes(b"never downloaded")
     run = ["run", "contributions", "--model", "org/model", "--prompts", str(prompts), "--out", str(tmp_path / "r.npz")]
     try:
-        with serving(model) as hub:
+        with serving(hub_model) as hub:
             code, out, err, _ = client(hub, *run)
             assert code == 0, err
             assert not any(path.endswith(".bin") for _, path, _ in hub.asked)
     finally:
-        (model / "pytorch_model.bin").unlink()
+        (hub_model / "pytorch_model.bin").unlink()
     import numpy as np
 
     with np.load(tmp_path / "r.npz") as file:
         assert json.loads(str(file["provenance"]))["runs"][0]["model"]["revision"] == COMMIT
-    with serving(model) as other:
+    with serving(hub_model) as other:
         code, out, err, _ = client(other, *run[:-1], str(tmp_path / "again.npz"), HF_HUB_OFFLINE="1")
         assert code == 0 and "1 from the store" in out and other.asked == [], err
         code, out, _, _ = client(other, "estimate", "org/model")
         assert code == 0 and "qwen3" in out and other.asked == [], "the config is here"
 
 
-def test_a_revision_is_asked_for_by_name_and_an_unknown_one_refused(model, client):
-    with serving(model) as hub:
+def test_a_revision_is_asked_for_by_name_and_an_unknown_one_refused(hub_model, client):
+    with serving(hub_model) as hub:
         assert client(hub, "fetch", "org/model@v1")[1].strip().endswith(COMMIT)
         assert any(path.endswith("/revision/v1") for _, path, _ in hub.asked)
         n = len(hub.asked)
@@ -119,27 +85,27 @@ assert seen and seen[-1][0] == seen[-1][1] and all(a <= b for (a, _), (b, _) in 
 )
 
 
-def test_a_cancelled_download_goes_on_where_it_stopped(model, client, tmp_path):
-    with serving(model, slow=0.05) as hub:
+def test_a_cancelled_download_goes_on_where_it_stopped(hub_model, client, tmp_path):
+    with serving(hub_model, slow=0.05) as hub:
         code, out, err, _ = client(hub, code=CANCEL)
         assert code == 0, err
-    with serving(model) as hub:
+    with serving(hub_model) as hub:
         code, out, err, _ = client(hub, code=WATCH)
         assert code == 0 and out.strip() == COMMIT, err
         assert [r for r in weights_asked(hub) if r and r != "bytes=0-"], "the file was asked for from the middle"
-        assert arrived(tmp_path, model)
+        assert arrived(tmp_path, hub_model)
 
 
-def test_a_connection_that_breaks_off_is_taken_up_again(model, client, tmp_path):
-    with serving(model, cut=100_000) as hub:
+def test_a_connection_that_breaks_off_is_taken_up_again(hub_model, client, tmp_path):
+    with serving(hub_model, cut=100_000) as hub:
         code, out, err, _ = client(hub, code=WATCH)
         assert code == 0 and out.strip() == COMMIT, err
         assert len(weights_asked(hub)) == 2 and weights_asked(hub)[1]
-        assert arrived(tmp_path, model)
+        assert arrived(tmp_path, hub_model)
 
 
-def test_an_incomplete_model_is_not_taken_for_a_downloaded_one(model, client, tmp_path):
-    with serving(model) as hub:
+def test_an_incomplete_model_is_not_taken_for_a_downloaded_one(hub_model, client, tmp_path):
+    with serving(hub_model) as hub:
         assert client(hub, "fetch", "org/model")[0] == 0
         snapshot = tmp_path / "hf/hub/models--org--model/snapshots" / COMMIT
         (snapshot / "model.safetensors").unlink()
@@ -151,17 +117,17 @@ def test_an_incomplete_model_is_not_taken_for_a_downloaded_one(model, client, tm
         assert code == 2 and "promises" in err and "again" in err
 
 
-def test_weights_that_arrive_damaged_are_removed(model, client, tmp_path):
-    with serving(model, spoil=True) as hub:
+def test_weights_that_arrive_damaged_are_removed(hub_model, client, tmp_path):
+    with serving(hub_model, spoil=True) as hub:
         code, _, err, _ = client(hub, "fetch", "org/model")
         assert code == 2 and "arrived damaged" in err
-    with serving(model) as hub:
-        assert client(hub, "fetch", "org/model")[0] == 0 and arrived(tmp_path, model)
+    with serving(hub_model) as hub:
+        assert client(hub, "fetch", "org/model")[0] == 0 and arrived(tmp_path, hub_model)
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_gated_model_is_refused_with_how_to_get_it_and_opens_with_a_token(model, client, status):
-    with serving(model, gated=status) as hub:
+def test_a_gated_model_is_refused_with_how_to_get_it_and_opens_with_a_token(hub_model, client, status):
+    with serving(hub_model, gated=status) as hub:
         code, _, err, _ = client(hub, "fetch", "org/model")
         assert code == 2 and "gated" in err and "HF_TOKEN" in err and len(err.splitlines()) == 1
         code, _, err, _ = client(hub, "fetch", "org/model", HF_TOKEN="secret-and-wrong")
@@ -170,8 +136,8 @@ def test_a_gated_model_is_refused_with_how_to_get_it_and_opens_with_a_token(mode
         assert code == 0, err
 
 
-def test_a_silent_hub_is_given_up_within_ten_seconds_and_bundled_models_work_on(model, client):
-    with serving(model, silent=True) as hub:
+def test_a_silent_hub_is_given_up_within_ten_seconds_and_bundled_models_work_on(hub_model, client):
+    with serving(hub_model, silent=True) as hub:
         code, _, err, seconds = client(hub, "fetch", "org/model")
         assert code == 2 and seconds < 10 and len(err.splitlines()) == 1 and "bundled" in err
         assert len([path for _, path, _ in hub.asked if path.startswith("/api/models")]) == 1, "asked once"
@@ -181,8 +147,8 @@ def test_a_silent_hub_is_given_up_within_ten_seconds_and_bundled_models_work_on(
     assert code == 2 and seconds < 10 and "does not answer" in err
 
 
-def test_without_room_on_the_disk_nothing_is_downloaded(model, client):
-    with serving(model, lie=10**15) as hub:
+def test_without_room_on_the_disk_nothing_is_downloaded(hub_model, client):
+    with serving(hub_model, lie=10**15) as hub:
         code, _, err, _ = client(hub, "fetch", "org/model")
         assert code == 2 and "are free in" in err and "HF_HOME" in err
         assert not any("/resolve/" in path for _, path, _ in hub.asked)
@@ -224,8 +190,8 @@ print(job.result.request.models[0].revision)
 )
 
 
-def test_the_apps_worker_downloads_what_is_asked_for_and_stores_it_under_the_commit(model, client):
-    with serving(model, slow=0.02) as hub:
+def test_the_apps_worker_downloads_what_is_asked_for_and_stores_it_under_the_commit(hub_model, client):
+    with serving(hub_model, slow=0.02) as hub:
         code, out, err, _ = client(hub, code=WORKER)
         assert code == 0 and out.strip() == COMMIT, err
 

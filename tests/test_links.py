@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from streamlit.testing.v1 import AppTest
-from test_pages import PAGES, PROMPT, ROOT, session_of, stored  # noqa: F401 (fixture)
+from test_pages import PAGES, ROOT, session_of
 
 from ed_core.errors import ParameterError
 from ed_core.probes import LogitLens, ResidualErasure
@@ -86,7 +86,7 @@ def said(test: AppTest) -> str:
 
 
 @pytest.mark.parametrize("page", OWN)
-def test_what_a_link_says_of_a_page_comes_back_as_the_same_link(stored, page):  # noqa: F811
+def test_what_a_link_says_of_a_page_comes_back_as_the_same_link(stored, page):
     test = opened(page, example="copy-3-a", **OWN[page])
     assert not test.exception and not said(test)
     test.run()  # what a session's first run puts into the URL is put there by the browser
@@ -95,7 +95,7 @@ def test_what_a_link_says_of_a_page_comes_back_as_the_same_link(stored, page):  
 
 
 @pytest.mark.parametrize("page", OWN)
-def test_values_that_cannot_be_are_left_out_with_a_sentence(stored, page):  # noqa: F811
+def test_values_that_cannot_be_are_left_out_with_a_sentence(stored, page):
     for wrong in WRONG:
         names = [
             *OWN[page],
@@ -115,7 +115,7 @@ def test_values_that_cannot_be_are_left_out_with_a_sentence(stored, page):  # no
         assert not re.search(r"(?<!\\)<", said(test)), "shown as text"
 
 
-def test_what_a_link_does_not_say_is_at_its_default(stored):  # noqa: F811
+def test_what_a_link_does_not_say_is_at_its_default(stored):
     test = opened("pages/look/logit_lens.py", shade="rank", template="raw", control="shuffled", control_seed="3")
     assert test.selectbox(key="control").value == "shuffled" and test.number_input(key="control.seed").value == 3
     follow(test.switch_page("pages/look/contributions.py"))
@@ -128,7 +128,7 @@ def test_what_a_link_does_not_say_is_at_its_default(stored):  # noqa: F811
     )
 
 
-def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):  # noqa: F811
+def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):
     spec = twin(resolve("small"), "untrained", 7)
     result = compute.run(compute.Models().get(spec), LogitLens().request(spec, Prompt("3 + 4 = ", "7")))
     lookup.store().put(result)
@@ -142,7 +142,7 @@ def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):  #
     )
 
 
-def test_a_run_of_other_weights_and_one_of_a_model_that_is_gone_say_which(stored, monkeypatch):  # noqa: F811
+def test_a_run_of_other_weights_and_one_of_a_model_that_is_gone_say_which(stored, monkeypatch):
     result = stored["logit_lens"]
     for change, words in (
         ({"content_hash": "0" * 64}, "other weights"),
@@ -158,7 +158,7 @@ def test_a_run_of_other_weights_and_one_of_a_model_that_is_gone_say_which(stored
         assert not test.exception and words in said(test)
 
 
-def test_unknown_and_ambiguous_ids_are_one_sentence(stored, monkeypatch):  # noqa: F811
+def test_unknown_and_ambiguous_ids_are_one_sentence(stored, monkeypatch):
     key = stored["logit_lens"].request.key
     assert lookup.by_short(key).request.key == lookup.by_short(key[:8]).request.key == key
     for wrong, reason in (
@@ -175,7 +175,7 @@ def test_unknown_and_ambiguous_ids_are_one_sentence(stored, monkeypatch):  # noq
         lookup.by_short(key[:8])
 
 
-def test_the_store_finds_ids_by_their_beginning(stored, tmp_path):  # noqa: F811
+def test_the_store_finds_ids_by_their_beginning(stored, tmp_path):
     store, result = Store(tmp_path), stored["logit_lens"]
     other = replace(result, request=replace(result.request, prompts=(Prompt("other", "x"),)))
     for each in (result, other):
@@ -186,7 +186,7 @@ def test_the_store_finds_ids_by_their_beginning(stored, tmp_path):  # noqa: F811
     assert len(store.keys("")) == 2 and store.keys("zz") == store.keys("*") == store.keys("%' OR 1=1") == []
 
 
-def test_no_parameter_of_a_page_has_the_name_of_one_that_all_pages_share(stored):  # noqa: F811
+def test_no_parameter_of_a_page_has_the_name_of_one_that_all_pages_share(stored):
     from ed_ui import common_link
 
     common = {p.name for p in (*common_link.OF_A_RUN, *common_link.BESIDE_IT)} | {"run", "example"}
@@ -197,7 +197,7 @@ def test_no_parameter_of_a_page_has_the_name_of_one_that_all_pages_share(stored)
         assert not common & set(names)
 
 
-def test_what_a_link_set_is_told_to_the_browser_again(stored):  # noqa: F811
+def test_what_a_link_set_is_told_to_the_browser_again(stored):
     """Streamlit throws the messages of a run away when the next begins before they were sent; a value told once would
     then be lost."""
     test = follow(
@@ -226,13 +226,13 @@ SHARED = {
 }
 
 
-def test_what_all_pages_share_comes_back_as_the_same_link(stored):  # noqa: F811
+def test_what_all_pages_share_comes_back_as_the_same_link(stored):
     test = opened("pages/look/logit_lens.py", example="copy-3-a", **SHARED)
     test.run()
     assert {name: test.query_params.get(name) for name in SHARED} == SHARED and not said(test)
 
 
-def test_an_example_that_was_edited_is_no_longer_named(stored):  # noqa: F811
+def test_an_example_that_was_edited_is_no_longer_named(stored):
     test = opened("pages/look/logit_lens.py", example="copy-3-a")
     assert test.query_params["example"] == "copy-3-a"
     test.text_area(key="text").set_value("another text").run()

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from kept_cases import small
-from test_settings import clean, stored, write  # noqa: F401  (fixtures)
+from test_settings import clean, write  # noqa: F401  (fixtures)
 
 from ed_core.cases import backup, bundle
 from ed_core.cases.case_study import edited

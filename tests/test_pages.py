@@ -25,7 +25,6 @@ from ed_core.probes import (
 from ed_core.results import lookup
 from ed_core.service import compute
 from ed_core.service.resolve import resolve
-from ed_core.sources.bundled import MODELS
 from ed_core.types import Prompt
 from ed_ui import session
 
@@ -40,31 +39,6 @@ PAGES = {
     "pages/intervene/gradients.py": (IntegratedGradients(),),
     "pages/intervene/prune.py": (Prune(), EarlyExit(), LogitLens()),
 }
-
-
-@pytest.fixture(scope="module")
-def stored(small_folder, tmp_path_factory):
-    """A store that holds every page's results for one prompt on a small model; no worker is started."""
-    import ed_ui.running
-    from ed_core.service.jobs import Jobs
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(ed_ui.running, "Jobs", lambda: Jobs(warm=False))
-        patch.setitem(
-            MODELS, "small", small_folder
-        )  # AppTest cannot hold a selectbox value that is not among its options
-        lookup.store.cache_clear()
-        ed_ui.running.jobs.clear()
-        spec = resolve("small")
-        model = compute.Models().get(spec)
-        results = {}
-        for probe in {p.name: p for probes in PAGES.values() for p in probes}.values():
-            results[probe.name] = compute.run(model, probe.request(spec, PROMPT))
-            lookup.store().put(results[probe.name])
-        yield results
-        lookup.store.cache_clear()
-        ed_ui.running.jobs.clear()
 
 
 def session_of(test: AppTest) -> session.Session:

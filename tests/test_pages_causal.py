@@ -9,7 +9,7 @@ from base64 import b64decode
 import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
-from test_pages import PROMPT, ROOT, app, holds, plotted, session_of, stored  # noqa: F401 (a fixture)
+from test_pages import PROMPT, ROOT, app, holds, plotted, session_of
 
 from ed_core.commands import main
 from ed_core.depth import among_others, pruning

@@ -19,11 +19,11 @@ from test_pages import holds, plotted, session_of
 
 from ed_core.cases import bundle, case_study
 from ed_core.cases import kept as kept_module
-from ed_core.cases.case_study import Shown, edited
+from ed_core.cases.case_study import Shown
 from ed_core.cases.drawings import drawings
 from ed_core.cases.kept import Kept
 from ed_core.results import lookup
-from ed_core.sources.bundled import EXAMPLE, MODELS, load_prompts
+from ed_core.sources.bundled import EXAMPLE, load_prompts
 
 ROOT = Path(__file__).parent.parent
 GALLERY, CASE = "pages/keep/gallery.py", "pages/keep/case.py"

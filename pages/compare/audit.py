@@ -9,6 +9,7 @@ from ed_core.depth import audit
 from ed_core.errors import EffectiveDepthError
 from ed_core.prompts import to_jsonl
 from ed_core.service import estimate
+from ed_core.service.resolve import in_precisions
 from ed_core.sources import sizes, specs
 from ed_core.sources.precision import WIDEST_FIRST
 from ed_ui import common_link, link, picker, probe_page, prompt_set, remembered, running, session, show
@@ -22,7 +23,7 @@ def page() -> None:
     if not (prompts := prompt_set.choose()):
         return
     spec = picker.required()
-    plan = audit.plan(spec, precisions(spec), prompts)
+    plan = audit.plan(in_precisions(spec, precisions(spec)), prompts)
     known = prompt_set.run_when(spec, prompts)
     requests = {
         f"{name}.{request.probe}.{i % len(prompts)}": request
