@@ -105,10 +105,10 @@ def test_an_untrained_twin_needs_config_and_tokenizer_only(small_folder, tmp_pat
 
 def test_of_a_hub_model_only_the_small_files_come(client, hub_model, tmp_path):
     with serving(hub_model) as hub:
-        code, out, err, _ = client(hub, "verify", "org/model", "--control", "untrained")
+        code, out, err = client(hub, "verify", "org/model", "--control", "untrained")
         assert code == 0 and "untrained twin, seed 0" in out, err
         assert not any(name.endswith(".safetensors") for _, name, _ in hub.asked)
-        code, out, err, _ = client(hub, "verify", "org/model")
+        code, out, err = client(hub, "verify", "org/model")
         assert code == 0 and "twin" not in out, err
     place = tmp_path / "hf/hub/models--org--model/snapshots" / COMMIT / "model.safetensors"
     assert place.read_bytes() == (hub_model / "model.safetensors").read_bytes()

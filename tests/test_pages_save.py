@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small_models import computed
 from streamlit.testing.v1 import AppTest
-from test_pages import PAGES, PROMPT, app, holds, plotted, session_of
+from test_pages import PAGES, PROMPT, ROOT, app, holds, plotted, session_of
 from test_pages_causal import SET, drawn, prune_on, stored_set  # noqa: F401 (a fixture)
 from test_pages_controls import controlled, opened, traces  # noqa: F401 (a fixture)
 from test_pages_two import OTHER, seconds, two  # noqa: F401 (a fixture)
