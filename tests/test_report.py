@@ -160,7 +160,7 @@ def test_the_report_tells_what_a_reader_needs(pages):
         "ed-demo-8 (fp32)",
         "✓ the known answer",
         "--model=ed-demo-8",
-        "from ed_core.service import compute",
+        "ed_core.open(**source)",
         "libraries",
         "token 77, id",
     ):

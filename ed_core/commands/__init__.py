@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 
 from ..errors import EffectiveDepthError, ParameterError
+from ..library.model import Model
 from ..probes import PROBES
 from ..sources import permits
 from . import cases, models
-from .models import compute_missing, opened_as
+from .models import opened_as
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -167,8 +168,7 @@ def run(args) -> None:
     found = {r.key: store.get(r.key) for rs in requests.values() for r in rs} if store else {}
     todo = [(probe, r) for probe, rs in requests.items() for r in rs if found.get(r.key) is None]
     memory = parse(args.memory)
-    if todo:
-        compute_missing(todo, spec, store, found, memory)
+    Model(spec).compute_missing(todo, store, found, memory)
     import numpy as np
 
     partial = out.with_name(out.name + ".partial")
