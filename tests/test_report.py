@@ -373,6 +373,9 @@ def test_parquet_holds_what_the_csv_holds():
         and json.loads(metadata[b"measure"])["unit"] == "probability"
     )
     assert len(export.csv(result, "top_probs").splitlines()) == table.num_rows + 1
+    numerics = results()["numerics"]
+    table = parquet.read_table(io.BytesIO(export.parquet(numerics, "closure")))
+    assert table.to_pylist() == [{"closure": numerics["closure"]}]
 
 
 def test_the_report_of_what_was_imported_is_that_of_what_was_exported():

@@ -84,7 +84,7 @@ def chromium() -> Iterator:
         from playwright.sync_api import sync_playwright
     except ImportError:
         raise JobError(
-            "This measurement drives a browser: pip install the test packages of requirements.txt."
+            "This measurement drives a browser: pip install -r requirements-test.txt."
         ) from None
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:

@@ -84,10 +84,9 @@ def figure(result: ProbeResult, measure: str = "") -> go.Figure:
     """The picture declared for a measure, the probe's first one where none is named; else a map over tokens or a curve.
     A `ParameterError` where there is none of these."""
     view, low = (View(height=px, width_px=WIDTH, answer_start=result.answer_start) for px in (HEIGHT, CURVES_HEIGHT))
-    for in_front in (1, None):  # a picture of this measure before one in which it stands behind another
-        for picture, look in product(pictures(result), LOOKS):
-            if not measure or measure in measures(picture, look)[:in_front]:
-                return draw(picture, result, low if picture.draw in CURVES else view, look)
+    for picture, look in product(pictures(result), LOOKS):
+        if not measure or measure in measures(picture, look):
+            return draw(picture, result, low if picture.draw in CURVES else view, look)
     if measure:
         spec, values = result.measures[measure].spec, result[measure]
         if values.ndim == 2 and spec.dims[1] == "pos":

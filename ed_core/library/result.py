@@ -1,4 +1,4 @@
-"""A result that answers by name, as a table and as a picture. Pandas and plotly are imported when they are asked for."""
+"""A result that answers by name, as a table and as a picture. Pandas and plotly are imported when they are used."""
 
 from __future__ import annotations
 
