@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-import zlib
+from base64 import b64decode
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kept_cases import HOME, case, results, small
+from PIL import Image
 
 from ed_core import types
 from ed_core.cases import bundle, case_study
@@ -20,7 +21,7 @@ from ed_core.cases.case_study import Item, Shown
 from ed_core.cases.drawings import drawings
 from ed_core.depth import verdict
 from ed_core.errors import CaseError, ImportRefused, NewerSchema
-from ed_core.figures.thumbnail import png
+from ed_core.figures.thumbnail import data_uri, png
 
 OLD = Path(__file__).parent / "data" / "case-v1.edcase"
 
@@ -232,8 +233,16 @@ def test_what_a_pruning_costs_is_that_of_the_cheapest_stretch():
     assert cost.argmin() != 0 and f"KL {cost.min():.3g} nats" in next(combined.prune([found])).caption
 
 
-def test_the_thumbnails_lowest_row_is_layer_0():
-    data = png([[0, 1], [2, -1]], bytes(range(9)) + bytes(759))
-    at = data.index(b"IDAT")
-    pixels = zlib.decompress(data[at + 4 : at + 4 + int.from_bytes(data[at - 4 : at], "big")])
-    assert pixels == b"\0\x06\x07\x08\xff\0\0\0\0" + b"\0\0\x01\x02\xff\x03\x04\x05\xff"
+def test_the_thumbnails_lowest_row_is_layer_0_and_a_cell_without_value_is_nothing():
+    colours = np.arange(257 * 4, dtype=np.uint8).reshape(257, 4)
+    colours[-1] = 0
+    pixels = np.asarray(Image.open(BytesIO(png([[0, 1], [2, -1]], colours))))
+    assert pixels.tolist() == [[[8, 9, 10, 11], [0, 0, 0, 0]], [[0, 1, 2, 3], [4, 5, 6, 7]]]
+
+
+def test_a_thumbnail_has_the_colours_it_always_had():
+    """A picture written before Pillow wrote them, of every value and of none."""
+    before = Image.open(Path(__file__).parent / "data" / "thumbnail-v1.png")
+    rows = [list(range(at, at + 32)) for at in range(0, 256, 32)] + [[-1] * 32]
+    now = Image.open(BytesIO(b64decode(data_uri(rows).removeprefix("data:image/png;base64,"))))
+    assert now.mode == before.mode == "RGBA" and np.array_equal(np.asarray(now), np.asarray(before))

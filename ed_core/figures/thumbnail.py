@@ -1,9 +1,9 @@
-"""A case study's picture for lists: a measure as a few whole numbers, drawn from the numbers themselves. Numpy only."""
+"""A case study's picture for lists: a measure as a few whole numbers, drawn from the numbers themselves."""
 
 from __future__ import annotations
 
-import struct
-import zlib
+import base64
+import io
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -42,33 +42,26 @@ def _thin(values: np.ndarray) -> list[list[int]]:
     return np.where(known, (scaled * 255).round(), -1).astype(int).tolist()
 
 
-def png(rows: Sequence[Sequence[int]], palette: bytes) -> bytes:
-    """The thumbnail as a PNG, a pixel per cell, layer 0 at the bottom; nothing where there is no value. `palette`: 256
-    colours of three bytes."""
-    width, height = len(rows[0]), len(rows)
-    colour = lambda value: b"\0\0\0\0" if value < 0 else palette[3 * value : 3 * value + 3] + b"\xff"  # noqa: E731
-    lines = b"".join(b"\0" + b"".join(map(colour, row)) for row in reversed(rows))
-    chunks = (
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)),
-        (b"IDAT", zlib.compress(lines)),
-        (b"IEND", b""),
-    )
-    pack = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))  # noqa: E731
-    return b"\x89PNG\r\n\x1a\n" + b"".join(pack(*chunk) for chunk in chunks)
+def png(rows: Sequence[Sequence[int]], colours: np.ndarray) -> bytes:
+    """The thumbnail as a PNG, a pixel per cell, layer 0 at the bottom. `colours`: 256 of red, green, blue and opacity;
+    a last one for where there is no value (-1)."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(colours[np.asarray(rows)[::-1]]).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def data_uri(rows: Sequence[Sequence[int]]) -> str:
     """`png` in the colours of all maps, as an address that a browser needs to ask nobody for."""
-    import base64
-
-    return f"data:image/png;base64,{base64.b64encode(png(rows, _palette())).decode()}"
+    return f"data:image/png;base64,{base64.b64encode(png(rows, _colours())).decode()}"
 
 
 @lru_cache(maxsize=1)
-def _palette() -> bytes:
+def _colours() -> np.ndarray:
     from plotly.colors import sample_colorscale, unlabel_rgb
 
     from .colours import SEQUENTIAL
 
-    colours = map(unlabel_rgb, sample_colorscale(SEQUENTIAL, np.linspace(0, 1, 256)))
-    return bytes(round(part) for colour in colours for part in colour)
+    scale = [unlabel_rgb(colour) for colour in sample_colorscale(SEQUENTIAL, np.linspace(0, 1, 256))]
+    return np.array([*((*map(round, colour), 255) for colour in scale), (0, 0, 0, 0)], np.uint8)
