@@ -12,6 +12,9 @@ import pytest
 from fake_hub import COMMIT, serving
 from small_models import save_random
 
+from ed_core.errors import BrokenWeights
+from ed_core.sources import weights
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -48,6 +51,50 @@ def arrived(home, model):
     """Whether every byte of the weights is in its place."""
     place = home / "hf/hub/models--org--model/snapshots" / COMMIT / "model.safetensors"
     return place.read_bytes() == (model / "model.safetensors").read_bytes()
+
+
+def entry(shape=(1,), offsets=(0, 4), dtype="F32"):
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"a\xff":1}',
+        b'{"a":{"dtype":"F32","shape":[' + b"9" * 5000 + b'],"data_offsets":[0,4]}}',
+        {"a": {"shape": [1]}},
+        {"a": entry(shape=(-1,))},
+        {"a": entry(shape=(2**40, 2**40))},
+        {"a": entry(shape=(3,))},
+        {"a": entry(offsets=(4, 0))},
+        {"a": entry(offsets=(4, 8))},
+        {"a": entry(), "b": entry()},
+        {"a": entry(dtype="F\n32" * 100_000)},
+    ],
+    ids=range(15),
+)
+def test_a_header_that_cannot_be_is_one_sentence(tmp_path, header):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
+    with pytest.raises(BrokenWeights, match=r"model.safetensors is no safetensors file .*; download") as caught:
+        weights.check(tmp_path, "model")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_a_header_tells_names_dtypes_and_shapes(tmp_path):
+    text = json.dumps({"__metadata__": {"format": "pt"}, "a": entry((2,), (0, 4), "BF16"), "b": entry((), (4, 8))})
+    (tmp_path / "w").write_bytes(len(text).to_bytes(8, "little") + text.encode() + bytes(8))
+    assert weights.header(tmp_path / "w") == {"a": ("BF16", (2,)), "b": ("F32", ())}
+    for more, says in ((-1, f"{len(text) + 15} bytes"), (1, f"{len(text) + 17} bytes")):
+        (tmp_path / "w").write_bytes(len(text).to_bytes(8, "little") + text.encode() + bytes(8 + more))
+        with pytest.raises(BrokenWeights, match=f"w has {says} and its header promises {len(text) + 16}; download"):
+            weights.header(tmp_path / "w")
 
 
 def weights_asked(hub):
@@ -205,7 +252,7 @@ import time
 from ed_core.results import lookup
 from ed_core.service.jobs import Jobs
 from ed_core.probes import Contributions
-from ed_core.sources.specs import resolve
+from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
 request = lambda: Contributions().request(resolve("org/model"), Prompt("5 + 7 = "))
 assert not request().models[0].revision

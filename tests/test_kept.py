@@ -379,5 +379,27 @@ def test_the_lock_keeps_everybody_else_out(folder):
     folder.add(small())
     with open(folder.path / ".lock") as other:
         with folder.locked(), pytest.raises(BlockingIOError):
+            with folder.locked():
+                pass  # the outer one still holds it
             fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def test_a_lock_that_leads_elsewhere_is_not_followed(folder, tmp_path):
+    folder.add(small())
+    (folder.path / ".lock").unlink()
+    (folder.path / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="cannot be locked"):
+        folder.add(small())
+    assert not (tmp_path / "elsewhere").exists() and len(folder.cards()) == 1
+    (folder.path / ".lock").unlink()
+    folder.add(small())
+
+
+def test_a_lock_that_was_deleted_while_it_was_held_is_made_anew(folder):
+    folder.add(small())
+    with folder.locked():
+        (folder.path / ".lock").unlink()
+        folder.add(small())
+    folder.add(small())
+    assert len(folder.cards()) == 3 and (folder.path / ".lock").is_file()

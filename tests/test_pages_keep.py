@@ -159,7 +159,7 @@ def test_a_disk_that_does_not_take_it_is_said_and_no_word_is_lost(folder, monkey
     def refuse(*args):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("ed_core.cases.safe_folder.os.fsync", refuse)
+    monkeypatch.setattr("ed_core.disk.os.fsync", refuse)
     test.button(key="keep.home.save").click().run()
     monkeypatch.undo()
     assert not test.exception and len(test.error) == 1 and told in test.error[0].value
@@ -384,7 +384,7 @@ def test_a_full_disk_while_editing_keeps_the_old_words_on_disk_and_the_new_in_th
     def full(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("ed_core.cases.safe_folder.os.fsync", full)
+    monkeypatch.setattr("ed_core.disk.os.fsync", full)
     test.button(key=f"edit.{kept.id}.save").click().run()
     monkeypatch.undo()
     assert any("full" in e.value for e in test.error) and test.text_area(key=f"edit.{kept.id}.notes").value == "mine"

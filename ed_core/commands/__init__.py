@@ -149,6 +149,7 @@ def _how_to_open(p: argparse.ArgumentParser) -> None:
 
 def run(args) -> None:
     from ..cases.export import arrays
+    from ..disk import written
     from ..probes import find
     from ..prompts import read_jsonl
     from ..results.store import Store
@@ -171,10 +172,8 @@ def run(args) -> None:
         compute_missing(todo, spec, store, found, memory)
     import numpy as np
 
-    partial = out.with_name(out.name + ".partial")
-    with partial.open("wb") as handle:
+    with written(out) as handle:
         np.savez(handle, **arrays({probe: [found[r.key] for r in rs] for probe, rs in requests.items()}))
-    partial.replace(out)
     print(
         f"{out}: {len(probes)} probes on {len(prompts)} prompts, {len(todo)} computed, "
         f"{sum(map(len, requests.values())) - len(todo)} from the store"

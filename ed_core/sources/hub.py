@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..disk import move, sync, write
 from ..errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, HubUnreachable, TooLarge
 from ..memory import gigabytes
 from ..types import ModelSpec
@@ -178,13 +179,14 @@ def _bring(hub_id: str, name: str, commit: str, bar: type) -> None:
                     expected_size=known.size,
                     tqdm_class=bar,
                 )
+                sync(handle)
             if SHA256.fullmatch(part.name):
                 with part.open("rb") as handle:
                     digest = hashlib.file_digest(handle, "sha256").hexdigest()
                 if digest != part.name:
                     part.unlink()
                     raise BrokenWeights(f"{name} of {hub_id} arrived damaged and was removed; download it again.")
-            part.replace(blob)
+            move(part, blob)
     except Timeout:
         raise HubRefused(f"{hub_id} is being downloaded by another process; wait until that is done.") from None
 
@@ -234,7 +236,7 @@ def _remember(hub_id: str, revision: str, commit: str) -> None:
     """Write which commit a branch or tag stood at, as the hub's client does where it is asked by that name."""
     ref = hub_cache(hub_id) / "refs" / revision
     ref.parent.mkdir(parents=True, exist_ok=True)
-    ref.write_text(commit, encoding="utf-8")
+    write(ref, commit.encode())
 
 
 class _said_plainly:  # noqa: N801
