@@ -218,8 +218,8 @@ class ProbeResult:
     """Measures of one request, possibly still filling.
 
     `version` rises with every partial result; `complete` is set on the last one. `summary` holds the small sums from
-    which aggregates over many prompts are made (see `ed_core.results.aggregate`). `provenance` is the birth certificate; time
-    and host are in it but in no hash."""
+    which aggregates over many prompts are made (see `ed_core.results.aggregate`). `provenance` is the birth
+    certificate; time and host are in it but in no hash."""
 
     request: Request
     measures: Mapping[str, Measure]

@@ -16,19 +16,43 @@ GPT = ("transformer.h", "transformer.ln_f")
 POST_NORM = (*LLAMA, "post_attention_layernorm", "post_feedforward_layernorm")
 READ = {  # model_type: blocks, final norm, what attention adds, what the MLP adds ("|" where blocks differ)
     **dict.fromkeys(
-        "llama qwen2 qwen3 mistral ministral ministral3 mixtral qwen2_moe qwen3_moe gemma olmo olmoe phi3 phimoe "
-        "gpt_oss stablelm starcoder2 smollm3 "
-        "nemotron granite glm cohere cohere2 deepseek_v2 deepseek_v3".split(),
+        [
+            "llama",
+            "qwen2",
+            "qwen3",
+            "mistral",
+            "ministral",
+            "ministral3",
+            "mixtral",
+            "qwen2_moe",
+            "qwen3_moe",
+            "gemma",
+            "olmo",
+            "olmoe",
+            "phi3",
+            "phimoe",
+            "gpt_oss",
+            "stablelm",
+            "starcoder2",
+            "smollm3",
+            "nemotron",
+            "granite",
+            "glm",
+            "cohere",
+            "cohere2",
+            "deepseek_v2",
+            "deepseek_v3",
+        ],
         (*LLAMA, "self_attn", "mlp"),
     ),
-    **dict.fromkeys("olmo2 olmo3 gemma2 gemma3_text gemma4_text exaone4".split(), POST_NORM),
+    **dict.fromkeys(["olmo2", "olmo3", "gemma2", "gemma3_text", "gemma4_text", "exaone4"], POST_NORM),
     **dict.fromkeys(("gemma3", "gemma4"), ("model.language_model.layers", "model.language_model.norm", *POST_NORM[2:])),
     "glm4": (*LLAMA, "post_self_attn_layernorm", "post_mlp_layernorm"),
     **dict.fromkeys(("llama4_text", "llama4"), (*LLAMA, "self_attn", "feed_forward")),
     "qwen3_next": (*LLAMA, "self_attn|linear_attn", "mlp"),
     "granitemoe": (*LLAMA, "self_attn", "block_sparse_moe"),
     "phi": ("model.layers", "model.final_layernorm", "self_attn", "mlp"),
-    **dict.fromkeys("gpt2 gpt_neo gptj gpt_bigcode".split(), (*GPT, "attn", "mlp")),
+    **dict.fromkeys(["gpt2", "gpt_neo", "gptj", "gpt_bigcode"], (*GPT, "attn", "mlp")),
     "gpt_neox": ("gpt_neox.layers", "gpt_neox.final_layer_norm", "attention", "mlp"),
     "opt": ("model.decoder.layers", "model.decoder.final_layer_norm", "self_attn", "fc2"),
     "bloom": (*GPT, "self_attention.dense", "mlp.dense_4h_to_h"),
@@ -97,7 +121,7 @@ def run(hf, ids) -> Pass:
     tensor = lambda output: rows(output[0] if isinstance(output, tuple) else output).double()  # noqa: E731
     handles = [final_norm_of(hf).register_forward_pre_hook(lambda module, args: resid.append(tensor(args)))]
     for layer, block in enumerate(blocks_of(hf)):
-        entering = lambda module, args, kwargs: resid.append(tensor((args or (kwargs["hidden_states"],))))  # noqa: E731
+        entering = lambda module, args, kwargs: resid.append(tensor(args or (kwargs["hidden_states"],)))  # noqa: E731
         handles.append(block.register_forward_pre_hook(entering, with_kwargs=True))
         for part, into in (("attention", attn), ("mlp", mlp)):
             keep = lambda module, args, output, into=into: into.append(tensor(output) * multiplier)  # noqa: E731

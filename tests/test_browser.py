@@ -20,10 +20,15 @@ import pytest
 pytestmark = pytest.mark.browser
 
 ROOT = Path(__file__).parent.parent
-FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --disable-background-networking --disable-component-update "
-    "--disable-sync --no-first-run"
-).split()
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
 PANELS = {
     "norms": "contributions.layer_ratio",
     "cosine": "contributions.layer_cos",

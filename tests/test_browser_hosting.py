@@ -1,5 +1,5 @@
-"""What a page that fails shows: a sentence, and nothing of the machine. And that the first address a server is asked for
-opens at once."""
+"""What a page that fails shows: a sentence, and nothing of the machine. And that the first address a server is asked
+for opens at once."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model,
         page.wait_for_url("**/case?id=*")
         link = page.url
         page.goto("about:blank")
-    (card,) = [c for c in Kept(cache, shipped=None).cards()]
+    (card,) = list(Kept(cache, shipped=None).cards())
     assert link.endswith(f"/case?id={card.id}") and card.tags == ("random", "mine")
     numbers = Kept(cache, shipped=None).open(card.id)[0].items
     gone = shutil.move(str(model), str(tmp_path / "gone"))

@@ -160,7 +160,7 @@ def _with_prompt(result: ProbeResult, text: str) -> ProbeResult:
     pieces = tuple(text[i : i + 40] or "x" for i in range(0, 40 * len(result.tokens), 40))
     request = replace(result.request, prompts=(Prompt(text, "7"),))
     told = dict(result.provenance) | ({"continuation": text[:200]} if "continuation" in result.provenance else {})
-    vocabulary = {number: text[:60] or "x" for number in result.token_text}
+    vocabulary = dict.fromkeys(result.token_text, text[:60] or "x")
     return replace(result, request=request, tokens=pieces, token_text=vocabulary, provenance=told)
 
 

@@ -85,7 +85,7 @@ def test_the_thumbnail_is_made_of_the_numbers():
     low, high = values[:, 0].min(), values.min()
     assert thumbnail[-1][0] > thumbnail[0][0] or low >= high
     assert np.corrcoef(np.array(thumbnail)[:, -1], values[:, -1])[0, 1] > 0.999
-    assert 0 <= np.min(thumbnail) and np.max(thumbnail) == 255
+    assert np.min(thumbnail) >= 0 and np.max(thumbnail) == 255
     assert bundle.card(BytesIO(bundle.encode(case(probes=("continuation",))))).thumbnail == ()
 
 

@@ -248,7 +248,7 @@ def likenesses(mine, theirs):
         "n_tokens": np.asarray(1),
         **{f"{n}.sum": np.asarray(curve) for n in ("kl", "overlap")},
         **{f"{n}.first": np.zeros(len(curve)) for n in ("kl", "overlap")},
-    }  # noqa: E731
+    }
     return among_others.likeness(LogitLens, summary(mine), summary(theirs))
 
 

@@ -75,7 +75,7 @@ def fake(
             continue
         whole = spec.name in ("rank", "top_ids")
         record.allocate(spec.name, shape)
-        rows = int(round(filled * shape[0]))
+        rows = round(filled * shape[0])
         values = rng.integers(1, 9, shape) if whole else rng.uniform(spec.low or 0.0, spec.high or 1.0, shape) / 2
         record.write(spec.name, slice(0, rows), values[:rows])
     record.token_text = dict(enumerate(HOSTILE))

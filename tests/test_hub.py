@@ -180,7 +180,7 @@ def test_a_gated_model_is_refused_with_how_to_get_it_and_opens_with_a_token(hub_
         assert code == 2 and "gated" in err and "HF_TOKEN" in err and len(err.splitlines()) == 1
         code, _, err = client(hub, "fetch", "org/model", HF_TOKEN="secret-and-wrong")
         assert code == 2 and "secret" not in err
-        code, out, err = client(hub, "fetch", "org/model", HF_TOKEN="good")
+        code, _out, err = client(hub, "fetch", "org/model", HF_TOKEN="good")
         assert code == 0, err
 
 

@@ -187,9 +187,8 @@ def test_a_browser_that_fails_is_told_in_one_sentence(lens, monkeypatch, tmp_pat
 
 
 def test_only_one_figure_is_drawn_at_a_time(lens):
-    with images._one_at_a_time:
-        with pytest.raises(ImageFailed, match="Other figures"):
-            images.render(figures.lens_map(lens, View(), "prob"), "png", seconds=0.2)
+    with images._one_at_a_time, pytest.raises(ImageFailed, match="Other figures"):
+        images.render(figures.lens_map(lens, View(), "prob"), "png", seconds=0.2)
 
 
 @needs_browser
@@ -205,5 +204,8 @@ def test_the_command_line_writes_a_figure_by_its_name(monkeypatch, tmp_path, cap
 
 
 def test_images_needs_neither_torch_nor_kaleido_until_it_draws():
-    code = "import sys, ed_core.figures.images; assert not {'torch', 'kaleido', 'choreographer', 'psutil'} & set(sys.modules)"
+    code = (
+        "import sys, ed_core.figures.images; assert not {'torch', 'kaleido', 'choreographer', 'psutil'} & "
+        "set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

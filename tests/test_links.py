@@ -105,7 +105,7 @@ def refused(test: AppTest, wrong: str) -> bool:
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=ascii)
-def test_values_that_cannot_be_are_left_out_with_a_sentence(stored, wrong):  # noqa: F811
+def test_values_that_cannot_be_are_left_out_with_a_sentence(stored, wrong):
     page = "pages/intervene/skip.py"
     assert refused(opened(page, **dict.fromkeys((*OWN[page], *COMMON), wrong)), wrong)
 

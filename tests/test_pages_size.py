@@ -236,7 +236,7 @@ AUDIT = "pages/compare/audit.py"
 
 
 def test_the_audit_page_teaches_before_there_is_anything(stored):
-    test = opened(AUDIT, **{"text": "a=3; b=a; b?", "answer": "3"})
+    test = opened(AUDIT, text="a=3; b=a; b?", answer="3")
     assert not test.exception and not test.get("plotly_chart")
     assert "Not computed yet" in said(test) and "Is the number an artefact" not in said(test)
     assert not run_button(test).disabled

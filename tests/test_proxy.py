@@ -31,7 +31,7 @@ HOST, BASE = "lab.example.org", "depth"
 def certificate(folder: Path) -> None:
     """A key and a certificate for the host, signed by itself."""
     key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST)])
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     builder = (
         x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
     )

@@ -92,7 +92,7 @@ def hostile() -> case_study.Case:
         "evil": {EVIL: "</script><script>alert(3)</script>"},
     }
     tokens = tuple(EVIL[i % 60 :] for i in range(one.n_tokens))
-    texts = {i: "</script><script>alert(4)</script>" for i in one.token_text}
+    texts = dict.fromkeys(one.token_text, "</script><script>alert(4)</script>")
     evil = replace(one, request=request, provenance=made, tokens=tokens, token_text=texts, notes=(EVIL,))
     return case_study.make(EVIL.replace("\u2067", ""), [evil], notes=NOTES, tags=["<i>t</i>"])
 

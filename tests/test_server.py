@@ -90,7 +90,7 @@ def test_the_command_line_asks_the_same(app, tmp_path):
     until(lambda: readiness(app) == (200, []))
     ask = lambda url: subprocess.run(
         [sys.executable, "-m", "ed_core", "ready", "--url", url], cwd=ROOT, capture_output=True, text=True
-    )  # noqa: E731
+    )
     assert (found := ask(app.address)).returncode == 0 and found.stdout == "ready\n"
     assert (found := ask("http://127.0.0.1:1")).returncode == 1 and "does not answer" in found.stdout
     with hosted(tmp_path / "other", ED_CACHE="/dev/null/cache") as other:

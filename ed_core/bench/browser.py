@@ -21,10 +21,15 @@ from pathlib import Path
 from ..errors import JobError
 
 ROOT = Path(__file__).resolve().parents[2]
-FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --disable-background-networking --disable-component-update "
-    "--disable-sync --no-first-run"
-).split()
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
 START_SECONDS = 60
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Callable
 
 import torch
 from torch import Tensor, nn

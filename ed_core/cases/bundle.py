@@ -1,9 +1,9 @@
 """A case study as one file, `.edcase`, and back. Torch-free. The same bytes are kept, exported, imported and shipped.
 
 A zip: `case.json` first (all words, and a card for lists, so that a gallery opens no array), then `0.npz`, `1.npz`, …
-as `ed_core.results.wire` packs results. What comes in is a stranger's: sizes are bounded before anything is inflated, names
-must be exactly those, every array must fill its entry to the byte before numpy may allocate it, no pickle is opened,
-and nothing is written to the disk on the way."""
+as `ed_core.results.wire` packs results. What comes in is a stranger's: sizes are bounded before anything is inflated,
+names must be exactly those, every array must fill its entry to the byte before numpy may allocate it, no pickle is
+opened, and nothing is written to the disk on the way."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def _control_of(case: Case, view: case_study.View) -> case_study.View | None:
     model's."""
     same = lambda other: (
         other.prompts == view.prompts and other.models[0].control and other.models[0].source == view.models[0].source
-    )  # noqa: E731
+    )
     return None if view.models[0].control else next(filter(same, case.views), None)
 
 

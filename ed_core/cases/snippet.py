@@ -77,16 +77,16 @@ def _notes(view: View) -> Iterator[str]:
     """What is to be put in its place on another machine, one line each, in ASCII."""
     model = view.models[0]
     if model.content_hash and model.source not in BUNDLED:
-        yield f"The model was a folder on the machine where this was kept, {ascii(model.source)} (SHA-256 {model.content_hash[:12]}): give the path of yours."
+        yield f"The model was a folder on the machine where this was kept, {model.source!a} (SHA-256 {model.content_hash[:12]}): give the path of yours."
     if model.adapter:
-        yield f"So was its adapter, {ascii(model.adapter)} (SHA-256 {model.adapter_hash[:12]})."
+        yield f"So was its adapter, {model.adapter!a} (SHA-256 {model.adapter_hash[:12]})."
     if model.device != "cpu":
-        yield f"Measured on the device {ascii(model.device)}; on another the last digits differ."
+        yield f"Measured on the device {model.device!a}; on another the last digits differ."
     for item in view.by_probe.values():
         probe = probe_of(item.result)
         for f in fields(probe):
             if f.metadata["file"] and (path := getattr(probe, f.name)) != f.default:
-                yield f"{probe.name}.{f.name} was the file {ascii(path)} on that machine."
+                yield f"{probe.name}.{f.name} was the file {path!a} on that machine."
 
 
 def _shell(view: View, name: str) -> str:
@@ -110,12 +110,12 @@ def _python(view: View) -> str:
     identity = (model.content_hash or model.revision, model.adapter_hash)
     probes = [
         f"        {type(probe_of(item.result)).__name__}"
-        f"({', '.join(f'{name}={ascii(value)}' for name, value in _settings(item.result).items())}),\n"
+        f"({', '.join(f'{name}={value!a}' for name, value in _settings(item.result).items())}),\n"
         for item in view.by_probe.values()
     ]
     return (
-        f"    ({ascii(opening(model))}, {ascii(identity)},\n"
-        f"     Prompt({ascii(prompt.text)}, {ascii(prompt.answer)}, template={prompt.template!r}, "
+        f"    ({opening(model)!a}, {identity!a},\n"
+        f"     Prompt({prompt.text!a}, {prompt.answer!a}, template={prompt.template!r}, "
         f"special_tokens={prompt.special_tokens}), [\n{''.join(probes)}    ])"
     )
 

@@ -216,7 +216,7 @@ def verify(args) -> int:
     for layer, row in enumerate(zip(figures.miss, figures.slope_attn, figures.slope_mlp)):
         print(f"{layer:>5}  {row[0]:>9.2e}  {show(row[1]):>15}  {show(row[2]):>15}")
     print(
-        f"limit  {figures.miss_limit:>9.0e}  {'1 ± %g' % figures.slope_limit:>15}  {'1 ± %g' % figures.slope_limit:>15}"
+        f"limit  {figures.miss_limit:>9.0e}  {'1 ± {:g}'.format(figures.slope_limit):>15}  {'1 ± {:g}'.format(figures.slope_limit):>15}"
     )
     replay = ", ".join(f"batch {batch}: {miss:.2e}" for batch, miss in figures.replay.items())
     print(

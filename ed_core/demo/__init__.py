@@ -1,1 +1,2 @@
-"""How the bundled models, prompts, results and case studies were made; `ed_core.sources.bundled` says where they are."""
+"""How the bundled models, prompts, results and case studies were made; `ed_core.sources.bundled` says where they
+are."""

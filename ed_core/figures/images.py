@@ -1,9 +1,9 @@
 """A figure as PNG or SVG, drawn by the system's Chromium through kaleido, for print: on white, with its caption and
 where it came from. Torch-free.
 
-Drawing happens in a process of its own (`python -m ed_core.figures.images`: a figure's JSON in, bytes out), so that it can be
-ended from outside: a browser that hangs costs one picture, never the server. That process asks nobody for anything:
-plotly's script is the package's own, no MathJax, and a content security policy forbids every request."""
+Drawing happens in a process of its own (`python -m ed_core.figures.images`: a figure's JSON in, bytes out), so that it
+can be ended from outside: a browser that hangs costs one picture, never the server. That process asks nobody for
+anything: plotly's script is the package's own, no MathJax, and a content security policy forbids every request."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
     probs, ids = values_of(result, "top_probs", (*shape(result), 1)), result.measures.get("top_ids")
     shaded = lambda r: (
         values_of(r, "top_probs", (*shape(r), 1))[..., 0] if shade == "prob" else values_of(r, shade, shape(r))
-    )  # noqa: E731
+    )
     z, behind = shaded(result), view.behind(lambda r: mean_over_tokens(shaded(r)))
     colour = _lens_shade(shade, view.together(result, shaded))
     unit = unit_of(result, "top_probs" if shade == "prob" else shade)

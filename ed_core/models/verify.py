@@ -16,9 +16,9 @@ PROBE_TEXT = "The quick brown fox jumps over the lazy dog; 3 + 4 = 7, and 12 tim
 
 @torch.no_grad()
 def verify(model: LanguageModel) -> Identities:
-    """Measure every identity of an opened model on a short prompt, and remember the figures with it. Raises `NotFinite` where the forward pass is not
-    finite, and `IdentityFailed` at once where what is to be read does not exist, or where the model or its blocks
-    cannot be called at all."""
+    """Measure every identity of an opened model on a short prompt, and remember the figures with it. Raises `NotFinite`
+    where the forward pass is not finite, and `IdentityFailed` at once where what is to be read does not exist, or where
+    the model or its blocks cannot be called at all."""
     try:
         model.identities = _measure(model)
         return model.identities

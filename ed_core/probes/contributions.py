@@ -56,7 +56,8 @@ class Contributions(Probe):
             ("{branch}_ratio",),
             "size of what is added, against the stream",
             "Large early and small late is the usual picture: in Llama 3.1 70B the ratio stays above 0.15 in the first "
-            "half and falls below\n0.05 in the second (Csordás et al. 2025). The first token is often an attention sink "
+            "half and falls below\n0.05 in the second (Csordás et al. 2025). The first token is often an attention "
+            "sink "
             "of huge norm, so it stands outside the colour range.",
             "How much each layer adds to the residual stream, token by token.",
             "size",
@@ -66,7 +67,8 @@ class Contributions(Probe):
             "cosine_map",
             ("{branch}_cos",),
             "below 0 erases, above 0 strengthens",
-            "In large models the first half is zero or negative (features are written and erased), then the sign turns: "
+            "In large models the first half is zero or negative (features are written and erased), then the sign "
+            "turns: "
             "later layers\nstrengthen what is there. A small cosine does not prove a layer useless (Hinostroza et al. "
             "2026).",
             "Below 0 a layer erases, near 0 it writes something new, above 0 it strengthens what is there.",

@@ -79,9 +79,10 @@ class Prune(Probe):
 
     @classmethod
     def derive(cls, curves):
-        """What is made of `prune`'s aggregates, float32: `perplexity` per stretch, `perplexity_whole`, `drop_perplexity`
-        where a set was chosen; `spearman_<proxy>` (and `spearman_top1_lost`) with the measured divergence, NaN where it is
-        not defined; `cheapest`, the first block of the stretch whose removal changes the predictions least."""
+        """What is made of `prune`'s aggregates, float32: `perplexity` per stretch, `perplexity_whole`,
+        `drop_perplexity` where a set was chosen; `spearman_<proxy>` (and `spearman_top1_lost`) with the measured
+        divergence, NaN where it is not defined; `cheapest`, the first block of the stretch whose removal changes the
+        predictions least."""
         found = {f"perplexity{suffix}": np.exp(curves[f"nll{suffix}"]) for suffix in ("", "_whole")}
         if "drop_nll" in curves:
             found["drop_perplexity"] = np.exp(curves["drop_nll"])

@@ -2,9 +2,9 @@
 free. Torch-free.
 
 A linear map of W weights takes `W (a + b n)` seconds for n tokens: `a` is for reading (or unpacking) the weights once
-per call, `b` for multiplying. Both are measured per precision by `ed_core.service.calibrate` and kept in the cache folder;
-`DEFAULT_RATES` stand in until then. Activations follow what each probe's sweep holds at its peak. All of it is an
-estimate: on a random model of 12 blocks x 768, times came within a factor of two of the measured (gradients: for the
+per call, `b` for multiplying. Both are measured per precision by `ed_core.service.calibrate` and kept in the cache
+folder; `DEFAULT_RATES` stand in until then. Activations follow what each probe's sweep holds at its peak. All of it is
+an estimate: on a random model of 12 blocks x 768, times came within a factor of two of the measured (gradients: for the
 nodes they took) and no memory was underestimated."""
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def work(probe: str, n_layers: int, n_tokens: int) -> int:
 
 
 def _need(probe: type[Probe], size: Size, precision: str, n_tokens: int, kind: str, rates: Rates) -> tuple[int, float]:
-    L, T, d = size.n_layers, n_tokens, size.d_model  # noqa: N806
+    L, T, d = size.n_layers, n_tokens, size.d_model
     passes, unembedded = probe.work(L, T)
     unit = BYTES[compute_name(precision)]
     stream, width = T * d * unit, size.n_heads * size.head_dim

@@ -1,4 +1,5 @@
-"""The process that holds the models: `python -m ed_core.service.worker`, spoken to by `ed_core.service.jobs` over its standard streams.
+"""The process that holds the models: `python -m ed_core.service.worker`, spoken to by `ed_core.service.jobs` over its
+standard streams.
 
 A process of its own, because a crash or an out-of-memory in native code must not take the pages down, and because the
 app must not import torch. Frames both ways: lengths, a JSON header, bytes of a packed result; nothing is pickled. It

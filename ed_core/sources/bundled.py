@@ -25,7 +25,7 @@ def mixed_prompts(n: int, tasks: Sequence[str] = (), difficulties: Sequence[int]
     that the bundled models were taught where none is named."""
     groups: dict[tuple, list[dict]] = {}
     for prompt in load_prompts():
-        if (prompt["task"] in tasks or not tasks and prompt["known"]) and (
+        if (prompt["task"] in tasks or (not tasks and prompt["known"])) and (
             not difficulties or prompt["difficulty"] in difficulties
         ):
             groups.setdefault((prompt["task"], prompt["difficulty"]), []).append(prompt)

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from .. import settings
 from ..errors import JobError, ParameterError
+import itertools
 
 T = TypeVar("T")
 BYTES = {"cpu": 1 << 30}  # what a probe may hold above the model and its trace; elsewhere 4 GiB
@@ -98,7 +99,7 @@ def even_chunks(n_rows: int, most: int) -> list[slice]:
     slower."""
     n_chunks = -(-n_rows // most)
     ends = [n_rows * i // n_chunks for i in range(n_chunks + 1)]
-    return [slice(begin, end) for begin, end in zip(ends, ends[1:])]
+    return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
 
 
 def ran_out(error: BaseException) -> bool:

@@ -95,7 +95,7 @@ class _Path:
             largest = float(now.abs().amax())
             complete = error <= tolerance * max(abs(gain), largest)
             still = before is not None and float((now - before).abs().amax()) <= tolerance * largest
-            if complete and still or 2 * intervals + 1 > most_nodes:
+            if (complete and still) or 2 * intervals + 1 > most_nodes:
                 return now.float(), error, complete and still
             intervals, before = 2 * intervals, now
 
