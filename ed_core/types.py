@@ -147,7 +147,10 @@ class Request:
 
     @classmethod
     def from_json(cls, data: Mapping) -> Request:
-        as_value = lambda v: tuple(v) if isinstance(v, list) else v  # noqa: E731
+
+        def as_value(v):
+            return tuple(v) if isinstance(v, list) else v
+
         return cls(
             models=tuple(ModelSpec(**m) for m in data["models"]),
             prompts=tuple(Prompt(**p) for p in data["prompts"]),

@@ -124,7 +124,7 @@ def _tested(copy: Path, scratch: Path, arguments: list[str]) -> None:
 def tried(mutant: Mutant, copy: Path, failing: list[str]) -> Outcome:
     """The mutant's tests in a copy that has it; the copy is as before then."""
     begun = time.monotonic()
-    outcome = lambda verdict, by: Outcome(mutant, verdict, by, time.monotonic() - begun)  # noqa: E731
+    outcome = lambda verdict, by: Outcome(mutant, verdict, by, time.monotonic() - begun)
     if bad := [test for test in failing if test.startswith(mutant.tests)]:
         return outcome("broken", f"{bad[0]} fails without it")
     file = copy / mutant.file

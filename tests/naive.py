@@ -118,13 +118,13 @@ def run(hf, ids) -> Pass:
     """A full forward pass, with whatever hooks hang on the model, and everything it wrote."""
     resid, attn, mlp = [], [], []
     multiplier = getattr(hf.config, "residual_multiplier", 1.0)
-    tensor = lambda output: rows(output[0] if isinstance(output, tuple) else output).double()  # noqa: E731
+    tensor = lambda output: rows(output[0] if isinstance(output, tuple) else output).double()
     handles = [final_norm_of(hf).register_forward_pre_hook(lambda module, args: resid.append(tensor(args)))]
     for layer, block in enumerate(blocks_of(hf)):
-        entering = lambda module, args, kwargs: resid.append(tensor(args or (kwargs["hidden_states"],)))  # noqa: E731
+        entering = lambda module, args, kwargs: resid.append(tensor(args or (kwargs["hidden_states"],)))
         handles.append(block.register_forward_pre_hook(entering, with_kwargs=True))
         for part, into in (("attention", attn), ("mlp", mlp)):
-            keep = lambda module, args, output, into=into: into.append(tensor(output) * multiplier)  # noqa: E731
+            keep = lambda module, args, output, into=into: into.append(tensor(output) * multiplier)
             handles.append(branch_of(hf, layer, part).register_forward_hook(keep))
     with hooks(*handles):
         logits = hf(input_ids=torch.tensor([list(ids)]), use_cache=False).logits
@@ -154,7 +154,7 @@ def leave_out(hf, layer: int, part: str, positions):
 @torch.no_grad()
 def lens(hf, ids, resid: torch.Tensor) -> torch.Tensor:
     """The logits the model gives where `resid` stands in the place of the last block's output."""
-    put = lambda module, args: (resid.to(args[0].dtype)[None],)  # noqa: E731
+    put = lambda module, args: (resid.to(args[0].dtype)[None],)
     with hooks(final_norm_of(hf).register_forward_pre_hook(put)):
         return hf(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0].double()
 

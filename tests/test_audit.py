@@ -75,7 +75,7 @@ def shaken(result, measure, change):
 
 def test_a_curve_that_is_ordered_otherwise_and_a_depth_that_moved_are_findings(results):
     whole = results("ed-demo-8")
-    reverse = lambda values: np.ascontiguousarray(values[::-1])  # noqa: E731
+    reverse = lambda values: np.ascontiguousarray(values[::-1])
     forged = [shaken(r, "kl", reverse) if r.request.probe == "logit_lens" else r for r in whole["int8"]]
     outcome = audit.compare({**whole, "int8": forged}, "fp32")
     found = outcome.findings()

@@ -182,7 +182,7 @@ def _open(watched: Watched, study: case_study.Case) -> None:
     """The page of a case study; its title must read as it is."""
     watched.see(f"/case?id={study.id}", ".js-plotly-plot .main-svg")
     title = watched.page.locator(".st-key-case [data-testid=stHeading]").first.text_content() or ""
-    seen = lambda text: text.replace("\u2060", "")  # noqa: E731 (a word joiner cannot be seen)
+    seen = lambda text: text.replace("\u2060", "")
     watched.count("titles that read otherwise", seen(case_study.tidy(title)) != seen(study.title))
     watched.count("seen")
 

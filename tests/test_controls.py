@@ -143,7 +143,7 @@ def test_shuffled_blocks_are_what_a_checkpoint_in_that_order_would_be(variant):
     ids = torch.arange(24)[None] * 5 % 200
     with torch.no_grad():
         own = hf(input_ids=ids, use_cache=False).logits
-        by_hand = lambda order: restacked(hf, order)(input_ids=ids, use_cache=False).logits  # noqa: E731
+        by_hand = lambda order: restacked(hf, order)(input_ids=ids, use_cache=False).logits
         assert torch.equal(by_hand(range(len(hf.get_submodule(find(hf.config.model_type).paths("blocks")[0])))), own)
         twin_of = type(hf)(hf.config).eval()
         twin_of.load_state_dict(hf.state_dict())

@@ -186,7 +186,7 @@ def sums_and_counts(n, seed=0):
 def test_the_bootstrap_is_seeded_and_brackets_the_verdict():
     sums, counts = sums_and_counts(8)
     seen = []
-    noting = lambda curves: seen.append(curves["kl"]) or by_kl_of(curves)  # noqa: E731
+    noting = lambda curves: seen.append(curves["kl"]) or by_kl_of(curves)
     found = criteria.bootstrap(sums, counts, noting)
     assert criteria.bootstrap(sums, counts, noting, resamples=1000, seed=0) == found
     criteria.bootstrap(sums, counts, noting, seed=1)
@@ -215,7 +215,7 @@ def test_the_bootstrap_draws_whole_prompts_with_replacement_and_weighs_tokens():
 def test_quantiles_are_over_the_defined_resamples_and_the_rest_is_counted():
     sums, counts = sums_and_counts(5)
     depths = iter([None] * 25 + list(range(75)))
-    verdict_of = lambda curves: criteria.Criterion("kl", next(depths), None, 100)  # noqa: E731
+    verdict_of = lambda curves: criteria.Criterion("kl", next(depths), None, 100)
     low, high, undefined = criteria.bootstrap(sums, counts, verdict_of, resamples=100)
     assert (low, high, undefined) == pytest.approx((0.05 * 74, 0.95 * 74, 0.25))
 

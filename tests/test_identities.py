@@ -292,7 +292,7 @@ def test_an_edit_that_changes_nothing_changes_nothing(model_of, family, dtype):
     """To the last bit, in every precision: else every intervention would carry a noise of its own."""
     model = model_of(family, dtype)
     trace = model.trace(model.tensor(model.encode(PROMPT)))
-    same = lambda added: added  # noqa: E731
+    same = lambda added: added
     for layer in range(model.n_layers):
         *_, hidden = model.run_block(trace, layer, trace.resid[layer], attn_edit=same, mlp_edit=same)
         assert torch.equal(hidden, trace.resid[layer + 1])

@@ -55,7 +55,7 @@ def test_lists_search_every_word_and_sort(folder):
         [("Beta sums", "carry", ["x"]), ("alpha", "Look-up", ["beta"]), ("Gamma", "", ["y"])]
     ):
         folder.add(small(title, notes=notes, tags=tags, now=1000.0 + i))
-    titles = lambda *a, **k: [c.title for c in folder.cards(*a, **k)]  # noqa: E731
+    titles = lambda *a, **k: [c.title for c in folder.cards(*a, **k)]
     assert titles() == ["Gamma", "alpha", "Beta sums"] and titles(sort="title") == ["alpha", "Beta sums", "Gamma"]
     assert (
         titles("BETA") == ["alpha", "Beta sums"] and titles("beta carry") == ["Beta sums"] and titles("nothing") == []

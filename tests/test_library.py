@@ -178,8 +178,8 @@ def same(figure, other) -> bool:
 
 def test_plot_draws_what_the_probe_declares():
     lens, written, skip = shipped("logit_lens"), shipped("contributions"), shipped("layer_skip")
-    view = lambda result: View(height=420, width_px=760, answer_start=result.answer_start)  # noqa: E731
-    first = lambda result: next(pictures(result))  # noqa: E731
+    view = lambda result: View(height=420, width_px=760, answer_start=result.answer_start)
+    first = lambda result: next(pictures(result))
     assert same(lens.plot(), draw(first(lens), lens, view(lens)))
     assert same(lens.plot("kl"), draw(first(lens), lens, view(lens), Look(shade="kl")))
     assert same(written.plot(), draw(first(written), written, view(written)))

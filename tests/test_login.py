@@ -185,7 +185,7 @@ def test_only_the_owner_and_admins_change_a_case_study(app, provider, visit):
     wait(page, save.is_enabled, 60)
     link = save_home(page)
     page.get_by_text("by you").wait_for()
-    delete = lambda page: page.locator(".st-key-case-actions").get_by_role("button", name="Delete")  # noqa: E731
+    delete = lambda page: page.locator(".st-key-case-actions").get_by_role("button", name="Delete")
     assert delete(page).is_enabled()
     kept = list((app.cache / "kept").glob("*.edcase"))
     assert (

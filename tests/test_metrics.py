@@ -74,7 +74,7 @@ def test_everything_is_upcast_before_it_is_measured(dtype):
 def test_relative_change_is_the_largest_over_the_measured_tokens_only():
     update = torch.tensor([[2.0, 0.0], [0.0, 4.0], [0.0, 0.0]])
     changed = torch.tensor([[2.0, 1.0], [0.0, 0.0], [0.0, 3e-6]])
-    change = lambda *seen: float(metrics.relative_change(update, changed, torch.tensor(seen)))  # noqa: E731
+    change = lambda *seen: float(metrics.relative_change(update, changed, torch.tensor(seen)))
     assert change(True, False, False) == 0.5
     assert change(True, True, False) == 1.0
     assert change(True, True, True) == pytest.approx(3.0)  # |D| = 0 counts as 1e-6
@@ -112,7 +112,7 @@ def test_jsd_is_symmetric_and_between_zero_and_one():
 
 def test_jsd_obeys_the_triangle_inequality_as_a_square_root():
     a, b, c = (log_distributions(seed=s) for s in (3, 4, 5))
-    distance = lambda x, y: metrics.jsd(x, y).sqrt()  # noqa: E731
+    distance = lambda x, y: metrics.jsd(x, y).sqrt()
     assert (distance(a, c) <= distance(a, b) + distance(b, c) + 1e-6).all()
 
 
@@ -126,7 +126,7 @@ def test_entropy_of_the_extremes():
 
 
 def test_overlap_counts_the_common_entries_in_any_order():
-    overlap = lambda a, b: float(metrics.overlap(torch.tensor(a), torch.tensor(b)))  # noqa: E731
+    overlap = lambda a, b: float(metrics.overlap(torch.tensor(a), torch.tensor(b)))
     assert overlap([1, 2, 3, 4], [4, 3, 2, 1]) == 1
     assert overlap([1, 2, 3, 4], [5, 6, 7, 8]) == 0
     assert overlap([1, 2, 3, 4], [9, 1, 8, 2]) == 0.5

@@ -274,7 +274,7 @@ def test_nothing_reaches_back_in_time(model_of, family):
     """Leaving a block out from a token on changes no token before it, to the last bit, and every one from there on."""
     model, at = model_of(family), 12
     trace = model.trace(model.tensor(model.encode(PROMPT)))
-    edit = lambda added: torch.cat([added[:, :at], torch.zeros_like(added[:, at:])], dim=1)  # noqa: E731
+    edit = lambda added: torch.cat([added[:, :at], torch.zeros_like(added[:, at:])], dim=1)
     *_, hidden = model.run_block(trace, 1, trace.resid[1], attn_edit=edit, mlp_edit=edit)
     for layer in range(2, model.n_layers):
         *_, hidden = model.run_block(trace, layer, hidden)

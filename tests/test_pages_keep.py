@@ -495,7 +495,7 @@ def test_imports_are_taken_refused_and_recognised(folder, tmp_path):
     kept = case("Theirs")
     elsewhere.add(kept)
     test = app(GALLERY)
-    uploader = lambda: next(u for u in test.file_uploader)  # noqa: E731
+    uploader = lambda: next(u for u in test.file_uploader)
     uploader().set_value(
         [("a.edcase", elsewhere.read(kept.id), "application/zip"), ("b.edcase", b"not a bundle", "application/zip")]
     ).run()

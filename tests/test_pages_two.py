@@ -118,7 +118,7 @@ def test_two_prompts_have_a_difference_of_blocks_only(stored, seconds):
         "no prompt's text in the URL"
     )
     link = carried(test)
-    runs = lambda results: {r.request.key[: lookup.SHORT] for r in results}  # noqa: E731
+    runs = lambda results: {r.request.key[: lookup.SHORT] for r in results}
     assert link["run"] in runs(stored[p] for p in DRAWN) and link["second_run"] in runs(seconds["prompt"].values())
     fresh = two("prompts", prompt=None, **{name: link[name] for name in ("run", "second_run")})
     assert not fresh.exception and [fresh.text_area(key=key).value for key in ("text", "two.text")] == [

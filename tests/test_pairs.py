@@ -44,7 +44,7 @@ def pair(a, b, n_layers=None, curve=CURVE) -> Pair:
 
 def scaled(result, factor):
     """The same result, every float `factor` times as large."""
-    of = lambda m: m if m.values.dtype.kind == "i" else Measure(m.spec, m.values * np.float32(factor))  # noqa: E731
+    of = lambda m: m if m.values.dtype.kind == "i" else Measure(m.spec, m.values * np.float32(factor))
     return summarize(replace(result, measures={name: of(m) for name, m in result.measures.items()}))
 
 
@@ -106,7 +106,7 @@ def test_the_text_says_the_largest_difference_its_place_and_the_shape():
 
 
 def test_the_summary_names_the_least_and_the_most_alike():
-    named = lambda name: replace(CURVE, title=name)  # noqa: E731
+    named = lambda name: replace(CURVE, title=name)
     found = {
         "p": [pair([1, 2, 3], [3, 2, 1], curve=named("Upside down"))],
         "q": [pair([1, 2, 3], [2, 4, 7], curve=named("Alike"))],

@@ -404,7 +404,7 @@ def test_models_that_lie_idle_make_room_for_one_that_does_not_fit_beside_them(fo
     specs = [resolve(str(folder_of(family))) for family in ("qwen3", "llama", "gpt2")]
     models.get(specs[0])
     second = models.get(specs[1])
-    free = lambda: 1_000_000 if len(models._open) < 2 else 1000  # noqa: E731
+    free = lambda: 1_000_000 if len(models._open) < 2 else 1000
     monkeypatch.setattr(placement, "free_memory", free)
     models.get(specs[2])
     assert len(models._open) == 2 and models.get(specs[1]) is second, "the least recently used one went"

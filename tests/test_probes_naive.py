@@ -114,7 +114,7 @@ def test_skips_are_put_together_by_maximum_and_mean_without_nan(model_of, measur
     )  # 7 tokens: no boundary can be drawn
     assert results[1]["boundaries"].shape == (0,)
     found = aggregate(probe, [r.summary for r in results])
-    long = list((SEVERAL[0], SEVERAL[2]))
+    long = [SEVERAL[0], SEVERAL[2]]
     each = [
         naive.layer_skip(model.hf, prompt_ids(p), boundaries=probe.chosen_boundaries(len(prompt_ids(p)))) for p in long
     ]

@@ -307,7 +307,7 @@ def test_other_weights_are_told(variants, capsys):
 
 def test_what_another_machine_may_lack_stands_above_the_commands(variants):
     one = results()["early_exit"]
-    of = lambda spec: snippet(case_study.make("x", [replace(one, request=replace(one.request, models=(spec,)))]))  # noqa: E731
+    of = lambda spec: snippet(case_study.make("x", [replace(one, request=replace(one.request, models=(spec,)))]))
     plain, adapted = of(one.request.models[0]), of(variants["adapter"])
     assert not plain.shell.startswith("#") and "folder" not in plain.python
     for text in (adapted.shell, adapted.python):

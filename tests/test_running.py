@@ -102,9 +102,7 @@ def test_another_request_under_the_same_name_is_another_batch(queue, monkeypatch
     batches = {}
     monkeypatch.setattr(session, "current", lambda: SimpleNamespace(batches=batches))
     monkeypatch.setattr(lookup, "find", lambda request: None)
-    ask = lambda text: running.batch(  # noqa: E731
-        "home", {"contributions": Contributions().request(ModelSpec("m"), Prompt(text))}
-    )
+    ask = lambda text: running.batch("home", {"contributions": Contributions().request(ModelSpec("m"), Prompt(text))})
     first = ask("one")
     assert ask("one") is first and ask("two") is not first
 

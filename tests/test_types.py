@@ -146,10 +146,10 @@ def result(request, model_of, measure):
 
 def same(a, b):
     """Equality of two results, arrays by their bytes (NaN is equal to itself)."""
-    arrays = lambda d: {k: (v.dtype, v.shape, v.tobytes()) for k, v in d.items()}  # noqa: E731
-    plain = lambda r: replace(r, measures={}, summary={})  # noqa: E731
-    values = lambda r: {k: m.values for k, m in r.measures.items()}  # noqa: E731
-    specs = lambda r: {k: m.spec for k, m in r.measures.items()}  # noqa: E731
+    arrays = lambda d: {k: (v.dtype, v.shape, v.tobytes()) for k, v in d.items()}
+    plain = lambda r: replace(r, measures={}, summary={})
+    values = lambda r: {k: m.values for k, m in r.measures.items()}
+    specs = lambda r: {k: m.spec for k, m in r.measures.items()}
     return (
         plain(a) == plain(b)
         and specs(a) == specs(b)

@@ -71,7 +71,10 @@ class Architecture:
     def modules_read(self) -> str:
         times = f" x config.{self.residual_multiplier}" if self.residual_multiplier else ""
         blocks = " or ".join(self.paths("blocks"))
-        place = lambda role: f"{blocks}[l].{' or '.join(self.paths(role))}{times}"  # noqa: E731
+
+        def place(role):
+            return f"{blocks}[l].{' or '.join(self.paths(role))}{times}"
+
         third = f", a third branch's at {place('third')}" if self.third else ""
         scale = f", the stream scaled by {blocks}[l].{self.stream_scale} at the end" if self.stream_scale else ""
         return f"attention's addition at {place('attn')}, the MLP's at {place('mlp')}{third}{scale}"

@@ -104,7 +104,10 @@ def _power_of_ten(value: float, floor: float) -> str:
 
 def markdown(families: tuple[Architecture, ...], refused: dict[str, str]) -> str:
     """docs/models.md."""
-    line = lambda cells: "| " + " | ".join(cells) + " |"  # noqa: E731
+
+    def line(cells):
+        return "| " + " | ".join(cells) + " |"
+
     table = [line(COLUMNS), line(["---"] * len(COLUMNS))]
     for name, types, attn, mlp, *rest in rows(families):
         table.append(line([name, f"`{types}`", f"`{attn}`", f"`{mlp}`", *rest]))

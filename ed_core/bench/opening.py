@@ -98,7 +98,10 @@ def worked(app: App, over: float = 1.0) -> float:
     worker = next(
         child for child in psutil.Process(app.process.pid).children() if "ed_core.service.worker" in child.cmdline()
     )
-    used = lambda: sum(worker.cpu_times()[:2])  # noqa: E731
+
+    def used():
+        return sum(worker.cpu_times()[:2])
+
     before = used()
     time.sleep(over)
     return (used() - before) / over
@@ -107,7 +110,10 @@ def worked(app: App, over: float = 1.0) -> float:
 def rows(bare: dict[str, tuple[float, float]], words: tuple[float, float], figure: tuple[float, float]) -> list[Row]:
     """Figures need plotly in the browser, which alone takes longer than the limit on a slow machine; what is promised
     is that one can read."""
-    told = lambda pair: f"{pair[1]:.2f} s (first visit {pair[0]:.2f} s)"  # noqa: E731
+
+    def told(pair):
+        return f"{pair[1]:.2f} s (first visit {pair[0]:.2f} s)"
+
     own = words[1] - bare["word"][1]
     return [
         Row(

@@ -191,7 +191,10 @@ def _card(file: Any) -> Card:
         "the thumbnail",
     )
     _expect(all(type(v) in (int, type(None)) for v in found["depths"].values()), "the depths")
-    as_tuple = lambda v: tuple(map(as_tuple, v)) if isinstance(v, list) else v  # noqa: E731
+
+    def as_tuple(v):
+        return tuple(map(as_tuple, v)) if isinstance(v, list) else v
+
     return Card(**{f.name: as_tuple(found[f.name]) for f in fields(Card)})
 
 
@@ -281,7 +284,10 @@ def _result(packed: bytes) -> ProbeResult:
     for model in request.models:
         controls.check(model)
     probe = probe_of(result)  # refuses values out of range
-    kind = lambda value: float if type(value) is int else type(value)  # noqa: E731
+
+    def kind(value):
+        return float if type(value) is int else type(value)
+
     _expect(all(kind(value) is kind(getattr(probe, name)) for name, value in request.parameters), "the parameters")
     texts = (*result.tokens, *result.token_text.values())
     _expect(all(isinstance(t, str) and len(t) <= MAX_TOKEN_TEXT for t in texts), "the tokens' texts")

@@ -172,7 +172,10 @@ def make(
 ) -> Case:
     """A new case study of complete results, with the verdict they give. `shown`: for all, or by probe. A `CaseError`
     says what cannot be."""
-    of = lambda probe: shown if isinstance(shown, Shown) else shown.get(probe, Shown())  # noqa: E731
+
+    def of(probe):
+        return shown if isinstance(shown, Shown) else shown.get(probe, Shown())
+
     items = tuple(Item.of(result, of(result.request.probe)) for result in results)
     stamp = time.time() if now is None else now
     case = Case(

@@ -167,9 +167,14 @@ def _criteria(found: Verdict) -> Iterator[str]:
 def _control_of(case: Case, view: case_study.View) -> case_study.View | None:
     """The same prompt on a control of the same model, where the case study holds one: its curves stand behind the
     model's."""
-    same = lambda other: (
-        other.prompts == view.prompts and other.models[0].control and other.models[0].source == view.models[0].source
-    )
+
+    def same(other):
+        return (
+            other.prompts == view.prompts
+            and other.models[0].control
+            and other.models[0].source == view.models[0].source
+        )
+
     return None if view.models[0].control else next(filter(same, case.views), None)
 
 

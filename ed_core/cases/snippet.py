@@ -77,7 +77,10 @@ def _notes(view: View) -> Iterator[str]:
     """What is to be put in its place on another machine, one line each, in ASCII."""
     model = view.models[0]
     if model.content_hash and model.source not in BUNDLED:
-        yield f"The model was a folder on the machine where this was kept, {model.source!a} (SHA-256 {model.content_hash[:12]}): give the path of yours."
+        yield (
+            f"The model was a folder on the machine where this was kept, {model.source!a} "
+            f"(SHA-256 {model.content_hash[:12]}): give the path of yours."
+        )
     if model.adapter:
         yield f"So was its adapter, {model.adapter!a} (SHA-256 {model.adapter_hash[:12]})."
     if model.device != "cpu":

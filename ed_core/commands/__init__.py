@@ -205,7 +205,10 @@ def verify(args) -> int:
 
     model = load_model(opened_as(args))
     figures = model.identities or measure(model)
-    show = lambda slope: "below rounding" if slope is None else f"{slope:.6f}"  # noqa: E731
+
+    def show(slope):
+        return "below rounding" if slope is None else f"{slope:.6f}"
+
     print(
         f"{model.spec.name}{' (' + controls.label(model.spec) + ')' if model.spec.control else ''}: "
         f"{model.architecture.family}, {model.n_layers} blocks x {model.d_model}, {model.spec.precision}, "
@@ -215,9 +218,8 @@ def verify(args) -> int:
     print(f"{'block':>5}  {'miss':>9}  {'slope attention':>15}  {'slope MLP':>15}")
     for layer, row in enumerate(zip(figures.miss, figures.slope_attn, figures.slope_mlp)):
         print(f"{layer:>5}  {row[0]:>9.2e}  {show(row[1]):>15}  {show(row[2]):>15}")
-    print(
-        f"limit  {figures.miss_limit:>9.0e}  {'1 ± {:g}'.format(figures.slope_limit):>15}  {'1 ± {:g}'.format(figures.slope_limit):>15}"
-    )
+    allowed = f"1 ± {figures.slope_limit:g}"
+    print(f"limit  {figures.miss_limit:>9.0e}  {allowed:>15}  {allowed:>15}")
     replay = ", ".join(f"batch {batch}: {miss:.2e}" for batch, miss in figures.replay.items())
     print(
         f"closure {figures.closure:.2e}   replay {replay}   detour {figures.detour:.2e}   left behind "
@@ -231,10 +233,10 @@ def verify(args) -> int:
         print(f"note: {model.architecture.note}")
     device = sanity.check(model, always=True)
     if device:
-        print(
-            "against float32 on the CPU: "
-            f"{device.unchecked or f'blocks {max(device.blocks):.2e}, logits {device.logits:.2e} (limit {device.limit:g})'}"
+        told = device.unchecked or (
+            f"blocks {max(device.blocks):.2e}, logits {device.logits:.2e} (limit {device.limit:g})"
         )
+        print(f"against float32 on the CPU: {told}")
     try:
         figures.require(model.architecture)
         if device:

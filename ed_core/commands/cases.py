@@ -65,10 +65,9 @@ def list_(args) -> None:
     kept = Kept()
     cards = kept.trash() if args.trash else kept.cards(" ".join(args.search), args.sort)
     for card in cards:
-        print(
-            f"{card.id}  {_day(card.changed)}  {card.model:<14}  "
-            f"{card.title}{'  [' + ', '.join(card.tags) + ']' if card.tags else ''}{'  (shipped)' if kept.is_shipped(card.id) else ''}"
-        )
+        tags = f"  [{', '.join(card.tags)}]" if card.tags else ""
+        shipped = "  (shipped)" if kept.is_shipped(card.id) else ""
+        print(f"{card.id}  {_day(card.changed)}  {card.model:<14}  {card.title}{tags}{shipped}")
     for problem in kept.problems:
         print(f"ed_core: {problem}", file=sys.stderr)
 

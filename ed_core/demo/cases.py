@@ -99,7 +99,10 @@ def _fade_in_order(results: Results) -> bool:
     one alone."""
     erasure, end = results["residual_erasure"], asking(results)
     line = max(i for i, token in enumerate(erasure.tokens) if "\n" in token)
-    of = lambda text: next(i for i in range(line + 1, end) if erasure.tokens[i] == text)  # noqa: E731
+
+    def of(text):
+        return next(i for i in range(line + 1, end) if erasure.tokens[i] == text)
+
     needed = {i: int(np.flatnonzero(erasure["effect"][:, i] > 0.5).max(initial=-1)) for i in range(end)}
     chain = {of("q="): 0, of("f="): 1, of("f=") + 1: 2, of("l=") + 1: 6}
     return all(needed[i] == depth for i, depth in chain.items()) and bool((erasure["effect"][7:, :end] < 0.1).all())

@@ -84,7 +84,10 @@ def quantiles(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
 def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True) -> str:
     """Where this prompt's curve lies and where the others', in figures."""
     score = probe.score
-    value_of = lambda summary: _value(score, curves_of(probe, summary, first_token))  # noqa: E731
+
+    def value_of(summary):
+        return _value(score, curves_of(probe, summary, first_token))
+
     mine = value_of(this)
     if not score.share:
         told = f"{score.name} {'gives ' + _say(mine, score) if np.isfinite(mine) else 'is not defined'} for this prompt"

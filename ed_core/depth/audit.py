@@ -183,7 +183,10 @@ def curves_of(results: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
 def table(audit: Audit) -> list[str]:
     """The audit in lines of text: a row per curve, a column per precision, then the depths."""
     others = [p for p in audit.curves if p != audit.reference]
-    show = lambda value: "constant" if value is None else f"{value:.3f}"  # noqa: E731
+
+    def show(value):
+        return "constant" if value is None else f"{value:.3f}"
+
     cells = {(c.curve, c.precision): f"{show(c.spearman):>9} ({c.difference:.1%})" for c in audit.comparisons}
     lines = [
         f"Spearman against {audit.reference} (largest difference over the curve's range)",

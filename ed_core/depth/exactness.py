@@ -111,7 +111,10 @@ def _small(value: float) -> str:
 
 def without_first(contributions: ProbeResult, lens: ProbeResult) -> list[Row]:
     """The three criteria's curves and depths with and without the first token, from the stored sums."""
-    of_result = lambda result, first: aggregate(probe_of(result), [result.summary], first)  # noqa: E731
+
+    def of_result(result, first):
+        return aggregate(probe_of(result), [result.summary], first)
+
     curves = [of_result(contributions, first) | of_result(lens, first) for first in (True, False)]
     rules = {
         "cosine": (lambda c: np.mean([c[name] for name in COSINES], axis=0), criteria.by_cosine),
@@ -125,7 +128,10 @@ def without_first(contributions: ProbeResult, lens: ProbeResult) -> list[Row]:
 
 def change(rows: Sequence[Row]) -> str:
     """What leaving out the first token changes of the verdict."""
-    say = lambda depth: "not defined" if depth is None else str(depth)  # noqa: E731
+
+    def say(depth):
+        return "not defined" if depth is None else str(depth)
+
     moved = [
         f"{row.label}: {say(row.depth_with)} with it, {say(row.depth_without)} without"
         for row in rows

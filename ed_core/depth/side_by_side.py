@@ -102,7 +102,10 @@ def summary(found: Mapping[str, Sequence[Pair]]) -> str:
         return ""
     if all(p.largest is not None and not np.nanmax(np.abs(p.difference)) for p in ranked):
         return "No curve differs."
-    named = lambda p: f"{p.curve.title[0].lower()}{p.curve.title[1:]} (Spearman {p.likeness.spearman:.2f})"  # noqa: E731
+
+    def named(p):
+        return f"{p.curve.title[0].lower()}{p.curve.title[1:]} (Spearman {p.likeness.spearman:.2f})"
+
     least = f"Least alike in shape: {named(ranked[0])}"
     return f"{least}; most alike: {named(ranked[-1])}." if len(ranked) > 1 else f"{least}."
 
@@ -184,7 +187,8 @@ def _parameters(mine: Side, theirs: Side) -> Iterator[str]:
         other = theirs.probes.get(name, probe)
         for f in fields(probe):
             if (value := getattr(probe, f.name)) != getattr(other, f.name):
-                yield f"{f.name}={','.join(map(str, value)) or f.metadata['empty'] if isinstance(value, tuple) else value}"
+                told = ",".join(map(str, value)) or f.metadata["empty"] if isinstance(value, tuple) else value
+                yield f"{f.name}={told}"
 
 
 def _signed(value: float | np.floating) -> str:

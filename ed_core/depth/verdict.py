@@ -75,7 +75,10 @@ def verdicts(
         if (undefined := _undefined(name, counts, lens[0].n_layers)) is not None:
             yield name, undefined, None
             continue
-        judge = lambda curves: rule(curve_of(curves), threshold)  # noqa: E731 (used within this iteration only)
+
+        def judge(curves):
+            return rule(curve_of(curves), threshold)
+
         yield name, judge({k: v.sum(0) / sum(counts) for k, v in sums.items()}), bootstrap(sums, counts, judge)
 
 

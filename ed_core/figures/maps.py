@@ -63,13 +63,19 @@ def contribution_norms(
 
     The colour range leaves out the first token, whose norm is huge in many models; `first_token` says whether the
     strip's mean counts it."""
-    values = lambda r: values_of(r, measure, (r.n_layers, r.n_tokens))  # noqa: E731
+
+    def values(r):
+        return values_of(r, measure, (r.n_layers, r.n_tokens))
+
     z = values(result)
     limits = NORM_DECADES if measure.endswith("norm") else RATIO_DECADES
     shade = colours.logarithmic(
         *colours.decades(view.together(result, lambda r: values(r)[:, 1:] if r.n_tokens > 1 else values(r)), *limits)
     )
-    curve = lambda r: mean_over_tokens(values(r), first_token)  # noqa: E731
+
+    def curve(r):
+        return mean_over_tokens(values(r), first_token)
+
     mean, behind = curve(result), view.behind(curve)
     low, high = colours.decades(np.append(view.together(result, curve), behind.get("behind", [])), limits[0], (-6, 6))
     strip = Strip(
@@ -89,7 +95,10 @@ def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", firs
     """Direction of what is added, layers × tokens: below 0 (blue) it erases, above 0 (orange) it strengthens. Always
     from -1 to 1."""
     z = values_of(result, measure, (result.n_layers, result.n_tokens))
-    curve = lambda r: mean_over_tokens(values_of(r, measure, (r.n_layers, r.n_tokens)), first_token)  # noqa: E731
+
+    def curve(r):
+        return mean_over_tokens(values_of(r, measure, (r.n_layers, r.n_tokens)), first_token)
+
     mean, behind = curve(result), view.behind(curve)
     bound = colours.ceiling(np.append(view.together(result, curve), behind.get("behind", [])), (0.5, 1.0))
     strip = Strip(mean, -bound, bound, mean_title(first_token), colours.colour_of(measure) or colours.GREY, **behind)
@@ -104,11 +113,15 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
 
     `shade`: "prob" (probability of that token), "kl", "jsd", "entropy" or "rank"; bright is always near the output or
     sure."""
-    shape = lambda r: (r.n_layers + 1, r.n_tokens)  # noqa: E731
+
+    def shape(r):
+        return (r.n_layers + 1, r.n_tokens)
+
     probs, ids = values_of(result, "top_probs", (*shape(result), 1)), result.measures.get("top_ids")
-    shaded = lambda r: (
-        values_of(r, "top_probs", (*shape(r), 1))[..., 0] if shade == "prob" else values_of(r, shade, shape(r))
-    )
+
+    def shaded(r):
+        return values_of(r, "top_probs", (*shape(r), 1))[..., 0] if shade == "prob" else values_of(r, shade, shape(r))
+
     z, behind = shaded(result), view.behind(lambda r: mean_over_tokens(shaded(r)))
     colour = _lens_shade(shade, view.together(result, shaded))
     unit = unit_of(result, "top_probs" if shade == "prob" else shade)

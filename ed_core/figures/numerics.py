@@ -36,7 +36,10 @@ def miss_map(result: ProbeResult, view: View) -> go.Figure:
 def miss_curves(result: ProbeResult, height: int = 260) -> go.Figure:
     """Per layer the largest miss of a token, what rounding can cause there, and the limit from which a model is
     refused."""
-    largest = lambda name: np.maximum(np.fmax.reduce(result[name], axis=1), EXACT)  # noqa: E731
+
+    def largest(name):
+        return np.maximum(np.fmax.reduce(result[name], axis=1), EXACT)
+
     limit = np.full(result.n_layers, result.provenance["limits"]["miss"])
     curves = {"largest miss": largest("miss"), "rounding can cause": largest("rounding")}
     fig = layer_curves(curves, "", "relative", log=True, height=height, behind={"limit": limit})

@@ -83,7 +83,10 @@ class Result(ProbeResult):
 
     def _repr_html_(self) -> str:
         """Everything is escaped; and in `code`, where a notebook sets no formula between dollars."""
-        code = lambda text: f"<code>{escape(str(text))}</code>"  # noqa: E731
+
+        def code(text):
+            return f"<code>{escape(str(text))}</code>"
+
         told = "".join(f"<div>{name}: {code(text)}</div>" for name, text in self._headline().items())
         notes = "".join(f"<div>note: {code(note)}</div>" for note in self.notes)
         head = "".join(f"<th>{name}</th>" for name in ("measure", "dims", "shape", "unit", "meaning"))

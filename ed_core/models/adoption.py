@@ -172,7 +172,10 @@ def layouts(hf_model) -> Iterator[Architecture]:
 
 def _accepted(model: LanguageModel, figures: Identities) -> LanguageModel:
     model_type, layout, told = model.hf.config.model_type, model.architecture, figures.to_json()
-    short = lambda value: text if len(text := repr(value)) <= 40 else text[:39] + "…"  # noqa: E731
+
+    def short(value):
+        return text if len(text := repr(value)) <= 40 else text[:39] + "…"
+
     odd = ", ".join(f"{name}={short(value)}" for name, value in unknown_fields(model.config, layout).items())
     order = "beside" if model.parallel else "behind"
     note = (

@@ -284,7 +284,10 @@ class LanguageModel:
     def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
         """Final norm, head, and everything the model does after it (soft-cap, logit scale): float32 logits."""
         logits = self._home(self.head(self.final_norm(resid)))
-        number = lambda role: self.architecture.number(self.config, role)  # noqa: E731
+
+        def number(role):
+            return self.architecture.number(self.config, role)
+
         if (divisor := number("logit_divisor")) is not None:
             logits = logits / divisor
         if (factor := number("logit_multiplier")) is not None:

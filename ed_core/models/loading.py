@@ -98,7 +98,10 @@ def _pretrained(spec: ModelSpec, options: dict):
 def _untrained(spec: ModelSpec, config):
     """The model as it was before training: weights drawn by the family's own initialisation, from the control's seed.
     Drawn in float32 on the CPU and rounded then, so that a seed is one twin in every precision and on every device."""
-    drawn = lambda dtype: AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)  # noqa: E731
+
+    def drawn(dtype):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+
     dtype = DTYPES[spec.precision]
     with torch.device("meta"):
         needed = sum(p.numel() for p in drawn(dtype).parameters()) * (

@@ -53,7 +53,10 @@ def plan(spec: ModelSpec, needed: int) -> dict[str, Any]:
     A model that fits one device goes there whole. One that does not is spread over all GPUs, and, where an offload
     folder is given, over RAM and that folder: its blocks are then fetched whenever they are called, which is slow and
     right."""
-    place = lambda free: int(free * ROOM)  # noqa: E731
+
+    def place(free):
+        return int(free * ROOM)
+
     gpus = range(torch.cuda.device_count()) if spec.device == "cuda" else ()
     for i in gpus:
         if needed <= place(torch.cuda.mem_get_info(i)[0]):

@@ -76,7 +76,10 @@ def check(model: LanguageModel, always: bool = False) -> Sanity | None:
 @torch.no_grad()
 def compare(trace: Trace, reference: LanguageModel, precision: str) -> Sanity:
     """What a device's traced pass gives against the same model in float32 on the CPU."""
-    home = lambda tensor: tensor.detach().to("cpu", torch.float32)  # noqa: E731
+
+    def home(tensor):
+        return tensor.detach().to("cpu", torch.float32)
+
     own = reference.trace(trace.ids.cpu())
     blocks = []
     for layer in range(reference.n_layers):

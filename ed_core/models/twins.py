@@ -72,12 +72,15 @@ def kinds(blocks: nn.ModuleList, config) -> list[tuple]:
 
 
 def _inside(block: nn.Module) -> tuple:
-    settings = lambda module: tuple(  # noqa: E731
-        (name, repr(value))
-        for name, value in sorted(vars(module).items())
-        if name not in POSITION
-        and not name.startswith("_")
-        and (value is None or isinstance(value, (bool, int, float, str)))
-    )
+
+    def settings(module):
+        return tuple(
+            (name, repr(value))
+            for name, value in sorted(vars(module).items())
+            if name not in POSITION
+            and not name.startswith("_")
+            and (value is None or isinstance(value, (bool, int, float, str)))
+        )
+
     modules = tuple((name, type(module).__qualname__, settings(module)) for name, module in block.named_modules())
     return modules, tuple((name, tuple(p.shape), str(p.dtype)) for name, p in block.named_parameters())

@@ -24,7 +24,8 @@ def verify(model: LanguageModel) -> Identities:
         return model.identities
     except (EffectiveDepthError, MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # whatever a strange config, or a block called otherwise than its model calls it, provokes inside the library
+    except Exception as error:
+        # Whatever a strange config, or a block called otherwise than its model calls it, provokes inside the library.
         raise IdentityFailed(
             f"Refused: this {model.architecture.family} model, or one of its blocks by hand, cannot be run on a short "
             f"prompt ({type(error).__name__}: "

@@ -15,7 +15,10 @@ from . import estimate
 def size(probe: str, n_tokens: int, n_layers: int) -> None:
     """Whether a probe may run over so many tokens and layers."""
     allowed, product, work = settings.current(), n_tokens * n_layers, estimate.work(probe, n_layers, n_tokens)
-    shorter = lambda limit: max(1, limit // n_layers)  # noqa: E731
+
+    def shorter(limit):
+        return max(1, limit // n_layers)
+
     if not permits.is_owner() and 0 < allowed.max_tokens_layers < product:
         raise NotAllowed(
             f"{n_tokens} tokens × {n_layers} layers are {product}, and this installation allows "

@@ -204,7 +204,10 @@ def report(
         lines.append(f"auto takes {why}")
     found = estimate(size, asked(precision, None), n_tokens, device, free)
     weights = ", ".join(f"{p} {gigabytes(size.weight_bytes(p))}" for p in WIDEST_FIRST)
-    row = lambda *cells: "  {:<22} {:>12} {:>10} {:>8}{}".format(*cells)  # noqa: E731
+
+    def row(*cells):
+        return "  {:<22} {:>12} {:>10} {:>8}{}".format(*cells)
+
     lines += [
         f"weights: {weights}",
         f"{found.precision} on {device}, {n_tokens} tokens:",

@@ -85,14 +85,22 @@ def serve(header: dict, models, out: BufferedIOBase, cancelled: set[str]) -> Non
 
     job, request = header["job"], Request.from_json(header["request"])
     try:
-        come = lambda done, total: f"downloading {request.models[0].name}: {gigabytes(done)} of {gigabytes(total)}"  # noqa: E731
-        stage = lambda done, total: send(out, {"type": "stage", "job": job, "text": come(done, total)})  # noqa: E731
+
+        def come(done, total):
+            return f"downloading {request.models[0].name}: {gigabytes(done)} of {gigabytes(total)}"
+
+        def stage(done, total):
+            return send(out, {"type": "stage", "job": job, "text": come(done, total)})
+
         spec = hub.ensure(request.models[0], stage, lambda: job in cancelled)
         request = replace(request, models=(spec,))  # a downloaded model goes by its commit
         send(out, {"type": "stage", "job": job, "text": f"opening {spec.name}"})
         model = models.get(spec)
         send(out, {"type": "stage", "job": job, "text": "computing"})
-        publish = lambda result: send(out, {"type": "partial", "job": job}, pack(result))  # noqa: E731
+
+        def publish(result):
+            return send(out, {"type": "partial", "job": job}, pack(result))
+
         result = compute.run(model, request, publish, lambda: job in cancelled)
         try:
             Store().put(result)

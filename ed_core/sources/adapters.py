@@ -48,7 +48,10 @@ def check_base(folder: Path, base: str) -> None:
     """Refuse an adapter whose settings name another hub model than `base`; where either is a folder, only the shapes
     can tell."""
     trained_on = str(read_config(folder).get("base_model_name_or_path") or "")
-    is_hub_id = lambda name: name.count("/") == 1 and not Path(name).is_absolute() and not Path(name).exists()  # noqa: E731
+
+    def is_hub_id(name):
+        return name.count("/") == 1 and not Path(name).is_absolute() and not Path(name).exists()
+
     if is_hub_id(trained_on) and is_hub_id(base) and trained_on.lower() != base.lower():
         raise ParameterError(
             f"The adapter {folder.name} was trained on {trained_on}, not on {base}; open it on its own base."

@@ -25,8 +25,8 @@ WIDEST_FIRST = ("fp32", "bf16", "int8", "4bit")
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 LABELS = {"int8": "LLM.int8 weights, bf16 elsewhere", "4bit": "nf4 weights with double quantization, bf16 elsewhere"}
 NO_GRADIENT = {
-    "int8": "int8 rounds activations as well as weights, so the true gradient is zero almost everywhere and what the library returns is that of "
-    "another function (4 to 8 % off on the bundled models); choose 4bit, bf16 or fp32"
+    "int8": "int8 rounds activations as well as weights, so the true gradient is zero almost everywhere and what the "
+    "library returns is that of another function (4 to 8 % off on the bundled models); choose 4bit, bf16 or fp32"
 }
 
 

@@ -141,7 +141,10 @@ def read(config: Mapping[str, Any]) -> Size:
     config = of_text(config)
     family = str(config.get("model_type", ""))
     layout = LAYOUTS.get(family, LLAMA)
-    number = lambda *names: next((_whole(n, config[n]) for n in names if config.get(n)), 0)  # noqa: E731
+
+    def number(*names):
+        return next((_whole(n, config[n]) for n in names if config.get(n)), 0)
+
     n_layers, d_model = number("num_hidden_layers", "n_layer", "n_layers"), number("hidden_size", "n_embd", "d_model")
     n_heads, d_vocab = number("num_attention_heads", "n_head", "n_heads"), number("vocab_size")
     missing = [
@@ -156,7 +159,10 @@ def read(config: Mapping[str, Any]) -> Size:
     n_kv_heads = number("num_key_value_heads") * layout.grouped or n_heads
     head_dim = number("head_dim") * layout.grouped or HEAD_DIM.get(family) or d_model // n_heads
     d_mlp = number(layout.mlp_field) or 4 * d_model
-    flag = lambda value: bool(config.get(value.lstrip("+"), value[0] == "+")) if isinstance(value, str) else value  # noqa: E731
+
+    def flag(value):
+        return bool(config.get(value.lstrip("+"), value[0] == "+")) if isinstance(value, str) else value
+
     q, kv = n_heads * head_dim, n_kv_heads * head_dim
     attention = [(q + 2 * kv,)] if layout.fused else [(q,), (kv,), (kv,)]
     widen = [d_mlp * (1 + layout.gated)] if layout.fused else [d_mlp] * (1 + layout.gated)

@@ -109,7 +109,10 @@ def describe(spec: ModelSpec) -> dict[str, str]:
     """What a model's config.json says of its size: `{"blocks": "16", "wide": "128", …}`; empty where there is none at
     hand."""
     fields = config_of(spec)
-    first = lambda *names: next((str(fields[n]) for n in names if fields.get(n)), "")  # noqa: E731
+
+    def first(*names):
+        return next((str(fields[n]) for n in names if fields.get(n)), "")
+
     described = {
         "": first("model_type"),
         "blocks": first("num_hidden_layers", "n_layer"),

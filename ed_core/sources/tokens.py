@@ -84,7 +84,10 @@ def added(spec: ModelSpec) -> tuple[list[str], list[str]] | None:
     tokenizer = _tokenizer(str(file), file.stat().st_mtime_ns)
     with_them, without = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
     at = next((i for i in range(len(with_them)) if with_them[i : i + len(without)] == without), 0)
-    name = lambda ids: [str(tokenizer.id_to_token(i)) for i in ids]  # noqa: E731
+
+    def name(ids):
+        return [str(tokenizer.id_to_token(i)) for i in ids]
+
     return name(with_them[:at]), name(with_them[at + len(without) :])
 
 

@@ -7,6 +7,7 @@ differ in the last digit."""
 from __future__ import annotations
 
 import gc
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,6 @@ from typing import TypeVar
 
 from .. import settings
 from ..errors import JobError, ParameterError
-import itertools
 
 T = TypeVar("T")
 BYTES = {"cpu": 1 << 30}  # what a probe may hold above the model and its trace; elsewhere 4 GiB

@@ -77,7 +77,10 @@ def _walk(
     n_suffix = trace.ids.shape[1] - start
     state = trace.resid[0][:, start:].repeat(len(depths) * size, 1, 1)
     at = torch.arange(size, device=state.device), torch.tensor(group, device=state.device) - start
-    most = lambda: record.budget.rows(n_suffix, model.call_bytes(trace.ids.shape[1]))  # noqa: E731
+
+    def most():
+        return record.budget.rows(n_suffix, model.call_bytes(trace.ids.shape[1]))
+
     for depth in range(depths[0], n_layers + 1):
         joined = min(depth, depths[-1]) - depths[0] + 1
         if depth in depths:
