@@ -11,9 +11,15 @@ from contextlib import contextmanager
 
 import pytest
 from hosted_app import ROOT, free_port, hosted, until
-from test_browser import browser  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.browser
+
+PAGE = """
+import streamlit as st
+st.markdown('before')
+password = 'hunter2'
+raise RuntimeError(f'{password} in {__file__}')
+"""
 
 
 @contextmanager
@@ -40,7 +46,7 @@ def served(folder, code: str):
         process.wait(10)
 
 
-def test_a_page_that_raises_shows_no_traceback(tmp_path, browser):  # noqa: F811
+def test_a_page_that_raises_shows_no_traceback(tmp_path, browser):
     code = """import streamlit as st
 st.markdown('before')
 password = 'hunter2'
@@ -57,7 +63,7 @@ raise RuntimeError(f'{password} in {__file__}')
         tab.close()
 
 
-def test_a_part_that_fails_while_it_runs_by_itself_says_so_and_leaves_the_page(tmp_path, browser):  # noqa: F811
+def test_a_part_that_fails_while_it_runs_by_itself_says_so_and_leaves_the_page(tmp_path, browser):
     code = f"""import sys
 sys.path.insert(0, {str(ROOT)!r})
 import streamlit as st
@@ -89,7 +95,7 @@ st.markdown("after")
     assert log.count("RuntimeError: hunter2") == 1 and log.count(f"{id}\nTraceback") == 1
 
 
-def test_the_first_address_a_server_is_asked_for_is_loaded_once(tmp_path, browser):  # noqa: F811
+def test_the_first_address_a_server_is_asked_for_is_loaded_once(tmp_path, browser):
     with hosted(tmp_path) as app:
         tab, loads = browser.new_page(), []
         tab.on("load", lambda _: loads.append(tab.url))

@@ -157,6 +157,7 @@ LISTED = '{"format":"effective-depth backup","files":{"%s":{"sha256":"0"}}}'
         zipped(**{"backup.json": b"7"}),
         zipped(**{"../x.edcase": b"", "backup.json": (LISTED % "../x.edcase").encode()}),
     ],
+    ids=["empty", "text", "no-list", "another-file", "deep", "a-number", "a-path"],
 )
 def test_what_is_no_backup_is_refused(folder, tmp_path, data):
     file = tmp_path / "b.zip"

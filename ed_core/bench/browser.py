@@ -30,7 +30,7 @@ FLAGS = [
     "--disable-sync",
     "--no-first-run",
 ]
-START_SECONDS = 60
+START_SECONDS = 180
 
 
 class App:
