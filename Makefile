@@ -1,17 +1,19 @@
 # make app    environment, then the app on http://127.0.0.1:8501
-# make test   environment, then the tests;  make test-all  the browser tests as well
+# make test   environment, then the tests;  make test-all  those in a browser;  make test-slow  those that take minutes each
 # make mutants  do the tests notice small defects? NAMES=… picks some, JOBS=4 tries four at once
 # The first that runs and is new enough: a command of that name may be a version manager's stub that runs nothing.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PORT ?= 8501
 JOBS ?= 2
+# Processes that share the tests.
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY := PASSIVE
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: app test test-all mutants bench clean
+.PHONY: app test test-all test-slow mutants bench clean
 
 # torch first and alone: with it installed, no other package pulls another build.
 $(VENV)/.installed: requirements.txt
@@ -23,13 +25,16 @@ $(VENV)/.installed: requirements.txt
 
 app: $(VENV)/.installed
 	@echo "The effective-depth laboratory: http://127.0.0.1:$(PORT)  (Ctrl-C ends it)"
-	$(BIN)/python -m streamlit run app.py --server.address 127.0.0.1 --server.port $(PORT)
+	$(BIN)/python -m ed_ui.server --server.address 127.0.0.1 --server.port $(PORT)
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -q -m "not browser" tests
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not browser and not slow" tests
 
 test-all: $(VENV)/.installed
-	$(BIN)/python -m pytest -q -m browser tests
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "browser and not slow" tests
+
+test-slow: $(VENV)/.installed
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m slow tests
 
 mutants: $(VENV)/.installed
 	$(BIN)/python tests/mutants.py $(NAMES) -j $(JOBS)

@@ -25,8 +25,7 @@ pages = {
     for heading, entries in navigation.PAGES.items()
 }
 st.html(Path(__file__).parent / "ed_ui" / "style.css")
-streamlit_edges.mend_first_deep_link()
-page = st.navigation(pages)
+page = streamlit_edges.navigation(pages)
 visitor.gate()
 running.jobs()  # the worker imports torch while the first page is being read
 common_link.open_link(page.url_path)

@@ -1,12 +1,20 @@
 """The engine of the effective-depth laboratory. A notebook, the shell and the pages use it alike; it never imports
-streamlit.
+streamlit. `ed_core.open`, `Prompt`, `read_jsonl` and the probes are what a notebook needs (`ed_core.library`).
 
 Importing this package imports neither torch nor transformers. It does set OpenMP's waiting policy: spinning threads
 beside another busy process cost a factor of 20, and the variable must stand before torch is imported."""
 
 import os
 
+from .library import __getattr__ as __getattr__
+from .library import offered as _offered
+from .library import open as open
+
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 __version__ = "0.1.0"
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_offered()})

@@ -1,17 +1,20 @@
-"""What a disk can answer instead of doing its work, in words."""
+"""Writing a file all or nothing, and what a disk can answer instead of doing its work, in words."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
+import secrets
 import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
 
 BUSY_SECONDS = 10  # how long a write waits for another process's write
+UNFINISHED = ".unfinished"  # the ending of a file that is being written
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
 NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-
 # SQLite's errors that tell of the disk, of permissions or of other processes; any other one tells of a damaged
 # database.
 SURROUNDINGS = (
@@ -25,6 +28,49 @@ SURROUNDINGS = (
     sqlite3.SQLITE_PROTOCOL,
     sqlite3.SQLITE_NOMEM,
 )
+
+
+@contextlib.contextmanager
+def written(file: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `file` when the block ends, and is gone when the block fails: at every moment
+    the whole old version lies there, or the whole new one."""
+    part = file.with_name(f"{file.stem}.{secrets.token_hex(4)}{UNFINISHED}")
+    try:
+        with part.open("wb") as handle:
+            yield handle
+            sync(handle)
+        move(part, file)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write(file: Path, data: bytes) -> None:
+    """Replace a file's content, all or nothing."""
+    with written(file) as handle:
+        handle.write(data)
+
+
+def move(file: Path, to: Path) -> None:
+    """Rename a file so that a power cut does not undo it."""
+    os.replace(file, to)
+    for folder in {file.parent, to.parent}:
+        sync_folder(folder)
+
+
+def sync(handle: BinaryIO) -> None:
+    """Wait until what was written lies on the disk."""
+    handle.flush()
+    os.fsync(handle.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder lie on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def is_damage(cause: BaseException | None) -> bool:
@@ -47,8 +93,6 @@ def reason(cause: BaseException | None) -> str:
 
 def why(error: OSError) -> str:
     """What an error of the disk means, and what to do."""
-    return (
-        reason(error)
-        if error.errno in (*DISK_FULL, *NO_PERMISSION)
-        else f"{error.strerror or error}. Nothing was changed; set ED_CACHE to another folder if it stays so."
-    )
+    if error.errno in (*DISK_FULL, *NO_PERMISSION):
+        return reason(error)
+    return f"{error.strerror or error}. Nothing was changed; set ED_CACHE to another folder if it stays so."

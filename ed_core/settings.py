@@ -247,7 +247,8 @@ def _table(place: Path) -> dict[str, Any]:
 
 def _unreadable(place: Path, error: OSError) -> SettingsError:
     return SettingsError(
-        f"The settings in {place} cannot be read: {error.strerror or error}. Mend that, or set ED_CONFIG to another file."
+        f"The settings in {place} cannot be read: {error.strerror or error}. Mend that, or set ED_CONFIG to another "
+        "file."
     )
 
 

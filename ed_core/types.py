@@ -203,6 +203,10 @@ class Measure:
     def name(self) -> str:
         return self.spec.name
 
+    def places(self) -> dict[str, np.ndarray]:
+        """Where every value stands along each dim, in the order of `values.ravel()`."""
+        return {dim: at.ravel() for dim, at in zip(self.spec.dims, np.indices(self.values.shape))}
+
     def labels(self, dim: str, tokens: tuple[str, ...] = ()) -> list:
         """Labels along `dim`: token texts for "pos" where given, else indices."""
         n = self.values.shape[self.spec.dims.index(dim)]

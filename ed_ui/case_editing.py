@@ -37,7 +37,7 @@ def form(editing: Editing, opened_copy: Callable[[Case], None]) -> None:
     with st.container(border=True, key="editing"):
         left, right = st.columns(2)
         with left:
-            case_studies.words(prefix, "")
+            case_studies.word_boxes(prefix, "")
         with right:
             st.caption("The notes as they will read")
             notes(remembered.value(f"{prefix}.notes", ""))

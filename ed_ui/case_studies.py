@@ -1,5 +1,4 @@
-"""Keeping what a page shows as a case study: the one way from the pages to the folder of case studies, and the button
-beside Run."""
+"""Case studies: every write to their folder comes through here; and the Save button beside Run."""
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ def _allowed(id: str = "") -> None:
 # -------------------------------------------------------------------- the button beside Run
 
 
-def button(row, page: str, batch: running.Batch) -> None:
+def save_button(row, page: str, batch: running.Batch) -> None:
     """Save, at the end of the row of Run and Cancel: title, tags and notes, and the way to the page of what was kept.
     `page` is one of `navigation.KEPT_FROM`."""
     found = [r for name in batch.requests if (r := batch.results.get(name)) is not None and r.complete]
@@ -91,13 +90,8 @@ def button(row, page: str, batch: running.Batch) -> None:
     except CaseError as error:
         reason = reason or str(error)
     reason = reason or ("" if fits else "Nothing is complete yet: press Run, then save what it shows.")
-    with row.popover(
-        "Save",
-        icon=":material/bookmark_add:",
-        disabled=bool(reason),
-        help=show.plain(reason) or ABOUT,
-        key=f"keep.{page}",
-    ):
+    look = {"icon": ":material/bookmark_add:", "help": show.plain(reason) or ABOUT}
+    with row.popover("Save", disabled=bool(reason), key=f"keep.{page}", **look):
         if not reason:
             with st.container(width=400):
                 _form(page, fits, left_out)
@@ -120,9 +114,8 @@ def suggestion(results: Sequence[ProbeResult]) -> str:
     """A title: the model, and how the prompt begins."""
     prompts = list(dict.fromkeys(r.request.prompts[0] for r in results))
     what = case_study.tidy(prompts[0].text) if len(prompts) == 1 else f"{len(prompts)} prompts"
-    return case_study.tidy(
-        "".join(c for c in f"{results[0].request.models[0].name}: {what}"[:80] if c not in case_study.REORDERING)
-    )
+    title = f"{results[0].request.models[0].name}: {what}"[:80]
+    return case_study.tidy("".join(c for c in title if c not in case_study.REORDERING))
 
 
 def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
@@ -136,7 +129,7 @@ def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
         st.page_link(CASE, label="Open the case study", icon=":material/open_in_new:", query_params={"id": id})
         st.button("Save it once more", key=f"again.{page}", type="tertiary", on_click=saved.pop, args=(page,))
         return
-    title = words(f"keep.{page}", suggestion(results))
+    title = word_boxes(f"keep.{page}", suggestion(results))
     without = f" without {', '.join(left_out)} (at most {ITEMS} fit)" if left_out else ""
     st.caption(f"Keeps copies of {len(results)} result{'s' * (len(results) != 1)}{without}.")
     if st.button("Save", type="primary", key=f"keep.{page}.save"):
@@ -154,7 +147,7 @@ def _save(page: str, results: list[ProbeResult], shown, seen, title: str) -> Non
     st.rerun()
 
 
-def words(prefix: str, title: str) -> str:
+def word_boxes(prefix: str, title: str) -> str:
     """The boxes for title, tags and notes; what is typed survives page changes. Returns the title that stands there
     when nothing is typed."""
     _box(st.text_input, "Title", f"{prefix}.title", title, max_chars=case_study.TITLE)
@@ -187,5 +180,5 @@ def attempt(write: Callable[[], None]) -> bool:
 
 
 ABOUT = "Keep this view as a case study: its numbers, your notes, and a link that opens without the model."
-ASK = "What is to be seen here? Markdown."
+ASK = "What should a reader notice here? Markdown."
 NOT_SHIPPED = "This case study comes with the app and stays as it is: duplicate it and change the copy."

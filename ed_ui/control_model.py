@@ -50,30 +50,13 @@ def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
 def picker(row, batch: running.Batch) -> None:
     """Which control, and its seed, at the end of the row of Run and Cancel."""
     common = dict(label_visibility="collapsed")
-    remembered.widget(
-        row.selectbox,
-        "Control",
-        "control",
-        NONE,
-        options=(NONE, *controls.KINDS),
-        format_func=lambda kind: f"Control: {controls.KINDS.get(kind, NONE)}",
-        width=220,
-        help=HELP,
-        **common,
-    )
+    kinds = dict(options=(NONE, *controls.KINDS), format_func=lambda kind: f"Control: {controls.KINDS.get(kind, NONE)}")
+    remembered.widget(row.selectbox, "Control", "control", NONE, width=220, help=HELP, **kinds, **common)
     kind, seed = chosen()
     if not kind:
         return
-    remembered.widget(
-        row.number_input,
-        "Seed of the control",
-        "control.seed",
-        seed,
-        min_value=0,
-        max_value=controls.MOST,
-        width=120,
-        **common,
-    )
+    limits = dict(min_value=0, max_value=controls.MOST, width=120)
+    remembered.widget(row.number_input, "Seed of the control", "control.seed", seed, **limits, **common)
     try:
         twin(next(iter(batch.requests.values())).models[0], kind, seed)
     except EffectiveDepthError as error:
@@ -96,5 +79,5 @@ def sentence(batch: running.Batch, probe: str, first_token: bool = True) -> str:
     return among_others.against_control(kind, controls.CALLED[kind], alike)
 
 
-HELP = """A twin of the model, measured behind it and drawn dashed and grey. **Untrained twin**: same config, random weights; what it shows as well
-was not learned. **Shuffled blocks**: the model's own blocks in a random order."""
+HELP = """A twin of the model, measured behind it and drawn dashed and grey. **Untrained twin**: same config, random
+weights; what it shows as well was not learned. **Shuffled blocks**: the model's own blocks in a random order."""

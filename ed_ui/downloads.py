@@ -38,7 +38,7 @@ def absent(source: str) -> ModelSpec | None:
 
 
 def section(spec: ModelSpec) -> None:
-    """Below the picker, while the model is not here."""
+    """What stands in the sidebar while the model is not on this machine."""
     if off := permits.why_not(permits.download, spec.source):
         st.warning(show.plain(off), icon=":material/cloud_off:")
         return
@@ -48,14 +48,14 @@ def section(spec: ModelSpec) -> None:
         plans[name] = _asking().submit(hub.plan, spec.source, spec.revision)
     asked = plans[name]
     download = _running().get(name)
-    busy = not asked.done() or download is not None and not download.over
+    busy = not asked.done() or (download is not None and not download.over)
     guard.fragment(_live, POLL_SECONDS if busy else None)(spec, name, asked, busy)
 
 
 def _live(spec: ModelSpec, name: str, asked: Future, was_busy: bool) -> None:
     download = _running().get(name)
-    busy = not asked.done() or download is not None and not download.over
-    if was_busy and not busy or download is not None and download.commit:
+    busy = not asked.done() or (download is not None and not download.over)
+    if (was_busy and not busy) or (download is not None and download.commit):
         if download is not None and download.commit:
             _running().pop(name, None)
         st.rerun()

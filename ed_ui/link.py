@@ -17,8 +17,8 @@ from ed_ui.link_parameters import Parameter
 
 CARRIED = "Opens this view in a fresh session: model, prompt, parameters, and the run where it is stored here."
 NOT_CARRIED = (
-    "**Not the prompt**: a text never enters a link, and this one is neither bundled nor stored. Once it has "
-    "run alone, the link names the run."
+    "**Not the prompt**: a text never enters a link, and this one is neither bundled nor stored. Once it has run "
+    "alone, the link names the run."
 )
 
 # -------------------------------------------------------------------- reading

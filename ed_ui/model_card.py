@@ -101,7 +101,9 @@ def _tokenizer(spec: ModelSpec) -> list[tuple[str, str]]:
     ]
     if added is not None:
         around = [
-            f"{show.code(text, 40)} {where}" for texts, where in zip(added, ("before", "behind")) for text in texts
+            f"{show.code(text, 40)} {where}"
+            for texts, where in zip(added, ("before", "behind"), strict=False)
+            for text in texts
         ]
         lines.append(("Added to a prompt", ", ".join(around) or "nothing"))
     return [*lines, ("Chat template", "yes" if tokens.chats(spec) else "none")]

@@ -13,6 +13,8 @@ from ed_core.sources import hub, permits, precision, sizes
 from ed_core.sources.specs import config_of
 from ed_core.types import ModelSpec, Request
 
+DEFAULT = "default speeds ('python -m ed_core estimate --calibrate' measures this device)"
+
 
 @dataclass(frozen=True)
 class Outlook:
@@ -44,11 +46,7 @@ def of(requests: Collection[Request], todo: Collection[Request], n_tokens: int |
     peak, largest = max(known, key=lambda pair: pair[0])
     seconds = sum(need.seconds for r in todo for need in found[r.models[0]].needs if need.probe == r.probe)
     all_of_it = sum(need.seconds for r in requests for need in found[r.models[0]].needs if need.probe == r.probe)
-    speed = (
-        "a measurement of this device"
-        if largest.calibrated
-        else "default speeds ('python -m ed_core estimate --calibrate' measures this device)"
-    )
+    speed = "a measurement of this device" if largest.calibrated else DEFAULT
     time = "\\<1 s" if all_of_it < 1 else estimate.duration(all_of_it)
     needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free · {time}"
     details = (
@@ -70,12 +68,12 @@ def _estimate(spec: ModelSpec, n_tokens: int, free: int) -> estimate.Estimate | 
 
 
 def _not_allowed(requests: Collection[Request], n_tokens: int | None) -> str:
-    """What the settings say against a request; the queue says it again."""
+    """Why the settings forbid a request; the queue checks it again."""
     return next(filter(None, (permits.why_not(admission.request, request, n_tokens) for request in requests)), "")
 
 
 def _refused(requests: Collection[Request]) -> str:
-    """What a probe cannot do rightly in a model's precision."""
+    """Why a probe refuses a model's precision."""
     for probe, asked, name in dict.fromkeys((r.probe, r.parameters, r.models[0].precision) for r in requests):
         try:
             find(probe).make(dict(asked)).check_precision(name)

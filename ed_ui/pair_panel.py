@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import streamlit as st
 
@@ -58,12 +59,12 @@ def inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]
     """The inputs that say which of a probe's measures the maps show, and which tokens."""
     if not any(map(over_tokens, names)):
         return
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="map-controls")
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="map-inputs")
     shown = [maps(name) for name in names]
     first = [picture.measures[0] for of_probe in shown for picture in of_probe]
     if any("{branch}" in measure for measure in first):
         row.segmented_control("Contribution of", list(BRANCHES), default="both", required=True, key="two.branch")
-    for name, of_probe in zip(names, shown):
+    for name, of_probe in zip(names, shown, strict=True):
         if len(of_probe) > 1:
             options = [picture.choice for picture in of_probe]
             key = f"two.map.{name}"
@@ -72,7 +73,7 @@ def inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]
         row.selectbox("Lens shade", list(SHADES), key="two.shade", width=190)
     tokens = [next((r.tokens for r in of_side if r is not None), ()) for of_side in results]
     same = tokens[0] == tokens[1]
-    for side, n in zip(SIDES[: 2 - same], map(len, tokens)):
+    for side, n in zip(SIDES[: 2 - same], map(len, tokens), strict=False):
         if n > WINDOW:
             label = "Tokens shown" if same else f"Tokens shown of {side}"
             row.slider(label, 0, n - 1, (n - WINDOW, n - 1), key=f"two.window.{side}.{n}", width=220)
@@ -97,18 +98,16 @@ def section(
     first_token = all(getattr(s.side.probes[name], "first_token", True) for s in both)
     shown = map_of(name, first_token)
     st.markdown(f"##### {find(name).title}")
-    for i, (column, curve) in enumerate(zip(st.columns(2), find(name).curves)):
-        with column:
-            if not found:
+    for i, (column, curve) in enumerate(zip(st.columns(2), find(name).curves, strict=False)):
+        if not found:
+            with column:
                 show.empty(curve.title, "", CURVE_HEIGHT)
-                continue
-            key = f"{name}-{curve.name}"
-            fig = figures.pair_curves(found[i], (both[0].name, both[1].name), CURVE_HEIGHT)
-            show.figure(
-                key, fig, f"**{curve.title}**", about=lambda key=key, pair=found[i]: about_curve(key, name, pair, both)
-            )
+            continue
+        key, fig = f"{name}-{curve.name}", figures.pair_curves(found[i], (both[0].name, both[1].name), CURVE_HEIGHT)
+        about = partial(about_curve, key, name, found[i], both)
+        show.figure(key, fig, f"**{curve.title}**", about=about, place=column)
     st.caption(f"The maps: {shown.picture.caption}; one colour scale for both.")
-    for column, i in zip(st.columns(2), (0, 1)):
+    for i, column in enumerate(st.columns(2)):
         with column:
             side_map(name, shown, both, i, lines[i])
     left, right = st.columns(2)
@@ -128,36 +127,28 @@ def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mappin
         return show.empty(title, "Not computed yet.", MAP_HEIGHT)
     seen = view(result, f"{name}-{SIDES[i]}", i)
     beside = other if other is not None and shown.measure in other.measures else None
-    fig = draw(shown.picture, result, replace(seen, beside=beside, depth_lines=lines), shown.look)
-    show.figure(
-        f"{name}-map-{SIDES[i]}",
-        fig,
-        f"**{title}**",
-        result,
-        shown.measure,
-        about=lambda: about_map(f"{name}-{SIDES[i]}", shown.measure, [both[i]]),
+    fig, key = (
+        draw(shown.picture, result, replace(seen, beside=beside, depth_lines=lines), shown.look),
+        f"{name}-{SIDES[i]}",
     )
+    about = partial(about_map, key, shown.measure, [both[i]])
+    show.figure(f"{name}-map-{SIDES[i]}", fig, f"**{title}**", result, shown.measure, about=about)
 
 
 def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, height: int) -> None:
     """B - A where cells mean the same on both sides; else why there is none."""
     a, b = (s.result for s in both)
     if a is None or b is None or any(shown.measure not in r.measures for r in (a, b)):
-        return show.empty(
-            "B − A",
-            "Drawn where cells of the two maps mean the same: equal layers and, over tokens, equal tokens.",
-            height,
-        )
+        return show.empty("B − A", DRAWN, height)
     if reason := side_by_side.no_difference(a, b, a.measures[shown.measure].spec.dims):
         return show.empty("B − A: no map", show.plain(reason), height)
-    failed = sorted({*find(name).broken_layers(a), *find(name).broken_layers(b)})
-    fig = figures.difference_map(a, b, shown.measure, view(a, f"{name}-difference", 0), first_token, failed)
-    show.figure(
+    failed, key = (
+        sorted({*find(name).broken_layers(a), *find(name).broken_layers(b)}),
         f"{name}-difference",
-        fig,
-        "**B − A** · orange: larger in B, blue: larger in A",
-        about=lambda: about_map(f"{name}-difference", shown.measure, both),
     )
+    fig = figures.difference_map(a, b, shown.measure, view(a, key, 0), first_token, failed)
+    about = partial(about_map, key, shown.measure, both)
+    show.figure(key, fig, "**B − A** · orange: larger in B, blue: larger in A", about=about)
 
 
 def view(result: ProbeResult, revision: str, i: int) -> View:
@@ -169,48 +160,36 @@ def view(result: ProbeResult, revision: str, i: int) -> View:
 
 def about_curve(key: str, probe: str, pair: Pair, both: Sequence[Shown]) -> None:
     """What a curve is, both sides' numbers, and where they came from."""
-    st.markdown(f"**`{probe}.{pair.curve.name}`** ({pair.curve.unit}), dims ({pair.curve.x}): {pair.curve.title}.")
+    name = f"{probe}.{pair.curve.name}"
+    st.markdown(f"**`{name}`** ({pair.curve.unit}), dims ({pair.curve.x}): {pair.curve.title}.")
     st.markdown(RELATIVE if pair.relative else EQUAL)
-    st.download_button(
-        "CSV of both",
-        lambda: export.pair_csv(pair),
-        f"{probe}.{pair.curve.name}.csv",
-        "text/csv",
-        key=f"csv-{key}",
-        icon=":material/download:",
-    )
+    show.csv(key, lambda: export.pair_csv(pair), name, "CSV of both")
     _origins(both)
 
 
 def about_map(key: str, measure: str, of: Sequence[Shown]) -> None:
     """The same of a map: of one side, or of both."""
-    results = {side: s.result for side, s in zip(SIDES, of)}
-    some = of[0].result
-    spec = some.measures[measure].spec
-    st.markdown(f"**`{some.request.probe}.{measure}`** ({spec.unit}), dims ({', '.join(spec.dims)}): {spec.meaning}.")
+    results, some = {side: s.result for side, s in zip(SIDES, of, strict=False)}, of[0].result
+    show.meaning(some, measure)
     show.notes(note for s in of for note in s.result.notes)
-    if all(r.complete for r in results.values()):
-        label, data = (
-            ("CSV of both", lambda: export.csv_of_sides(results, measure))
-            if len(of) > 1
-            else ("CSV", lambda: export.csv(some, measure))
-        )
-        st.download_button(
-            label, data, f"{some.request.probe}.{measure}.csv", "text/csv", key=f"csv-{key}", icon=":material/download:"
-        )
+    name = f"{some.request.probe}.{measure}"
+    if not all(r.complete for r in results.values()):
+        pass
+    elif len(of) > 1:
+        show.csv(key, lambda: export.csv_of_sides(results, measure), name, "CSV of both")
+    else:
+        show.csv(key, lambda: export.csv(some, measure), name)
     _origins(of)
 
 
 def _origins(of: Sequence[Shown]) -> None:
     for shown in of:
-        st.markdown(f"**Where {show.plain(shown.name)} came from**")
-        if shown.result.complete:
-            st.json(dict(shown.result.provenance), expanded=False)
-        else:
-            st.caption("Written when the computation is complete.")
+        show.origin(f"Where {show.plain(shown.name)} came from", shown.result)
 
 
-RELATIVE = """The models have different numbers of layers, so both stand on **relative depth**: block l of L at (l + 1) / L, as the effective depth's
-ratio counts, a point of the stream with l blocks behind it at l / L. Differences in the text are read at the shallower model's layers, where the
-deeper one's value is taken from the straight line between its layers; nothing of that is drawn."""
+DRAWN = "Drawn where cells of the two maps mean the same: equal layers and, over tokens, equal tokens."
+RELATIVE = """The models have different numbers of layers, so both stand on **relative depth**: block l of L at (l + 1)
+/ L, as the effective depth's ratio counts, a point of the stream with l blocks behind it at l / L. Differences in the
+text are read at the shallower model's layers, where the deeper one's value is taken from the straight line between its
+layers; nothing of that is drawn."""
 EQUAL = "Both have as many layers: the bars below are B − A, layer by layer, on a scale of their own."

@@ -21,13 +21,13 @@ from ed_core.types import ModelSpec
 from ed_ui import downloads, model_card, remembered, running, session, show
 
 NOTHING_ELSE = (
-    "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders "
-    "are off in its settings)."
+    "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders are off in "
+    "its settings)."
 )
 AUTO = "auto"
 PRECISIONS = (AUTO, "fp32", "bf16", "fp16", "int8", "4bit")
-ABOUT_PRECISION = """auto takes the widest that fits the free memory with room for the probes. int8: LLM.int8; 4bit: nf4, doubly quantized. A
-checkpoint that is stored quantized opens as it is with auto."""
+ABOUT_PRECISION = """auto takes the widest that fits the free memory with room for the probes. int8: LLM.int8; 4bit:
+nf4, doubly quantized. A checkpoint that is stored quantized opens as it is with auto."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +41,12 @@ class Choice:
 def sidebar() -> None:
     """Model, precision and device, on every page and in the URL; below them what the model is."""
     with st.sidebar:
-        remembered.widget(
-            st.selectbox,
-            "Model",
-            "model",
-            model() or None,
-            options=names(),
-            accept_new_options=True,
-            help=about_model(),
-        )
+        about = dict(options=names(), accept_new_options=True, help=about_model())
+        remembered.widget(st.selectbox, "Model", "model", model() or None, **about)
         with st.popover("Catalogue", icon=":material/list:", type="tertiary", key="catalogue"):
             _catalogue()
-        remembered.widget(
-            st.segmented_control,
-            "Precision",
-            "precision",
-            AUTO,
-            options=PRECISIONS,
-            required=True,
-            help=ABOUT_PRECISION,
-        )
+        about = dict(options=PRECISIONS, required=True, help=ABOUT_PRECISION)
+        remembered.widget(st.segmented_control, "Precision", "precision", AUTO, **about)
         place = st.container(key="model-says", gap="xxsmall")
         with st.expander("Adapter, revision, device"):
             _more()
@@ -101,24 +87,16 @@ def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
     except EffectiveDepthError as error:
         missing = downloads.absent(name)
         if missing is not None and not specs.config_of(missing):
-            return Choice(
-                None,
-                f"{name} is neither here nor in the catalogue, so its size is not known: download it in the sidebar.",
-            )
+            return Choice(None, f"{name} {UNKNOWN}")
         return Choice(None, str(error))
 
 
 def source() -> str:
     """The model's name as `sources.resolve` takes it; a revision belongs to a hub id only."""
     name, revision = model().strip(), (remembered.value("revision") or "").strip()
-    is_hub_id = (
-        revision
-        and "@" not in name
-        and name not in MODELS
-        and _allowed(name)
-        and not os.path.isdir(os.path.expanduser(name))
-    )
-    return f"{name}@{revision}" if is_hub_id else name
+    if not revision or "@" in name or name in MODELS or not _allowed(name) or os.path.isdir(os.path.expanduser(name)):
+        return name
+    return f"{name}@{revision}"
 
 
 def choose(spec: ModelSpec) -> None:
@@ -172,8 +150,7 @@ def _catalogue() -> None:
     groups = {"Bundled": [(name, catalogue.find(name)) for name in MODELS if _allowed(name)]}
     groups |= {group: [(e.id, e) for e in entries] for group, entries in groupby(shown, key=lambda e: e.group)}
     st.session_state.setdefault(
-        "catalogue.group",
-        next((g for g, known in groups.items() if model() in dict(known)), "Bundled"),
+        "catalogue.group", next((g for g, known in groups.items() if model() in dict(known)), "Bundled")
     )
     group = st.selectbox("Group", list(groups), key="catalogue.group")
     for name, entry in groups[group]:
@@ -218,16 +195,8 @@ def _words(label: str, key: str, off: str, told: str, placeholder: str) -> None:
     """A box to type in; `off` says why it is closed, with the placeholder. What a link has put into it can be taken
     out even so."""
     held = remembered.value(key) or st.query_params.get(key)
-    remembered.widget(
-        st.text_input,
-        label,
-        key,
-        "",
-        words=not session.current().link.cut,
-        disabled=bool(off) and not held,
-        help=off or told,
-        placeholder=placeholder if off else None,
-    )
+    look = dict(disabled=bool(off) and not held, help=off or told, placeholder=placeholder if off else None)
+    remembered.widget(st.text_input, label, key, "", words=not session.current().link.cut, **look)
 
 
 def _described(spec: ModelSpec) -> None:
@@ -263,6 +232,7 @@ def _says(choice: Choice) -> None:
         downloads.section(missing)
 
 
+UNKNOWN = "is neither here nor in the catalogue, so its size is not known: download it in the sidebar."
 NO_ADAPTERS = "No adapters here: the settings of this installation do not allow them."
 NO_REVISIONS = "This installation takes the main branch only (hub_ids is off in its settings)."
 ABOUT_ADAPTER = "Its folder, as peft writes it, in safetensors; it is merged into the weights."

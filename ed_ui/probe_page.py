@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 import streamlit as st
 
+from ed_core import figures
 from ed_core.depth import among_others
-from ed_core.figures import View
+from ed_core.figures import View, pictures
+from ed_core.figures.pictures import Look
 from ed_core.probes import Continuation, Probe
 from ed_core.results import lookup
 from ed_core.sources import permits
@@ -31,6 +33,8 @@ from ed_ui.link_parameters import Parameter, boxed, of_probe, span
 
 WINDOW = 64
 MAP_HEIGHT = 520
+NO_ANSWER = """This measures the effect on an **answer**, and there is none. Type one beside the prompt, or take the
+model's own."""
 Panels = Callable[[ProbeResult, View], None]
 
 
@@ -38,49 +42,85 @@ Panels = Callable[[ProbeResult, View], None]
 class Page:
     """A page for one probe.
 
-    `figure` draws the main map of a result, partial or complete; `more` what stands below it. `teach` says what Run
-    would do. `texts`: short paragraphs under headings of their own, what the papers saw, what to look for, what is
-    fixed by construction, what to beware of. `inputs` draws those that the map needs, `parameters` are what a link
-    carries of them; `over_tokens`: whether the map has tokens to choose a window of; `sound`: whether a result may be
-    compared with others. `needs_answer` tells whether the probe, with its parameters, reads the answer's tokens: the
-    page then offers the model's own continuation as one."""
+    Its main map is the first of the probe's pictures, seen as `look` says (which also gets a result), with what
+    stands `above` it, or what `figure` draws; `more` draws what stands below, the probe's other pictures where
+    nothing is given. `teach` says what Run would do. `texts`: short paragraphs under headings of their own, what
+    the papers saw, what to look for, what is fixed by construction, what to beware of. `inputs` draws those that
+    the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the map has tokens to choose
+    a window of; `sound`: whether a result may be compared with others. `needs_answer` tells whether the probe, with
+    its parameters, reads the answer's tokens: the page then offers the model's own continuation as one."""
 
     probe: type[Probe]
-    figure: Panels
-    more: Panels
     teach: str
-    texts: Mapping[str, str]
+    texts: Mapping[str, str] = field(default_factory=dict)
+    more: Panels | None = None
+    look: Callable[[ProbeResult], Look] = lambda _: Look()
+    above: Callable[[ProbeResult], None] = lambda _: None
+    figure: Panels | None = None
     inputs: Callable[[], None] | None = None
     needs_answer: Callable[[Probe], bool] = lambda _: False
     over_tokens: bool = True
     sound: Callable[[ProbeResult], bool] = lambda _: True
     parameters: tuple[Parameter, ...] = ()
 
+    def show(self) -> None:
+        """Everything on such a page; what is below the map may come and go, the map itself stays where it is."""
+        probe = self.probe
+        st.subheader(probe.title, anchor=False)
+        link.own((*of_probe(probe), *self.parameters, span("tokens", "window.page")))
+        common_link.say_troubles()
+        prompt_box.draw()
+        chosen, asked = picker.current(), form(probe)
+        if chosen.spec is None:
+            show.error(chosen.trouble)
+        elif self.needs_answer(asked) and not prompt_box.prompt().answer:
+            _ask_for_answer(chosen.spec)
+            texts(self.texts)
+        else:
+            request = asked.request(chosen.spec, prompt_box.prompt())
+            batch = running.batch(probe.name, control_model.with_control({probe.name: request}))
+            top_row(probe.name, batch)
+            running.live(batch, self._panels)
+            result = batch.complete(probe.name)
+            if result is not None and self.sound(result):
+                said = control_model.sentence(batch, probe.name, getattr(asked, "first_token", True))
+                spread_panel.section(asked, result, control_model.result(batch, probe.name), said)
+        with st.expander("What this measures, exactly", expanded=False):
+            st.markdown(probe.__doc__)
 
-def show_page(page: Page) -> None:
-    """Everything on such a page; what is below the map may come and go, the map itself stays where it is."""
-    probe = page.probe
-    st.subheader(probe.title, anchor=False)
-    link.own((*of_probe(probe), *page.parameters, span("tokens", "window.page")))
-    common_link.say_troubles()
-    prompt_box.draw()
-    chosen, asked = picker.current(), form(probe)
-    if chosen.spec is None:
-        show.error(chosen.trouble)
-    elif page.needs_answer(asked) and not prompt_box.prompt().answer:
-        _ask_for_answer(chosen.spec)
-        texts(page.texts)
-    else:
-        request = asked.request(chosen.spec, prompt_box.prompt())
-        batch = running.batch(probe.name, control_model.with_control({probe.name: request}))
-        top_row(probe.name, batch)
-        running.live(batch, _panels, page)
-        result = batch.complete(probe.name)
-        if result is not None and page.sound(result):
-            said = control_model.sentence(batch, probe.name, getattr(asked, "first_token", True))
-            spread_panel.section(asked, result, control_model.result(batch, probe.name), said)
-    with st.expander("What this measures, exactly", expanded=False):
-        st.markdown(probe.__doc__)
+    def _panels(self, batch: running.Batch) -> None:
+        name, result = self.probe.name, batch.result(self.probe.name)
+        common_link.write(result.request.key if result is not None and result.complete else "")
+        status(batch, name)
+        if self.inputs is not None:
+            with st.container(key="map-inputs"):
+                self.inputs()
+        # what is drawn while a result arrives stays in the place of what stood there before
+        place, below = st.container(), st.container()
+        texts(self.texts)
+        if result is None:
+            with place:
+                show.empty(self.probe.title, "" if batch.running else self.teach, MAP_HEIGHT, first=True)
+            return
+        seen = replace(view(result), control=control_model.result(batch, name), control_name=control_model.name())
+        with place:
+            (self.figure or self._map)(result, seen)
+        with below:
+            if self.over_tokens:
+                window(result, seen)
+            show.notes(result.notes)
+        (self.more or self._others)(result, seen)
+
+    def _map(self, result: ProbeResult, seen: View) -> None:
+        look = self.look(result)
+        self.above(result)
+        one = next(pictures.pictures(result, look))
+        said = pictures.caption(one, result, look)
+        show.picture("map", one, result, seen, look, said[:1].upper() + said[1:])
+
+    def _others(self, result: ProbeResult, seen: View) -> None:
+        for i, one in enumerate(list(pictures.pictures(result))[1:]):
+            show.picture(f"more-{i}", one, result, seen)
 
 
 def top_row(page: str, batch: running.Batch, with_control: bool = True, **more):
@@ -90,37 +130,15 @@ def top_row(page: str, batch: running.Batch, with_control: bool = True, **more):
     row = running.run_row(page, batch, **told)
     if with_control:
         control_model.picker(row, batch)
-    case_studies.button(row, page, batch)
+    case_studies.save_button(row, page, batch)
     return row
-
-
-def _panels(batch: running.Batch, page: Page) -> None:
-    name, result = page.probe.name, batch.result(page.probe.name)
-    common_link.write(result.request.key if result is not None and result.complete else "")
-    status(batch, name)
-    if page.inputs is not None:
-        with st.container(key="map-controls"):
-            page.inputs()
-    # what is drawn while a result arrives stays in the place of what stood there before
-    place, below = st.container(), st.container()
-    texts(page.texts)
-    if result is None:
-        with place:
-            show.empty(page.probe.title, "" if batch.running else page.teach, MAP_HEIGHT, first=True)
-        return
-    seen = replace(view(result), control=control_model.result(batch, name), control_name=control_model.name())
-    with place:
-        page.figure(result, seen)
-    with below:
-        if page.over_tokens:
-            window(result, seen)
-        show.notes(result.notes)
-    page.more(result, seen)
 
 
 def texts(paragraphs: Mapping[str, str]) -> None:
     """Short paragraphs side by side."""
-    for column, (heading, text) in zip(st.columns(len(paragraphs)), paragraphs.items()):
+    if not paragraphs:
+        return
+    for column, (heading, text) in zip(st.columns(len(paragraphs)), paragraphs.items(), strict=True):
         column.caption(f"**{heading}:** {text}")
 
 
@@ -137,15 +155,13 @@ def status(batch: running.Batch, name: str = "") -> None:
                 f"Measured on {result.n_tokens} tokens, {made.get('time', '')[:16].replace('T', ' ')} UTC, in "
                 f"{made.get('seconds', 0):.2g} s{shipped}"
             )
-        elif not (troubles := running.troubles(batch)):
-            st.markdown(
-                "Cancelled: nothing of that run is kept."
-                if batch.errors
-                else "Nothing measured yet for this prompt, model and parameters."
-            )
-        else:
+        elif troubles := running.troubles(batch):
             for message in troubles:
                 show.error(message)
+        elif batch.errors:
+            st.markdown("Cancelled: nothing of that run is kept.")
+        else:
+            st.markdown("Nothing measured yet for this prompt, model and parameters.")
 
 
 def view(result: ProbeResult) -> View:
@@ -163,11 +179,16 @@ def view(result: ProbeResult) -> View:
 
 def behind(probe: type[Probe], seen: View, curve: str, first_token: bool = True) -> dict:
     """The control's aggregate, under its name, where the view has one."""
-    return (
-        {seen.control_name: among_others.curves_of(probe, seen.control.summary, first_token)[curve]}
-        if seen.control is not None
-        else {}
-    )
+    if seen.control is None:
+        return {}
+    return {seen.control_name: among_others.curves_of(probe, seen.control.summary, first_token)[curve]}
+
+
+def profile(result: ProbeResult, measure: str, seen: View, over: str = "layers") -> None:
+    """The selected token's course over the depth, where one is selected."""
+    if seen.selected is not None:
+        fig, caption = figures.token_profile(result, measure, seen.selected), f"Token {seen.selected} over the {over}"
+        show.figure("profile", fig, caption, result, measure)
 
 
 def window(result: ProbeResult, seen: View) -> None:
@@ -175,25 +196,18 @@ def window(result: ProbeResult, seen: View) -> None:
     n = result.n_tokens
     row = st.container(horizontal=True, vertical_alignment="bottom", key="window")
     if n > WINDOW:
-        remembered.widget(
-            row.slider, "Tokens shown", "window.page", seen.window, min_value=0, max_value=n - 1, width=420
-        )
+        limits = dict(min_value=0, max_value=n - 1)
+        remembered.widget(row.slider, "Tokens shown", "window.page", seen.window, width=420, **limits)
     show.token_box(row, result.tokens)
 
 
 def _ask_for_answer(spec: ModelSpec) -> None:
     """This probe reads the answer's tokens: type one, or take what the model itself would write."""
-    st.info(
-        "This measures the effect on an **answer**, and there is none. Type one beside the prompt, or take the model's "
-        "own.",
-        icon=":material/help:",
-    )
-    n_tokens = st.number_input(
-        "Tokens of the model's continuation", min_value=1, max_value=16, value=2, key="continuation.n_tokens", width=260
-    )
-    batch = running.batch(
-        "continuation", {"continuation": Continuation(n_tokens=n_tokens).request(spec, prompt_box.prompt())}
-    )
+    st.info(NO_ANSWER, icon=":material/help:")
+    label, key = "Tokens of the model's continuation", "continuation.n_tokens"
+    n_tokens = st.number_input(label, min_value=1, max_value=16, value=2, key=key, width=260)
+    request = Continuation(n_tokens=n_tokens).request(spec, prompt_box.prompt())
+    batch = running.batch("continuation", {"continuation": request})
     running.run_row("continuation", batch, prompt_box.ready(), prompt_box.n_tokens())
     running.live(batch, _offer_answer)
 

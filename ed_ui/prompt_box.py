@@ -203,6 +203,6 @@ ABOUT = (
     "Optional. Appended to the prompt without a separator, so begin it with a space where the language does.",
 )
 ABOUT_CHAT = (
-    "chat: one user message through the model's own template, which brings its special tokens; the tokens are "
-    "shown once it has run"
+    "chat: one user message through the model's own template, which brings its special tokens; the tokens are shown "
+    "once it has run"
 )

@@ -54,7 +54,7 @@ def choose() -> list[Prompt]:
 
 
 def _bundled() -> list[Prompt]:
-    """Tasks, difficulties, how many."""
+    """Bundled prompts, chosen by task, difficulty and number."""
     known = prompt_box.examples().values()
     tasks = [task for task, _ in groupby(known, key=lambda p: p["task"])]
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prompts")

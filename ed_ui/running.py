@@ -125,10 +125,9 @@ def troubles(batch: Batch) -> dict[str, list[str]]:
     cancel is no trouble."""
     found: dict[str, list[str]] = {}
     for name, error in batch.errors.items():
-        if not isinstance(error, Cancelled) and (
-            number := name.removesuffix(".control").rpartition(".")[2]
-        ) not in found.setdefault(str(error), []):
-            found[str(error)].append(number)
+        if not isinstance(error, Cancelled):
+            numbers, number = found.setdefault(str(error), []), name.removesuffix(".control").rpartition(".")[2]
+            numbers += [number] * (number not in numbers)
     return found
 
 
@@ -138,21 +137,17 @@ def status(batch: Batch) -> str:
         if job.state == "running":
             left = job.seconds_left()
             share = f"{job.result.progress:.0%}" if job.result else ""
-            doing = (
-                f"{name.replace('_', ' ').replace('.control', ' of the control').replace('.', ' · ')}: "
-                f"{job.stage or 'starting'}"
-            )
-            return " · ".join(x for x in (doing, share, f"about {left:.0f} s left" if left else "") if x)
+            what = name.replace("_", " ").replace(".control", " of the control").replace(".", " · ")
+            said = (f"{what}: {job.stage or 'starting'}", share, f"about {left:.0f} s left" if left else "")
+            return " · ".join(filter(None, said))
     ahead = min((jobs().position(job) for job in batch.jobs.values()), default=0)
     return f"waiting, {ahead} job{'s' if ahead != 1 else ''} ahead" if batch.jobs else ""
 
 
 def outlook_of(batch: Batch, n_tokens: int | None) -> outlook.Outlook:
     """What a batch needs, and what stands in its way."""
-    requests = list(batch.requests.values())
-    return outlook.of(
-        requests, [batch.requests[name] for name in batch.missing], n_tokens, free(requests[0].models[0].device)
-    )
+    requests, todo = list(batch.requests.values()), [batch.requests[name] for name in batch.missing]
+    return outlook.of(requests, todo, n_tokens, free(requests[0].models[0].device))
 
 
 def _about(seconds: float) -> str:
@@ -172,14 +167,9 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
     if expected.obstacle:
         obstacle.warning(show.plain(expected.obstacle), icon=":material/block:")
     row = st.container(horizontal=True, vertical_alignment="center")
-    if row.button(
-        "Run",
-        type="primary",
-        key=f"run.{page}",
-        icon=":material/play_arrow:",
-        disabled=batch.running or not ready or bool(expected.obstacle),
-        width=120,
-    ):
+    off = batch.running or not ready or bool(expected.obstacle)
+    look = {"type": "primary", "icon": ":material/play_arrow:", "width": 120}
+    if row.button("Run", key=f"run.{page}", disabled=off, **look):
         submit(batch)
         st.rerun()
     if row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not batch.running, width=120):
@@ -194,9 +184,8 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
         told = "not timed on this machine yet"
     else:
         told = f"{_about(expected.seconds)} by the estimate"
-    named = " · ".join(
-        ", ".join(dict.fromkeys(words)) for words in ([m.name for m in models], [m.precision for m in models])
-    )
+    names, precisions = dict.fromkeys(m.name for m in models), dict.fromkeys(m.precision for m in models)
+    named = f"{', '.join(names)} · {', '.join(precisions)}"
     row.markdown(f":blue-badge[{show.plain(named)}] " + (f":gray-badge[{told}]" if told else ""), width="content")
     link.share(row)
     return row

@@ -25,7 +25,7 @@ from streamlit.web.cli import configurator_options
 from ed_core import settings
 from ed_core.errors import SettingsError
 from ed_core.service import health
-from ed_ui import running
+from ed_ui import running, streamlit_edges
 
 APP = Path(__file__).resolve().parent.parent / "app.py"
 LOGGED_IN = "_streamlit_user="  # the cookie of somebody who is
@@ -35,9 +35,9 @@ def headers() -> dict[str, str]:
     """What browsers are told: nothing is loaded from elsewhere, and nobody else puts these pages into a frame."""
     frames = " ".join(settings.current().frames)
     policy = (
-        "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' blob:; style-src "
-        "'self' 'unsafe-inline'; "
-        "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; worker-src 'self' blob:; frame-src 'self' data: blob:; "
+        "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' blob:; "
+        "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
+        "connect-src 'self' data: blob:; worker-src 'self' blob:; frame-src 'self' data: blob:; "
         f"object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors {frames}"
     )
     return {
@@ -126,6 +126,7 @@ def main(**options) -> None:
     except SettingsError as error:
         print(f"ed_ui.server: {error}", file=sys.stderr)
         sys.exit(2)  # not 1: starting once more helps nothing
+    streamlit_edges.begin_with_navigation()
     sys.argv[:] = [str(APP)]  # so that .streamlit/ beside app.py is found wherever this was started
     routes = [Route(path, ready) for path in ("/ready", "/{base:path}/ready")]
     given = {name.replace("_", ".", 1): value for name, value in options.items() if value not in (None, ())}

@@ -3,20 +3,24 @@ its origin."""
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import streamlit as st
 
 from ed_core.cases import export
 from ed_core.errors import EffectiveDepthError
-from ed_core.figures import describe, describe_curves, images, shown
+from ed_core.figures import View, describe, describe_curves, images, shown
+from ed_core.figures import pictures as drawn
+from ed_core.figures.pictures import Look
 from ed_core.probes import find
+from ed_core.probes.description import Picture
 from ed_core.types import ProbeResult
 from ed_ui import remembered, session, streamlit_edges
 
 CAPTION = 44  # pixels that a figure's caption line takes
+PICTURE = {"icon": ":material/image:", "on_click": "ignore"}
 CONFIG = {"displayModeBar": False, "displaylogo": False}
 
 
@@ -31,14 +35,17 @@ def figure(
     about: Callable[[], None] | None = None,
     results: Sequence[ProbeResult] = (),
     alt: str = "",
+    place=st,
 ) -> None:
-    """One figure. `about` fills Details where the figure is not one result's measure, `results` are then those it is
-    made of; `alt` tells those who cannot see it what it shows, where that is not the measure's smallest and largest
-    value. `select`: a click on a cell chooses its token for all panels (once complete: a figure that can be clicked is
-    made anew by the browser with every new version)."""
+    """One figure, in its `place` on the page. `about` fills Details where the figure is not one result's measure,
+    `results` are then those it is made of; `alt` tells those who cannot see it what it shows, where that is not the
+    measure's smallest and largest value. `select`: a click on a cell chooses its token for all panels (once complete:
+    a figure that can be clicked is made anew by the browser with every new version)."""
     results = results or ((result,) if result is not None else ())
     select = select and (result is None or result.complete)
-    with st.container(key=f"box-{key}", gap="xxsmall"):
+    if not alt:
+        alt = describe(result, measure) if result is not None and measure else describe_curves(fig, _bare(caption))
+    with place.container(key=f"box-{key}", gap="xxsmall"):
         row = st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"caption-{key}")
         row.caption(caption)
         with row.popover("Details", icon=":material/info:", type="tertiary", key=f"about-{key}"):
@@ -47,42 +54,62 @@ def figure(
                 about()
             elif result is not None:
                 details(key, result, measure, reading)
-        event = st.plotly_chart(
-            fig,
-            key=key,
-            config=CONFIG,
-            on_select="rerun" if select else "ignore",
-            selection_mode="points",
-            alt=alt
-            or (describe(result, measure) if result is not None and measure else describe_curves(fig, _bare(caption))),
-        )
+        clicks = "rerun" if select else "ignore"
+        event = st.plotly_chart(fig, key=key, config=CONFIG, on_select=clicks, selection_mode="points", alt=alt)
     if select:
         _chosen(key, event)
 
 
+def picture(
+    key: str,
+    one: Picture,
+    result: ProbeResult | None,
+    view: View,
+    look: Look = Look(),  # noqa: B008 (frozen)
+    caption: str = "",
+    place=st,
+) -> None:
+    """A picture that a probe declares (`figures.pictures`), or, without a result, what it would show."""
+    if result is None:
+        with place.container():
+            return empty(one.title, one.teach)
+    measure = drawn.measures(one, look)[0]
+    over_tokens = "pos" in find(result.request.probe).spec(measure).dims
+    fig = drawn.draw(one, result, view, look)
+    figure(
+        key, fig, caption or f"**{one.title}** · {one.caption}", result, measure, one.reading, over_tokens, place=place
+    )
+
+
 def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
     """Formula, how to read it, the numbers and where they came from."""
-    probe = find(result.request.probe)
+    name = f"{result.request.probe}.{measure}"
     if measure:
-        spec = probe.spec(measure)
-        st.markdown(
-            f"**`{result.request.probe}.{measure}`** ({spec.unit}), dims ({', '.join(spec.dims)}): {spec.meaning}."
-        )
+        meaning(result, measure)
     if reading:
         st.markdown(reading)
     notes(result.notes)
     if measure and result.complete:
-        st.download_button(
-            "CSV",
-            data=lambda: export.csv(result, measure),
-            file_name=f"{result.request.probe}.{measure}.csv",
-            mime="text/csv",
-            key=f"csv-{key}",
-            icon=":material/download:",
-        )
-    st.markdown("**Where it came from**")
+        csv(key, lambda: export.csv(result, measure), name)
+    origin("Where it came from", result, 1)
+
+
+def meaning(result: ProbeResult, measure: str) -> None:
+    """What a measure is."""
+    spec = find(result.request.probe).spec(measure)
+    name, dims = f"{result.request.probe}.{measure}", ", ".join(spec.dims)
+    st.markdown(f"**`{name}`** ({spec.unit}), dims ({dims}): {spec.meaning}.")
+
+
+def csv(key: str, data: str | Callable[[], str], name: str, label: str = "CSV") -> None:
+    st.download_button(label, data, f"{name}.csv", "text/csv", key=f"csv-{key}", icon=":material/download:")
+
+
+def origin(title: str, result: ProbeResult, expanded: int | bool = False) -> None:
+    """A result's birth certificate."""
+    st.markdown(f"**{title}**")
     if result.complete:
-        st.json(dict(result.provenance), expanded=1)
+        st.json(dict(result.provenance), expanded=expanded)
     else:
         st.caption("Written when the computation is complete.")
 
@@ -111,15 +138,7 @@ def pictures(key: str, fig, caption: str, results: Sequence[ProbeResult]) -> Non
 
     row = st.container(horizontal=True)
     for kind, mime in images.MIME.items():
-        row.download_button(
-            kind.upper(),
-            functools.partial(draw, kind),
-            f"{name}.{kind}",
-            mime,
-            key=f"{kind}-{key}",
-            icon=":material/image:",
-            on_click="ignore",
-        )
+        row.download_button(kind.upper(), partial(draw, kind), f"{name}.{kind}", mime, key=f"{kind}-{key}", **PICTURE)
     if key in failed:
         st.warning(plain(failed[key]), icon=":material/image_not_supported:")
 
@@ -129,40 +148,21 @@ def _bare(caption: str) -> str:
     return re.sub(r"\\(.)", r"\1", caption.replace("**", "").replace("`", ""))
 
 
-def figure_of_many(
-    key: str,
-    fig,
-    caption: str,
-    results: Sequence[ProbeResult],
-    name: str,
-    dim: str,
-    values,
-    meaning: str,
-    reading: str = "",
-) -> None:
-    """A figure over several results; its Details tell of one curve, `values` over `dim`."""
-    figure(
-        key,
-        fig,
-        caption,
-        about=lambda: details_of_many(key, name, dim, values, results, meaning, reading),
-        results=results,
-    )
+def figure_of_many(key: str, fig, caption: str, results: Sequence[ProbeResult], *curve) -> None:
+    """A figure over several results; its Details tell of one `curve`: its name, dim, values and meaning, and perhaps
+    how to read it."""
+    figure(key, fig, caption, about=lambda: _about_curve(key, results, *curve), results=results)
 
 
-def details_of_many(
-    key: str, name: str, dim: str, values, results: Sequence[ProbeResult], meaning: str, reading: str = ""
+def _about_curve(
+    key: str, results: Sequence[ProbeResult], name: str, dim: str, values, meaning: str, reading: str = ""
 ) -> None:
-    """The same of a curve over several prompts: what it is, its numbers, and the runs it is made of."""
     st.markdown(f"**`{name}`**, dims ({dim}): {meaning}.")
     if reading:
         st.markdown(reading)
-    csv = export.curve_csv(name, dim, values)
-    st.download_button("CSV", csv, f"{name}.csv", "text/csv", key=f"csv-{key}", icon=":material/download:")
-    st.markdown(
-        f"**Where it came from**: {len(results)} prompt{'s' * (len(results) != 1)}, {sum(r.n_tokens for r in results)} "
-        "tokens"
-    )
+    csv(key, export.curve_csv(name, dim, values), name)
+    many, n_tokens = "s" * (len(results) != 1), sum(r.n_tokens for r in results)
+    st.markdown(f"**Where it came from**: {len(results)} prompt{many}, {n_tokens} tokens")
     st.json([dict(r.provenance) for r in results], expanded=1)
 
 

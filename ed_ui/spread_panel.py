@@ -24,7 +24,7 @@ def section(probe: Probe, result: ProbeResult, control: ProbeResult | None = Non
     prompts = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(ENOUGH + 1)]
     others = [p for p in prompts if p.identity() != here.identity()][:ENOUGH]
     batch = running.batch(
-        f"compare.{probe.name}", {f"{probe.name}.{i}": probe.request(spec, p) for i, p in enumerate(others)}, at_once=1
+        f"others.{probe.name}", {f"{probe.name}.{i}": probe.request(spec, p) for i, p in enumerate(others)}, at_once=1
     )
     st.markdown("#### How this prompt compares")
     running.live(batch, _panels, probe, result, control, against)
@@ -32,7 +32,7 @@ def section(probe: Probe, result: ProbeResult, control: ProbeResult | None = Non
 
 def _panels(batch: running.Batch, probe: Probe, result: ProbeResult, control: ProbeResult | None, against: str) -> None:
     others, first_token = lookup.alike(result.request), getattr(probe, "first_token", True)
-    with st.container(key="compared"):
+    with st.container(key="others"):
         st.markdown(among_others.sentence(probe, result.summary, others, first_token))
         _more(batch, len(others), result)
     if against:
@@ -40,17 +40,12 @@ def _panels(batch: running.Batch, probe: Probe, result: ProbeResult, control: Pr
     behind = among_others.curves_of(probe, control.summary, first_token) if control is not None else {}
     name = controls.label(control.request.models[0]) if control is not None else ""
     spreads = among_others.spreads(probe, result.summary, others, first_token)
-    for column, spread in zip(st.columns(2), spreads):
-        with column:
-            curve, told = spread.curve, " over the others" if len(spread.quantiles) else ""
-            look = dict(
-                x=curve.x,
-                others=f"{spread.n} others",
-                log=curve.log,
-                behind={name: behind[curve.name]} if behind else {},
-            )
-            fig = figures.spread_curve(spread.values, spread.quantiles, curve.unit, **look)
-            show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}", results=[result])
+    for column, spread in zip(st.columns(2), spreads, strict=False):
+        curve, told = spread.curve, " over the others" if len(spread.quantiles) else ""
+        twin = {name: behind[curve.name]} if behind else {}
+        look = dict(x=curve.x, others=f"{spread.n} others", log=curve.log, behind=twin)
+        fig = figures.spread_curve(spread.values, spread.quantiles, curve.unit, **look)
+        show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}", results=[result], place=column)
 
 
 def _more(batch: running.Batch, n_others: int, result: ProbeResult) -> None:
@@ -66,9 +61,7 @@ def _more(batch: running.Batch, n_others: int, result: ProbeResult) -> None:
         return
     if n_others < among_others.FEWEST:
         few = (
-            "No other prompt has"
-            if not n_others
-            else f"Only {n_others} other prompt{'s have' if n_others > 1 else ' has'}"
+            f"Only {n_others} other prompt{'s have' if n_others > 1 else ' has'}" if n_others else "No other prompt has"
         )
         row.markdown(f"{few} been measured with these parameters: measure the bundled set.", width="content")
     else:
@@ -81,12 +74,9 @@ def _more(batch: running.Batch, n_others: int, result: ProbeResult) -> None:
         seconds = lookup.estimate([batch.requests[name] for name in batch.missing], result.n_tokens)
         obstacle = running.outlook_of(batch, result.n_tokens).obstacle
         told = "" if seconds is None else f" (about {max(seconds, 1):.0f} s)"
-        if row.button(
-            f"Measure {len(batch.missing)} bundled prompts{told}",
-            key=f"measure.{result.request.probe}",
-            icon=":material/group_add:",
-            disabled=bool(obstacle),
-        ):
+        look = {"icon": ":material/group_add:", "disabled": bool(obstacle)}
+        label = f"Measure {len(batch.missing)} bundled prompts{told}"
+        if row.button(label, key=f"measure.{result.request.probe}", **look):
             running.submit(batch)
             st.rerun()
     for message, which in running.troubles(batch).items():

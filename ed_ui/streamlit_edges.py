@@ -29,20 +29,21 @@ def begin_with_navigation() -> None:
     PagesManager.uses_pages_directory = False
 
 
-def mend_first_deep_link() -> None:
-    """Before `st.navigation`: the same cure where `streamlit run app.py` started the server, which runs nothing of
-    ours before the first visitor comes. The page is loaded once more, for every visitor who came that early.
+def navigation(pages: Mapping[str, list]):
+    """`st.navigation`, with the same cure where `streamlit run app.py` started the server, which runs nothing of ours
+    before the first visitor comes: the page is loaded once more, for every visitor who came that early.
 
     In such a run Streamlit has listed one page itself, the app, before it ran the app; in every other run none is
     listed yet, or all of ours are.
     Not needed: where `streamlit run app.py` shows no such dialog when /skip is the first address it is asked for."""
-    if (context := get_script_run_ctx()) is None:
-        return
-    manager = context.pages_manager
-    listed = ["url_pathname" in page for page in manager.get_pages().values()]
-    if listed == [True] and manager.intended_page_name:
+    context = get_script_run_ctx()
+    manager = context.pages_manager if context is not None else None
+    early = manager is not None and ["url_pathname" in page for page in manager.get_pages().values()] == [True]
+    page = st.navigation(pages)
+    if early and manager.intended_page_name:
         st.html("<script>window.location.reload()</script>", unsafe_allow_javascript=True)
         st.stop()
+    return page
 
 
 # -------------------------------------------------------------------- the browser's history
@@ -55,8 +56,8 @@ STEPS = """if (!window.stepsArePages) {
     return (stays ? history.replaceState : push).call(history, state, title, url);
   };
 }"""
-FIRST = """const named = (path, values) => JSON.stringify([path, [...values].sort()]);
-if (named(location.pathname, new URLSearchParams(location.search)) === named(...%s)) history.replaceState({}, '', %s);"""
+FIRST = """const named = (path, values) => JSON.stringify([path, [...values].sort()]); if (named(location.pathname, new
+URLSearchParams(location.search)) === named(...%s)) history.replaceState({}, '', %s);"""
 
 
 def steps_are_pages(path: str, opened: Mapping[str, str], values: Mapping[str, str]) -> None:

@@ -18,14 +18,14 @@ CAME_BACK = {  # what the server's door puts behind ?login= when a login did not
         "whoever runs this installation."
     ),
     "failed": (
-        "You were not logged in: what the identity provider sent was not valid for this installation (expired, "
-        "or from another issuer). Try again."
+        "You were not logged in: what the identity provider sent was not valid for this installation (expired, or from "
+        "another issuer). Try again."
     ),
     "unreachable": "You were not logged in: the identity provider does not answer. Try again in a minute.",
 }
 NOT_SET_UP = (
-    "Nobody can log in: the settings ask for a login, and Streamlit's secrets.toml has no [auth]; "
-    "docs/deploy.md says what belongs there."
+    "Nobody can log in: the settings ask for a login, and Streamlit's secrets.toml has no [auth]; docs/deploy.md says "
+    "what belongs there."
 )
 
 
@@ -42,8 +42,8 @@ def trouble() -> str:
         return ""
     if not _address():
         return (
-            "The identity provider told no e-mail address, and people are known by theirs here; allow it there "
-            "(scope email), or ask whoever runs this installation."
+            "The identity provider told no e-mail address, and people are known by theirs here; allow it there (scope "
+            "email), or ask whoever runs this installation."
         )
     if str(user.get("email_verified", True)).lower() == "false":
         return f"The identity provider has not verified the address {_address()}; verify it there, then log in again."

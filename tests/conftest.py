@@ -7,13 +7,18 @@ import os
 
 os.environ.update(OMP_WAIT_POLICY="PASSIVE", OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
 
-import logging  # noqa: E402
-from functools import cache  # noqa: E402
+import logging
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
 
-import pytest  # noqa: E402
-from jaxtyping import install_import_hook  # noqa: E402
+import pytest
+from jaxtyping import install_import_hook
 
 install_import_hook("ed_core", "beartype.beartype")
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +63,64 @@ def small_folder(tmp_path_factory):
     from small_models import save_random
 
     return save_random(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def stored(small_folder, tmp_path_factory):
+    """A store that holds every page's results for one prompt on a small model; no worker is started."""
+    from small_models import computed
+    from test_pages import PAGES, PROMPT
+
+    import ed_ui.running
+    from ed_core.results import lookup
+    from ed_core.service.jobs import Jobs
+    from ed_core.service.resolve import resolve
+    from ed_core.sources.bundled import MODELS
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(ed_ui.running, "Jobs", lambda: Jobs(warm=False))
+        patch.setitem(
+            MODELS, "small", small_folder
+        )  # AppTest cannot hold a selectbox value that is not among its options
+        lookup.store.cache_clear()
+        ed_ui.running.jobs.clear()
+        spec, results = resolve("small"), {}
+        for probe in {p.name: p for probes in PAGES.values() for p in probes}.values():
+            results[probe.name] = computed(probe.request(spec, PROMPT))
+            lookup.store().put(results[probe.name])
+        yield results
+        lookup.store.cache_clear()
+        ed_ui.running.jobs.clear()
+
+
+@pytest.fixture(scope="session")
+def hub_model(tmp_path_factory):
+    """A folder for `fake_hub`: about 1 MB, so that a download takes several chunks."""
+    from small_models import save_random
+
+    return save_random(tmp_path_factory.mktemp("hub"), hidden_size=64, intermediate_size=256, num_hidden_layers=5)
+
+
+@pytest.fixture
+def client(tmp_path):
+    """`client(hub, code or arguments…)`: a fresh process whose hub is the given one; `(exit code, stdout, stderr)`."""
+
+    def run(hub, *arguments, code="", **environment):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TRANSFORMERS_"))}
+        more = {
+            "HF_ENDPOINT": hub.address,
+            "HF_HOME": str(tmp_path / "hf"),
+            "ED_CACHE": str(tmp_path / "cache"),
+            "HF_HUB_DISABLE_XET": "1",
+        }
+        command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "ed_core", *arguments]
+        done = subprocess.run(
+            command, cwd=ROOT, env=clean | more | environment, capture_output=True, text=True, timeout=120
+        )
+        return done.returncode, done.stdout, done.stderr.strip()
+
+    return run
 
 
 @pytest.fixture(autouse=True)

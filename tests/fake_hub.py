@@ -45,6 +45,7 @@ class Hub(ThreadingHTTPServer):
         )
         self.asked: list[tuple[str, str, str]] = []
         self.was_cut: set[str] = set()
+        self.ended = threading.Event()
 
     @property
     def address(self) -> str:
@@ -72,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
         hub, path = self.server, unquote(urlparse(self.path).path)
         hub.asked.append((self.command, path, self.headers.get("Range", "")))
         if hub.silent:
-            time.sleep(30)
+            hub.ended.wait()
             return
         if path.startswith("/api/models/"):
             self.describe(path.removeprefix("/api/models/"))
@@ -147,5 +148,6 @@ def serving(folder: Path, **behaviour):
     try:
         yield hub
     finally:
+        hub.ended.set()
         hub.shutdown()
         hub.server_close()

@@ -94,8 +94,9 @@ def answers(app: Hosted) -> bool:
 
 
 def until(condition, seconds: float = 90.0):
+    """Wait for a condition and give its value; the time is a bound for a busy machine, no promise."""
     end = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < end, f"not within {seconds} s"
-        time.sleep(0.2)
+        assert time.monotonic() < end, f"not within {seconds} s: {value!r}"
+        time.sleep(0.05)
     return value

@@ -8,6 +8,7 @@ do not run with it. Exit code 1 unless all are caught."""
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import os
 import shutil
@@ -37,6 +38,7 @@ SLOW = [
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # before torch is imported
 SECONDS = 300  # a run that takes longer hangs
 PASSED, FAILED, HANGS = 0, 1, -1
+STAMPS = itertools.count(1)  # times of files with a defect: compiled code is known by its source's time and size
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ def _tested(copy: Path, scratch: Path, arguments: list[str]) -> None:
     os.setsid()
     os.chdir(copy)
     os.environ["TMPDIR"], tempfile.tempdir = str(scratch), None
+    sys.dont_write_bytecode = False  # what does not change is compiled once in every copy
     sys.path[:] = [place for place in sys.path if place not in ("", str(ROOT), str(ROOT / "tests"))]
     with (scratch / "said").open("wb") as said:
         os.dup2(said.fileno(), 1), os.dup2(said.fileno(), 2)
@@ -125,14 +128,16 @@ def tried(mutant: Mutant, copy: Path, failing: list[str]) -> Outcome:
     if bad := [test for test in failing if test.startswith(mutant.tests)]:
         return outcome("broken", f"{bad[0]} fails without it")
     file = copy / mutant.file
-    before = file.read_text(encoding="utf-8")
+    before, times = file.read_text(encoding="utf-8"), file.stat()
     try:
         file.write_text(mutant.applied(before), encoding="utf-8")
+        os.utime(file, (stamp := next(STAMPS), stamp))
         code, failed = run(copy, mutant.tests, "-x")
     except (ValueError, OSError) as error:
         return outcome("broken", str(error))
     finally:
         file.write_text(before, encoding="utf-8")
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
     if code == PASSED:
         return outcome("SURVIVED", ", ".join(mutant.tests))
     told = "".join(failed[:1]).removeprefix("tests/")
@@ -147,7 +152,6 @@ def chosen(names: list[str]) -> list[Mutant]:
 def main(names: list[str], workers: int, root: Path = ROOT) -> int:
     todo = chosen(names)
     os.environ.update(ENVIRONMENT)
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     FORKS.set_forkserver_preload(["pytest", *SLOW])
     with tempfile.TemporaryDirectory(prefix="ed-mutants-") as folder:
         copies: SimpleQueue[Path] = SimpleQueue()

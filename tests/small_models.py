@@ -3,6 +3,8 @@ byte."""
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -11,7 +13,8 @@ from ed_core.architectures import find
 from ed_core.architectures.small import VARIANTS  # noqa: F401
 from ed_core.bench import families
 from ed_core.models.language_model import LanguageModel
-from ed_core.types import ModelSpec
+from ed_core.service import compute
+from ed_core.types import ModelSpec, ProbeResult, Request
 
 # Looked at closest, five blocks deep: one of every kind of norm placement, multiplier and position.
 FAMILIES = (
@@ -52,6 +55,17 @@ def random_model(family: str, dtype=torch.float32, architecture=None, **override
     return LanguageModel(
         hf, byte_tokenizer(), architecture, ModelSpec(f"random-{family}", content_hash=family, precision=precision)
     )
+
+
+@cache
+def opened_models() -> compute.Models:
+    return compute.Models()
+
+
+@cache
+def computed(request: Request) -> ProbeResult:
+    """The complete result of a request, computed once in this process; its model stays open."""
+    return compute.run(opened_models().get(request.models[0]), request)
 
 
 def save_random(folder, family: str = "qwen3", **overrides):

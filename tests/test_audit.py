@@ -41,7 +41,7 @@ def results(tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("name", ["ed-demo-8", "ed-demo-16"])
+@pytest.mark.parametrize("name", ["ed-demo-8", pytest.param("ed-demo-16", marks=pytest.mark.slow)])
 def test_the_bundled_models_keep_their_curves_and_depths_in_every_precision(name):
     """Contributions and lens over every twelfth bundled prompt; skip effects need more prompts for their order to
     settle (see the log)."""

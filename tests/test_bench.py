@@ -8,7 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ed_core import bench
-from ed_core.bench import causal, skip
+from ed_core.bench import causal, opening, skip
 from ed_core.bench.random_model import prompt, random_llama
 from ed_core.commands import main
 from ed_core.probes import LayerSkip, ResidualErasure
@@ -102,3 +102,8 @@ def test_the_naive_ways_of_the_causal_probes_and_the_engine_agree(model):
         found = compute.run(model, probe.request(model.spec, asked))
         for name, values in expected.items():
             assert skip.difference(torch.tensor(found[name]), values) <= causal.AGREEMENT, (probe, name)
+
+
+def test_a_page_that_opens_late_misses_its_target():
+    bare = {"word": (0.9, 0.8), "figure": (2.0, 1.9)}
+    assert opening.rows(bare, (1.2, 0.95), (2.5, 2.4))[0].ok and not opening.rows(bare, (1.2, 1.05), (2.5, 2.4))[0].ok

@@ -67,7 +67,7 @@ def fast(tmp_path_factory):
         yield address
 
 
-def plotted(page, key: str) -> dict[str, np.ndarray]:
+def plotted(page, key: str) -> dict[str, np.ndarray]:  # noqa: F811
     """A figure's traces by name."""
     return {name: np.array(values, float) for name, values in page.evaluate(PLOTTED, key) or []}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from functools import partial
 
@@ -195,9 +196,7 @@ def test_a_full_disk_leaves_the_old_backup(folder, tmp_path, monkeypatch):
     folder.add(small())
     out = tmp_path / "b.zip"
     out.write_bytes(b"old")
-    monkeypatch.setattr(
-        backup.os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-    )
+    monkeypatch.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     assert main(["backup", str(out)]) == 2
     assert out.read_bytes() == b"old" and sorted(p.name for p in tmp_path.iterdir()) == ["b.zip", "here"]
 

@@ -14,6 +14,7 @@ from ed_core.models.verify import verify
 from ed_core.probes import IntegratedGradients, ResidualErasure, integrated_gradients
 from ed_core.results.aggregate import aggregate
 from ed_core.service import compute
+from ed_core.sweeps import gradients
 from ed_core.types import Prompt
 
 FAMILIES = ("qwen3", "gpt2", "gpt_neox", "olmo2", "gemma2", "granite")
@@ -165,6 +166,6 @@ def test_nodes_are_doubled_while_any_token_still_moves():
             path.values[alpha], path.slopes[alpha] = alpha, torch.tensor([wave, 1 - wave], dtype=torch.float64)
 
     path._evaluate = evaluate
-    attribution, error, enough = path.integrate(129)
+    attribution, error, enough = path.integrate(129, integrated_gradients.TOLERANCE)
     assert len(path.values) == 33 and enough and error < 1e-9
     assert attribution.tolist() == pytest.approx([0.0, 1.0], abs=1e-6)

@@ -6,8 +6,9 @@ from tempfile import TemporaryDirectory
 
 import naive
 import numpy as np
+import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_models import VARIANTS, byte_tokenizer
 from transformers import AutoConfig
@@ -61,26 +62,38 @@ def mutations(draw) -> tuple[str, str, object]:
     return variant, name, draw(st.sampled_from([v for v in (0.0, 0.3, 0.5, 2.0, 7.0, -1.0) if v != value]))
 
 
+CHOSEN = [
+    ("gemma4", "num_kv_shared_layers", 2),
+    ("opt", "do_layer_norm_before", False),
+    ("bloom", "apply_residual_connection_post_layernorm", True),
+    ("bloom", "slow_but_exact", True),
+    ("stablelm", "use_parallel_residual", True),
+    ("falcon_rw", "parallel_attn", True),
+    ("falcon_40b", "new_decoder_architecture", False),
+    ("cohere2", "logit_scale", 0.0),
+    ("granitemoe", "residual_multiplier", 0.0),
+    ("granitemoe", "residual_multiplier", -1.0),
+    ("gemma2", "final_logit_softcapping", 0.3),
+]
+
+
 def test_a_mutated_config_is_refused_or_its_numbers_are_right():
     seen.clear()
-    every_mutation()
-    assert seen["right"] >= 12 and seen["refused"] >= 4, f"neither all harmless nor all refused: {seen}"
+    for mutation in CHOSEN:
+        one_mutation(mutation)
+    assert seen["right"] >= 5 and seen["refused"] >= 3, f"neither all harmless nor all refused: {seen}"
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-@given(mutations())
-@example(("gemma4", "num_kv_shared_layers", 2))
-@example(("opt", "do_layer_norm_before", False))
-@example(("bloom", "apply_residual_connection_post_layernorm", True))
-@example(("bloom", "slow_but_exact", True))
-@example(("stablelm", "use_parallel_residual", True))
-@example(("falcon_rw", "parallel_attn", True))
-@example(("falcon_40b", "new_decoder_architecture", False))
-@example(("cohere2", "logit_scale", 0.0))
-@example(("granitemoe", "residual_multiplier", 0.0))
-@example(("granitemoe", "residual_multiplier", -1.0))
-@example(("gemma2", "final_logit_softcapping", 0.3))
-def every_mutation(mutation):
+@pytest.mark.slow
+def test_configs_that_nobody_chose_are_refused_or_their_numbers_are_right():
+    seen.clear()
+    settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))(
+        given(mutations())(one_mutation)
+    )()
+    assert seen["right"] >= 7 and seen["refused"] >= 1, f"neither all harmless nor all refused: {seen}"
+
+
+def one_mutation(mutation: tuple[str, str, object]) -> None:
     variant, name, value = mutation
     with TemporaryDirectory() as folder:
         try:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from fake_hub import COMMIT, serving
 from small_models import byte_tokenizer, random_hf, save_random
-from test_hub import client, model  # noqa: F401  (fixtures)
 from test_unknown_families import forget, saved
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -104,15 +103,15 @@ def test_an_untrained_twin_needs_config_and_tokenizer_only(small_folder, tmp_pat
     assert same(*(weights_of(open_model(spec)) for spec in specs))
 
 
-def test_of_a_hub_model_only_the_small_files_come(client, model, tmp_path):  # noqa: F811
-    with serving(model) as hub:
-        code, out, err, _ = client(hub, "verify", "org/model", "--control", "untrained")
+def test_of_a_hub_model_only_the_small_files_come(client, hub_model, tmp_path):
+    with serving(hub_model) as hub:
+        code, out, err = client(hub, "verify", "org/model", "--control", "untrained")
         assert code == 0 and "untrained twin, seed 0" in out, err
         assert not any(name.endswith(".safetensors") for _, name, _ in hub.asked)
-        code, out, err, _ = client(hub, "verify", "org/model")
+        code, out, err = client(hub, "verify", "org/model")
         assert code == 0 and "twin" not in out, err
     place = tmp_path / "hf/hub/models--org--model/snapshots" / COMMIT / "model.safetensors"
-    assert place.read_bytes() == (model / "model.safetensors").read_bytes()
+    assert place.read_bytes() == (hub_model / "model.safetensors").read_bytes()
 
 
 # ---------------------------------------------------------------- shuffled blocks

@@ -185,7 +185,7 @@ def test_a_calibration_tells_reading_from_multiplying(monkeypatch):
 
 
 def test_a_calibration_leaves_those_of_other_devices():
-    cuda = {name: (1.0, 2.0) for name in estimate.DEFAULT_RATES["cuda"]}
+    cuda = dict.fromkeys(estimate.DEFAULT_RATES["cuda"], (1.0, 2.0))
     estimate.save_rates("cuda", cuda)
     estimate.save_rates("cpu", estimate.DEFAULT_RATES["cpu"])
     assert estimate.load_rates("cuda") == (cuda, True) and estimate.load_rates("cpu")[1]

@@ -2,6 +2,7 @@
 refused."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import naive
 import numpy as np
@@ -10,8 +11,11 @@ from small_models import VARIANTS, byte_tokenizer
 
 from ed_core.architectures import find
 from ed_core.architectures.families import FAMILIES
-from ed_core.bench.families import DTYPES, random_hf, random_model
+from ed_core.bench import families
+from ed_core.bench.families import DTYPES, random_hf
+from ed_core.commands import main
 from ed_core.errors import IdentityFailed
+from ed_core.models import verify as verifying
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.verify import verify
 from ed_core.probes import (
@@ -27,6 +31,7 @@ from ed_core.probes import (
 )
 from ed_core.types import ModelSpec, Prompt
 
+DOCS = Path(__file__).parent.parent / "docs"
 PROMPT = Prompt("5+7=", "12")  # 6 tokens: more than the sliding windows hold
 BACKGROUND = ("a=3", "Rain.")
 NODES = 5
@@ -38,14 +43,21 @@ def test_every_family_has_a_small_model():
     assert built <= set(naive.READ), "and the naive way knows where to read it"
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_sums_hold(variant, precision):
-    figures = verify(random_model(variant, precision, byte_tokenizer()))
-    assert figures.failures() == []
-    assert None not in (*figures.slope_attn, *figures.slope_mlp, *figures.mlp_moves), (
-        "nothing was too small to be checked"
-    )
+def test_the_sums_hold_and_the_table_of_families_is_what_the_command_prints(monkeypatch, capsys):
+    """docs/models.md is made of the identities of every variant in float32 and bfloat16."""
+    verify, seen = verifying.verify, {}
+
+    def remembered(model):
+        return seen.setdefault((model.spec.content_hash, model.spec.precision), verify(model))
+
+    monkeypatch.setattr(verifying, "verify", remembered)
+    monkeypatch.setattr(families, "verify", remembered)
+    assert main(["models", "--families", "--markdown"]) == 0
+    assert (DOCS / "models.md").read_text(encoding="utf-8") == capsys.readouterr().out
+    assert set(seen) == {(variant, precision) for variant in VARIANTS for precision in ("fp32", "bf16")}
+    for model, figures in seen.items():
+        assert figures.failures() == [], model
+        assert None not in (*figures.slope_attn, *figures.slope_mlp, *figures.mlp_moves), (model, "too small to check")
 
 
 def probe_contributions(model, measure):
@@ -125,8 +137,23 @@ def test_no_probe_is_left_out():
     assert set(CHECKS) == {probe.name for probe in PROBES} - {"continuation"}
 
 
-@pytest.mark.parametrize("probe", CHECKS)
-@pytest.mark.parametrize("variant", VARIANTS)
+# What a probe stands on that is built otherwise: norms before, behind and around, beside, several experts, windows,
+# multipliers and caps, a third addition, what is added in place or per row, attention that keeps no keys.
+KINDS = (
+    "llama", "llama4", "qwen3_next", "gemma2", "gemma4", "gemma4_moe", "olmo2", "phi3", "gpt2", "gpt_neox",
+    "falcon_40b", "bloom", "mpt", "granitemoe", "cohere2", "deepseek_v3",
+)  # fmt: skip
+READING = ("contributions", "logit_lens", "prune")  # what a family's description alone can spoil, in every variant
+
+
+@pytest.mark.parametrize(
+    "variant, probe",
+    [
+        pytest.param(v, p, marks=() if v in KINDS or p in READING else pytest.mark.slow)
+        for v in VARIANTS
+        for p in CHECKS
+    ],
+)
 def test_probes_agree_with_the_naive_way(variant_model, measure, variant, probe, tmp_path):
     check, model = CHECKS[probe], variant_model(variant)
     for found, expected in check(model, measure, tmp_path) if probe == "residual_erasure" else check(model, measure):
@@ -160,7 +187,7 @@ FORGED = {  # what a reader who believes names would read, and what he would for
 }
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "bf16"])  # with limits far wider
 @pytest.mark.parametrize(
     "variant, forged",
     [pytest.param(v, f, id=f"{v}-{'-'.join(f)}") for v, forgeries in FORGED.items() for f in forgeries],

@@ -311,7 +311,7 @@ def test_published_marks_stand_on_their_layer():
 def test_the_lens_hover_lists_the_tokens_of_its_own_cell():
     result = replace(fake("logit_lens"), token_text={i: f"w{i}" for i in range(20)})
     cells = next(t for t in figures.lens_map(result, View()).data if t.name == "cells")
-    for (depth, token), text in zip(cells.customdata, cells.text):
+    for (depth, token), text in zip(cells.customdata, cells.text, strict=True):
         found = [line.split("  ")[-1] for line in text.split("<br>")[1:]]
         assert found == [f"w{i}" for i in result["top_ids"][depth, token]], (depth, token)
 

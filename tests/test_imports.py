@@ -1,139 +1,180 @@
-"""Who may import whom, kept by reading the code; and that the app's process really never imports torch."""
+"""Who may import whom: the table in ARCHITECTURE.md, held against the code; and that the app's process really never
+imports torch."""
 
 from __future__ import annotations
 
 import ast
-import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 HEAVY = {"torch", "transformers", "accelerate", "bitsandbytes", "datasets", "peft"}
-TORCH_SIDE = {
-    "ed_core." + name
-    for name in (
-        "models.language_model",
-        "models.trace",
-        "sweeps.metrics",
-        "models.loading",
-        "models.adoption",
-        "models.twins",
-        "models.identities",
-        "sweeps.staircase",
-        "sweeps.erasure",
-        "sweeps.gradients",
-        "sweeps.dropping",
-        "models.suffix",
-        "service.compute",
-        "bench",
-        "models.quantized",
-        "models.placement",
-        "service.calibrate",
-        "models.sanity",
-    )
-}
+DOORS = ("ed_core/__init__.py", "ed_core/__main__.py")
+
+
+class Floor:
+    """A row of the table: its folders, the libraries from outside it may use, the files that may import torch."""
+
+    def __init__(self, cells: list[str]):
+        folders, _, libraries, torch = cells
+        self.folders = [name.strip(" `") for name in folders.split(",")]
+        self.libraries = {name for name in libraries.split(", ") if name not in ("–", "any")}
+        self.any = libraries == "any"
+        self.torch = torch
+
+
+@cache
+def floors() -> list[Floor]:
+    """The table, from the top down."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = [line for line in text.split("## ")[1].splitlines() if line.startswith("| `")]
+    return [Floor([cell.strip() for cell in row.strip("| ").split(" | ")]) for row in rows]
+
+
+def floor_of(path: Path) -> int:
+    """A file's row, counted from the top."""
+    place = path.relative_to(ROOT).as_posix()
+    found = [(len(f), i) for i, floor in enumerate(floors()) for f in floor.folders if f"{place}/".startswith(f"{f}/")]
+    return max(found)[1]
+
+
+@cache
+def files() -> list[Path]:
+    found = [ROOT / "app.py", *(p for top in ("ed_core", "ed_ui", "pages") for p in (ROOT / top).rglob("*.py"))]
+    return sorted(found)
+
+
+def nodes(path: Path, top_level_only: bool = False):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return tree.body if top_level_only else ast.walk(tree)
 
 
 def imports(path: Path, top_level_only: bool = False) -> set[str]:
-    """Absolute names of everything a file imports; `top_level_only` leaves out functions and TYPE_CHECKING blocks."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    """Absolute names of everything a file imports, inside functions and for type checkers too; `top_level_only` leaves
+    those out."""
     package = list(path.relative_to(ROOT).with_suffix("").parts)[:-1]
-    nodes = tree.body if top_level_only else ast.walk(tree)
     found = set()
-    for node in nodes:
+    for node in nodes(path, top_level_only):
         if isinstance(node, ast.Import):
             found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             name = ".".join([*base, *([node.module] if node.module else [])])
-            found |= {name} | {f"{name}.{a.name}" for a in node.names}
+            found |= {f"{name}.{a.name}" for a in node.names}
     return found
 
 
-def heads(names: set[str]) -> set[str]:
-    return {n.split(".")[0] for n in names}
+def file_of(name: str) -> Path | None:
+    """The file of ours that an imported name is, or stands in."""
+    while name:
+        place = ROOT / name.replace(".", "/")
+        for file in (place.with_suffix(".py"), place / "__init__.py"):
+            if file.is_file():
+                return file
+        name = name.rpartition(".")[0]
+    return None
 
 
-ENGINE = sorted((ROOT / "ed_core").rglob("*.py"))
-PAGES = [ROOT / "app.py", *sorted((ROOT / "pages").rglob("*.py"))]
-GLUE = sorted((ROOT / "ed_ui").rglob("*.py"))
+def edges(path: Path) -> set[Path]:
+    return {file for name in imports(path) if (file := file_of(name)) is not None and file != path}
 
 
-@pytest.mark.parametrize("path", ENGINE, ids=str)
-def test_the_engine_never_imports_streamlit_or_the_pages(path):
-    assert not heads(imports(path)) & {"streamlit", "ed_ui", "pages"}
+def test_every_folder_has_its_row():
+    listed = {name for floor in floors() for name in floor.folders}
+    assert {p.parent.relative_to(ROOT).as_posix().split("/")[0] for p in files()} - {"."} <= {
+        "ed_core",
+        "ed_ui",
+        "pages",
+    }
+    assert {p.parent.relative_to(ROOT).as_posix() for p in (ROOT / "ed_core").rglob("*.py")} <= listed
 
 
-@pytest.mark.parametrize("path", PAGES + GLUE, ids=str)
-def test_pages_and_glue_stay_on_the_torch_free_side(path):
-    found = imports(path)
-    assert not heads(found) & HEAVY
-    assert not found & TORCH_SIDE
+def test_nothing_imports_upwards():
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {other.relative_to(ROOT)}"
+        for path in files()
+        if path.relative_to(ROOT).as_posix() not in DOORS
+        for other in edges(path)
+        if floor_of(other) < floor_of(path)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=str)
-def test_pages_do_no_maths_and_draw_nothing_themselves(path):
-    assert not heads(imports(path)) & {"numpy", "plotly", "pandas", "diskcache"}
+def test_no_file_imports_itself_through_others():
+    graph = {path: edges(path) for path in files() if path.relative_to(ROOT).as_posix() not in DOORS}
+    graph = {path: {o for o in others if o in graph and o.name != "__init__.py"} for path, others in graph.items()}
+    while ends := [path for path, others in graph.items() if not others]:
+        for end in ends:
+            del graph[end]
+        graph = {path: others - set(ends) for path, others in graph.items()}
+    assert not graph, f"in a circle, or leading into one: {sorted(str(p.relative_to(ROOT)) for p in graph)}"
 
 
-@pytest.mark.parametrize("path", ENGINE, ids=str)
-def test_only_the_loader_knows_transformers(path):
-    name = path.relative_to(ROOT / "ed_core").as_posix()
-    if not name.startswith(("demo/", "bench")) and name != "models/loading.py":
-        assert "transformers" not in heads(imports(path))
+def test_libraries_from_outside_are_those_of_the_table():
+    ours = {"ed_core", "ed_ui"}
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in files()
+        for name in {n.split(".")[0] for n in imports(path)} - set(sys.stdlib_module_names) - ours - {"torch"}
+        if not (floor := floors()[floor_of(path)]).any and name not in floor.libraries
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "types",
-        "depth.criteria",
-        "depth.verdict",
-        "depth.exactness",
-        "results.aggregate",
-        "depth.among_others",
-        "depth.side_by_side",
-        "figures",
-        "results.lookup",
-        "service.jobs",
-        "results.store",
-        "prompts",
-        "probes",
-        "sources.specs",
-        "sources.tokens",
-        "cases.export",
-        "service.worker",
-        "depth.pruning",
-        "sweeps.budget",
-        "sources.precision",
-        "sources.controls",
-        "sources.sizes",
-        "service.estimate",
-        "sources.catalogue",
-        "sources.weights",
-        "sources.adapters",
-        "depth.audit",
-        "sources.hub",
-        "cases.case_study",
-        "cases.bundle",
-        "cases.kept",
-        "cases.drawings",
-        "settings",
-        "sources.permits",
-        "cases.owners",
-        "service.health",
-    ],
-)
-def test_importing_the_torch_free_side_imports_no_torch(name):
-    code = (
-        f"import sys, json, ed_core.{name}; print(json.dumps(sorted({HEAVY!r}.intersection(m.split('.')[0] for m in "
-        "sys.modules))))"
-    )
-    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert json.loads(out.stdout) == []
+def test_torch_is_imported_where_the_table_says():
+    wrong = []
+    for path in files():
+        said, name = floors()[floor_of(path)].torch, path.relative_to(ROOT)
+        anywhere, at_top = (any(n.split(".")[0] == "torch" for n in imports(path, top)) for top in (False, True))
+        may = {"yes": True, "no": False, "in functions": not at_top}.get(said, path.stem in said.split(", "))
+        if anywhere and not may:
+            wrong.append(f"{name} imports torch; the table says {said}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_loader_knows_transformers():
+    knows = {p for p in files() if any(n.split(".")[0] == "transformers" for n in imports(p))}
+    assert {p.relative_to(ROOT).as_posix() for p in knows if p.parent.name not in ("demo", "bench")} == {
+        "ed_core/models/loading.py"
+    }
+
+
+def light() -> list[str]:
+    """Modules that the app's process may import: all whose row has no torch, or only inside functions, or not there."""
+    named = []
+    for path in files():
+        said = floors()[floor_of(path)].torch
+        place = path.relative_to(ROOT)
+        if (
+            said != "yes"
+            and path.stem not in said.split(", ")
+            and place.parts[0] == "ed_core"
+            and path.stem != "__main__"
+        ):
+            named.append(".".join(place.with_suffix("").parts).removesuffix(".__init__"))
+    return named
+
+
+def test_importing_the_torch_free_side_imports_no_torch():
+    """Each module as the first of the engine's that a process imports; all in one process, which ends with the first
+    that brings something heavy along."""
+    code = f"""
+import sys
+from importlib import import_module
+for name in {light()!r}:
+    for loaded in [m for m in sys.modules if m.split(".")[0] == "ed_core"]:
+        del sys.modules[loaded]
+    import_module(name)
+    heavy = {HEAVY | {"streamlit"}!r}.intersection(m.split(".")[0] for m in sys.modules)
+    assert not heavy, f"{{name}} imports {{heavy}}"
+"""
+    assert len(light()) > 60
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert out.returncode == 0, out.stderr[-2000:]
 
 
 def test_the_app_imports_no_torch_after_home_has_run_and_opened_a_stored_result():
@@ -150,3 +191,8 @@ print(",".join(sorted({m.split(".")[0] for m in sys.modules} & {"torch", "transf
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert out.returncode == 0, out.stderr[-2000:]
     assert out.stdout.strip().splitlines()[-1:] in ([], [""]), out.stdout
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_a_door_holds_nothing_but_the_way_in(name):
+    assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) < 50

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -289,10 +288,7 @@ with Kept({str(folder.root)!r}, shipped=None)._folder.locked():
     assert len(folder.cards()) == 1, "reading needs no lock"
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    monkeypatch.undo()
-    begin = time.monotonic()
     folder.add(small())
-    assert time.monotonic() - begin < 2
 
 
 def test_what_a_killed_process_left_unfinished_is_swept_and_never_listed(folder):
@@ -328,21 +324,18 @@ def test_an_id_is_no_path(folder, id):
             act(id)
 
 
-def test_opening_in_a_new_process_takes_well_under_a_second_and_no_torch(folder):
+def test_opening_in_a_new_process_imports_nothing_heavy(folder):
     one = case()
     folder.add(one)
     code = f"""
-import sys, time
-begin = time.monotonic()
+import sys
 from ed_core.cases.kept import Kept
 folder = Kept({str(folder.root)!r}, shipped=None)
 folder.cards(), folder.open({one.id!r})
-print(time.monotonic() - begin, *sorted({{"torch", "transformers", "plotly", "pandas"}} & set(sys.modules)))
+print(*sorted({{"torch", "transformers", "plotly", "pandas"}} & set(sys.modules)))
 """
-    out = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert out[1:] == [] and float(out[0]) < 5, "about 0.3 s; the limit leaves room for a busy machine"
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert out.stdout.split() == []
 
 
 def test_a_case_study_that_would_not_open_is_not_kept(folder, monkeypatch):
@@ -379,5 +372,27 @@ def test_the_lock_keeps_everybody_else_out(folder):
     folder.add(small())
     with open(folder.path / ".lock") as other:
         with folder.locked(), pytest.raises(BlockingIOError):
+            with folder.locked():
+                pass  # the outer one still holds it
             fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def test_a_lock_that_leads_elsewhere_is_not_followed(folder, tmp_path):
+    folder.add(small())
+    (folder.path / ".lock").unlink()
+    (folder.path / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="cannot be locked"):
+        folder.add(small())
+    assert not (tmp_path / "elsewhere").exists() and len(folder.cards()) == 1
+    (folder.path / ".lock").unlink()
+    folder.add(small())
+
+
+def test_a_lock_that_was_deleted_while_it_was_held_is_made_anew(folder):
+    folder.add(small())
+    with folder.locked():
+        (folder.path / ".lock").unlink()
+        folder.add(small())
+    folder.add(small())
+    assert len(folder.cards()) == 3 and (folder.path / ".lock").is_file()

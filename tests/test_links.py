@@ -9,14 +9,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from small_models import computed
 from streamlit.testing.v1 import AppTest
-from test_pages import PAGES, PROMPT, ROOT, session_of, stored  # noqa: F401 (fixture)
+from test_pages import PAGES, ROOT, session_of
 
 from ed_core.errors import ParameterError
 from ed_core.probes import LogitLens, ResidualErasure
 from ed_core.results import lookup
 from ed_core.results.store import Store
-from ed_core.service import compute
 from ed_core.service.resolve import resolve, twin
 from ed_core.types import Prompt
 from ed_ui import link, link_parameters, remembered, session, streamlit_edges
@@ -67,10 +67,10 @@ WRONG = [
 
 
 def opened(page: str, **query) -> AppTest:
-    """A session in which a link to a page was opened: Home at once, other pages from there."""
+    """A fresh session in which a link to a page was opened."""
     test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
     if "home" not in page:
-        test.run().switch_page(page)
+        test.switch_page(page)
     return follow(test, model="small", **query)
 
 
@@ -86,7 +86,7 @@ def said(test: AppTest) -> str:
 
 
 @pytest.mark.parametrize("page", OWN)
-def test_what_a_link_says_of_a_page_comes_back_as_the_same_link(stored, page):  # noqa: F811
+def test_what_a_link_says_of_a_page_comes_back_as_the_same_link(stored, page):
     test = opened(page, example="copy-3-a", **OWN[page])
     assert not test.exception and not said(test)
     test.run()  # what a session's first run puts into the URL is put there by the browser
@@ -94,28 +94,47 @@ def test_what_a_link_says_of_a_page_comes_back_as_the_same_link(stored, page):  
     assert test.query_params["example"] == "copy-3-a" and test.query_params["model"] == "small"
 
 
+COMMON = ("precision", "control", "control_seed", "template", "special_tokens", "token", "run", "example", "device")
+
+
+def refused(test: AppTest, wrong: str) -> bool:
+    """Whether a page shown with this value stands, and says in one sentence, as text, that it is not followed."""
+    assert not test.exception, (wrong, test.exception)
+    assert "not followed" in said(test) and len(said(test)) < 1500 and len(test.warning) == 1, wrong
+    return not re.search(r"(?<!\\)<", said(test))
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=ascii)
+def test_values_that_cannot_be_are_left_out_with_a_sentence(stored, wrong):  # noqa: F811
+    page = "pages/intervene/skip.py"
+    assert refused(opened(page, **dict.fromkeys((*OWN[page], *COMMON), wrong)), wrong)
+
+
 @pytest.mark.parametrize("page", OWN)
-def test_values_that_cannot_be_are_left_out_with_a_sentence(stored, page):  # noqa: F811
+def test_what_a_page_reads_is_in_its_boxes_and_the_rest_is_left_out(stored, page, monkeypatch):
+    """What no parameter of a page can read is refused before the page sees it: only what one does read, and one value
+    that none can, go through the page."""
+    own, known = link.own, {}
+    monkeypatch.setattr(link, "own", lambda found: known.update({p.name: p for p in found}) or own(known.values()))
+    assert refused(opened(page, **dict.fromkeys((*OWN[page], *COMMON), "<script>alert(1)</script>")), page)
+    assert set(OWN[page]) <= set(known)
     for wrong in WRONG:
-        names = [
-            *OWN[page],
-            "precision",
-            "control",
-            "control_seed",
-            "template",
-            "special_tokens",
-            "token",
-            "run",
-            "example",
-            "device",
-        ]
-        test = opened(page, **dict.fromkeys(names, wrong))
-        assert not test.exception, (wrong, test.exception)
-        assert "not followed" in said(test) and len(said(test)) < 1500 and len(test.warning) == 1, wrong
-        assert not re.search(r"(?<!\\)<", said(test)), "shown as text"
+        readable = [name for name, parameter in known.items() if reads(parameter, wrong)]
+        if readable:
+            assert refused(opened(page, template="<b>", **dict.fromkeys(readable, wrong)), wrong)
 
 
-def test_what_a_link_does_not_say_is_at_its_default(stored):  # noqa: F811
+def reads(parameter: link.Parameter, value: str) -> bool:
+    """Whether a parameter takes a value; it refuses with one printable line, or writes what it reads again."""
+    try:
+        found = parameter.read(value)
+    except ParameterError as error:
+        assert "\n" not in str(error) and parameter.name in str(error)
+        return False
+    return parameter.read(parameter.write(found)) == found
+
+
+def test_what_a_link_does_not_say_is_at_its_default(stored):
     test = opened("pages/look/logit_lens.py", shade="rank", template="raw", control="shuffled", control_seed="3")
     assert test.selectbox(key="control").value == "shuffled" and test.number_input(key="control.seed").value == 3
     follow(test.switch_page("pages/look/contributions.py"))
@@ -128,21 +147,21 @@ def test_what_a_link_does_not_say_is_at_its_default(stored):  # noqa: F811
     )
 
 
-def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):  # noqa: F811
+def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):
     spec = twin(resolve("small"), "untrained", 7)
-    result = compute.run(compute.Models().get(spec), LogitLens().request(spec, Prompt("3 + 4 = ", "7")))
+    result = computed(LogitLens().request(spec, Prompt("3 + 4 = ", "7")))
     lookup.store().put(result)
     test = opened("pages/look/logit_lens.py", run=result.request.key[:12])
     assert not said(test) and test.text_area(key="text").value == "3 + 4 = "
     assert test.selectbox(key="control").value == "untrained" and test.number_input(key="control.seed").value == 7
-    test = opened("pages/look/logit_lens.py", run=stored["logit_lens"].request.key)
+    test = opened("pages/look/logit_lens.py", run=stored["logit_lens"].request.key).run()
     assert (
         test.query_params["run"] == stored["logit_lens"].request.key[:12]
         and test.selectbox(key="control").value == "none"
     )
 
 
-def test_a_run_of_other_weights_and_one_of_a_model_that_is_gone_say_which(stored, monkeypatch):  # noqa: F811
+def test_a_run_of_other_weights_and_one_of_a_model_that_is_gone_say_which(stored, monkeypatch):
     result = stored["logit_lens"]
     for change, words in (
         ({"content_hash": "0" * 64}, "other weights"),
@@ -158,7 +177,7 @@ def test_a_run_of_other_weights_and_one_of_a_model_that_is_gone_say_which(stored
         assert not test.exception and words in said(test)
 
 
-def test_unknown_and_ambiguous_ids_are_one_sentence(stored, monkeypatch):  # noqa: F811
+def test_unknown_and_ambiguous_ids_are_one_sentence(stored, monkeypatch):
     key = stored["logit_lens"].request.key
     assert lookup.by_short(key).request.key == lookup.by_short(key[:8]).request.key == key
     for wrong, reason in (
@@ -175,7 +194,7 @@ def test_unknown_and_ambiguous_ids_are_one_sentence(stored, monkeypatch):  # noq
         lookup.by_short(key[:8])
 
 
-def test_the_store_finds_ids_by_their_beginning(stored, tmp_path):  # noqa: F811
+def test_the_store_finds_ids_by_their_beginning(stored, tmp_path):
     store, result = Store(tmp_path), stored["logit_lens"]
     other = replace(result, request=replace(result.request, prompts=(Prompt("other", "x"),)))
     for each in (result, other):
@@ -186,7 +205,7 @@ def test_the_store_finds_ids_by_their_beginning(stored, tmp_path):  # noqa: F811
     assert len(store.keys("")) == 2 and store.keys("zz") == store.keys("*") == store.keys("%' OR 1=1") == []
 
 
-def test_no_parameter_of_a_page_has_the_name_of_one_that_all_pages_share(stored):  # noqa: F811
+def test_no_parameter_of_a_page_has_the_name_of_one_that_all_pages_share(stored):
     from ed_ui import common_link
 
     common = {p.name for p in (*common_link.OF_A_RUN, *common_link.BESIDE_IT)} | {"run", "example"}
@@ -197,7 +216,7 @@ def test_no_parameter_of_a_page_has_the_name_of_one_that_all_pages_share(stored)
         assert not common & set(names)
 
 
-def test_what_a_link_set_is_told_to_the_browser_again(stored):  # noqa: F811
+def test_what_a_link_set_is_told_to_the_browser_again(stored):
     """Streamlit throws the messages of a run away when the next begins before they were sent; a value told once would
     then be lost."""
     test = follow(
@@ -226,13 +245,13 @@ SHARED = {
 }
 
 
-def test_what_all_pages_share_comes_back_as_the_same_link(stored):  # noqa: F811
+def test_what_all_pages_share_comes_back_as_the_same_link(stored):
     test = opened("pages/look/logit_lens.py", example="copy-3-a", **SHARED)
     test.run()
     assert {name: test.query_params.get(name) for name in SHARED} == SHARED and not said(test)
 
 
-def test_an_example_that_was_edited_is_no_longer_named(stored):  # noqa: F811
+def test_an_example_that_was_edited_is_no_longer_named(stored):
     test = opened("pages/look/logit_lens.py", example="copy-3-a")
     assert test.query_params["example"] == "copy-3-a"
     test.text_area(key="text").set_value("another text").run()

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from small_models import computed
 from streamlit.testing.v1 import AppTest
 
 from ed_core.probes import (
@@ -23,9 +24,7 @@ from ed_core.probes import (
     ResidualErasure,
 )
 from ed_core.results import lookup
-from ed_core.service import compute
 from ed_core.service.resolve import resolve
-from ed_core.sources.bundled import MODELS
 from ed_core.types import Prompt
 from ed_ui import session
 
@@ -42,31 +41,6 @@ PAGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def stored(small_folder, tmp_path_factory):
-    """A store that holds every page's results for one prompt on a small model; no worker is started."""
-    import ed_ui.running
-    from ed_core.service.jobs import Jobs
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(ed_ui.running, "Jobs", lambda: Jobs(warm=False))
-        patch.setitem(
-            MODELS, "small", small_folder
-        )  # AppTest cannot hold a selectbox value that is not among its options
-        lookup.store.cache_clear()
-        ed_ui.running.jobs.clear()
-        spec = resolve("small")
-        model = compute.Models().get(spec)
-        results = {}
-        for probe in {p.name: p for probes in PAGES.values() for p in probes}.values():
-            results[probe.name] = compute.run(model, probe.request(spec, PROMPT))
-            lookup.store().put(results[probe.name])
-        yield results
-        lookup.store.cache_clear()
-        ed_ui.running.jobs.clear()
-
-
 def session_of(test: AppTest) -> session.Session:
     """What the session remembers; made here where the app has not run yet."""
     if session.KEY not in test.session_state:
@@ -75,19 +49,15 @@ def session_of(test: AppTest) -> session.Session:
 
 
 def app(page="pages/look/home.py", prompt=PROMPT, model="small", **query) -> AppTest:
+    """A fresh session in which a link to a page was opened, with this prompt in its box."""
     test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
+    if page != "pages/look/home.py":
+        test.switch_page(page)
     test.query_params["model"] = model
     for name, value in query.items():
         test.query_params[name] = value
     if prompt is not None and "run" not in query:
         session_of(test).inputs.update(text=prompt.text, answer=prompt.answer)
-    test.run()
-    if page == "pages/look/home.py":
-        return test
-    test.query_params.clear()  # as a click in the navigation does
-    test.switch_page(page)
-    for name, value in query.items():
-        test.query_params[name] = value
     return test.run()
 
 
@@ -158,9 +128,7 @@ def test_a_long_answer_is_judged_to_its_end():
 
     asked = next(p for p in load_prompts() if p["id"] == "copy-12-a")
     spec = resolve("ed-demo-8")
-    result = compute.run(
-        compute.Models().get(spec), Continuation().request(spec, Prompt(asked["text"], asked["answer"]))
-    )
+    result = computed(Continuation().request(spec, Prompt(asked["text"], asked["answer"])))
     assert len(result["ids"]) == 13 and verdict.right(result) is True
 
 
@@ -173,7 +141,7 @@ def test_a_link_to_a_stored_run_opens_its_prompt(stored):
 def test_a_link_brings_model_and_parameters_along(stored):
     probe = LayerSkip(mode="future", boundaries=(4, 8), part="attention")
     spec = resolve("small")
-    result = compute.run(compute.Models().get(spec), probe.request(spec, PROMPT))
+    result = computed(probe.request(spec, PROMPT))
     lookup.store().put(result)
     test = app("pages/intervene/skip.py", model="ed-demo-16", run=result.request.key)
     assert test.sidebar.selectbox(key="model").value == "small"
@@ -253,7 +221,7 @@ def test_harder_steps_up_the_same_task(stored):
 def test_without_an_answer_the_models_own_is_offered(stored, page):
     question = Prompt(PROMPT.text)
     request = Continuation(n_tokens=2).request(resolve("small"), question)
-    lookup.store().put(compute.run(compute.Models().get(resolve("small")), request))
+    lookup.store().put(computed(request))
     test = app(page, prompt=question)
     assert not test.exception and not plotted(test)
     use = next(b for b in test.button if b.label.startswith("Use"))

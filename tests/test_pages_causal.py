@@ -8,8 +8,9 @@ from base64 import b64decode
 
 import numpy as np
 import pytest
+from small_models import computed
 from streamlit.testing.v1 import AppTest
-from test_pages import PROMPT, ROOT, app, holds, plotted, session_of, stored  # noqa: F401 (a fixture)
+from test_pages import PROMPT, ROOT, app, holds, plotted, session_of
 
 from ed_core.commands import main
 from ed_core.depth import among_others, pruning
@@ -26,7 +27,6 @@ from ed_core.probes import (
 from ed_core.probes.integrated_gradients import completeness, incomplete
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
-from ed_core.service import compute
 from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
 
@@ -56,12 +56,11 @@ SET = [Prompt("5 + 7 + 5 = ", "17", "sum"), Prompt("a=3; b=a; b?", "3"), Prompt(
 def stored_set(stored):
     """Every probe on several prompts, in the store; by probe's name, in the order of `SET`."""
     spec = resolve("small")
-    model = compute.Models().get(spec)
     probes = [
         Prune(drop=(1, 2)),
         *(p() for p in (EarlyExit, LogitLens, LayerSkip, ResidualErasure, IntegratedGradients, Contributions)),
     ]
-    found = {probe.name: [compute.run(model, probe.request(spec, prompt)) for prompt in SET] for probe in probes}
+    found = {probe.name: [computed(probe.request(spec, prompt)) for prompt in SET] for probe in probes}
     for result in (r for results in found.values() for r in results):
         lookup.store().put(result)
     return found
@@ -157,7 +156,7 @@ def test_one_prompt_is_pruned_as_before(stored):
     cheapest = pruning.best_stretch(curves["kl"], 1)[0]
     assert f"Cheapest block: {cheapest}" in " ".join(m.value for m in test.markdown)
     assert len(test.get("plotly_chart")) == 5 and not drawn(test, "median", curves["kl"]), "one prompt has no spread"
-    assert test.query_params["run"] == stored["prune"].request.key[:12]
+    assert test.run().query_params["run"] == stored["prune"].request.key[:12]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +244,7 @@ def test_the_prompt_is_shown_over_the_spread_of_others(stored_set, page):
 
 def test_without_others_one_sentence_says_how_to_get_some(stored):
     spec, probe = resolve("small"), LayerSkip(part="mlp")
-    lookup.store().put(compute.run(compute.Models().get(spec), probe.request(spec, PROMPT)))
+    lookup.store().put(computed(probe.request(spec, PROMPT)))
     test = app("pages/intervene/skip.py")
     test.segmented_control(key="layer_skip.part").set_value("mlp").run()
     said = " ".join(m.value for m in test.markdown)
@@ -259,7 +258,7 @@ def test_without_others_one_sentence_says_how_to_get_some(stored):
 
 def test_a_boundary_can_be_looked_at_alone(stored):
     probe, spec = LayerSkip(mode="future", boundaries=(16, 8)), resolve("small")
-    result = compute.run(compute.Models().get(spec), probe.request(spec, PROMPT))
+    result = computed(probe.request(spec, PROMPT))
     lookup.store().put(result)
     test = app("pages/intervene/skip.py", run=result.request.key)
     choice = test.segmented_control(key="skip.boundary")
@@ -277,7 +276,7 @@ def test_a_boundary_can_be_looked_at_alone(stored):
 
 def test_a_failing_completeness_is_a_failure_not_a_picture(stored):
     probe, spec = IntegratedGradients(nodes=3), resolve("small")
-    result = compute.run(compute.Models().get(spec), probe.request(spec, PROMPT))
+    result = computed(probe.request(spec, PROMPT))
     lookup.store().put(result)
     failed = incomplete(result)
     test = app("pages/intervene/gradients.py", run=result.request.key)

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_pages import PAGES, PROMPT, app, holds, plotted, stored  # noqa: F401  (fixture)
+from small_models import computed
+from test_pages import PROMPT, app, holds, plotted
 from test_running import queue  # noqa: F401  (fixture)
 
 from ed_core.depth import among_others, exactness
@@ -17,7 +18,6 @@ from ed_core.depth.among_others import curves_of
 from ed_core.probes import Contributions, EarlyExit, LogitLens, Numerics, Prune, find
 from ed_core.results import lookup
 from ed_core.results.aggregate import summarize
-from ed_core.service import compute
 from ed_core.service.resolve import resolve, twin
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import control_model, running
@@ -32,13 +32,13 @@ STRIPS = {  # page: probe, and what its strip holds of the control's result
 
 
 @pytest.fixture(scope="module")
-def controlled(stored):  # noqa: F811
+def controlled(stored):
     """The same probes on the untrained twin with seed 3, stored too."""
     spec = twin(resolve("small"), "untrained", 3)
-    model, results = compute.Models().get(spec), {}
+    results = {}
     for name, own in stored.items():
         if find(name).curves:
-            results[name] = compute.run(model, replace(own.request, models=(spec,)))
+            results[name] = computed(replace(own.request, models=(spec,)))
             lookup.store().put(results[name])
     return results
 
@@ -66,7 +66,7 @@ def traces(test, name) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("page", STRIPS)
-def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored, controlled, page):  # noqa: F811
+def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored, controlled, page):
     probe, strip = STRIPS[page]
     test = opened(page)
     assert not test.exception and not test.error
@@ -88,17 +88,17 @@ def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored,
     )
 
 
-def test_the_skip_pages_bars_have_the_controls_line(stored, controlled):  # noqa: F811
+def test_the_skip_pages_bars_have_the_controls_line(stored, controlled):
     (found,) = traces(opened("pages/intervene/skip.py"), "untrained twin: output change")
     assert np.allclose(found, controlled["layer_skip"]["output"], atol=1e-6)
 
 
-def test_pruning_and_early_exit_have_the_controls_curves(stored, controlled):  # noqa: F811
+def test_pruning_and_early_exit_have_the_controls_curves(stored, controlled):
     probes = {"prune": Prune(), "early_exit": EarlyExit(), "logit_lens": LogitLens()}
     spec, twins = controlled["logit_lens"].request.models[0], {}
     assert not traces(opened("pages/intervene/prune.py"), "untrained twin, seed 3")
     for name in ("prune", "early_exit"):
-        twins[name] = compute.run(compute.Models().get(spec), probes[name].request(spec, PROMPT))
+        twins[name] = computed(probes[name].request(spec, PROMPT))
         lookup.store().put(twins[name])
     test = opened("pages/intervene/prune.py")
     assert not test.exception and not test.error
@@ -112,7 +112,7 @@ def test_pruning_and_early_exit_have_the_controls_curves(stored, controlled):  #
     assert any("Cheapest block" in m.value for m in test.markdown)
 
 
-def test_home_draws_and_says_it_for_each_probe(stored, controlled):  # noqa: F811
+def test_home_draws_and_says_it_for_each_probe(stored, controlled):
     test = opened("pages/look/home.py")
     assert not test.exception and not test.error
     found = traces(test, "control")
@@ -127,7 +127,7 @@ def test_home_draws_and_says_it_for_each_probe(stored, controlled):  # noqa: F81
     assert not test.button(key="run.home").disabled
 
 
-def test_without_a_control_nothing_is_grey_and_another_seed_is_not_shown(stored, controlled):  # noqa: F811
+def test_without_a_control_nothing_is_grey_and_another_seed_is_not_shown(stored, controlled):
     for test in (app("pages/look/contributions.py"), opened("pages/look/contributions.py", seed=4)):
         assert not traces(test, "control") and not any("twin shows" in m.value for m in test.markdown)
 
@@ -156,9 +156,9 @@ def test_a_control_that_cannot_be_had_leaves_the_page_as_it_is(monkeypatch):
     assert control_model.with_control(own) == own
 
 
-def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored):  # noqa: F811
+def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored):
     spec = resolve("small")
-    result = compute.run(compute.Models().get(spec), Numerics().request(spec, PROMPT))
+    result = computed(Numerics().request(spec, PROMPT))
     assert "Not computed yet" in " ".join(i.value for i in app("pages/look/numerics.py").info)
     lookup.store().put(result)
     test = app("pages/look/numerics.py")
@@ -171,9 +171,9 @@ def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored):  # no
     assert any(np.allclose(t, result["slope_mlp"] - 1, atol=1e-6) for t in traces(test, "MLP"))
 
 
-def test_sums_that_do_not_hold_are_an_error_on_the_numerics_page(stored):  # noqa: F811
+def test_sums_that_do_not_hold_are_an_error_on_the_numerics_page(stored):
     spec = resolve("small")
-    result = compute.run(compute.Models().get(spec), Numerics().request(spec, replace(PROMPT, text="5 + 7 = ")))
+    result = computed(Numerics().request(spec, replace(PROMPT, text="5 + 7 = ")))
     miss = result.measures["miss"]
     wrong = replace(miss, values=np.full_like(miss.values, 0.5))
     lookup.store().put(summarize(replace(result, measures={**result.measures, "miss": wrong})))

@@ -3,13 +3,11 @@ view."""
 
 from __future__ import annotations
 
-import json
-from base64 import b64decode
-
 import numpy as np
 import pytest
+from small_models import computed
 from streamlit.testing.v1 import AppTest
-from test_pages import PAGES, PROMPT, ROOT, app, holds, plotted, session_of, stored  # noqa: F401 (a fixture)
+from test_pages import PAGES, PROMPT, ROOT, app, holds, plotted, session_of
 from test_pages_causal import SET, drawn, prune_on, stored_set  # noqa: F401 (a fixture)
 from test_pages_controls import controlled, opened, traces  # noqa: F401 (a fixture)
 from test_pages_two import OTHER, seconds, two  # noqa: F401 (a fixture)
@@ -20,8 +18,7 @@ from ed_core.cases.report import report
 from ed_core.depth import audit
 from ed_core.probes import LayerSkip, Numerics, Prune
 from ed_core.results import aggregate, lookup
-from ed_core.service import compute
-from ed_core.service.resolve import resolve
+from ed_core.service.resolve import in_precisions, resolve
 
 CASE = "pages/keep/case.py"
 NAMES = {
@@ -55,8 +52,7 @@ def save(test: AppTest, page: str, folder: Kept):
 
 
 def case_page(id: str) -> AppTest:
-    test = app()
-    test.switch_page(CASE)
+    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).switch_page(CASE)
     test.query_params["id"] = id
     test.run()
     assert not test.exception and not test.error
@@ -68,7 +64,7 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_page_keeps_what_it_shows_and_leads_back(stored, folder, page):  # noqa: F811
+def test_every_page_keeps_what_it_shows_and_leads_back(stored, folder, page):
     live = app(page)
     before = plotted(live)
     kept = save(live, NAMES[page], folder)
@@ -91,10 +87,10 @@ def test_every_page_keeps_what_it_shows_and_leads_back(stored, folder, page):  #
     assert report(kept).count("<figure>") == len([d for s in sections(kept) for d in s.drawings])
 
 
-def test_numerics_is_kept_with_what_it_says(stored, folder):  # noqa: F811
+def test_numerics_is_kept_with_what_it_says(stored, folder):
     from ed_core.depth import exactness
 
-    result = compute.run(compute.Models().get(resolve("small")), Numerics().request(resolve("small"), PROMPT))
+    result = computed(Numerics().request(resolve("small"), PROMPT))
     lookup.store().put(result)
     kept = save(app("pages/look/numerics.py"), "numerics", folder)
     assert [i.result.request.probe for i in kept.items] == ["numerics", "contributions", "logit_lens"] and kept.verdict
@@ -103,9 +99,9 @@ def test_numerics_is_kept_with_what_it_says(stored, folder):  # noqa: F811
     assert exactness.sums(result).text in " ".join(c.value for c in test.caption).replace("\\", "")
 
 
-def test_parameters_and_the_chosen_boundary_come_back(stored, folder):  # noqa: F811
+def test_parameters_and_the_chosen_boundary_come_back(stored, folder):
     probe = LayerSkip(mode="future", boundaries=(4, 8), part="attention", direct=False)
-    result = compute.run(compute.Models().get(resolve("small")), probe.request(resolve("small"), PROMPT))
+    result = computed(probe.request(resolve("small"), PROMPT))
     lookup.store().put(result)
     live = app("pages/intervene/skip.py", run=result.request.key)
     live.segmented_control(key="skip.boundary").set_value(1).run()
@@ -180,9 +176,9 @@ def test_too_many_prompts_leave_whole_probes_out_and_say_so(stored_set, folder, 
     assert button.disabled and "choose fewer prompts" in button.help
 
 
-def test_an_audit_is_kept_curve_over_curve(stored, folder):  # noqa: F811
-    models, plan = compute.Models(), audit.plan(resolve("small"), ["fp32", "bf16"], [PROMPT])
-    results = {name: [compute.run(models.get(r.models[0]), r) for r in of_one] for name, of_one in plan.items()}
+def test_an_audit_is_kept_curve_over_curve(stored, folder):
+    plan = audit.plan(in_precisions(resolve("small"), ["fp32", "bf16"]), [PROMPT])
+    results = {name: [computed(r) for r in of_one] for name, of_one in plan.items()}
     for result in (r for of_one in results.values() for r in of_one):
         lookup.store().put(result)
     live = app("pages/compare/audit.py")

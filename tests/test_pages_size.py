@@ -10,14 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from small_models import computed
 from test_pages import PROMPT, app, session_of
 from test_pages_causal import drawn
 
 from ed_core.depth import audit
 from ed_core.probes import Contributions
 from ed_core.results import lookup
-from ed_core.service import compute
-from ed_core.service.resolve import resolve
+from ed_core.service.resolve import in_precisions, resolve
 from ed_core.sources.bundled import MODELS
 
 ABSENT = "Qwen/Qwen2.5-7B"
@@ -37,8 +37,8 @@ def stored(small_folder, tmp_path_factory):
         patch.setitem(MODELS, "small", small_folder)
         lookup.store.cache_clear()
         ed_ui.running.jobs.clear()
-        models, plan = compute.Models(), audit.plan(resolve("small"), ["fp32", "bf16"], [PROMPT])
-        results = {name: [compute.run(models.get(r.models[0]), r) for r in of_one] for name, of_one in plan.items()}
+        plan = audit.plan(in_precisions(resolve("small"), ["fp32", "bf16"]), [PROMPT])
+        results = {name: [computed(r) for r in of_one] for name, of_one in plan.items()}
         for result in (r for of_one in results.values() for r in of_one):
             lookup.store().put(result)
         yield results
@@ -77,7 +77,7 @@ def test_auto_says_what_it_came_to_and_what_is_needed_in_a_line_each(stored):
 
 
 def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started(stored):
-    from ed_core.memory import ROOM, gigabytes
+    from ed_core.memory import ROOM
     from ed_core.service import estimate
     from ed_core.sources import sizes, specs
 
@@ -277,8 +277,7 @@ def test_the_sentence_follows_the_findings(stored):
 
 
 def test_a_model_that_was_never_opened_takes_the_memory_of_its_precision():
-    from ed_core.memory import ROOM, gigabytes
-    from ed_core.service import estimate
+    from ed_core.memory import gigabytes
     from ed_core.sources import specs
     from ed_ui import model_card
 

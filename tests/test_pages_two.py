@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_pages import PROMPT, app, holds, plotted, session_of, stored  # noqa: F401  (fixture)
+from small_models import computed
+from test_pages import PROMPT, app, holds, plotted, session_of
 
 from ed_core.depth import side_by_side, verdict
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
-from ed_core.service import compute
 from ed_core.service.resolve import resolve, twin
 from ed_core.types import Prompt
 
@@ -24,9 +24,9 @@ DRAWN = {"contributions": "layer_ratio", "logit_lens": "top_probs", "layer_skip"
 
 
 @pytest.fixture(scope="module")
-def seconds(stored):  # noqa: F811
+def seconds(stored):
     """Results of second sides: a twin, another prompt, another model, another parameter."""
-    models, small = compute.Models(), resolve("small")
+    small = resolve("small")
     asked = {
         "twin": [p.request(twin(small, "untrained", 3), PROMPT) for p in THREE],
         "prompt": [p.request(small, OTHER) for p in THREE],
@@ -35,7 +35,7 @@ def seconds(stored):  # noqa: F811
     }
     found = {}
     for name, requests in asked.items():
-        found[name] = {r.probe: compute.run(models.get(r.models[0]), r) for r in requests}
+        found[name] = {r.probe: computed(r) for r in requests}
         for result in found[name].values():
             lookup.store().put(result)
     return found
@@ -69,7 +69,7 @@ def said(test) -> str:
     return " ".join(m.value for m in [*test.markdown, *test.caption]).replace("\\", "")
 
 
-def test_a_model_beside_its_twin(stored, seconds):  # noqa: F811
+def test_a_model_beside_its_twin(stored, seconds):
     test = two(second="small", second_control="untrained", second_seed="3")
     assert not test.exception and not test.error
     found = plotted(test)
@@ -89,7 +89,7 @@ def test_a_model_beside_its_twin(stored, seconds):  # noqa: F811
     assert {t["name"] for t in ruler["data"]} >= {"A cosine", "B cosine", "A kl", "B kl", "A overlap", "B overlap"}
 
 
-def test_models_of_different_depth_have_maps_but_no_difference(stored, seconds):  # noqa: F811
+def test_models_of_different_depth_have_maps_but_no_difference(stored, seconds):
     test = two(second="ed-demo-8")
     assert not test.exception and not test.error
     found = plotted(test)
@@ -99,7 +99,7 @@ def test_models_of_different_depth_have_maps_but_no_difference(stored, seconds):
     assert said(test).count("A has 5 layers and B 8") == 3 and "of the depth" in said(test)
 
 
-def test_two_prompts_have_a_difference_of_blocks_only(stored, seconds):  # noqa: F811
+def test_two_prompts_have_a_difference_of_blocks_only(stored, seconds):
     test = two(
         "prompts",
         {
@@ -128,7 +128,7 @@ def test_two_prompts_have_a_difference_of_blocks_only(stored, seconds):  # noqa:
     assert len(plotted(fresh)) == 7
 
 
-def test_a_bundled_second_prompt_is_in_the_link_by_its_id(stored):  # noqa: F811
+def test_a_bundled_second_prompt_is_in_the_link_by_its_id(stored):
     test = two("prompts", second_example="copy-3-a")
     assert test.text_area(key="two.text").value.startswith("Copy") and carried(test)["second_example"] == "copy-3-a"
     test.text_area(key="two.text").set_value("typed by hand").run()
@@ -137,7 +137,7 @@ def test_a_bundled_second_prompt_is_in_the_link_by_its_id(stored):  # noqa: F811
     assert "typed" not in test.text_area(key="two.text").value and carried(test)["second_example"] == "lookup-2-a"
 
 
-def test_one_probe_with_two_sets_of_parameters(stored, seconds):  # noqa: F811
+def test_one_probe_with_two_sets_of_parameters(stored, seconds):
     test = two("parameters", probe="layer_skip", second_part="attention")
     assert not test.exception and not test.error
     found, theirs = plotted(test), seconds["attention"]["layer_skip"]
@@ -148,7 +148,7 @@ def test_one_probe_with_two_sets_of_parameters(stored, seconds):  # noqa: F811
     assert "part=attention" in said(test) and carried(test)["second_part"] == "attention" and "No ruler" in said(test)
 
 
-def test_with_and_without_the_first_token_is_a_pair_too(stored):  # noqa: F811
+def test_with_and_without_the_first_token_is_a_pair_too(stored):
     test = two("parameters", probe="contributions", second_first_token="false")
     assert not test.exception and not test.error
     result = stored["contributions"]
@@ -163,12 +163,12 @@ def test_with_and_without_the_first_token_is_a_pair_too(stored):  # noqa: F811
         ("parameters", {"probe": "layer_skip"}, "same parameters"),
     ],
 )
-def test_equal_sides_are_said_to_be(stored, mode, query, words):  # noqa: F811
+def test_equal_sides_are_said_to_be(stored, mode, query, words):
     test = two(mode, **query)
     assert not test.exception and any(words in i.value for i in test.info) and not test.get("plotly_chart")
 
 
-def test_swapping_changes_places_and_signs(stored, seconds):  # noqa: F811
+def test_swapping_changes_places_and_signs(stored, seconds):
     test = two(second="small", second_control="untrained", second_seed="3")
     test.button(key="two.swap").click().run()
     assert not test.exception and carried(test)["swapped"] == "true"
@@ -182,7 +182,7 @@ def test_swapping_changes_places_and_signs(stored, seconds):  # noqa: F811
     assert "swapped" not in carried(test)
 
 
-def test_the_second_side_outlives_a_page_change(stored, seconds):  # noqa: F811
+def test_the_second_side_outlives_a_page_change(stored, seconds):
     test = two(second="small", second_control="untrained", second_seed="3", measures="logit_lens")
     wanted = {"second": "small", "second_control": "untrained", "second_seed": "3", "measures": "logit_lens"}
     test.query_params.clear()
@@ -213,19 +213,19 @@ def test_the_second_side_outlives_a_page_change(stored, seconds):  # noqa: F811
         },
     ],
 )
-def test_nonsense_in_a_link_is_left_out(stored, query):  # noqa: F811
+def test_nonsense_in_a_link_is_left_out(stored, query):
     mode = query["compare"]
     test = two(mode, **{k: v for k, v in query.items() if k != "compare"})
     assert not test.exception and "passwd" not in str(carried(test)) + said(test)
 
 
-def test_an_unknown_second_model_is_one_sentence(stored):  # noqa: F811
+def test_an_unknown_second_model_is_one_sentence(stored):
     test = two(second="/no/such/folder")
     assert not test.exception and len(test.error) == 1 and "/no/such/folder" in test.error[0].value.replace("\\", "")
 
 
 @pytest.mark.parametrize("model", ["small", "Qwen/Qwen2.5-1.5B"])
-def test_a_second_model_that_is_not_here_is_offered_and_run_is_off(stored, model, monkeypatch):  # noqa: F811
+def test_a_second_model_that_is_not_here_is_offered_and_run_is_off(stored, model, monkeypatch):
     from ed_core.errors import HubUnreachable
     from ed_ui import downloads
 
@@ -235,7 +235,7 @@ def test_a_second_model_that_is_not_here_is_offered_and_run_is_off(stored, model
     assert any("is not here yet" in w.value for w in test.warning)
 
 
-def test_an_empty_second_prompt_and_no_measure_are_refused(stored):  # noqa: F811
+def test_an_empty_second_prompt_and_no_measure_are_refused(stored):
     test = two("prompts")
     test.text_area(key="two.text").set_value("").run()
     assert len(test.error) == 1 and "Second prompt" in test.error[0].value
@@ -244,7 +244,7 @@ def test_an_empty_second_prompt_and_no_measure_are_refused(stored):  # noqa: F81
     assert len(test.error) == 1 and "No measure" in test.error[0].value
 
 
-def test_what_explains_an_answer_is_left_out_without_one(stored):  # noqa: F811
+def test_what_explains_an_answer_is_left_out_without_one(stored):
     test = app(
         PAGE,
         prompt=replace(PROMPT, answer=""),

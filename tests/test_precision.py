@@ -18,7 +18,7 @@ from ed_core.models import placement, quantized
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
 from ed_core.models.verify import verify
-from ed_core.probes import PROBES, IntegratedGradients
+from ed_core.probes import PROBES
 from ed_core.service import estimate
 from ed_core.service.compute import run
 from ed_core.service.resolve import resolve
@@ -71,8 +71,8 @@ def test_every_family_opens_in_every_precision_and_holds_the_bytes_that_were_est
 
 
 @pytest.mark.parametrize("wanted", precision.QUANTIZED)
-def test_every_probe_runs_quantized_or_refuses_with_the_reason(wanted):
-    model = opened("ed-demo-8", wanted)
+def test_every_probe_runs_quantized_or_refuses_with_the_reason(folder_of, wanted):
+    model = opened(folder_of("qwen3"), wanted)
     for kind in PROBES:
         request = kind().request(model.spec, PROMPT)
         if kind.needs_gradients and wanted in precision.NO_GRADIENT:
@@ -402,7 +402,8 @@ def test_models_that_lie_idle_make_room_for_one_that_does_not_fit_beside_them(fo
 
     models = Models()
     specs = [resolve(str(folder_of(family))) for family in ("qwen3", "llama", "gpt2")]
-    first, second = models.get(specs[0]), models.get(specs[1])
+    models.get(specs[0])
+    second = models.get(specs[1])
     free = lambda: 1_000_000 if len(models._open) < 2 else 1000  # noqa: E731
     monkeypatch.setattr(placement, "free_memory", free)
     models.get(specs[2])

@@ -59,25 +59,13 @@ def test_logit_lens(model, measure, prompt):
 
 @pytest.mark.parametrize("name", SKIPS)
 def test_layer_skip(model, measure, name):
-    chosen = SKIPS[name]
-    expected = naive.layer_skip(
-        model.hf, prompt_ids(PROMPTS["text"]), chosen.get("part", "layer"), chosen.get("boundaries")
-    )
-    agree(measure(model, LayerSkip(**chosen), PROMPTS["text"]), expected)
-
-
-@pytest.mark.parametrize("name", SKIPS)
-def test_direct_effects(model, measure, name):
-    chosen = SKIPS[name]
+    chosen, ids = SKIPS[name], prompt_ids(PROMPTS["text"])
+    part, boundaries = chosen.get("part", "layer"), chosen.get("boundaries")
     found = measure(model, LayerSkip(direct=True, **chosen), PROMPTS["text"])
-    expected = naive.direct_effect(
-        model.hf, prompt_ids(PROMPTS["text"]), chosen.get("part", "layer"), chosen.get("boundaries")
-    )
-    assert np.abs(found["effect_direct"] - expected).max() <= 1e-4 * expected.max()
-    if chosen.get("part", "layer") == "layer":
-        behind = [
-            (s, s + 1) for s in range(len(expected) - 1)
-        ]  # nothing lies in between there: direct and whole effect are the same
+    direct = naive.direct_effect(model.hf, ids, part, boundaries)
+    agree(found, naive.layer_skip(model.hf, ids, part, boundaries) | {"effect_direct": direct})
+    if part == "layer":
+        behind = [(s, s + 1) for s in range(len(direct) - 1)]  # nothing lies in between: both effects are the same
         assert all(abs(found["effect_direct"][at] - found["effect"][at]) <= 1e-4 * found["effect"][at] for at in behind)
 
 
@@ -167,3 +155,10 @@ def lens_with_aggregates(hf, prompt, probe):
 def test_automatic_boundaries_follow_their_seed():
     drawn = [LayerSkip(mode="future", seed=seed).chosen_boundaries(200) for seed in (123, 7)]
     assert drawn[0] != drawn[1] == LayerSkip(mode="future", seed=7).chosen_boundaries(200)
+
+
+def test_the_deep_part_begins_at_the_next_whole_depth():
+    """With 3 blocks and half of them, at depth 2: of tokens that settle at depths 1, 2 and 3 the last two count."""
+    jsd = np.array([[0.9, 0.9, 0.9], [0.4, 0.9, 0.9], [0.9, 0.4, 0.9], [0.0, 0.0, 0.0]])
+    found = LogitLens(rho=0.5).per_token({"jsd": jsd, "rank": np.ones((4, 3), np.int32)})
+    assert found["deep_thinking_ratio"].tolist() == [0, 1, 1]

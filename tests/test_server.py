@@ -8,13 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
 from hosted_app import ROOT, hosted, until
 
-from ed_core import settings
 from ed_core.service import health
 from ed_core.service.jobs import Jobs
 

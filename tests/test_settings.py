@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_pages import app, session_of, stored  # noqa: F401  (a fixture)
+from test_pages import app, session_of
 
 from ed_core import settings
 from ed_core.errors import ModelNotFound, NotAllowed, QueueFull, SettingsError
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(write, text, words):
 
 
 def test_variables_of_tests_and_benchmarks_are_no_settings(monkeypatch):
-    for name in ("ED_BENCH_KILLS", "ED_BENCH_WORDS", "ED_TEST_STEP_DELAY"):
+    for name in ("ED_BENCH_ROUNDS", "ED_TEST_STEP_DELAY"):
         monkeypatch.setenv(name, "1")
     assert settings.current().max_jobs == 200
 
@@ -400,7 +400,7 @@ def plainly(elements) -> str:
     return " ".join(e.value for e in elements).replace("\\", "")
 
 
-def test_a_page_says_what_is_not_allowed_and_why(stored, write):  # noqa: F811
+def test_a_page_says_what_is_not_allowed_and_why(stored, write):
     write("local_folders = false\nhub_ids = false\nadapters = false\nmodels = ['ed-demo-8', 'small']")
     for model, words in {
         "/etc": "local_folders = false",
@@ -435,7 +435,7 @@ def app_typed(model: str, page: str = "pages/look/home.py", **query):
         return app(page, model=model, **query)
 
 
-def test_a_background_file_is_refused_on_its_page(stored, write, tmp_path):  # noqa: F811
+def test_a_background_file_is_refused_on_its_page(stored, write, tmp_path):
     write("local_folders = false")
     test = app("pages/intervene/erase.py", model="ed-demo-8")
     box = test.text_input(key="residual_erasure.background")
@@ -446,14 +446,14 @@ def test_a_background_file_is_refused_on_its_page(stored, write, tmp_path):  # n
     assert not test.text_input(key="residual_erasure.background").disabled
 
 
-def test_run_is_off_with_the_reason_where_the_prompt_is_too_long_for_the_limit(stored, write):  # noqa: F811
+def test_run_is_off_with_the_reason_where_the_prompt_is_too_long_for_the_limit(stored, write):
     write("max_tokens_layers = 10")
     test = app(prompt=Prompt("1 + 2 + 3 + 4 + 5 = "))
     assert "max_tokens_layers" in plainly(test.warning)
     assert next(b for b in test.button if b.label == "Run").disabled
 
 
-def test_a_refused_job_is_a_sentence_on_the_page(stored, write, monkeypatch):  # noqa: F811
+def test_a_refused_job_is_a_sentence_on_the_page(stored, write, monkeypatch):
     """Whatever Run said when it was drawn, the queue refuses."""
     from ed_ui import running
 
@@ -486,14 +486,14 @@ def test_a_batch_waits_for_room_of_its_own_and_ends_where_there_is_none(write, m
     queue.close()
 
 
-def test_with_wrong_settings_nothing_is_served(stored, monkeypatch):  # noqa: F811
+def test_with_wrong_settings_nothing_is_served(stored, monkeypatch):
     monkeypatch.setenv("ED_LOCAL_FOLDER", "false")
     test = app()
     assert not test.exception and "did you mean ED_LOCAL_FOLDERS?" in plainly(test.error)
     assert not test.text_area and not test.sidebar.selectbox
 
 
-def test_title_and_banner_are_plain_text(stored, write):  # noqa: F811
+def test_title_and_banner_are_plain_text(stored, write):
     write("title = 'Our lab'\nbanner = '[Maintenance](http://127.0.0.1/x) on **Monday**'")
     said = app().info[0].value
     assert (

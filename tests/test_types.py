@@ -335,7 +335,7 @@ def test_a_fraction_is_no_whole_number():
 def test_a_partial_result_does_not_change_behind_its_reader():
     seen = []
     request = Contributions().request(ModelSpec("m"), Prompt("x"))
-    record = Recorder(request, Encoding((1, 2), ("a", "b")), 3, publish=seen.append)
+    record = Recorder(request, Contributions.measures, Encoding((1, 2), ("a", "b")), 3, publish=seen.append)
     record.allocate("layer_ratio", (3, 2))
     record.write("layer_ratio", 0, 1.0)
     record.step(0.3)

@@ -21,10 +21,6 @@ MEASUREMENTS = {
     "live": ("live", 2),
     "stored": ("stored", 2),
     "cancel": ("cancel", 2),
-    "durability": ("durability", 1),
-    "imports": ("imports", 1),
-    "kills": ("kills", 1),
-    "words": ("words", 1),
     "opening": ("opening", 1),
 }
 """Name: the module whose `measure` makes the rows, and the threads it may use."""

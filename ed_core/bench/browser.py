@@ -83,9 +83,7 @@ def chromium() -> Iterator:
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        raise JobError(
-            "This measurement drives a browser: pip install the test packages of requirements.txt."
-        ) from None
+        raise JobError("This measurement drives a browser: pip install -r requirements.txt.") from None
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
         raise JobError(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import re
 import zipfile
 from pathlib import Path
 
-from ..disk import why
+from .. import disk
 from ..errors import CaseError, EffectiveDepthError, ImportRefused, StoreError
 from ..types import canonical_json
 from . import bundle, owners
@@ -28,27 +26,22 @@ def write(kept: Kept, out: Path) -> tuple[int, list[str]]:
     trash stays out. Returns how many, and what was damaged and therefore left out. Only whole files enter: each is read
     to the last array."""
     whole, problems = {}, []
-    part = out.with_name(out.name + ".unfinished")
-    with kept.locked(), _disk(out):
-        try:
-            with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
-                for file in kept.files():
-                    try:
-                        data = kept.read(file.stem)
-                        _expect(bundle.decode(data).id == file.stem, "it was renamed")
-                    except EffectiveDepthError as error:
-                        problems.append(f"{file.name}: {error}")
-                        continue
-                    archive.writestr(zipfile.ZipInfo(file.name), data)
-                    whole[file.name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-                    if (owner := kept.owner(file.stem)) not in ("", UNREADABLE):
-                        whole[file.name]["owner"] = owner
-                archive.writestr(zipfile.ZipInfo(LIST), canonical_json({"format": FORMAT, "files": whole}))
-            with part.open("rb") as handle:
-                os.fsync(handle.fileno())
-            os.replace(part, out)
-        finally:
-            part.unlink(missing_ok=True)
+    try:
+        with kept.locked(), disk.written(out) as handle, zipfile.ZipFile(handle, "w", zipfile.ZIP_STORED) as archive:
+            for file in kept.files():
+                try:
+                    data = kept.read(file.stem)
+                    _expect(bundle.decode(data).id == file.stem, "it was renamed")
+                except EffectiveDepthError as error:
+                    problems.append(f"{file.name}: {error}")
+                    continue
+                archive.writestr(zipfile.ZipInfo(file.name), data)
+                whole[file.name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+                if (owner := kept.owner(file.stem)) not in ("", UNREADABLE):
+                    whole[file.name]["owner"] = owner
+            archive.writestr(zipfile.ZipInfo(LIST), canonical_json({"format": FORMAT, "files": whole}))
+    except OSError as error:
+        raise StoreError(f"The backup {out} cannot be written: {disk.why(error)}") from error
     return len(whole), problems
 
 
@@ -137,11 +130,3 @@ def _entry(archive: zipfile.ZipFile, name: str, entry: dict) -> bytes:
 def _expect(holds: bool, what: str) -> None:
     if not holds:
         raise ImportRefused(what)
-
-
-@contextlib.contextmanager
-def _disk(out: Path):
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"The backup {out} cannot be written: {why(error)}") from error

@@ -23,7 +23,6 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ..errors import ImportRefused, NewerSchema
-from ..figures.thumbnail import thumbnail
 from ..prompts import check_text
 from ..results.aggregate import probe_of
 from ..results.wire import told, unpack
@@ -172,6 +171,8 @@ def _header(case: Case) -> Header:
 
 
 def _make_card(case: Case) -> dict[str, Any]:
+    from ..figures.thumbnail import thumbnail  # figures bring plotly, and what only opens a case study needs none
+
     first = case.items[0].result
     models = dict.fromkeys(m for view in case.views for m in view.models)
     verdicts = [v for _, v in case.verdicts()]

@@ -209,12 +209,8 @@ def verdict_text(case: Case) -> str:
     if len(case.views) == 1:
         return found[0][1].sentence if found else ""
     return "\n".join(
-        f"{_called(view.models[0])}, {tidy(view.prompts[0].text)[:40]!r}: {v.sentence}" for view, v in found
+        f"{controls.full_name(view.models[0])}, {tidy(view.prompts[0].text)[:40]!r}: {v.sentence}" for view, v in found
     )
-
-
-def _called(spec: ModelSpec) -> str:
-    return f"{spec.name} ({', '.join(filter(None, (spec.precision, controls.label(spec))))})"
 
 
 def tidy(text: str) -> str:

@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from .. import figures
 from ..depth.verdict import Verdict, right
 from ..figures import View
-from ..figures.pictures import CURVES, Look, draw, measures, pictures
+from ..figures.pictures import CURVES, CURVES_HEIGHT, HEIGHT, WIDTH, Look, draw, measures, pictures
 from ..figures.pictures import caption as picture_caption
 from ..figures.text import shown
 from ..probes import PROBES, find
@@ -27,8 +27,7 @@ from . import case_study, combined
 from .case_study import Case, Item
 from .combined import Together
 
-HEIGHT, CURVES_HEIGHT = 420, 280
-SMALL = View(height=CURVES_HEIGHT, width_px=760)
+SMALL = View(height=CURVES_HEIGHT, width_px=WIDTH)
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,7 @@ class Section:
     @property
     def heading(self) -> str:
         """Model, precision, what else it is, and its layers: plain text."""
-        models = dict.fromkeys(
-            f"{m.name} ({', '.join(filter(None, (m.precision, controls.label(m))))})"
-            for view in self.views
-            for m in view.models
-        )
+        models = dict.fromkeys(controls.full_name(m) for view in self.views for m in view.models)
         return f"{', '.join(models)}, {self.views[0].first.result.n_layers} layers"
 
     @property
@@ -183,7 +178,7 @@ def _of_item(case: Case, item: Item, lines: dict[str, int | None], twin: case_st
     behind = twin.by_probe.get(result.request.probe) if twin is not None else None
     view = View(
         height=HEIGHT,
-        width_px=760,
+        width_px=WIDTH,
         window=window,
         selected=item.shown.selected,
         answer_start=result.answer_start,
@@ -243,7 +238,7 @@ def _aggregates(case: Case, item: Item) -> Iterator[tuple[Any, ...]]:
         yield (
             probe.title,
             ", ".join(curves),
-            figures.layer_curves(curves, "", unit, x=dim, height=CURVES_HEIGHT, width_px=760),
+            figures.layer_curves(curves, "", unit, x=dim, height=CURVES_HEIGHT, width_px=WIDTH),
             *curves,
         )
 

@@ -137,10 +137,10 @@ def parquet(result: ProbeResult, measure: str) -> bytes:
     from pyarrow import parquet as writer
 
     m = result.measures[measure]
-    index = np.indices(m.values.shape).reshape(m.values.ndim, -1)
-    columns = {dim: pyarrow.array(at.astype(np.int32)) for dim, at in zip(m.spec.dims, index)}
-    if "pos" in columns:
-        columns["token"] = pyarrow.array([result.tokens[i] for i in index[m.spec.dims.index("pos")]])
+    places = m.places()
+    columns = {dim: pyarrow.array(at.astype(np.int32)) for dim, at in places.items()}
+    if "pos" in places:
+        columns["token"] = pyarrow.array([result.tokens[i] for i in places["pos"]])
     table = pyarrow.table({**columns, measure: pyarrow.array(m.values.ravel())})
     meaning = {"unit": m.spec.unit, "meaning": m.spec.meaning, "dims": m.spec.dims}
     table = table.replace_schema_metadata(

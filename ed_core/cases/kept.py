@@ -1,7 +1,7 @@
 """Case studies on disk: `kept/` in the cache folder. Never evicted; every file stands for itself. Torch-free.
 
-One file per case study, in the format of `ed_core.cases.bundle`, written as `ed_core.cases.safe_folder` writes. What is deleted
-lies in `trash/` until somebody empties it; what is damaged is set aside in `damaged/`, and everything else goes on."""
+One file per case study, in the format of `ed_core.cases.bundle`. What is deleted lies in `trash/` until somebody
+empties it; what is damaged is set aside in `damaged/`, and everything else goes on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import hashlib
 import logging
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from .. import settings
@@ -57,15 +59,11 @@ class Kept:
         files are set aside and reported."""
         key, downwards = SORTS[sort]
         words = search.casefold().split()
-        found = [self._listed(self.path)]
-        own = {c.id for c in found[0]}
-        found.append([c for c in self._listed(self.shipped) if c.id not in own] if self.shipped else [])
-        return [
-            c
-            for cards in found
-            for c in sorted(cards, key=key, reverse=downwards)
-            if all(w in _searched(c) for w in words)
-        ]
+        own = self._listed(self.path)
+        ids = {c.id for c in own}
+        shipped = [c for c in self._listed(self.shipped) if c.id not in ids] if self.shipped else []
+        sort_cards = partial(sorted, key=key, reverse=downwards)
+        return [c for c in (*sort_cards(own), *sort_cards(shipped)) if all(w in _searched(c) for w in words)]
 
     def open(self, id: str) -> tuple[Case, str]:
         """A case study, checked to the last array, and the state it was in, which `save` asks for."""
@@ -87,10 +85,10 @@ class Kept:
 
     def read(self, id: str) -> bytes:
         """The file of a case study as it lies there: what an export is a copy of."""
-        for file in (self._file(id), self.shipped / f"{id}{SUFFIX}" if self.shipped else None):
+        own = self._file(id)
+        for file in (own, self.shipped / own.name) if self.shipped else (own,):
             with contextlib.suppress(FileNotFoundError), self._folder.disk("read"):
-                if file is not None:
-                    return file.read_bytes()
+                return file.read_bytes()
         raise CaseError(f"There is no case study {id} here; it may have been deleted, or be on another installation.")
 
     def owner(self, id: str) -> str:
@@ -104,17 +102,15 @@ class Kept:
 
     def trash(self) -> list[Card]:
         """What was deleted and can be restored, last deleted first."""
-        cards = {file: self._card(file) for file in sorted(self.files(self.trash_path), key=_deleted_at, reverse=True)}
-        return [card for card in cards.values() if card is not None]
+        return self._cards_of(sorted(self.files(self.trash_path), key=_deleted_at, reverse=True))
 
     def damaged(self) -> list[str]:
         """Names of the files that were set aside."""
-        return sorted(file.name for file in self.damaged_path.glob("*")) if self.damaged_path.is_dir() else []
+        return sorted(file.name for file in self.damaged_path.glob("*"))
 
     def files(self, folder: Path | None = None) -> list[Path]:
         """The bundles lying in a folder, in that of the own case studies unless another is named."""
-        folder = self.path if folder is None else folder
-        return sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+        return sorted((folder or self.path).glob(f"*{SUFFIX}"))
 
     # --- writing
 
@@ -142,8 +138,7 @@ class Kept:
             if (now := _state(self.read(case.id))) != opened and now != _state(data):
                 raise CaseChanged(
                     f"The case study {case.id} was changed by somebody else since you opened it, and nothing of theirs "
-                    "was overwritten; save yours "
-                    "as a duplicate, or open it again and repeat your changes."
+                    "was overwritten; save yours as a duplicate, or open it again and repeat your changes."
                 )
             self._folder.write(self._file(case.id), data)
         return _state(data)
@@ -197,7 +192,7 @@ class Kept:
     def empty_trash(self) -> int:
         """Delete for good what lies in the trash; returns how many files."""
         with self.locked(), self._folder.disk("emptied"):
-            files = list(self.files(self.trash_path))
+            files = self.files(self.trash_path)
             for file in files:
                 file.unlink()
             self.owners.forget([id for id in self.owners.ids() if not self._file(id).exists()])
@@ -231,8 +226,10 @@ class Kept:
         return next(id for id in iter(new_id, None) if not self._used(id))
 
     def _listed(self, folder: Path) -> list[Card]:
-        cards = (self._card(file) for file in self.files(folder) if ID.fullmatch(file.stem))
-        return [card for card in cards if card is not None]
+        return self._cards_of(file for file in self.files(folder) if ID.fullmatch(file.stem))
+
+    def _cards_of(self, files: Iterable[Path]) -> list[Card]:
+        return [card for file in files if (card := self._card(file))]
 
     def _card(self, file: Path) -> Card | None:
         """A file's card, remembered while the file stays the same; None where it cannot be read."""
@@ -262,7 +259,7 @@ class Kept:
 
     def _set_aside(self, file: Path, cause: Exception) -> None:
         """Move a damaged file out of the way, unless it was replaced meanwhile."""
-        with self.locked():
+        with self.locked(), contextlib.suppress(FileNotFoundError):
             try:
                 bundle.decode(file.read_bytes())
             except ImportRefused:
@@ -272,8 +269,6 @@ class Kept:
                     f"The case study {file.stem} is damaged; it was set aside as {aside.relative_to(self.root)} "
                     f"({cause})."
                 )
-            except FileNotFoundError:
-                pass
 
     def _remember(self, problem: str) -> None:
         if problem not in self.problems:

@@ -38,11 +38,15 @@ def snippet(case: Case) -> Snippet:
     names = [f"case-{case.id}" + (f"-{i}" if len(views) > 1 else "") for i in range(1, len(views) + 1)]
     notes = "".join(f"# {note}\n" for note in dict.fromkeys(note for view in views for note in _notes(view)))
     shell = "\n".join(_shell(view, name) for view, name in zip(views, names))
-    return Snippet(notes + shell, PYTHON.format(id=case.id, notes=notes, views=",\n".join(map(_python, views))))
+    classes = {type(probe_of(item.result)).__name__ for view in views for item in view.by_probe.values()}
+    code = ",\n".join(map(_python, views))
+    return Snippet(
+        notes + shell, PYTHON.format(id=case.id, notes=notes, names=", ".join(sorted(classes | {"Prompt"})), views=code)
+    )
 
 
 def opening(model: ModelSpec) -> dict[str, str | int]:
-    """How a model is opened, by the names of `sources.resolve`; what stands at its default is left out. A checkpoint
+    """How a model is opened, by the names of `ed_core.open`; what stands at its default is left out. A checkpoint
     that is stored quantized in a way of its own opens as "auto"."""
     asked = {
         "source": f"{model.source}@{model.revision}" if model.revision else model.source,
@@ -103,14 +107,16 @@ def _shell(view: View, name: str) -> str:
 
 def _python(view: View) -> str:
     model, prompt = view.models[0], view.prompts[0]
-    asked = ",\n".join(
-        f"        {ascii(probe)}: {ascii(_settings(item.result))}" for probe, item in view.by_probe.items()
-    )
     identity = (model.content_hash or model.revision, model.adapter_hash)
+    probes = [
+        f"        {type(probe_of(item.result)).__name__}"
+        f"({', '.join(f'{name}={ascii(value)}' for name, value in _settings(item.result).items())}),\n"
+        for item in view.by_probe.values()
+    ]
     return (
         f"    ({ascii(opening(model))}, {ascii(identity)},\n"
         f"     Prompt({ascii(prompt.text)}, {ascii(prompt.answer)}, template={prompt.template!r}, "
-        f"special_tokens={prompt.special_tokens}), {{\n{asked},\n    }})"
+        f"special_tokens={prompt.special_tokens}), [\n{''.join(probes)}    ])"
     )
 
 
@@ -129,24 +135,21 @@ def text_of(value: object) -> str:
     )
 
 
-OPTIONS = {"source": "model", "control_seed": "seed"}  # what the command line calls what `resolve` calls otherwise
+OPTIONS = {"source": "model", "control_seed": "seed"}  # what the command line calls what `ed_core.open` calls otherwise
 PYTHON = """\
 # Case study {id}, computed anew
-{notes}from ed_core.service import compute
-from ed_core.probes import find
-from ed_core.sources.specs import resolve
-from ed_core.types import Prompt
+{notes}import ed_core
+from ed_core import {names}
 
 views = [
 {views},
 ]
-models, results = compute.Models(), []
-for model, identity, prompt, probes in views:
-    spec = resolve(**model)
-    if identity != (spec.content_hash or spec.revision, spec.adapter_hash):
-        print("Other weights than the case study's:", model["source"])
-    requests = {{name: find(name).make(parameters).request(spec, prompt) for name, parameters in probes.items()}}
-    results.append({{name: compute.run(models.get(spec), request) for name, request in requests.items()}})
+results = []
+for source, identity, prompt, probes in views:
+    model = ed_core.open(**source)
+    if identity != (model.spec.content_hash or model.spec.revision, model.spec.adapter_hash):
+        print("Other weights than the case study's:", source["source"])
+    results.append({{probe.name: model.run(probe, prompt, fresh=True) for probe in probes}})
 for result in results[0].values():
-    print(result.request.probe, {{name: m.values.shape for name, m in result.measures.items()}})
+    print(result)
 """

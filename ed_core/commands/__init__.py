@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 
 from ..errors import EffectiveDepthError, ParameterError
+from ..library.model import Model
 from ..probes import PROBES
 from ..sources import permits
 from . import cases, models
-from .models import compute_missing, opened_as
+from .models import opened_as
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -149,6 +150,7 @@ def _how_to_open(p: argparse.ArgumentParser) -> None:
 
 def run(args) -> None:
     from ..cases.export import arrays
+    from ..disk import written
     from ..probes import find
     from ..prompts import read_jsonl
     from ..results.store import Store
@@ -167,14 +169,11 @@ def run(args) -> None:
     found = {r.key: store.get(r.key) for rs in requests.values() for r in rs} if store else {}
     todo = [(probe, r) for probe, rs in requests.items() for r in rs if found.get(r.key) is None]
     memory = parse(args.memory)
-    if todo:
-        compute_missing(todo, spec, store, found, memory)
+    Model(spec).compute_missing(todo, store, found, memory)
     import numpy as np
 
-    partial = out.with_name(out.name + ".partial")
-    with partial.open("wb") as handle:
+    with written(out) as handle:
         np.savez(handle, **arrays({probe: [found[r.key] for r in rs] for probe, rs in requests.items()}))
-    partial.replace(out)
     print(
         f"{out}: {len(probes)} probes on {len(prompts)} prompts, {len(todo)} computed, "
         f"{sum(map(len, requests.values())) - len(todo)} from the store"

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from .. import disk
 from ..cases.case_study import Case
 from ..cases.kept import SORTS, Kept
 from ..errors import ParameterError, StoreError
@@ -98,12 +99,9 @@ def export(args) -> None:
         raise ParameterError(f"{out.name} ends in {out.suffix!r}; expected one of {', '.join(EXPORTS)}.")
     which = args.figure if out.suffix in (".png", ".svg") else args.measure
     data = EXPORTS[out.suffix](case, which) if out.suffix != ".edcase" else kept.read(args.id)
-    part = out.with_name(out.name + ".unfinished")
     try:
-        part.write_bytes(data)
-        part.replace(out)
+        disk.write(out, data)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise StoreError(f"{out} cannot be written: {error.strerror or error}.") from None
     print(f"{out}: {len(data)} bytes")
 

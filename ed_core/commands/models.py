@@ -4,86 +4,28 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
-from ..errors import InputError, ParameterError, PromptFileError
+from ..errors import ParameterError
+from ..library import model as library
 
 
 def opened_as(args):
     """The model that the options name; what `auto` came to is said on stderr."""
-    from ..service.resolve import resolve
     from ..sources.precision import asked
 
-    wanted, device, free, seed = asked(args.precision, args.dtype), args.device, None, args.seed or 0
-    if device != "cpu":
-        from ..models import placement
-
-        device = placement.pick(device)
-        free = placement.free_bytes(device)
+    wanted, seed = asked(args.precision, args.dtype), args.seed or 0
     if args.seed is not None and not args.control:
         raise ParameterError("--seed is a control's; give --control untrained or --control shuffled with it.")
-    here(args.model, args.control)
-    if args.adapter:
-        here(args.adapter)
-    spec = resolve(
-        args.model, wanted, device, args.adapter, args.offload, free, control=args.control, control_seed=seed
+    spec = library.spec_of(
+        args.model, wanted, args.device, args.adapter, args.offload, control=args.control, control_seed=seed
     )
     if spec.why:
         print(f"ed_core: precision {spec.why}", file=sys.stderr)
     return spec
 
 
-def here(source: str, control: str = "") -> str:
-    """Download a hub model that is not here, or what its control needs of it, with a progress bar; returns its commit
-    ("" for a folder)."""
-    from tqdm import tqdm
-
-    from ..sources import hub
-    from ..sources.specs import named
-
-    spec = replace(named(source), control=control)
-    if hub.is_here(spec):
-        return spec.revision
-    with tqdm(unit="B", unit_scale=True, desc=spec.name, disable=not sys.stderr.isatty()) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        return hub.ensure(spec, progress).revision
-
-
 def fetch(args) -> None:
-    print(f"{args.model}: {here(args.model) or 'a folder, nothing to download'}")
-
-
-def compute_missing(todo, spec, store, found, memory: int | None = None) -> None:
-    """Check every prompt first, so that a bad one refuses the whole run before anything is computed; then compute and
-    store."""
-    from tqdm import tqdm
-
-    from ..errors import StoreError
-    from ..prompts import max_tokens
-    from ..service import compute
-
-    model = compute.Models().get(spec)
-    for probe, request in todo:
-        prompt = request.prompts[0]
-        try:
-            encoding = model.encode(prompt, max_tokens())
-            probe.check(len(encoding), encoding.answer_start)
-        except InputError as error:
-            raise PromptFileError(f"Prompt {prompt.id or prompt.text[:40]!r}: {error}") from None
-    with tqdm(todo, disable=not sys.stderr.isatty(), unit="prompt") as bar:
-        for probe, request in bar:
-            bar.set_description(probe.name)
-            if found.get(request.key) is None:
-                found[request.key] = compute.run(model, request, memory=memory)
-                try:
-                    if store:
-                        store.put(found[request.key])
-                except StoreError as error:
-                    print(f"ed_core: {error}", file=sys.stderr)
+    print(f"{args.model}: {library.fetch(args.model) or 'a folder, nothing to download'}")
 
 
 def audit(args) -> None:
@@ -103,13 +45,13 @@ def audit(args) -> None:
         from ..models.placement import pick
 
         args.device = pick(args.device)
-    here(args.model)
+    library.fetch(args.model)
     requests = auditing.plan(in_precisions(resolve(args.model, device=args.device), precisions), prompts)
     store, results = Store(), {}
     for precision, of_one in requests.items():
         found = {r.key: store.get(r.key) for r in of_one}
         if todo := auditing.todo(of_one, found):
-            compute_missing(todo, of_one[0].models[0], store, found)
+            library.Model(of_one[0].models[0]).compute_missing(todo, store, found)
         results[precision] = [found[r.key] for r in of_one]
     outcome = auditing.compare(results, auditing.reference_of(precisions))
     if args.out:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 import plotly.graph_objects as go
 
 from ..depth import exactness
+from ..errors import ParameterError
 from ..probes import find
 from ..probes.description import Picture
 from ..types import ProbeResult
-from .curves import output_bars
+from .curves import layer_curves, output_bars
 from .maps import contribution_norms, cosine_map, lens_map, token_map
 from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
 from .panel import View
 from .skips import skip_map
 
+HEIGHT, CURVES_HEIGHT, WIDTH = 420, 280, 760  # pixels, where no page tells them
 BRANCHES = {"layer": "both", "attn": "attention", "mlp": "MLP"}
 SHADES = {
     "prob": "its probability",
@@ -36,6 +39,9 @@ class Look:
     shade: str = "prob"
     boundary: int | None = None
     first_token: bool = True
+
+
+LOOKS = [Look(branch, shade) for branch in BRANCHES for shade in SHADES]  # all that choose a measure, the default first
 
 
 def measures(picture: Picture, look: Look) -> tuple[str, ...]:
@@ -72,6 +78,22 @@ def caption(picture: Picture, result: ProbeResult, look: Look) -> str:
 def draw(picture: Picture, result: ProbeResult, view: View, look: Look = Look()) -> go.Figure:
     """The figure, partial or complete."""
     return DRAW[picture.draw](result, view, measures(picture, look)[0], look)
+
+
+def figure(result: ProbeResult, measure: str = "") -> go.Figure:
+    """The picture declared for a measure, the probe's first one where none is named; else a map over tokens or a curve.
+    A `ParameterError` where there is none of these."""
+    view, low = (View(height=px, width_px=WIDTH, answer_start=result.answer_start) for px in (HEIGHT, CURVES_HEIGHT))
+    for picture, look in product(pictures(result), LOOKS):
+        if not measure or measure in measures(picture, look):
+            return draw(picture, result, low if picture.draw in CURVES else view, look)
+    if measure:
+        spec, values = result.measures[measure].spec, result[measure]
+        if values.ndim == 2 and spec.dims[1] == "pos":
+            return token_map(result, view, measure)
+        if values.ndim == 1:
+            return layer_curves({measure: values}, "", spec.unit, x=spec.dims[0], height=CURVES_HEIGHT, width_px=WIDTH)
+    raise ParameterError(f"{result.request.probe} has no picture{f' of {measure}' if measure else ''}.")
 
 
 def _token_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.Figure:

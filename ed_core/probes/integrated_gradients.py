@@ -66,6 +66,8 @@ class IntegratedGradients(Probe):
             "token_map",
             ("attribution",),
             "share of the answer's probability that rests on this token",
+            "Blue takes probability from the answer, orange gives it. Every row adds up to F(activation) - "
+            "F(baseline), up to the completeness error below.",
         ),
     )
     version: ClassVar[int] = (

@@ -74,7 +74,14 @@ class LayerSkip(Probe):
             "independently.",
             "How much each later layer changes when one is left out.",
         ),
-        Picture("Layer skip, direct effect", "skip_map", ("effect_direct",), "nothing in between passes the change on"),
+        Picture(
+            "Layer skip, direct effect",
+            "skip_map",
+            ("effect_direct",),
+            "nothing in between passes the change on",
+            "What is bright here reads the skipped layer itself; what is bright above and dark here reaches it through "
+            "the layers between.",
+        ),
         Picture(
             "Layer skip, output",
             "output_bars",

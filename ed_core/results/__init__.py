@@ -1,0 +1,1 @@
+"""What is stored: bytes, summaries, the store and its lookup. Numpy only."""

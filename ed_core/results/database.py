@@ -116,19 +116,16 @@ class Results(diskcache.Cache):
 
     def forget(self, key: str) -> None:
         """Delete both entries of a result."""
-        with self._transact() as (sql, cleanup):
-            names = (f"result/{key}", f"card/{key}")
-            for (filename,) in sql("SELECT filename FROM Cache WHERE key IN (?, ?)", names).fetchall():
-                cleanup(filename)
-            sql("DELETE FROM Cache WHERE key IN (?, ?)", names)
+        with self.transact():
+            self.delete(f"result/{key}")
+            self.delete(f"card/{key}")
 
     def make_room(self, limit: int, keep: str) -> int:
         """Delete results, least recently used first, until at most `limit` bytes are left; `keep` stays. Rows that
         cannot be ours (a name or a size nobody here writes: a negative one would switch the limit off) go first;
         returns how many those were."""
-        if self.rows(f"SELECT total(CASE WHEN {PLAUSIBLE} THEN {BYTES} ELSE ?1 + 1 END) <= ?1 FROM Cache", limit) == [
-            (1,)
-        ]:
+        select = f"SELECT total(CASE WHEN {PLAUSIBLE} THEN {BYTES} ELSE ?1 + 1 END) <= ?1 FROM Cache"
+        if self.rows(select, limit) == [(1,)]:
             return 0
         runs: dict[str, list[tuple]] = {}
         total, strange = 0, []

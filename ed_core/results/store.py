@@ -1,10 +1,10 @@
 """Results on disk: evictable, never trusted. Torch-free.
 
-Every result is two entries: `result/<key>`, the bytes of `ed_core.results.wire`, and `card/<key>`, its headline and summary,
-read without the arrays. Both begin with a SHA-256 over their own name and content, so a flipped bit, a truncated file
-and a swapped row are all seen; such an entry is removed, remembered in `problems`, and reads as absent. The hash finds
-damage, it is no signature: whoever may write the folder can forge a number, but cannot have code executed, a file
-outside the folder read or deleted, or the limit switched off."""
+Every result is two entries: `result/<key>`, the bytes of `ed_core.results.wire`, and `card/<key>`, its headline and
+summary, read without the arrays. Both begin with a SHA-256 over their own name and content, so a flipped bit, a
+truncated file and a swapped row are all seen; such an entry is removed, remembered in `problems`, and reads as absent.
+The hash finds damage, it is no signature: whoever may write the folder can forge a number, but cannot have code
+executed, a file outside the folder read or deleted, or the limit switched off."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ import sqlite3
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, TypeVar
+from typing import Any, TypeVar
 
 import diskcache
 import numpy as np
@@ -62,8 +63,8 @@ class Store:
         if len(data) > self.limit // 4:
             raise StoreError(
                 f"The result has {_size(len(data))}, more than a quarter of the store's limit of {_size(self.limit)}, "
-                "and would push out the "
-                "others: it is shown but not stored. Set ED_CACHE_LIMIT (in bytes) higher to keep it."
+                "and would push out the others: it is shown but not stored. Set ED_CACHE_LIMIT (in bytes) higher to "
+                "keep it."
             )
 
         def work(cache: Results) -> int:
@@ -76,49 +77,33 @@ class Store:
 
     def get(self, key: str) -> ProbeResult | None:
         """The result, or None where there is none that can be believed."""
-        return self._load("result", key, _unpack_result)
+        return self._load("result", key)
 
     def keys(self, beginning: str, n: int = 3) -> list[str]:
         """Run ids of stored results that begin with these hex digits, at most `n`."""
+        if not re.fullmatch("[0-9a-f]*", beginning):
+            return []
         select = "SELECT key FROM Cache WHERE raw = 1 AND key GLOB ? LIMIT ?"
-        names = (
-            self._run(lambda cache: cache.rows(select, f"result/{beginning}*", n))
-            if re.fullmatch("[0-9a-f]*", beginning)
-            else []
-        )
-        return [name[7:] for (name,) in names]
+        return [name[7:] for (name,) in self._run(lambda cache: cache.rows(select, f"result/{beginning}*", n))]
 
     def headline(self, key: str) -> dict | None:
         """What `recent` tells, of one result."""
-        card = self._load("card", key, _unpack_card)
+        card = self._load("card", key)
         return card and card[0]
 
     def summary(self, key: str) -> dict[str, np.ndarray] | None:
         """The small sums of a result (see `ed_core.results.aggregate`), read without its arrays. They are read-only."""
-        card = self._load("card", key, _unpack_card)
+        card = self._load("card", key)
         return card and card[1]
 
     def recent(self, n: int = 20) -> list[dict]:
         """Headlines of the results stored last, newest first; none of an engine whose numbers were different."""
-        select = (
-            "SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text' AND key GLOB 'card/*' ORDER BY "
-            "store_time DESC LIMIT ?"
-        )
-        names = self._run(lambda cache: cache.rows(select, n))
-        cards = (self._load("card", name[5:], _unpack_card, touch=False) for (name,) in names)
-        return [card[0] for card in cards if card and card[0]["engine"] == ENGINE_VERSION]
+        return [headline for headline, _ in self._cards(n) if headline["engine"] == ENGINE_VERSION]
 
     def series(self, name: str, n: int = 200) -> dict[str, dict[str, np.ndarray]]:
         """Summaries by key of the results of one `Request.series`, newest first, at most `n`."""
-        select = (
-            "SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text' AND key GLOB 'card/*' AND (value IS NULL OR "
-            "instr(value, ?)) "
-            # a large card lies in a file of its own: its row has no value to look into
-            "ORDER BY store_time DESC LIMIT ?"
-        )
-        names = self._run(lambda cache: cache.rows(select, f'"series":"{name}"'.encode(), n))
-        cards = {key[5:]: self._load("card", key[5:], _unpack_card, touch=False) for (key,) in names}
-        return {key: card[1] for key, card in cards.items() if card and card[0].get("series") == name}
+        cards = self._cards(n, f'"series":"{name}"')
+        return {headline["key"]: summary for headline, summary in cards if headline.get("series") == name}
 
     def info(self) -> dict:
         """How many results there are, what they take and may take, where, and what went wrong."""
@@ -135,12 +120,11 @@ class Store:
     def check(self) -> tuple[int, list[str]]:
         """Read every result and card: how many results there are, and what was damaged (and was removed, as whenever
         damage is met)."""
-        names = self._run(lambda cache: cache.rows("SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text'"))
-        before = list(self.problems)
-        for (name,) in names:
-            kind, _, key = name.partition("/")
-            self._load(kind, key, {"result": _unpack_result, "card": _unpack_card}.get(kind, _unpack_card), touch=False)
-        return sum(name.startswith("result/") for (name,) in names), [p for p in self.problems if p not in before]
+        rows = self._run(lambda cache: cache.rows("SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text'"))
+        names, before = [name.partition("/") for (name,) in rows], list(self.problems)
+        for kind, _, key in names:
+            self._load(kind, key, touch=False)
+        return sum(kind == "result" for kind, *_ in names), [p for p in self.problems if p not in before]
 
     def clear(self) -> int:
         """Remove all results; returns how many."""
@@ -151,15 +135,25 @@ class Store:
         if self._cache is not None:
             self._cache.close()
 
-    def _load(self, kind: str, key: str, decode: Callable[[bytes, str], T], touch: bool = True) -> T | None:
-        """A decoded entry; a damaged one is removed, with its other half, and remembered."""
-        if not KEY.fullmatch(key):
+    def _cards(self, n: int, holding: str = "") -> list[tuple[dict, dict[str, np.ndarray]]]:
+        """Headlines and summaries of the results stored last, at most `n`, newest first; of those that hold a text."""
+        select = (
+            "SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text' AND key GLOB 'card/*' "
+            # a large card lies in a file of its own: its row has no value to look into
+            "AND (value IS NULL OR instr(value, ?)) ORDER BY store_time DESC LIMIT ?"
+        )
+        names = self._run(lambda cache: cache.rows(select, holding.encode(), n))
+        return [card for (name,) in names if (card := self._load("card", name[5:], touch=False))]
+
+    def _load(self, kind: str, key: str, touch: bool = True) -> Any:
+        """A decoded entry, or None; a damaged one is removed, with its other half, and remembered."""
+        if kind not in DECODE or not KEY.fullmatch(key):
             return None
 
-        def work(cache: Results) -> T | None:
+        def work(cache: Results) -> Any:
             try:
                 payload = _payload(cache, f"{kind}/{key}")
-                found = None if payload is None else decode(payload, key)
+                found = None if payload is None else DECODE[kind](payload, key)
             except (Refused, ValueError) as error:
                 with contextlib.suppress(sqlite3.OperationalError, diskcache.Timeout):
                     cache.forget(key)
@@ -203,9 +197,8 @@ class Store:
             self._cache = None
             if _identity(self.path) != seen:
                 return
-            aside = self.path.with_name(
-                f"results.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**9:09d}"
-            )
+            now = f"{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**9:09d}"
+            aside = self.path.with_name(f"results.damaged-{now}")
             try:
                 self.path.rename(aside)
             except OSError as error:
@@ -294,3 +287,6 @@ def _unpack_card(payload: bytes, key: str) -> tuple[dict, dict[str, np.ndarray]]
     except (TypeError, KeyError, OverflowError) as error:
         raise ValueError(f"not a card ({error})") from error
     return headline, summary
+
+
+DECODE = {"result": _unpack_result, "card": _unpack_card}

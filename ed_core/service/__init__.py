@@ -1,0 +1,1 @@
+"""From request to result: resolving, admission, estimate, the queue and its worker."""

@@ -93,8 +93,8 @@ def run(
         if ran_out(error):
             length = f" with {len(encoding)} tokens" if encoding else ""
             raise JobError(
-                f"{request.probe} ran out of memory on {model.spec.name}{length}; use a shorter prompt, a smaller model "
-                "or a narrower precision."
+                f"{request.probe} ran out of memory on {model.spec.name}{length}; use a shorter prompt, a smaller "
+                "model or a narrower precision."
             ) from None  # from here on nothing holds what filled the memory
         # a defect of ours, or of a library: named as such, never shown as a traceback
         raise JobError(

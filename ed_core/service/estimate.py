@@ -10,13 +10,12 @@ nodes they took) and no memory was underestimated."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from .. import settings
+from .. import disk, settings
 from ..memory import ROOM, free_memory, gigabytes
 from ..probes import PROBES, Probe, find
 from ..probes.description import Shape
@@ -184,10 +183,8 @@ def save_rates(kind: str, rates: Rates) -> None:
     except (OSError, ValueError):
         known = {}
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f"{file.name}.{os.getpid()}")
     kept = (known if isinstance(known, dict) else {}) | {kind: {name: list(rate) for name, rate in rates.items()}}
-    partial.write_text(json.dumps(kept), encoding="utf-8")
-    partial.replace(file)
+    disk.write(file, json.dumps(kept).encode())
 
 
 # ---------------------------------------------------------------- words

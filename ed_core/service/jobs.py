@@ -6,6 +6,7 @@ Equal requests share a job. A job nobody has polled for 20 s is cancelled: its t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -35,9 +36,8 @@ class Job:
     request: Request
     viewers: set[str]
     asked_by: str = ""  # the visitor it counts for: whoever joins later adds nothing to compute
-    id: str = field(
-        default_factory=lambda: uuid4().hex
-    )  # of this submission: a late cancel must not hit the next one of the same request
+    # of this submission: a late cancel must not hit the next one of the same request
+    id: str = field(default_factory=lambda: uuid4().hex)
     state: str = "queued"
     stage: str = ""
     error: EffectiveDepthError | None = None
@@ -73,9 +73,8 @@ class Jobs:
     first click."""
 
     def __init__(self, warm: bool = True, command: tuple[str, ...] = (sys.executable, "-m", "ed_core.service.worker")):
-        self.devices: dict[
-            str, int
-        ] = {}  # what the worker can use, with the bytes free there when it started; empty until it is ready
+        # what the worker can use, with the bytes free there when it started; empty until it is ready
+        self.devices: dict[str, int] = {}
         self._command = command
         self._lock = threading.RLock()
         self._queue: deque[Job] = deque()
@@ -142,8 +141,11 @@ class Jobs:
 
     # ---------------------------------------------------------------- under the lock
 
+    def _under_way(self) -> list[Job]:
+        return [*self._queue, *filter(None, [self._running])]
+
     def _require_room(self, visitor: str) -> None:
-        allowed, jobs = settings.current(), [*self._queue, *([self._running] if self._running else [])]
+        allowed, jobs = settings.current(), self._under_way()
         own = sum(job.asked_by == visitor for job in jobs)
         if 0 < allowed.max_jobs_per_visitor <= own:
             raise QueueFull(
@@ -179,10 +181,8 @@ class Jobs:
         self._tell({"type": "run", "job": job.id, "request": job.request.to_json()})
 
     def _tell(self, header: dict) -> None:
-        try:
+        with contextlib.suppress(OSError, AttributeError):  # it just died: its reader reports that
             send(self._worker.stdin, header)
-        except (OSError, AttributeError):
-            pass  # it just died: its reader reports that
 
     def _start_worker(self) -> None:
         env = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -243,16 +243,11 @@ class Jobs:
             time.sleep(0.5)
             now = time.monotonic()
             with self._lock:
-                for job in [*self._queue, *([self._running] if self._running else [])]:
+                for job in self._under_way():
                     if now - job.polled > ABANDONED_SECONDS:
                         self._cancel(job)
                 if self._warm and self._worker is None and not self._closed and now - self._started > RESTART_SECONDS:
                     self._start_worker()
-                running = self._running
-                if (
-                    running is not None
-                    and running.cancelling
-                    and now - running.cancelling > STUCK_SECONDS
-                    and self._worker is not None
-                ):
+                stuck = self._running and self._running.cancelling and now - self._running.cancelling > STUCK_SECONDS
+                if stuck and self._worker is not None:
                     self._worker.kill()

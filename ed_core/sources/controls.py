@@ -28,6 +28,11 @@ def label(spec: ModelSpec) -> str:
     return f"{KINDS[spec.control]}, seed {spec.control_seed}" if spec.control else ""
 
 
+def full_name(spec: ModelSpec) -> str:
+    """A model's name with its precision and what else it is: "ed-demo-8 (fp32, untrained twin, seed 0)"."""
+    return f"{spec.name} ({', '.join(filter(None, (spec.precision, label(spec))))})"
+
+
 def note(spec: ModelSpec) -> str:
     """What must stand beside every number of a control; "" for the model itself."""
     return (

@@ -6,14 +6,16 @@ gated models is read by the hub's own client from the environment (HF_TOKEN), an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..disk import move, sync, write
 from ..errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, HubUnreachable, TooLarge
 from ..memory import gigabytes
 from ..types import ModelSpec
@@ -77,8 +79,11 @@ def plan(hub_id: str, revision: str = "") -> Plan:
     with _said_plainly(hub_id, revision):
         info = HfApi().model_info(hub_id, revision=revision or None, files_metadata=True, timeout=ANSWER_SECONDS)
     sizes = {s.rfilename: s.size or 0 for s in info.siblings or ()}
-    ours = lambda name: name in (*IDENTITY_FILES, adapters.CONFIG) or ("/" not in name and name.endswith(WEIGHTS))  # noqa: E731
-    kept = {name: size for name, size in sizes.items() if ours(name)}
+    kept = {
+        name: size
+        for name, size in sizes.items()
+        if name in (*IDENTITY_FILES, adapters.CONFIG) or ("/" not in name and name.endswith(WEIGHTS))
+    }
     if not any(name.endswith(".safetensors") for name in kept):
         pickled = next((name for name in sizes if name.endswith((".bin", ".pt", ".pth"))), "")
         found = f"only {pickled}, whose format can run code when loaded" if pickled else "no weights"
@@ -178,13 +183,14 @@ def _bring(hub_id: str, name: str, commit: str, bar: type) -> None:
                     expected_size=known.size,
                     tqdm_class=bar,
                 )
+                sync(handle)
             if SHA256.fullmatch(part.name):
                 with part.open("rb") as handle:
                     digest = hashlib.file_digest(handle, "sha256").hexdigest()
                 if digest != part.name:
                     part.unlink()
                     raise BrokenWeights(f"{name} of {hub_id} arrived damaged and was removed; download it again.")
-            part.replace(blob)
+            move(part, blob)
     except Timeout:
         raise HubRefused(f"{hub_id} is being downloaded by another process; wait until that is done.") from None
 
@@ -204,8 +210,7 @@ def _require_room(wanted: Plan) -> None:
     if free < needed:
         raise TooLarge(
             f"{wanted.hub_id} needs {gigabytes(needed)} of disk and {gigabytes(free)} are free in {there}; make room, "
-            "or set HF_HOME to a folder on "
-            "another disk."
+            "or set HF_HOME to a folder on another disk."
         )
 
 
@@ -234,38 +239,29 @@ def _remember(hub_id: str, revision: str, commit: str) -> None:
     """Write which commit a branch or tag stood at, as the hub's client does where it is asked by that name."""
     ref = hub_cache(hub_id) / "refs" / revision
     ref.parent.mkdir(parents=True, exist_ok=True)
-    ref.write_text(commit, encoding="utf-8")
+    write(ref, commit.encode())
 
 
-class _said_plainly:  # noqa: N801
+@contextlib.contextmanager
+def _said_plainly(hub_id: str, revision: str) -> Iterator[None]:
     """Whatever the hub's client raises, as one sentence of ours."""
+    from huggingface_hub import errors
 
-    def __init__(self, hub_id: str, revision: str):
-        self.hub_id, self.revision = hub_id, revision
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, trace) -> bool:
-        from huggingface_hub import errors
-
-        if error is None or isinstance(error, EffectiveDepthError) or not isinstance(error, Exception):
-            return False
+    try:
+        yield
+    except EffectiveDepthError:
+        raise
+    except errors.GatedRepoError:
+        raise HubRefused(f"{hub_id} is gated: {TOKEN}") from None
+    except errors.RevisionNotFoundError:
+        raise HubRefused(f"{hub_id} has no revision {revision!r}; give a branch, a tag or a commit.") from None
+    except Exception as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        if isinstance(error, errors.GatedRepoError):
-            raise HubRefused(f"{self.hub_id} is gated: {TOKEN}") from None
-        if isinstance(error, errors.RevisionNotFoundError):
-            raise HubRefused(
-                f"{self.hub_id} has no revision {self.revision!r}; give a branch, a tag or a commit."
-            ) from None
         if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
-            raise HubRefused(
-                f"The hub knows no model {self.hub_id}, or it is private or gated (then: {TOKEN})"
-            ) from None
+            raise HubRefused(f"The hub knows no model {hub_id}, or it is private or gated (then: {TOKEN})") from None
         if status is not None and status < 500:
-            raise HubRefused(f"The hub refuses {self.hub_id} with status {status}; try again later.") from None
+            raise HubRefused(f"The hub refuses {hub_id} with status {status}; try again later.") from None
         raise HubUnreachable(
-            f"The model hub broke off or did not answer in time ({type(error).__name__}) while {self.hub_id} was asked "
-            "for; bundled models and local "
-            "folders work without it, and a download goes on where it stopped."
+            f"The model hub broke off or did not answer in time ({type(error).__name__}) while {hub_id} was asked for; "
+            "bundled models and local folders work without it, and a download goes on where it stopped."
         ) from None

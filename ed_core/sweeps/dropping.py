@@ -114,7 +114,7 @@ def _compare(model, resid, whole, targets, record, names: tuple[str, str, str], 
     record.check()
 
 
-def _loss(logp: Float[Tensor, "pos v"], targets: Int[Tensor, "next"]) -> Float[Tensor, "pos"]:
+def _loss(logp: Float[Tensor, "pos v"], targets: Int[Tensor, " next"]) -> Float[Tensor, " pos"]:
     """`-log p(next token)`; NaN where there is no next token."""
     loss = torch.full((len(logp),), float("nan"), device=logp.device)
     loss[: len(targets)] = -logp[: len(targets)].gather(-1, targets.unsqueeze(-1)).squeeze(-1)

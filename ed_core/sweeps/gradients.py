@@ -79,7 +79,7 @@ class _Path:
         self.values: dict[float, float] = {}  # alpha: F
         self.slopes: dict[float, Tensor] = {}  # alpha: sum_d (x - x0) dF/dx, per position
 
-    def integrate(self, most_nodes: int, tolerance: float) -> tuple[Float[Tensor, "pos"], float, bool]:
+    def integrate(self, most_nodes: int, tolerance: float) -> tuple[Float[Tensor, " pos"], float, bool]:
         """`(attribution, completeness error, whether both tests passed)`, doubling intervals until they do or the nodes
         run out."""
         intervals, before = FIRST_INTERVALS, None
@@ -123,7 +123,7 @@ class _Path:
         logits = 16 * self.model.d_vocab * (self.read.stop - self.read.start) / n_tokens
         return self.record.budget.rows(n_tokens, blocks * self.model.call_bytes(n_tokens, gradients=True) + logits)
 
-    def _f(self, x: Float[Tensor, "node pos d_model"]) -> Float[Tensor, "node"]:
+    def _f(self, x: Float[Tensor, "node pos d_model"]) -> Float[Tensor, " node"]:
         """Summed probability of the answer's tokens where the activation is `x`."""
         model, trace, resid = self.model, self.trace, x
         if self.part != "layer":

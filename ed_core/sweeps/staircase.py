@@ -248,7 +248,7 @@ class _Sweep:
             pass
 
 
-def _over_bounds(values: Float[np.ndarray, "b *rest"]) -> Float[np.ndarray, "*rest"]:
+def _over_bounds(values: Float[np.ndarray, " b *rest"]) -> Float[np.ndarray, "*rest"]:
     """The maximum over the boundaries computed so far; NaN where there is none yet."""
     return np.fmax.reduce(values, axis=0)
 

@@ -9,6 +9,7 @@ from ed_core.depth import audit
 from ed_core.errors import EffectiveDepthError
 from ed_core.prompts import to_jsonl
 from ed_core.service import estimate
+from ed_core.service.resolve import in_precisions
 from ed_core.sources import sizes, specs
 from ed_core.sources.precision import WIDEST_FIRST
 from ed_ui import common_link, link, picker, probe_page, prompt_set, remembered, running, session, show
@@ -22,7 +23,7 @@ def page() -> None:
     if not (prompts := prompt_set.choose()):
         return
     spec = picker.required()
-    plan = audit.plan(spec, precisions(spec), prompts)
+    plan = audit.plan(in_precisions(spec, precisions(spec)), prompts)
     known = prompt_set.run_when(spec, prompts)
     requests = {
         f"{name}.{request.probe}.{i % len(prompts)}": request
@@ -66,7 +67,7 @@ def panels(batch: running.Batch, asked: list[str], n_prompts: int) -> None:
     status(batch, list(done), outcome, n_prompts)
     drawn = list(audit.DRAWN)
     for i in range(0, len(drawn), 2):
-        for column, name in zip(st.columns(2), drawn[i : i + 2]):
+        for column, name in zip(st.columns(2), drawn[i : i + 2], strict=False):
             with column:
                 if outcome is None:
                     first = name == drawn[0]
@@ -185,24 +186,25 @@ def command(spec, asked: list[str], prompts: list) -> None:
 HEIGHT = 260
 CHOICES = ("fp32", "bf16", "fp16", "int8", "4bit")
 CHOOSE = (
-    "The widest of them is what the others are held against. Each is a model of its own: it is opened when its "
-    "turn comes."
+    "The widest of them is what the others are held against. Each is a model of its own: it is opened when its turn "
+    "comes."
 )
 TEACH = (
-    "Not computed yet. **Run** sends the same prompts through every chosen precision and draws their curves over "
-    "each other."
+    "Not computed yet. **Run** sends the same prompts through every chosen precision and draws their curves over each "
+    "other."
 )
-READING = """The reference is broad and grey, the others thin over it. An effective depth reads a curve's shape, so its order is what has to survive."""
+READING = """The reference is broad and grey, the others thin over it. An effective depth reads a curve's shape, so its
+order is what has to survive."""
 NPZ = "All curves, correlations and depths: what the command line writes with --out."
 TEXTS = {
-    "Why ask": "The published table of effective depths was measured in int8 (Hu et al. 2025). A depth that moves with the precision says as much about "
-    "rounding as about the model.",
+    "Why ask": "The published table of effective depths was measured in int8 (Hu et al. 2025). A depth that moves with "
+    "the precision says as much about rounding as about the model.",
     "Look for": (
-        "a Spearman below 0.98 (0.9 for 4bit), or a depth that moves by more than a layer. Either is listed as "
-        "a finding."
+        "a Spearman below 0.98 (0.9 for 4bit), or a depth that moves by more than a layer. Either is listed as a "
+        "finding."
     ),
-    "Beware": "One prompt is noisy: effects of skipped layers need several for their order to settle. Where a curve is nearly flat its order means "
-    "little; the figure in brackets says how large the difference is.",
+    "Beware": "One prompt is noisy: effects of skipped layers need several for their order to settle. Where a curve is "
+    "nearly flat its order means little; the figure in brackets says how large the difference is.",
 }
 
 page()

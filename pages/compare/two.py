@@ -20,7 +20,11 @@ def page() -> None:
     both = side_b.sides(picker.required())
     batch = running.batch(
         "two",
-        {f"{place}.{name}": request for place, side in zip(PLACES, both) for name, request in side.requests.items()},
+        {
+            f"{place}.{name}": request
+            for place, side in zip(PLACES, both, strict=True)
+            for name, request in side.requests.items()
+        },
     )
     side_b.write_link(tuple(stored_run(batch, place) for place in PLACES))
     if both[0].requests == both[1].requests and both[0].probes == both[1].probes:
@@ -46,27 +50,20 @@ def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Sid
     names = side_by_side.labels(*(both[i] for i in order))
     of_side = [
         {n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes}
-        for i, name in zip(order, names)
+        for i, name in zip(order, names, strict=True)
     ]
-    complete = {
-        n: all(side[n].result is not None and side[n].result.complete for side in of_side) for n in both[0].probes
-    }
     alone = remembered.value("two.mode") == "parameters"
     shown = [remembered.value("two.probe")] if alone else list(both[0].probes)
-    found = {n: found_pairs(n, of_side) for n in shown if complete[n]}
+    done = [n for n in shown if all(batch.complete(f"{place}.{n}") is not None for place in PLACES)]
+    found = {n: found_pairs(n, of_side) for n in done}
     verdicts = [judged(side) for side in of_side]
     headline(batch, order, names, verdicts, found)
     ruler(names, verdicts, of_side)
     pair_panel.inputs(shown, [[s.result for s in side.values()] for side in of_side])
     for name in shown:
-        pair_panel.section(
-            name,
-            [side[name] for side in of_side],
-            found.get(name, ()),
-            [v.lines if v else {} for v in verdicts],
-            expected[name],
-        )
-    for side, of_one in zip(SIDES, of_side):
+        lines = [v.lines if v else {} for v in verdicts]
+        pair_panel.section(name, [side[name] for side in of_side], found.get(name, ()), lines, expected[name])
+    for side, of_one in zip(SIDES, of_side, strict=True):
         results = (s.result for s in of_one.values() if s.result is not None)
         show.notes((note for result in results for note in result.notes), f"**{side}:** ")
     probe_page.texts(TEXTS)
@@ -90,12 +87,12 @@ def headline(batch: running.Batch, order, names, verdicts, found) -> None:
     with st.container(key="headline-two"):
         for message in running.troubles(batch):
             show.error(message)
-        for side, name, reached in zip(SIDES, names, verdicts):
+        for side, name, reached in zip(SIDES, names, verdicts, strict=True):
             said = f": {show.plain(reached.sentence)}" if reached else ""
             st.markdown(f"**{side}** · {show.plain(name)}{said}")
         if batch.running:
             doing = running.status(batch)
-            for side, i in zip(SIDES, order):
+            for side, i in zip(SIDES, order, strict=True):
                 doing = doing.replace(f"{PLACES[i]} · ", f"{side} · ", 1)
             st.markdown(f"**{doing}**")
         elif batch.missing and not batch.errors:
@@ -109,13 +106,13 @@ def ruler(names, verdicts, of_side) -> None:
     some = [next((s.result for s in side.values() if s.result is not None), None) for side in of_side]
     n_layers = [
         r.n_layers if r is not None else specs.n_layers(next(iter(side.values())).side.model)
-        for r, side in zip(some, of_side)
+        for r, side in zip(some, of_side, strict=True)
     ]
     if None in n_layers or not set(verdict.READS) <= set(of_side[0]):
         st.caption("No ruler: the three criteria are read from contributions and logit lens, and not both are shown.")
         return
     fig = figures.pair_ruler(tuple(v.criteria if v else {} for v in verdicts), tuple(n_layers), names)
-    told = " ".join(f"{side}: {v.sentence}" for side, v in zip(SIDES, verdicts) if v)
+    told = " ".join(f"{side}: {v.sentence}" for side, v in zip(SIDES, verdicts, strict=True) if v)
     st.plotly_chart(fig, key="ruler-two", config=show.CONFIG, alt=told or "Depth ruler of both sides: no verdict yet.")
 
 
@@ -126,12 +123,12 @@ SAME = {
     "parameters": "Both sides have the same parameters: change one of the second set.",
 }
 TEXTS = {
-    "Look for": "curves that take the same course at another depth: then the models do the same thing earlier or later. Marks of A stand above the "
-    "ruler's blocks (circles), those of B below (diamonds).",
-    "By construction": "Maps have one colour scale for both sides. A map of differences is drawn only where cells mean the same: as many layers, and over "
-    "tokens the same tokens; its middle colour is 0.",
-    "Beware": "Two prompts, or two models on one prompt, are an anecdote: *How this prompt compares* on a probe's page shows the spread over many. Equal "
-    "curves of a model and its untrained twin were not learned.",
+    "Look for": "curves that take the same course at another depth: then the models do the same thing earlier or "
+    "later. Marks of A stand above the ruler's blocks (circles), those of B below (diamonds).",
+    "By construction": "Maps have one colour scale for both sides. A map of differences is drawn only where cells mean "
+    "the same: as many layers, and over tokens the same tokens; its middle colour is 0.",
+    "Beware": "Two prompts, or two models on one prompt, are an anecdote: *How this prompt compares* on a probe's page "
+    "shows the spread over many. Equal curves of a model and its untrained twin were not learned.",
 }
 
 page()

@@ -1,49 +1,31 @@
 """How long information at one token is still needed."""
 
-from ed_core import figures
 from ed_core.probes import ResidualErasure
-from ed_ui import probe_page, show
-
-
-def figure(result, view):
-    caption = "Change of the prediction when this token is erased at this depth"
-    show.figure("map", figures.token_map(result, view, "effect"), caption, result, "effect", READING, select=True)
+from ed_ui import probe_page
 
 
 def more(result, view):
-    if view.selected is not None:
-        show.figure(
-            "profile",
-            figures.token_profile(result, "effect", view.selected),
-            f"Token {view.selected} over the depths",
-            result,
-            "effect",
-        )
+    probe_page.profile(result, "effect", view, "depths")
 
 
 TEXTS = {
-    "The papers saw": "All input tokens matter about equally up to the middle of the depth; the later steps of a computation are not shifted to "
-    "later layers (Csordás et al. 2025, §4).",
+    "The papers saw": "All input tokens matter about equally up to the middle of the depth; the later steps of a "
+    "computation are not shifted to later layers (Csordás et al. 2025, §4).",
     "Look for": (
         "where a column fades: from there on its information has been moved to other tokens, or is no longer needed."
     ),
-    "By construction": "With the answer as target the last column is 0: nothing comes after it. With later tokens as target the last column is "
-    "empty and the top row is 0: behind the last block a position speaks only for itself.",
-    "Beware": "Erased means replaced by the mean residual of the background prompts: what a prompt shares with them all stays. Depth may adapt "
-    "to the prompt a little after all (Curth et al. 2026, arXiv 2604.12426): see how this one compares, below.",
+    "By construction": "With the answer as target the last column is 0: nothing comes after it. With later tokens as "
+    "target the last column is empty and the top row is 0: behind the last block a position speaks only for itself.",
+    "Beware": "Erased means replaced by the mean residual of the background prompts: what a prompt shares with them "
+    "all stays. Depth may adapt to the prompt a little after all (Curth et al. 2026, arXiv 2604.12426): see how this "
+    "one compares, below.",
 }
-READING = """Row l erases the stream before block l. Where a column fades, that token's information has been moved elsewhere or is no longer
-needed."""
 
-probe_page.show_page(
-    probe_page.Page(
-        ResidualErasure,
-        figure,
-        more,
-        "Not computed yet. **Run** replaces one token's residual at one depth by the mean residual of background "
-        "prompts, for every token "
-        "and every depth, and measures how the prediction changes.",
-        TEXTS,
-        needs_answer=lambda probe: probe.target == "answer",
-    )
-)
+probe_page.Page(
+    ResidualErasure,
+    "Not computed yet. **Run** replaces one token's residual at one depth by the mean residual of background "
+    "prompts, for every token and every depth, and measures how the prediction changes.",
+    TEXTS,
+    more,
+    needs_answer=lambda probe: probe.target == "answer",
+).show()

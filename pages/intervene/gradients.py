@@ -8,87 +8,50 @@ from ed_core.probes.integrated_gradients import TOLERANCE, completeness, incompl
 from ed_ui import probe_page, show
 
 
-def figure(result, view):
-    failed = incomplete(result)
-    if failed:
+def above(result):
+    if failed := incomplete(result):
         blocks = f"block{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}"
-        st.error(
-            f"**Completeness fails at {blocks}.** The attributions there miss F(activation) − F(baseline) by more than "
-            f"{TOLERANCE:.1%} of the "
-            "scale: they are crossed out and not to be relied on. Raise **nodes**; if that does not help, this model's "
-            "gradients are wrong here "
-            "(4-bit layers on a CPU are a known case).",
-            icon=":material/error:",
-        )
-    caption = "Share of the answer's probability that rests on this token"
-    show.figure(
-        "map",
-        figures.token_map(result, view, "attribution", failed),
-        caption,
-        result,
-        "attribution",
-        READING,
-        select=True,
-    )
+        st.error(FAILED.format(blocks=blocks, tolerance=f"{TOLERANCE:.1%}"), icon=":material/error:")
 
 
 def more(result, view):
     left, middle, right = st.columns(3)
-    with left:
-        fig = figures.limit_bars(
-            completeness(result),
-            TOLERANCE,
-            "share of the scale",
-            name="completeness error",
-            limit_name=f"allowed: {TOLERANCE:.1%}",
-        )
-        show.figure("check", fig, "Completeness error", result, "completeness_error", CHECK)
-    with middle:
-        cap = dict(result.request.parameters)["nodes"]
-        fig = figures.limit_bars(result["nodes_used"], cap, "nodes", name="nodes", limit_name=f"at most {cap}")
-        show.figure("nodes", fig, "Nodes used", result, "nodes_used", NODES)
-    with right:
-        curves = {"activation": result["f_x"], "baseline": result["f_baseline"]}
-        show.figure(
-            "f", figures.layer_curves(curves, "", "probability"), "F at both ends of the path", result, "f_baseline"
-        )
-    if view.selected is not None:
-        show.figure(
-            "profile",
-            figures.token_profile(result, "attribution", view.selected),
-            f"Token {view.selected} over the layers",
-            result,
-            "attribution",
-        )
+    look = {"name": "completeness error", "limit_name": f"allowed: {TOLERANCE:.1%}"}
+    fig = figures.limit_bars(completeness(result), TOLERANCE, "share of the scale", **look)
+    show.figure("check", fig, "Completeness error", result, "completeness_error", CHECK, place=left)
+    cap = dict(result.request.parameters)["nodes"]
+    fig = figures.limit_bars(result["nodes_used"], cap, "nodes", name="nodes", limit_name=f"at most {cap}")
+    show.figure("nodes", fig, "Nodes used", result, "nodes_used", NODES, place=middle)
+    fig = figures.layer_curves({"activation": result["f_x"], "baseline": result["f_baseline"]}, "", "probability")
+    show.figure("f", fig, "F at both ends of the path", result, "f_baseline", place=right)
+    probe_page.profile(result, "attribution", view)
 
 
+FAILED = """**Completeness fails at {blocks}.** The attributions there miss F(activation) − F(baseline) by more than
+{tolerance} of the scale: they are crossed out and not to be relied on. Raise **nodes**; if that does not help, this
+model's gradients are wrong here (4-bit layers on a CPU are a known case)."""
 TEXTS = {
-    "The papers saw": "All input tokens matter about equally up to the middle; attributions do not move to later layers as problems take more "
-    "steps (Csordás et al. 2025, §4).",
-    "Look for": "the row at which colour leaves the question's tokens and gathers where the answer is about to be said. Blue takes probability "
-    "from the answer, orange gives it.",
-    "By construction": "Every row adds up to F(activation) − F(baseline). The last column is 0: nothing is predicted after it. In the top row of "
-    "part “layer” only the tokens right before the answer's can be other than 0.",
-    "Beware": "Check the bars below first: a row whose sum misses is no picture of anything. The baseline is the prompt's own mean, so tokens are "
-    "told apart from each other, not from nothing. Some depth may be used adaptively (Curth et al. 2026, arXiv "
-    "2604.12426).",
+    "The papers saw": "All input tokens matter about equally up to the middle; attributions do not move to later "
+    "layers as problems take more steps (Csordás et al. 2025, §4).",
+    "Look for": "the row at which colour leaves the question's tokens and gathers where the answer is about to be "
+    "said. Blue takes probability from the answer, orange gives it.",
+    "By construction": "Every row adds up to F(activation) − F(baseline). The last column is 0: nothing is predicted "
+    "after it. In the top row of part “layer” only the tokens right before the answer's can be other than 0.",
+    "Beware": "Check the bars below first: a row whose sum misses is no picture of anything. The baseline is the "
+    "prompt's own mean, so tokens are told apart from each other, not from nothing. Some depth may be used adaptively "
+    "(Curth et al. 2026, arXiv 2604.12426).",
 }
-READING = """Blue takes probability from the answer, orange gives it. Every row adds up to F(activation) - F(baseline), up to the completeness
-error below."""
-CHECK = """|sum of attributions - (F(x) - F(baseline))| over the larger of |F(x) - F(baseline)| and the largest attribution. Above the line the
-picture is not to be relied on; the number itself is in the CSV."""
+CHECK = """|sum of attributions - (F(x) - F(baseline))| over the larger of |F(x) - F(baseline)| and the largest
+attribution. Above the line the picture is not to be relied on; the number itself is in the CSV."""
 NODES = """Nodes are doubled per block until completeness error and map both hold still within 0.5 %."""
 
-probe_page.show_page(
-    probe_page.Page(
-        IntegratedGradients,
-        figure,
-        more,
-        "Not computed yet. **Run** integrates the gradient of the answer's probability along the path from a "
-        "baseline to the activation, "
-        "block by block.",
-        TEXTS,
-        needs_answer=lambda probe: True,
-        sound=lambda result: not incomplete(result),
-    )
-)
+probe_page.Page(
+    IntegratedGradients,
+    "Not computed yet. **Run** integrates the gradient of the answer's probability along the path from a baseline "
+    "to the activation, block by block.",
+    TEXTS,
+    more,
+    above=above,
+    needs_answer=lambda probe: True,
+    sound=lambda result: not incomplete(result),
+).show()

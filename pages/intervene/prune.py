@@ -57,11 +57,10 @@ def panels(batch: running.Batch, asked: dict, n_prompts: int) -> None:
 
 def behind(twins: list, probe, name: str) -> dict:
     """The control's aggregate over the same prompts, under its name; nothing until all of them have been through it."""
-    return (
-        {controls.label(twins[0].request.models[0]): among_others.over_prompts(probe, [r.summary for r in twins])[name]}
-        if twins
-        else {}
-    )
+    if not twins:
+        return {}
+    values = among_others.over_prompts(probe, [r.summary for r in twins])[name]
+    return {controls.label(twins[0].request.models[0]): values}
 
 
 def status(batch: running.Batch, done: list, of: int) -> None:
@@ -85,14 +84,8 @@ def curve(key: str, results: list, twins: list, probe, name: str, title: str, un
     """One aggregate over the prompts, above the spread of the single prompts where there are some."""
     values = among_others.over_prompts(probe, [r.summary for r in results])[name]
     spread, n = among_others.quantiles([among_others.curves_of(probe, r.summary)[name] for r in results])
-    look = dict(
-        x=x,
-        label="over all tokens",
-        others=f"{n} prompts",
-        height=HEIGHT,
-        log=name == "perplexity",
-        behind=behind(twins, probe, name),
-    )
+    twin, log = behind(twins, probe, name), name == "perplexity"
+    look = dict(x=x, label="over all tokens", others=f"{n} prompts", height=HEIGHT, log=log, behind=twin)
     fig = figures.spread_curve(values, spread, unit, **look)
     show.figure_of_many(key, fig, title, results, f"{probe.name}.{name}", x, values, title, reading)
 
@@ -101,7 +94,7 @@ def stretches(results: list, twins: list, asked: Prune, busy: bool) -> None:
     """Measured cost per stretch, and how the proxies rank them."""
     x = "first block taken out" if asked.n > 1 else "block taken out"
     for row in (MEASURED[:2], MEASURED[2:]):
-        for column, (name, title, unit, reading) in zip(st.columns(2), row):
+        for column, (name, title, unit, reading) in zip(st.columns(2), row, strict=False):
             with column:
                 if not results:
                     show.empty(title, "" if busy else TEACH[name], HEIGHT, first=name == "kl")
@@ -111,7 +104,7 @@ def stretches(results: list, twins: list, asked: Prune, busy: bool) -> None:
                     proxies(results, asked, x)
     derived = among_others.over_prompts(asked, [r.summary for r in results]) if results else {}
     columns = st.columns(len(prune.PROXIES) + 1)
-    for column, name in zip(columns, (*prune.PROXIES, "top1_lost")):
+    for column, name in zip(columns, (*prune.PROXIES, "top1_lost"), strict=True):
         column.metric(f"{RANKED[name]} against measured KL", signed(derived.get(f"spearman_{name}")), help=SPEARMAN)
 
 
@@ -131,41 +124,26 @@ def offers(results: list, asked: Prune, ready: bool) -> None:
     """The cheapest stretch and the chosen set, in words and as files."""
     curves = aggregate.aggregate(asked, [r.summary for r in results])
     best = pruning.best_stretch(curves["kl"], asked.n)
-    offer(
-        results,
-        best,
-        pruning.costs(curves, best[0]),
-        f"Cheapest stretch of {asked.n}" if asked.n > 1 else "Cheapest block",
-        "best",
-        ready,
-    )
+    title = f"Cheapest stretch of {asked.n}" if asked.n > 1 else "Cheapest block"
+    offer(results, best, pruning.costs(curves, best[0]), title, "best", ready)
     if asked.drop:
         offer(results, list(asked.drop), pruning.costs(curves, None), "The chosen set", "set", ready)
 
 
 def offer(results: list, drop: list[int], cost: dict[str, float], title: str, key: str, ready: bool) -> None:
     """One pruning in words, and what to hand to other tools."""
-    blocks = ", ".join(map(str, sorted(drop)))
+    blocks, text = ", ".join(map(str, sorted(drop))), "this text" if len(results) == 1 else "these texts"
     row = st.container(horizontal=True, vertical_alignment="center")
     row.markdown(
         f"**{title}: {blocks}** · KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} of the best guesses stay, "
-        "perplexity on "
-        f"{'this text' if len(results) == 1 else 'these texts'} {cost['perplexity_whole']:.3g} → "
-        f"{cost['perplexity']:.3g}"
+        f"perplexity on {text} {cost['perplexity_whole']:.3g} → {cost['perplexity']:.3g}"
     )
     name, n_layers = results[0].request.models[0].source, results[0].n_layers
     evidence = cost | {"n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
+    look = {"icon": ":material/download:", "disabled": not ready, "help": EXPORTS}
     for label, write, kind, mime, file in FILES:
-        row.download_button(
-            label,
-            write(n_layers, drop, name, evidence),
-            f"{file}-{key}.{kind}",
-            mime,
-            key=f"{kind}-{key}",
-            icon=":material/download:",
-            disabled=not ready,
-            help=EXPORTS,
-        )
+        data = write(n_layers, drop, name, evidence)
+        row.download_button(label, data, f"{file}-{key}.{kind}", mime, key=f"{kind}-{key}", **look)
 
 
 def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
@@ -173,20 +151,18 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
     left, right = st.columns([2, 1])
     if leaving:
         curves = aggregate.aggregate(EarlyExit, [r.summary for r in leaving])
-        lines = {"agreement": curves["agreement"], "confidence": curves["confidence"]}
+        lines, twin = (
+            {name: curves[name] for name in ("agreement", "confidence")},
+            behind(twins, EarlyExit, "agreement"),
+        )
+        fig = figures.layer_curves(lines, "", "share", x="depth", height=HEIGHT, behind=twin)
+        of = ("early_exit.agreement", "depth", curves["agreement"], EXIT_TITLE, EXIT)
         with left:
-            twin = behind(twins, EarlyExit, "agreement")
-            fig = figures.layer_curves(lines, "", "share", x="depth", height=HEIGHT, behind=twin)
-            of = ("early_exit.agreement", "depth", curves["agreement"], EXIT_TITLE, EXIT)
             show.figure_of_many("exit", fig, EXIT_TITLE, leaving, *of)
-        right.metric(
-            "Mean exit depth",
-            f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}",
-            help=EarlyExit.spec("exit_depth").meaning,
-        )
-        right.metric(
-            "Agreement on leaving", f"{float(curves['exit_agrees']):.0%}", help=EarlyExit.spec("exit_agrees").meaning
-        )
+        told = f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}"
+        right.metric("Mean exit depth", told, help=EarlyExit.spec("exit_depth").meaning)
+        agrees = f"{float(curves['exit_agrees']):.0%}"
+        right.metric("Agreement on leaving", agrees, help=EarlyExit.spec("exit_agrees").meaning)
     else:
         with left:
             show.empty(EXIT_TITLE, "" if busy else TEACH["exit"], HEIGHT)
@@ -233,30 +209,35 @@ RANKED = {
     "update_cosine": "Update's cosine",
     "top1_lost": "Best guesses lost",
 }
-SPEARMAN = """Spearman's rank correlation over the stretches. +1: ranks them as the measurement does. The update's cosine should be negative if
-layers that strengthen what is there (cosine above 0) are the ones that can go. Best guesses lost: the two measurements against each other."""
+SPEARMAN = """Spearman's rank correlation over the stretches. +1: ranks them as the measurement does. The update's
+cosine should be negative if layers that strengthen what is there (cosine above 0) are the ones that can go. Best
+guesses lost: the two measurements against each other."""
 PROXY = "how far the stretch turns the stream, 1 - cos(h[s], h[s+n]); the other two proxies are in the same result"
-PROXIES = """If a proxy were a good guide, its curve would rise and fall with the measured one (the cosine's the other way round)."""
+PROXIES = """If a proxy were a good guide, its curve would rise and fall with the measured one (the cosine's the other
+way round)."""
 FILES = (
     ("Keep-list", pruning.keep_list, "json", "application/json", "keep"),
     ("mergekit", pruning.mergekit_yaml, "yaml", "text/yaml", "prune"),
 )
 EXPORTS = "Made from the aggregate over all chosen prompts; the file says how many prompts and tokens it rests on."
-EXIT_CAUTION = """Sure is not right: where embedding and head share their weights, depth 0 is sure of the token it has just read. Choose a threshold
-by the agreement, not by the confidence."""
+EXIT_CAUTION = """Sure is not right: where embedding and head share their weights, depth 0 is sure of the token it has
+just read. Choose a threshold by the agreement, not by the confidence."""
 EXIT_TITLE = "Early exit through the lens, depth by depth"
-EXIT = """Agreement at a depth is the share of tokens whose best guess there is the whole model's. No exit was trained for this."""
+EXIT = """Agreement at a depth is the share of tokens whose best guess there is the whole model's. No exit was trained
+for this."""
 TEXTS = {
-    "The papers saw": "Up to half of the layers of Llama-2 and its like can go with little loss on question answering, mathematics being the "
-    "exception; deep contiguous blocks go first (Gromov et al. 2024). Llama-2-13B without 10 of 40: MMLU 55.0 → 52.2 "
-    "(ShortGPT, Men et al. 2024).",
-    "Look for": "a stretch whose measured cost is low on all three curves; then whether the proxies would have found it.",
+    "The papers saw": "Up to half of the layers of Llama-2 and its like can go with little loss on question answering, "
+    "mathematics being the exception; deep contiguous blocks go first (Gromov et al. 2024). Llama-2-13B without 10 of "
+    "40: MMLU 55.0 → 52.2 (ShortGPT, Men et al. 2024).",
+    "Look for": "a stretch whose measured cost is low on all three curves; then whether the proxies would have found "
+    "it.",
     "By construction": (
-        "Agreement at the last depth is 1. Nothing else here is: a stretch at the very start or end is "
-        "measured like any other."
+        "Agreement at the last depth is 1. Nothing else here is: a stretch at the very start or end is measured like "
+        "any other."
     ),
-    "Beware": "Cosine is a weak proxy: one OLMo layer of low influence cost 66 % of the accuracy (Hinostroza et al. 2026, arXiv 2605.14075). These figures hold for "
-    "the chosen prompts, before any healing by fine-tuning; small models use all of their depth.",
+    "Beware": "Cosine is a weak proxy: one OLMo layer of low influence cost 66 % of the accuracy (Hinostroza et al. "
+    "2026, arXiv 2605.14075). These figures hold for the chosen prompts, before any healing by fine-tuning; small "
+    "models use all of their depth.",
 }
 
 page()

@@ -4,23 +4,14 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.figures import View
+from ed_core.figures.pictures import Look, pictures
 from ed_core.probes import LayerSkip
 from ed_ui import common_link, probe_page, remembered, show
 from ed_ui.link_parameters import number
 
 
-def figure(result, view):
-    boundary = chosen_boundary(result)
-    behind = "" if boundary is None else f", behind token {int(result['boundaries'][boundary])} only"
-    caption = f"Row left out, column affected{behind}: 0 does not care, 1 changes as much as its own size"
-    show.figure(
-        "map",
-        figures.skip_map(result, view, boundary=boundary),
-        caption,
-        result,
-        "effect" if boundary is None else "effect_by_boundary",
-        READING,
-    )
+def look(result) -> Look:
+    return Look(boundary=chosen_boundary(result))
 
 
 def chosen_boundary(result) -> int | None:
@@ -38,43 +29,18 @@ def places(result) -> list[int]:
 def more(result, view):
     if len(places(result)) > 1:
         boundaries(result, view)
-    if "effect_direct" in result.measures:
-        show.figure(
-            "direct",
-            figures.skip_map(result, view, "effect_direct"),
-            "Direct effect: nothing in between passes the change on",
-            result,
-            "effect_direct",
-            DIRECT,
-        )
+    for one in pictures(result):
+        if one.measures[0] == "effect_direct":
+            show.picture("direct", one, result, view, caption=f"Direct effect: {one.caption}")
     left, right = st.columns(2)
     small = View(height=300, uirevision="page", control=view.control, control_name=view.control_name)
-    with left:
-        show.figure(
-            "output",
-            figures.output_bars(result, small),
-            "Change of the prediction, and share of tokens whose best guess stays",
-            result,
-            "output",
-        )
-    with right:
-        show.figure(
-            "floor",
-            figures.effect_on_layers(result, small),
-            "Largest effect on each layer, above the noise floor",
-            result,
-            "noise_floor",
-            FLOOR,
-        )
+    caption = "Change of the prediction, and share of tokens whose best guess stays"
+    show.figure("output", figures.output_bars(result, small), caption, result, "output", place=left)
+    fig, caption = figures.effect_on_layers(result, small), "Largest effect on each layer, above the noise floor"
+    show.figure("floor", fig, caption, result, "noise_floor", FLOOR, place=right)
     if "output_pos" in result.measures:
-        show.figure(
-            "where",
-            figures.output_by_token(result, view),
-            "Which token's prediction breaks",
-            result,
-            "output_pos",
-            select=True,
-        )
+        fig = figures.output_by_token(result, view)
+        show.figure("where", fig, "Which token's prediction breaks", result, "output_pos", select=True)
         probe_page.window(result, view)
 
 
@@ -82,59 +48,47 @@ def boundaries(result, view):
     """Where the skips end and the looking begins; one of them can be looked at alone."""
     if remembered.value("skip.boundary") not in places(result):
         remembered.forget("skip.boundary")
+    tokens = result["boundaries"]
     remembered.widget(
         st.segmented_control,
         "Effects seen behind",
         "skip.boundary",
         MAXIMUM,
         options=places(result),
-        format_func=lambda place: (
-            "maximum over all" if place == MAXIMUM else f"token {int(result['boundaries'][place])}"
-        ),
+        format_func=lambda place: "maximum over all" if place == MAXIMUM else f"token {int(tokens[place])}",
         required=True,
     )
     caption = "Boundaries: each layer is left out on the dark tokens, and effects are looked for on the bright ones"
-    show.figure(
-        "boundaries",
-        figures.boundary_map(result, view, chosen_boundary(result)),
-        caption,
-        result,
-        "boundaries",
-        BOUNDARIES,
-    )
+    fig = figures.boundary_map(result, view, chosen_boundary(result))
+    show.figure("boundaries", fig, caption, result, "boundaries", BOUNDARIES)
     probe_page.window(result, view)
 
 
 MAXIMUM = -1
 TEXTS = {
-    "The papers saw": "Layers of the second half influence each other far less than those of the first, yet each still matters for the output: "
-    "they refine side by side (Csordás et al. 2025, §3.2). In future mode they hardly matter to later tokens at all. "
-    "Without one layer 72–95 % "
-    "of the best guesses stay (Lad et al. 2024).",
-    "Look for": "how far to the right a row stays bright, and for rows that are dark while their bar in “change of the prediction” is high: "
-    "such a layer speaks to the output, not to the layers after it.",
-    "By construction": "The hatched triangle is 0: nothing before the skipped layer can change. The diagonal is 1 for a whole layer in current "
-    "mode, and 0 in future mode and for direct effects. The first token is never touched.",
-    "Beware": "A dark row is not a useless layer: weak proxies of importance mislead (Hinostroza et al. 2026, arXiv 2605.14075). One prompt is one prompt; some "
-    "models adapt their depth a little (Curth et al. 2026, arXiv 2604.12426). At or below the noise floor a value "
-    "means nothing.",
+    "The papers saw": "Layers of the second half influence each other far less than those of the first, yet each still "
+    "matters for the output: they refine side by side (Csordás et al. 2025, §3.2). In future mode they hardly matter "
+    "to later tokens at all. Without one layer 72–95 % of the best guesses stay (Lad et al. 2024).",
+    "Look for": "how far to the right a row stays bright, and for rows that are dark while their bar in “change of the "
+    "prediction” is high: such a layer speaks to the output, not to the layers after it.",
+    "By construction": "The hatched triangle is 0: nothing before the skipped layer can change. The diagonal is 1 for "
+    "a whole layer in current mode, and 0 in future mode and for direct effects. The first token is never touched.",
+    "Beware": "A dark row is not a useless layer: weak proxies of importance mislead (Hinostroza et al. 2026, arXiv "
+    "2605.14075). One prompt is one prompt; some models adapt their depth a little (Curth et al. 2026, arXiv "
+    "2604.12426). At or below the noise floor a value means nothing.",
 }
-READING = """Look for how far to the right a row stays bright. Values at the noise floor (on hover) mean nothing."""
-DIRECT = """What is bright here reads the skipped layer itself; what is bright above and dark here reaches it through the layers between."""
-FLOOR = """An intervention that changes nothing rides along in every batch; whatever it reads is the arithmetic's own noise (0 where batching
-changes no rounding, as in float32 here; more in bf16)."""
-BOUNDARIES = """The papers draw up to four of every eighth token (Csordás et al. 2025, §3.2); the map holds the maximum over them. Future mode
-asks whether later tokens *use* what a layer made at earlier ones."""
+FLOOR = """An intervention that changes nothing rides along in every batch; whatever it reads is the arithmetic's own
+noise (0 where batching changes no rounding, as in float32 here; more in bf16)."""
+BOUNDARIES = """The papers draw up to four of every eighth token (Csordás et al. 2025, §3.2); the map holds the maximum
+over them. Future mode asks whether later tokens *use* what a layer made at earlier ones."""
 
-probe_page.show_page(
-    probe_page.Page(
-        LayerSkip,
-        figure,
-        more,
-        "Not computed yet. **Run** leaves out every layer in turn and measures how much each later one changes: "
-        "one walk over the blocks.",
-        TEXTS,
-        over_tokens=False,
-        parameters=(number("boundary", "skip.boundary", MAXIMUM, 0, common_link.MOST_TOKENS, int),),
-    )
-)
+probe_page.Page(
+    LayerSkip,
+    "Not computed yet. **Run** leaves out every layer in turn and measures how much each later one changes: one "
+    "walk over the blocks.",
+    TEXTS,
+    more,
+    look,
+    over_tokens=False,
+    parameters=(number("boundary", "skip.boundary", MAXIMUM, 0, common_link.MOST_TOKENS, int),),
+).show()

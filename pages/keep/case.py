@@ -56,15 +56,10 @@ def missing(id: str, error: CaseError) -> None:
     if in_trash is not None:
         st.warning(f"“{show.plain(in_trash.title)}” was deleted; it lies in the trash.", icon=":material/delete:")
         barrier = case_studies.why_not(id)
-        if st.button(
-            "Undo: take it back",
-            key="case.restore",
-            icon=":material/undo:",
-            disabled=bool(barrier),
-            help=show.plain(barrier) or None,
-        ):
-            if case_studies.attempt(lambda: case_studies.restore(id)):
-                st.rerun()
+        look = {"icon": ":material/undo:", "disabled": bool(barrier), "help": show.plain(barrier) or None}
+        pressed = st.button("Undo: take it back", key="case.restore", **look)
+        if pressed and case_studies.attempt(lambda: case_studies.restore(id)):
+            st.rerun()
     else:
         st.error(
             show.plain(str(error)) if id else "This link names no case study; choose one from the list.",
@@ -97,35 +92,23 @@ def actions(case: Case, state: str) -> None:
     """What can be done with it, always in the same place."""
     row = st.container(horizontal=True, key="case-actions")
     barrier, not_here = case_studies.why_not(), case_studies.why_not(case.id)
-    row.button(
-        "Edit",
-        icon=":material/edit:",
-        key="case.edit",
-        on_click=case_editing.begin,
-        args=(case, state),
-        **off(not_here, "Title, tags and notes"),
-    )
-    if row.button(
-        "Open live", icon=":material/play_arrow:", key="case.live", on_click=open_live, args=(case,), help=ABOUT_LIVE
-    ):
+    look = {"icon": ":material/edit:"} | off(not_here, "Title, tags and notes")
+    row.button("Edit", key="case.edit", on_click=case_editing.begin, args=(case, state), **look)
+    look = {"icon": ":material/play_arrow:", "help": ABOUT_LIVE}
+    if row.button("Open live", key="case.live", on_click=open_live, args=(case,), **look):
         st.switch_page(session.current().case_page)
     with row.popover("Download", icon=":material/download:", key="case.download"):
         downloads(case)
     with row.popover("Link", icon=":material/link:", key="case.link"):
         st.caption("Opens this case study in any browser that reaches this server; the prompt's text is not in it.")
         st.code(f"{st.context.url or ''}?id={case.id}", language=None, wrap_lines=True)
-    if row.button(
-        "Duplicate", icon=":material/content_copy:", key="case.duplicate", **off(barrier, "A copy of your own to edit")
-    ):
+    look = {"icon": ":material/content_copy:"} | off(barrier, "A copy of your own to edit")
+    if row.button("Duplicate", key="case.duplicate", **look):
         case_studies.attempt(lambda: go(case_studies.duplicate(case)))
-    if row.button(
-        "Delete",
-        icon=":material/delete:",
-        key="case.delete",
-        **off(not_here, "Moves it to the trash; it can be taken back"),
-    ):
-        if case_studies.attempt(lambda: case_studies.delete(case.id)):
-            st.rerun()
+    look = {"icon": ":material/delete:"} | off(not_here, "Moves it to the trash; it can be taken back")
+    pressed = row.button("Delete", key="case.delete", **look)
+    if pressed and case_studies.attempt(lambda: case_studies.delete(case.id)):
+        st.rerun()
 
 
 def off(reason: str, told: str) -> dict[str, object]:
@@ -186,15 +169,11 @@ def section(i: int, one: Section) -> None:
 def figure(key: str, d: Drawing) -> None:
     caption, over = f"**{d.title}** · {show.plain(d.caption)}", d.over
     if over is not None:
-        show.figure_of_many(key, d.figure, caption, over.results, over.name, over.dim, over.values, over.meaning)
+        of = (over.name, over.dim, over.values, over.meaning)
+        show.figure_of_many(key, d.figure, caption, over.results, *of)
     elif d.result is None:
-        show.figure(
-            key,
-            d.figure,
-            caption,
-            about=lambda: st.markdown("\n".join(f"- {show.plain(line)}" for line in d.reading)),
-            alt=d.alt,
-        )
+        lines = "\n".join(f"- {show.plain(line)}" for line in d.reading)
+        show.figure(key, d.figure, caption, about=lambda: st.markdown(lines), alt=d.alt)
     elif len(d.measures) > 1:
         show.figure(key, d.figure, caption, d.result, d.measures[0], about=lambda: of_several(key, d), alt=d.alt)
     else:
@@ -215,10 +194,9 @@ def again(case: Case) -> None:
         except EffectiveDepthError as error:
             st.caption(show.plain(str(error)))
             return
-        for tab, text, language in zip(
-            st.tabs(["Command line", "Python"]), (found.shell, found.python), ("bash", "python")
-        ):
-            tab.code(text, language=language, wrap_lines=True)
+        shell, python = st.tabs(["Command line", "Python"])
+        shell.code(found.shell, language="bash", wrap_lines=True)
+        python.code(found.python, language="python", wrap_lines=True)
 
 
 AT_ONCE = 3  # prompts or verdicts that stand open

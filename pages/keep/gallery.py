@@ -29,13 +29,8 @@ def page() -> None:
     row.selectbox("Sort by", list(SORTS), format_func=SORT_NAMES.get, key="gallery.sort", width=170)
     cards = kept.cards(search or "", st.session_state["gallery.sort"])
     trash = kept.trash()
-    with row.popover(
-        "Import",
-        icon=":material/upload_file:",
-        disabled=bool(barrier),
-        help=show.plain(barrier) or ABOUT_IMPORT,
-        key="gallery.import",
-    ):
+    look = {"icon": ":material/upload_file:", "help": show.plain(barrier) or ABOUT_IMPORT}
+    with row.popover("Import", disabled=bool(barrier), key="gallery.import", **look):
         take_in()
     with row.popover(f"Trash ({len(trash)})", icon=":material/delete:", disabled=not trash, key="gallery.trash"):
         for card in trash[:MOST_IN_TRASH]:
@@ -48,18 +43,14 @@ def page() -> None:
     if not own and not search:
         st.info(EMPTY, icon=":material/bookmark_add:")
     elif not cards:
-        st.info(
-            f"No case study has all of “{show.plain(search)}” in its words. Every word must stand somewhere in it; try "
-            "fewer.",
-            icon=":material/search_off:",
-        )
+        st.info(NOTHING.format(show.plain(search)), icon=":material/search_off:")
     tiles, below = st.container(), st.container(horizontal=True, vertical_alignment="center")
     n_pages = max(1, -(-len(cards) // AT_ONCE))
     at = below.pagination(n_pages, key=f"gallery.page.{n_pages}") if n_pages > 1 else 1
     if n_pages > 1:
         below.caption(f"{len(cards)} case studies", width="content")
     for start in range(AT_ONCE * (at - 1), min(AT_ONCE * at, len(cards)), COLUMNS):
-        for column, card in zip(tiles.columns(COLUMNS), cards[start : start + COLUMNS]):
+        for column, card in zip(tiles.columns(COLUMNS), cards[start : start + COLUMNS], strict=False):
             with column.container(border=True, key=f"card-{card.id}", gap="xsmall"):
                 tile(card, shipped=kept.is_shipped(card.id))
 
@@ -78,33 +69,17 @@ def tile(card: Card, shipped: bool) -> None:
     )
     if not shipped:
         reason = case_studies.why_not(card.id)
+        look = {"icon": ":material/delete:", "type": "tertiary", "disabled": bool(reason)}
         told = show.plain(reason) or "Delete; it can be taken back"
-        row.button(
-            "",
-            key=f"delete-{card.id}",
-            icon=":material/delete:",
-            type="tertiary",
-            help=told,
-            disabled=bool(reason),
-            on_click=delete,
-            args=(card,),
-        )
+        row.button("", key=f"delete-{card.id}", help=told, on_click=delete, args=(card,), **look)
     mark = " :gray-badge[comes with the app]" if shipped else ""
     st.caption(f"{show.plain(card.model)} · {show.plain(card.precision)} · {day(card.changed)}{mark}")
     st.caption(f"“{show.plain(short(card.prompt, 90))}”")
     if card.verdict:
         st.markdown(f":small[{show.plain(short(card.verdict.partition(chr(10))[0], 160))}]")
     if card.tags:
-        key = f"tags-{card.id}"
-        st.pills(
-            "Tags",
-            card.tags,
-            key=key,
-            format_func=show.plain,
-            on_change=search_tag,
-            args=(key,),
-            label_visibility="collapsed",
-        )
+        key, look = f"tags-{card.id}", {"format_func": show.plain, "label_visibility": "collapsed"}
+        st.pills("Tags", card.tags, key=key, on_change=search_tag, args=(key,), **look)
 
 
 def alt(card: Card) -> str:
@@ -162,14 +137,8 @@ def said() -> None:
 def thrown(card: Card, barrier: str) -> None:
     row = st.container(horizontal=True, vertical_alignment="center", key=f"thrown-{card.id}")
     row.markdown(f"**{show.plain(card.title)}** · {show.plain(card.model)}", width="stretch")
-    row.button(
-        "Restore",
-        key=f"restore-{card.id}",
-        icon=":material/restore_from_trash:",
-        on_click=restore,
-        args=(card.id, f"“{card.title}” is back."),
-        disabled=bool(barrier),
-    )
+    look, told = {"icon": ":material/restore_from_trash:", "disabled": bool(barrier)}, f"“{card.title}” is back."
+    row.button("Restore", key=f"restore-{card.id}", on_click=restore, args=(card.id, told), **look)
 
 
 def take_in() -> None:
@@ -185,13 +154,8 @@ def taken(key: str) -> None:
     for file in st.session_state[key] or []:
         try:
             case, new = case_studies.take_in(file.getvalue())
-            told.append(
-                (
-                    "done" if new else "here",
-                    f"“{case.title}” {'is kept now.' if new else 'was here already; nothing was changed.'}",
-                    case.id,
-                )
-            )
+            came = "is kept now." if new else "was here already; nothing was changed."
+            told.append(("done" if new else "here", f"“{case.title}” {came}", case.id))
         except EffectiveDepthError as error:
             told.append(("error", f"{file.name} was not taken in, and nothing of it was kept. {error}", ""))
     gallery = session.current().gallery
@@ -208,14 +172,17 @@ def problems(kept) -> None:
 
 
 MOST_IN_TRASH = 50
+NOTHING = "No case study has all of “{}” in its words. Every word must stand somewhere in it; try fewer."
 BOXES = {
     "undo": (st.success, ":material/delete:"),
     "done": (st.success, ":material/check:"),
     "here": (st.info, ":material/info:"),
     "error": (st.error, ":material/error:"),
 }
-ABOUT_IMPORT = "Files that this program exported, here or elsewhere. Each is checked to the last array before it is kept; nothing in it is run."
-EMPTY = """Nothing of your own yet. Run something on **Home** or a probe's page and press **Save**: numbers, view and notes become a case study with a
-link that opens in a second, without the model. Those below come with the app and show how to read the figures."""
+ABOUT_IMPORT = """Files that this program exported, here or elsewhere. Each is checked to the last array before it is
+kept; nothing in it is run."""
+EMPTY = """Nothing of your own yet. Run something on **Home** or a probe's page and press **Save**: numbers, view and
+notes become a case study with a link that opens in a second, without the model. Those below come with the app and show
+how to read the figures."""
 
 page()

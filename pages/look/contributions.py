@@ -29,23 +29,15 @@ def counts_first_token() -> bool:
 
 def more(result, view):
     measure = remembered.value("contributions.measure", MEASURE)
-    if view.selected is not None:
-        show.figure(
-            "profile",
-            figures.token_profile(result, measure, view.selected),
-            f"Token {view.selected} over the layers",
-            result,
-            measure,
-        )
+    probe_page.profile(result, measure, view)
     if not result.complete:
         return
     curves = aggregate.aggregate(Contributions, [result.summary], counts_first_token())
-    for column, (key, suffix, unit, caption) in zip(st.columns(2), MEANS, strict=True):
+    for place, (key, suffix, unit, caption) in zip(st.columns(2), MEANS, strict=True):
         lines = {name: curves[f"{short}_{suffix}"] for name, short in BRANCHES.items()}
         behind = probe_page.behind(Contributions, view, f"layer_{suffix}", counts_first_token())
-        with column:
-            fig = figures.layer_curves(lines, "", unit, log=unit == "ratio", behind=behind)
-            show.figure(key, fig, caption, results=[result])
+        fig = figures.layer_curves(lines, "", unit, log=unit == "ratio", behind=behind)
+        show.figure(key, fig, caption, results=[result], place=place)
 
 
 BRANCHES = {"attention": "attn", "MLP": "mlp", "both": "layer"}
@@ -54,26 +46,23 @@ MEANS = (
     ("mean-cosine", "cos", "cosine", "Mean cosine per layer: below 0 erases, above 0 strengthens"),
 )
 TEXTS = {
-    "The papers saw": "In Llama 3.1 70B on GSM8K the ratio stays above 0.15 in the first half and falls below 0.05 in the second; the cosine is 0 or "
-    "negative first, then turns positive (Csordás et al. 2025, §3.1).",
+    "The papers saw": "In Llama 3.1 70B on GSM8K the ratio stays above 0.15 in the first half and falls below 0.05 in "
+    "the second; the cosine is 0 or negative first, then turns positive (Csordás et al. 2025, §3.1).",
     "Look for": (
-        "the layer where the mean cosine crosses 0 for the last time: from there on layers strengthen what the "
-        "stream already holds."
+        "the layer where the mean cosine crosses 0 for the last time: from there on layers strengthen what the stream "
+        "already holds."
     ),
-    "Beware": "The first token is often an attention sink of huge norm. A small ratio or cosine does not prove a layer useless (Hinostroza et al. "
-    "2026, arXiv 2605.14075).",
+    "Beware": "The first token is often an attention sink of huge norm. A small ratio or cosine does not prove a layer "
+    "useless (Hinostroza et al. 2026, arXiv 2605.14075).",
 }
 
-probe_page.show_page(
-    probe_page.Page(
-        Contributions,
-        figure,
-        more,
-        "Not computed yet. **Run** shows, for every layer and token, how large attention's and the MLP's additions "
-        "are and whether they erase, "
-        "write or strengthen. One forward pass.",
-        TEXTS,
-        inputs,
-        parameters=(choice("measure", "contributions.measure", MEASURE, MEASURES),),
-    )
-)
+probe_page.Page(
+    Contributions,
+    "Not computed yet. **Run** shows, for every layer and token, how large attention's and the MLP's additions are "
+    "and whether they erase, write or strengthen. One forward pass.",
+    TEXTS,
+    more,
+    figure=figure,
+    inputs=inputs,
+    parameters=(choice("measure", "contributions.measure", MEASURE, MEASURES),),
+).show()

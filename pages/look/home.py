@@ -5,6 +5,7 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import verdict
 from ed_core.figures import View
+from ed_core.figures.pictures import Look
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.sources import specs
@@ -23,6 +24,12 @@ PROBES = {
 }
 
 
+MAPS = (  # key, probe, picture
+    ("norms", "contributions", Contributions.pictures[0]),
+    ("cosine", "contributions", Contributions.pictures[1]),
+    ("lens", "logit_lens", LogitLens.pictures[0]),
+    ("skip", "layer_skip", LayerSkip.pictures[0]),
+)
 PARAMETERS = (
     choice("branch", "branch", "both", BRANCHES),
     choice("shade", "shade", "probability", SHADES),
@@ -43,14 +50,8 @@ def page() -> None:
     batch = running.batch("home", requests | control_model.with_control(measured))
     row = probe_page.top_row("home", batch)
     if (above := prompt_box.harder(value("example", ""))) is not None:
-        row.button(
-            "Same task, harder",
-            key="harder",
-            on_click=_harder,
-            args=(above, batch),
-            icon=":material/trending_up:",
-            type="tertiary",
-        )
+        look = {"icon": ":material/trending_up:", "type": "tertiary"}
+        row.button("Same task, harder", key="harder", on_click=_harder, args=(above, batch), **look)
     running.live(batch, panels)
 
 
@@ -82,25 +83,11 @@ def panels(batch: running.Batch) -> None:
     results = batch.results
     some = next(iter(results.values()), None)
     view = inputs(batch, some, reached)
-    left, right = st.columns(2)
-    with left:
-        contributions(
-            "norms",
-            "ratio",
-            figures.contribution_norms,
-            *NORMS,
-            results.get("contributions"),
-            view("norms", "contributions"),
-        )
-    with right:
-        contributions(
-            "cosine", "cos", figures.cosine_map, *COSINES, results.get("contributions"), view("cosine", "contributions")
-        )
-    left, right = st.columns(2)
-    with left:
-        lens(results.get("logit_lens"), view("lens", "logit_lens"))
-    with right:
-        skips(results.get("layer_skip"), view("skip", "layer_skip"))
+    look = Look(
+        BRANCHES[value("branch", "both")], SHADES[value("shade", "probability")], first_token=counts_first_token()
+    )
+    for place, (key, probe, one) in zip((*st.columns(2), *st.columns(2)), MAPS, strict=True):
+        show.picture(key, one, results.get(probe), view(key, probe), look, place=place)
     for probe in PROBES:
         if said := control_model.sentence(batch, probe, counts_first_token() or probe != "contributions"):
             st.markdown(f"**{PROBES[probe].title}:** {said}")
@@ -137,15 +124,10 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         ghost=ghost.criteria if ghost else {},
         n_layers_ghost=n_ghost,
     )
+    caption = "**Depth ruler** · the three criteria, never averaged; ticks below: published models"
     said = reached.sentence if reached else "Depth ruler: no verdict yet."
     made = [batch.results[name] for name in ("contributions", "logit_lens") if name in batch.results]
-    show.figure(
-        "ruler",
-        fig,
-        "**Depth ruler** · the three criteria, never averaged; ticks below: published models",
-        results=made,
-        alt=said,
-    )
+    show.figure("ruler", fig, caption, results=made, alt=said)
 
 
 def says(batch: running.Batch) -> str:
@@ -159,7 +141,7 @@ def says(batch: running.Batch) -> str:
     }[verdict.right(result)]
     best = ", ".join(
         f"{show.code(result.token_text[int(i)], 60)} {p:.0%}"
-        for i, p in zip(result["top_ids"][0], result["top_probs"][0])
+        for i, p in zip(result["top_ids"][0], result["top_probs"][0], strict=True)
     )
     source = ":gray-badge[stored example] " if lookup.is_shipped(result.request.key) else ""
     return f"{source}The model continues {show.code(result.provenance['continuation'], 60)}{mark} · next token: {best}"
@@ -168,7 +150,7 @@ def says(batch: running.Batch) -> str:
 def inputs(batch: running.Batch, some, reached):
     """Branch, shade, window, thresholds; returns a maker of views."""
     n = some.n_tokens if some is not None else 0
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="panel-controls")
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="panel-inputs")
     remembered.widget(row.segmented_control, "Contribution of", "branch", "both", options=list(BRANCHES), required=True)
     remembered.widget(row.selectbox, "Lens shade", "shade", "probability", options=list(SHADES), width=190)
     with row.popover("Thresholds", icon=":material/tune:", key="thresholds"):
@@ -199,70 +181,6 @@ def inputs(batch: running.Batch, some, reached):
     return view
 
 
-def contributions(
-    key: str, suffix: str, draw, title: str, caption: str, teach: str, reading: str, result, view: View
-) -> None:
-    """One panel on the chosen branch: its size or its direction."""
-    if result is None:
-        return show.empty(title, teach)
-    measure = f"{BRANCHES[value('branch', 'both')]}_{suffix}"
-    fig = draw(result, view, measure, counts_first_token())
-    show.figure(key, fig, f"**{title}** · {caption}", result, measure, reading, select=True)
-
-
-def lens(result, view: View) -> None:
-    title = "Logit lens"
-    if result is None:
-        return show.empty(title, "What the model would predict if it ended at each depth.")
-    shade = SHADES[value("shade", "probability")]
-    measure = "top_probs" if shade == "prob" else shade  # what is drawn is also what Details and its CSV hold
-    show.figure(
-        "lens",
-        figures.lens_map(result, view, shade),
-        f"**{title}** · best token at each depth",
-        result,
-        measure,
-        READ_LENS,
-        select=True,
-    )
-
-
-def skips(result, view: View) -> None:
-    title = "Layer skip"
-    if result is None:
-        return show.empty(title, "How much each later layer changes when one is left out.")
-    show.figure(
-        "skip",
-        figures.skip_map(result, view),
-        f"**{title}** · row left out, column affected",
-        result,
-        "effect",
-        READ_SKIP,
-    )
-
-
-TEACH = """Not computed yet. **Run** traces this prompt through the model: what each layer adds and in which direction, what it would predict
-at each depth, and what breaks without it."""
-READ_NORMS = """Large early and small late is the usual picture: in Llama 3.1 70B the ratio stays above 0.15 in the first half and falls below
-0.05 in the second (Csordás et al. 2025). The first token is often an attention sink of huge norm, so it stands outside the colour range."""
-READ_COSINE = """In large models the first half is zero or negative (features are written and erased), then the sign turns: later layers
-strengthen what is there. A small cosine does not prove a layer useless (Hinostroza et al. 2026)."""
-READ_LENS = """Row 0 is the embedding, the top row the model's own output. The best token of each row settles at some depth; KL falls and
-top-5 overlap rises from there."""
-READ_SKIP = """Bright columns right of a row: those layers build on the skipped one. The triangle below the diagonal is zero by construction.
-In the papers, layers of the second half hardly influence each other: they refine independently."""
-# title, caption, what an empty panel teaches, how to read it
-NORMS = (
-    "Contribution norms",
-    "size of what is added, against the stream",
-    "How much each layer adds to the residual stream, token by token.",
-    READ_NORMS,
-)
-COSINES = (
-    "Cosine with the stream",
-    "below 0 erases, above 0 strengthens",
-    "Below 0 a layer erases, near 0 it writes something new, above 0 it strengthens what is there.",
-    READ_COSINE,
-)
-
+TEACH = """Not computed yet. **Run** traces this prompt through the model: what each layer adds and in which direction,
+what it would predict at each depth, and what breaks without it."""
 page()

@@ -58,23 +58,10 @@ def verdict(said: exactness.Said) -> None:
 def figures_of(result) -> None:
     """Miss against rounding, slopes, and the figures on logits."""
     left, right = st.columns(2)
-    with left:
-        show.figure(
-            "miss",
-            figures.miss_curves(result),
-            "Largest miss per layer, against rounding and the limit",
-            result,
-            "rounding",
-        )
-    with right:
-        show.figure(
-            "slopes",
-            figures.slope_curves(result),
-            "Slopes: what the stream moves per unit that is read",
-            result,
-            "slope_attn",
-            READ_SLOPE,
-        )
+    caption = "Largest miss per layer, against rounding and the limit"
+    show.figure("miss", figures.miss_curves(result), caption, result, "rounding", place=left)
+    fig, caption = figures.slope_curves(result), "Slopes: what the stream moves per unit that is read"
+    show.figure("slopes", fig, caption, result, "slope_attn", READ_SLOPE, place=right)
     verdict(exactness.logits(result))
 
 
@@ -84,43 +71,35 @@ def first_token(result, contributions, lens) -> None:
     said = exactness.sink(result)
     st.markdown(said.text)
     rows = exactness.without_first(contributions, lens) if contributions is not None and lens is not None else []
-    columns = [*st.columns(2), *st.columns(2)]
-    with columns[0]:
-        show.figure(
-            "norms",
-            figures.first_token_norm(result),
-            "Length of the stream, first token against the others",
-            result,
-            "resid_norm",
-            READ_SINK,
-        )
-    for column, row in zip(columns[1:], rows):
+    first, *others = *st.columns(2), *st.columns(2)
+    fig, caption = figures.first_token_norm(result), "Length of the stream, first token against the others"
+    show.figure("norms", fig, caption, result, "resid_norm", READ_SINK, place=first)
+    for place, row in zip(others, rows, strict=False):
         unit, caption, x = UNITS[row.name]
-        with column:
-            fig = figures.layer_curves(
-                {f"{row.label} with the first token": row.with_first}, "", unit, x=x, behind={"without": row.without}
-            )
-            show.figure(f"first-{row.name}", fig, f"{caption}, with the first token and without", results=[result])
+        lines = {f"{row.label} with the first token": row.with_first}
+        fig = figures.layer_curves(lines, "", unit, x=x, behind={"without": row.without})
+        caption = f"{caption}, with the first token and without"
+        show.figure(f"first-{row.name}", fig, caption, results=[result], place=place)
     if rows:
         st.markdown(f"**{exactness.change(rows)}**")
 
 
-TEACH = """Not computed yet. **Run** checks on this very prompt that what enters a block, plus what attention adds, plus what the MLP adds, is what
-leaves it, and shows how much of what is missing is rounding."""
-READ_MISS = """Colour is the power of ten. In float32 everything lies near 1e-8, in bfloat16 near 1e-3: that is the dtype. A single bright row or
-column far above the rest is a term that is not read, or a token whose stream cancels."""
-READ_SLOPE = """In bfloat16 a small branch drowns in the stream's rounding and the miss cannot see a forgotten factor; rounding does not correlate
-with the branch, a forgotten factor does. A branch below rounding has no mark."""
-READ_SINK = """Many models park attention on the first token, whose norm then grows a hundredfold (Xiao et al. 2024, Sun et al. 2024): means that count
-it are means of one token."""
+TEACH = """Not computed yet. **Run** checks on this very prompt that what enters a block, plus what attention adds, plus
+what the MLP adds, is what leaves it, and shows how much of what is missing is rounding."""
+READ_MISS = """Colour is the power of ten. In float32 everything lies near 1e-8, in bfloat16 near 1e-3: that is the
+dtype. A single bright row or column far above the rest is a term that is not read, or a token whose stream cancels."""
+READ_SLOPE = """In bfloat16 a small branch drowns in the stream's rounding and the miss cannot see a forgotten factor;
+rounding does not correlate with the branch, a forgotten factor does. A branch below rounding has no mark."""
+READ_SINK = """Many models park attention on the first token, whose norm then grows a hundredfold (Xiao et al. 2024, Sun
+et al. 2024): means that count it are means of one token."""
 TEXTS = {
-    "Why it matters": "Reading a module's output where the model adds something else gives a smooth, plausible and wrong curve. So a model is "
-    "opened only where its sums hold; this page shows the same figures on your prompt.",
+    "Why it matters": "Reading a module's output where the model adds something else gives a smooth, plausible and "
+    "wrong curve. So a model is opened only where its sums hold; this page shows the same figures on your prompt.",
     "Look for": (
         "a miss above “rounding can cause”: then a term is not read. Slopes off 1: then something is scaled on the way."
     ),
-    "Beware": "Sums cannot see everything: they hold for quantized weights too, which compute something else than the original model does. Compare "
-    "precisions for that (`python -m ed_core audit MODEL`).",
+    "Beware": "Sums cannot see everything: they hold for quantized weights too, which compute something else than the "
+    "original model does. Compare precisions for that (`python -m ed_core audit MODEL`).",
 }
 
 page()

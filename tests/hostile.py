@@ -1,5 +1,4 @@
-"""Bundles that nobody should open: changed bytes, truncations, and archives made by hand. Seeded; what tests and the
-benchmark import."""
+"""Bundles that nobody should open: changed bytes, truncations, and archives made by hand. Seeded."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..types import Request
+from ed_core.types import Request
 
 BOMB = 200 * 2**20  # bytes of zeros, a thousandth of that when packed
 

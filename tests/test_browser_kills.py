@@ -7,45 +7,50 @@ outside, then the next life begins on it."""
 
 from __future__ import annotations
 
-import os
 import random
-import tempfile
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
-from ..cases.kept import Kept
-from ..errors import CaseError
-from ..results.store import Store
-from ..sources.bundled import load_prompts
-from . import Row
-from .browser import App, chromium
-from .durability import template
+import pytest
+from kept_cases import small
 
-KILLS = int(os.environ.get("ED_BENCH_APP_KILLS", "50"))
+from ed_core.bench.browser import App
+from ed_core.cases.kept import Kept
+from ed_core.errors import CaseError
+from ed_core.results.store import Store
+from ed_core.sources.bundled import load_prompts
+
+pytestmark = pytest.mark.browser
+
 LONGEST = 10.0  # seconds that an app lives after its pages stand
 PATIENCE = 4_000  # milliseconds for one step in the browser
 
 
-def measure() -> list[Row]:
-    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
-        return rows(*run(Path(folder), KILLS, random.Random(0), browser))
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
+def test_the_app_is_killed_and_nothing_is_lost(browser, tmp_path, kills):
+    counts = run(tmp_path, kills, random.Random(3), browser)
+    assert counts["kills"] >= kills and counts["reported"] > 0 and counts["lost"] == counts["torn"] == 0, counts
 
 
-def run(cache: Path, kills: int, rng: random.Random, browser) -> tuple[Counter, float]:
-    """What happened, as counts, and how long it took."""
-    kept, begin, counts = (
-        Kept(cache, shipped=None),
-        time.monotonic(),
-        Counter(kills=0, reported=0, interrupted=0, lost=0, torn=0),
-    )
-    case = template()
+def test_what_is_lost_or_damaged_is_counted(tmp_path):
+    kept, counts, case = Kept(tmp_path, shipped=None), Counter(), small("Template")
     kept.add(case)
+    _look(tmp_path, {case.id: {"reported"}}, {"kept on Home": True, "under way": False}, counts)
+    assert counts["lost"] == 2 and counts["torn"] == 0
+    next(tmp_path.glob("kept/*.edcase")).write_bytes(b"half of it")
+    _look(tmp_path, {}, {}, counts)
+    assert counts["torn"] > 0
+
+
+def run(cache: Path, kills: int, rng: random.Random, browser) -> Counter:
+    """What happened, as counts: `reported` as saved, of them `lost`, and `torn` what cannot be read."""
+    counts, case = Counter(kills=0, reported=0, lost=0, torn=0), small("Template")
+    Kept(cache, shipped=None).add(case)
     expected: dict[str, set[str]] = {case.id: {case.notes}}  # notes that a case study may have
     titles: dict[str, bool] = {}  # of views kept on Home: whether that was reported
     examples = [p["id"] for p in load_prompts()]
-    while counts["kills"] < kills:
+    while counts["kills"] < kills or not counts["reported"]:
         _life(
             App(cache),
             browser,
@@ -59,7 +64,7 @@ def run(cache: Path, kills: int, rng: random.Random, browser) -> tuple[Counter, 
         )
         counts["kills"] += 1
         _look(cache, expected, titles, counts)
-    return counts, time.monotonic() - begin
+    return counts
 
 
 def _life(
@@ -91,11 +96,9 @@ def _life(
     except BaseException:
         app.kill()
         raise
-    under_way = False
     try:
         while app.process.poll() is None:
             word = f"{rng.random():.12f}"
-            under_way = True
             if rng.random() < 0.7:
                 notes.add(word)
                 _edit(study, word)
@@ -104,10 +107,9 @@ def _life(
                 titles[word] = False
                 _keep(home, word)
                 titles[word] = True
-            under_way = False
             counts["reported"] += 1
-    except Error:  # the app died under the browser; whatever else it was, the killer still comes
-        counts["interrupted"] += under_way
+    except Error:
+        pass  # the app died under the browser; whatever else it was, the killer still comes
     killer.join()
     context.close()
 
@@ -162,16 +164,3 @@ def _look(cache: Path, expected: dict[str, set[str]], titles: dict[str, bool], c
     counts["torn"] += len(kept.damaged()) + len(kept.problems) + len(damaged)
     strangers = set(found) - set(titles) - {"Template"}
     counts["torn"] += len(strangers)
-
-
-def rows(counts: Counter, seconds: float) -> list[Row]:
-    told = f"{counts['reported']} reported, {counts['interrupted']} killed in the middle of one, {seconds:.0f} s"
-    return [
-        Row(
-            f"{counts['kills']} kills of the app with its worker: lost after being reported",
-            f"{counts['lost']} ({told})",
-            "0",
-            counts["lost"] == 0 and counts["reported"] > 0,
-        ),
-        Row("damaged case studies or results", str(counts["torn"]), "0", counts["torn"] == 0),
-    ]

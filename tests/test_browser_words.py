@@ -7,45 +7,73 @@ prompt is typed into Home and run."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 import psutil
+import pytest
+from hostile_words import KINDS, OUTSIDE, RAN, words
+from kept_cases import results
+from test_browser import settled
 
-from ..cases import case_study
-from ..cases.kept import Kept
-from ..cases.report import report
-from ..errors import CaseError, PromptError
-from ..prompts import check_text
-from ..results.lookup import EXAMPLES
-from ..results.wire import unpack
-from ..types import ProbeResult, Prompt
-from . import Row
-from .browser import App, chromium
-from .hostile_words import KINDS, words
+from ed_core.bench.browser import ROOT, App, serving
+from ed_core.cases import case_study
+from ed_core.cases.kept import Kept
+from ed_core.cases.report import report
+from ed_core.errors import CaseError, PromptError
+from ed_core.prompts import check_text
+from ed_core.types import ProbeResult, Prompt
 
-WORDS = int(os.environ.get("ED_BENCH_WORDS", "1000"))
+pytestmark = pytest.mark.browser
+
 INNOCENT = {"title": "A title", "notes": "Notes.", "prompt": "5 + 7 = ", "tag": "tag"}
 PROBES = ("contributions", "logit_lens", "layer_skip", "continuation")
 MEMORY = 400  # MiB that the app's processes may grow by
 SAID = ".st-key-headline [data-testid=stAlert]"  # the sentence with which Home refuses
 EVERY = 10  # a report is opened for one case study of so many
+EXPECTED = {"refused", "seen", "run", "refused on Home"}  # what else is counted is harm
 
 
-def measure() -> list[Row]:
-    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
-        return rows(*run(Path(folder), WORDS, browser))
+@pytest.mark.parametrize("n", [8, pytest.param(1000, marks=pytest.mark.slow)])
+def test_hostile_words_do_no_harm(browser, tmp_path, n):
+    counts, grown = run(tmp_path, n, browser)
+    assert counts["seen"] == counts["run"] + counts["refused on Home"] == n / len(KINDS)
+    assert not +Counter({what: times for what, times in counts.items() if what not in EXPECTED}), counts
+    assert grown <= MEMORY
 
 
-def run(folder: Path, n: int, browser) -> tuple[Counter, float, float]:
-    """What happened, as counts; MiB that the app's processes grew by; seconds."""
-    begin, counts, kept = time.monotonic(), Counter(words=n), Kept(folder / "cache", shipped=None)
+@pytest.mark.parametrize(
+    "content, what",
+    [
+        (f"<img src=x: onerror='{RAN}'>", "scripts run"),
+        ("<script>alert(1)</script>", "scripts run"),
+        (f"<img src={OUTSIDE}>", "requests to the outside"),
+        ("<div data-testid=stException></div>", "pages broken"),
+    ],
+)
+def test_what_does_run_is_seen(browser, content, what):
+    counts = Counter()
+    watched = Watched(browser, "http://127.0.0.1:9", counts)
+    watched.page.set_content(content)
+    watched.look()
+    assert counts[what] >= 1
+
+
+def test_words_come_in_turn_and_the_same_every_time():
+    found = list(words(1000))
+    assert found == list(words(1000)) and [kind for kind, _ in found[:8]] == [*KINDS, *KINDS]
+    assert (
+        max(len(text) for _, text in found) > 100_000
+        and any("\u202e" in text for _, text in found)
+        and any("{{" in text for _, text in found)
+    )
+
+
+def run(folder: Path, n: int, browser) -> tuple[Counter, float]:
+    """What happened, as counts; MiB that the app's processes grew by."""
+    counts, kept = Counter(), Kept(folder / "cache", shipped=None)
     studies, prompts = [], []
     for group in _fours(words(n)):
         study, refused = _study(group)
@@ -66,7 +94,7 @@ def run(folder: Path, n: int, browser) -> tuple[Counter, float, float]:
                 file.write_text(report(study), encoding="utf-8")
                 watched.see(file.as_uri(), "h1, h2, .js-plotly-plot")
         _live(watched, prompts)
-        return counts, _held(app) - before, time.monotonic() - begin
+        return counts, _held(app) - before
     finally:
         app.stop()
 
@@ -96,27 +124,11 @@ class Watched:
         self.look()
 
     def look(self) -> None:
-        self.page.wait_for_timeout(150)  # what loads or fails late
+        settled(self.page)  # what loads or fails late
         self.count(
             "scripts run", self.page.evaluate("(() => { const n = window.__ran || 0; window.__ran = 0; return n })()")
         )
         self.count("pages broken", self.page.locator("[data-testid=stException]").count())
-
-
-def rows(counts: Counter, grown: float, seconds: float) -> list[Row]:
-    bad = {
-        what: n
-        for what, n in counts.items()
-        if what not in ("words", "refused", "seen", "run", "refused on Home") and n
-    }
-    told = ", ".join(f"{n} {what}" for what, n in bad.items()) or (
-        f"none ({counts['refused']} refused; {counts['seen']} case studies opened; {counts['run']} prompts run, "
-        f"{counts['refused on Home']} refused; {seconds:.0f} s)"
-    )
-    return [
-        Row(f"{counts['words']} hostile prompts, titles, notes, tags in Chromium: harm", told, "none", not bad),
-        Row("what the app's processes grew by", f"{grown:.0f} MiB", f"<= {MEMORY} MiB", grown <= MEMORY),
-    ]
 
 
 def _fours(pairs) -> Iterator[dict[str, str]]:
@@ -139,14 +151,8 @@ def _study(group: dict[str, str]) -> tuple[case_study.Case, int]:
 
 def _make(held: dict[str, str]) -> case_study.Case:
     check_text(Prompt(held["prompt"], "7"))
-    results = [_with_prompt(r, held["prompt"]) for r in _shipped()]
+    results = [_with_prompt(r, held["prompt"]) for r in (results()[probe] for probe in PROBES)]
     return case_study.make(held["title"], results, notes=held["notes"], tags=[held["tag"]])
-
-
-@lru_cache
-def _shipped() -> list[ProbeResult]:
-    found = {r.request.probe: r for r in (unpack(file.read_bytes()) for file in sorted(EXAMPLES.glob("*.npz")))}
-    return [found[probe] for probe in PROBES]
 
 
 def _with_prompt(result: ProbeResult, text: str) -> ProbeResult:
@@ -189,7 +195,6 @@ def _live(watched: Watched, prompts: list[str]) -> None:
         box, run = page.get_by_label("Prompt", exact=True), page.get_by_role("button", name="Run", exact=True)
         box.fill(text.encode("utf-8", "replace").decode())
         box.blur()
-        page.wait_for_timeout(700)
         watched.look()
         if run.is_enabled():
             run.click()
@@ -205,3 +210,46 @@ def _held(app: App) -> float:
     """MiB that the app's processes hold; its worker, which keeps models open, is left out."""
     server = psutil.Process(app.process.pid)
     return server.memory_info().rss / 2**20
+
+
+AS_THEY_ARE = [
+    "a &lt;b&gt; &amp; c",
+    ":material/delete: :streamlit: :smile: :+1: :-1: :red[x]",
+    "a -- b -> c >= d <-> e ~= f",
+    "12:30:45 :: 1.5",
+    "1. one",
+    "- one",
+    "-0.5 = x",
+    "a\n===",
+    "---",
+    "# a",
+    "> a",
+    "| a | b |\n|---|---|\n| 1 | 2 |",
+    "[a](b.html)",
+    "![a](b.png)",
+    "*a* __b__ ~~c~~ `d`",
+    "$x^2$",
+    r"\* \n",
+    "<b>x</b>",
+]
+PLAIN = f"""
+import streamlit as st
+from ed_ui.show import plain
+for i, text in enumerate({AS_THEY_ARE!r}):
+    st.container(key=f"line-{{i}}").markdown(plain(text))
+"""
+
+
+def test_what_a_stranger_wrote_reads_as_it_is(tmp_path, browser):
+    (tmp_path / "app.py").write_text(PLAIN, encoding="utf-8")
+    page = browser.new_page()
+    with serving(tmp_path / "cache", script=tmp_path / "app.py", PYTHONPATH=str(ROOT)) as app:
+        page.goto(app.address)
+        page.locator(f".st-key-line-{len(AS_THEY_ARE) - 1} p").wait_for(timeout=60_000)
+        for i, text in enumerate(AS_THEY_ARE):
+            line = page.locator(f".st-key-line-{i}")
+            assert line.inner_text().replace("\u2060", "").split() == text.split()
+            assert not line.locator(
+                "a, img, code, em, strong, del, li, table, .katex, [role=img], h1, h2, h3, hr, blockquote"
+            ).count(), text
+    page.close()

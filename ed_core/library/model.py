@@ -1,0 +1,138 @@
+"""A model that answers for itself: prompts go in, results come back. Torch is imported when the model is opened."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, cached_property
+from typing import Any
+
+from ..errors import InputError, ParameterError, StoreError
+from ..probes import Probe
+from ..results import lookup
+from ..results.store import Store
+from ..sources.controls import full_name
+from ..types import ModelSpec, ProbeResult, Prompt, Request
+from .result import Result
+
+
+class Model:
+    """The model that `spec` names. Models stay open within `ED_MODEL_MEMORY`: to open one again costs nothing."""
+
+    def __init__(self, spec: ModelSpec):
+        self.spec = spec
+
+    @cached_property
+    def language_model(self) -> Any:
+        """The engine's own object (`models.language_model.LanguageModel`): weights, trace, single blocks."""
+        return _models().get(self.spec)
+
+    def __repr__(self) -> str:
+        model = self.language_model
+        return f"<{full_name(self.spec)} on {self.spec.device}: {model.n_layers} layers of width {model.d_model}>"
+
+    def run(
+        self, probe: Probe, prompt: str | Prompt | Sequence[str | Prompt], answer: str = "", *, fresh: bool = False
+    ) -> Result | list[Result]:
+        """What the probe measures on a prompt, or on each of a list of them. A stored result is read, a new one is
+        stored; `fresh` computes anew and stores nothing.
+
+        `answer` belongs to a prompt that is given as text; a `Prompt` has its own. One bad prompt refuses the whole
+        list before anything is computed."""
+        one = isinstance(prompt, str | Prompt)
+        if answer and not isinstance(prompt, str):
+            raise ParameterError("An answer goes with one prompt given as text; give each Prompt its own answer.")
+        prompts = [Prompt(p, answer) if isinstance(p, str) else p for p in ([prompt] if one else prompt)]
+        requests = [probe.request(self.spec, p) for p in prompts]
+        found = {} if fresh else {request.key: lookup.find(request) for request in requests}
+        todo = [(probe, request) for request in requests if found.get(request.key) is None]
+        self.compute_missing(todo, None if fresh or not todo else lookup.store(), found)
+        results = [Result.of(found[request.key]) for request in requests]
+        return results[0] if one else results
+
+    def compute_missing(
+        self,
+        todo: Sequence[tuple[Probe, Request]],
+        store: Store | None,
+        found: dict[str, ProbeResult | None],
+        memory: int | None = None,
+    ) -> None:
+        """Put the results of `todo` into `found`, and into the store where there is one. Every prompt is checked before
+        the first is computed. `memory`: bytes a probe may hold above model and trace."""
+        if not todo:
+            return
+        from tqdm import tqdm
+
+        from ..prompts import max_tokens
+        from ..service import compute
+
+        for probe, request in todo:
+            prompt = request.prompts[0]
+            try:
+                encoding = self.language_model.encode(prompt, max_tokens())
+                probe.check(len(encoding), encoding.answer_start)
+            except InputError as error:
+                raise type(error)(f"Prompt {prompt.id or prompt.text[:40]!r}: {error}") from None
+        with tqdm(todo, disable=not sys.stderr.isatty(), unit="prompt") as bar:
+            for probe, request in bar:
+                bar.set_description(probe.name)
+                if found.get(request.key) is None:
+                    found[request.key] = compute.run(self.language_model, request, memory=memory)
+                    try:
+                        if store:
+                            store.put(found[request.key])
+                    except StoreError as error:
+                        print(f"ed_core: {error}", file=sys.stderr)
+
+
+@cache
+def _models() -> Any:
+    """This process's opened models."""
+    from ..service.compute import Models
+
+    return Models()
+
+
+def spec_of(
+    source: str,
+    precision: str = "fp32",
+    device: str = "cpu",
+    adapter: str = "",
+    offload: str = "",
+    control: str = "",
+    control_seed: int = 0,
+) -> ModelSpec:
+    """The full identity of the model that is asked for; what is not here is downloaded."""
+    from ..service.resolve import resolve
+
+    free = None
+    if device != "cpu":
+        from ..models import placement
+
+        device = placement.pick(device)
+        free = placement.free_bytes(device)
+    fetch(source, control)
+    if adapter:
+        fetch(adapter)
+    return resolve(source, precision, device, adapter, offload, free, control=control, control_seed=control_seed)
+
+
+def fetch(source: str, control: str = "") -> str:
+    """Download a hub model that is not here, or what its control needs of it, with a progress bar; returns its commit
+    ("" for a folder)."""
+    from tqdm import tqdm
+
+    from ..sources import hub
+    from ..sources.specs import named
+
+    spec = replace(named(source), control=control)
+    if hub.is_here(spec):
+        return spec.revision
+    with tqdm(unit="B", unit_scale=True, desc=spec.name, disable=not sys.stderr.isatty()) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        return hub.ensure(spec, progress).revision

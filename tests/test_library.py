@@ -1,0 +1,279 @@
+"""The engine as a library: what `ed_core.open` gives, results by name, as a table and as a picture; the notebook and
+README's example run."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from kept_cases import results
+
+import ed_core
+from ed_core.errors import ModelNotFound, ParameterError, PromptError
+from ed_core.figures import View
+from ed_core.figures.pictures import Look, draw, pictures
+from ed_core.library.result import Result
+from ed_core.probes import PROBES
+from ed_core.results import lookup
+from ed_core.results.wire import pack, unpack
+from ed_core.service import compute
+from ed_core.service.resolve import resolve
+from ed_core.types import Measure, MeasureSpec, Prompt
+
+ROOT = Path(__file__).parent.parent
+SUM = Prompt("Sums mod 10:\n5 + 7 = ", "2")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+    lookup.store.cache_clear()
+    yield
+    lookup.store.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def model(small_folder):
+    return ed_core.open(str(small_folder))
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """The prompts that are computed, in their order."""
+    run, texts = compute.run, []
+
+    def counted(model, request, **more):
+        texts.append(request.prompts[0].text)
+        return run(model, request, **more)
+
+    monkeypatch.setattr(compute, "run", counted)
+    return texts
+
+
+def shipped(probe: str) -> Result:
+    return Result.of(results()[probe])
+
+
+def test_a_result_answers_by_name_with_the_values_that_are_stored(model):
+    result = model.run(ed_core.LogitLens(k=3), SUM.text, answer=SUM.answer)
+    request = ed_core.LogitLens(k=3).request(model.spec, SUM)
+    for other in (
+        compute.run(model.language_model, request),
+        lookup.store().get(request.key),
+        unpack(pack(result)),
+    ):
+        assert set(other.measures) == set(result.measures) and other.request.key == result.request.key
+        for name, measure in other.measures.items():
+            np.testing.assert_array_equal(getattr(result, name), measure.values, err_msg=name)
+            assert getattr(result, name) is result[name]
+    assert "kl" in dir(result) and result.n_tokens == len(result.tokens) == result.kl.shape[1]
+    with pytest.raises(AttributeError, match=r"no 'kI'; its measures are kl, jsd"):
+        _ = result.kI
+
+
+def test_what_is_stored_is_read_and_fresh_neither_reads_nor_stores(model, computed):
+    probe = ed_core.Contributions()
+    first = model.run(probe, SUM, fresh=True)
+    assert computed == [SUM.text] and lookup.find(first.request) is None
+    stored = model.run(probe, SUM)
+    assert len(computed) == 2 and lookup.find(stored.request).provenance == stored.provenance
+    assert model.run(probe, SUM).provenance == stored.provenance and len(computed) == 2
+    model.run(probe, SUM, fresh=True)
+    assert len(computed) == 3 and lookup.find(stored.request).provenance == stored.provenance
+    model.run(ed_core.LogitLens(), SUM)
+    assert len(computed) == 4, "of another probe"
+
+
+def test_a_list_of_prompts_gives_a_list_and_computes_what_is_missing_once(model, computed):
+    probe = ed_core.LogitLens()
+    model.run(probe, "bb")
+    found = model.run(probe, ["aaa", Prompt("bb"), "aaa", Prompt("c", "dddd")])
+    assert [r.n_tokens for r in found] == [3, 2, 3, 5] and computed == ["bb", "aaa", "c"]
+    assert model.run(probe, []) == []
+
+
+def test_one_bad_prompt_refuses_the_whole_list_before_anything_is_computed(model, computed):
+    with pytest.raises(PromptError, match=r"'the bad one': .*empty"):
+        model.run(ed_core.LogitLens(), ["aaa", Prompt(" ", id="the bad one")])
+    assert computed == []
+    for prompt in (SUM, ["aaa"]):
+        with pytest.raises(ParameterError, match="each Prompt its own answer"):
+            model.run(ed_core.LogitLens(), prompt, answer="3")
+
+
+def test_a_model_is_opened_as_it_is_asked_for(model, small_folder):
+    asked = dict(precision="bf16", control="untrained", control_seed=4)
+    twin = ed_core.open(str(small_folder), **asked)
+    assert twin.spec == resolve(str(small_folder), **asked)
+    assert str(twin.language_model.dtype) == "torch.bfloat16"
+    assert f"{small_folder.name} (bf16, untrained twin, seed 4) on cpu: 5 layers" in repr(twin)
+    assert ed_core.open(str(small_folder)).language_model is model.language_model, "opened once"
+    with pytest.raises(ModelNotFound):
+        ed_core.open(str(small_folder / "elsewhere"))
+    with pytest.raises(ParameterError, match="no device"):
+        ed_core.open(str(small_folder), device="cuda:77")
+
+
+def test_a_table_has_a_row_per_value():
+    lens = shipped("logit_lens")
+    table = lens.to_dataframe("top_probs")
+    assert list(table) == ["measure", "depth", "pos", "rank", "token", "value"]
+    assert len(table) == lens.top_probs.size and set(table.measure) == {"top_probs"}
+    assert [table[dim].dtype.kind for dim in ("depth", "pos", "rank")] == ["i"] * 3
+    for row in (0, 7 * lens.n_tokens * 5 + 3 * 5 + 2, len(table) - 1):
+        found = table.iloc[row]
+        assert found.value == lens.top_probs[found.depth, found.pos, found["rank"]]
+        assert found.token == lens.tokens[found.pos]
+    assert tuple(table.iloc[7 * lens.n_tokens * 5 + 3 * 5 + 2][["depth", "pos", "rank"]]) == (7, 3, 2)
+    with pytest.raises(ParameterError, match="no measure 'KL' here; there is kl, "):
+        lens.to_dataframe("KL")
+
+
+def test_the_table_of_all_measures_leaves_dims_empty_that_a_measure_does_not_have():
+    lens = shipped("logit_lens")
+    table = lens.to_dataframe()
+    assert list(table) == ["measure", "depth", "pos", "rank", "token", "value"]
+    assert list(table.measure.unique()) == list(lens.measures)
+    for name, measure in lens.measures.items():
+        rows = table[table.measure == name]
+        np.testing.assert_array_equal(rows.value.to_numpy(), measure.values.ravel().astype(np.float64))
+        for dim in ("depth", "pos", "rank"):
+            assert rows[dim].isna().all() if dim not in measure.spec.dims else rows[dim].notna().all()
+    numerics = shipped("numerics")
+    assert numerics.to_dataframe("closure").to_dict("records") == [{"measure": "closure", "value": numerics.closure}]
+    skip = shipped("layer_skip").to_dataframe("effect")
+    assert list(skip) == ["measure", "skipped", "layer", "value"] and isinstance(skip, pd.DataFrame)
+
+
+def shipped_like(spec: MeasureSpec, values: np.ndarray) -> Result:
+    """A result with this measure alone."""
+    return replace(shipped("logit_lens"), measures={spec.name: Measure(spec, values)})
+
+
+def test_an_attribute_wins_over_a_measure_of_its_name():
+    values = np.arange(3, dtype=np.float32)
+    for name in ("version", "tokens", "plot", "to_dataframe"):
+        result = shipped_like(MeasureSpec(name, ("pos",), "", ""), values)
+        assert result[name] is values and getattr(result, name) is not values
+
+
+def test_copies_answer_as_well():
+    lens = shipped("logit_lens")
+    for twin in (copy.copy(lens), copy.deepcopy(lens), pickle.loads(pickle.dumps(lens))):
+        np.testing.assert_array_equal(twin.kl, lens.kl)
+
+
+def same(figure, other) -> bool:
+    return figure.to_json() == other.to_json()
+
+
+def test_plot_draws_what_the_probe_declares():
+    lens, written, skip = shipped("logit_lens"), shipped("contributions"), shipped("layer_skip")
+    view = lambda result: View(height=420, width_px=760, answer_start=result.answer_start)  # noqa: E731
+    first = lambda result: next(pictures(result))  # noqa: E731
+    assert same(lens.plot(), draw(first(lens), lens, view(lens)))
+    assert same(lens.plot("kl"), draw(first(lens), lens, view(lens), Look(shade="kl")))
+    assert same(written.plot(), draw(first(written), written, view(written)))
+    norms, cosines = pictures(written)
+    assert same(written.plot("mlp_ratio"), draw(norms, written, view(written), Look(branch="mlp")))
+    assert same(written.plot("attn_cos"), draw(cosines, written, view(written), Look(branch="attn")))
+    np.testing.assert_array_equal(skip.plot("effect").data[0].z, skip.effect)
+    np.testing.assert_array_equal(skip.plot("output").data[0].y, skip.output)
+
+
+def test_what_no_picture_shows_is_a_map_a_curve_or_refused():
+    lens, skip = shipped("logit_lens"), shipped("layer_skip")
+    np.testing.assert_array_equal(lens.plot("overlap").data[0].z, lens.overlap)
+    np.testing.assert_array_equal(lens.plot("settle_depth").data[0].y, lens.settle_depth)
+    np.testing.assert_array_equal(skip.plot("top1_kept").data[1].y, skip.top1_kept)
+    assert shipped("early_exit").plot().data[0].name == "agreement", "as the page over several prompts draws it"
+    for probe, measure in (("continuation", ""), ("continuation", "top_probs")):
+        with pytest.raises(ParameterError, match="continuation has no picture"):
+            shipped(probe).plot(measure)
+    with pytest.raises(ParameterError, match="no measure 'KL' here"):
+        lens.plot("KL")
+
+
+def marked(place: str) -> str:
+    return f'<i title="{place}">$x'
+
+
+def test_a_result_shows_itself_in_short_and_every_word_of_a_stranger_is_text():
+    lens = shipped("logit_lens")
+    assert re.fullmatch(r"<logit_lens on ed-demo-8 \(fp32\), '.{58}…, 8 layers, \d+ tokens: kl, jsd, .*>", repr(lens))
+    request = replace(
+        lens.request,
+        models=(replace(lens.request.models[0], source=marked("model")),),
+        prompts=(Prompt(marked("prompt"), marked("answer")),),
+    )
+    spec = MeasureSpec("kl", (marked("dim"),), marked("unit"), marked("meaning"))
+    measures = {marked("measure"): Measure(spec, np.zeros(3, np.float32))}
+    page = replace(lens, request=request, notes=(marked("note"),), measures=measures)._repr_html_()
+    assert "<i" not in page
+    for place in ("model", "prompt", "answer", "note", "measure", "dim", "unit", "meaning"):
+        assert f"&lt;i title=&quot;{place}&quot;&gt;$x" in page, place
+    assert "$" not in re.sub("<code>.*?</code>", "", page), "a notebook sets formulas outside of code"
+    assert "<td><code>kl</code></td><td><code>depth, pos</code></td><td><code>9 × " in lens._repr_html_()
+
+
+def test_importing_ed_core_imports_nothing_heavy_and_a_name_only_what_it_needs():
+    code = """
+import sys, time
+heavy = ("numpy", "pandas", "plotly", "torch", "transformers", "streamlit")
+import ed_core
+assert not [name for name in heavy if name in sys.modules]
+for name in ("Nothing", "nothing", "__nothing__"):
+    assert not hasattr(ed_core, name), name
+from ed_core import settings
+assert settings.ROOT and not hasattr(settings, "open")
+from ed_core import Prompt, read_jsonl, LogitLens
+assert Prompt is sys.modules["ed_core.types"].Prompt and LogitLens().k == 5
+import ed_core.library.model, ed_core.library.result
+print([name for name in heavy if name in sys.modules])
+"""
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert out.returncode == 0, out.stderr[-2000:]
+    assert out.stdout == "['numpy']\n"
+
+
+def test_every_probe_is_offered():
+    for probe in PROBES:
+        assert getattr(ed_core, probe.__name__) is probe and probe.__name__ in dir(ed_core)
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last():
+    notebook = json.loads((ROOT / "docs" / "notebook.ipynb").read_text(encoding="utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    space: dict = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [] and cell["execution_count"] is None, "stripped"
+            exec(compile("".join(cell["source"]), cell["id"], "exec"), space)
+    assert space["lens"].kl.shape == (9, space["lens"].n_tokens)
+    assert not np.array_equal(space["lens"].kl, space["twin"].run(ed_core.LogitLens(), space["prompt"]).kl)
+    assert "layer" in space["verdict"].sentence and space["skip"].request.parameters != ()
+
+
+def test_the_example_of_the_readme_is_five_lines_that_run():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(code.splitlines()) == 5
+    space: dict = {}
+    exec(code, space)
+    assert len(space["table"]) == space["lens"].kl.size == 17 * space["lens"].n_tokens
+
+
+def test_an_installation_holds_every_module():
+    """What `pip install .` takes: folders with an `__init__.py` (pyproject.toml)."""
+    for top in ("ed_core", "ed_ui"):
+        for file in (ROOT / top).rglob("*.py"):
+            assert (file.parent / "__init__.py").is_file(), file

@@ -1,0 +1,203 @@
+"""A new probe is its file, a line in the registry, its page and a line in the navigation; everything else reads what it
+declares. A toy is added to a copy and walked through all of it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROBE = '''"""Twice the layer's number times the token's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ..types import MeasureSpec
+from .base import Probe, parameter
+from .description import Curve, Picture, Score
+from .scores import depth_score
+
+
+@dataclass(frozen=True)
+class Toy(Probe):
+    """A probe that measures nothing."""
+
+    factor: int = parameter(2, "what it is multiplied by", low=1, high=9, label="Factor")
+
+    name: ClassVar[str] = "toy"
+    title: ClassVar[str] = "Toy"
+    curves: ClassVar[tuple[Curve, ...]] = (Curve("product", "Mean product", "toys"),)
+    score: ClassVar[Score] = Score("its centre", "centre", share=("product", "product"))
+    pictures: ClassVar[tuple[Picture, ...]] = (
+        Picture("Toy map", "token_map", ("product",), "a product", "Read it as it is.", "Would show a product."),
+    )
+    thumbnail: ClassVar[tuple[int, str]] = (9, "product")
+    measures: ClassVar[tuple[MeasureSpec, ...]] = (
+        MeasureSpec("product", ("layer", "pos"), "toys", "layer times token", 0.0, None, "token_mean"),
+    )
+
+    @classmethod
+    def work(cls, n_layers, n_tokens):
+        return 7 * n_layers, 1
+
+    @classmethod
+    def derive(cls, curves):
+        return {"centre": np.asarray(depth_score(curves["product"]), np.float32)}
+
+    def compute(self, model, encoding, record):
+        record.allocate("product", (model.n_layers, len(encoding)))
+        for layer in range(model.n_layers):
+            record.write("product", layer, self.factor * layer * np.arange(len(encoding), dtype=np.float32))
+            record.step((layer + 1) / model.n_layers)
+'''
+PAGE = '''"""A page for the toy."""
+
+from ed_core.probes import Toy
+from ed_ui import probe_page
+
+probe_page.Page(Toy, "Not computed yet.").show()
+'''
+EDITS = {  # the two lines
+    "ed_core/probes/__init__.py": (
+        (
+            "from .residual_erasure import ResidualErasure",
+            "from .residual_erasure import ResidualErasure\nfrom .toy import Toy",
+        ),
+        ("    Continuation,\n)", "    Continuation,\n    Toy,\n)"),
+    ),
+    "ed_ui/navigation.py": (
+        ('    "Look": (', '    "Look": (\n        Entry("pages/look/toy.py", "Toy", "toys", "toy"),'),
+    ),
+}
+WALK = """
+import io, json, sys
+import numpy as np
+from streamlit.testing.v1 import AppTest
+from ed_core.cases import bundle, case_study, combined, drawings, export, report
+from ed_core.cases.kept import Kept
+from ed_core.commands import main
+from ed_core.depth import among_others, side_by_side
+from ed_core.probes import Toy, find
+from ed_core.results import lookup
+from ed_core.service import estimate
+from ed_core.service.resolve import resolve, twin
+from ed_core.sources.specs import size_of
+from ed_core.types import Prompt
+
+TEXT = "3 + 6 = 9\\n5 + 7 = "
+with open("p.jsonl", "w") as file:
+    file.write(json.dumps({"text": TEXT}))
+
+# run, store, export, from the command line
+assert main(["run", "toy", "--model", "ed-demo-8", "--prompts", "p.jsonl", "--set", "toy.factor=3", "--out", "a.npz"]) == 0
+assert main(["run", "toy", "--model", "ed-demo-8", "--prompts", "p.jsonl", "--out", "b.npz"]) == 0
+arrays = np.load("a.npz", allow_pickle=False)
+tokens = len(arrays["tokens.0"])
+expected = 3 * np.outer(np.arange(8), np.arange(tokens))
+assert np.array_equal(arrays["toy.product.0"], expected) and np.allclose(arrays["toy.product"], expected.mean(1))
+assert main(["run", "toy", "--model", "ed-demo-8", "--prompts", "p.jsonl", "--set", "toy.factor=10", "--out", "c.npz"]) == 2
+
+# estimate
+needs = {need.probe: need for need in estimate.estimate(size_of("ed-demo-8"), "fp32", tokens).needs}
+assert needs["toy"].seconds > 0 and estimate.work("toy", 8, 10) == 560
+
+# its page, opened by a link that carries its parameter
+spec = resolve("ed-demo-8")
+def opened(page, **query):
+    test = AppTest.from_file("app.py", default_timeout=120).switch_page(page)
+    for name, value in {"model": "ed-demo-8", **query}.items():
+        test.query_params[name] = value
+    test.run()
+    assert not test.exception and not test.error, (test.exception, test.error)
+    return test
+def maps(test):
+    from base64 import b64decode
+    found = []
+    for chart in test.get("plotly_chart"):
+        z = json.loads(chart.proto.spec)["data"][0].get("z")
+        if isinstance(z, dict):
+            z = np.frombuffer(b64decode(z["bdata"]), z["dtype"]).reshape([int(n) for n in z["shape"].split(",")])
+        if z is not None:
+            found.append(np.asarray(z, float))
+    return found
+asked = Toy(factor=3).request(spec, Prompt(TEXT))
+result = lookup.find(asked)
+page = opened("pages/look/toy.py", run=asked.key[:12])
+assert [box.value for box in page.number_input if box.label == "Factor"] == [3]
+assert any(z.shape == expected.shape and np.array_equal(z, expected) for z in maps(page)), "the map is not on its page"
+assert any("A product" in c.value for c in page.caption), [c.value for c in page.caption]
+
+other = opened("pages/look/toy.py", factor="4")
+assert [box.value for box in other.number_input if box.label == "Factor"] == [4], "a link carries the parameter"
+assert other.query_params["factor"] in ("4", ["4"])
+
+# Save
+next(b for b in page.button if b.key == "keep.toy.save").click().run()
+assert not page.exception and not page.error
+(card,) = [c for c in Kept().cards() if not Kept().is_shipped(c.id)]
+case, _ = Kept().open(card.id)
+assert [i.result.request.probe for i in case.items] == ["toy"] and case.items[0].shown.page == "toy"
+assert card.thumbnail and max(map(max, card.thumbnail)) == 255
+
+# figures, report, export, the file and back
+(drawn,) = [d for d in drawings.drawings(case) if d.title == "Toy map"]
+assert drawn.measures == ("product",) and "a product" in drawn.caption and "factor 3" in drawn.caption
+assert "Toy map" in report.report(case) and bundle.decode(bundle.encode(case)) == case
+assert np.array_equal(export.case_arrays(case)["toy.product.0"], expected) and "product" in export.csv(result, "product").split("\\n")[0]
+
+# Compare two: another set of parameters, with its curve and a map of differences
+assert "toy" in side_by_side.COMPARED
+two = opened("pages/compare/two.py", compare="parameters", probe="toy", factor="3", second_factor="2")
+two.session_state["session"].inputs.update({"text": TEXT, "answer": ""})
+two.run()
+assert not two.exception and not two.error, (two.exception, [e.value for e in two.error])
+assert any(m.value == "##### Toy" for m in two.markdown), [m.value for m in two.markdown][:20]
+found = maps(two)
+assert any(np.array_equal(z, expected) for z in found) and any(np.allclose(z, expected * 2 / 3) for z in found)
+assert any(z.shape == expected.shape and np.allclose(z, -expected / 3) for z in found), "B - A"
+
+# spreads: one prompt among others
+spread = among_others.sentence(Toy, result.summary, [result.summary] * 3)
+assert "its centre" in spread and among_others.spreads(Toy, result.summary, [result.summary] * 3)[0].n == 3
+assert lookup.alike(asked) == []
+print("walked")
+"""
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """The product with the toy in it."""
+    folder = tmp_path_factory.mktemp("copy")
+    for name in ("ed_core", "ed_ui", "pages", ".streamlit"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
+    shutil.copy(ROOT / "app.py", folder)
+    for weights in (ROOT / "ed_core" / "demo" / "models").glob("*/*.safetensors"):
+        (folder / weights.relative_to(ROOT)).symlink_to(weights)
+    (folder / "ed_core" / "probes" / "toy.py").write_text(PROBE)
+    (folder / "pages" / "look" / "toy.py").write_text(PAGE)
+    for name, edits in EDITS.items():
+        text = (folder / name).read_text()
+        for old, new in edits:
+            assert text.count(old) == 1, f"{name}: {old!r}"
+            text = text.replace(old, new)
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_a_new_probe_needs_four_places(copy, tmp_path):
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "ED_CACHE": str(tmp_path / "cache"),
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run([sys.executable, "-c", WALK], cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.strip().endswith("walked"), done.stdout[-2000:] + done.stderr[-3000:]
