@@ -136,6 +136,14 @@ def test_the_card_is_made_anew_and_not_believed(folder):
     assert [list(row) for row in card.thumbnail] == thumbnail([i.result for i in one.items])
 
 
+def with_header(change) -> bytes:
+    """A bundle whose header was changed in place."""
+    files = hostile._files(bundle.encode(small(now=1e9)))
+    header = hostile.json.loads(files["case.json"])
+    change(header)
+    return hostile._zip({**files, "case.json": hostile._text(header)})
+
+
 @pytest.mark.parametrize(
     "place, name, lie",
     [
@@ -160,13 +168,12 @@ def test_the_card_is_made_anew_and_not_believed(folder):
 )
 def test_a_header_holds_exactly_what_this_program_writes(place, name, lie):
     """Values of another kind, names too many: refused by what reads them, with the name in the sentence."""
-    from ed_core.bench import hostile
 
-    files = hostile._files(bundle.encode(small(now=1e9)))
-    header = hostile.json.loads(files["case.json"])
-    at = {"": header, "items": header["items"][0], "shown": header["items"][0]["shown"]}.get(place) or header[place]
-    at[name] = lie
-    told = hostile._zip({**files, "case.json": hostile._text(header)})
+    def lied(header):
+        shown = header["items"][0]["shown"]
+        {"": header, "items": header["items"][0], "shown": shown}.get(place, header.get(place))[name] = lie
+
+    told = with_header(lied)
     with pytest.raises(ImportRefused, match=f"{name}|spelled otherwise"):
         bundle.card(BytesIO(told))
     if place != "card":  # it is made anew
@@ -176,13 +183,8 @@ def test_a_header_holds_exactly_what_this_program_writes(place, name, lie):
 
 @pytest.mark.parametrize("name", ["window", "selected", "settings", "page"])
 def test_a_view_has_all_its_fields(name):
-    from ed_core.bench import hostile
-
-    files = hostile._files(bundle.encode(small()))
-    header = hostile.json.loads(files["case.json"])
-    del header["items"][0]["shown"][name]
     with pytest.raises(ImportRefused, match="left out"):
-        bundle.decode(hostile._zip({**files, "case.json": hostile._text(header)}))
+        bundle.decode(with_header(lambda header: header["items"][0]["shown"].pop(name)))
 
 
 def test_nothing_is_unpickled(folder, tmp_path):
