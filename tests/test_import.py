@@ -4,6 +4,7 @@ left behind."""
 from __future__ import annotations
 
 import tracemalloc
+from io import BytesIO
 
 import hostile
 import pytest
@@ -133,6 +134,57 @@ def test_the_card_is_made_anew_and_not_believed(folder):
     (card,) = folder.cards()
     assert card.model == "ed-demo-8" and card.prompt == one.items[0].result.request.prompts[0].text[:300]
     assert [list(row) for row in card.thumbnail] == thumbnail([i.result for i in one.items])
+
+
+def with_header(change) -> bytes:
+    """A bundle whose header was changed in place."""
+    files = hostile._files(bundle.encode(small(now=1e9)))
+    header = hostile.json.loads(files["case.json"])
+    change(header)
+    return hostile._zip({**files, "case.json": hostile._text(header)})
+
+
+@pytest.mark.parametrize(
+    "place, name, lie",
+    [
+        ("", "author", "x"),
+        ("case", "author", "x"),
+        ("case", "created", 1),
+        ("case", "first_token", 1),
+        ("case", "tags", "ab"),
+        ("items", "sha256", 0),
+        ("shown", "author", "x"),
+        ("shown", "window", [0, 1, 2]),
+        ("shown", "settings", {}),
+        ("shown", "settings", None),
+        ("card", "author", "x"),
+        ("card", "depths", {"kl": 1.0}),
+        ("card", "runs", [1]),
+        ("card", "thumbnail", [[1, 2], [3]]),
+        ("card", "thumbnail", [[]]),
+        ("card", "thumbnail", [[256]]),
+        ("card", "thumbnail", [[1]] * 65),
+    ],
+)
+def test_a_header_holds_exactly_what_this_program_writes(place, name, lie):
+    """Values of another kind, names too many: refused by what reads them, with the name in the sentence."""
+
+    def lied(header):
+        shown = header["items"][0]["shown"]
+        {"": header, "items": header["items"][0], "shown": shown}.get(place, header.get(place))[name] = lie
+
+    told = with_header(lied)
+    with pytest.raises(ImportRefused, match=f"{name}|spelled otherwise"):
+        bundle.card(BytesIO(told))
+    if place != "card":  # it is made anew
+        with pytest.raises(ImportRefused, match=f"{name}|spelled otherwise"):
+            bundle.decode(told)
+
+
+@pytest.mark.parametrize("name", ["window", "selected", "settings", "page"])
+def test_a_view_has_all_its_fields(name):
+    with pytest.raises(ImportRefused, match="left out"):
+        bundle.decode(with_header(lambda header: header["items"][0]["shown"].pop(name)))
 
 
 def test_nothing_is_unpickled(folder, tmp_path):

@@ -15,17 +15,19 @@ import math
 import stat
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
 
 from ..errors import ImportRefused, NewerSchema
 from ..prompts import check_text
 from ..results.aggregate import probe_of
-from ..results.wire import unpack
+from ..results.wire import told, unpack
 from ..sources import controls
-from ..types import ModelSpec, ProbeResult, canonical_json
+from ..types import ProbeResult, canonical_json
 from .case_study import ITEMS, Case, Item, Shown
 
 SCHEMA = 1
@@ -47,29 +49,6 @@ OF_THE_DISK = (
     errno.ENFILE,
     errno.ESTALE,
 )  # say nothing of a bundle
-WORDS = {
-    "id": str,
-    "title": str,
-    "notes": str,
-    "tags": list,
-    "created": float,
-    "changed": float,
-    "verdict": str,
-    "kl_threshold": float,
-    "overlap_threshold": float,
-    "first_token": bool,
-}
-CARD = {
-    "model": str,
-    "precision": str,
-    "prompt": str,
-    "probes": list,
-    "n_layers": int,
-    "n_tokens": int,
-    "runs": list,
-    "depths": dict,
-    "thumbnail": list,
-}
 CERTIFICATE = {
     "engine": int,
     "run": str,
@@ -80,13 +59,13 @@ CERTIFICATE = {
     "probe": dict,
     "prompt": dict,
 }
+ADAPTER = cache(TypeAdapter)
+Row = Annotated[tuple[Annotated[int, Field(ge=-1, le=255)], ...], Field(min_length=1, max_length=64)]
 
 
 @dataclass(frozen=True)
-class Card:
-    """What a list shows of a case study, read without its arrays. `depths`: the first view's three criteria, None where
-    not defined;
-    `thumbnail`: rows from layer 0 up, values 0 to 255, -1 where there is none."""
+class Words:
+    """A case study without its results."""
 
     id: str
     title: str
@@ -95,6 +74,17 @@ class Card:
     created: float
     changed: float
     verdict: str
+    kl_threshold: float
+    overlap_threshold: float
+    first_token: bool
+
+
+@dataclass(frozen=True)
+class Card(Words):
+    """What a list shows of a case study, read without its arrays. `depths`: the first view's three criteria, None where
+    not defined;
+    `thumbnail`: rows from layer 0 up, values 0 to 255, -1 where there is none."""
+
     model: str
     precision: str
     prompt: str
@@ -103,14 +93,34 @@ class Card:
     n_tokens: int
     runs: tuple[str, ...]
     depths: dict[str, int | None]
-    thumbnail: tuple[tuple[int, ...], ...]
+    thumbnail: Annotated[tuple[Row, ...], Field(max_length=64)]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One result of a bundle."""
+
+    sha256: str
+    bytes: int
+    shown: Shown
+
+
+@dataclass(frozen=True)
+class Header:
+    """What `case.json` holds; `card` is what a `Card` has beyond the words."""
+
+    format: str
+    schema: int
+    case: Words
+    items: tuple[Entry, ...]
+    card: dict[str, Any]
 
 
 def encode(case: Case) -> bytes:
     """The bundle's bytes: always the same for the same case study."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        files = {HEADER: canonical_json(_header(case)).encode()} | {
+        files = {HEADER: canonical_json(asdict(_header(case))).encode()} | {
             f"{i}.npz": item.packed for i, item in enumerate(case.items)
         }
         for name, data in files.items():
@@ -154,11 +164,10 @@ def _refusing(work: Callable, argument: Any) -> Any:
         ) from error
 
 
-def _header(case: Case) -> dict[str, Any]:
-    words = {name: getattr(case, name) for name in WORDS}
-    shown = [{f.name: getattr(item.shown, f.name) for f in fields(Shown)} for item in case.items]
-    items = [{"sha256": item.sha256, "bytes": len(item.packed), "shown": s} for item, s in zip(case.items, shown)]
-    return {"format": FORMAT, "schema": SCHEMA, "case": words, "items": items, "card": _make_card(case)}
+def _header(case: Case) -> Header:
+    words = Words(**{f.name: getattr(case, f.name) for f in fields(Words)})
+    items = tuple(Entry(item.sha256, len(item.packed), item.shown) for item in case.items)
+    return Header(FORMAT, SCHEMA, words, items, _make_card(case))
 
 
 def _make_card(case: Case) -> dict[str, Any]:
@@ -183,19 +192,9 @@ def _make_card(case: Case) -> dict[str, Any]:
 def _card(file: Any) -> Card:
     with zipfile.ZipFile(file) as archive:
         header = _read_header(archive)
-    found = {**header["case"], **header["card"]}
-    _types(header["card"], CARD, "the card")
-    rows = found["thumbnail"]
-    _expect(
-        len(rows) <= 64 and all(len(r) <= 64 and all(type(v) is int and -1 <= v <= 255 for v in r) for r in rows),
-        "the thumbnail",
-    )
-    _expect(all(type(v) in (int, type(None)) for v in found["depths"].values()), "the depths")
-
-    def as_tuple(v):
-        return tuple(map(as_tuple, v)) if isinstance(v, list) else v
-
-    return Card(**{f.name: as_tuple(found[f.name]) for f in fields(Card)})
+    card = _exactly(Card, header.card | asdict(header.case))
+    _expect(len({*map(len, card.thumbnail)}) <= 1, "the thumbnail's rows differ in length")
+    return card
 
 
 def _decode(data: bytes) -> Case:
@@ -203,24 +202,23 @@ def _decode(data: bytes) -> Case:
         raise ImportRefused(f"The bundle has {len(data) / 2**20:.0f} MiB; at most {MAX_BYTES // 2**20} are read.")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         header = _read_header(archive)
-        entries = header["items"]
-        names = [HEADER, *(f"{i}.npz" for i in range(len(entries)))]
+        names = [HEADER, *(f"{i}.npz" for i in range(len(header.items)))]
         _expect(
-            len(entries) <= ITEMS and [e.filename for e in archive.infolist()] == names,
+            len(header.items) <= ITEMS and [e.filename for e in archive.infolist()] == names,
             "its entries are not those its header lists",
         )
         items = []
-        for name, entry in zip(names[1:], entries):
+        for name, entry in zip(names[1:], header.items):
             packed = _read(archive, name, MAX_UNPACKED)
             _expect(
-                entry["bytes"] == len(packed) and entry["sha256"] == hashlib.sha256(packed).hexdigest(),
+                entry.bytes == len(packed) and entry.sha256 == hashlib.sha256(packed).hexdigest(),
                 f"{name} does not have its hash",
             )
-            items.append(Item(_result(packed), packed, _shown(entry["shown"])))
-    return Case(**{**header["case"], "tags": tuple(header["case"]["tags"]), "items": tuple(items)})
+            items.append(Item(_result(packed), packed, entry.shown))
+    return Case(**vars(header.case), items=tuple(items))
 
 
-def _read_header(archive: zipfile.ZipFile) -> dict[str, Any]:
+def _read_header(archive: zipfile.ZipFile) -> Header:
     """The header, migrated to this schema, after the archive's directory has been found harmless."""
     entries = archive.infolist()
     _expect(0 < len(entries) <= ITEMS + 1 and entries[0].filename == HEADER, f"it does not begin with {HEADER}")
@@ -247,12 +245,20 @@ def _read_header(archive: zipfile.ZipFile) -> dict[str, Any]:
         )
     for version in range(schema, SCHEMA):
         header = MIGRATIONS[version](header)
-    _types(header["case"], WORDS, "the words")
-    _expect(
-        all(map(math.isfinite, (header["case"][name] for name, kind in WORDS.items() if kind is float))), "a number"
-    )
-    _expect(0 <= header["case"]["created"] <= header["case"]["changed"] < 1e11, "the times")
-    return header
+    found = _exactly(Header, header)
+    _expect(0 <= found.case.created <= found.case.changed < 1e11, "the times")
+    return found
+
+
+def _exactly(kind: type, data: dict[str, Any]) -> Any:
+    """`data` as a value of this dataclass: every field is there and no other, each of its very type."""
+    text, adapter = canonical_json(data), ADAPTER(kind)
+    try:
+        found = adapter.validate_json(text, strict=True, extra="forbid")
+    except ValidationError as error:
+        raise ValueError(told(error)) from None
+    _expect(canonical_json(adapter.dump_python(found)) == text, "a field is left out, or a number spelled otherwise")
+    return found
 
 
 def _read(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
@@ -273,12 +279,7 @@ def _result(packed: bytes) -> ProbeResult:
     request = result.request
     _expect(result.complete and len(request.models) >= 1 and len(request.prompts) >= 1, "a result is not complete")
     for one in (*request.models, *request.prompts):
-        _types(
-            {f.name: getattr(one, f.name) for f in fields(one)},
-            {f.name: type(f.default) for f in fields(one) if isinstance(f.default, (str, bool, int))},
-            "the request",
-        )
-        _expect(isinstance(one.source if isinstance(one, ModelSpec) else one.text, str), "the request")
+        _expect(all(type(getattr(one, f.name)).__name__ == f.type for f in fields(one)), "the request")
     for prompt in request.prompts:
         check_text(prompt)
     for model in request.models:
@@ -289,8 +290,7 @@ def _result(packed: bytes) -> ProbeResult:
         return float if type(value) is int else type(value)
 
     _expect(all(kind(value) is kind(getattr(probe, name)) for name, value in request.parameters), "the parameters")
-    texts = (*result.tokens, *result.token_text.values())
-    _expect(all(isinstance(t, str) and len(t) <= MAX_TOKEN_TEXT for t in texts), "the tokens' texts")
+    _expect(max(map(len, (*result.tokens, *result.token_text.values()))) <= MAX_TOKEN_TEXT, "the tokens' texts")
     made = result.provenance
     _expect(
         all(
@@ -329,29 +329,6 @@ def _check_npz(packed: bytes) -> None:
                     all(n >= 0 for n in shape) and math.prod(shape) * dtype.itemsize == entry.file_size - file.tell(),
                     "an array's shape",
                 )
-
-
-def _shown(data: dict) -> Shown:
-    window, settings = data["window"], data["settings"]
-    _expect(set(data) == {f.name for f in fields(Shown)} and isinstance(data["page"], str), "the view")
-    _expect(
-        window is None or (isinstance(window, list) and len(window) == 2 and all(type(t) is int for t in window)),
-        "the window",
-    )
-    _expect(data["selected"] is None or type(data["selected"]) is int, "the selected token")
-    _expect(
-        all(isinstance(name, str) and type(value) in (str, int, float, bool) for name, value in settings),
-        "the settings",
-    )
-    return Shown(
-        data["page"], None if window is None else tuple(window), data["selected"], tuple((n, v) for n, v in settings)
-    )
-
-
-def _types(data: dict, kinds: dict[str, Any], what: str) -> None:
-    """Exactly these types, all of them there; a flag is no number."""
-    _expect(isinstance(data, dict) and all(type(data[name]) is kind for name, kind in kinds.items()), what)
-    _expect(all(isinstance(text, str) for name in ("tags", "probes", "runs") for text in data.get(name, ())), what)
 
 
 def _expect(holds: bool, what: str) -> None:

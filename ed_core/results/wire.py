@@ -8,37 +8,51 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
-from typing import Any
+import reprlib
+from dataclasses import fields, replace
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, BeforeValidator, NonNegativeInt, Strict, ValidationError
 
 from ..probes import find
 from ..types import ENGINE_VERSION, Measure, ProbeResult, Request, canonical_json
 from .aggregate import summarize
 
 SCHEMA = 1
+FROM_LIST = Strict(False)  # JSON has no tuples; what is within is of its very type all the same
+
+
+class Header(BaseModel, strict=True, extra="forbid", frozen=True):
+    """What stands beside the arrays, apart from its schema."""
+
+    arrays: list[str]
+    request: dict[str, Any]
+    tokens: Annotated[tuple[str, ...], FROM_LIST]
+    token_ids: Annotated[tuple[int, ...], FROM_LIST]
+    answer_start: int | None
+    n_layers: NonNegativeInt
+    version: NonNegativeInt
+    complete: bool
+    progress: int | float
+    token_text: Annotated[dict[int, str], BeforeValidator(dict)]
+    notes: Annotated[tuple[str, ...], FROM_LIST]
+    provenance: dict[str, Any]
+
+
+SAME = {f.name for f in fields(ProbeResult)} & Header.model_fields.keys() - {"request"}  # as the result holds them
 
 
 def pack(result: ProbeResult) -> bytes:
     """Bytes of a result, partial or complete."""
-    header = {
-        "schema": SCHEMA,
-        "request": result.request.to_json(),
-        "tokens": result.tokens,
-        "token_ids": result.token_ids,
-        "answer_start": result.answer_start,
-        "n_layers": result.n_layers,
-        "version": result.version,
-        "complete": result.complete,
-        "progress": result.progress,
-        "token_text": sorted(result.token_text.items()),
-        "notes": result.notes,
-        "provenance": result.provenance,
-    }
     arrays = {f"m.{name}": m.values for name, m in result.measures.items()}
     arrays |= {f"s.{name}": np.asarray(values) for name, values in result.summary.items()}
-    header["arrays"] = sorted(arrays)
+    header = {name: getattr(result, name) for name in SAME} | {
+        "schema": SCHEMA,
+        "request": result.request.to_json(),
+        "token_text": sorted(result.token_text.items()),
+        "arrays": sorted(arrays),
+    }
     buffer = io.BytesIO()
     np.savez(buffer, header=np.frombuffer(canonical_json(header).encode(), np.uint8), **arrays)
     return buffer.getvalue()
@@ -60,15 +74,15 @@ def unpack(data: bytes) -> ProbeResult:
         raise ValueError(f"not a stored result ({type(error).__name__}: {error})") from error
 
 
-def _result(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> ProbeResult:
-    if header["schema"] != SCHEMA:
-        raise ValueError(f"schema {header['schema']} found, {SCHEMA} expected")
-    _expect(header["arrays"] == sorted(arrays), "the arrays are not those the header lists")
-    request = Request.from_json(header["request"])
-    _check_header(header)
-    engine = header["provenance"].get("engine", ENGINE_VERSION)
+def _result(data: dict[str, Any], arrays: dict[str, np.ndarray]) -> ProbeResult:
+    if (schema := data.pop("schema")) != SCHEMA:
+        raise ValueError(f"schema {schema} found, {SCHEMA} expected")
+    header = _header(data)
+    _expect(header.arrays == sorted(arrays), "the arrays are not those the header lists")
+    request = Request.from_json(header.request)
+    engine = header.provenance.get("engine", ENGINE_VERSION)
     _expect(
-        type(engine) is int and request.key_under(engine) == header["request"]["key"],
+        type(engine) is int and request.key_under(engine) == header.request["key"],
         "the stored request does not have the stored key",
     )
     probe = find(request.probe)
@@ -77,37 +91,28 @@ def _result(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> ProbeResul
     }
     summary = {name[2:]: values for name, values in arrays.items() if name.startswith("s.")}
     _expect(len(measures) + len(summary) == len(arrays), "an array is neither a measure nor a summary")
-    result = ProbeResult(
-        request=request,
-        measures=measures,
-        tokens=tuple(header["tokens"]),
-        token_ids=tuple(header["token_ids"]),
-        answer_start=header["answer_start"],
-        n_layers=header["n_layers"],
-        version=header["version"],
-        complete=header["complete"],
-        progress=header["progress"],
-        summary=summary,
-        token_text={int(k): v for k, v in header["token_text"]},
-        notes=tuple(header["notes"]),
-        provenance=header["provenance"],
-    )
+    same = {name: getattr(header, name) for name in SAME}
+    result = ProbeResult(request=request, measures=measures, summary=summary, **same)
     _check_arrays(result)
     return result
 
 
-def _check_header(header: dict[str, Any]) -> None:
+def _header(data: dict[str, Any]) -> Header:
     """Every field of the kind and in the range the program writes."""
-    n_tokens, start = len(header["token_ids"]), header["answer_start"]
-    _expect(len(header["tokens"]) == n_tokens and all(isinstance(t, str) for t in header["tokens"]), "tokens")
-    _expect(n_tokens > 0 and all(type(i) is int for i in header["token_ids"]), "token_ids")
-    _expect(start is None or (type(start) is int and 0 < start < n_tokens), "answer_start")
-    _expect(
-        all(type(header[name]) is int and header[name] >= 0 for name in ("n_layers", "version")), "n_layers or version"
-    )
-    _expect(type(header["complete"]) is bool and type(header["progress"]) in (int, float), "complete or progress")
-    _expect(isinstance(header["notes"], list) and all(isinstance(n, str) for n in header["notes"]), "notes")
-    _expect(isinstance(header["provenance"], dict), "provenance")
+    try:
+        header = Header(**data)
+    except ValidationError as error:
+        raise ValueError(f"not as written by this program: {told(error)}") from None
+    _expect(0 < len(header.token_ids) == len(header.tokens), "tokens")
+    _expect(header.answer_start is None or 0 < header.answer_start < len(header.tokens), "answer_start")
+    return header
+
+
+def told(error: ValidationError) -> str:
+    """The first thing that is wrong: where, what is expected, what was found."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where!r}: {first['msg'].lower()}, found {reprlib.repr(first['input'])}"
 
 
 def _check_arrays(result: ProbeResult) -> None:
