@@ -11,11 +11,12 @@ import plotly.graph_objects as go
 
 from .. import figures
 from ..depth import among_others, audit, pruning
+from ..figures.pictures import CURVES_HEIGHT, WIDTH
 from ..probes.prune import PROXIES
 from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
 
-HEIGHT, WIDTH = 280, 760
+SIZE = dict(height=CURVES_HEIGHT, width_px=WIDTH)
 
 
 @dataclass(frozen=True)
@@ -58,35 +59,25 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
     }
     for name, (title, caption, unit) in told.items():
         spread, n = among_others.quantiles([c[name] for c in singles])
-        look = dict(
-            label="over all tokens", others=f"{n} prompts", x=x, height=HEIGHT, width_px=WIDTH, log=name == "perplexity"
-        )
-        yield Together(
-            title,
-            caption,
-            figures.spread_curve(curves[name], spread, unit, **look),
-            f"prune.{name}",
-            x,
+        fig = figures.spread_curve(
             curves[name],
-            title,
-            tuple(results),
+            spread,
+            unit,
+            label="over all tokens",
+            others=f"{n} prompts",
+            x=x,
+            log=name == "perplexity",
+            **SIZE,
         )
-    lines = {name.replace("_", " "): curves[name] for name in PROXIES}
-    ranks = ", ".join(
-        f"{name.replace('_', ' ')} {curves[f'spearman_{name}']:+.2f}"
-        for name in PROXIES
-        if np.isfinite(curves[f"spearman_{name}"])
-    )
-    caption = (
-        f"rank correlation with the measured divergence: {ranks}"
-        if ranks
-        else "too few stretches, or too even ones, to rank"
-    )
-    fig = figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT, width_px=WIDTH)
+        yield Together(title, caption, fig, f"prune.{name}", x, curves[name], title, tuple(results))
+    ranks = {name.replace("_", " "): curves[f"spearman_{name}"] for name in PROXIES}
+    ranked = ", ".join(f"{name} {rank:+.2f}" for name, rank in ranks.items() if np.isfinite(rank))
     yield Together(
         "Proxies of the same stretches",
-        caption,
-        fig,
+        f"rank correlation with the measured divergence: {ranked}"
+        if ranked
+        else "too few stretches, or too even ones, to rank",
+        figures.layer_curves({name.replace("_", " "): curves[name] for name in PROXIES}, "", "proxy", x=x, **SIZE),
         "prune.block_influence",
         x,
         curves["block_influence"],
@@ -99,7 +90,7 @@ def early_exit(results: Sequence[ProbeResult]) -> Iterator[Together]:
     """Agreement with the output and confidence, depth by depth."""
     curves = aggregate(probe_of(results[0]), [r.summary for r in results])
     lines = {"agreement": curves["agreement"], "confidence": curves["confidence"]}
-    fig = figures.layer_curves(lines, "", "share", x="depth", height=HEIGHT, width_px=WIDTH)
+    fig = figures.layer_curves(lines, "", "share", x="depth", **SIZE)
     sure = probe_of(results[0]).threshold
     caption = (
         f"at {sure:g} confidence tokens leave at depth {float(curves['exit_depth']):.1f} on average, "
@@ -136,17 +127,9 @@ def _curves(outcome: audit.Audit, results: Sequence[ProbeResult]) -> Iterator[To
         if name in outcome.curves[reference]:
             title, unit, x, log = curve.title, curve.unit, curve.x, curve.log
             lines = {precision: curves[name] for precision, curves in outcome.curves.items()}
-            fig = figures.curves_over_each_other(lines, reference, unit, x=x, height=HEIGHT, width_px=WIDTH, log=log)
-            yield Together(
-                title,
-                _spearman(outcome, name),
-                fig,
-                name,
-                x,
-                lines[reference],
-                f"{title}, in {reference}",
-                tuple(results),
-            )
+            fig = figures.curves_over_each_other(lines, reference, unit, x=x, log=log, **SIZE)
+            told, meaning = _spearman(outcome, name), f"{title}, in {reference}"
+            yield Together(title, told, fig, name, x, lines[reference], meaning, tuple(results))
 
 
 def _spearman(outcome: audit.Audit, name: str) -> str:
