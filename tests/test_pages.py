@@ -314,6 +314,16 @@ def test_a_page_that_fails_says_one_sentence_and_keeps_everything(stored, monkey
     assert not test.error and plotted(test)
 
 
+def test_an_input_that_nothing_remembers_outlives_a_page_that_fails(stored, monkeypatch, failures):
+    test = app("pages/intervene/gradients.py", prompt=Prompt("3 + 4 = "))
+    test.number_input(key="continuation.n_tokens").set_value(5).run()
+    with monkeypatch.context() as patch:
+        patch.setattr("ed_ui.common_link.say_troubles", lambda: 1 / 0)
+        assert not test.run().number_input
+    failures.clear()
+    assert test.run().number_input(key="continuation.n_tokens").value == 5
+
+
 def test_a_part_that_runs_by_itself_fails_by_itself(stored, monkeypatch, failures):
     monkeypatch.setattr("ed_core.figures.skip_map", lambda *_, **__: {}["no such key"])
     test = app()
