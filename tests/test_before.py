@@ -1,0 +1,231 @@
+"""What lay on a disk before the engine's files were moved opens as it was: stored results, a case study, links.
+
+`data/before/` was written by the engine as it was then, on ed-demo-8 with settings off their defaults."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+from test_pages import ROOT, session_of
+
+from ed_core.cases import export
+from ed_core.cases.kept import Kept
+from ed_core.probes import Probe, find
+from ed_core.results import lookup
+from ed_core.results.store import Store
+from ed_core.results.wire import pack
+from ed_core.service import compute
+from ed_core.service.jobs import Jobs
+from ed_core.service.resolve import resolve
+from ed_core.types import ProbeResult, Prompt
+from ed_ui import common_link, running
+
+BEFORE = Path(__file__).parent / "data" / "before"
+PROMPT = Prompt("3 + 6 = 9\n5 + 7 = ", "2")
+RUNS = {  # probe: its parameters, and the id of the run
+    "contributions": ({"first_token": "false"}, "a7c838a7bd5aee904d92f9635b72431e"),
+    "logit_lens": ({"k": "3"}, "bab79e4038fc6bc2ae1a8111d3bd301a"),
+    "layer_skip": ({"mode": "future", "boundaries": "3,5", "direct": "true"}, "06b47be9e4814535b555f776484ca06e"),
+    "residual_erasure": ({}, "c2b40352b64352aa14e328326da07b8c"),
+    "integrated_gradients": ({"nodes": "33"}, "ceb66d18e6cd9601fec6a9ddc714b9fd"),
+    "prune": ({}, "b2ada00f474bf06fddb2b352d36dcb0e"),
+    "early_exit": ({}, "2c9e6c04c9f7d0c8fbae704097ca1e44"),
+    "numerics": ({}, "1a4f16c9db5d92ac490cea5f37a99543"),
+    "continuation": ({}, "0fd20e9287dd3cc81b9761eeb52c3358"),
+}
+DIGEST = "ed653ab0e573d878fc77b6f5dabafb38ac9b9b1f4c4da153d43493cd059d2f87"  # of all their measures
+CASE, OF_CASE = "wzmuvcvr45", ("contributions", "logit_lens", "layer_skip")
+EXPORTED = {  # in the .npz, by what stands in front: of the prompt, and over all prompts
+    "contributions": (
+        "attn_ratio mlp_ratio layer_ratio attn_cos mlp_cos layer_cos io_cos block_influence resid_norm attn_norm "
+        "mlp_norm",
+        "attn_ratio mlp_ratio layer_ratio attn_cos mlp_cos layer_cos io_cos block_influence resid_norm attn_norm "
+        "mlp_norm",
+    ),
+    "logit_lens": (
+        "kl jsd entropy overlap top1_match rank top_ids top_probs settle_depth",
+        "kl jsd entropy overlap top1_match mrr settle_depth deep_thinking_ratio",
+    ),
+    "layer_skip": (
+        "effect effect_direct output top1_kept noise_floor boundaries effect_by_boundary output_by_boundary "
+        "layer_effect depth_score depth_score_output",
+        "effect effect_mean effect_direct effect_direct_mean output output_mean top1_kept noise_floor "
+        "noise_floor_mean layer_effect layer_effect_mean depth_score depth_score_mean depth_score_output "
+        "depth_score_output_mean",
+    ),
+    "residual_erasure": ("effect center", "effect effect_mean center center_mean"),
+    "integrated_gradients": (
+        "attribution completeness_error f_x f_baseline nodes_used center",
+        "attribution attribution_mean completeness completeness_mean center center_mean",
+    ),
+    "prune": (
+        "kl top1_kept nll block_influence angular_distance update_cosine nll_whole perplexity perplexity_whole "
+        "spearman_block_influence spearman_angular_distance spearman_update_cosine spearman_top1_lost cheapest",
+        "kl top1_kept nll block_influence angular_distance update_cosine nll_whole perplexity perplexity_whole "
+        "spearman_block_influence spearman_angular_distance spearman_update_cosine spearman_top1_lost cheapest",
+    ),
+    "early_exit": ("confidence agreement exit_depth exit_agrees", "confidence agreement exit_depth exit_agrees"),
+    "numerics": (
+        "miss rounding slope_attn slope_mlp closure replay detour suffix resid_norm",
+        "miss miss_mean rounding rounding_mean slope_attn slope_mlp closure closure_mean replay replay_mean detour "
+        "detour_mean suffix suffix_mean resid_norm",
+    ),
+    "continuation": ("ids top_ids top_probs", ""),
+    "effective_depth": (
+        "",
+        "cosine cosine_ratio cosine_stable cosine_low cosine_high kl kl_ratio kl_stable kl_low kl_high "
+        "overlap overlap_ratio overlap_stable overlap_low overlap_high",
+    ),
+}
+BESIDE = ("tokens.0", "answer_start.0", "n_tokens", "provenance")
+DERIVED = {
+    "effective_depth.cosine": np.nan,
+    "effective_depth.kl": 6.0,
+    "effective_depth.overlap": 2.0,
+    "layer_skip.depth_score": 1.51957368850708,
+    "layer_skip.depth_score_output": 1.8997997045516968,
+    "residual_erasure.center": 3.570063591003418,
+    "integrated_gradients.center": 1.6558809280395508,
+    "prune.spearman_block_influence": 0.8095238208770752,
+    "prune.cheapest": 4.0,
+    "logit_lens.settle_depth": 5.454545497894287,
+}
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """A cache folder as it was left."""
+    return shutil.copytree(BEFORE, tmp_path / "cache")
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[Probe, ProbeResult]:
+    """The same requests, computed now."""
+    spec = resolve("ed-demo-8")
+    model, probes = compute.Models().get(spec), [find(name).make(values) for name, (values, _) in RUNS.items()]
+    return {probe: compute.run(model, probe.request(spec, PROMPT)) for probe in probes}
+
+
+def same(now: np.ndarray, then: np.ndarray, name: str) -> None:
+    rounding = 0.0 if then.dtype.kind != "f" else 2e-5 * max(1.0, np.nanmax(np.abs(then), initial=0.0))
+    np.testing.assert_allclose(now, then, rtol=0, atol=rounding, err_msg=name)
+
+
+def names(probes: set[str]) -> list[str]:
+    of_one = [f"{probe}.{name}.0" for probe in probes for name in EXPORTED[probe][0].split()]
+    return sorted([*BESIDE, *of_one, *(f"{probe}.{name}" for probe in probes for name in EXPORTED[probe][1].split())])
+
+
+def test_every_stored_result_is_found_with_the_numbers_that_are_computed_now(cache, runs):
+    """What is read is what was written, to the last bit; what is computed now is the same but for rounding, which is
+    another one with another processor or number of threads: 2e-5 of what a measure's largest value is, or of 1. Whole
+    numbers are equal."""
+    store, digest = Store(cache), hashlib.sha256()
+    assert store.info()["entries"] == len(RUNS) and store.check() == (len(RUNS), [])
+    for probe, now in runs.items():
+        assert now.request.key == RUNS[probe.name][1], probe.name
+        stored = store.get(now.request.key)
+        assert stored.request == now.request and stored.tokens == now.tokens and stored.token_text == now.token_text
+        assert stored.measures.keys() == now.measures.keys() and stored.measures
+        for name, measure in sorted(stored.measures.items()):
+            assert measure.spec == now.measures[name].spec
+            digest.update(f"{probe.name}.{name}".encode() + measure.values.tobytes())
+            same(now[name], measure.values, f"{probe.name}.{name}")
+        summary = store.summary(now.request.key)
+        assert summary.keys() == stored.summary.keys() == now.summary.keys()
+        for name, values in summary.items():
+            np.testing.assert_array_equal(values, stored.summary[name], err_msg=f"{probe.name}.{name}")
+            same(now.summary[name], values, f"{probe.name}.{name}")
+        assert set(store.series(now.request.series)) == {now.request.key}
+    assert digest.hexdigest() == DIGEST
+    assert {card["probe"] for card in store.recent()} == set(RUNS)
+
+
+def test_the_case_study_holds_the_stored_results(cache):
+    folder, store = Kept(cache, shipped=None), Store(cache)
+    assert [(card.id, card.title, card.tags) for card in folder.cards()] == [(CASE, "Before the move", ("before",))]
+    case, _ = folder.open(CASE)
+    assert case.notes == "*Kept* before the folders were moved."
+    assert case.verdict.endswith("the output settles at layer 6 (2 by top-k overlap).")
+    assert [item.result.request.probe for item in case.items] == list(OF_CASE)
+    for item in case.items:
+        stored = store.get(RUNS[item.result.request.probe][1])
+        assert item.packed == pack(stored), "to the byte"
+    assert sorted(export.case_arrays(case)) == names({*OF_CASE, "effective_depth"})
+    assert not folder.damaged()
+
+
+def test_the_exported_names_and_what_is_derived_are_the_same(cache, runs):
+    store = Store(cache)
+    out = export.arrays({probe: [store.get(RUNS[probe.name][1])] for probe in runs})
+    assert sorted(out) == names(set(EXPORTED))
+    for name, value in DERIVED.items():
+        np.testing.assert_allclose(out[name], value, rtol=1e-6, err_msg=name)
+
+
+LINKS = [  # a page, a link to it, and what its inputs must hold then, by their names in the link
+    (
+        "pages/look/home.py",
+        "example=copy-3-a&branch=attn&shade=kl&kl=0.25&overlap=0.6&first_token=false&tokens=3-20&token=2",
+        {"branch": "attention", "shade": "KL to output", "kl": 0.25, "overlap": 0.6, "first_token": False}
+        | {"tokens": (3, 20), "token": 2},
+    ),
+    (
+        "pages/intervene/skip.py",
+        "mode=future&part=mlp&boundaries=4,8&direct=true&precision=bf16&special_tokens=false&control=shuffled"
+        "&control_seed=3",
+        {"mode": "future", "part": "mlp", "boundaries": "4,8", "direct": True, "precision": "bf16"}
+        | {"special_tokens": False, "control": "shuffled", "control_seed": 3},
+    ),
+    (
+        "pages/intervene/prune.py",
+        "prompts=bundled&n=2&n_prompts=3&tasks=copy,lookup&difficulties=1,2",
+        {"prompts": "Bundled prompts", "n": 2, "n_prompts": 3, "tasks": ["copy", "lookup"], "difficulties": [1, 2]},
+    ),
+    (
+        "pages/compare/two.py",
+        "compare=models&measures=logit_lens,layer_skip&swapped=true&second=ed-demo-16&second_precision=bf16"
+        "&second_control=untrained&second_seed=4",
+        {"compare": "models", "measures": ["logit_lens", "layer_skip"], "swapped": True, "second": "ed-demo-16"}
+        | {"second_precision": "bf16", "second_control": "untrained", "second_seed": 4},
+    ),
+    (
+        "pages/intervene/skip.py",
+        f"run={RUNS['layer_skip'][1][:12]}",
+        {"mode": "future", "part": "layer", "boundaries": "3,5", "direct": True, "n_boundaries": 4, "seed": 123}
+        | {"control": "none", "template": "raw", "special_tokens": True},
+    ),
+]
+
+
+@pytest.fixture
+def server(cache, monkeypatch):
+    """The app over this cache folder, without a worker."""
+    monkeypatch.setenv("ED_CACHE", str(cache))
+    monkeypatch.setattr(running, "Jobs", lambda: Jobs(warm=False))
+    for forget in (lookup.store.cache_clear, running.jobs.clear):
+        forget()
+    yield
+    for forget in (lookup.store.cache_clear, running.jobs.clear):
+        forget()
+
+
+@pytest.mark.parametrize(("page", "query", "expected"), LINKS)
+def test_a_link_puts_the_same_values_into_the_inputs(server, page, query, expected):
+    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).switch_page(page)
+    for name, value in parse_qsl(f"model=ed-demo-8&{query}"):
+        test.query_params[name] = value
+    assert not test.run().exception and not test.warning
+    session = session_of(test)
+    parameters = {p.name: p for p in (*common_link.OF_A_RUN, *common_link.BESIDE_IT, *session.link.own)}
+    assert {name: session.inputs[parameters[name].key] for name in expected} == expected
+    if "run=" in query:
+        assert (session.inputs["text"], session.inputs["answer"]) == (PROMPT.text, PROMPT.answer)
+        made = lookup.by_short(RUNS["layer_skip"][1]).provenance["time"][:16].replace("T", " ")
+        assert any(made in m.value for m in test.markdown), "the stored result is shown"
