@@ -33,6 +33,7 @@ TORCH_SIDE = {
         "models.placement",
         "service.calibrate",
         "models.sanity",
+        "library.model",
     )
 }
 
