@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 from ..errors import InputError, ParameterError, StoreError
@@ -18,19 +18,19 @@ from .result import Result
 
 
 class Model:
-    """The model that `spec` names. Models stay open within `ED_MODEL_MEMORY`: to open one again costs nothing."""
+    """The model that `spec` names: a handle without weights. Models stay open within `ED_MODEL_MEMORY`; one that was
+    closed to make room for another is opened again when it is used."""
 
     def __init__(self, spec: ModelSpec):
         self.spec = spec
 
-    @cached_property
+    @property
     def language_model(self) -> Any:
         """The engine's own object (`models.language_model.LanguageModel`): weights, trace, single blocks."""
         return _models().get(self.spec)
 
     def __repr__(self) -> str:
-        model = self.language_model
-        return f"<{full_name(self.spec)} on {self.spec.device}: {model.n_layers} layers of width {model.d_model}>"
+        return f"<{full_name(self.spec)} on {self.spec.device}>"
 
     def run(
         self, probe: Probe, prompt: str | Prompt | Sequence[str | Prompt], answer: str = "", *, fresh: bool = False
@@ -67,10 +67,11 @@ class Model:
         from ..prompts import max_tokens
         from ..service import compute
 
+        model = self.language_model
         for probe, request in todo:
             prompt = request.prompts[0]
             try:
-                encoding = self.language_model.encode(prompt, max_tokens())
+                encoding = model.encode(prompt, max_tokens())
                 probe.check(len(encoding), encoding.answer_start)
             except InputError as error:
                 raise type(error)(f"Prompt {prompt.id or prompt.text[:40]!r}: {error}") from None
@@ -78,7 +79,7 @@ class Model:
             for probe, request in bar:
                 bar.set_description(probe.name)
                 if found.get(request.key) is None:
-                    found[request.key] = compute.run(self.language_model, request, memory=memory)
+                    found[request.key] = compute.run(model, request, memory=memory)
                     try:
                         if store:
                             store.put(found[request.key])
