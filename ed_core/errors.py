@@ -20,7 +20,7 @@ EffectiveDepthError
 │   ├── BrokenWeights          missing, truncated or pickled weights
 │   ├── UnknownFamily          no architecture describes this model_type, and no known layout fits
 │   ├── RefusedFamily          a family or variant known to be no plain sum; the reason is told
-│   ├── IdentityFailed         the sums of METHODS do not hold: its curves would be wrong
+│   ├── IdentityFailed         the residual identities do not hold: its curves would be wrong
 │   └── NotFinite              NaN or infinite values in the forward pass
 ├── JobError                   the computation did not finish
 │   ├── Cancelled

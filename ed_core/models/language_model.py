@@ -1,5 +1,4 @@
-"""A causal language model whose residual stream can be read, replayed block by block, and edited. The only user of
-transformers.
+"""A causal language model whose residual stream can be read, replayed block by block, and edited.
 
 Blocks are called by hand: one traced pass records how each block was called, `run_block` repeats that call on any
 batch. Hooks live only inside a locked call, because a hook belongs to the module: two users would otherwise run through

@@ -1,9 +1,9 @@
-"""diskcache without its faith in what lies on the disk. Torch-free; used by `ed_core.results.store` alone.
+"""diskcache, made to distrust what lies on the disk. Torch-free; used by `ed_core.results.store` alone.
 
 diskcache believes its database: it unpickles what a row declares a pickle, also where only bytes were ever stored
 (CVE-2025-69872, no fixed release), opens and deletes whatever path a row names, sets any attribute and runs any PRAGMA
-a settings row names, and counts sizes as stated. `BytesDisk` and `Results` take that faith away; all that is left to
-somebody who can write the folder is to spoil what is in it."""
+a settings row names, and counts sizes as stated. `BytesDisk` and `Results` believe none of it: whoever can write the
+folder can spoil what is in it, and nothing more."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class BytesDisk(diskcache.Disk):
 
 
 class Results(diskcache.Cache):
-    """The database, without faith in its settings, and with an eviction that knows which two entries belong
+    """The database, which does not believe its settings, and with an eviction that knows which two entries belong
     together."""
 
     @property
