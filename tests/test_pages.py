@@ -308,7 +308,7 @@ def test_an_input_that_nothing_remembers_outlives_a_page_that_fails(stored, monk
 
 
 def test_a_part_that_runs_by_itself_fails_by_itself(stored, monkeypatch, failures):
-    monkeypatch.setattr("ed_core.figures.skip_map", lambda *_, **__: {}["no such key"])
+    monkeypatch.setattr("ed_core.figures.pictures.skip_map", lambda *_, **__: {}["no such key"])
     test = app()
     assert not test.exception and [e.value.count("**") for e in test.error] == [2] and "no such key" not in said(test)
     assert "no such key" in failures[0].getMessage() and len(failures) == 1

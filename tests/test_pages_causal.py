@@ -180,7 +180,7 @@ def test_an_empty_list_is_no_error_and_a_long_one_is_cut_openly(stored):
     assert any("25 prompts; the first 20" in w.value for w in test.warning) and any(
         "Nothing measured yet" in m.value for m in test.markdown
     )
-    asked = {request.prompts[0].text for request in test.session_state["batch.prune"].requests.values()}
+    asked = {request.prompts[0].text for request in session_of(test).batches["prune"].requests.values()}
     assert asked == {f"prompt {i}" for i in range(20)}
 
 
