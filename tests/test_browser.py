@@ -207,7 +207,7 @@ def test_changing_one_token_changes_the_plots(server, page, computed):
 
 
 def test_cancel_stops_and_the_page_stays_usable(slow, page):
-    start(page, slow.address, "/?model=ed-demo-8", "Copy:\nSay a b c: a b c\nSay d e f:", " d e f")
+    start(page, slow.address, "/?model=ed-demo-16", "Copy:\nSay a b c: a b c\nSay d e f:", " d e f")
     cancel = page.get_by_role("button", name="Cancel")
     wait(page, lambda: any(z is not None for z in state(page).values()))
     cancel.click()
