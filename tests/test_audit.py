@@ -26,19 +26,13 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """`results(name)`: two prompts through every precision, computed once."""
+def whole():
+    """Two prompts in float32 and bfloat16; what the narrower precisions found is as good."""
     from ed_core.compute import Models, run
 
-    found = {}
-
-    def of(name):
-        if name not in found:
-            models, plan = Models(), audit.plan(resolve(name), WIDEST_FIRST, PROMPTS)
-            found[name] = {p: [run(models.get(r.models[0]), r) for r in requests] for p, requests in plan.items()}
-        return found[name]
-
-    return of
+    models, plan = Models(), audit.plan(resolve("ed-demo-8"), ["fp32", "bf16"], PROMPTS)
+    found = {p: [run(models.get(r.models[0]), r) for r in requests] for p, requests in plan.items()}
+    return found | dict.fromkeys(("int8", "4bit"), found["bf16"])
 
 
 @pytest.mark.parametrize("name", ["ed-demo-8", pytest.param("ed-demo-16", marks=pytest.mark.slow)])
@@ -73,8 +67,7 @@ def shaken(result, measure, change):
     )
 
 
-def test_a_curve_that_is_ordered_otherwise_and_a_depth_that_moved_are_findings(results):
-    whole = results("ed-demo-8")
+def test_a_curve_that_is_ordered_otherwise_and_a_depth_that_moved_are_findings(whole):
     reverse = lambda values: np.ascontiguousarray(values[::-1])  # noqa: E731
     forged = [shaken(r, "kl", reverse) if r.request.probe == "logit_lens" else r for r in whole["int8"]]
     outcome = audit.compare({**whole, "int8": forged}, "fp32")
@@ -85,8 +78,7 @@ def test_a_curve_that_is_ordered_otherwise_and_a_depth_that_moved_are_findings(r
     assert any(line in found for line in audit.table(outcome))
 
 
-def test_a_depth_that_is_no_longer_defined_is_a_finding(results):
-    whole = results("ed-demo-8")
+def test_a_depth_that_is_no_longer_defined_is_a_finding(whole):
     flat = [shaken(r, "overlap", np.zeros_like) if r.request.probe == "logit_lens" else r for r in whole["4bit"]]
     outcome = audit.compare({"fp32": whole["fp32"], "4bit": flat}, "fp32")
     constant = next(c for c in outcome.comparisons if c.curve == "logit_lens.overlap")
@@ -102,7 +94,7 @@ def test_the_widest_is_the_reference_and_one_is_not_enough():
 
 def test_the_command_line_prints_and_writes_it_and_uses_what_is_stored(tmp_path, capsys):
     prompts, out = tmp_path / "p.jsonl", tmp_path / "a.npz"
-    prompts.write_text("\n".join(json.dumps({"text": p.text, "answer": p.answer}) for p in PROMPTS))
+    prompts.write_text(json.dumps({"text": PROMPTS[0].text, "answer": PROMPTS[0].answer}))
     command = ["audit", "ed-demo-8", "--precisions", "bf16,4bit", "--prompts", str(prompts), "--out", str(out)]
     assert main(command) == 0
     text = capsys.readouterr().out

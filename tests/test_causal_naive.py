@@ -18,11 +18,6 @@ PROMPT = Prompt("5 + 7 + 5 = ", "17")
 BACKGROUND = ("a=3; b=a; b?", "It rains.", "12 + 9")
 
 
-@pytest.fixture(params=FAMILIES)
-def model(request, model_of):
-    return model_of(request.param)
-
-
 @pytest.fixture
 def background(tmp_path):
     file = tmp_path / "background.jsonl"
@@ -30,8 +25,12 @@ def background(tmp_path):
     return str(file)
 
 
-@pytest.mark.parametrize("target", ["answer", "future"])
-def test_erasure(model, measure, background, target):
+@pytest.mark.parametrize(
+    "family, target", [*((family, "future") for family in FAMILIES), ("qwen3", "answer"), ("gpt2", "answer")]
+)
+def test_erasure(model_of, measure, background, family, target):
+    """Of the answer the other families are held by test_families."""
+    model = model_of(family)
     assert model.verify().suffix_holds
     found = measure(model, ResidualErasure(target, background), PROMPT)
     others = [model.encode(Prompt(text)).ids for text in BACKGROUND]
@@ -115,8 +114,10 @@ def test_without_an_answer_they_refuse(model_of, measure, probe):
         measure(model_of("llama"), probe, Prompt("5 + 7 = "))
 
 
-@pytest.mark.parametrize("part", ["layer", "attention", "mlp"])
-@pytest.mark.parametrize("family", ["gpt_neox", "gemma2", "granite"])
+@pytest.mark.parametrize(
+    "family, part",
+    [("gpt_neox", "layer"), ("gemma2", "layer"), ("granite", "layer"), ("gpt_neox", "mlp"), ("gemma2", "attention")],
+)
 def test_gradients(model_of, measure, family, part, monkeypatch):
     """With a tiny tolerance the doubling goes on, and the map is the integral."""
     monkeypatch.setattr(gradients, "TOLERANCE", 1e-5)
@@ -127,9 +128,11 @@ def test_gradients(model_of, measure, family, part, monkeypatch):
     assert (found["completeness_error"] <= 1e-3 * np.abs(expected).max()).all()
 
 
-def test_what_the_tolerance_promises_is_kept(model, measure):
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "olmo2"])
+def test_what_the_tolerance_promises_is_kept(model_of, measure, family):
     """Default settings against an integral far finer: within the promised 0.5 % of the largest value, with some room
     for the estimate."""
+    model = model_of(family)
     found = measure(model, IntegratedGradients(), PROMPT)
     expected = naive.integrated_gradients(model.hf, found.token_ids, found.answer_start, steps=48)
     assert np.abs(found["attribution"] - expected).max() <= 0.005 * np.abs(expected).max()

@@ -287,15 +287,3 @@ def test_a_failing_completeness_is_a_failure_not_a_picture(stored):
     assert drawn(test, "completeness error", completeness(result)) and drawn(test, "nodes", result["nodes_used"])
     assert not any("this prompt" in figure for figure in traces(test)), "what is not to be relied on is not compared"
     assert not app("pages/intervene/gradients.py").error
-
-
-@pytest.mark.parametrize("page", [*COMPARED, "pages/intervene/prune.py"])
-def test_every_page_says_what_the_papers_saw_and_what_to_beware_of(stored, page):
-    for prompt in (PROMPT, Prompt("never seen", "x")):
-        texts = " ".join(c.value for c in app(page, prompt=prompt).caption)
-        assert (
-            "**The papers saw:**" in texts
-            and "et al." in texts
-            and "**Beware:**" in texts
-            and ("2605.14075" in texts or "2604.12426" in texts)
-        )

@@ -48,7 +48,7 @@ def opened(folder, wanted="fp32", **more) -> LanguageModel:
 # ---------------------------------------------------------------- quantized models
 
 
-@pytest.mark.parametrize("wanted", precision.WIDEST_FIRST)
+@pytest.mark.parametrize("wanted", [pytest.param("fp32", marks=pytest.mark.slow), "bf16", "int8", "4bit"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_opens_in_every_precision_and_holds_the_bytes_that_were_estimated(folder_of, family, wanted):
     model = opened(folder_of(family), wanted)
@@ -152,6 +152,7 @@ def test_the_library_is_imported_without_fetching_compiled_code(monkeypatch):
 
 def test_auto_takes_the_widest_that_fits_and_says_why():
     size = sizes.read(config_of(resolve("ed-demo-16")))
+    assert precision.WIDEST_FIRST == ("fp32", "bf16", "int8", "4bit")
     for wanted in precision.WIDEST_FIRST:
         need = estimate.estimate(size, wanted).peak
         chosen, why = estimate.choose(size, free=int(need / estimate.ROOM) + 1)
