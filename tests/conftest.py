@@ -56,3 +56,53 @@ def small_folder(tmp_path_factory):
     from small_models import save_random
 
     return save_random(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from ed_core.bench.browser import chromium
+
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """The address of the app, one for all browser tests of this process; its store is empty at first."""
+    from ed_core.bench.browser import serving
+
+    with serving(tmp_path_factory.mktemp("cache")) as app:
+        yield app.address
+
+
+@pytest.fixture
+def visitor(browser):
+    """`visitor(…)`: a tab in a browser of somebody's own, with patience for a busy machine; closed in the end."""
+    contexts = []
+
+    def opened(**options):
+        contexts.append(browser.new_context(**{"viewport": {"width": 1440, "height": 1500}, **options}))
+        contexts[-1].set_default_timeout(240_000)
+        return contexts[-1].new_page()
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def page(visitor):
+    """A fresh session; a console error or an exception box fails the test that saw it."""
+    from test_browser import HARMLESS
+
+    tab, errors = visitor(), []
+
+    def heard(message) -> None:
+        if message.type == "error" and not any(known in message.text for known in HARMLESS):
+            errors.append(message.text)
+
+    tab.on("console", heard)
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    yield tab
+    boxes = [e.inner_text() for e in tab.query_selector_all("[data-testid=stException]")]
+    assert not errors and not boxes

@@ -8,21 +8,20 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from small_models import save_random
-from test_browser import browser, page, serve, start, wait  # noqa: F401 (fixtures)
+from test_browser import fill, start, wait
 
+from ed_core.bench.browser import serving
 from ed_core.kept import Kept
 
 pytestmark = pytest.mark.browser
 
 NOTES = "**Look** at `depth 3`. <script>document.title = 'broken'</script> [x](javascript:alert(1))"
-PATIENCE = 90_000  # milliseconds, on a machine with others on it
 MAP = """key => { const plot = document.querySelector(`.st-key-box-${key} .js-plotly-plot`);
   const z = plot && plot._fullData && plot._fullData[0].z; return z ? Array.from(z, row => Array.from(row)) : null; }"""
 
@@ -37,27 +36,8 @@ def model(tmp_path_factory):
     return save_random(tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture
-def tab(browser):  # noqa: F811
-    """A second visitor, in a browser of their own."""
-    context = browser.new_context(viewport={"width": 1440, "height": 1200}, accept_downloads=True)
-    context.set_default_timeout(PATIENCE)
-    yield context.new_page()
-    context.close()
-
-
-def box(tab, label: str):
-    return tab.get_by_role("textbox", name=label, exact=True)
-
-
-def fill(tab, label: str, text: str) -> None:
-    box(tab, label).fill(text)
-    box(tab, label).blur()
-    tab.wait_for_timeout(500)
-
-
 def plotted(tab, key: str) -> np.ndarray:
-    return np.array(wait(tab, lambda: tab.evaluate(MAP, key), 90), float)
+    return np.array(wait(tab, lambda: tab.evaluate(MAP, key)), float)
 
 
 def again(commands: str, folder: Path) -> None:
@@ -72,12 +52,13 @@ def again(commands: str, folder: Path) -> None:
     subprocess.run(["sh", "-c", commands], cwd=folder, env=env, check=True, capture_output=True)
 
 
-def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model, page, tab, tmp_path):  # noqa: F811
-    with serve(cache) as address:
-        start(page, address, f"/?model={model}", text="5 + 7 + 5 + 3 = ", answer="20")
+def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model, page, visitor, tmp_path):
+    tab = visitor()
+    with serving(cache) as app:
+        start(page, app.address, f"/?model={model}", text="5 + 7 + 5 + 3 = ", answer="20")
         page.locator(".st-key-headline", has_text="settle").or_(
             page.locator(".st-key-headline", has_text="turn")
-        ).wait_for(timeout=240_000)
+        ).wait_for()
         wait(page, page.get_by_role("button", name="Cancel").is_disabled)
         page.get_by_role("button", name="Save").click()
         fill(page, "Title", "What I found")
@@ -95,8 +76,8 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model,
     numbers = Kept(cache, shipped=None).open(card.id)[0].items
     gone = shutil.move(str(model), str(tmp_path / "gone"))
     try:
-        with serve(cache) as address:
-            tab.goto(f"{address}/case?id={card.id}")
+        with serving(cache) as app:
+            tab.goto(f"{app.address}/case?id={card.id}")
             tab.get_by_text("What I found").wait_for()
             assert np.array_equal(plotted(tab, "figure-0-1"), seen), "the numbers on Home"
             assert tab.locator(".ed-notes strong").inner_text() == "Look" and "broken" not in tab.title()
@@ -110,7 +91,8 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model,
 
             tab.get_by_role("button", name="Link").click()
             assert (
-                tab.locator("[data-testid=stPopoverBody] code").inner_text().strip() == f"{address}/case?id={card.id}"
+                tab.locator("[data-testid=stPopoverBody] code").inner_text().strip()
+                == f"{app.address}/case?id={card.id}"
             )
             tab.keyboard.press("Escape")
             tab.get_by_role("button", name="Download").click()
@@ -139,8 +121,8 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model,
     finally:
         shutil.move(gone, str(model))
     elsewhere = tmp_path / "elsewhere"
-    with serve(elsewhere) as address:
-        tab.goto(f"{address}/cases")
+    with serving(elsewhere) as app:
+        tab.goto(f"{app.address}/cases")
         tab.get_by_text("Nothing of your own yet").wait_for()
         tab.get_by_role("button", name="Import").click()
         for name, data, says in (
@@ -169,24 +151,13 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model,
         assert archive.testzip() is None
 
 
-def test_a_case_study_opens_while_the_worker_is_busy(browser, tmp_path):  # noqa: F811
+def test_a_case_study_opens_while_the_worker_is_busy(visitor, tmp_path):
     """Nothing on its page waits for the worker: it is there while a run of some minutes is still under way."""
-    with serve(tmp_path, ED_TEST_STEP_DELAY="3") as address:
-        context = browser.new_context(viewport={"width": 1440, "height": 1200})
-        busy = context.new_page()
-        start(busy, address, "/?model=ed-demo-16", text="1 + 2 = ", answer="3")
+    with serving(tmp_path, ED_TEST_STEP_DELAY="3") as app:
+        busy, tab = visitor(), visitor()
+        start(busy, app.address, "/?model=ed-demo-16", text="1 + 2 = ", answer="3")
         wait(busy, busy.get_by_role("button", name="Cancel").is_enabled)
         shipped = Kept(tmp_path).cards()[0]
-        seconds = []
-        for _ in range(2):
-            fresh = browser.new_context(viewport={"width": 1440, "height": 1200})
-            fresh.set_default_timeout(PATIENCE)
-            tab = fresh.new_page()
-            begin = time.monotonic()
-            tab.goto(f"{address}/case?id={shipped.id}")
-            tab.locator(".st-key-case .js-plotly-plot").first.wait_for()
-            seconds.append(time.monotonic() - begin)
-            fresh.close()
+        tab.goto(f"{app.address}/case?id={shipped.id}")
+        tab.locator(".st-key-case .js-plotly-plot").first.wait_for()
         assert busy.get_by_role("button", name="Cancel").is_enabled(), "the worker was busy all the while"
-        context.close()
-    print(f"seconds to the first figure: {', '.join(f'{s:.2f}' for s in seconds)}")

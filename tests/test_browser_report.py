@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kept_cases import HOME, case
-from test_browser import browser  # noqa: F401 (fixture)
+from test_browser import settled
 from test_report import hostile
 
 from ed_core.drawings import drawings
@@ -16,17 +16,13 @@ DRAWN = "Array.from(document.querySelectorAll('.plot')).filter(p => p._fullData 
 
 
 @pytest.fixture
-def opened(browser, tmp_path):  # noqa: F811
+def opened(visitor, tmp_path):
     """`opened(case, …)`: a tab with the case's report; requests, errors and dialogs are collected on it."""
-    contexts = []
 
     def show(kept, width=1200, scheme="light"):
         file = tmp_path / "report.html"
         file.write_text(report(kept), encoding="utf-8")
-        contexts.append(
-            browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
-        )
-        tab = contexts[-1].new_page()
+        tab = visitor(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
         tab.seen = []
         tab.on(
             "request", lambda r: tab.seen.append(r.url) if not r.url.startswith(("file:", "data:", "blob:")) else None
@@ -38,9 +34,7 @@ def opened(browser, tmp_path):  # noqa: F811
         tab.wait_for_function(f"{DRAWN} === document.querySelectorAll('.plot').length")
         return tab
 
-    yield show
-    for context in contexts:
-        context.close()
+    return show
 
 
 def test_every_figure_is_drawn_without_a_request_or_an_error(opened):
@@ -54,7 +48,8 @@ def test_every_figure_is_drawn_without_a_request_or_an_error(opened):
 def test_no_script_of_a_stranger_runs(opened):
     tab = opened(hostile())
     tab.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    tab.wait_for_timeout(500)
+    tab.wait_for_function("[...document.images].every(image => image.complete)")
+    settled(tab)
     assert tab.seen == [] and tab.evaluate("document.querySelectorAll('img, svg[onload], script').length") == 3
 
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from fake_hub import COMMIT, serving
 from small_models import save_random
-from test_browser import ANSWER, TEXT, browser, page, serve, wait  # noqa: F401 (fixtures)
+from test_browser import ANSWER, TEXT, fill, settled, wait
 from test_browser_pages import plotted
 
 from ed_core.__main__ import main
+from ed_core.bench import browser as app
 from ed_core.prompts import to_jsonl
 from ed_core.types import Prompt
 
@@ -57,7 +58,8 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, hub, home):
+def offered(tmp_path_factory, hub, home):
+    """The app of somebody who downloads from that hub."""
     more = {
         "HF_ENDPOINT": hub.address,
         "HF_HOME": str(home),
@@ -65,25 +67,23 @@ def server(tmp_path_factory, hub, home):
         "HF_HUB_DISABLE_XET": "1",
         "HF_TOKEN": "",
     }
-    with serve(tmp_path_factory.mktemp("cache"), **more) as address:
-        yield address
+    with app.serving(tmp_path_factory.mktemp("cache"), **more) as running:
+        yield running.address
 
 
-def test_the_audit_page_plots_what_the_command_line_writes(server, audited, page):  # noqa: F811
+def test_the_audit_page_plots_what_the_command_line_writes(server, audited, page):
     page.goto(f"{server}/audit?model=ed-demo-8")
     run = page.get_by_role("button", name="Run")
-    run.wait_for(timeout=60_000)
+    run.wait_for()
     for name in ("int8", "4bit"):
         page.locator(".st-key-form-audit").get_by_text(name, exact=True).click()
-        page.wait_for_timeout(600)
-    for label, text in (("Prompt", TEXT), ("Answer", ANSWER)):
-        page.get_by_label(label, exact=True).fill(text)
-        page.get_by_label(label, exact=True).blur()
-        page.wait_for_timeout(600)
+        settled(page)
+    fill(page, "Prompt", TEXT)
+    fill(page, "Answer", ANSWER)
     wait(page, run.is_enabled)
     run.click()
-    page.get_by_text("Is the number an artefact").wait_for(timeout=60_000)
-    wait(page, lambda: "bf16" in plotted(page, "layer_skip-output_mean"), 30)
+    page.get_by_text("Is the number an artefact").wait_for()
+    wait(page, lambda: "bf16" in plotted(page, "layer_skip-output_mean"))
     for curve in (
         "contributions.layer_ratio",
         "contributions.layer_cos",
@@ -117,10 +117,10 @@ def test_the_audit_page_plots_what_the_command_line_writes(server, audited, page
         assert set(file.files) == set(audited)
 
 
-def test_a_gated_model_says_which_token_and_the_rest_goes_on(server, page):  # noqa: F811
-    page.goto(f"{server}/contributions?model=org/model&precision=fp32")
-    page.get_by_role("button", name="Download").click(timeout=60_000)
-    page.get_by_text("org/model is gated").wait_for(timeout=20_000)
+def test_a_gated_model_says_which_token_and_the_rest_goes_on(offered, page):
+    page.goto(f"{offered}/contributions?model=org/model&precision=fp32")
+    page.get_by_role("button", name="Download").click()
+    page.get_by_text("org/model is gated").wait_for()
     assert (
         "HF_TOKEN" in page.locator("[data-testid=stSidebar]").inner_text()
         and page.get_by_role("button", name="Run").is_disabled()
@@ -128,29 +128,29 @@ def test_a_gated_model_says_which_token_and_the_rest_goes_on(server, page):  # n
     model = page.get_by_label("Model", exact=True)
     model.fill("ed-demo-8")
     model.press("Enter")
-    wait(page, page.get_by_role("button", name="Run").is_enabled, 30)
+    wait(page, page.get_by_role("button", name="Run").is_enabled)
 
 
-def test_a_model_is_downloaded_cancelled_and_resumed_in_the_sidebar(server, hub, home, page):  # noqa: F811
+def test_a_model_is_downloaded_cancelled_and_resumed_in_the_sidebar(offered, hub, home, page):
     hub.gated, hub.slow = 0, 0.05
-    page.goto(f"{server}/contributions?model=org/model&precision=fp32")
+    page.goto(f"{offered}/contributions?model=org/model&precision=fp32")
     start = page.get_by_role("button", name="Download")
-    start.wait_for(timeout=60_000)
+    start.wait_for()
     assert (
         page.get_by_role("button", name="Run").is_disabled()
         and page.get_by_text("is not here yet: download it").count() == 1
     )
     start.click()
-    page.locator("[data-testid=stSidebar]").get_by_role("button", name="Cancel").click(timeout=20_000)
+    page.locator("[data-testid=stSidebar]").get_by_role("button", name="Cancel").click()
     resume = page.get_by_role("button", name="Resume")
-    resume.wait_for(timeout=20_000)
+    resume.wait_for()
     assert page.get_by_text("of them here already").count() == 1
     hub.slow = 0.0
     resume.click()
     run = page.get_by_role("button", name="Run")
-    wait(page, lambda: run.count() == 1 and run.is_enabled(), 30)
+    wait(page, lambda: run.count() == 1 and run.is_enabled())
     run.click()
-    page.get_by_text("Measured on").wait_for(timeout=60_000)
+    page.get_by_text("Measured on").wait_for()
     assert (home / "hub/models--org--model/snapshots" / COMMIT / "model.safetensors").read_bytes() == (
         hub.folder / "model.safetensors"
     ).read_bytes()

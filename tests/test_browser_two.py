@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from test_browser import ANSWER, TEXT, settled, wait
+from test_browser_pages import plotted, run
 
 from ed_core.__main__ import main
 from ed_core.prompts import to_jsonl
 from ed_core.types import Prompt
-from test_browser import ANSWER, TEXT, browser, page, serve, wait  # noqa: F401 (fixtures)
-from test_browser_pages import plotted, run
 
 pytestmark = pytest.mark.browser
 
@@ -52,12 +52,6 @@ def computed(tmp_path_factory):
     return found
 
 
-@pytest.fixture(scope="module")
-def fast(tmp_path_factory):
-    with serve(tmp_path_factory.mktemp("cache")) as address:
-        yield address
-
-
 def near(shown: np.ndarray, expected: np.ndarray) -> None:
     expected = expected.astype(float)
     assert shown.shape == expected.shape and np.nanmax(np.abs(shown - expected)) <= 1e-6 * max(
@@ -65,7 +59,7 @@ def near(shown: np.ndarray, expected: np.ndarray) -> None:
     )
 
 
-def filled(page, n: int) -> bool:  # noqa: F811
+def filled(page, n: int) -> bool:
     maps = [plotted(page, f"{probe}-map-{side}").get("z") for probe in PROBES for side in "AB"]
     return (
         sum(z is not None and np.isfinite(z).any() for z in maps) == n
@@ -78,12 +72,12 @@ def of_map(arrays: dict, probe: str) -> np.ndarray:
     return values[..., 0] if probe == "logit_lens" else values
 
 
-def test_a_model_beside_its_twin_plots_what_the_command_line_writes(fast, page, computed):  # noqa: F811
-    run(page, f"{fast}/two?model=ed-demo-8&second=ed-demo-8&second_control=untrained&second_seed=7")
+def test_a_model_beside_its_twin_plots_what_the_command_line_writes(server, page, computed):
+    run(page, f"{server}/two?model=ed-demo-8&second=ed-demo-8&second_control=untrained&second_seed=7")
     wait(page, lambda: filled(page, 6) and "z" in plotted(page, "layer_skip-difference"))
     headings = page.locator("h5")
     tops = [h.bounding_box()["y"] for h in headings.all()]
-    page.wait_for_timeout(800)
+    settled(page)
     assert [h.bounding_box()["y"] for h in headings.all()] == tops, "what is drawn stays where it is"
     own, twin = computed["own"], computed["twin"]
     for probe in PROBES:
@@ -97,18 +91,18 @@ def test_a_model_beside_its_twin_plots_what_the_command_line_writes(fast, page, 
             near(lines["B − A"], twin[f"{probe}.{curve}"].astype(float) - own[f"{probe}.{curve}"])
     assert "second_control=untrained" in page.url and "Sums" not in page.url
     page.get_by_role("button", name="Swap sides").click()
-    wait(page, lambda: "A: ed-demo-8, untrained twin, seed 7" in plotted(page, "logit_lens-kl"), 20)
+    wait(page, lambda: "A: ed-demo-8, untrained twin, seed 7" in plotted(page, "logit_lens-kl"))
     turned = of_map(own, "logit_lens").astype(float) - of_map(twin, "logit_lens")
-    wait(page, lambda: np.sign(plotted(page, "logit_lens-difference")["z"][0, 0]) == np.sign(turned[0, 0]), 20)
+    wait(page, lambda: np.sign(plotted(page, "logit_lens-difference")["z"][0, 0]) == np.sign(turned[0, 0]))
     near(plotted(page, "logit_lens-difference")["z"], turned)
-    page.wait_for_timeout(500)
+    settled(page)
     assert "swapped=true" in page.url
 
 
-def test_models_of_different_depth_stand_on_relative_depth_and_their_link_opens_them(fast, page, computed):  # noqa: F811
-    run(page, f"{fast}/two?model=ed-demo-16&second=ed-demo-8")
+def test_models_of_different_depth_stand_on_relative_depth_and_their_link_opens_them(server, page, visitor, computed):
+    run(page, f"{server}/two?model=ed-demo-16&second=ed-demo-8")
     wait(page, lambda: filled(page, 6) and "A: ed-demo-16" in plotted(page, "layer_skip-output"))
-    page.wait_for_timeout(800)
+    settled(page)
     for probe in PROBES:
         near(plotted(page, f"{probe}-map-A")["z"], of_map(computed["deep"], probe))
         near(plotted(page, f"{probe}-map-B")["z"], of_map(computed["own"], probe))
@@ -119,13 +113,11 @@ def test_models_of_different_depth_stand_on_relative_depth_and_their_link_opens_
             near(lines["A: ed-demo-16"], computed["deep"][f"{probe}.{curve}"])
             near(lines["B: ed-demo-8"], computed["own"][f"{probe}.{curve}"])
     assert page.get_by_text("A has 16 layers and B 8").count() == 3
-    other = page.context.browser.new_context(viewport={"width": 1440, "height": 1500})
-    fresh = other.new_page()
+    fresh = visitor()
     fresh.goto(
-        f"{fast}/two?compare=prompts&model=ed-demo-8&example=copy-3-a&second_example=lookup-2-a&measures=logit_lens"
+        f"{server}/two?compare=prompts&model=ed-demo-8&example=copy-3-a&second_example=lookup-2-a&measures=logit_lens"
     )
     box = fresh.get_by_label("Second prompt", exact=True)
-    box.wait_for(timeout=60_000)
+    box.wait_for()
     assert box.input_value().strip() and box.input_value() != fresh.get_by_label("Prompt", exact=True).input_value()
     assert fresh.get_by_text("Logit lens", exact=True).count() >= 1 and "second_example=lookup-2-a" in fresh.url
-    other.close()

@@ -37,8 +37,8 @@ EXPECTED = {"refused", "seen", "run", "refused on Home"}  # what else is counted
 
 
 @pytest.mark.parametrize("n", [8, pytest.param(1000, marks=pytest.mark.slow)])
-def test_hostile_words_do_no_harm(browser, tmp_path, n):
-    counts, grown = run(tmp_path, n, browser)
+def test_hostile_words_do_no_harm(visitor, tmp_path, n):
+    counts, grown = run(tmp_path, n, visitor)
     assert counts["seen"] == counts["run"] + counts["refused on Home"] == n / len(KINDS)
     assert not +Counter({what: times for what, times in counts.items() if what not in EXPECTED}), counts
     assert grown <= MEMORY
@@ -53,9 +53,9 @@ def test_hostile_words_do_no_harm(browser, tmp_path, n):
         ("<div data-testid=stException></div>", "pages broken"),
     ],
 )
-def test_what_does_run_is_seen(browser, content, what):
+def test_what_does_run_is_seen(visitor, content, what):
     counts = Counter()
-    watched = Watched(browser, "http://127.0.0.1:9", counts)
+    watched = Watched(visitor, "http://127.0.0.1:9", counts)
     watched.page.set_content(content)
     watched.look()
     assert counts[what] >= 1
@@ -71,7 +71,7 @@ def test_words_come_in_turn_and_the_same_every_time():
     )
 
 
-def run(folder: Path, n: int, browser) -> tuple[Counter, float]:
+def run(folder: Path, n: int, visitor) -> tuple[Counter, float]:
     """What happened, as counts; MiB that the app's processes grew by."""
     counts, kept = Counter(), Kept(folder / "cache", shipped=None)
     studies, prompts = [], []
@@ -83,7 +83,7 @@ def run(folder: Path, n: int, browser) -> tuple[Counter, float]:
         prompts.append(group["prompt"])
     app = App(folder / "cache", {"ED_MAX_TOKENS": "256"})
     try:
-        watched = Watched(browser, app.address, counts)
+        watched = Watched(visitor, app.address, counts)
         watched.see("/cases", ".st-key-form-gallery")  # everything of the app's is loaded
         before = _held(app)
         _gallery(watched, len(studies))
@@ -102,10 +102,9 @@ def run(folder: Path, n: int, browser) -> tuple[Counter, float]:
 class Watched:
     """A browser's page in which everything that a hostile word could reach is counted."""
 
-    def __init__(self, browser, address: str, counts: Counter):
+    def __init__(self, visitor, address: str, counts: Counter):
         self.address, self.counts = address, counts
-        self.page = browser.new_context(viewport={"width": 1280, "height": 1000}).new_page()
-        self.page.set_default_timeout(60_000)
+        self.page = visitor(viewport={"width": 1280, "height": 1000})
         self.page.on("dialog", lambda dialog: (self.count("scripts run"), dialog.dismiss()))
         self.page.on("request", lambda request: self._asked(request.url))
         self.page.on("popup", lambda _: self.count("windows opened"))
@@ -240,16 +239,15 @@ for i, text in enumerate({AS_THEY_ARE!r}):
 """
 
 
-def test_what_a_stranger_wrote_reads_as_it_is(tmp_path, browser):
+def test_what_a_stranger_wrote_reads_as_it_is(tmp_path, visitor):
     (tmp_path / "app.py").write_text(PLAIN, encoding="utf-8")
-    page = browser.new_page()
+    page = visitor()
     with serving(tmp_path / "cache", script=tmp_path / "app.py", PYTHONPATH=str(ROOT)) as app:
         page.goto(app.address)
-        page.locator(f".st-key-line-{len(AS_THEY_ARE) - 1} p").wait_for(timeout=60_000)
+        page.locator(f".st-key-line-{len(AS_THEY_ARE) - 1} p").wait_for()
         for i, text in enumerate(AS_THEY_ARE):
             line = page.locator(f".st-key-line-{i}")
             assert line.inner_text().replace("\u2060", "").split() == text.split()
             assert not line.locator(
                 "a, img, code, em, strong, del, li, table, .katex, [role=img], h1, h2, h3, hr, blockquote"
             ).count(), text
-    page.close()

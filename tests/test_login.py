@@ -7,7 +7,7 @@ import time
 import pytest
 from hosted_app import free_port, hosted
 from mock_oidc import SECRET, Provider
-from test_browser import browser, wait  # noqa: F401  (a fixture)
+from test_browser import wait
 
 pytestmark = pytest.mark.browser
 
@@ -54,57 +54,49 @@ def closed(tmp_path_factory, provider):
 
 
 @pytest.fixture
-def visit(browser):  # noqa: F811
+def visit(visitor):
     """`visit(address)`: a page in a browser of its own, without anybody's cookies; an exception box fails the test."""
-    contexts = []
+    pages = []
 
     def opened(address: str):
-        contexts.append(browser.new_context(viewport={"width": 1440, "height": 1200}))
-        page = contexts[-1].new_page()
-        page.goto(address)
-        return page
+        pages.append(visitor())
+        pages[-1].goto(address)
+        return pages[-1]
 
     yield opened
-    boxes = [
-        box.inner_text()
-        for context in contexts
-        for page in context.pages
-        for box in page.query_selector_all("[data-testid=stException]")
-    ]
-    for context in contexts:
-        context.close()
-    assert not boxes
+    tabs = [tab for page in pages for tab in page.context.pages]
+    assert not [box.inner_text() for tab in tabs for box in tab.query_selector_all("[data-testid=stException]")]
 
 
 def log_in(page, who: str):
-    page.get_by_role("button", name="Log in").click(timeout=60_000)
-    page.get_by_role("button", name="Log out").wait_for(timeout=60_000)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("button", name="Log out").wait_for()
     page.locator(".st-key-visitor").get_by_text(who).wait_for()
 
 
 def test_somebody_logs_in_and_out(app, provider, visit):
     page = visit(app.address)
-    page.get_by_role("button", name="Run").wait_for(timeout=60_000)
+    page.get_by_role("button", name="Run").wait_for()
     log_in(page, "Ada <b>L.</b>")
     other_tab = page.context.new_page()
     other_tab.goto(app.address + "/skip")
-    other_tab.locator(".st-key-visitor").get_by_text("Ada <b>L.</b>").wait_for(timeout=60_000)
+    other_tab.locator(".st-key-visitor").get_by_text("Ada <b>L.</b>").wait_for()
     page.get_by_role("button", name="Log out").click()
-    page.get_by_role("button", name="Log in").wait_for(timeout=60_000)
+    page.get_by_role("button", name="Log in").wait_for()
     assert "login=" not in page.url, "coming back from a logout is no failure"
 
 
 def test_a_required_login_stands_before_everything(closed, provider, visit):
     for path in ("/", "/skip", "/?model=ed-demo-8&example=copy-3-a"):
         page = visit(closed.address + path)
-        page.get_by_text("for people who log in").wait_for(timeout=60_000)
+        page.get_by_text("for people who log in").wait_for()
         assert (
             page.get_by_role("button", name="Run").count() == 0
             and page.get_by_label("Prompt", exact=True).count() == 0
             and page.get_by_label("Model").count() == 0
         )
     log_in(page, "Ada")
-    page.get_by_role("button", name="Run").wait_for(timeout=60_000)
+    page.get_by_role("button", name="Run").wait_for()
 
 
 @pytest.mark.parametrize(
@@ -119,11 +111,11 @@ def test_a_required_login_stands_before_everything(closed, provider, visit):
 def test_who_may_not_log_in_is_told_so(closed, provider, visit, who, words):
     provider.who = who
     page = visit(closed.address)
-    page.get_by_role("button", name="Log in").click(timeout=60_000)
-    page.get_by_text(words).wait_for(timeout=60_000)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_text(words).wait_for()
     assert page.get_by_role("button", name="Run").count() == 0
     page.get_by_role("button", name="Log out").click()
-    page.get_by_text("for people who log in").wait_for(timeout=60_000)
+    page.get_by_text("for people who log in").wait_for()
 
 
 @pytest.mark.parametrize(
@@ -139,9 +131,9 @@ def test_who_may_not_log_in_is_told_so(closed, provider, visit, who, words):
 def test_a_login_that_does_not_succeed_leaves_the_page_standing(app, provider, visit, lie, refuses, words):
     provider.lies, provider.refuses = lie, refuses
     page = visit(app.address)
-    page.get_by_role("button", name="Log in").click(timeout=60_000)
-    page.get_by_text(words).wait_for(timeout=60_000)
-    page.get_by_role("button", name="Run").wait_for(timeout=60_000)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_text(words).wait_for()
+    page.get_by_role("button", name="Run").wait_for()
     page.get_by_role("button", name="Log in").wait_for()
     provider.lies, provider.refuses = {}, ""
     log_in(page, "Ada")
@@ -153,9 +145,9 @@ def test_a_provider_that_does_not_answer_leaves_the_page_standing(tmp_path, visi
     with served(tmp_path / "gone", gone, "optional") as running:
         gone.close()
         page = visit(running.address)
-        page.get_by_role("button", name="Log in").click(timeout=60_000)
-        page.get_by_text("the identity provider does not answer").wait_for(timeout=60_000)
-        page.get_by_role("button", name="Run").wait_for(timeout=60_000)
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_text("the identity provider does not answer").wait_for()
+        page.get_by_role("button", name="Run").wait_for()
 
 
 def test_a_forged_cookie_is_nobody(app, visit):
@@ -164,22 +156,22 @@ def test_a_forged_cookie_is_nobody(app, visit):
         [{"name": "_streamlit_user", "value": '{"email": "head@lab.org", "is_logged_in": true}', "url": app.address}]
     )
     page.goto(app.address)
-    page.get_by_role("button", name="Log in").wait_for(timeout=60_000)
+    page.get_by_role("button", name="Log in").wait_for()
 
 
 def save_home(page) -> str:
     """Keep what Home shows; the case study's link."""
     page.get_by_role("button", name="Save", exact=True).first.click()
     page.locator("[data-testid=stPopoverBody]").get_by_role("button", name="Save", exact=True).click()
-    page.get_by_role("link", name="Open the case study").click(timeout=60_000)
-    page.locator(".st-key-case-actions").wait_for(timeout=60_000)
+    page.get_by_role("link", name="Open the case study").click()
+    page.locator(".st-key-case-actions").wait_for()
     return page.url
 
 
 def test_only_the_owner_and_admins_change_a_case_study(app, provider, visit):
     page = visit(app.address)
     save = page.get_by_role("button", name="Save", exact=True).first
-    save.wait_for(timeout=60_000)
+    save.wait_for()
     assert save.is_disabled(), "who is not logged in keeps nothing"
     log_in(page, "Ada")
     wait(page, save.is_enabled, 60)
@@ -195,9 +187,9 @@ def test_only_the_owner_and_admins_change_a_case_study(app, provider, visit):
     )
 
     page.get_by_role("button", name="Log out").click()
-    page.get_by_role("button", name="Log in").wait_for(timeout=60_000)
+    page.get_by_role("button", name="Log in").wait_for()
     page.goto(link)
-    page.locator(".st-key-case-actions").wait_for(timeout=60_000)
+    page.locator(".st-key-case-actions").wait_for()
     assert delete(page).is_disabled() and page.get_by_text("ada@lab.org").count() == 0, (
         "addresses are not for everybody"
     )
@@ -206,20 +198,20 @@ def test_only_the_owner_and_admins_change_a_case_study(app, provider, visit):
     other = visit(app.address)
     log_in(other, "Bob")
     other.goto(link)
-    other.get_by_text("by ada@lab.org").wait_for(timeout=60_000)
+    other.get_by_text("by ada@lab.org").wait_for()
     actions = other.locator(".st-key-case-actions")
     assert delete(other).is_disabled() and actions.get_by_role("button", name="Edit").is_disabled()
     actions.get_by_role("button", name="Duplicate").click()
-    other.get_by_text("by you").wait_for(timeout=60_000)
+    other.get_by_text("by you").wait_for()
     assert other.url != link and delete(other).is_enabled(), "a copy is his own"
 
     provider.who = HEAD
     head = visit(app.address)
     log_in(head, "Head")
     head.goto(link)
-    head.locator(".st-key-case-actions").wait_for(timeout=60_000)
+    head.locator(".st-key-case-actions").wait_for()
     delete(head).click()
-    head.get_by_text("it lies in the trash").wait_for(timeout=60_000)
+    head.get_by_text("it lies in the trash").wait_for()
     assert not kept[0].exists()
 
 

@@ -20,6 +20,8 @@ from hosted_app import free_port, hosted, until
 from mock_oidc import Provider
 from test_deploy import blocks
 
+from ed_core.bench.browser import FLAGS
+
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(not shutil.which("nginx"), reason="needs nginx, see QUARANTINES.md"),
@@ -151,36 +153,30 @@ def test_websockets_are_for_its_own_pages(proxied, host, origin, status):
     assert ask(port, "/depth/_stcore/stream", tls=host == HOST, host=host, Origin=origin, **upgrade).status == status
 
 
-def test_pages_links_and_the_login_work_through_it(proxied):
-    from playwright.sync_api import sync_playwright
-
-    from test_browser import FLAGS
-
+def test_pages_links_and_the_login_work_through_it(proxied, browser):
     _, tls, _, provider = proxied
     provider.who = {"sub": "1", "email": "ada@lab.org", "name": "Ada"}
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=shutil.which("chromium") or "/usr/bin/chromium",
-            args=[*FLAGS, f"--host-resolver-rules=MAP {HOST} 127.0.0.1"],
-        )
-        context = chromium.new_context(ignore_https_errors=True, viewport={"width": 1440, "height": 1200})
-        page, errors = context.new_page(), []
-        page.on("console", lambda m: errors.append(m.text) if m.type == "error" and "404" not in m.text else None)
-        page.goto(f"https://{HOST}:{tls}/{BASE}/")
-        page.get_by_role("button", name="Run").wait_for(timeout=60_000)
-        page.locator(".js-plotly-plot").nth(3).wait_for(timeout=60_000)
-        page.get_by_role("link", name="Layer skip").click()
-        page.get_by_role("heading", name="Layer skip").wait_for(timeout=60_000)
-        assert f"/{BASE}/skip" in page.url
-        page.goto(f"https://{HOST}:{tls}/{BASE}/erase")
-        page.get_by_role("heading", name="erasure").wait_for(timeout=60_000)
-        page.get_by_role("button", name="Log in").click()
-        page.locator(".st-key-visitor").get_by_text("Ada").wait_for(timeout=60_000)
-        assert page.url.startswith(f"https://{HOST}:{tls}/{BASE}/") and not errors
-        page.get_by_role("button", name="Log out").click()
-        page.get_by_role("button", name="Log in").wait_for(timeout=60_000)
-        provider.refuses = "access_denied"
-        page.get_by_role("button", name="Log in").click()
-        page.get_by_text("the login was cancelled").wait_for(timeout=60_000)
-        assert page.url.startswith(f"https://{HOST}:{tls}/{BASE}/")
-        chromium.close()
+    chromium = browser.browser_type.launch(
+        executable_path=shutil.which("chromium"), args=[*FLAGS, f"--host-resolver-rules=MAP {HOST} 127.0.0.1"]
+    )
+    context = chromium.new_context(ignore_https_errors=True, viewport={"width": 1440, "height": 1200})
+    page, errors = context.new_page(), []
+    page.on("console", lambda m: errors.append(m.text) if m.type == "error" and "404" not in m.text else None)
+    page.goto(f"https://{HOST}:{tls}/{BASE}/")
+    page.get_by_role("button", name="Run").wait_for()
+    page.locator(".js-plotly-plot").nth(3).wait_for()
+    page.get_by_role("link", name="Layer skip").click()
+    page.get_by_role("heading", name="Layer skip").wait_for()
+    assert f"/{BASE}/skip" in page.url
+    page.goto(f"https://{HOST}:{tls}/{BASE}/erase")
+    page.get_by_role("heading", name="erasure").wait_for()
+    page.get_by_role("button", name="Log in").click()
+    page.locator(".st-key-visitor").get_by_text("Ada").wait_for()
+    assert page.url.startswith(f"https://{HOST}:{tls}/{BASE}/") and not errors
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_role("button", name="Log in").wait_for()
+    provider.refuses = "access_denied"
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_text("the login was cancelled").wait_for()
+    assert page.url.startswith(f"https://{HOST}:{tls}/{BASE}/")
+    chromium.close()

@@ -25,7 +25,7 @@ FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --disable-background-networking --disable-component-update "
     "--disable-sync --no-first-run"
 ).split()
-START_SECONDS = 60
+START_SECONDS = 180
 
 
 class App:
