@@ -21,6 +21,14 @@ install_import_hook("ed_core", "beartype.beartype")
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_collection_after_every_run():
+    """Streamlit collects the garbage of the whole process, torch's objects too, after every run of a page."""
+    from streamlit import config
+
+    config.set_option("runner.postScriptGC", False)
+
+
 @pytest.fixture(scope="session")
 def model_of():
     """`model_of(family, dtype=…)`: a small random model, built once. It is shared: a test that changes weights builds
