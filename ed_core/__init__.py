@@ -1,14 +1,14 @@
 """The engine of the effective-depth laboratory. A notebook, the shell and the pages use it alike; it never imports
-streamlit. `ed_core.open`, `Prompt`, `read_jsonl` and the probes are what a notebook needs (`ed_core.library`).
+streamlit. `ed_core.open`, `Prompt`, `read_jsonl` and the probes are what a notebook needs (`ed_core.notebook`).
 
 Importing this package imports neither torch nor transformers. It does set OpenMP's waiting policy: spinning threads
 beside another busy process cost a factor of 20, and the variable must stand before torch is imported."""
 
 import os
 
-from .library import __getattr__ as __getattr__
-from .library import offered as _offered
-from .library import open as open
+from .notebook import __getattr__ as __getattr__
+from .notebook import offered as _offered
+from .notebook import open as open
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

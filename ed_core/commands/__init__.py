@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from ..errors import EffectiveDepthError, ParameterError
-from ..library.model import Model
+from ..notebook.model import Model
 from ..probes import PROBES
 from ..sources import permits
 from . import cases, models

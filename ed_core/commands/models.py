@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 from ..errors import ParameterError
-from ..library import model as library
+from ..notebook import model as opened
 
 
 def opened_as(args):
@@ -16,7 +16,7 @@ def opened_as(args):
     wanted, seed = asked(args.precision, args.dtype), args.seed or 0
     if args.seed is not None and not args.control:
         raise ParameterError("--seed is a control's; give --control untrained or --control shuffled with it.")
-    spec = library.spec_of(
+    spec = opened.spec_of(
         args.model, wanted, args.device, args.adapter, args.offload, control=args.control, control_seed=seed
     )
     if spec.why:
@@ -25,7 +25,7 @@ def opened_as(args):
 
 
 def fetch(args) -> None:
-    print(f"{args.model}: {library.fetch(args.model) or 'a folder, nothing to download'}")
+    print(f"{args.model}: {opened.fetch(args.model) or 'a folder, nothing to download'}")
 
 
 def audit(args) -> None:
@@ -45,13 +45,13 @@ def audit(args) -> None:
         from ..models.placement import pick
 
         args.device = pick(args.device)
-    library.fetch(args.model)
+    opened.fetch(args.model)
     requests = auditing.plan(in_precisions(resolve(args.model, device=args.device), precisions), prompts)
     store, results = Store(), {}
     for precision, of_one in requests.items():
         found = {r.key: store.get(r.key) for r in of_one}
         if todo := auditing.todo(of_one, found):
-            library.Model(of_one[0].models[0]).compute_missing(todo, store, found)
+            opened.Model(of_one[0].models[0]).compute_missing(todo, store, found)
         results[precision] = [found[r.key] for r in of_one]
     outcome = auditing.compare(results, auditing.reference_of(precisions))
     if args.out:
