@@ -150,8 +150,8 @@ def _study(group: dict[str, str]) -> tuple[case_study.Case, int]:
 
 def _make(held: dict[str, str]) -> case_study.Case:
     check_text(Prompt(held["prompt"], "7"))
-    results = [_with_prompt(r, held["prompt"]) for r in (results()[probe] for probe in PROBES)]
-    return case_study.make(held["title"], results, notes=held["notes"], tags=[held["tag"]])
+    made = [_with_prompt(results()[probe], held["prompt"]) for probe in PROBES]
+    return case_study.make(held["title"], made, notes=held["notes"], tags=[held["tag"]])
 
 
 def _with_prompt(result: ProbeResult, text: str) -> ProbeResult:
