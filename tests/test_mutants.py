@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections import Counter
+from types import ModuleType
 
 import mutants
 import pytest
@@ -45,8 +47,10 @@ def test_a_text_that_is_not_there_once_is_refused(text):
         Mutant("found", "sum.py", text, "b", ()).applied(ADD)
 
 
-def test_caught_survived_and_broken_are_told_apart(tmp_path):
+def test_caught_survived_and_broken_are_told_apart(tmp_path, monkeypatch):
     """In a repository of one function and three tests."""
+    # A page that was tested in this process is left as its main program, which every fork would run.
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
     sides = {"good": ("sum", 3, 5), "blind": ("sum", 0, 2), "wrong": ("sum", 3, 6)}
     files = {"sum.py": ADD} | {f"test_{name}.py": TEST.format(*side) for name, side in sides.items()}
     for name, text in files.items():
