@@ -34,7 +34,9 @@ def arrived(page: str) -> bool:
     link = state()
     moved, link.first = link.page != page, link.page is None
     if link.first:
-        link.base, link.opened = (st.context.url or "").removesuffix(page), st.query_params.to_dict()
+        link.base = (st.context.url or "").removesuffix(page).removesuffix("/") + "/"
+    if moved:
+        link.moved, link.values = True, {}
     link.cut, link.under_way = link.under_way, True
     link.page, link.own, link.place = page, (), None
     link.arrived = link.first or streamlit_edges.came_by_history() or (moved and bool(st.query_params))
@@ -88,21 +90,20 @@ def carried(parameters: Iterable[Parameter]) -> dict[str, str]:
 
 def put(values: Mapping[str, str]) -> None:
     """Make these the URL's parameters, with those of the page. A fragment that runs by itself writes only what has
-    changed: it may be one of a page that the browser has just left."""
+    changed: it may be one of a page that the browser has just left. A page that was just opened writes at the end."""
     link = state()
     before, link.values = link.values, dict(values) | carried(link.own)
-    if not link.first and (link.values != before or (link.under_way and st.query_params.to_dict() != link.values)):
+    if not link.moved and (link.values != before or (link.under_way and st.query_params.to_dict() != link.values)):
         st.query_params.from_dict(link.values)
     _show(link.values)
 
 
 def end_of_run() -> None:
-    """After the page: what a session's first run puts into the URL is written by the browser itself."""
+    """After the page: what its first run puts into the URL is written by a script, which sees what the path is."""
     link = state()
-    streamlit_edges.steps_are_pages(
-        urlsplit(link.base).path + (link.page or ""), link.opened, link.values if link.first else {}
-    )
-    link.first = link.under_way = False
+    path = urlsplit(link.base).path + (link.page or "")
+    streamlit_edges.steps_are_pages(path, link.values if link.moved else {})
+    link.first = link.moved = link.under_way = False
 
 
 def address() -> str:

@@ -29,8 +29,8 @@ class Link:
 
     page: str | None = None  # the page of the last run; None before the first
     base: str = ""  # the address in front of a page's name
-    opened: dict[str, str] = field(default_factory=dict)  # the parameters that the session began with
     first: bool = False  # this is the session's first run
+    moved: bool = False  # no run of this page has ended since it was opened
     arrived: bool = False  # in this run the URL decides
     by_run: bool = False  # a stored run that the URL names has filled the boxes
     under_way: bool = False  # a run of the whole page has begun and not ended

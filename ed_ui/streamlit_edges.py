@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -56,23 +57,32 @@ STEPS = """if (!window.stepsArePages) {
     return (stays ? history.replaceState : push).call(history, state, title, url);
   };
 }"""
-FIRST = """const named = (path, values) => JSON.stringify([path, [...values].sort()]); if (named(location.pathname, new
-URLSearchParams(location.search)) === named(...%s)) history.replaceState({}, '', %s);"""
+WRITE = """const [id, path, query] = %s;
+if (window.lastWritten !== id) {
+  window.lastWritten = id;
+  const write = tries => {
+    if (window.lastWritten !== id) return;
+    if (location.pathname.replace(/[/]$/, '') === path) history.replaceState({}, '', location.pathname + query);
+    else if (tries) setTimeout(write, 50, tries - 1);
+  };
+  write(100);
+}"""
 
 
-def steps_are_pages(path: str, opened: Mapping[str, str], values: Mapping[str, str]) -> None:
+def steps_are_pages(path: str, values: Mapping[str, str]) -> None:
     """At the end of every run: teach the browser that a page change is a step in its history and a changed parameter
-    is not. `values`: what a session's first run puts into the URL, unless somebody was faster and has left the address
-    (`path` and `opened`) by now.
+    is not. `values`: what a page's first run puts into the URL, written once that has become the page's `path`.
 
     Cures: Streamlit makes a step of every changed parameter, so that the browser's Back undoes parameters one by one.
-    Its message with the first run's parameters comes before this script, so the script writes those itself.
-    Not needed: where Back leads to the former page after two parameters were changed, and out of the app at once when
-    the first page has just been opened."""
+    It writes them behind whatever path the URL has when its message comes, and changes the path only once the page is
+    drawn, which on a busy machine is later: the page just left got the parameters of the new one, and Back found it
+    without its own. In a session's first run its message also comes before this script.
+    Not needed: where Back leads to the former page, as it was left, after two parameters were changed and a page was
+    opened while other programs kept the machine busy."""
     now = ""
     if values:
-        here = json.dumps([path, list(opened.items())]).replace("<", "\\u003c")
-        now = FIRST % (here, json.dumps("?" + urlencode(values)))
+        what = [secrets.token_hex(4), path.removesuffix("/"), "?" + urlencode(values)]
+        now = WRITE % json.dumps(what).replace("<", "\\u003c")
     st.html(f"<script>{{{STEPS}{now}}}</script>", unsafe_allow_javascript=True)
 
 

@@ -36,7 +36,6 @@ def path(tab) -> str:
 def opened(tab, url: str) -> None:
     tab.goto(url)
     tab.get_by_role("button", name="Run").wait_for()
-    settled(tab)  # who leaves the first page before it is drawn loses its parameters on the way back
 
 
 def go(tab, name: str) -> None:

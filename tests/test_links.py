@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import replace
 from types import SimpleNamespace
+from urllib.parse import parse_qsl
 
 import pytest
 from small_models import computed
@@ -89,7 +90,7 @@ def said(test: AppTest) -> str:
 def test_what_a_link_says_of_a_page_comes_back_as_the_same_link(stored, page):
     test = opened(page, example="copy-3-a", **OWN[page])
     assert not test.exception and not said(test)
-    test.run()  # what a session's first run puts into the URL is put there by the browser
+    test.run()  # what a page's first run puts into the URL is put there by the browser
     assert {name: test.query_params.get(name) for name in OWN[page]} == OWN[page]
     assert test.query_params["example"] == "copy-3-a" and test.query_params["model"] == "small"
 
@@ -138,9 +139,10 @@ def test_what_a_link_does_not_say_is_at_its_default(stored):
     test = opened("pages/look/logit_lens.py", shade="rank", template="raw", control="shuffled", control_seed="3")
     assert test.selectbox(key="control").value == "shuffled" and test.number_input(key="control.seed").value == 3
     follow(test.switch_page("pages/look/contributions.py"))
-    assert test.selectbox(key="control").value == "shuffled" and test.query_params["control"] == "shuffled", (
-        "a click in the navigation keeps what all pages share"
-    )
+    shared = "a click in the navigation keeps what all pages share"
+    assert test.selectbox(key="control").value == "shuffled", shared
+    test.run()  # what a page's first run puts into the URL is put there by the browser
+    assert test.query_params["control"] == "shuffled" and "shade" not in test.query_params, shared
     follow(test.switch_page("pages/look/logit_lens.py"), model="small")
     assert test.selectbox(key="control").value == "none" and "shade" not in test.query_params, (
         "as after the browser's Back"
@@ -264,12 +266,15 @@ def test_a_path_is_never_taken_from_a_link():
 
 def test_what_a_link_holds_cannot_end_the_script(monkeypatch):
     evil, written = "</script><script>alert(1)</script>", []
-    state = session.Link(first=True, base="http://127.0.0.1/", page="", values={"model": "small"}, opened={"run": evil})
+    state = session.Link(moved=True, base=f"http://127.0.0.1/{evil}/", page="skip", values={"model": evil, "run": "a"})
     monkeypatch.setattr(session, "current", lambda: SimpleNamespace(link=state))
     monkeypatch.setattr(streamlit_edges, "st", SimpleNamespace(html=lambda text, **_: written.append(text)))
     link.end_of_run()
     assert written[0].count("<") == 2, "the script's own two tags"
-    assert json.loads(re.search(r"named\(\.\.\.(.*)\)\) history", written[0])[1]) == ["/", [["run", evil]]]
+    _, path, query = json.loads(re.search(r"query\] = (.*);\n", written[0])[1])
+    assert path == f"/{evil}/skip" and parse_qsl(query[1:]) == [("model", evil), ("run", "a")]
+    link.end_of_run()
+    assert "model" not in written[1], "the page has been drawn: from now on Streamlit writes the parameters"
 
 
 def test_a_window_beyond_the_prompt_is_not_kept(monkeypatch):

@@ -13,7 +13,7 @@ from ed_core.cases.drawings import Drawing, Section, says, sections
 from ed_core.cases.snippet import snippet
 from ed_core.commands.cases import EXPORTS
 from ed_core.errors import CaseError, EffectiveDepthError
-from ed_ui import case_editing, case_studies, case_view, session, show
+from ed_ui import case_editing, case_studies, case_view, link, session, show
 
 
 def page() -> None:
@@ -45,8 +45,8 @@ def chosen() -> str:
     out of the history, and the browser's Back must find it again."""
     id = st.query_params.get("id") or session.current().case_id
     session.current().case_id = id
-    if id and st.query_params.to_dict() != {"id": id}:
-        st.query_params.from_dict({"id": id})
+    if id:
+        link.put({"id": id})
     return id
 
 
