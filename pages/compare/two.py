@@ -6,7 +6,7 @@ from ed_core import figures
 from ed_core.depth import side_by_side, verdict
 from ed_core.depth.side_by_side import SIDES
 from ed_core.sources import specs
-from ed_ui import pair_panel, picker, probe_page, prompt_box, remembered, running, show, side_b
+from ed_ui import live, pair_panel, picker, probe_page, prompt_box, remembered, running, show, side_b
 from ed_ui.pair_panel import Shown
 
 PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
@@ -32,7 +32,7 @@ def page() -> None:
         return
     n_tokens = max((len(t) for t in side_b.previews(*both) if t), default=None)
     probe_page.top_row("two", batch, with_control=False, n_tokens=n_tokens)
-    running.live(batch, panels, both)
+    live.follow(batch, panels, both)
     with st.expander("What is compared, exactly"):
         st.markdown(f"{side_by_side.__doc__}\n\n{pair_panel.RELATIVE}")
 
