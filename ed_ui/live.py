@@ -11,7 +11,7 @@ import streamlit as st
 from ed_ui import guard, running, streamlit_edges
 from ed_ui.session import Batch
 
-POLL_SECONDS = 0.3
+POLL_SECONDS = 0.5
 REST = 5  # figures are drawn again after so many times the time that drawing them took, at the earliest
 
 
@@ -58,12 +58,12 @@ def part(batch: Batch, name: str, results: tuple[str, ...], draw: Callable[[], N
     guard.fragment(alone, None, _key(batch, name))()
 
 
-def status(batch: Batch) -> None:
-    """The line on what is going on while jobs run, by itself."""
+def status(batch: Batch, words: Callable[[str], str] = "**{}**".format) -> None:
+    """The line on what is going on while jobs run, by itself; `words` puts it into a sentence."""
 
     def alone() -> None:
         batch.screen.said = running.status(batch)
-        st.markdown(f"**{batch.screen.said}**")
+        st.markdown(words(batch.screen.said))
 
     batch.screen.parts["status"] = ()
     guard.fragment(alone, None, _key(batch, "status"))()

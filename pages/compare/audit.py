@@ -94,7 +94,7 @@ def status(batch: running.Batch, done: list[str], outcome: audit.Audit | None, n
     over = f"{n_prompts} prompt{'s' * (n_prompts != 1)}"
     with st.container(key="headline"):
         if batch.running:
-            st.markdown(f"**{over} through {', '.join(done) or 'no precision'} so far** · {running.status(batch)}")
+            live.status(batch, f"**{over} through {', '.join(done) or 'no precision'} so far** · {{}}".format)
         elif outcome is None:
             st.markdown(
                 "Not computed yet for these prompts, this model and these precisions. **Run** measures them; what is "

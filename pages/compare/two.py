@@ -1,5 +1,7 @@
 """The same prompt on two models, two prompts on one model, or one probe with two sets of parameters, side by side."""
 
+from functools import partial
+
 import streamlit as st
 
 from ed_core import figures
@@ -91,14 +93,17 @@ def headline(batch: running.Batch, order, names, verdicts, found) -> None:
             said = f": {show.plain(reached.sentence)}" if reached else ""
             st.markdown(f"**{side}** · {show.plain(name)}{said}")
         if batch.running:
-            doing = running.status(batch)
-            for side, i in zip(SIDES, order, strict=True):
-                doing = doing.replace(f"{PLACES[i]} · ", f"{side} · ", 1)
-            st.markdown(f"**{doing}**")
+            live.status(batch, partial(_of_sides, order))
         elif batch.missing and not batch.errors:
             st.markdown(TEACH)
         elif said := side_by_side.summary(found):
             st.markdown(f"**{show.plain(said)}**")
+
+
+def _of_sides(order, doing: str) -> str:
+    for side, i in zip(SIDES, order, strict=True):
+        doing = doing.replace(f"{PLACES[i]} · ", f"{side} · ", 1)
+    return f"**{doing}**"
 
 
 def ruler(names, verdicts, of_side) -> None:

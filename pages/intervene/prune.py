@@ -68,7 +68,7 @@ def status(batch: running.Batch, done: list, of: int) -> None:
     with st.container(key="status"):
         over = f"{len(done)} of {of} prompt{'s' * (of != 1)} measured"
         if batch.running:
-            st.markdown(f"**{over}** · {running.status(batch)}")
+            live.status(batch, f"**{over}** · {{}}".format)
         elif len(done) == of:
             st.markdown(f"Over **{of} prompt{'s' * (of != 1)}**, {sum(r.n_tokens for r in done)} tokens.")
         elif done or batch.errors:
