@@ -11,35 +11,48 @@ import streamlit as st
 from ed_ui import guard, running, streamlit_edges
 from ed_ui.session import Batch
 
-POLL_SECONDS = 0.5
 REST = 5  # figures are drawn again after so many times the time that drawing them took, at the earliest
+POLLS = (0.3, 0.5, 0.75, 1.0, 1.5, 2.0)  # seconds between two looks for news
 
 
 def follow(batch: Batch, draw: Callable, *more) -> None:
     """Call `draw` with the batch and `more`; as a whole again when a result begins or ends, else only those of its
-    parts (`part`, `status`) that have something new. When the last job has ended the page runs as a whole."""
+    parts (`part`) that have something new. When the last job has ended the page runs as a whole."""
     if batch.jobs and running.poll(batch):
         st.rerun()
 
     def whole() -> None:
-        _drawn(batch)
-        batch.screen.parts.clear()
-        batch.screen.failed = len(batch.errors)
-        draw(batch, *more)
+        _drawn(batch, tuple(batch.results))
+        screen = batch.screen
+        screen.parts.clear()
+        screen.watched, screen.failed = False, len(batch.errors)
+        try:
+            draw(batch, *more)
+        finally:
+            if batch.running and not screen.watched:
+                status(batch, lambda _: "")
 
-    asked = False
+    guard.fragment(whole, None, _key(batch))()
+
+
+def status(batch: Batch, words: Callable[[str], str] = "**{}**".format) -> None:
+    """The line on what is going on while jobs run, which `words` puts into a sentence; it is this line that looks for
+    news, ever more rarely as a run goes on."""
+    batch.screen.watched, asked = True, False
 
     def watch() -> None:
         nonlocal asked
         if asked and batch.jobs and running.poll(batch):
             st.rerun()
-        if asked and (parts := news(batch, time.monotonic())):
-            streamlit_edges.run_fragments([_key(batch, part) for part in parts])
-        asked = True  # the first time it is part of the whole page's run, which has just drawn everything
+        if said := words(running.status(batch)):
+            st.markdown(said)
+        if asked:
+            if parts := news(batch, time.monotonic()):
+                streamlit_edges.run_fragments([_key(batch, part) for part in parts])
+            streamlit_edges.run_every(pause(time.monotonic() - batch.begun))
+        asked = True  # at first it is drawn with the rest, which has just been looked at
 
-    guard.fragment(whole, None, _key(batch))()
-    if batch.running:
-        guard.fragment(watch, POLL_SECONDS)()
+    guard.fragment(watch, pause(time.monotonic() - batch.begun))()
 
 
 def part(batch: Batch, name: str, results: tuple[str, ...], draw: Callable[[], None]) -> None:
@@ -58,44 +71,35 @@ def part(batch: Batch, name: str, results: tuple[str, ...], draw: Callable[[], N
     guard.fragment(alone, None, _key(batch, name))()
 
 
-def status(batch: Batch, words: Callable[[str], str] = "**{}**".format) -> None:
-    """The line on what is going on while jobs run, by itself; `words` puts it into a sentence."""
-
-    def alone() -> None:
-        batch.screen.said = running.status(batch)
-        st.markdown(words(batch.screen.said))
-
-    batch.screen.parts["status"] = ()
-    guard.fragment(alone, None, _key(batch, "status"))()
+def pause(seconds: float) -> float:
+    """Until the next look for news, this long after the beginning. A look takes the browser about 1/30 s of two cores,
+    and half a pause passes before the end of a run is seen: both together are least near the root."""
+    return next((one for one in POLLS if one >= seconds**0.5 / 3), POLLS[-1])
 
 
 def news(batch: Batch, now: float) -> list[str]:
-    """The parts that have something new and may be drawn `now`; "" is the whole."""
+    """The parts that have something new and may be drawn `now`; "" is the whole. The browser looks for news again once
+    it has drawn what came before, and so tells how long that took."""
     screen = batch.screen
     if screen.cost is None:
-        screen.cost = now - screen.begun  # it asks again once it has drawn
-    said = ["status"] if "status" in screen.parts and running.status(batch) != screen.said else []
+        screen.cost = now - screen.begun
     changed = [name for name, version in _versions(batch).items() if screen.seen.get(name) != version]
-    begins = bool(changed) and not screen.seen
-    if not begins and now < screen.begun + REST * screen.cost:
-        return said
-    if begins or set(screen.seen) - set(batch.results) or screen.failed != len(batch.errors):
+    first = bool(changed) and not screen.seen
+    if not first and now < screen.begun + REST * screen.cost:
+        return []
+    if set(screen.seen) - set(batch.results) or screen.failed != len(batch.errors):
         return [""]
-    parts = {name: [p for p, shows in screen.parts.items() if name in shows] for name in changed}
+    parts = {name: [part for part, shown in screen.parts.items() if name in shown] for name in changed}
     if any(not parts[name] or name not in screen.seen or batch.results[name].complete for name in changed):
         return [""]
-    if not said and not changed and "status" not in screen.parts and running.status(batch) != screen.said:
-        return [""]
-    return said + list(dict.fromkeys(p for found in parts.values() for p in found))
+    return list(dict.fromkeys(part for found in parts.values() for part in found))
 
 
-def _drawn(batch: Batch, names: tuple[str, ...] | None = None) -> None:
-    """Note what is drawn now: these results, or all."""
+def _drawn(batch: Batch, names: tuple[str, ...]) -> None:
+    """Note that these results are being drawn."""
     screen, versions = batch.screen, _versions(batch)
-    if names is None:
-        screen.seen, screen.said = versions, running.status(batch)
-    else:
-        screen.seen |= {name: versions[name] for name in names if name in versions}
+    screen.seen = {name: version for name, version in screen.seen.items() if name in versions}
+    screen.seen |= {name: versions[name] for name in names if name in versions}
     screen.begun, screen.cost = time.monotonic(), None
 
 

@@ -62,7 +62,7 @@ def submit(batch: Batch) -> None:
     for name in lacking or list(batch.requests):
         batch.results.pop(name, None)
     batch.waiting = lacking or list(batch.requests)
-    batch.finished = False
+    batch.finished, batch.begun = False, time.monotonic()
     _hand_over(batch)
     _await_first(batch)
 

@@ -48,7 +48,7 @@ class Screen:
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)  # drawn by themselves: the results each shows
     seen: dict[str, tuple[int, bool]] = field(default_factory=dict)  # the version of each result drawn; if complete
     failed: int = 0  # errors drawn
-    said: str = ""  # the status line drawn
+    watched: bool = False  # something on the page looks for news
     begun: float = 0.0  # when figures were drawn last
     cost: float | None = 0.0  # seconds from then until the browser had drawn them and asked again; None: not yet
 
@@ -66,6 +66,7 @@ class Batch:
     errors: dict[str, EffectiveDepthError] = field(default_factory=dict)
     finished: bool = False
     page: str = ""
+    begun: float = 0.0  # when it was submitted last
     screen: Screen = field(default_factory=Screen)
 
     @property

@@ -15,8 +15,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 import streamlit as st
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.scriptrunner import RerunData, get_script_run_ctx
+from streamlit.runtime.scriptrunner_utils.script_run_context import ThreadState
 
 # -------------------------------------------------------------------- the first deep link after a server's start
 
@@ -113,6 +115,18 @@ def run_fragments(keys: Sequence[str]) -> None:
                 context_info=context.context_info,
             )
         )
+
+
+def run_every(seconds: float) -> None:
+    """Let the fragment that is running run by itself at this interval from now on.
+
+    Cures: a fragment's interval is fixed until what is around it is drawn again.
+    Not needed: where `run_every` can be changed from inside."""
+    context, fragment = get_script_run_ctx(), ThreadState.get().fragment_id
+    if context is not None and fragment:
+        message = ForwardMsg()
+        message.auto_rerun.interval, message.auto_rerun.fragment_id = seconds, fragment
+        context.enqueue(message)
 
 
 # -------------------------------------------------------------------- boxes
