@@ -56,13 +56,13 @@ def home(text: str) -> list[Request]:
 
 
 @contextmanager
-def warm_worker() -> Iterator[Jobs]:
+def warm_worker(model: str = MODEL) -> Iterator[Jobs]:
     """A queue with a store of its own whose worker has opened the model."""
     with TemporaryDirectory() as folder:
         os.environ["ED_CACHE"] = folder
         jobs = Jobs()
         try:
-            opened = jobs.submit(Contributions().request(resolve(MODEL), Prompt(WARM_UP)), "bench")
+            opened = jobs.submit(Contributions().request(resolve(model), Prompt(WARM_UP)), "bench")
             wait(lambda: opened.over, [opened])
             yield jobs
         finally:
