@@ -12,6 +12,7 @@ from ed_ui import guard, running, streamlit_edges
 from ed_ui.session import Batch
 
 REST = 5  # figures are drawn again after so many times the time that drawing them took, at the earliest
+LEAST = 0.15  # seconds that a figure takes any browser
 POLLS = (0.3, 0.5, 0.75, 1.0, 1.5, 2.0)  # seconds between two looks for news
 
 
@@ -38,7 +39,8 @@ def follow(batch: Batch, draw: Callable, *more) -> None:
 def status(batch: Batch, words: Callable[[str], str] = "**{}**".format) -> None:
     """The line on what is going on while jobs run, which `words` puts into a sentence; it is this line that looks for
     news, ever more rarely as a run goes on."""
-    batch.screen.watched, asked = True, False
+    screen, asked = batch.screen, False
+    screen.watched = True
 
     def watch() -> None:
         nonlocal asked
@@ -49,10 +51,12 @@ def status(batch: Batch, words: Callable[[str], str] = "**{}**".format) -> None:
         if asked:
             if parts := news(batch, time.monotonic()):
                 streamlit_edges.run_fragments([_key(batch, part) for part in parts])
-            streamlit_edges.run_every(pause(time.monotonic() - batch.begun))
+            screen.pause = pause(time.monotonic() - batch.begun)
+            streamlit_edges.run_every(screen.pause)
         asked = True  # at first it is drawn with the rest, which has just been looked at
 
-    guard.fragment(watch, pause(time.monotonic() - batch.begun))()
+    screen.asked, screen.pause = time.monotonic(), pause(time.monotonic() - batch.begun)
+    guard.fragment(watch, screen.pause)()
 
 
 def part(batch: Batch, name: str, results: tuple[str, ...], draw: Callable[[], None]) -> None:
@@ -78,11 +82,12 @@ def pause(seconds: float) -> float:
 
 
 def news(batch: Batch, now: float) -> list[str]:
-    """The parts that have something new and may be drawn `now`; "" is the whole. The browser looks for news again once
-    it has drawn what came before, and so tells how long that took."""
+    """The parts that have something new and may be drawn `now`; "" is the whole. A browser that is still drawing
+    what came before looks for news later than it should, and so tells how long that takes."""
     screen = batch.screen
     if screen.cost is None:
-        screen.cost = now - screen.begun
+        screen.cost = max(LEAST, now - screen.asked - screen.pause)
+    screen.asked = now
     changed = [name for name, version in _versions(batch).items() if screen.seen.get(name) != version]
     first = bool(changed) and not screen.seen
     if not first and now < screen.begun + REST * screen.cost:

@@ -50,7 +50,9 @@ class Screen:
     failed: int = 0  # errors drawn
     watched: bool = False  # something on the page looks for news
     begun: float = 0.0  # when figures were drawn last
-    cost: float | None = 0.0  # seconds from then until the browser had drawn them and asked again; None: not yet
+    cost: float | None = 0.0  # seconds that drawing them took; None: not known yet
+    asked: float = 0.0  # when the browser looked for news last
+    pause: float = 0.0  # after which it was to look again
 
 
 @dataclass

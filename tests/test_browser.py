@@ -136,7 +136,7 @@ def little_by_little(page, app) -> None:
     while not finished(page):
         worker.suspend()
         try:
-            for _ in range(20):
+            for _ in range(100):
                 before, drawn = drawn, sum(np.isfinite(z).sum() for z in state(page).values() if z is not None)
                 if drawn != before:
                     break

@@ -66,7 +66,7 @@ def test_a_result_of_no_part_draws_the_whole(batch):
 
 def test_the_next_drawing_waits_for_a_multiple_of_what_the_last_one_took(batch):
     batch.results["logit_lens"] = partial(batch, 2)
-    batch.screen.cost = None  # the browser has not asked again yet
+    batch.screen.cost, batch.screen.asked, batch.screen.pause = None, 99.5, 0.5  # the browser was to look at 100
     assert live.news(batch, 101.0) == [] and batch.screen.cost == 1.0
     assert live.news(batch, 100.0 + live.REST - 0.1) == [] and live.news(batch, 100.0 + live.REST) == ["lens"]
 

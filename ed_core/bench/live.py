@@ -1,8 +1,8 @@
 """What a person waits for: the four panels of Home on the bundled 16-block model, through the app's own queue and a
 warm worker.
 
-Warm means that the worker runs and has opened the model. Times are wall time; the page's own polling and drawing come
-on top and are held by the browser tests."""
+Warm means that the worker runs and has opened the model. Times are wall time; what the page costs on top is measured
+by `home`."""
 
 from __future__ import annotations
 
