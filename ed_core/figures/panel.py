@@ -23,7 +23,7 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 44, 36, 64
 TITLE = 20  # further pixels on top where a panel has a title
 HEATMAP, STRIP = (0.0, 0.84), (0.87, 1.0)  # shares of the width
 # cells; above it, and while a panel fills and is drawn again and again, hover comes from the heatmap itself and only
-# one row or diagonal can be clicked: a marker is as much work for the browser as all else in its cell
+# one row or diagonal can be clicked: markers take the browser's time
 OVERLAY_LIMIT = 6000
 ROW_LABEL, TOKEN_LABEL = 14, 8.5  # pixels that a label needs
 
