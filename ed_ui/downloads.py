@@ -11,7 +11,7 @@ import streamlit as st
 from ed_core.errors import Cancelled, EffectiveDepthError
 from ed_core.memory import gigabytes
 from ed_core.sources import catalogue, hub, permits, specs, wheels
-from ed_core.sources.bundled import MODELS
+from ed_core.sources.bundled import EXAMPLE, MODELS, load_prompts
 from ed_core.types import ModelSpec
 from ed_ui import guard, remembered, session, show
 
@@ -118,4 +118,10 @@ def _offer(spec: ModelSpec, plan: hub.Plan, before: hub.Download | None) -> None
     if wheels.find(spec.source):
         smaller = next(iter(MODELS))
         st.caption("Or take one of the small bundled models, which need no download and run at once.")
-        st.button(f"Take {smaller}", key="download.smaller", on_click=remembered.put, args=({"model": smaller},))
+        st.button(f"Take {smaller}", key="download.smaller", on_click=_take_smaller, args=(smaller,))
+
+
+def _take_smaller(name: str) -> None:
+    """A small model, and a prompt that it knows."""
+    known = next(p for p in load_prompts() if p["id"] == EXAMPLE)
+    remembered.put({"model": name, "text": known["text"], "answer": known["answer"], "example": EXAMPLE})

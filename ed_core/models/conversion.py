@@ -1,7 +1,8 @@
 """A GGUF file becomes a folder of safetensors, once: opening the file itself takes a quarter of a minute each time.
 
 In a process of its own, which can be stopped and takes its memory with it. The weights are unpacked to float32: many
-of the values that a packed file stands for are exact in no narrower dtype, and every curve would move by the rounding."""
+of the values that a packed file stands for are exact in no narrower dtype, and the curves would move by the rounding.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def ensure(held: Held, progress: Progress | None = None, cancelled: Callable[[],
     header = gguf_files.read(held.file)
     held.place.parent.mkdir(parents=True, exist_ok=True)
     _require_room(held, header)
-    with FileLock(f"{held.place}.lock"):
+    with FileLock(held.place.parent / "lock"):  # one at a time: each takes much memory
         if held.converted:  # by another process, meanwhile
             return held.place
         for left in held.place.parent.glob(f"{held.place.name}.*{disk.UNFINISHED}"):
