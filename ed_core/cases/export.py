@@ -4,7 +4,12 @@ Numpy only.
 `<probe>.<measure>.<i>` for prompt i, `<probe>.<measure>` the papers' aggregate, `<probe>.<measure>_mean` beside a
 maximum; what a probe derives from its aggregates (`layer_skip.depth_score`, `prune.spearman_block_influence`) stands
 under its name, and per prompt with `.<i>`; `tokens.<i>`, `answer_start.<i>` (-1 without an answer), `n_tokens`,
-`effective_depth.*`, `provenance` (JSON). Nothing is padded."""
+`effective_depth.*`, `provenance` (JSON). Nothing is padded.
+
+Of `contributions`, `sinks.<figure>.<i>` are the figures of `depth.sinks.Sink`, an entry for each sink of prompt i
+(`layer` is -1 where the embedding writes it), and `sinks.share_<measure>` the sinks' share of a measure's mean over all
+tokens of all prompts, per layer or depth. They are read off the measures; a prompt whose norms are not finite has
+none, and then there are no shares."""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..depth import sinks
 from ..depth.side_by_side import SIDES, Pair, relative_depth
 from ..depth.verdict import READS, verdicts
 from ..probes import Probe
@@ -43,6 +49,8 @@ def arrays(runs: Mapping[Probe, Sequence[ProbeResult]]) -> dict[str, np.ndarray]
         out[f"answer_start.{i}"] = np.asarray(-1 if result.answer_start is None else result.answer_start, np.int32)
     out["n_tokens"] = np.asarray(sum(r.n_tokens for r in results))
     by_name = {probe.name: (probe, results) for probe, results in runs.items()}
+    if sinks.PROBE in by_name:
+        out |= sinks_of(*by_name[sinks.PROBE])
     if set(READS) <= set(by_name):
         written, lens = (by_name[name] for name in READS)
         out |= effective_depth(*written, lens[1])
@@ -67,14 +75,28 @@ def case_arrays(case: Case) -> dict[str, np.ndarray]:
 def effective_depth(
     probe: Probe, contributions: Sequence[ProbeResult], lens: Sequence[ProbeResult]
 ) -> dict[str, np.ndarray]:
-    """`effective_depth.<criterion>` with `_ratio`, `_stable`, and `_low`, `_high` over prompts. NaN = not defined (or
-    too few prompts)."""
+    """`effective_depth.<criterion>` with `_ratio`, `_stable`, and `_low`, `_high` over prompts, and the depth by each
+    variant: `_without_sinks`, of KL also `_from_depth_1`. NaN = not defined (or too few prompts, or sinks that cannot
+    be told)."""
     out = {}
     for name, verdict, interval in verdicts(contributions, lens, probe.first_token):
         low, high, _ = interval or (None, None, None)
         figures = {"": verdict.depth, "_ratio": verdict.ratio, "_stable": verdict.stable, "_low": low, "_high": high}
+        figures |= {f"_{variant}": found and found.depth for variant, found in verdict.variants.items()}
         for suffix, value in figures.items():
             out[f"effective_depth.{name}{suffix}"] = np.asarray(np.nan if value is None else value, np.float32)
+    return out
+
+
+def sinks_of(probe: Probe, results: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
+    """`sinks.<figure>.<i>` per prompt, `sinks.share_<measure>` over all of them."""
+    found, out = [sinks.of_result(result) for result in results], {}
+    for i, of_one in enumerate(found):
+        if of_one is not None:
+            out |= {f"sinks.{name}.{i}": values for name, values in sinks.columns(of_one).items()}
+    if None not in found:
+        shares = sinks.carried(results, found, probe.first_token)
+        out |= {f"sinks.share_{name}": values.astype(np.float32) for name, values in shares.items()}
     return out
 
 

@@ -150,6 +150,7 @@ def _how_to_open(p: argparse.ArgumentParser) -> None:
 
 def run(args) -> None:
     from ..cases.export import arrays
+    from ..depth import sinks
     from ..disk import written
     from ..probes import find
     from ..prompts import read_jsonl
@@ -178,6 +179,10 @@ def run(args) -> None:
         f"{out}: {len(probes)} probes on {len(prompts)} prompts, {len(todo)} computed, "
         f"{sum(map(len, requests.values())) - len(todo)} from the store"
     )
+    for probe, rs in requests.items():
+        told = [sinks.of_result(found[r.key]) for r in rs] if probe.name == sinks.PROBE else [None]
+        if None not in told:
+            print(sinks.summary(told))
 
 
 def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
