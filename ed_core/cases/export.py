@@ -29,6 +29,8 @@ from ..types import ProbeResult
 if TYPE_CHECKING:
     from .case_study import Case
 
+SINKS = "sinks"  # stands among the measures of `contributions`, as a table of its own
+
 
 def arrays(runs: Mapping[Probe, Sequence[ProbeResult]]) -> dict[str, np.ndarray]:
     """All arrays of a run: for every probe, its results in the order of the prompts."""
@@ -107,7 +109,7 @@ def curve_csv(name: str, dim: str, values: np.ndarray) -> str:
 
 def csv(result: ProbeResult, measure: str) -> str:
     """One measure as CSV: a row per entry, a column per dim, then the value; tokens by index and as JSON strings (so
-    that no token is taken for a spreadsheet formula)."""
+    that no token is taken for a spreadsheet formula). Of `sinks` a row per sink and its figures as values."""
     return _table(_header(result, measure), _entries(result, measure))
 
 
@@ -127,16 +129,27 @@ def pair_csv(pair: Pair) -> str:
     return _table(["side", pair.curve.x, "relative_depth", pair.curve.name], rows)
 
 
+def _columns(result: ProbeResult, measure: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Where every value of a table stands along each dim, and the values, by name."""
+    if measure == SINKS:
+        figures = sinks.columns(sinks.of_result(result) or ())
+        return {"pos": figures.pop("pos")}, figures
+    m = result.measures[measure]
+    return m.places(), {measure: m.values.ravel()}
+
+
 def _header(result: ProbeResult, measure: str) -> list[str]:
-    dims = result.measures[measure].spec.dims
-    return [*dims, *(["token"] if "pos" in dims else []), measure]
+    places, values = _columns(result, measure)
+    return [*places, *(["token"] if "pos" in places else []), *values]
 
 
 def _entries(result: ProbeResult, measure: str) -> Iterator[list]:
-    m = result.measures[measure]
-    at = m.spec.dims.index("pos") if "pos" in m.spec.dims else None
-    for index, value in np.ndenumerate(m.values):
-        yield [*index, *([json.dumps(result.tokens[index[at]])] if at is not None else []), repr(value.item())]
+    places, values = _columns(result, measure)
+    columns: list[Iterable] = [at.tolist() for at in places.values()]
+    if "pos" in places:
+        columns.append(json.dumps(result.tokens[i]) for i in places["pos"])
+    columns += [map(str if v.dtype.kind == "U" else repr, v.tolist()) for v in values.values()]
+    yield from map(list, zip(*columns, strict=True))
 
 
 def _table(header: list[str], rows: Iterable[list]) -> str:
@@ -152,19 +165,21 @@ def _table(header: list[str], rows: Iterable[list]) -> str:
 
 def parquet(result: ProbeResult, measure: str) -> bytes:
     """One measure as Parquet: the columns of `csv` with their types (tokens as plain text), and what the measure means
-    and where it came from in the file's metadata (`measure`, `provenance`: JSON)."""
+    and where it came from in the file's metadata (`measure`, `provenance`: JSON). Of `sinks` a row per sink."""
     import io
 
     import pyarrow
     from pyarrow import parquet as writer
 
-    m = result.measures[measure]
-    places = m.places()
+    places, values = _columns(result, measure)
     columns = {dim: pyarrow.array(at.astype(np.int32)) for dim, at in places.items()}
     if "pos" in places:
-        columns["token"] = pyarrow.array([result.tokens[i] for i in places["pos"]])
-    table = pyarrow.table({**columns, measure: pyarrow.array(m.values.ravel())})
-    meaning = {"unit": m.spec.unit, "meaning": m.spec.meaning, "dims": m.spec.dims}
+        columns["token"] = pyarrow.array([result.tokens[i] for i in places["pos"]], pyarrow.string())
+    table = pyarrow.table({**columns, **{name: pyarrow.array(column) for name, column in values.items()}})
+    meaning = {"unit": "", "meaning": sinks.MEANING, "dims": [SINKS]}
+    if measure != SINKS:
+        spec = result.measures[measure].spec
+        meaning = {"unit": spec.unit, "meaning": spec.meaning, "dims": spec.dims}
     table = table.replace_schema_metadata(
         {"measure": json.dumps(meaning), "provenance": json.dumps(dict(result.provenance), sort_keys=True)}
     )

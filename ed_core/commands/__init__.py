@@ -179,10 +179,8 @@ def run(args) -> None:
         f"{out}: {len(probes)} probes on {len(prompts)} prompts, {len(todo)} computed, "
         f"{sum(map(len, requests.values())) - len(todo)} from the store"
     )
-    for probe, rs in requests.items():
-        told = [sinks.of_result(found[r.key]) for r in rs] if probe.name == sinks.PROBE else [None]
-        if None not in told:
-            print(sinks.summary(told))
+    for rs in (rs for probe, rs in requests.items() if probe.name == sinks.PROBE):
+        print(sinks.summary([sinks.of_result(found[r.key]) for r in rs]))
 
 
 def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,6 +21,7 @@ from ..types import ProbeResult
 FACTOR = 5.0
 FEWEST = 3  # tokens of a prompt with sinks: of fewer, a single one would be the median
 PROBE = "contributions"
+MEANING = f"tokens whose norm in the stream reaches {FACTOR:g} times the median token's, and who writes them"
 READS = ("resid_norm", "attn_norm", "mlp_norm")
 BRANCHES = ("attention", "mlp")
 WRITERS = {"attention": "attention", "mlp": "MLP"}
@@ -127,13 +129,13 @@ def carried(
 
     `sinks`: those of each result. `first_token` False: the means leave the first token out, sink or not."""
     start, out = int(not first_token), {}
+    begins = accumulate((result.n_tokens - start for result in results[:-1]), initial=-start)
+    at = [begin + s.pos for begin, found in zip(begins, sinks, strict=True) for s in found if s.pos >= start]
     for name, measure in results[0].measures.items():
         spec = measure.spec
         if spec.reduce != "token_mean" or spec.low != 0 or len(spec.dims) != 2:
             continue
         per_token = np.concatenate([result[name][:, start:] for result in results], axis=1)
-        ends = np.cumsum([0, *(result.n_tokens - start for result in results)])
-        at = [end + s.pos - start for end, found in zip(ends[:-1], sinks, strict=True) for s in found if s.pos >= start]
         out[name] = share(per_token, at)
     return out
 
@@ -144,15 +146,15 @@ def sentence(sinks: Sequence[Sink], tokens: Sequence[str]) -> str:
         return f"No token's norm reaches {FACTOR:g} times the median token's at any depth: no sinks."
     return " ".join(
         f"Token {s.pos} ({tokens[s.pos]!r}) is a sink, first at depth {s.depth}: up to {s.ratio:.3g} times the median "
-        f"token's norm, written by {s.writer} (norm {s.written:.3g}); there it is {s.stream_share:.0%} of the stream's "
-        "mean norm."
+        f"token's norm, written by {s.writer} (norm {s.written:.3g}); behind it {s.stream_share:.0%} of the "
+        "stream's mean norm is this token's."
         for s in sorted(sinks, key=lambda s: -s.ratio)
     )
 
 
-def summary(sinks: Sequence[Sequence[Sink]]) -> str:
+def summary(sinks: Sequence[Sequence[Sink] | None]) -> str:
     """The sinks of several prompts in one line: how many, how large, who writes them, the most frequent first."""
-    every = [s for found in sinks for s in found]
+    every = [s for found in sinks for s in found or ()]
     if not every:
         return f"no sinks in {len(sinks)} prompts"
     writers = ", ".join(f"{writer} ({n})" for writer, n in Counter(s.writer for s in every).most_common())
