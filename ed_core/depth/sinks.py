@@ -59,6 +59,14 @@ class Sink:
         return "the embedding" if self.layer is None else f"layer {self.layer}'s {WRITERS[self.branch]}"
 
 
+def times(resid_norm: ArrayLike) -> np.ndarray:
+    """Every token's norm over the median token's (of those from the second on), `[L + 1, pos]`; 0 where that median is
+    0. At least two tokens."""
+    stream = np.asarray(resid_norm, np.float64)
+    median = np.median(stream[:, 1:], axis=1, keepdims=True)
+    return np.divide(stream, median, out=np.zeros_like(stream), where=median > 0)
+
+
 def find(resid_norm: ArrayLike, attn_norm: ArrayLike, mlp_norm: ArrayLike, factor: float = FACTOR) -> tuple[Sink, ...]:
     """The sinks of one prompt, by position, from the norms of stream `[L + 1, pos]` and additions `[L, pos]`.
 
@@ -72,9 +80,8 @@ def find(resid_norm: ArrayLike, attn_norm: ArrayLike, mlp_norm: ArrayLike, facto
         raise ValueError("finite norms are expected: is the result complete?")
     if stream.shape[1] < FEWEST:
         return ()
-    median = np.median(stream[:, 1:], axis=1, keepdims=True)
-    over = (stream >= factor * median) & (median > 0)
-    ratio = np.divide(stream, median, out=np.zeros_like(stream), where=median > 0)
+    ratio = times(stream)
+    over = ratio >= factor
     rise = np.where(over, np.diff(stream, axis=0, prepend=0.0), -np.inf)
     sinks = []
     for pos in map(int, np.flatnonzero(over.any(0))):
