@@ -382,7 +382,7 @@ def test_the_npz_has_every_figure_and_share(pair):
     for name in ("pos", "depth", "ratio", "norm", "written", "stream_share", "branch_share"):
         assert out[f"sinks.{name}.0"] == pytest.approx([getattr(s, name) for s in found]), name
         assert out[f"sinks.{name}.1"].shape == (0,) and out[f"sinks.{name}.1"].dtype == out[f"sinks.{name}.0"].dtype
-    assert out["sinks.layer.0"].tolist() == [3, 5] and out["sinks.branch.0"].tolist() == ["mlp", "attention"]
+    assert out["sinks.layer.0"].tolist() == [3, 5] and out["sinks.branch.0"].tolist() == [1, 0]
     assert out["sinks.pos.0"].dtype == out["sinks.layer.0"].dtype == np.int32
     shares = {name for name in out if name.startswith("sinks.share_")}
     assert shares == {
@@ -408,7 +408,7 @@ def test_an_embedding_is_layer_minus_1_and_a_sink_without_finite_norms_is_not_wr
     stream = np.ones_like(pair[0]["resid_norm"])
     stream[:, 2] = 9
     out = export.arrays({Contributions(): [changed(pair[0], resid_norm=stream)]})
-    assert out["sinks.layer.0"].tolist() == [-1] and out["sinks.branch.0"].tolist() == ["embedding"]
+    assert out["sinks.layer.0"].tolist() == [-1] and out["sinks.branch.0"].tolist() == [-1]
     stream[3, 3] = np.inf
     out = export.arrays({Contributions(): [pair[0], changed(pair[0], resid_norm=stream)], LogitLens(): [pair[1]] * 2})
     assert {name for name in out if name.startswith("sinks.")} == {f"sinks.{n}.0" for n in sinks.columns(())}

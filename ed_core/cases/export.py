@@ -7,9 +7,9 @@ under its name, and per prompt with `.<i>`; `tokens.<i>`, `answer_start.<i>` (-1
 `effective_depth.*`, `provenance` (JSON). Nothing is padded.
 
 Of `contributions`, `sinks.<figure>.<i>` are the figures of `depth.sinks.Sink`, an entry for each sink of prompt i
-(`layer` is -1 where the embedding writes it), and `sinks.share_<measure>` the sinks' share of a measure's mean over all
-tokens of all prompts, per layer or depth. They are read off the measures; a prompt whose norms are not finite has
-none, and then there are no shares."""
+(`branch` 0 for attention, 1 for the MLP; it and `layer` -1 where the embedding writes it), and `sinks.share_<measure>`
+the sinks' share of a measure's mean over all tokens of all prompts, per layer or depth. They are read off the measures;
+a prompt whose norms are not finite has none, and then there are no shares."""
 
 from __future__ import annotations
 
@@ -132,7 +132,8 @@ def pair_csv(pair: Pair) -> str:
 def _columns(result: ProbeResult, measure: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Where every value of a table stands along each dim, and the values, by name."""
     if measure == SINKS:
-        figures = sinks.columns(sinks.of_result(result) or ())
+        found = sinks.of_result(result) or ()
+        figures = sinks.columns(found) | {"branch": np.asarray([s.branch for s in found], "U9")}
         return {"pos": figures.pop("pos")}, figures
     m = result.measures[measure]
     return m.places(), {measure: m.values.ravel()}

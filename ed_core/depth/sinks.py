@@ -114,11 +114,12 @@ def of_result(result: ProbeResult) -> tuple[Sink, ...] | None:
 
 
 def columns(sinks: Sequence[Sink]) -> dict[str, np.ndarray]:
-    """The figures of some sinks as columns `[sink]`, by name; `layer` is -1 where the embedding writes it."""
-    kinds = {"int": np.int32, "int | None": np.int32, "float": np.float32, "str": "U9"}
+    """The figures of some sinks as columns of numbers `[sink]`, by name: int32 and float32. `branch` is 0 for attention
+    and 1 for the MLP; it and `layer` are -1 where the embedding writes the sink."""
     values = {f.name: [getattr(s, f.name) for s in sinks] for f in fields(Sink)}
     values["layer"] = [-1 if layer is None else layer for layer in values["layer"]]
-    return {f.name: np.asarray(values[f.name], kinds[str(f.type)]) for f in fields(Sink)}
+    values["branch"] = [BRANCHES.index(branch) if branch in BRANCHES else -1 for branch in values["branch"]]
+    return {f.name: np.asarray(values[f.name], np.float32 if f.type == "float" else np.int32) for f in fields(Sink)}
 
 
 def share(values: np.ndarray, positions: Collection[int]) -> np.ndarray:
