@@ -154,6 +154,7 @@ def _how_to_open(p: argparse.ArgumentParser) -> None:
 
 def run(args) -> None:
     from ..cases.export import arrays
+    from ..depth import sinks
     from ..disk import written
     from ..probes import find
     from ..prompts import read_jsonl
@@ -182,6 +183,8 @@ def run(args) -> None:
         f"{out}: {len(probes)} probes on {len(prompts)} prompts, {len(todo)} computed, "
         f"{sum(map(len, requests.values())) - len(todo)} from the store"
     )
+    for rs in (rs for probe, rs in requests.items() if probe.name == sinks.PROBE):
+        print(sinks.summary([sinks.of_result(found[r.key]) for r in rs]))
 
 
 def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
