@@ -1,5 +1,5 @@
 # make app    environment, then the app on http://127.0.0.1:8501
-# make test   environment, then the tests;  make test-all  those in a browser;  make test-slow  those that take minutes each
+# make test   environment, then the tests;  make test-all  those in a browser and on a real model;  make test-slow  those that take minutes each
 # make mutants  do the tests notice small defects? NAMES=… picks some, JOBS=4 tries four at once
 # The first that runs and is new enough: a command of that name may be a version manager's stub that runs nothing.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -34,10 +34,10 @@ app: $(VENV)/.installed $(VENV)/.real
 	$(BIN)/python -m ed_ui.server --server.address 127.0.0.1 --server.port $(PORT)
 
 test: $(VENV)/.installed $(VENV)/.real
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not browser and not slow" tests
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not browser and not real and not slow" tests
 
 test-all: $(VENV)/.installed $(VENV)/.real
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "browser and not slow" tests
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "(browser or real) and not slow" tests
 
 test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m slow tests
