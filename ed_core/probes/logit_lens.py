@@ -49,7 +49,6 @@ class LogitLens(Probe):
     name: ClassVar[str] = "logit_lens"
     title: ClassVar[str] = "Logit lens"
     first_page: ClassVar[bool] = True
-    seconds_per_logit: ClassVar[float] = 8e-8
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("kl", "Divergence from the output", "nats", "depth"),
         Curve("overlap", "Best tokens shared with the output", "share", "depth"),
