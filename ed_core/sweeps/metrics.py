@@ -15,7 +15,7 @@ from torch import Tensor
 NORM_FLOOR = 1e-6  # below this a ratio's denominator counts as zero
 COSINE_FLOOR = 1e-8
 GROUP = 256  # ids whose largest logit is looked for first
-PIECE_BYTES = 2 << 20  # of logits measured at once on a CPU: a few tensors of this size stay in its cache
+PIECE_BYTES = {"cpu": 2 << 20}  # of logits measured at once: a few such tensors stay in its cache; elsewhere 32 MiB
 SMALL_KL, SMALL_JSD = 0.05, 0.01  # below these a difference of entropies has lost the digits that `kl` and `jsd` keep
 TINY = 1e-37  # a probability that has a logarithm, and weighs nothing
 
@@ -119,7 +119,7 @@ class Against:
         self.out, self.k = out, k
         self.best = best(out, k)
         n_rows, d_vocab = out.shape
-        most = max(1, PIECE_BYTES // (4 * d_vocab)) if out.device.type == "cpu" else n_rows
+        most = max(1, PIECE_BYTES.get(out.device.type, 32 << 20) // (4 * d_vocab))
         self.pieces = [slice(i, min(i + most, n_rows)) for i in range(0, n_rows, most)]
         self.buffers = out.new_empty(4, min(most, n_rows), d_vocab)
         self.shifted = out - self.best[0][:, :1]
@@ -179,7 +179,7 @@ class Against:
         return _sum(torch.mul(x, y, out=self.buffers[3, : len(x)]))
 
 
-def _scaled(z, e_s, times):
+def _scaled(z: Tensor, e_s: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
     """`sum_v p` and `sum_v p log p` of p = times e, given z = sum_v e and e_s = sum_v e log e: exactly so for a `times`
     that float32 has rounded, where p does not quite sum to one."""
     times = times.to(z.dtype)
