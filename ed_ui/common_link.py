@@ -9,7 +9,6 @@ from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.results import lookup
 from ed_core.service.resolve import twin
 from ed_core.sources import controls
-from ed_core.sources.bundled import EXAMPLE
 from ed_core.types import ModelSpec, Request
 from ed_ui import downloads, link, picker, prompt_box, remembered, show
 from ed_ui.link_parameters import boxed, choice, flag, number, text
@@ -50,7 +49,7 @@ def open_link(page: str) -> None:
     elif example and example not in prompt_box.examples():
         link.trouble(f"No bundled prompt has the id {example[:32]!r}, so another one stands in the box.")
     if remembered.value("text") is None:
-        prompt_box.pick(EXAMPLE)
+        prompt_box.pick_for(picker.model())
 
 
 def _open_short(run: str) -> bool:

@@ -10,9 +10,10 @@ import streamlit as st
 
 from ed_core.errors import Cancelled, EffectiveDepthError
 from ed_core.memory import gigabytes
-from ed_core.sources import catalogue, hub, permits, specs
+from ed_core.sources import catalogue, hub, permits, specs, wheels
+from ed_core.sources.bundled import EXAMPLE, MODELS, load_prompts
 from ed_core.types import ModelSpec
-from ed_ui import guard, session, show
+from ed_ui import guard, remembered, session, show
 
 POLL_SECONDS = 0.5
 
@@ -114,3 +115,13 @@ def _offer(spec: ModelSpec, plan: hub.Plan, before: hub.Download | None) -> None
     ):
         _running()[f"{spec.source}@{spec.revision}"] = hub.Download(spec.source, spec.revision)
         st.rerun()
+    if wheels.find(spec.source):
+        smaller = next(iter(MODELS))
+        st.caption("Or take one of the small bundled models, which need no download and run at once.")
+        st.button(f"Take {smaller}", key="download.smaller", on_click=_take_smaller, args=(smaller,))
+
+
+def _take_smaller(name: str) -> None:
+    """A small model, and a prompt that it knows."""
+    known = next(p for p in load_prompts() if p["id"] == EXAMPLE)
+    remembered.put({"model": name, "text": known["text"], "answer": known["answer"], "example": EXAMPLE})

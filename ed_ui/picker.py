@@ -14,9 +14,10 @@ from ed_core.errors import EffectiveDepthError
 from ed_core.results import lookup
 from ed_core.service import estimate
 from ed_core.service.resolve import resolve
-from ed_core.sources import catalogue, permits, sizes, specs
+from ed_core.sources import catalogue, gguf_files, permits, sizes, specs
 from ed_core.sources.bundled import MODELS
 from ed_core.sources.precision import WIDEST_FIRST, stored
+from ed_core.sources.wheels import WHEELS
 from ed_core.types import ModelSpec
 from ed_ui import downloads, model_card, remembered, running, session, show
 
@@ -123,8 +124,15 @@ def devices() -> list[str]:
 
 
 def names() -> list[str]:
-    """Bundled models, then the catalogue's in its own order: those that may be used here."""
-    return [name for name in (*MODELS, *(entry.id for entry in catalogue.entries() if entry.config)) if _allowed(name)]
+    """The real model of the package registry, the bundled ones, GGUF files of other programs, then the catalogue's in
+    its own order: those that may be used here."""
+    others = (entry.id for entry in catalogue.entries() if entry.config and entry.id not in WHEELS)
+    return [name for name in (*WHEELS, *MODELS, *_local(), *others) if _allowed(name)]
+
+
+@st.cache_data(ttl=60, show_spinner=False)
+def _local() -> list[str]:
+    return [str(file) for file in gguf_files.local()]
 
 
 def _allowed(name: str) -> bool:
@@ -204,6 +212,8 @@ def _described(spec: ModelSpec) -> None:
     found = specs.describe(spec)
     known = [found.get("", ""), *(f"{found[name]} {name}" for name in ("blocks", "wide") if name in found)]
     st.caption(show.plain(" · ".join(filter(None, known))))
+    if (packed := specs.of_gguf(spec)) and (packing := gguf_files.packed(packed)):
+        st.caption(show.plain(f"{packing} in the file, computed in {spec.precision}"))
     if spec.why and (remembered.value("precision") or AUTO) == AUTO:
         st.caption(f"auto: **{show.plain(spec.precision)}**, {_how(spec)}", help=show.plain(spec.why))
 

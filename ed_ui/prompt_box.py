@@ -9,7 +9,7 @@ import streamlit as st
 from ed_core.errors import PromptError
 from ed_core.prompts import check_text
 from ed_core.sources import tokens
-from ed_core.sources.bundled import load_prompts
+from ed_core.sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, MODELS, load_prompts
 from ed_core.types import Prompt
 from ed_ui import picker, remembered, show
 
@@ -65,6 +65,11 @@ def pick(example: str, side: str = "") -> None:
     fill(chosen["text"], chosen["answer"], example, side)
 
 
+def pick_for(model: str) -> None:
+    """Put the prompt into the box whose results are shipped for this model, or that it can make something of."""
+    pick(EXAMPLE if model in MODELS else ENGLISH_EXAMPLE)
+
+
 def boxes(side: str, label: str, answer: str, help_: tuple[str, str]):
     """Boxes for a prompt and its answer; gives the column below the answer. What is typed is no bundled prompt."""
 
@@ -95,7 +100,7 @@ def draw() -> None:
         on_change=_task_picked,
         label_visibility="collapsed",
     )
-    if here and not here["known"]:
+    if here and not here["known"] and picker.model() in MODELS:
         row.markdown(":orange-badge[outside what the bundled models know]", width="content")
     levels = [p["id"] for p in known.values() if p["task"] == here.get("task")]
     if len(levels) > 1:

@@ -79,8 +79,14 @@ EXPORTED = {  # in the .npz, by what stands in front: of the prompt, and over al
     "continuation": ("ids top_ids top_probs", ""),
     "effective_depth": (
         "",
-        "cosine cosine_ratio cosine_stable cosine_low cosine_high kl kl_ratio kl_stable kl_low kl_high "
-        "overlap overlap_ratio overlap_stable overlap_low overlap_high",
+        "cosine cosine_ratio cosine_stable cosine_low cosine_high cosine_without_sinks kl kl_ratio kl_stable kl_low "
+        "kl_high kl_from_depth_1 kl_without_sinks overlap overlap_ratio overlap_stable overlap_low overlap_high "
+        "overlap_without_sinks",
+    ),
+    "sinks": (
+        "pos depth ratio layer branch norm written stream_share branch_share",
+        "share_attn_ratio share_mlp_ratio share_layer_ratio share_block_influence share_resid_norm share_attn_norm "
+        "share_mlp_norm",
     ),
 }
 BESIDE = ("tokens.0", "answer_start.0", "n_tokens", "provenance")
@@ -88,6 +94,9 @@ DERIVED = {
     "effective_depth.cosine": np.nan,
     "effective_depth.kl": 6.0,
     "effective_depth.overlap": 2.0,
+    "effective_depth.kl_from_depth_1": 6.0,
+    "effective_depth.overlap_without_sinks": 2.0,
+    "sinks.pos.0": np.empty(0),
     "layer_skip.depth_score": 1.51957368850708,
     "layer_skip.depth_score_output": 1.8997997045516968,
     "residual_erasure.center": 3.570063591003418,
@@ -157,7 +166,7 @@ def test_the_case_study_holds_the_stored_results(cache):
     for item in case.items:
         stored = store.get(RUNS[item.result.request.probe][1])
         assert item.packed == pack(stored), "to the byte"
-    assert sorted(export.case_arrays(case)) == names({*OF_CASE, "effective_depth"})
+    assert sorted(export.case_arrays(case)) == names({*OF_CASE, "effective_depth", "sinks"})
     assert not folder.damaged()
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ed_core import bench
-from ed_core.bench import causal, opening, skip
+from ed_core.bench import causal, lens, opening, skip
 from ed_core.bench.random_model import prompt, random_llama
 from ed_core.commands import main
 from ed_core.probes import LayerSkip, ResidualErasure
@@ -86,6 +86,12 @@ def test_plain_products_do_the_same_work(model, request_):
     with FlopCounterMode(display=False) as counter:
         skip.matrix_products(calls)()
     assert counter.get_total_flops() == skip.linear_flops(calls)
+
+
+def test_the_lens_is_held_against_the_products_of_all_its_depths(model):
+    with FlopCounterMode(display=False) as counter:
+        lens.products(model, T)()
+    assert counter.get_total_flops() == 2 * (L + 1) * T * D * V
 
 
 def test_the_naive_ways_of_the_causal_probes_and_the_engine_agree(model):

@@ -136,7 +136,7 @@ def little_by_little(page, app) -> None:
     while not finished(page):
         worker.suspend()
         try:
-            for _ in range(40):
+            for _ in range(20):
                 before, drawn = drawn, sum(np.isfinite(z).sum() for z in state(page).values() if z is not None)
                 if drawn != before:
                     break

@@ -102,6 +102,8 @@ def test_run_writes_every_key_with_its_dims(small_folder, prompts, tmp_path):
     for criterion in ("cosine", "kl", "overlap"):
         for suffix in ("", "_ratio", "_stable", "_low", "_high"):
             assert data[f"effective_depth.{criterion}{suffix}"].shape == ()
+        assert data[f"effective_depth.{criterion}_without_sinks"].shape == ()
+    assert data["effective_depth.kl_from_depth_1"].shape == () and data["sinks.share_resid_norm"].shape == (L + 1,)
     certificates = json.loads(str(data["provenance"]))["runs"]
     assert len(certificates) == 9
     assert {"model", "prompt", "libraries", "identities", "time", "seconds", "probe", "run"} <= set(certificates[0])

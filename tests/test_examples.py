@@ -4,12 +4,13 @@ numbers."""
 import numpy as np
 import pytest
 
-from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
+from ed_core.probes import PROBES, Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.results.wire import unpack
 from ed_core.service import compute
 from ed_core.service.resolve import resolve
-from ed_core.sources.bundled import EXAMPLE, MODELS, load_prompts
+from ed_core.sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, MODELS, load_prompts
+from ed_core.sources.wheels import WHEELS
 from ed_core.types import Prompt
 
 HOME = (Contributions(), LogitLens(), LayerSkip(), Continuation())
@@ -22,13 +23,26 @@ def example() -> Prompt:
 
 def test_no_file_is_left_over_and_none_names_a_folder_of_some_machine():
     files = {f.stem: unpack(f.read_bytes()) for f in lookup.EXAMPLES.glob("*.npz")}
-    hashes = {resolve(name).content_hash for name in MODELS}
+    hashes = {resolve(name).content_hash for name in (*MODELS, *WHEELS)}
     assert files and {r.request.models[0].content_hash for r in files.values()} == hashes, (
         "run python -m ed_core.demo.examples"
     )
     for key, result in files.items():
         assert result.request.key == key and result.complete
-        assert result.request.models[0].source in MODELS and "/" not in result.provenance["model"]["source"]
+        assert result.request.models[0].source in (*MODELS, *WHEELS) and "/" not in result.provenance["model"]["source"]
+
+
+def test_the_real_model_is_shown_without_its_weights(tmp_path, monkeypatch):
+    """All its results are there, under the identity that it has before it is fetched, and they are small."""
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    lookup.store.cache_clear()
+    spec, known = resolve("smollm2", "fp32"), next(p for p in load_prompts() if p["id"] == ENGLISH_EXAMPLE)
+    found = [lookup.find(probe().request(spec, Prompt(known["text"], known["answer"]))) for probe in PROBES]
+    assert all(found) and {r.provenance["model"]["source"] for r in found} == {"smollm2"}
+    size = sum((lookup.EXAMPLES / f"{r.request.key}.npz").stat().st_size for r in found)
+    assert size <= 400 << 10, f"{size >> 10} KiB"
+    assert "Tokyo" in next(r for r in found if r.request.probe == "continuation").provenance["continuation"]
+    lookup.store.cache_clear()
 
 
 @pytest.mark.parametrize("name", MODELS)

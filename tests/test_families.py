@@ -1,12 +1,14 @@
 """Every variant of every family: the sums hold, every probe agrees with its naive twin, and reading anywhere else is
 refused."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import naive
 import numpy as np
 import pytest
+import torch
 from small_models import VARIANTS, byte_tokenizer
 
 from ed_core.architectures import find
@@ -17,6 +19,7 @@ from ed_core.commands import main
 from ed_core.errors import IdentityFailed
 from ed_core.models import verify as verifying
 from ed_core.models.language_model import LanguageModel
+from ed_core.models.modules import first, hooked
 from ed_core.models.verify import verify
 from ed_core.probes import (
     PROBES,
@@ -133,16 +136,62 @@ def probe_numerics(model, measure):
 CHECKS = {name.removeprefix("probe_"): check for name, check in list(globals().items()) if name.startswith("probe_")}
 
 
-def test_no_probe_is_left_out():
-    assert set(CHECKS) == {probe.name for probe in PROBES} - {"continuation"}
-
-
 # What a probe stands on that is built otherwise: norms before, behind and around, beside, several experts, windows,
 # multipliers and caps, a third addition, what is added in place or per row, attention that keeps no keys.
 KINDS = (
     "llama", "llama4", "qwen3_next", "gemma2", "gemma4", "gemma4_moe", "olmo2", "phi3", "gpt2", "gpt_neox",
     "falcon_40b", "bloom", "mpt", "granitemoe", "cohere2", "deepseek_v3",
 )  # fmt: skip
+
+
+def greedy(model, ids, n_tokens):
+    """The continuation's logits, the whole read anew for every token."""
+    rows = []
+    for _ in range(n_tokens):
+        rows.append(model.hf(input_ids=ids, use_cache=False).logits[0, -1].float())
+        ids = torch.cat([ids, rows[-1].argmax().view(1, 1)], dim=1)
+    return torch.stack(rows)
+
+
+def continued(model, ids, n_tokens):
+    """What `continuation` hands out, and how many tokens it read at each step."""
+    rows, read = [], []
+    with hooked(model.blocks[0].register_forward_hook(lambda block, args, out: read.append(first(out).shape[-2]))):
+        model.continuation(ids, n_tokens, lambda step, logits: rows.append(logits))
+    return torch.stack(rows), read
+
+
+@pytest.mark.parametrize("variant", [pytest.param(v, marks=() if v in KINDS else pytest.mark.slow) for v in VARIANTS])
+def test_a_continuation_is_that_of_the_whole_read_anew(variant_model, variant):
+    model = variant_model(variant)
+    ids = model.tensor(model.encode(PROMPT))
+    found, read = continued(model, ids, 6)
+    expected = greedy(model, ids, 6)
+    assert torch.equal(found.argmax(-1), expected.argmax(-1))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+    assert read == [ids.shape[1], 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("why", ["none is handed back", "quantized"])
+def test_a_continuation_without_a_cache_reads_the_whole_each_time(variant_model, monkeypatch, why):
+    model = variant_model("llama")
+    ids = model.tensor(model.encode(PROMPT))
+    if why == "quantized":
+        monkeypatch.setattr(model, "spec", replace(model.spec, precision="int8"))
+
+    def forget(module, args, output):
+        output.past_key_values = None
+
+    with hooked(model.hf.register_forward_hook(forget)) if why != "quantized" else nullcontext():
+        found, read = continued(model, ids, 3)
+    torch.testing.assert_close(found, greedy(model, ids, 3), rtol=1e-5, atol=1e-6)
+    assert read == [ids.shape[1] + step for step in range(3)]
+
+
+def test_no_probe_is_left_out():
+    assert set(CHECKS) == {probe.name for probe in PROBES} - {"continuation"}
+
+
 READING = ("contributions", "logit_lens", "prune")  # what a family's description alone can spoil, in every variant
 
 

@@ -139,7 +139,8 @@ def test_torch_is_imported_where_the_table_says():
 def test_only_the_loader_knows_transformers():
     knows = {p for p in files() if any(n.split(".")[0] == "transformers" for n in imports(p))}
     assert {p.relative_to(ROOT).as_posix() for p in knows if p.parent.name not in ("demo", "bench")} == {
-        "ed_core/models/loading.py"
+        "ed_core/models/loading.py",
+        "ed_core/models/conversion.py",
     }
 
 

@@ -122,7 +122,93 @@ def test_entropy_of_the_extremes():
     assert (metrics.entropy(P) > 0).all() and (metrics.entropy(P) < math.log(VOCAB)).all()
 
 
+# ---------------------------------------------------------------- in one go
+
+
+def noisy(out, spread):
+    return out + spread * torch.randn(out.shape, generator=torch.Generator().manual_seed(9))
+
+
+def rows(n, d_vocab, sharpness=3.0):
+    return sharpness * torch.randn(n, d_vocab, generator=torch.Generator().manual_seed(8))
+
+
+def by_the_formulas(logits, out, k):
+    """float64, everything written out."""
+    logp, logq = logits.double().log_softmax(-1), out.double().log_softmax(-1)
+    p, q = logp.exp(), logq.exp()
+    log_mean = torch.logaddexp(logp, logq) - math.log(2)
+    target = out.argmax(-1, keepdim=True)
+    return {
+        "kl": (p * (logp - logq)).sum(-1),
+        "jsd": ((p * (logp - log_mean)).sum(-1) + (q * (logq - log_mean)).sum(-1)) / 2 / math.log(2),
+        "entropy": -(p * logp).sum(-1),
+        "rank": 1 + (logits > logits.gather(-1, target)).sum(-1),
+        "best": logp.sort(descending=True).values[:, :k],
+        "ids": logits.sort(descending=True).indices[:, :k],
+    }
+
+
+FAR, REAL = rows(40, 3000), rows(24, 49152)
+LENSES = {
+    "far": (noisy(FAR, 3.0), FAR),
+    "near": (noisy(FAR, 5e-5), FAR),  # a divergence of 1e-9
+    "near here, far there": (noisy(FAR, torch.logspace(-4, 1, 40)[torch.randperm(40)][:, None]), FAR),
+    "peaked": (noisy(40 * FAR, 20.0), 40 * FAR),
+    "flat": (noisy(FAR / 1000, 1.0), FAR / 1000),
+    "far from 0": (noisy(FAR, 1.0) - 200, FAR + 100),
+    "three words": (rows(5, 3), noisy(rows(5, 3), 1.0)),
+    "real": (noisy(REAL, torch.logspace(-4, 1, 24)[:, None]), REAL),
+}
+
+
+@pytest.mark.parametrize("logits, out", LENSES.values(), ids=LENSES)
+def test_what_is_measured_in_one_go_is_what_the_formulas_say(logits, out):
+    """To 1e-6; of small divergences to the digits that float32 logits have: their rounding is 1e-7, and moves a
+    divergence by that times its root."""
+    k = min(5, out.shape[1])
+    found, expected = metrics.Against(out, k).measure(logits), by_the_formulas(logits, out, k)
+    for name in ("kl", "jsd"):
+        tolerance = 1e-5 * expected[name] + 5e-7 * expected[name].clamp_min(0).sqrt()
+        limit = tolerance.clamp_max(1e-6 * expected[name].clamp_min(1))
+        assert (found[name].double() - expected[name]).abs().sub(limit).max() <= 1e-14, name
+        assert (found[name] >= 0).all() and (name == "kl" or (found[name] <= 1).all())
+    assert (found["entropy"] >= 0).all()
+    assert (found["entropy"].double() - expected["entropy"]).abs().max() <= 2e-6
+    assert (found["best"].double() - expected["best"]).abs().max() <= 1e-6 * max(1, expected["best"].abs().max())
+    assert torch.equal(found["rank"], expected["rank"]) and torch.equal(found["ids"], expected["ids"])
+
+
+def test_the_output_is_no_distance_from_itself():
+    against = metrics.Against(FAR, 5)
+    for same in (FAR, FAR.clone()):
+        found = against.measure(same)
+        assert not found["kl"].any() and (found["jsd"] < 1e-12).all()
+        assert (found["rank"] == 1).all() and torch.equal(found["ids"], against.best[1])
+
+
+def test_a_row_that_is_not_finite_is_no_number_and_spoils_no_other():
+    logits = noisy(FAR, 1.0)
+    clean = metrics.Against(FAR, 5).measure(logits)
+    logits[3, 7], logits[20] = math.inf, math.nan
+    found = metrics.Against(FAR, 5).measure(logits)
+    for name in ("kl", "jsd", "entropy"):
+        bad = found[name].isnan()
+        assert bad.nonzero()[:, 0].tolist() == [3, 20] and torch.equal(found[name][~bad], clean[name][~bad]), name
+
+
 # ---------------------------------------------------------------- rankings
+
+
+@pytest.mark.parametrize("d_vocab", [3, 5120, 5121, 6000])
+def test_the_best_are_found_wherever_they_stand(d_vocab):
+    logits = rows(6, d_vocab)
+    for row, place in zip(logits, (0, 1, d_vocab // 2, -2, -1)):
+        row[place] = 50.0
+    k = min(5, d_vocab)
+    values, ids = metrics.best(logits, k)
+    expected = logits.sort(descending=True)
+    assert torch.equal(values, expected.values[:, :k]) and torch.equal(ids, expected.indices[:, :k])
 
 
 def test_overlap_counts_the_common_entries_in_any_order():

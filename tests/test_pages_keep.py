@@ -81,7 +81,7 @@ def type_in(test: AppTest, prefix: str, **values: str) -> None:
 
 
 def test_home_is_kept_as_it_is_seen(folder):
-    test = app()
+    test = app(model="ed-demo-16")
     test.segmented_control(key="branch").set_value("MLP").run()
     test.selectbox(key="shade").set_value("KL to output").run()
     session_of(test).inputs["token"] = 3
@@ -114,7 +114,7 @@ def test_thresholds_and_the_first_token_are_kept_as_they_are_set(monkeypatch):
 
 
 def test_an_untouched_title_follows_the_prompt_and_a_typed_one_stays(folder):
-    test = app()
+    test = app(model="ed-demo-16")
     before = test.text_input(key="keep.home.title").value
     assert before.startswith("ed-demo-16: Sums mod 10")
     session_of(test).inputs["answer"] = ""

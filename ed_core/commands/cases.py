@@ -193,11 +193,12 @@ def _npz(case: Case, measure: str) -> bytes:
 def _table(kind: str) -> Callable[[Case, str], bytes]:
     def write(case: Case, measure: str) -> bytes:
         from ..cases import export
+        from ..depth import sinks
 
         found = {
             f"{item.result.request.probe}.{name}": (item.result, name)
             for item in reversed(case.items)
-            for name in item.result.measures
+            for name in (*item.result.measures, *([export.SINKS] if item.result.request.probe == sinks.PROBE else []))
         }
         if measure not in found:
             raise ParameterError(f"--measure is {measure!r}; this case study has {', '.join(sorted(found))}.")

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import sys
 
-from ..errors import ParameterError
+from ..errors import BrokenWeights, ParameterError
+from ..memory import gigabytes
 from ..notebook import model as opened
+from ..sources import gguf_files
 
 
 def opened_as(args):
@@ -25,7 +27,25 @@ def opened_as(args):
 
 
 def fetch(args) -> None:
-    print(f"{args.model}: {opened.fetch(args.model) or 'a folder, nothing to download'}")
+    from ..sources.specs import named, of_gguf
+
+    commit = opened.fetch(args.model)
+    if packed := of_gguf(named(args.model)):
+        print(f"{args.model}: here, {gguf_files.packed(packed)} in the file, converted to float32 in {packed.place}")
+    else:
+        print(f"{args.model}: {commit or 'a folder, nothing to download'}")
+
+
+def local(args) -> None:
+    found = gguf_files.local()
+    for file in found:
+        try:
+            told = ", ".join(gguf_files.read(file).packing)
+        except BrokenWeights as error:
+            told = str(error)
+        print(f"{file}  {gigabytes(file.stat().st_size)}  {told}")
+    if not found:
+        print("No GGUF files where llama.cpp, Ollama and LM Studio keep theirs; any other is opened by its path.")
 
 
 def audit(args) -> None:

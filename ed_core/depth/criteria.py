@@ -2,12 +2,12 @@
 
 Source: Hu et al. 2025 (arXiv 2512.14064), whose thresholds are the defaults. `ED` is a block index, its ratio `(ED + 1)
 / L`. The three criteria answer different questions (the cosine reads block l's own write, the lens what stands *before*
-block l) and are never averaged."""
+block l) and are never averaged. Variants stand beside the paper's rule and never in its place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +18,10 @@ OVERLAP_THRESHOLD = 0.3
 
 @dataclass(frozen=True)
 class Criterion:
-    """One criterion's verdict. `depth` and `stable` are block indices or None; `reason` says why `depth` is None."""
+    """One criterion's verdict. `depth` and `stable` are block indices or None; `reason` says why `depth` is None.
+
+    Variants, each a verdict of its own with its own reason: `from_depth_1` (of `kl` alone), `without_sinks` (the same
+    rule on the means without the sinks; None where the sinks cannot be told)."""
 
     name: str
     depth: int | None
@@ -26,6 +29,14 @@ class Criterion:
     n_layers: int
     threshold: float | None = None
     reason: str = ""
+    from_depth_1: Criterion | None = None
+    without_sinks: Criterion | None = None
+
+    @property
+    def variants(self) -> dict[str, Criterion | None]:
+        """The variants this criterion has, by name; `stable` is a figure beside each of them."""
+        names = ("from_depth_1", "without_sinks") if self.name == "kl" else ("without_sinks",)
+        return {name: getattr(self, name) for name in names}
 
     @property
     def ratio(self) -> float | None:
@@ -63,10 +74,17 @@ def by_kl(kl: ArrayLike, threshold: float = KL_THRESHOLD) -> Criterion:
     """The first block `l < L-1` whose lens divergence is below `threshold * max(kl)`; rows `0..L-1`, what stands before
     each block.
 
-    Stable variant: the smallest `l` from which that holds through `L-1`.
+    Stable variant: the smallest `l` from which that holds through `L-1`. Variant `from_depth_1`: the same rule with the
+    maximum over `l >= 1`, from `l = 1` on; with tied embeddings the lens at depth 0 predicts the token just read with
+    near certainty, its divergence is the maximum, and the rule may hold at once at `l = 1`.
     """
     curve = _curve(kl)
-    return _first("kl", curve < threshold * curve.max(), threshold, f"below {threshold:g} of the largest divergence")
+    below = f"below {threshold:g} of the largest divergence"
+    later = np.append(False, curve[1:] < threshold * curve[1:].max())
+    return replace(
+        _first("kl", curve < threshold * curve.max(), threshold, below),
+        from_depth_1=_first("kl", later, threshold, f"{below}, both from depth 1 on"),
+    )
 
 
 def by_overlap(overlap: ArrayLike, threshold: float = OVERLAP_THRESHOLD) -> Criterion:

@@ -10,10 +10,10 @@ import numpy as np
 
 from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
-from . import criteria
+from . import criteria, sinks
 from .verdict import COSINES
 
-SINK = 5.0  # times the median token's norm from which a token is called massive
+SINK = sinks.FACTOR
 LIMITED = {  # figures on logits, and what a large one would mean
     "closure": "what is read as the final norm and head is not all the model does after the last block",
     "replay": "blocks called by hand do something else than in the model",
@@ -92,9 +92,8 @@ def logits(result: ProbeResult) -> Said:
 
 def sink(result: ProbeResult) -> Said:
     """Whether the first token's stream dwarfs the others', and which other tokens' does."""
-    norms = result["resid_norm"]
-    times = norms / np.maximum(np.median(norms[:, 1:], axis=1, keepdims=True), 1e-30)
-    first, massive = times[:, 0], [f"token {t}" for t in range(1, norms.shape[1]) if times[:, t].max() >= SINK]
+    times = sinks.times(result["resid_norm"])
+    first, massive = times[:, 0], [f"token {t}" for t in range(1, times.shape[1]) if times[:, t].max() >= SINK]
     more = f" Massive besides: {', '.join(massive[:6])}{' …' * (len(massive) > 6)}." if massive else ""
     largest = int(first.argmax())
     if first[largest] < SINK:

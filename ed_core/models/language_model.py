@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 
 import torch
@@ -19,6 +19,7 @@ from ..architectures import Architecture
 from ..errors import IdentityFailed, NotFinite, PromptError
 from ..prompts import check_text, too_long
 from ..sources import controls
+from ..sources.precision import QUANTIZED
 from ..types import Encoding, ModelSpec, Prompt
 from . import suffix
 from .identities import Identities
@@ -120,13 +121,16 @@ class LanguageModel:
     @torch.no_grad()
     def logits(self, ids: Int[Tensor, "batch pos"], keep: int = 0) -> Float[Tensor, "batch kept d_vocab"]:
         """The model's own logits, float32; `keep` > 0 asks for the last positions only, where the family can."""
-        keep_last = (
-            {"logits_to_keep": keep}
-            if keep and "logits_to_keep" in inspect.signature(self.hf.forward).parameters
-            else {}
-        )
         with self._lock:
-            return self._home(self.hf(input_ids=ids, use_cache=False, **keep_last).logits).float()
+            return self._home(self.hf(input_ids=ids, use_cache=False, **self._keep(keep)).logits).float()
+
+    def _keep(self, last: int) -> dict[str, int]:
+        """The argument that asks for the logits of the last positions only, where the family can."""
+        return {"logits_to_keep": last} if last and "logits_to_keep" in self._takes() else {}
+
+    def _takes(self) -> Collection[str]:
+        """What the model's own forward pass can be called with."""
+        return inspect.signature(self.hf.forward).parameters
 
     @torch.no_grad()
     def trace(
@@ -297,12 +301,21 @@ class LanguageModel:
 
     @torch.no_grad()
     def continuation(self, ids: Int[Tensor, "1 pos"], n_tokens: int, on_token: Callable[[int, Tensor], None]) -> None:
-        """Greedy continuation without a cache: `on_token(step, logits[d_vocab])` after each step. The prompt is short
-        and so is this."""
+        """Greedy continuation: `on_token(step, logits[d_vocab])` after each step.
+
+        A further token costs one token where the library keeps the keys and values of what was read. The whole is read
+        anew where a family hands none back, and for quantized models: int8 rounds a token by what is read with it."""
+        cached = "past_key_values" in self._takes() and self.spec.precision not in QUANTIZED
+        cache, unread = None, ids
         for step in range(n_tokens):
-            logits = self.logits(ids, keep=1)[0, -1]
+            with self._lock:
+                kept = {"use_cache": cached} | ({"past_key_values": cache} if cached else {})
+                output = self.hf(input_ids=unread, **kept, **self._keep(1))
+            logits = self._home(output.logits)[0, -1].float()
             on_token(step, logits)
-            ids = torch.cat([ids, logits.argmax().view(1, 1)], dim=1)
+            cache, token = getattr(output, "past_key_values", None), logits.argmax().view(1, 1)
+            ids = torch.cat([ids, token], dim=1)
+            unread = ids if cache is None else token
 
     def _home(self, tensor: Tensor) -> Tensor:
         """On the model's main device, wherever its block lies: probes see one device (nothing happens where there is

@@ -23,9 +23,9 @@ from ..errors import (
 )
 from ..memory import ROOM, free_memory, gigabytes
 from ..sources import controls, hub, precision, sizes, weights
-from ..sources.specs import config_of, location
+from ..sources.specs import config_of, location, of_gguf
 from ..types import ModelSpec
-from . import placement, quantized
+from . import conversion, placement, quantized
 from .lora import merge
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -40,6 +40,8 @@ def load(spec: ModelSpec, architecture: Architecture | None = None):
     their own order yet)."""
     controls.check(spec)
     spec = hub.ensure(spec)
+    if packed := of_gguf(spec):
+        conversion.ensure(packed)
     if controls.needs_weights(spec):
         weights.check(Path(location(spec)), spec.name)
     _refuse_own_code(spec)

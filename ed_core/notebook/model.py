@@ -120,20 +120,32 @@ def spec_of(
 
 
 def fetch(source: str, control: str = "") -> str:
-    """Download a hub model that is not here, or what its control needs of it, with a progress bar; returns its commit
-    ("" for a folder)."""
+    """Bring a model that is not here, or what its control needs of it, with a progress bar; a GGUF file is converted.
+    Returns a hub model's commit ("" for others)."""
     from tqdm import tqdm
 
     from ..sources import hub
-    from ..sources.specs import named
+    from ..sources.specs import named, of_gguf
 
-    spec = replace(named(source), control=control)
-    if hub.is_here(spec):
-        return spec.revision
-    with tqdm(unit="B", unit_scale=True, desc=spec.name, disable=not sys.stderr.isatty()) as bar:
+    spec, shown = replace(named(source), control=control), sys.stderr.isatty()
+
+    def bar(**look):
+        drawn = tqdm(desc=spec.name, disable=not shown, **look)
 
         def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
+            drawn.total = total
+            drawn.update(done - drawn.n)
 
-        return hub.ensure(spec, progress).revision
+        return drawn, progress
+
+    if not hub.is_here(spec):
+        drawn, progress = bar(unit="B", unit_scale=True)
+        with drawn:
+            spec = hub.ensure(spec, progress)
+    if (packed := of_gguf(spec)) and not packed.converted:
+        from ..models import conversion
+
+        drawn, progress = bar(unit="tensor")
+        with drawn:
+            conversion.ensure(packed, progress)
+    return spec.revision

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..depth import sinks
 from ..errors import ParameterError
 from ..sources.controls import full_name
 from ..types import Measure, ProbeResult
@@ -34,6 +35,14 @@ class Result(ProbeResult):
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.measures})
+
+    @property
+    def sinks(self) -> tuple[sinks.Sink, ...]:
+        """Tokens whose residual stream is far longer than the others', and who writes them (`depth.sinks`); of
+        `contributions` alone."""
+        if (found := sinks.of_result(self)) is None:
+            raise AttributeError("sinks")  # said by __getattr__
+        return found
 
     def to_dataframe(self, measure: str = "") -> pd.DataFrame:
         """One measure, or all of them, with a row per value: `measure`, its place along each dim, the `token` there

@@ -49,7 +49,6 @@ class LogitLens(Probe):
     name: ClassVar[str] = "logit_lens"
     title: ClassVar[str] = "Logit lens"
     first_page: ClassVar[bool] = True
-    seconds_per_logit: ClassVar[float] = 8e-8
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("kl", "Divergence from the output", "nats", "depth"),
         Curve("overlap", "Best tokens shared with the output", "share", "depth"),
@@ -137,25 +136,24 @@ class LogitLens(Probe):
         chunk = max(1, min(LOGIT_BYTES, record.budget.bytes) // (ROW_BYTES * model.d_vocab))
         chunks = [slice(i, min(i + chunk, n_tokens)) for i in range(0, n_tokens, chunk)]
         for done, at in enumerate(chunks):
-            log_out = model.unembed(trace.resid[-1][0, at]).log_softmax(-1)
-            final = log_out.topk(k).indices
-            top1 = []
+            out = model.unembed(trace.resid[-1][0, at])
+            against, top1 = metrics.Against(out, k), []
             for depth in range(n_depths):
-                log_lens = model.unembed(trace.resid[depth][0, at]).log_softmax(-1)
-                best = log_lens.topk(k)
-                top1.append(best.indices[:, 0])
+                lens = against.measure(out if depth == model.n_layers else model.unembed(trace.resid[depth][0, at]))
+                ids, final = lens["ids"], against.best[1]
+                top1.append(ids[:, 0])
                 row = {
-                    "kl": metrics.kl(log_lens, log_out),
-                    "jsd": metrics.jsd(log_lens, log_out),
-                    "entropy": metrics.entropy(log_lens),
-                    "overlap": metrics.overlap(best.indices, final),
-                    "top1_match": (best.indices[:, 0] == final[:, 0]).float(),
-                    "rank": metrics.rank(log_lens, final[:, 0]),
-                    "top_ids": best.indices,
-                    "top_probs": best.values.exp(),
+                    "kl": lens["kl"],
+                    "jsd": lens["jsd"],
+                    "entropy": lens["entropy"],
+                    "overlap": metrics.overlap(ids, final),
+                    "top1_match": (ids[:, 0] == final[:, 0]).float(),
+                    "rank": lens["rank"],
+                    "top_ids": ids,
+                    "top_probs": lens["best"].exp(),
                 }
                 for name, values in row.items():
                     record.write(name, (depth, at), values)
-                record.name_tokens(model, best.indices)
+                record.name_tokens(model, ids)
                 record.step((done + (depth + 1) / n_depths) / len(chunks))
             record.write("settle_depth", at, metrics.settle_depth(torch.stack(top1)))

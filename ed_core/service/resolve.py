@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import ModelNotFound, ParameterError
 from ..sources import adapters, controls, permits, sizes
 from ..sources import precision as precisions
-from ..sources.specs import config_of, content_hash, location, named
+from ..sources.specs import config_of, content_of, location, named
 from ..types import ModelSpec
 from . import estimate
 
@@ -36,8 +36,8 @@ def resolve(
             f"The precision is {precision!r}; expected auto or one of {', '.join(precisions.PRECISIONS)}."
         )
     spec = named(source)
-    if not spec.revision and not spec.content_hash and Path(location(spec)).is_dir():
-        spec = replace(spec, content_hash=content_hash(Path(location(spec)), weights=control != "untrained"))
+    if not spec.revision and not spec.content_hash:
+        spec = replace(spec, content_hash=content_of(spec, weights=control != "untrained"))
     spec = replace(spec, device=device, offload=offload)
     if adapter:
         permits.adapter(adapter)
@@ -51,7 +51,7 @@ def twin(spec: ModelSpec, control: str, seed: int = 0) -> ModelSpec:
     spec = replace(spec, control=control, control_seed=seed)
     controls.check(spec)
     if spec.content_hash and not controls.needs_weights(spec):
-        spec = replace(spec, content_hash=content_hash(Path(location(spec)), weights=False))
+        spec = replace(spec, content_hash=content_of(spec, weights=False))
     return spec
 
 

@@ -79,9 +79,11 @@ def serve(header: dict, models, out: BufferedIOBase, cancelled: set[str]) -> Non
 
     from ..errors import EffectiveDepthError, StoreError
     from ..memory import gigabytes
+    from ..models import conversion
     from ..results.store import Store
     from ..results.wire import pack, with_provenance
     from ..sources import hub
+    from ..sources.specs import of_gguf
     from ..types import Request
     from . import compute
 
@@ -96,6 +98,14 @@ def serve(header: dict, models, out: BufferedIOBase, cancelled: set[str]) -> Non
 
         spec = hub.ensure(request.models[0], stage, lambda: job in cancelled)
         request = replace(request, models=(spec,))  # a downloaded model goes by its commit
+        if packed := of_gguf(spec):
+
+            def unpacked(done, total):
+                return send(
+                    out, {"type": "stage", "job": job, "text": f"converting {spec.name}: {done} of {total} tensors"}
+                )
+
+            conversion.ensure(packed, unpacked, lambda: job in cancelled)
         send(out, {"type": "stage", "job": job, "text": f"opening {spec.name}"})
         model = models.get(spec)
         send(out, {"type": "stage", "job": job, "text": "computing"})

@@ -9,7 +9,8 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / "demo"
 MODELS: dict[str, Path] = {name: FOLDER / "models" / name for name in ("ed-demo-16", "ed-demo-8")}
-EXAMPLE = "sum-mod10-5-a"  # the prompt whose results are shipped: what the first page shows
+# the prompts whose results are shipped, what the first page shows: for the bundled models, and for a real one
+EXAMPLE, ENGLISH_EXAMPLE = "sum-mod10-5-a", "english-b"
 PROMPTS: Path = FOLDER / "prompts.jsonl"
 RESULTS: Path = FOLDER / "examples"  # one file per run id
 CASES: Path = FOLDER / "cases"  # one `.edcase` each

