@@ -264,6 +264,24 @@ def test_a_path_is_never_taken_from_a_link():
     assert [p.name for p in of_probe(ResidualErasure)] == ["target"]
 
 
+def test_a_page_that_was_just_opened_writes_behind_its_own_path(stored, monkeypatch):
+    """Streamlit's message would land behind the path of the page before; a script waits for the page's own."""
+    written, steps = [], streamlit_edges.steps_are_pages
+    monkeypatch.setattr(
+        streamlit_edges,
+        "steps_are_pages",
+        lambda path, values: written.append((path, dict(values))) or steps(path, values),
+    )
+    test = opened("pages/intervene/skip.py", mode="future")
+    test.switch_page("pages/look/contributions.py")
+    follow(test)
+    assert [path for path, _ in written] == ["/skip", "/contributions"] and not test.query_params
+    assert written[0][1].items() >= {"model": "small", "mode": "future"}.items()
+    assert "mode" not in written[1][1] and written[1][1]["model"] == "small"
+    test.run()
+    assert written[2][1] == {} and test.query_params["model"] == "small"
+
+
 def test_what_a_link_holds_cannot_end_the_script(monkeypatch):
     evil, written = "</script><script>alert(1)</script>", []
     state = session.Link(moved=True, base=f"http://127.0.0.1/{evil}/", page="skip", values={"model": evil, "run": "a"})

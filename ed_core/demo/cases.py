@@ -1,6 +1,7 @@
-"""The shipped case studies: six prompts on a bundled model that teach how to read the figures.
+"""The shipped case studies: six prompts on a bundled model that teach how to read the figures, and three on a real one.
 
-`python -m ed_core.demo.cases` makes them anew (with names, those only); it must run after the model's weights, a prompt
+`python -m ed_core.demo.cases` makes them anew (with names, those only); the real model must be here
+(`python -m ed_core fetch smollm2`). It must run after the model's weights, a prompt
 or any number changed (a test holds it to that). Every sentence of a note that could become wrong stands beside the
 check that it is right: the script refuses to write a note that is not. Torch runs on one thread, so that the numbers
 come out the same on every machine of a kind."""
@@ -22,7 +23,7 @@ from ..errors import CaseError
 from ..probes import Continuation, Contributions, LayerSkip, LogitLens, Probe, ResidualErasure, find
 from ..types import ModelSpec, ProbeResult
 
-MODEL = "ed-demo-8"
+MODEL, REAL = "ed-demo-8", "smollm2"
 # 21 November 2026, and a second earlier for every further lesson: lists keep their order when they are made anew
 WRITTEN = 1_795_219_200.0
 HOME: tuple[Probe, ...] = (Contributions(), LogitLens(), LayerSkip(), Continuation())
@@ -42,6 +43,7 @@ class Lesson:
     tags: tuple[str, ...]
     probes: tuple[Probe, ...] = HOME
     twin: bool = False  # whether the model's untrained twin is measured beside it
+    model: str = MODEL
 
 
 def named(results: Iterable[ProbeResult]) -> dict[str, ProbeResult]:
@@ -86,8 +88,17 @@ def first_right(results: Results) -> int:
     return depths[-1] + 1 if depths else 0
 
 
+def judged(results: Results) -> verdict.Verdict:
+    return verdict.of_prompt(results["contributions"], results["logit_lens"])
+
+
 def lines(results: Results) -> dict[str, int | None]:
-    return verdict.of_prompt(results["contributions"], results["logit_lens"]).lines
+    return judged(results).lines
+
+
+def stream(results: Results, depth: int) -> np.ndarray:
+    """Norms of the residual stream at a depth, per token."""
+    return results["contributions"]["resid_norm"][depth]
 
 
 def knows(results: Results) -> bool:
@@ -278,6 +289,99 @@ both side by side. This is one twin; another seed gives other marks on the ruler
         ("caution", "control"),
         twin=True,
     ),
+    Lesson(
+        "real-disagree",
+        "english-d",
+        "A real model: three criteria, three depths",
+        """SmolLM2, 30 blocks, reads a story of three sentences and says where the bag is: ` school`, with one chance in nine, just ahead of words like
+` bottom`. **KL** settles at layer 1, the **cosine** turns after layer 12, **overlap** settles at layer 23.
+
+**Which is the effective depth?** None alone; each answers its own question.
+
+- *KL at layer 1* says that depth 0 is far off, not that layer 1 is near: the mean KL falls from 13.6 nats to 6.3 there, and stays about 5.5 until depth
+18. *A real model: why KL settles at layer 1* tells why.
+- *Cosine after layer 12:* block 11 erases (mean cosine −0.23) and so does block 12, hardly; from block 13 on nearly all blocks build on what is there.
+- *Overlap at layer 23* is the first to look at the words: the best five tokens of the lens begin to be the output's.
+
+**The answer itself comes last.** At the asking token the lens reads a space up to depth 25, with up to 99 %, then ` same`, ` end`, ` other`, ` bottom`:
+` school` is its best token at the output only.""",
+        (
+            knows,
+            lambda r: lines(r) == {"cosine": 12, "kl": 1, "overlap": 23},
+            lambda r: 1 / 10 < r["continuation"]["top_probs"][0, 0] < 1 / 8 and said(r, 29) == "bottom",
+            lambda r: (means(r, "logit_lens", "kl")[:2].round(1) == np.float32([13.6, 6.3])).all(),
+            lambda r: np.abs(means(r, "logit_lens", "kl")[2:19] - 5.6).max() < 0.75,
+            lambda r: f"{means(r, 'contributions', 'layer_cos')[11]:.2f}" == "-0.23",
+            lambda r: -0.1 < means(r, "contributions", "layer_cos")[12] < 0,
+            lambda r: (means(r, "contributions", "layer_cos")[13:] > 0).sum() == 15,
+            lambda r: {said(r, d) for d in range(20, 26)} == {""} and first_right(r) == 30,
+            lambda r: [said(r, d) for d in range(26, 30)] == ["same", "end", "other", "bottom"],
+        ),
+        ("real model", "criteria"),
+        model=REAL,
+    ),
+    Lesson(
+        "real-sink",
+        "english-b",
+        "A real model: the first token is a sink",
+        """The capital of Japan, and SmolLM2 knows it. **Look at the first column** of the contribution norms: dark nearly everywhere, and bright in one row
+of the middle, layer 11.
+
+That block's MLP writes a vector of norm 22 661 into the first token, whose stream was 132 long; the other tokens' median is about 140 there. From then on
+the first token is up to 172 times as long as the median token, whatever stands there: a **sink**, as most trained models have one. Attention heads that
+have nothing to look at look at it. The last two blocks take most of it back.
+
+**What it does to the figures.** Later blocks add to the first token what they add to all, a few hundredths of its length: the dark column. A *mean* over
+tokens is the sink's: at layer 11 the mean ratio is 8.9, without this token it would be below 0.6. So the switch *first token* on Home, and the criteria
+without sinks: here they give the same layers, 24 by cosine and 21 by overlap. A finding that holds with and without it is one about the prompt.""",
+        (
+            knows,
+            lambda r: [(s.pos, s.layer, s.branch) for s in judged(r).sinks] == [(0, 11, "mlp")],
+            lambda r: round(judged(r).sinks[0].written) == 22661 and round(judged(r).sinks[0].ratio) == 172,
+            lambda r: round(float(stream(r, 11)[0])) == 132 and 135 < np.median(stream(r, 11)[1:]) < 145,
+            lambda r: stream(r, 30)[0] < 0.3 * stream(r, 28)[0],
+            lambda r: r["contributions"]["layer_ratio"][13:27, 0].max() < 0.05,
+            lambda r: f"{means(r, 'contributions', 'layer_ratio')[11]:.1f}" == "8.9",
+            lambda r: r["contributions"]["layer_ratio"][11, 1:].mean() < 0.6,
+            lambda r: lines(r)["cosine"] == 24 and lines(r)["overlap"] == 21,
+            lambda r: [judged(r).criteria[c].without_sinks.depth for c in ("cosine", "overlap")] == [24, 21],
+        ),
+        ("real model", "sink"),
+        model=REAL,
+    ),
+    Lesson(
+        "real-kl",
+        "english-a",
+        "A real model: why KL settles at layer 1",
+        """A question that SmolLM2 cannot answer: it goes on with ` the wife of the deceased`. The KL criterion says that the output settles at layer 1 of 30.
+
+**The rule** takes the first layer behind which the mean KL is below half of its maximum. **The maximum is depth 0's**, 15.5 nats, and it tells
+little of the model: embedding and head are the same matrix, so at depth 0 the lens is certain of one token, of the one just *read* at 14 of these 21 (else
+of one with a long embedding, like ` strugg`), and that is never the one that comes *next*. One block ends that, at 7.4 nats, just below half. Nothing has settled: up to depth 16 the mean stays above 5 nats.
+
+**The same rule from depth 1 on** finds layer 23, as overlap does. The papers' figure stays as it is, beside this one; where the two are far apart, the
+embedding has decided the first.
+
+So a KL verdict near the input is a question to look at the curve, not a shallow model.""",
+        (
+            lambda r: verdict.right(r["continuation"]) is False,
+            lambda r: r["continuation"].provenance["continuation"].startswith(" the wife of the deceased"),
+            lambda r: lines(r)["kl"] == 1 and lines(r)["overlap"] == 23,
+            lambda r: (means(r, "logit_lens", "kl")[:2].round(1) == np.float32([15.5, 7.4])).all(),
+            lambda r: means(r, "logit_lens", "kl").argmax() == 0,
+            lambda r: means(r, "logit_lens", "kl")[1:17].min() >= 5,
+            lambda r: (
+                (r["logit_lens"]["top_ids"][0, :, 0] == np.array(r["logit_lens"].token_ids)).sum() == 14
+                and r["logit_lens"].n_tokens == 21
+                and " strugg" in {r["logit_lens"].token_text[int(i)] for i in r["logit_lens"]["top_ids"][0, :, 0]}
+            ),
+            lambda r: not (r["logit_lens"]["top_ids"][0, :-1, 0] == np.array(r["logit_lens"].token_ids[1:])).any(),
+            lambda r: np.median(r["logit_lens"]["top_probs"][0, :, 0]) > 0.95,
+            lambda r: judged(r).criteria["kl"].from_depth_1.depth == 23,
+        ),
+        ("real model", "criteria"),
+        model=REAL,
+    ),
 )
 
 
@@ -318,12 +422,12 @@ def main(names: Sequence[str] = ()) -> None:
     from ..types import Prompt
 
     torch.set_num_threads(1)
-    spec, prompts, models, made = resolve(MODEL), {p["id"]: p for p in load_prompts()}, compute.Models(), []
+    prompts, models, made = {p["id"]: p for p in load_prompts()}, compute.Models(), []
     for lesson in (lesson for lesson in LESSONS if not names or lesson.name in names):
         prompt = Prompt(prompts[lesson.prompt]["text"], prompts[lesson.prompt]["answer"])
         results = [
             compute.run(models.get(which), probe.request(which, prompt))
-            for which in models_of(lesson, spec)
+            for which in models_of(lesson, resolve(lesson.model))
             for probe in lesson.probes
         ]
         made.append(build(lesson, named(results)))
