@@ -18,7 +18,7 @@ from typing import Any
 
 LENGTHS = struct.Struct(">IQ")
 # What reads or opens a page goes a little before what computes for minutes. Not by much: two threads that wait for each
-# other both wait for the one that shares its core, and at 10 that core's other process took nine tenths of it.
+# other both wait for the one that shares its core, and at 10 that core's other process took nearly all of it.
 NICE = 1
 _sending = threading.Lock()  # the worker's listener answers a ping while a result is being sent
 
