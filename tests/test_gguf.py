@@ -183,6 +183,8 @@ def damaged(file: Path, how: str) -> None:
             data[at + 16 : at + 24] = struct.pack("<Q", 1 << 62)
         case "numbers without an end":
             data[at + 4 : at + 16] = struct.pack("<IQ", 4, 1 << 60)
+        case "bytes without an end":
+            data[at + 4 : at + 16] = struct.pack("<IQ", 0, 1 << 60)
         case "more fields than there are":
             data[16:24] = struct.pack("<Q", 1 << 60)
         case "a kind that is none":
@@ -204,6 +206,7 @@ def damaged(file: Path, how: str) -> None:
         ("a list without an end", "no GGUF file that can be read"),
         ("a text without an end", "leads out of the file"),
         ("numbers without an end", "leads out of the file"),
+        ("bytes without an end", "leads out of the file"),
         ("more fields than there are", "no GGUF file that can be read"),
         ("a kind that is none", "unknown kind 99"),
         ("an old version", "its version is 1"),
