@@ -405,3 +405,33 @@ def test_nobody_reads_files_or_fetches_wheels_where_the_settings_forbid_it(llama
         hub.ensure(resolve("smollm2", "fp32"))
     monkeypatch.setenv("ED_MODELS", "ed-demo-*")
     assert permits.why_not(permits.model, "smollm2")
+
+
+def test_a_file_that_nobody_may_open_is_not_even_looked_for(llama, tmp_path, monkeypatch):
+    """As a stored run or a request over the wire would name it: a spec, which no box has seen."""
+    (tmp_path / "folder").mkdir()
+    for file in ("m.gguf", "folder/m.gguf"):
+        write(llama, tmp_path / file)
+    monkeypatch.setenv("ED_LOCAL_FOLDERS", "false")
+    looks = [specs.of_gguf, hub.is_here, hub.ensure, specs.config_of, specs.content_of]
+    monkeypatch.setattr(gguf_files, "find", lambda source: pytest.fail(f"{source} was looked for"))
+    for look in looks:
+        said = set()
+        for path in ("m.gguf", "folder", "no.gguf", "other"):
+            with pytest.raises(NotAllowed, match="local_folders = false") as refused:
+                look(ModelSpec(str(tmp_path / path)))
+            said.add(str(refused.value).replace(str(tmp_path / path), "PATH"))
+        assert len(said) == 1, "whether the file exists is not told"
+    monkeypatch.setenv("ED_MODELS", "ed-demo-*")
+    with pytest.raises(NotAllowed, match="not among those"):
+        hub.is_here(ModelSpec("smollm2"))
+
+
+def test_a_bundled_name_is_no_folder_of_that_name(llama, tmp_path, monkeypatch):
+    folder = tmp_path / "ed-demo-8"
+    folder.mkdir()
+    write(llama, folder / "m.gguf")
+    monkeypatch.chdir(tmp_path)
+    assert specs.named("ed-demo-8") == ModelSpec("ed-demo-8") and specs.of_gguf(ModelSpec("ed-demo-8")) is None
+    assert specs.config_of(ModelSpec("ed-demo-8"))["num_hidden_layers"] == 8
+    assert resolve("./ed-demo-8").source == str(folder / "m.gguf")

@@ -45,12 +45,12 @@ class Plan:
 
 
 def is_here(spec: ModelSpec) -> bool:
-    """Whether a model is a folder or a GGUF file, or a hub model that has been downloaded completely."""
-    if wheel := wheels.find(spec.source):
-        packed = wheels.held(wheel)
-        return packed is not None and (packed.converted or packed.file.is_file())
-    if of_gguf(spec) is not None:
-        return True
+    """Whether a model is a folder or a GGUF file, a wheel's that was fetched, or a hub model that has been downloaded
+    completely."""
+    if packed := of_gguf(spec):
+        return packed.converted or packed.file.is_file()
+    if wheels.find(spec.source):
+        return False
     place = Path(location(spec))
     if not place.is_dir() or not spec.revision:
         return place.is_dir()

