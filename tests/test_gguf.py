@@ -17,7 +17,16 @@ import torch
 from small_models import save_random
 from transformers import AutoModelForCausalLM
 
-from ed_core.errors import BrokenWeights, Cancelled, HubRefused, ModelNotFound, NotAllowed, RefusedFamily, TooLarge
+from ed_core.errors import (
+    BrokenWeights,
+    Cancelled,
+    HubRefused,
+    ModelNotFound,
+    NotAllowed,
+    ParameterError,
+    RefusedFamily,
+    TooLarge,
+)
 from ed_core.models import conversion
 from ed_core.models.opening import open_model
 from ed_core.service.resolve import resolve
@@ -40,24 +49,35 @@ TOKENS += [chr(256 + n) for n in range(68)]  # the byte-level alphabet
 
 
 def write(
-    folder: Path, file: Path, packed: str = "F32", architecture: str = "llama", drop: str = "", kind=None
+    folder: Path,
+    file: Path,
+    packed: str = "F32",
+    architecture: str = "llama",
+    drop: str = "",
+    kind=None,
+    per_block: tuple[str, ...] = (),
 ) -> dict:
     """A GGUF file of a small Llama; gives the weights that it stands for, by the library's names. `kind`: the type that
-    the first tensor is said to be packed in."""
+    the first tensor is said to be packed in; `per_block`: sizes that are told as a list, one for each block."""
     model = AutoModelForCausalLM.from_pretrained(folder)
     config, stands_for = model.config, {}
     writer = gguf.GGUFWriter(file, architecture)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
+
+    def told(name: str):
+        return [getattr(config, name)] * config.num_hidden_layers if name in per_block else getattr(config, name)
+
+    writer.add_feed_forward_length(told("intermediate_size"))
+    writer.add_head_count(told("num_attention_heads"))
+    writer.add_head_count_kv(told("num_key_value_heads"))
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_key_length(config.head_dim)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_vocab_size(config.vocab_size)
+    if "vocab_size" not in per_block:
+        writer.add_vocab_size(config.vocab_size)
     writer.add_tokenizer_model("gpt2")
     tokens = [*TOKENS, "ab", *(f"<{n}>" for n in range(config.vocab_size - len(TOKENS) - 1))]
     writer.add_token_list(tokens)
@@ -187,6 +207,8 @@ def damaged(file: Path, how: str) -> None:
             data[at + 4 : at + 16] = struct.pack("<IQ", 0, 1 << 60)
         case "more fields than there are":
             data[16:24] = struct.pack("<Q", 1 << 60)
+        case "an alignment that is a list":
+            data = data.replace(struct.pack("<Q", len(key)) + key, struct.pack("<Q", 17) + b"general.alignment")
         case "a kind that is none":
             data[at : at + 4] = struct.pack("<I", 99)
         case "an old version":
@@ -208,6 +230,7 @@ def damaged(file: Path, how: str) -> None:
         ("numbers without an end", "leads out of the file"),
         ("bytes without an end", "leads out of the file"),
         ("more fields than there are", "no GGUF file that can be read"),
+        ("an alignment that is a list", "no GGUF file that can be read"),
         ("a kind that is none", "unknown kind 99"),
         ("an old version", "its version is 1"),
         ("another file", "does not begin with GGUF"),
@@ -225,17 +248,37 @@ def test_a_damaged_file_is_one_sentence_and_nothing_is_left(llama, tmp_path, cac
 def test_what_nothing_unpacks_is_refused_with_type_and_tensor(llama, tmp_path, cache):
     write(llama, tmp_path / "m.gguf", kind=gguf.GGMLQuantizationType.I32)
     with pytest.raises(
-        BrokenWeights, match=r"m\.gguf cannot be opened: its tensor token_embd\.weight is packed as I32"
+        BrokenWeights, match=r"m\.gguf cannot be opened: its tensor 'token_embd\.weight' is packed as I32"
     ):
         resolve(str(tmp_path / "m.gguf"), "auto")
-    assert not left(cache)
+    file = tmp_path / "m.gguf"
+    file.write_bytes(file.read_bytes().replace(b"token_embd.weight", b"token_embd\n**ght*"))
+    with pytest.raises(BrokenWeights, match=r"its tensor 'token_embd\\n\*\*ght\*' is packed as I32") as error:
+        resolve(str(file), "auto")
+    assert "\n" not in str(error.value) and not left(cache)
 
 
 def test_a_family_that_the_library_does_not_read_is_refused_by_name(llama, tmp_path, cache):
     write(llama, tmp_path / "m.gguf", architecture="nosuch")
     with pytest.raises(RefusedFamily, match=r"m\.gguf holds a model of the family 'nosuch'"):
         open_model(resolve(str(tmp_path / "m.gguf")))
-    assert not left(cache)
+    write(llama, tmp_path / "n.gguf", architecture="no\nsuch")
+    with pytest.raises(RefusedFamily, match=r"the family 'no\\nsuch'") as error:
+        open_model(resolve(str(tmp_path / "n.gguf")))
+    assert "\n" not in str(error.value) and not left(cache)
+
+
+@pytest.mark.parametrize("field", ["num_key_value_heads", "intermediate_size", "num_attention_heads"])
+def test_sizes_that_differ_by_block_are_no_number(llama, tmp_path, monkeypatch, field):
+    """Their list's length is not their size, nor is the family's default; the weights are counted one by one."""
+    expected = write(llama, tmp_path / "m.gguf", per_block=(field, "vocab_size"))
+    header = gguf_files.read(tmp_path / "m.gguf")
+    assert header.config[field] == gguf_files.PER_BLOCK and header.config["vocab_size"] == 288
+    assert header.parameters == sum(v.size for v in expected.values())
+    with pytest.raises(ParameterError, match=f"The config's {field} is 'one for each block'; expected a whole number"):
+        specs.size_of(str(tmp_path / "m.gguf"))
+    monkeypatch.setattr(conversion, "_convert_alone", lambda file, folder, *_: (folder / "done").touch())
+    assert (conversion.ensure(specs.of_gguf(resolve(str(tmp_path / "m.gguf")))) / "done").is_file()
 
 
 def test_a_file_without_some_weights_is_refused_and_nothing_is_left(llama, tmp_path, cache, at_once):
@@ -257,6 +300,28 @@ def test_a_cancelled_conversion_leaves_nothing_and_the_next_one_works(llama, tmp
     (held.place.parent / f"{held.place.name}.0000{conversion.disk.UNFINISHED}").mkdir()  # by a process that was killed
     conversion.ensure(held)
     assert [f.name for f in held.place.parent.iterdir() if f.is_dir()] == [held.place.name]
+
+
+@pytest.mark.parametrize(
+    "said, kind, told",
+    [
+        ({"error": "TooLarge", "message": "No room."}, TooLarge, "No room"),
+        ({"error": "BY_NAME", "message": "x"}, BrokenWeights, "ended with 3"),
+        ({"error": "annotations", "message": "x"}, BrokenWeights, "ended with 3"),
+        ({"error": ["TooLarge"], "message": "x"}, BrokenWeights, "ended with 3"),
+        ({"error": "TooLarge"}, BrokenWeights, "ended with 3"),
+        (["TooLarge"], BrokenWeights, "ended with 3"),
+        (7, BrokenWeights, "ended with 3"),
+    ],
+    ids=str,
+)
+def test_whatever_the_process_of_a_conversion_says_is_an_error_of_ours(tmp_path, monkeypatch, said, kind, told):
+    process = tmp_path / "python"
+    process.write_text(f"#!/bin/sh\necho '{json.dumps(said)}'\nexit 3\n")
+    process.chmod(0o755)
+    monkeypatch.setattr(conversion.sys, "executable", str(process))
+    with pytest.raises(kind, match=told):
+        conversion._convert_alone(tmp_path / "m.gguf", tmp_path, None, lambda: False)
 
 
 def test_a_disk_or_a_memory_without_room_is_said_before_anything_is_written(llama, tmp_path, cache, monkeypatch):

@@ -21,7 +21,7 @@ from typing import TextIO
 from .. import disk, errors
 from ..errors import BrokenWeights, Cancelled, RefusedFamily, TooLarge
 from ..memory import ROOM, free_memory, gigabytes
-from ..sources import gguf_files, sizes
+from ..sources import gguf_files
 from ..sources.gguf_files import CONVERTER, RECORD, Header, Held
 
 SPARE_BYTES = 200 << 20  # what a conversion leaves free on the disk
@@ -58,8 +58,7 @@ def ensure(held: Held, progress: Progress | None = None, cancelled: Callable[[],
 
 
 def _require_room(held: Held, header: Header) -> None:
-    size = sizes.read(header.config)
-    needed = 4 * size.parameters + BESIDE_WEIGHTS
+    needed = 4 * header.parameters + BESIDE_WEIGHTS
     free = shutil.disk_usage(held.place.parent).free
     if free < needed + SPARE_BYTES:
         raise TooLarge(
@@ -67,9 +66,9 @@ def _require_room(held: Held, header: Header) -> None:
             f"{gigabytes(free)} are free in {held.place.parent}; make room, or set ED_CACHE to a folder on another "
             "disk."
         )
-    if COPIES * 4 * size.parameters > ROOM * free_memory():
+    if COPIES * 4 * header.parameters > ROOM * free_memory():
         raise TooLarge(
-            f"Converting {held.file.name} takes {gigabytes(COPIES * 4 * size.parameters)} of memory, and "
+            f"Converting {held.file.name} takes {gigabytes(COPIES * 4 * header.parameters)} of memory, and "
             f"{gigabytes(free_memory())} are free; convert it on a larger machine, or take a smaller model."
         )
 
@@ -93,8 +92,8 @@ def _convert_alone(file: Path, folder: Path, progress: Progress | None, cancelle
     if process.returncode:
         try:
             told = json.loads(last)
-            raise getattr(errors, told["error"])(told["message"])
-        except (ValueError, KeyError, AttributeError):
+            raise errors.BY_NAME[told["error"]](told["message"])
+        except (ValueError, KeyError, TypeError):
             raise BrokenWeights(
                 f"{file.name} could not be converted (the process ended with {process.returncode}, which may mean that "
                 "the memory ran out); take a smaller model, or one as safetensors."
@@ -133,9 +132,10 @@ def convert(file: Path, folder: Path) -> None:
     except Exception as error:  # whatever a stranger's file provokes inside the library
         told = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
         if "not supported" in told or isinstance(error, NotImplementedError):
+            family = gguf_files.read(file).architecture[:60]
             raise RefusedFamily(
-                f"Refused: {file.name} holds a model of the family '{gguf_files.read(file).architecture}', which the "
-                f"library does not read from GGUF ({told}); take the same model as safetensors."
+                f"Refused: {file.name} holds a model of the family {family!r}, which the library does not read from "
+                f"GGUF ({told}); take the same model as safetensors."
             ) from error
         raise BrokenWeights(f"{file.name} cannot be converted: {told}; take the same model as safetensors.") from error
     if missing := sorted(report["missing_keys"]):

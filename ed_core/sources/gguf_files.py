@@ -43,16 +43,22 @@ FIELDS = {  # a config's field, and the end of the header's key
     "max_position_embeddings": "context_length",
     "vocab_size": "vocab_size",
 }
+PER_BLOCK = "one for each block"  # what a config says of a size that the header has as a list
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a file's header says. `config`: the sizes under the names a config.json has for them; `packing`: weights by
-    the type they are packed in, the commonest first."""
+    """What a file's header says. `config`: the sizes under the names a config.json has for them, `PER_BLOCK` where they
+    differ by block; `packing`: weights by the type they are packed in, the commonest first."""
 
     architecture: str
     config: dict[str, Any]
     packing: dict[str, int]
+
+    @property
+    def parameters(self) -> int:
+        """All weights, counted tensor by tensor."""
+        return sum(self.packing.values())
 
 
 @dataclass(frozen=True)
@@ -177,7 +183,7 @@ def _read(path: str, size: int, *_stat: int) -> Header:
     try:
         with file.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parsed(file, _Reader(data), size)
-    except (ValueError, struct.error, UnicodeDecodeError, OverflowError, IndexError) as error:
+    except (ValueError, TypeError, struct.error, OverflowError, IndexError) as error:
         told = " ".join(str(error).split())[:120] or type(error).__name__
         raise BrokenWeights(f"{file.name} is no GGUF file that can be read: {told}; {AGAIN}.") from None
 
@@ -205,7 +211,7 @@ class _Reader:
         return self.data[start : self.at].decode("utf-8")
 
     def value(self, kind: int) -> Any:
-        """A value; of a list its length alone."""
+        """A value; in a list's place a range as long as it is, since nobody asks what it holds."""
         if kind == STRING:
             return self.text()
         if kind != ARRAY:
@@ -218,7 +224,7 @@ class _Reader:
             raise ValueError("its header holds a list of lists")
         else:
             self.skip(length * struct.calcsize(self.scalar(kind)))
-        return length
+        return range(length)
 
     @staticmethod
     def scalar(kind: int) -> str:
@@ -254,7 +260,7 @@ def _parsed(file: Path, reader: _Reader, size: int) -> Header:
         if kind not in known or not _unpacks(known[kind]):
             told = known[kind].name if kind in known else f"type {kind}"
             raise BrokenWeights(
-                f"{file.name} cannot be opened: its tensor {name[:60]} is packed as {told}, which nothing here "
+                f"{file.name} cannot be opened: its tensor {name[:60]!r} is packed as {told}, which nothing here "
                 "unpacks; look for the model packed another way (Q8_0, Q4_K_M, F16)."
             )
         block, n_bytes = gguf.GGML_QUANT_SIZES[known[kind]]
@@ -266,7 +272,9 @@ def _parsed(file: Path, reader: _Reader, size: int) -> Header:
     if end > size:
         raise BrokenWeights(f"{file.name} is cut off: it has {size} bytes and its header promises {end}; {AGAIN}.")
     ordered = dict(sorted(packing.items(), key=lambda item: -item[1]))
-    return Header(str(fields.get("general.architecture", "")), _config(fields, tensors), ordered)
+    architecture = fields.get("general.architecture")
+    architecture = architecture if isinstance(architecture, str) else ""
+    return Header(architecture, _config(architecture, fields, tensors), ordered)
 
 
 @functools.cache
@@ -282,10 +290,12 @@ def _unpacks(kind) -> bool:
     return True
 
 
-def _config(fields: dict[str, Any], tensors: list[tuple]) -> dict[str, Any]:
-    """The sizes, as a config.json names them: enough for an estimate."""
-    architecture = str(fields.get("general.architecture", ""))
+def _config(architecture: str, fields: dict[str, Any], tensors: list[tuple]) -> dict[str, Any]:
+    """The sizes, as a config.json names them: enough for an estimate. A size that differs by block stays in as
+    `PER_BLOCK`: without it an estimate would take the family's default for it, now it refuses and names the field."""
     found = {name: fields.get(f"{architecture}.{key}") for name, key in FIELDS.items()}
-    found["vocab_size"] = found["vocab_size"] or fields.get("tokenizer.ggml.tokens")
+    found = {name: PER_BLOCK if isinstance(value, range) else value for name, value in found.items()}
+    if not found["vocab_size"] and isinstance(tokens := fields.get("tokenizer.ggml.tokens"), range):
+        found["vocab_size"] = len(tokens)
     found["tie_word_embeddings"] = all(name != "output.weight" for name, *_ in tensors)
     return {"model_type": FAMILIES.get(architecture, architecture)} | {k: v for k, v in found.items() if v is not None}
