@@ -1,4 +1,5 @@
-"""Writing a file all or nothing, and what a disk can answer instead of doing its work, in words."""
+"""Writing a file all or nothing, room for what is to come, and what a disk can answer instead of doing its work, in
+words."""
 
 from __future__ import annotations
 
@@ -6,11 +7,16 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from .errors import TooLarge
+from .memory import gigabytes
+
+SPARE_BYTES = 200 << 20  # what a download or a conversion leaves free
 BUSY_SECONDS = 10  # how long a write waits for another process's write
 UNFINISHED = ".unfinished"  # the ending of a file that is being written
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -71,6 +77,25 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def free(folder: Path) -> int:
+    """Bytes that are free where a folder lies, or will lie."""
+    there = next(p for p in (folder, *folder.parents) if p.exists())
+    return shutil.disk_usage(there).free
+
+
+def has_room(n_bytes: int, folder: Path) -> bool:
+    return n_bytes + SPARE_BYTES <= free(folder)
+
+
+def require_room(what: str, n_bytes: int, folder: Path, setting: str = "ED_CACHE") -> None:
+    """Refuse before the first byte what the disk has no room for. `setting`: what moves the folder."""
+    if not has_room(n_bytes, folder):
+        raise TooLarge(
+            f"{what} needs {gigabytes(n_bytes + SPARE_BYTES)} of disk and {gigabytes(free(folder))} are free in "
+            f"{folder}; make room, or set {setting} to a folder on another disk."
+        )
 
 
 def is_damage(cause: BaseException | None) -> bool:

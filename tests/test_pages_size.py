@@ -14,10 +14,12 @@ from small_models import computed
 from test_pages import PROMPT, app, session_of
 from test_pages_causal import drawn
 
+from ed_core import disk
 from ed_core.depth import audit
 from ed_core.probes import Contributions
 from ed_core.results import lookup
 from ed_core.service.resolve import in_precisions, resolve
+from ed_core.sources import wheels
 from ed_core.sources.bundled import MODELS
 
 ABSENT = "Qwen/Qwen2.5-7B"
@@ -167,6 +169,34 @@ def test_a_hub_model_that_is_not_here_is_estimated_and_offline_is_one_sentence(s
     assert len(offline) == 1 and "offline mode is on" in offline[0]
     assert not test.exception
     assert not run_button(test.selectbox(key="model").set_value("small").run()).disabled, "everything else goes on"
+
+
+def offered_small(test) -> list[str]:
+    return [b.label for b in test.sidebar.button if b.label.startswith("Take ")]
+
+
+@pytest.mark.parametrize("downloads", ["true", "false"])
+def test_a_small_model_is_offered_in_place_of_one_out_of_a_wheel(stored, monkeypatch, downloads):
+    monkeypatch.setenv("ED_DOWNLOADS", downloads)
+    test = opened(model="smollm2")
+    assert run_button(test).disabled and not test.exception and offered_small(test) == ["Take ed-demo-16"]
+    assert (downloads == "true") == any(b.label == "Download" for b in test.sidebar.button)
+    assert (downloads == "true") == ("download it in the sidebar, or take a small model there, then Run" in said(test))
+    test.sidebar.button(key="download.small").click().run()
+    assert test.selectbox(key="model").value == "ed-demo-16" and not run_button(test).disabled
+    for allowed, label in {"smollm2,ed-demo-8": ["Take ed-demo-8"], "smollm2": []}.items():
+        monkeypatch.setenv("ED_MODELS", allowed)
+        assert offered_small(opened(model="smollm2")) == label, "one that may be used"
+
+
+def test_a_download_of_unknown_size_is_not_said_to_be_nothing(stored, monkeypatch):
+    monkeypatch.setitem(wheels.WHEELS, "unsized", wheels.Wheel("some-model", "1.0"))
+    test = opened(model="unsized")
+    assert "How much there is to download is not known; " in said(test) and "0 MB" not in said(test)
+    monkeypatch.setattr(disk, "free", lambda folder: disk.SPARE_BYTES - 1)
+    test = opened(model="unsized")
+    assert "set ED_CACHE to a folder on another disk" in said(test)
+    assert next(b for b in test.sidebar.button if b.label == "Download").disabled
 
 
 def test_a_gated_model_says_which_token_and_where(stored, monkeypatch):

@@ -24,7 +24,6 @@ from ..memory import ROOM, free_memory, gigabytes
 from ..sources import gguf_files
 from ..sources.gguf_files import CONVERTER, RECORD, Header, Held
 
-SPARE_BYTES = 200 << 20  # what a conversion leaves free on the disk
 COPIES = 2.5  # float32 copies of the weights that are held at once, at most
 BESIDE_WEIGHTS = 64 << 20  # tokenizer and config
 Progress = Callable[[int, int], None]
@@ -58,17 +57,11 @@ def ensure(held: Held, progress: Progress | None = None, cancelled: Callable[[],
 
 
 def _require_room(held: Held, header: Header) -> None:
-    needed = 4 * header.parameters + BESIDE_WEIGHTS
-    free = shutil.disk_usage(held.place.parent).free
-    if free < needed + SPARE_BYTES:
+    weights = 4 * header.parameters
+    disk.require_room(f"{held.file.name}, converted to float32,", weights + BESIDE_WEIGHTS, held.place.parent)
+    if COPIES * weights > ROOM * free_memory():
         raise TooLarge(
-            f"{held.file.name} takes {gigabytes(needed)} of disk once it is converted to float32, and "
-            f"{gigabytes(free)} are free in {held.place.parent}; make room, or set ED_CACHE to a folder on another "
-            "disk."
-        )
-    if COPIES * 4 * header.parameters > ROOM * free_memory():
-        raise TooLarge(
-            f"Converting {held.file.name} takes {gigabytes(COPIES * 4 * header.parameters)} of memory, and "
+            f"Converting {held.file.name} takes {gigabytes(COPIES * weights)} of memory, and "
             f"{gigabytes(free_memory())} are free; convert it on a larger machine, or take a smaller model."
         )
 

