@@ -9,7 +9,8 @@ import pytest
 
 from ed_core.cases import bundle, case_study
 from ed_core.cases.kept import SHIPPED, Kept
-from ed_core.demo.cases import LESSONS, REAL, build, models_of, named
+from ed_core.demo.cases import build, models_of
+from ed_core.demo.lessons import LESSONS, REAL, named
 from ed_core.errors import CaseError
 from ed_core.service import compute
 from ed_core.service.resolve import resolve
