@@ -33,7 +33,7 @@ def open(
     `control_seed`: a twin in the model's place, "untrained" or "shuffled", and which one."""
     from .model import Model, spec_of
 
-    model = Model(spec_of(source, precision, device, adapter, offload, control, control_seed))
+    model = Model(spec_of(source, precision, device, adapter, control, offload=offload, control_seed=control_seed))
     _ = model.language_model
     return model
 

@@ -95,16 +95,8 @@ def _models() -> Any:
     return Models()
 
 
-def spec_of(
-    source: str,
-    precision: str = "fp32",
-    device: str = "cpu",
-    adapter: str = "",
-    offload: str = "",
-    control: str = "",
-    control_seed: int = 0,
-) -> ModelSpec:
-    """The full identity of the model that is asked for; what is not here is downloaded."""
+def spec_of(source: str, precision: str, device: str, adapter: str, control: str, **more: Any) -> ModelSpec:
+    """The full identity of the model that is asked for, as `resolve` takes it; what is not here is downloaded."""
     from ..service.resolve import resolve
 
     free = None
@@ -116,7 +108,7 @@ def spec_of(
     fetch(source, control)
     if adapter:
         fetch(adapter)
-    return resolve(source, precision, device, adapter, offload, free, control=control, control_seed=control_seed)
+    return resolve(source, precision, device, adapter, free=free, control=control, **more)
 
 
 def fetch(source: str, control: str = "") -> str:
