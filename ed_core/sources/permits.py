@@ -95,7 +95,7 @@ def adapter(source: str) -> None:
 
 
 def download(hub_id: str) -> None:
-    """Whether a model may be fetched from the hub."""
+    """Whether a model may be fetched, from the hub or the package registry."""
     if not _owner and not settings.current().downloads:
         raise NotAllowed(
             f"{hub_id[:80]} is not on this machine, and this installation downloads nothing (downloads = false); "
