@@ -3,6 +3,7 @@ is asked."""
 
 import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from ed_core.architectures.small import COMMON, VARIANTS, config_fields
 from ed_core.commands import main
 from ed_core.errors import ModelNotFound, ParameterError
 from ed_core.memory import free_memory
+from ed_core.probes.continuation import TYPICAL_TOKENS
 from ed_core.service import estimate
 from ed_core.sources import catalogue, sizes
 from ed_core.sources.precision import WIDEST_FIRST
@@ -123,6 +125,31 @@ def test_every_probe_has_a_row():
     assert {need.probe for need in estimate.estimate(size_of("ed-demo-8"), "fp32").needs} == {
         probe.name for probe in PROBES
     }
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_continuation_is_counted_token_by_token_as_it_is_computed(model_of, monkeypatch, precision):
+    """Every token that goes through a block counts; the weights are read once for each new token."""
+    model, read = model_of("llama"), []
+    monkeypatch.setattr(model, "spec", replace(model.spec, precision=precision))
+    hook = model.blocks[0].register_forward_pre_hook(lambda _, args: read.append(args[0].shape[1]))
+    model.continuation(torch.arange(40)[None], TYPICAL_TOKENS, lambda *_: None)
+    hook.remove()
+    counted = estimate.work("continuation", model.n_layers, 40, precision) / model.n_layers
+    if precision == "fp32":
+        assert read == [40] + [1] * (TYPICAL_TOKENS - 1) and counted == sum(read)
+    else:  # a quantized model keeps nothing; that the prompt grows meanwhile is left out
+        assert read == list(range(40, 40 + TYPICAL_TOKENS)) and counted == TYPICAL_TOKENS * 40
+
+    size, head = size_of("Qwen/Qwen2.5-1.5B"), 1536 * 151_936
+    for rate, weights in {(1.0, 0.0): TYPICAL_TOKENS, (0.0, 1.0): counted}.items():
+        rates = dict.fromkeys(estimate.DEFAULT_RATES["cpu"], rate)
+        monkeypatch.setattr(estimate, "load_rates", lambda _, rates=rates: (rates, True))
+        needs = {need.probe: need for need in estimate.estimate(size, precision, 40).needs}
+        expected = size.n_layers * weights * size.block_maps + TYPICAL_TOKENS * head
+        assert needs["continuation"].seconds == pytest.approx(expected, rel=1e-6)
+        cache = 2 * size.n_layers * (40 + TYPICAL_TOKENS) * 2 * 128 * (4 if precision == "fp32" else 2)
+        assert needs["continuation"].activations > cache
 
 
 def test_what_does_not_fit_is_said_with_what_would(capsys):

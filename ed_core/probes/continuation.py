@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ..types import MeasureSpec
 from .base import Probe, parameter
-from .description import Picture
+from .description import Picture, Shape
 
 TYPICAL_TOKENS = 16  # what an estimate counts with
 
@@ -25,6 +25,7 @@ class Continuation(Probe):
     title: ClassVar[str] = "Continuation"
     first_page: ClassVar[bool] = True
     traces: ClassVar[bool] = False
+    further_tokens: ClassVar[int] = TYPICAL_TOKENS - 1
     pictures: ClassVar[tuple[Picture, ...]] = ()  # words
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec("ids", ("step",), "token id", "the greedy continuation", dtype="int32"),
@@ -34,7 +35,12 @@ class Continuation(Probe):
 
     @classmethod
     def work(cls, n_layers, n_tokens):
-        return n_layers * TYPICAL_TOKENS, TYPICAL_TOKENS
+        return n_layers, TYPICAL_TOKENS
+
+    @classmethod
+    def holds(cls, shape: Shape) -> int:
+        """The cache: a key and a value per layer and token, each at most as wide as the stream."""
+        return 2 * shape.n_layers * shape.stream * (shape.n_tokens + TYPICAL_TOKENS) // shape.n_tokens
 
     def compute(self, model, encoding, record) -> None:
         start = encoding.answer_start or len(encoding)

@@ -12,9 +12,10 @@ from ..types import Request
 from . import estimate
 
 
-def size(probe: str, n_tokens: int, n_layers: int) -> None:
+def size(probe: str, n_tokens: int, n_layers: int, precision: str) -> None:
     """Whether a probe may run over so many tokens and layers."""
-    allowed, product, work = settings.current(), n_tokens * n_layers, estimate.work(probe, n_layers, n_tokens)
+    allowed, product = settings.current(), n_tokens * n_layers
+    work = estimate.work(probe, n_layers, n_tokens, precision)
 
     def shorter(limit):
         return max(1, limit // n_layers)
@@ -52,4 +53,4 @@ def request(asked: Request, n_tokens: int | None = None) -> None:
             counted = tokens.preview(spec, prompt) if n_tokens is None else range(n_tokens)
             n_layers = specs.n_layers(spec)
             if counted is not None and n_layers:
-                size(asked.probe, len(counted), n_layers)
+                size(asked.probe, len(counted), n_layers, spec.precision)

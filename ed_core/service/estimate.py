@@ -127,9 +127,16 @@ def fitting(
 # ---------------------------------------------------------------- what a probe does and holds
 
 
-def work(probe: str, n_layers: int, n_tokens: int) -> int:
+def work(probe: str, n_layers: int, n_tokens: int, precision: str = "fp32") -> int:
     """Tokens × layers × rows: how often one token goes through one block."""
-    return int(find(probe).work(n_layers, n_tokens)[0] * n_tokens)
+    return int(_block_tokens(find(probe), n_layers, n_tokens, precision))
+
+
+def _block_tokens(probe: type[Probe], n_layers: int, n_tokens: int, precision: str) -> int | float:
+    """A further token is read alone, the keys and values before it being kept; a quantized model reads the whole
+    anew."""
+    read = n_tokens if precision in QUANTIZED else 1
+    return probe.work(n_layers, n_tokens)[0] * n_tokens + n_layers * probe.further_tokens * read
 
 
 def _need(probe: type[Probe], size: Size, precision: str, n_tokens: int, kind: str, rates: Rates) -> tuple[int, float]:
@@ -147,15 +154,12 @@ def _need(probe: type[Probe], size: Size, precision: str, n_tokens: int, kind: s
     trace = (3 * L + 1) * stream if probe.traces else 0
     held = trace + states + inside + logits + unpacked
     measuring = unembedded * size.d_vocab * probe.seconds_per_logit / (1 if kind == "cpu" else 200)
-    return int(held), _seconds(size, precision, passes * T, ceil(passes * T / per_call), unembedded, rates) + measuring
-
-
-def _seconds(size: Size, precision: str, block_tokens: int | float, calls: int, unembedded: int, rates: Rates) -> float:
-    read, multiply = rates[precision]
-    head_read, head_multiply = rates[compute_name(precision)]
-    blocks = size.block_maps * (max(calls, size.n_layers) * read + block_tokens * multiply)
-    head = size.d_model * size.d_vocab * (ceil(unembedded / 256) * head_read + unembedded * head_multiply)
-    return blocks + head
+    (read, multiply), (head_read, head_multiply) = rates[precision], rates[compute_name(precision)]
+    calls = max(ceil(passes * T / per_call), L) + L * probe.further_tokens
+    blocks = size.block_maps * (calls * read + _block_tokens(probe, L, T, precision) * multiply)
+    heads = ceil(unembedded / 256) + probe.further_tokens
+    head = d * size.d_vocab * (heads * head_read + unembedded * head_multiply)
+    return int(held), blocks + head + measuring
 
 
 # ---------------------------------------------------------------- what this machine has
