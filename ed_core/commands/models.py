@@ -19,7 +19,7 @@ def opened_as(args):
     if args.seed is not None and not args.control:
         raise ParameterError("--seed is a control's; give --control untrained or --control shuffled with it.")
     spec = opened.spec_of(
-        args.model, wanted, args.device, args.adapter, args.control, offload=args.offload, control_seed=seed
+        args.model, wanted, args.device, args.adapter, control=args.control, control_seed=seed, offload=args.offload
     )
     if spec.why:
         print(f"ed_core: precision {spec.why}", file=sys.stderr)
