@@ -279,6 +279,8 @@ def test_sizes_that_differ_by_block_are_no_number(llama, tmp_path, monkeypatch, 
     assert header.parameters == sum(v.size for v in expected.values())
     with pytest.raises(ParameterError, match=f"The config's {field} is 'one for each block'; expected a whole number"):
         specs.size_of(str(tmp_path / "m.gguf"))
+    with pytest.raises(ParameterError, match="expected a whole number. So auto cannot choose one: give a precision"):
+        resolve(str(tmp_path / "m.gguf"), "auto")
     monkeypatch.setattr(conversion, "_convert_alone", lambda file, folder, *_: (folder / "done").touch())
     assert (conversion.ensure(specs.of_gguf(resolve(str(tmp_path / "m.gguf")))) / "done").is_file()
 

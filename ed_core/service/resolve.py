@@ -75,7 +75,11 @@ def settle(spec: ModelSpec, precision: str, free: int | None = None, n_tokens: i
         )
     if spec.device.startswith("cuda") and free is None:
         raise ParameterError("What is free on a GPU only the process that uses it can tell; give a precision.")
-    chosen, why = estimate.choose(sizes.read(config), n_tokens, spec.device, free)
+    try:
+        size = sizes.read(config)
+    except ParameterError as error:
+        raise ParameterError(f"{error} So auto cannot choose one: give a precision.") from None
+    chosen, why = estimate.choose(size, n_tokens, spec.device, free)
     return replace(spec, precision=chosen, why=why)
 
 
