@@ -6,10 +6,13 @@ import io
 import os
 import signal
 import sys
+import threading
 import time
+from dataclasses import replace
 
 import pytest
 from hosted_app import until
+from kept_cases import results
 
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.service import jobs as jobs_module
@@ -41,6 +44,34 @@ def spec(small_folder):
 
 def request(spec, probe=Contributions(), text=TEXT):
     return probe.request(spec, Prompt(text))
+
+
+def test_whoever_looks_while_a_result_is_unpacked_gets_that_one(monkeypatch, spec):
+    """Two sessions follow one job; in the end neither is left with a partial result."""
+    job, begun, go, seen = jobs_module.Job(request(spec), {"me", "you"}), threading.Event(), threading.Event(), []
+    complete = results()["contributions"]
+    partial = replace(complete, complete=False)
+
+    def unpack(data):
+        if data == b"partial":
+            return partial
+        begun.set()
+        assert go.wait(60)
+        return complete
+
+    monkeypatch.setattr(jobs_module, "unpack", unpack)
+    job.arrived(b"partial")
+    assert job.result is partial
+    job.arrived(b"complete")
+    both = [threading.Thread(target=lambda: seen.append(job.result)) for _ in range(2)]
+    both[0].start()
+    assert begun.wait(60)
+    both[1].start()
+    both[1].join(0.5)  # one that does not wait ends at once
+    go.set()
+    for one in both:
+        one.join(60)
+    assert len(seen) == 2 and all(one is complete for one in (*seen, job.result))
 
 
 def test_a_job_fills_and_completes(jobs, spec):

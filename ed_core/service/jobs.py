@@ -47,6 +47,7 @@ class Job:
     cancelling: float | None = None
     _bytes: bytes = b""
     _result: ProbeResult | None = None
+    _unpacking: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def over(self) -> bool:
@@ -54,11 +55,18 @@ class Job:
 
     @property
     def result(self) -> ProbeResult | None:
-        """The newest result, partial or complete; unpacked when somebody looks."""
-        data, self._bytes = self._bytes, b""
-        if data:
-            self._result = unpack(data)
-        return self._result
+        """The newest result, partial or complete; unpacked when somebody looks. Whoever looks meanwhile waits for it:
+        the one before it would stay on their page."""
+        with self._unpacking:
+            if self._bytes:
+                data, self._bytes = self._bytes, b""
+                self._result = unpack(data)
+            return self._result
+
+    def arrived(self, packed: bytes) -> None:
+        """Take the place of what came before."""
+        with self._unpacking:
+            self._bytes = packed
 
     def seconds_left(self) -> float | None:
         """From the share done so far; None before there is one."""
@@ -211,9 +219,9 @@ class Jobs:
                 if header["type"] == "stage":
                     job.stage = header["text"]
                 elif header["type"] == "partial":
-                    job._bytes = body
+                    job.arrived(body)
                 elif header["type"] == "done":
-                    job._bytes = body
+                    job.arrived(body)
                     self._end(job, "done")
                 elif header["type"] == "failed":
                     error = BY_NAME.get(header["error"], EffectiveDepthError)(header["message"])
