@@ -33,10 +33,11 @@ def guarded(draw: Callable[[], object]) -> bool:
     return True
 
 
-def fragment(draw: Callable, seconds: float | None) -> Callable:
-    """A part of a page that runs by itself every so many `seconds`, and fails by itself."""
+def fragment(draw: Callable, seconds: float | None, key: str | None = None) -> Callable:
+    """A part of a page that runs by itself, every so many `seconds` or when it is named by its `key`, and fails by
+    itself."""
 
-    @st.fragment(run_every=seconds)
+    @st.fragment(run_every=seconds, key=key)
     @functools.wraps(draw)
     def alone(*args) -> None:
         guarded(lambda: draw(*args))

@@ -22,6 +22,7 @@ from ed_ui import (
     common_link,
     control_model,
     link,
+    live,
     picker,
     prompt_box,
     remembered,
@@ -80,7 +81,7 @@ class Page:
             request = asked.request(chosen.spec, prompt_box.prompt())
             batch = running.batch(probe.name, control_model.with_control({probe.name: request}))
             top_row(probe.name, batch)
-            running.live(batch, self._panels)
+            live.follow(batch, self._panels)
             result = batch.complete(probe.name)
             if result is not None and self.sound(result):
                 said = control_model.sentence(batch, probe.name, getattr(asked, "first_token", True))
@@ -147,7 +148,7 @@ def status(batch: running.Batch, name: str = "") -> None:
     say. `name`: whose result it is about, where a page shows several."""
     with st.container(key="status"):
         if batch.running:
-            st.markdown(f"**{running.status(batch)}**")
+            live.status(batch)
         elif result := batch.results.get(name or next(iter(batch.results), "")):
             shipped = " · :gray-badge[stored example]" if lookup.is_shipped(result.request.key) else ""
             made = result.provenance
@@ -209,7 +210,7 @@ def _ask_for_answer(spec: ModelSpec) -> None:
     request = Continuation(n_tokens=n_tokens).request(spec, prompt_box.prompt())
     batch = running.batch("continuation", {"continuation": request})
     running.run_row("continuation", batch, prompt_box.ready(), prompt_box.n_tokens())
-    running.live(batch, _offer_answer)
+    live.follow(batch, _offer_answer)
 
 
 def _offer_answer(batch: running.Batch) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 
 import streamlit as st
 
@@ -12,10 +13,10 @@ from ed_core.results import lookup
 from ed_core.service.estimate import duration
 from ed_core.service.jobs import Jobs
 from ed_core.types import Request
-from ed_ui import guard, link, outlook, session, show, visitor
+from ed_ui import link, outlook, session, show, visitor
 from ed_ui.session import Batch
 
-POLL_SECONDS = 0.3
+FIRST_SECONDS = 0.25  # how long Run waits for something to show: a panel that begins at once needs no second run
 
 
 @st.cache_resource
@@ -48,7 +49,7 @@ def batch(page: str, requests: Mapping[str, Request], at_once: int = Batch.at_on
         if found is not None:
             cancel(found)
         stored = {name: lookup.find(request) for name, request in requests.items()}
-        found = batches[page] = Batch(requests, at_once)
+        found = batches[page] = Batch(requests, at_once, page=page)
         found.results.update({name: result for name, result in stored.items() if result is not None})
     return found
 
@@ -61,8 +62,9 @@ def submit(batch: Batch) -> None:
     for name in lacking or list(batch.requests):
         batch.results.pop(name, None)
     batch.waiting = lacking or list(batch.requests)
-    batch.finished = False
+    batch.finished, batch.begun = False, time.monotonic()
     _hand_over(batch)
+    _await_first(batch)
 
 
 def _hand_over(batch: Batch) -> None:
@@ -80,6 +82,13 @@ def _hand_over(batch: Batch) -> None:
         except EffectiveDepthError as error:
             batch.errors[name] = error
         batch.waiting.pop(0)
+
+
+def _await_first(batch: Batch) -> None:
+    """Until the job that runs has something to show, for a moment at most."""
+    end = time.monotonic() + FIRST_SECONDS
+    while any(job.state == "running" and job.result is None for job in batch.jobs.values()) and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def cancel(batch: Batch) -> None:
@@ -106,18 +115,6 @@ def poll(batch: Batch) -> bool:
         batch.finished = True
         return True
     return False
-
-
-def live(batch: Batch, draw: Callable, *more) -> None:
-    """Call `draw` with the batch and `more`, now and again while jobs of the batch are on their way; when the last has
-    ended the page runs as a whole."""
-
-    def follow() -> None:
-        if batch.jobs and poll(batch):
-            st.rerun()
-        draw(batch, *more)
-
-    guard.fragment(follow, POLL_SECONDS if batch.running else None)()
 
 
 def troubles(batch: Batch) -> dict[str, list[str]]:
@@ -168,10 +165,13 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
         obstacle.warning(show.plain(expected.obstacle), icon=":material/block:")
     row = st.container(horizontal=True, vertical_alignment="center")
     off = batch.running or not ready or bool(expected.obstacle)
-    look = {"type": "primary", "icon": ":material/play_arrow:", "width": 120}
-    if row.button("Run", key=f"run.{page}", disabled=off, **look):
+    if not off and st.session_state.get(
+        f"run.{page}"
+    ):  # pressed: looked at before it is drawn, so that one run is enough
         submit(batch)
-        st.rerun()
+        off, todo = batch.running, [batch.requests[name] for name in batch.missing]
+    look = {"type": "primary", "icon": ":material/play_arrow:", "width": 120}
+    row.button("Run", key=f"run.{page}", disabled=off, **look)
     if row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not batch.running, width=120):
         cancel(batch)
         st.rerun()

@@ -42,6 +42,20 @@ class Link:
 
 
 @dataclass
+class Screen:
+    """What a page shows of a batch while its jobs are on their way (`live`)."""
+
+    parts: dict[str, tuple[str, ...]] = field(default_factory=dict)  # drawn by themselves: the results each shows
+    seen: dict[str, tuple[int, bool]] = field(default_factory=dict)  # the version of each result drawn; if complete
+    failed: int = 0  # errors drawn
+    watched: bool = False  # something on the page looks for news
+    begun: float = 0.0  # when figures were drawn last
+    cost: float | None = 0.0  # seconds that drawing them took; None: not known yet
+    asked: float = 0.0  # when the browser looked for news last
+    pause: float = 0.0  # after which it was to look again
+
+
+@dataclass
 class Batch:
     """The requests a page shows: stored results, jobs on their way, and what went wrong. `waiting`: names asked for,
     not yet in the queue."""
@@ -53,6 +67,9 @@ class Batch:
     jobs: dict[str, Job] = field(default_factory=dict)
     errors: dict[str, EffectiveDepthError] = field(default_factory=dict)
     finished: bool = False
+    page: str = ""
+    begun: float = 0.0  # when it was submitted last
+    screen: Screen = field(default_factory=Screen)
 
     @property
     def running(self) -> bool:

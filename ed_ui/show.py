@@ -49,7 +49,8 @@ def figure(
         row = st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"caption-{key}")
         row.caption(caption)
         with row.popover("Details", icon=":material/info:", type="tertiary", key=f"about-{key}"):
-            pictures(key, fig, caption, results)
+            if all(one.complete for one in results):
+                pictures(key, fig, caption, results)
             if about is not None:
                 about()
             elif result is not None:

@@ -12,7 +12,7 @@ from ed_core.results import lookup
 from ed_core.sources import controls
 from ed_core.sources.bundled import mixed_prompts
 from ed_core.types import ProbeResult, Prompt
-from ed_ui import running, show
+from ed_ui import live, running, show
 
 ENOUGH = 12  # bundled prompts that the button measures
 
@@ -27,7 +27,7 @@ def section(probe: Probe, result: ProbeResult, control: ProbeResult | None = Non
         f"others.{probe.name}", {f"{probe.name}.{i}": probe.request(spec, p) for i, p in enumerate(others)}, at_once=1
     )
     st.markdown("#### How this prompt compares")
-    running.live(batch, _panels, probe, result, control, against)
+    live.follow(batch, _panels, probe, result, control, against)
 
 
 def _panels(batch: running.Batch, probe: Probe, result: ProbeResult, control: ProbeResult | None, against: str) -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 import streamlit as st
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime.pages_manager import PagesManager
-from streamlit.runtime.scriptrunner import get_script_run_ctx
+from streamlit.runtime.scriptrunner import RerunData, get_script_run_ctx
+from streamlit.runtime.scriptrunner_utils.script_run_context import ThreadState
 
 # -------------------------------------------------------------------- the first deep link after a server's start
 
@@ -91,6 +93,40 @@ def came_by_history() -> bool:
 
     Not needed: where its API says so."""
     return bool(getattr(get_script_run_ctx(), "is_history_navigation", False))
+
+
+# -------------------------------------------------------------------- fragments
+
+
+def run_fragments(keys: Sequence[str]) -> None:
+    """Run the fragments of these keys, once the run that asks for it has ended.
+
+    Cures: a fragment that looks for news every now and then can run itself or the whole page, and what it runs is built
+    and sent as a whole; `st.rerun` takes other fragments' keys only from a widget's callback.
+    Not needed: where `st.rerun` takes a key inside a fragment."""
+    context = get_script_run_ctx()
+    if context is not None and context.script_requests is not None:
+        context.script_requests.request_rerun(
+            RerunData(
+                query_string=context.query_string,
+                page_script_hash=context.page_script_hash,
+                fragment_id_queue=context.fragment_storage.resolve_target(keys),
+                cached_message_hashes=context.cached_message_hashes,
+                context_info=context.context_info,
+            )
+        )
+
+
+def run_every(seconds: float) -> None:
+    """Let the fragment that is running run by itself at this interval from now on.
+
+    Cures: a fragment's interval is fixed until what is around it is drawn again.
+    Not needed: where `run_every` can be changed from inside."""
+    context, fragment = get_script_run_ctx(), ThreadState.get().fragment_id
+    if context is not None and fragment:
+        message = ForwardMsg()
+        message.auto_rerun.interval, message.auto_rerun.fragment_id = seconds, fragment
+        context.enqueue(message)
 
 
 # -------------------------------------------------------------------- boxes

@@ -19,7 +19,7 @@ MEASUREMENTS = {
     "gradients": ("gradients", 1),
     "lens": ("lens", 1),
     "lens-memory": ("lens_memory", 2),
-    "live": ("live", 2),
+    "live": ("home", 2),
     "stored": ("stored", 2),
     "cancel": ("cancel", 2),
     "opening": ("opening", 1),

@@ -22,7 +22,9 @@ from .text import number, visible, width
 LEFT, RIGHT, TOP, BOTTOM = 46, 44, 36, 64
 TITLE = 20  # further pixels on top where a panel has a title
 HEATMAP, STRIP = (0.0, 0.84), (0.87, 1.0)  # shares of the width
-OVERLAY_LIMIT = 6000  # cells; above it hover comes from the heatmap itself and only one row or diagonal can be clicked
+# cells; above it, and while a panel fills and is drawn again and again, hover comes from the heatmap itself and only
+# one row or diagonal can be clicked: markers take the browser's time
+OVERLAY_LIMIT = 6000
 ROW_LABEL, TOKEN_LABEL = 14, 8.5  # pixels that a label needs
 
 
@@ -124,7 +126,7 @@ def token_panel(
         **(cell_text or {}),
     )
     cells = [(y, x) for y in range(n_rows) for x in range(first, last + 1)]
-    if len(cells) > OVERLAY_LIMIT:
+    if len(cells) > OVERLAY_LIMIT or not result.complete:
         hover_heatmap(canvas, f"{row} %{{y}} · token %{{x}}<br>%{{z:.3g}} {unit}")
         cells = cells[: last - first + 1]
     names = [f"<b>{visible(token)}</b><br>" for token in result.tokens]

@@ -12,7 +12,7 @@ from ed_core.service import estimate
 from ed_core.service.resolve import in_precisions
 from ed_core.sources import sizes, specs
 from ed_core.sources.precision import WIDEST_FIRST
-from ed_ui import common_link, link, picker, probe_page, prompt_set, remembered, running, session, show
+from ed_ui import common_link, link, live, picker, probe_page, prompt_set, remembered, running, session, show
 from ed_ui.link_parameters import several
 
 
@@ -33,7 +33,7 @@ def page() -> None:
     batch = running.batch("audit", requests)
     probe_page.top_row("audit", batch, with_control=False, **known)
     common_link.write()
-    running.live(batch, panels, list(plan), len(prompts))
+    live.follow(batch, panels, list(plan), len(prompts))
     with st.expander("The same from the command line"):
         command(spec, list(plan), prompts)
 
@@ -94,7 +94,7 @@ def status(batch: running.Batch, done: list[str], outcome: audit.Audit | None, n
     over = f"{n_prompts} prompt{'s' * (n_prompts != 1)}"
     with st.container(key="headline"):
         if batch.running:
-            st.markdown(f"**{over} through {', '.join(done) or 'no precision'} so far** · {running.status(batch)}")
+            live.status(batch, f"**{over} through {', '.join(done) or 'no precision'} so far** · {{}}".format)
         elif outcome is None:
             st.markdown(
                 "Not computed yet for these prompts, this model and these precisions. **Run** measures them; what is "

@@ -1,12 +1,14 @@
 """The same prompt on two models, two prompts on one model, or one probe with two sets of parameters, side by side."""
 
+from functools import partial
+
 import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import side_by_side, verdict
 from ed_core.depth.side_by_side import SIDES
 from ed_core.sources import specs
-from ed_ui import pair_panel, picker, probe_page, prompt_box, remembered, running, show, side_b
+from ed_ui import live, pair_panel, picker, probe_page, prompt_box, remembered, running, show, side_b
 from ed_ui.pair_panel import Shown
 
 PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
@@ -32,7 +34,7 @@ def page() -> None:
         return
     n_tokens = max((len(t) for t in side_b.previews(*both) if t), default=None)
     probe_page.top_row("two", batch, with_control=False, n_tokens=n_tokens)
-    running.live(batch, panels, both)
+    live.follow(batch, panels, both)
     with st.expander("What is compared, exactly"):
         st.markdown(f"{side_by_side.__doc__}\n\n{pair_panel.RELATIVE}")
 
@@ -91,14 +93,17 @@ def headline(batch: running.Batch, order, names, verdicts, found) -> None:
             said = f": {show.plain(reached.sentence)}" if reached else ""
             st.markdown(f"**{side}** · {show.plain(name)}{said}")
         if batch.running:
-            doing = running.status(batch)
-            for side, i in zip(SIDES, order, strict=True):
-                doing = doing.replace(f"{PLACES[i]} · ", f"{side} · ", 1)
-            st.markdown(f"**{doing}**")
+            live.status(batch, partial(_of_sides, order))
         elif batch.missing and not batch.errors:
             st.markdown(TEACH)
         elif said := side_by_side.summary(found):
             st.markdown(f"**{show.plain(said)}**")
+
+
+def _of_sides(order, doing: str) -> str:
+    for side, i in zip(SIDES, order, strict=True):
+        doing = doing.replace(f"{PLACES[i]} · ", f"{side} · ", 1)
+    return f"**{doing}**"
 
 
 def ruler(names, verdicts, of_side) -> None:

@@ -7,7 +7,7 @@ from ed_core.depth import among_others, pruning
 from ed_core.probes import EarlyExit, LogitLens, Prune, prune
 from ed_core.results import aggregate
 from ed_core.sources import controls, specs
-from ed_ui import common_link, control_model, link, picker, probe_page, prompt_set, running, show
+from ed_ui import common_link, control_model, link, live, picker, probe_page, prompt_set, running, show
 from ed_ui.link_parameters import of_probe
 
 PROBES = (Prune, EarlyExit, LogitLens)
@@ -32,7 +32,7 @@ def page() -> None:
     probe_page.top_row("prune", batch, **known)
     stored = len(prompts) == 1 and "prune.0" in batch.results and not batch.running
     common_link.write(requests["prune.0"].key if stored else "")
-    running.live(batch, panels, asked, len(prompts))
+    live.follow(batch, panels, asked, len(prompts))
     with st.expander("The same from the command line"):
         prompt_set.command(dict.fromkeys(r.models[0] for r in batch.requests.values()), list(asked.values()), prompts)
     with st.expander("What this measures, exactly"):
@@ -68,7 +68,7 @@ def status(batch: running.Batch, done: list, of: int) -> None:
     with st.container(key="status"):
         over = f"{len(done)} of {of} prompt{'s' * (of != 1)} measured"
         if batch.running:
-            st.markdown(f"**{over}** · {running.status(batch)}")
+            live.status(batch, f"**{over}** · {{}}".format)
         elif len(done) == of:
             st.markdown(f"Over **{of} prompt{'s' * (of != 1)}**, {sum(r.n_tokens for r in done)} tokens.")
         elif done or batch.errors:

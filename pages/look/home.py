@@ -1,5 +1,8 @@
 """The main job: one model, one prompt, four live heatmaps, the verdict on depth."""
 
+from collections.abc import Callable
+from functools import partial
+
 import streamlit as st
 
 from ed_core import figures
@@ -7,10 +10,23 @@ from ed_core.depth import verdict
 from ed_core.figures import View
 from ed_core.figures.pictures import Look
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
+from ed_core.probes.description import Picture
 from ed_core.results import lookup
 from ed_core.sources import specs
 from ed_core.sources.published import published_marks
-from ed_ui import common_link, control_model, link, picker, probe_page, prompt_box, remembered, running, session, show
+from ed_ui import (
+    common_link,
+    control_model,
+    link,
+    live,
+    picker,
+    probe_page,
+    prompt_box,
+    remembered,
+    running,
+    session,
+    show,
+)
 from ed_ui.case_view import BRANCHES, SHADES
 from ed_ui.link_parameters import choice, flag, number, span
 from ed_ui.remembered import value
@@ -52,7 +68,7 @@ def page() -> None:
     if (above := prompt_box.harder(value("example", ""))) is not None:
         look = {"icon": ":material/trending_up:", "type": "tertiary"}
         row.button("Same task, harder", key="harder", on_click=_harder, args=(above, batch), **look)
-    running.live(batch, panels)
+    live.follow(batch, panels)
 
 
 def _harder(example: str, batch: running.Batch) -> None:
@@ -80,17 +96,23 @@ def panels(batch: running.Batch) -> None:
     common_link.write(batch.requests["contributions"].key if stored else "")
     reached = judged(batch)
     headline(batch, reached)
-    results = batch.results
-    some = next(iter(results.values()), None)
+    some = next(iter(batch.results.values()), None)
     view = inputs(batch, some, reached)
     look = Look(
         BRANCHES[value("branch", "both")], SHADES[value("shade", "probability")], first_token=counts_first_token()
     )
     for place, (key, probe, one) in zip((*st.columns(2), *st.columns(2)), MAPS, strict=True):
-        show.picture(key, one, results.get(probe), view(key, probe), look, place=place)
+        with place:
+            live.part(batch, key, (probe, f"{probe}.control"), partial(panel, batch, key, probe, one, view, look))
     for probe in PROBES:
         if said := control_model.sentence(batch, probe, counts_first_token() or probe != "contributions"):
             st.markdown(f"**{PROBES[probe].title}:** {said}")
+
+
+def panel(
+    batch: running.Batch, key: str, probe: str, one: Picture, view: Callable[[str, str], View], look: Look
+) -> None:
+    show.picture(key, one, batch.result(probe), view(key, probe), look)
 
 
 def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
@@ -99,7 +121,7 @@ def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         for message in running.troubles(batch):
             show.error(message)
         if batch.running:
-            st.markdown(f"**{running.status(batch)}**")
+            live.status(batch)
         elif reached is not None:
             st.markdown(f"**{reached.sentence}**")
         elif batch.missing and not batch.errors:

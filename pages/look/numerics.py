@@ -6,7 +6,7 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import exactness
 from ed_core.probes import Contributions, LogitLens, Numerics
-from ed_ui import common_link, link, picker, probe_page, prompt_box, running, show
+from ed_ui import common_link, link, live, picker, probe_page, prompt_box, running, show
 from ed_ui.link_parameters import span
 
 PROBES = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens": LogitLens()}
@@ -25,7 +25,7 @@ def page() -> None:
     spec = picker.required()
     batch = running.batch("numerics", {n: probe.request(spec, prompt_box.prompt()) for n, probe in PROBES.items()})
     probe_page.top_row("numerics", batch, with_control=False)
-    running.live(batch, panels)
+    live.follow(batch, panels)
     with st.expander("What this measures, exactly", expanded=False):
         st.markdown(Numerics.__doc__)
 

@@ -1,0 +1,116 @@
+"""The part of a page that fills while jobs run, drawn anew as far as there is something new, and no more often than the
+browser keeps up with: what is drawn takes its share of the cores that compute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import streamlit as st
+
+from ed_ui import guard, running, streamlit_edges
+from ed_ui.session import Batch
+
+REST = 5  # figures are drawn again after so many times the time that drawing them took, at the earliest
+LEAST = 0.15  # seconds that drawing is taken to last at least; chosen, not measured
+POLLS = (0.3, 0.5, 0.75, 1.0)  # seconds between two looks for news
+
+
+def follow(batch: Batch, draw: Callable, *more) -> None:
+    """Call `draw` with the batch and `more`; as a whole again when a result begins or ends, else only those of its
+    parts (`part`) that have something new. When the last job has ended the page runs as a whole."""
+    if batch.jobs and running.poll(batch):
+        st.rerun()
+
+    def whole() -> None:
+        _drawn(batch, tuple(batch.results))
+        screen = batch.screen
+        screen.parts.clear()
+        screen.watched, screen.failed = False, len(batch.errors)
+        try:
+            draw(batch, *more)
+        finally:
+            if batch.running and not screen.watched:
+                status(batch, lambda _: "")
+
+    guard.fragment(whole, None, _key(batch))()
+
+
+def status(batch: Batch, words: Callable[[str], str] = "**{}**".format) -> None:
+    """The line on what is going on while jobs run, which `words` puts into a sentence; it is this line that looks for
+    news, ever more rarely as a run goes on."""
+    screen, asked = batch.screen, False
+    screen.watched = True
+
+    def watch() -> None:
+        nonlocal asked
+        if asked and batch.jobs and running.poll(batch):
+            st.rerun()
+        if said := words(running.status(batch)):
+            st.markdown(said)
+        if asked:
+            if parts := news(batch, time.monotonic()):
+                streamlit_edges.run_fragments([_key(batch, part) for part in parts])
+            screen.pause = pause(time.monotonic() - batch.begun)
+            streamlit_edges.run_every(screen.pause)
+        asked = True  # at first it is drawn with the rest, which has just been looked at
+
+    screen.asked, screen.pause = time.monotonic(), pause(time.monotonic() - batch.begun)
+    guard.fragment(watch, screen.pause)()
+
+
+def part(batch: Batch, name: str, results: tuple[str, ...], draw: Callable[[], None]) -> None:
+    """A part of a live page that shows these results, the first of them at any rate: drawn by itself while that one
+    fills."""
+    found = batch.result(results[0])
+    if not batch.running or found is None or found.complete:
+        with st.container():  # as a fragment has one: what is drawn keeps its place
+            return draw()
+
+    def alone() -> None:
+        _drawn(batch, results)
+        draw()
+
+    batch.screen.parts[name] = results
+    guard.fragment(alone, None, _key(batch, name))()
+
+
+def pause(seconds: float) -> float:
+    """Until the next look for news, this long after the beginning. A look takes the browser about 1/30 s of two cores,
+    and half a pause passes before the end of a run is seen: both together are least near the root."""
+    return next((one for one in POLLS if one >= seconds**0.5 / 3), POLLS[-1])
+
+
+def news(batch: Batch, now: float) -> list[str]:
+    """The parts that have something new and may be drawn `now`; "" is the whole. A browser that is still drawing
+    what came before looks for news later than it should, and so tells how long that takes."""
+    screen = batch.screen
+    if screen.cost is None:
+        screen.cost = max(LEAST, now - screen.asked - screen.pause)
+    screen.asked = now
+    changed = [name for name, version in _versions(batch).items() if screen.seen.get(name) != version]
+    first = bool(changed) and not screen.seen
+    if not first and now < screen.begun + REST * screen.cost:
+        return []
+    if set(screen.seen) - set(batch.results) or screen.failed != len(batch.errors):
+        return [""]
+    parts = {name: [part for part, shown in screen.parts.items() if name in shown] for name in changed}
+    if any(not parts[name] or name not in screen.seen or batch.results[name].complete for name in changed):
+        return [""]
+    return list(dict.fromkeys(part for found in parts.values() for part in found))
+
+
+def _drawn(batch: Batch, names: tuple[str, ...]) -> None:
+    """Note that these results are being drawn."""
+    screen, versions = batch.screen, _versions(batch)
+    screen.seen = {name: version for name, version in screen.seen.items() if name in versions}
+    screen.seen |= {name: versions[name] for name in names if name in versions}
+    screen.begun, screen.cost = time.monotonic(), None
+
+
+def _versions(batch: Batch) -> dict[str, tuple[int, bool]]:
+    return {name: (result.version, result.complete) for name, result in batch.results.items()}
+
+
+def _key(batch: Batch, part: str = "") -> str:
+    return f"live.{batch.page}.{part}"
