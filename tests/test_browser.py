@@ -123,7 +123,7 @@ def start(page, address, query="", text=None, answer=None):
 
 def finished(page) -> bool:
     return (
-        page.locator(".st-key-headline", has_text="settle").count() > 0
+        page.locator(".st-key-headline", has_text="best guess").count() > 0
         and page.get_by_role("button", name="Cancel").is_disabled()
     )
 

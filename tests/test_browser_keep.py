@@ -56,7 +56,7 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model,
     tab = visitor()
     with serving(cache) as app:
         start(page, app.address, f"/?model={model}", text="5 + 7 + 5 + 3 = ", answer="20")
-        page.locator(".st-key-headline", has_text="settle").or_(
+        page.locator(".st-key-headline", has_text="best guess").or_(
             page.locator(".st-key-headline", has_text="turn")
         ).wait_for()
         wait(page, page.get_by_role("button", name="Cancel").is_disabled)

@@ -26,7 +26,7 @@ from ed_core.probes import (
 from ed_core.results import lookup
 from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
-from ed_ui import session
+from ed_ui import session, show
 
 ROOT = Path(__file__).parent.parent
 PROMPT = Prompt("5 + 7 + 5 + 3 + 1 + 7 = ", "28")
@@ -115,7 +115,9 @@ def test_home_says_the_verdict_and_what_the_model_continues(stored):
 
     test = app()
     said = " ".join(m.value for m in test.markdown)
-    assert verdict.of_prompt(stored["contributions"], stored["logit_lens"]).sentence in said
+    reached = verdict.of_prompt(stored["contributions"], stored["logit_lens"])
+    assert show.plain(reached.lead) in said
+    assert all(show.plain(one.sentence) in said for one in reached.statements.values())
     assert "The model continues" in said and "expected" in said
     assert test.run().query_params["run"] == stored["contributions"].request.key[:12], (
         "a first run's are put into the URL by the browser"
@@ -346,7 +348,9 @@ def said(test: AppTest) -> str:
 def test_home_judges_by_the_thresholds_that_are_set(stored):
     """Both off their defaults and far apart: swapped, there would be no KL depth."""
     test = app(prompt=None, model="ed-demo-8", kl="0.75", overlap="0.1")
-    assert "the output settles at layer 3 (2 by top-k overlap)" in " ".join(m.value for m in test.markdown)
+    said = " ".join(m.value for m in test.markdown)
+    assert "The papers' rule says layer 3 of 8" in said
+    assert "shares more than 10% of its best five tokens with the output by layer 2 of 8" in said
     ruler = next(spec for spec in specs(test) if spec["data"][0].get("name") == "blocks")
     assert {t["name"]: numbers(t["x"]).tolist() for t in ruler["data"] if t["name"] in ("kl", "overlap")} == {
         "kl": [3],

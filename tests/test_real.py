@@ -129,7 +129,7 @@ def test_home_opens_on_it_and_runs_a_prompt_of_ones_own(smollm2, tmp_path, visit
     with serving(tmp_path / "cache") as app:
         page = visitor()
         page.goto(app.address)
-        page.locator(".st-key-headline", has_text="settle").wait_for()
+        page.locator(".st-key-headline", has_text="best guess").wait_for()
         page.get_by_text("stored example").wait_for()
         page.get_by_text("Q4_1 in the file, computed in fp32").wait_for()
         assert page.get_by_label("Prompt", exact=True).input_value().startswith("The capital of France")

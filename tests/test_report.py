@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -164,7 +165,7 @@ def test_the_report_tells_what_a_reader_needs(pages):
         "libraries",
         "token 77, id",
     ):
-        assert word in text, word
+        assert word in unescape(text), word
     figures = json.loads(Page(text).texts["script"][0])
     assert len(figures) == text.count("<figure>") == 10
     assert figures[1]["data"][0]["name"] == "z" and "template" not in figures[1]["layout"]

@@ -14,7 +14,7 @@ from kept_cases import case, results
 
 from ed_core.cases import export
 from ed_core.commands import main
-from ed_core.depth import criteria, sinks, verdict
+from ed_core.depth import criteria, sinks, verdict, wording
 from ed_core.notebook.result import Result
 from ed_core.probes import Contributions, LogitLens
 from ed_core.results.aggregate import summarize
@@ -263,11 +263,14 @@ def test_every_criterion_stands_with_and_without_the_sinks(pair, first_token):
     assert {name: c.depth for name, c in found.criteria.items()} == {"cosine": 5, "kl": None, "overlap": 3}
     assert {name: c.without_sinks for name, c in found.criteria.items()} == expected
     assert [c.depth for c in expected.values()] == [1, 2, 4] and expected["kl"].from_depth_1.depth == 4
-    assert found.remarks[-3:] == (
-        "Without the sinks the cosine criterion gives layer 1 instead of layer 5.",
-        f"Without the sinks the KL criterion gives layer 2 instead of nothing ({found.criteria['kl'].reason}).",
-        "Without the sinks the overlap criterion gives layer 4 instead of layer 3.",
+    said = {name: one.sentence for name, one in found.statements.items()}
+    assert (
+        "without the sinks the rule says 1. The papers' rule takes the last rise above 0, after layer 5"
+        in said["cosine"]
     )
+    assert said["kl"].endswith("so the KL rule gives no depth; without the sinks it says 2.")
+    assert "without the sinks the rule says 4. The papers' rule says layer 3" in said["overlap"]
+    assert not any(one.clear for one in found.statements.values())
 
 
 def test_without_sinks_a_verdict_is_its_own_variant():
@@ -275,7 +278,7 @@ def test_without_sinks_a_verdict_is_its_own_variant():
     found = verdict.of_prompt(written, lens, first_token=False)
     for criterion in found.criteria.values():
         assert criterion.without_sinks == replace(criterion, without_sinks=None)
-    assert found.sinks == () and not any("sinks" in line for line in found.remarks)
+    assert found.sinks == () and "sinks" not in found.sentence
 
 
 def test_over_prompts_each_has_its_own_sinks_and_tokens_are_weighed(pair):
@@ -363,11 +366,11 @@ def test_variants_have_names_and_only_kl_has_the_one_from_depth_1():
 
 
 @pytest.mark.parametrize("later, said", [(3, True), (2, False), (1, False), (None, True)])
-def test_a_sentence_stands_where_it_moves_by_more_than_a_tenth_of_the_layers(later, said):
+def test_a_variant_is_said_where_it_moves_by_more_than_a_tenth_of_the_layers(later, said):
     kl = criteria.Criterion("kl", 1, 1, 10, 0.5, from_depth_1=criteria.Criterion("kl", later, None, 10, 0.5, "why"))
-    found = list(verdict.remarks({"kl": kl}))
-    where = "nothing (why)" if later is None else f"layer {later}"
-    assert found == ([f"From depth 1 on the KL criterion gives {where} instead of layer 1."] if said else [])
+    found = wording.statement(kl, np.ones(10), None)
+    where = "gives no depth" if later is None else f"says {later}"
+    assert (f"without depth 0 the rule {where}" in found.sentence) == said == (not found.clear)
 
 
 # ---------------------------------------------------------------- what is written of them

@@ -41,7 +41,7 @@ CLOCK = """() => {
     if (!clock.first && [...document.querySelectorAll('.js-plotly-plot')].some(filled)) clock.first = now;
     const cancel = document.querySelector('[class*=st-key-cancel] button');
     const said = document.querySelector('.st-key-headline').textContent;
-    if (said.includes('settle') && cancel.disabled) { clock.all = now; clearInterval(look); }
+    if (said.includes("best guess") && cancel.disabled) { clock.all = now; clearInterval(look); }
   }, 50);
 }"""
 

@@ -21,7 +21,6 @@ from ..figures.text import shown
 from ..probes import PROBES, find
 from ..results.aggregate import aggregate, probe_of
 from ..sources import controls
-from ..sources.published import published_marks
 from ..types import ProbeResult, Prompt
 from . import case_study, combined
 from .case_study import Case, Item
@@ -137,11 +136,15 @@ def _over(one: Together) -> Drawing:
 def _of_view(case: Case, view: case_study.View, found: Verdict | None) -> Iterator[Drawing]:
     if found is not None:
         fig = figures.depth_ruler(
-            found.criteria, view.first.result.n_layers, bands=found.bands, published=published_marks()
+            found.criteria,
+            view.first.result.n_layers,
+            bands=found.bands,
+            statements=found.statements,
+            cosine=found.curves.get("cosine"),
         )
         yield Drawing(
             "Depth ruler",
-            "the three criteria, never averaged; ticks below: published models",
+            "where each rule stands; hollow: not clear; colour: the mean cosine",
             found.sentence,
             fig,
             reading=tuple(_criteria(found)),

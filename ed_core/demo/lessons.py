@@ -119,8 +119,8 @@ LESSONS = (
 **Look at the logit lens, last column before the answer.** The lowest rows repeat ` = `, the token just read: embedding and head share their
 weights, so depth 0 mostly says what it sees. At depth 4 the right digit is there, with one chance in two; from depth 6 on it is certain.
 
-**Then at the ruler.** KL and overlap both settle at layer 3. The cosine criterion has *no* verdict: the mean cosine is never negative, so
-there is no turn to find. "Not defined" is an answer, not an error.
+**Then at the ruler.** The KL and the overlap rule both say layer 3. The cosine rule gives *no* depth: no layer erases on average, so there
+is no turn to find. "Not defined" is an answer, not an error.
 
 Compare with *A hard sum*: same model, same task, more digits.""",
         (
@@ -185,13 +185,13 @@ ruler has a turn here, and none in the sums.
         "criteria-disagree",
         "copy-12-a",
         "Where the criteria disagree, and why",
-        """Twelve letters are copied. **KL** settles at layer 2, **overlap** never does, and the **cosine** has no turn. Which one is right? All
-of them: they ask different things.
+        """Twelve letters are copied. The **KL** rule says layer 2, **overlap** and **cosine** give no depth. Which one is right? All of them:
+they ask different things.
 
 - *KL* asks when the lens' whole distribution comes near the output's. Copying is known early: the next letter stands at depth 2 with 99 %, so
 the mean KL falls below half of its maximum at once.
 - *Overlap* asks whether the best *five* tokens are the output's five. When one token has nearly all the probability, the other four are noise,
-and noise does not settle.
+and noise never becomes the output's.
 - *Cosine* asks in which direction layers write, and says nothing of the output.
 
 So read them beside each other and never average them. Where the model is sure, overlap is the weakest witness.""",
@@ -210,8 +210,8 @@ So read them beside each other and never average them. Where the model is sure, 
         "Outside what the model knows: a verdict all the same",
         """A question in English, to a model that was taught sums, look-ups and copying. Its continuation is wrong, and no sentence.
 
-**The figures look perfectly ordinary.** All three criteria are defined: features turn after layer 3, the output settles at layer 6. Nothing on
-the ruler says that the answer is nonsense. A depth tells *where* a prediction settles, never *whether* it is worth anything.
+**The figures look perfectly ordinary.** All three rules give a depth: the cosine turns after layer 3, KL and overlap say layer 6. Nothing on the
+ruler says that the answer is nonsense. A depth tells *where* a prediction is made, never *whether* it is worth anything.
 
 So look at the continuation first. Here the best next token is a comma, at 60 %: sure is not right. And the lens repeats ` has` from depth 2 to 7:
 a habit of the training texts, not a thought about Yoko Ono.""",
@@ -284,12 +284,12 @@ both side by side. This is one twin; another seed gives other marks on the ruler
         "english-d",
         "A real model: three criteria, three depths",
         """SmolLM2, 30 blocks, reads a story of three sentences and says where the bag is: ` school`, with one chance in nine, just ahead of words like
-` bottom`. **KL** settles at layer 1, the **cosine** turns after layer 12, **overlap** settles at layer 23.
+` bottom`. The **KL** rule says layer 1, the **cosine** rule 12, the **overlap** rule 23.
 
 **Which is the effective depth?** None alone; each answers its own question.
 
 - *KL at layer 1* says that depth 0 is far off, not that layer 1 is near: the mean KL falls from 13.6 nats to 6.3 there, and stays about 5.5 until depth
-18. *A real model: why KL settles at layer 1* tells why.
+18. *A real model: why the KL rule says layer 1* tells why.
 - *Cosine after layer 12:* block 11 erases (mean cosine −0.23) and so does block 12, hardly; from block 13 on nearly all blocks build on what is there.
 - *Overlap at layer 23* is the first to look at the words: the best five tokens of the lens begin to be the output's.
 
@@ -342,12 +342,12 @@ without sinks: here they give the same layers, 24 by cosine and 21 by overlap. A
     Lesson(
         "real-kl",
         "english-a",
-        "A real model: why KL settles at layer 1",
-        """A question that SmolLM2 cannot answer: it goes on with ` the wife of the deceased`. The KL criterion says that the output settles at layer 1 of 30.
+        "A real model: why the KL rule says layer 1",
+        """A question that SmolLM2 cannot answer: it goes on with ` the wife of the deceased`. The KL rule says layer 1 of 30.
 
 **The rule** takes the first layer behind which the mean KL is below half of its maximum. **The maximum is depth 0's**, 15.5 nats, and it tells
 little of the model: embedding and head are the same matrix, so at depth 0 the lens is certain of one token, of the one just *read* at 14 of these 21 (else
-of one with a long embedding, like ` strugg`), and that is never the one that comes *next*. One block ends that, at 7.4 nats, just below half. Nothing has settled: up to depth 16 the mean stays above 5 nats.
+of one with a long embedding, like ` strugg`), and that is never the one that comes *next*. One block ends that, at 7.4 nats, just below half. The lens is not near the output: up to depth 16 the mean stays above 5 nats.
 
 **The same rule from depth 1 on** finds layer 23, as overlap does. The papers' figure stays as it is, beside this one; where the two are far apart, the
 embedding has decided the first.

@@ -160,6 +160,16 @@ def sentence(sinks: Sequence[Sink], tokens: Sequence[str]) -> str:
     )
 
 
+def brief(sinks: Sequence[Sink], tokens: Sequence[str]) -> str:
+    """Which tokens are sinks and why that matters, in one line; "" where there are none."""
+    if not sinks:
+        return ""
+    named = ", ".join(f"{o.pos} ({tokens[o.pos]!r}, up to {o.ratio:.3g} times the median norm)" for o in sinks[:3])
+    more = f" and {len(sinks) - 3} more" if len(sinks) > 3 else ""
+    s, it = ("s", "them") if len(sinks) > 1 else ("", "it")
+    return f"Sink{s}: token{s} {named}{more}; what is measured there tells of {it} alone."
+
+
 def summary(sinks: Sequence[Sequence[Sink] | None]) -> str:
     """The sinks of several prompts in one line: how many, how large, who writes them, the most frequent first."""
     every = [s for found in sinks for s in found or ()]

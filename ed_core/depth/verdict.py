@@ -1,7 +1,9 @@
-"""The verdict on depth: criteria read off results, with their uncertainty, and said in one sentence. Numpy only.
+"""The verdict on depth: what is seen at the answer, and the criteria read off results with their uncertainty. Numpy
+only.
 
 Over prompts the uncertainty is a bootstrap interval; a single prompt has none, so what is shown is the threshold band:
-how far the figure moves when the threshold does."""
+how far the figure moves when the threshold does. A verdict may be read for all tokens, for those that predict the
+answer, or for one."""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..types import ProbeResult
+from . import answer, wording
 from .criteria import (
     KL_THRESHOLD,
     OVERLAP_THRESHOLD,
@@ -26,20 +29,38 @@ from .sinks import Sink, of_result
 
 READS = ("contributions", "logit_lens")  # the probes it is made of
 COSINES = ("attn_cos", "mlp_cos", "layer_cos")
-NAMES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
+ALL, ANSWER = "all", "answer"  # tokens that a verdict is read for; or one, by its position
 BANDS = {"cosine": np.linspace(-0.05, 0.05, 11), "kl": np.linspace(0.25, 0.75, 11), "overlap": np.linspace(0.1, 0.5, 9)}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Three criteria of one prompt (never averaged), their threshold bands, and the sentence that says them. `sinks`:
-    the prompt's, None where they cannot be told. `remarks`: sentences on what the criteria's variants change."""
+    (
+        """One prompt's verdict: what is seen at its answer, three criteria (never averaged) and what each says.
+
+    `curves`: what each criterion was read off, `[layer]`; without an entry where there is none. `bands`: the depths
+    that other thresholds give. `sinks`: the prompt's, None where they cannot be told. `of`: the tokens it was read
+    for."""
+        ""
+    )
 
     criteria: Mapping[str, Criterion]
+    curves: Mapping[str, np.ndarray]
     bands: Mapping[str, tuple[int, int] | None]
-    sentence: str
+    statements: Mapping[str, wording.Statement]
+    seen: tuple[answer.Seen, ...]
     sinks: tuple[Sink, ...] | None = None
-    remarks: tuple[str, ...] = ()
+    of: str | int = ALL
+
+    @property
+    def lead(self) -> str:
+        """What can be seen at the answer."""
+        return answer.sentence(self.seen)
+
+    @property
+    def sentence(self) -> str:
+        """The whole verdict: what is seen, then what each criterion says."""
+        return " ".join(filter(None, [self.lead, *(said.sentence for said in self.statements.values())]))
 
     @property
     def lines(self) -> dict[str, int | None]:
@@ -53,20 +74,38 @@ def of_prompt(
     first_token: bool = True,
     kl: float = KL_THRESHOLD,
     overlap: float = OVERLAP_THRESHOLD,
+    of: str | int = ALL,
 ) -> Verdict:
-    """The verdict on one prompt from its complete `contributions` and `logit_lens`."""
-    criteria, bands, found = {}, {}, of_result(contributions)
+    """The verdict on one prompt from its complete `contributions` and `logit_lens`. `first_token`: whether the mean
+    cosine over all tokens counts the first one. `of`: `ALL`, `ANSWER`, or a token's position."""
+    criteria, bands, read_off, found = {}, {}, {}, of_result(contributions)
+    only = positions(lens, of)
     for name, (curve_of, rule, threshold) in _rules(kl, overlap).items():
 
         def judge(curves):
             return rule(curve_of(curves), threshold)
 
         results, counted = [contributions if name == "cosine" else lens], first_token or name != "cosine"
-        criteria[name], sums, counts = _judged(name, judge, results, counted, [found])
+        criteria[name], sums, counts = _judged(name, judge, results, counted, [found], only)
         if sum(counts) and lens.n_layers > 1:
-            curve = curve_of({k: v[0] / counts[0] for k, v in sums.items()})
-            bands[name] = threshold_band(rule, curve, BANDS[name])
-    return Verdict(criteria, bands, sentence(criteria), found, tuple(remarks(criteria)))
+            read_off[name] = curve_of({k: v[0] / counts[0] for k, v in sums.items()})
+            bands[name] = threshold_band(rule, read_off[name], BANDS[name])
+    look = {"k": dict(lens.request.parameters).get("k", 5), "echo": answer.echo(lens)}
+    said = {n: wording.statement(c, read_off.get(n), bands.get(n), **look) for n, c in criteria.items()}
+    return Verdict(criteria, read_off, bands, said, answer.look(lens), found, of)
+
+
+def positions(result: ProbeResult, of: str | int) -> frozenset[int] | None:
+    """The positions that a verdict on these tokens is read at: of the answer those that predict it (the last one where
+    none is known); None for all. A `ValueError` for a position that the prompt does not have."""
+    n, start = result.n_tokens, result.answer_start
+    if of == ALL:
+        return None
+    if of == ANSWER:
+        return frozenset(range(start - 1, n - 1)) if start is not None and 0 < start < n else frozenset({n - 1})
+    if not isinstance(of, int) or not 0 <= of < n:
+        raise ValueError(f"A verdict is read for {ALL!r}, {ANSWER!r} or a position from 0 to {n - 1}; found {of!r}.")
+    return frozenset({of})
 
 
 def verdicts(
@@ -107,35 +146,6 @@ def prompt_sums(
     return sums, [r.n_tokens - (not first_token) for r in results]
 
 
-def sentence(criteria: Mapping[str, Criterion]) -> str:
-    """The verdict in words, layers 0-based; what is not defined is said with its reason."""
-    cosine, kl, overlap = criteria["cosine"], criteria["kl"], criteria["overlap"]
-    if cosine.depth is None:
-        turn = f"No turn from writing to refining ({cosine.reason})"
-    else:
-        turn = f"Features turn from writing to refining after layer {cosine.depth} of {cosine.n_layers}"
-    if kl.depth is None:
-        settle = "the output does not settle before the last layer"
-    else:
-        settle = f"the output settles at layer {kl.depth}"
-    if overlap.depth is not None and overlap.depth != kl.depth:
-        settle += f" ({overlap.depth} by top-k overlap)"
-    return f"{turn}; {settle}."
-
-
-def remarks(criteria: Mapping[str, Criterion]) -> Iterator[str]:
-    """What the variants change, a sentence each: KL from depth 1 on where it differs from the paper's figure by more
-    than a tenth of the layers, a criterion without the sinks where it differs at all; or where one of two is not
-    defined."""
-    kl = criteria["kl"]
-    if kl.from_depth_1 is not None and _apart(kl, kl.from_depth_1) > kl.n_layers / 10:
-        yield f"From depth 1 on the KL criterion gives {_layer(kl.from_depth_1)} instead of {_layer(kl)}."
-    for name, criterion in criteria.items():
-        other = criterion.without_sinks
-        if other is not None and _apart(criterion, other) > 0:
-            yield f"Without the sinks the {NAMES[name]} criterion gives {_layer(other)} instead of {_layer(criterion)}."
-
-
 def right(continuation: ProbeResult) -> bool | None:
     """Whether the greedy continuation begins with the known answer and does not run on in the same word; None without
     an answer."""
@@ -152,32 +162,27 @@ def _judged(
     results: Sequence[ProbeResult],
     first_token: bool,
     sinks: Sequence[Sequence[Sink] | None],
+    only: Collection[int] | None = None,
 ) -> tuple[Criterion, dict[str, np.ndarray], list[int]]:
     """A criterion with its variants, the sums over tokens it is read off, and the token counts. `sinks`: of each
-    prompt, None where they cannot be told: then there is no `without_sinks`."""
+    prompt, None where they cannot be told: then there is no `without_sinks`. `only`: the positions of a single prompt
+    that count, whatever `first_token` says."""
+    others = [set(range(results[0].n_tokens)) - set(only)] if only is not None else None
+    first_token = first_token or only is not None
 
-    def read(left_out=None):
+    def read(left_out=None, left="when the first is not counted"):
         sums, counts = prompt_sums(results, _names(name), first_token, left_out)
-        left = "when the first is not counted" if left_out is None else "without the sinks"
         undefined = _undefined(name, counts, results[0].n_layers, left)
         return undefined or judge({k: v.sum(0) / sum(counts) for k, v in sums.items()}), sums, counts
 
-    whole, sums, counts = read()
+    whole, sums, counts = read(others)
     if any(found is None for found in sinks) or any(n not in r.measures for r in results for n in _names(name)):
         return whole, sums, counts
-    without = read([{s.pos for s in found} for found in sinks])[0] if any(sinks) else whole
+    at = [{s.pos for s in found} for found in sinks]
+    if others is not None:
+        at = [at[0] | others[0]] if at[0] - others[0] else [set()]
+    without = read(at, "without the sinks")[0] if any(at) else whole
     return replace(whole, without_sinks=without), sums, counts
-
-
-def _apart(a: Criterion, b: Criterion) -> float:
-    """Layers between two verdicts; infinitely many where one of them is not defined."""
-    if a.depth is None or b.depth is None:
-        return 0.0 if a.depth is b.depth else np.inf
-    return float(abs(a.depth - b.depth))
-
-
-def _layer(criterion: Criterion) -> str:
-    return f"nothing ({criterion.reason})" if criterion.depth is None else f"layer {criterion.depth}"
 
 
 def _undefined(name: str, counts: Sequence[int], n_layers: int, left: str) -> Criterion | None:

@@ -6,14 +6,16 @@ from functools import partial
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import verdict
+from ed_core.depth import sinks, verdict, wording
+from ed_core.depth.verdict import ALL, ANSWER
 from ed_core.figures import View
 from ed_core.figures.pictures import Look
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.probes.description import Picture
 from ed_core.results import lookup
 from ed_core.sources import specs
-from ed_core.sources.published import published_marks
+from ed_core.sources.published import published, published_marks
+from ed_core.types import ProbeResult
 from ed_ui import (
     common_link,
     control_model,
@@ -32,6 +34,9 @@ from ed_ui.link_parameters import choice, flag, number, span
 from ed_ui.remembered import value
 
 WINDOW = 48
+NONE, TOKEN = "none", "token"
+READ_FOR = {ALL: "all tokens", ANSWER: "the answer", TOKEN: "the selected token"}
+PUBLISHED = (NONE, *dict.fromkeys(p.model.rsplit("/", 1)[-1] for p in published()))
 PROBES = {
     "contributions": Contributions(),
     "logit_lens": LogitLens(),
@@ -52,6 +57,8 @@ PARAMETERS = (
     number("kl", "kl_threshold", 0.5, 0.05, 0.95),
     number("overlap", "overlap_threshold", 0.3, 0.05, 0.95),
     flag("first_token", "first_token", True),
+    choice("of", "of", ALL, READ_FOR.keys()),
+    choice("published", "published", NONE, PUBLISHED),
     span("tokens", "window"),
 )
 
@@ -83,7 +90,20 @@ def judged(batch: running.Batch) -> verdict.Verdict | None:
     needed = [batch.complete("contributions"), batch.complete("logit_lens")]
     if None in needed:
         return None
-    return verdict.of_prompt(*needed, counts_first_token(), value("kl_threshold", 0.5), value("overlap_threshold", 0.3))
+    return read(*needed)
+
+
+def read(contributions: ProbeResult, lens: ProbeResult) -> verdict.Verdict:
+    """The verdict with what is chosen under Options."""
+    of = remembered.token(lens.n_tokens) if value("of", ALL) == TOKEN else value("of", ALL)
+    thresholds = value("kl_threshold", 0.5), value("overlap_threshold", 0.3)
+    return verdict.of_prompt(contributions, lens, counts_first_token(), *thresholds, ALL if of is None else of)
+
+
+def of_twin(batch: running.Batch) -> verdict.Verdict | None:
+    """The same read off the control, once both of its probes are complete."""
+    needed = [control_model.result(batch, name) for name in verdict.READS]
+    return None if None in needed else read(*needed)
 
 
 def counts_first_token() -> bool:
@@ -123,11 +143,22 @@ def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         if batch.running:
             live.status(batch)
         elif reached is not None:
-            st.markdown(f"**{reached.sentence}**")
+            said(batch, reached)
         elif batch.missing and not batch.errors:
             st.markdown(TEACH)
         st.markdown(says(batch))
     ruler(batch, reached)
+
+
+def said(batch: running.Batch, reached: verdict.Verdict) -> None:
+    """What is seen at the answer, then each criterion as what it is, with what a control shares."""
+    st.markdown(f"**{show.plain(reached.lead)}**")
+    lines = [f"- {show.plain(one.sentence)}" for one in reached.statements.values()]
+    if (twin := of_twin(batch)) is not None:
+        lines.append(f"- {show.plain(wording.shared(reached.criteria, twin.criteria, control_model.chosen()[0]))}")
+    if reached.sinks:
+        lines.append(f"- {show.plain(sinks.brief(reached.sinks, batch.results['contributions'].tokens))}")
+    st.markdown("\n".join(lines))
 
 
 def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
@@ -142,11 +173,14 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         reached.criteria if reached else {},
         n_layers,
         bands=reached.bands if reached else {},
-        published=published_marks() if reached else (),
+        statements=reached.statements if reached else {},
+        cosine=reached.curves.get("cosine") if reached else None,
+        twin=twin.criteria if reached and (twin := of_twin(batch)) else {},
+        published=published_marks(value("published", NONE)) if reached and value("published", NONE) != NONE else (),
         ghost=ghost.criteria if ghost else {},
         n_layers_ghost=n_ghost,
     )
-    caption = "**Depth ruler** · the three criteria, never averaged; ticks below: published models"
+    caption = "**Depth ruler** · where each rule stands; hollow: not clear; colour: the mean cosine"
     said = reached.sentence if reached else "Depth ruler: no verdict yet."
     made = [batch.results[name] for name in ("contributions", "logit_lens") if name in batch.results]
     show.figure("ruler", fig, caption, results=made, alt=said)
@@ -179,7 +213,10 @@ def inputs(batch: running.Batch, some, reached):
         steps = dict(min_value=0.05, max_value=0.95, step=0.05)
         remembered.widget(st.slider, "KL: below this share of its maximum", "kl_threshold", 0.5, **steps)
         remembered.widget(st.slider, "Overlap: above", "overlap_threshold", 0.3, **steps)
-        remembered.widget(st.toggle, "Count the first token (often an attention sink)", "first_token", True)
+        remembered.widget(st.toggle, "Count the first token in the mean cosine (often a sink)", "first_token", True)
+        look = dict(options=list(READ_FOR), format_func=READ_FOR.get, required=True)
+        remembered.widget(st.segmented_control, "Read the rules for", "of", ALL, **look)
+        remembered.widget(st.selectbox, "Published figures on the ruler", "published", NONE, options=PUBLISHED)
         st.caption(
             "The defaults are those of Hu et al. 2025. The three criteria measure different things and are never "
             "averaged."

@@ -1,0 +1,136 @@
+"""What can be seen at the answer: from which depth on the lens puts the right token first. Numpy only.
+
+Read off `logit_lens` alone, so results stored earlier say it too. Where an answer is known, its tokens are looked at,
+each where it is predicted, given those before it; else the one token that the model itself would go on with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..types import ProbeResult
+
+NAMED = 4  # answer tokens whose depths are listed one by one
+LONGEST = 40  # characters of a token that a sentence repeats
+WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One token in the lens at the position before it.
+
+    `pos`: the position whose prediction is read. `token`: its text. `given`: it belongs to the known answer; else it is
+    the model's own next token. `best`: the smallest depth, 0..L, from which it is the lens' best token through the
+    output; None where the output's best token is another one, which is then `instead`. `among`: the same for being one
+    of the `k` best; None where it is none of them in the output."""
+
+    pos: int
+    token: str
+    given: bool
+    best: int | None
+    among: int | None
+    k: int
+    n_layers: int
+    instead: str = ""
+
+
+def look(lens: ProbeResult) -> tuple[Seen, ...]:
+    """What is seen at the answer of one prompt, from its complete `logit_lens`; at the last position where none is
+    known, nothing where the result does not hold the best tokens."""
+    if "top_ids" not in lens.measures:
+        return ()
+    start, ids = lens.answer_start, lens.token_ids
+    if start is not None and 0 < start < len(ids):
+        return tuple(_seen(lens, pos - 1, ids[pos], True) for pos in range(start, len(ids)))
+    last = len(ids) - 1
+    return (_seen(lens, last, int(lens["top_ids"][-1, last, 0]), False),)
+
+
+def echo(lens: ProbeResult) -> float:
+    """Share of the tokens, in [0, 1], for which the lens at depth 0 puts the token just read first, as with tied
+    embedding and head: its divergence there says nothing of what the model works out. 0 where the result does not hold
+    the best tokens."""
+    if "top_ids" not in lens.measures:
+        return 0.0
+    return float(np.mean(lens["top_ids"][0, :, 0] == np.asarray(lens.token_ids)))
+
+
+def sentence(seen: Sequence[Seen]) -> str:
+    """What is seen, in words; "" for nothing."""
+    if not seen:
+        return ""
+    return _of_one(seen[0]) if len(seen) == 1 else _of_several(seen)
+
+
+def _seen(lens: ProbeResult, pos: int, token: int, given: bool) -> Seen:
+    top = lens["top_ids"][:, pos]
+    best, among = top[:, 0] == token, (top == token).any(-1)
+    text, output = lens.token_text, int(top[-1, 0])
+    return Seen(
+        pos,
+        lens.tokens[pos + 1] if given else text.get(token, f"id {token}"),
+        given,
+        _lasting(best),
+        _lasting(among),
+        top.shape[-1],
+        lens.n_layers,
+        "" if best[-1] else text.get(output, f"id {output}"),
+    )
+
+
+def _quoted(token: str) -> str:
+    """A token in quotation marks; of a stranger's text nothing that would move or hide other words."""
+    return f"“{''.join(c if c.isprintable() else repr(c)[1:-1] for c in token[:LONGEST])}”"
+
+
+def _lasting(holds: np.ndarray) -> int | None:
+    """The first entry from which it holds through the last; None where it does not hold there."""
+    return int(np.logical_and.accumulate(holds[::-1])[::-1].argmax()) if holds[-1] else None
+
+
+def _of_one(one: Seen) -> str:
+    token = _quoted(one.token)
+    if one.best is None:
+        among = (
+            f"is among its best {_number(one.k)} from depth {one.among} of {one.n_layers}"
+            if one.among is not None
+            else f"is not among its best {_number(one.k)}"
+        )
+        return f"The answer {token} is not the model's best guess, which is {_quoted(one.instead)}; it {among}."
+    whose = "" if one.given else ", the model's own next token,"
+    if one.best == 0:
+        return f"{token}{whose} is the best guess at every depth, before the first layer too."
+    only = " only" if one.best == one.n_layers else ""
+    output = ", the output" if one.best == one.n_layers else ""
+    said = f"{token}{whose} becomes the best guess{only} at depth {one.best} of {one.n_layers}{output}"
+    return f"{said}; it is among the best {_number(one.k)} from {one.among}." if one.among < one.best else f"{said}."
+
+
+def _of_several(seen: Sequence[Seen]) -> str:
+    right, n_layers = [one for one in seen if one.best is not None], seen[0].n_layers
+    named, n = len(seen) <= NAMED, len(seen)
+
+    def depths():
+        found = [one.best for one in right]
+        if named:
+            told = [f"{_quoted(one.token)} at depth {one.best}" for one in right]
+            return f"{', '.join(told)} of {n_layers}"
+        if min(found) == max(found):
+            return f"all at depth {found[0]} of {n_layers}"
+        return f"between depth {min(found)} and {max(found)} of {n_layers}"
+
+    if not right:
+        return f"None of the answer's {n} tokens is the model's best guess where it is due."
+    if len(right) == n:
+        return f"The answer's {n} tokens become the best guess, each given those before it: {depths()}."
+    wrong = next(one for one in seen if one.best is None)
+    return (
+        f"Of the answer's {n} tokens {len(right)} become the best guess ({depths()}); {_quoted(wrong.token)} does not, "
+        f"the model's best guess there is {_quoted(wrong.instead)}."
+    )
+
+
+def _number(n: int) -> str:
+    return WORDS[n] if n < len(WORDS) else str(n)
