@@ -5,7 +5,7 @@ from pathlib import Path
 import streamlit as st
 
 import ed_core  # noqa: F401  (sets OpenMP's waiting policy before anything can import torch)
-from ed_ui import common_link, guard, hosting, link, navigation, picker, running, streamlit_edges, visitor
+from ed_ui import browser, common_link, guard, hosting, link, navigation, picker, running, streamlit_edges, visitor
 
 st.set_page_config(page_title=hosting.title(), page_icon="ed_ui/icon.svg", layout="wide", initial_sidebar_state="auto")
 hosting.stop_if_wrong()
@@ -35,5 +35,6 @@ if page.url_path not in {one.url_path for one in pages["Keep"]}:  # a case study
 hosting.banner()
 whole = guard.guarded(page.run)
 link.end_of_run()
+browser.listen()
 if not whole:
     st.stop()  # so that Streamlit forgets no input which the page did not come to

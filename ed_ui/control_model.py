@@ -48,7 +48,7 @@ def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
 
 
 def picker(row, batch: running.Batch) -> None:
-    """Which control, and its seed, at the end of the row of Run and Cancel."""
+    """Which control, and its seed, at the end of a row or among other inputs."""
     common = dict(label_visibility="collapsed")
     kinds = dict(options=(NONE, *controls.KINDS), format_func=lambda kind: f"Control: {controls.KINDS.get(kind, NONE)}")
     remembered.widget(row.selectbox, "Control", "control", NONE, width=220, help=HELP, **kinds, **common)

@@ -34,6 +34,7 @@ def arrived(page: str) -> bool:
     link = state()
     moved, link.first = link.page != page, link.page is None
     if link.first:
+        link.bare, link.open = not st.query_params, not {"example", "run"} & st.query_params.keys()
         link.base = (st.context.url or "").removesuffix(page).removesuffix("/") + "/"
     if moved:
         link.moved, link.values = True, {}

@@ -11,7 +11,7 @@ from ed_core.prompts import check_text
 from ed_core.sources import tokens
 from ed_core.sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, MODELS, load_prompts
 from ed_core.types import Prompt
-from ed_ui import picker, remembered, show
+from ed_ui import picker, remembered, session, show
 
 TASKS = {
     "sum_mod10": "Sums mod 10",
@@ -60,8 +60,10 @@ def harder(example: str) -> str | None:
 
 
 def pick(example: str, side: str = "") -> None:
-    """Put a bundled prompt into the box."""
+    """Put a bundled prompt into the box; what was typed there can be had back."""
     chosen = examples()[example]
+    if remembered.value(f"{side}text", "") and not remembered.value(f"{side}example", ""):
+        _undoable(side, "Back to the prompt that was typed before this example.")
     fill(chosen["text"], chosen["answer"], example, side)
 
 
@@ -70,27 +72,46 @@ def pick_for(model: str) -> None:
     pick(EXAMPLE if model in MODELS else ENGLISH_EXAMPLE)
 
 
-def boxes(side: str, label: str, answer: str, help_: tuple[str, str]):
-    """Boxes for a prompt and its answer; gives the column below the answer. What is typed is no bundled prompt."""
+def boxes(side: str, label: str, answer: str, help_: tuple[str, str], bare: bool = False):
+    """Boxes for a prompt and its answer; gives the column below the answer. What is typed is no bundled prompt, and the
+    answer of the example it was is not its answer. `bare`: without labels above, for a page with little room."""
 
     def edited(key: str) -> None:
+        answer_of_another = key == f"{side}text" and remembered.value(f"{side}example", "")
+        if answer_of_another:
+            _undoable(side, "Back to the example and its answer, which was cleared as the prompt is another now.")
         remembered.note(key)
-        remembered.put({f"{side}example": ""})
+        remembered.put({f"{side}example": ""} | ({f"{side}answer": ""} if answer_of_another else {}))
 
     left, right = st.container(key=f"{side.replace('.', '-')}prompt-box").columns([4, 1])
     common = dict(default="", changed=edited)
-    remembered.widget(left.text_area, label, f"{side}text", height=104, help=help_[0], **common)
-    remembered.widget(right.text_input, answer, f"{side}answer", help=help_[1], **common)
+    if bare:
+        common |= dict(label_visibility="collapsed")
+        more = [dict(placeholder=label, height=80), dict(placeholder=answer)]
+    else:
+        more = [dict(help=help_[0], height=104), dict(help=help_[1])]
+    remembered.widget(left.text_area, label, f"{side}text", **more[0], **common)
+    remembered.widget(right.text_input, answer, f"{side}answer", **more[1], **common)
     return right
 
 
 def draw() -> None:
-    """Prompt, answer and example pills, shared by all pages."""
-    with boxes("", "Prompt", "Answer", ABOUT):
+    """Prompt, answer and example pills, as most pages have them."""
+    draw_boxes()
+    draw_examples()
+
+
+def draw_boxes(bare: bool = False) -> None:
+    """The prompt, its answer, and how they are encoded."""
+    with boxes("", "Prompt", "Answer", ABOUT, bare):
         _encoding()
+
+
+def draw_examples() -> None:
+    """Pills of tasks and the levels of the one chosen; the way back from what was put over something typed."""
     known = examples()
     here = known.get(remembered.value("example", ""), {})
-    row = st.container(horizontal=True, vertical_alignment="bottom")
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="examples")
     st.session_state["task"] = here.get("task")
     row.pills(
         "Examples",
@@ -112,8 +133,22 @@ def draw() -> None:
             key="level",
             on_change=_level_picked,
             label_visibility="collapsed",
-            width=240,
+            width=200,
         )
+    if (undo := session.current().undo) is not None:
+        look = {"icon": ":material/undo:", "type": "tertiary", "help": undo.why}
+        row.button("Undo", key="undo", on_click=_undo, **look)
+
+
+def _undoable(side: str, why: str) -> None:
+    """Remember what the boxes hold, before it is replaced."""
+    held = {f"{side}{name}": remembered.value(f"{side}{name}", "") for name in ("text", "answer", "example")}
+    session.current().undo = session.Undo(held, why)
+
+
+def _undo() -> None:
+    remembered.put(session.current().undo.held)
+    session.current().undo = None
 
 
 def preview() -> list[str] | None:

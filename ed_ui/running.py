@@ -9,9 +9,10 @@ import streamlit as st
 
 from ed_core.errors import Cancelled, EffectiveDepthError, QueueFull
 from ed_core.memory import free_memory
+from ed_core.probes import find
 from ed_core.results import lookup
 from ed_core.service.estimate import duration
-from ed_core.service.jobs import Jobs
+from ed_core.service.jobs import Job, Jobs
 from ed_core.types import Request
 from ed_ui import link, outlook, session, show, visitor
 from ed_ui.session import Batch
@@ -61,8 +62,8 @@ def submit(batch: Batch) -> None:
     lacking = [n for n in batch.requests if n not in batch.results or not batch.results[n].complete]
     for name in lacking or list(batch.requests):
         batch.results.pop(name, None)
-    batch.waiting = lacking or list(batch.requests)
-    batch.finished, batch.begun = False, time.monotonic()
+    batch.waiting = sorted(lacking or batch.requests, key=lambda name: not find(batch.requests[name].probe).goes_first)
+    batch.finished, batch.begun, batch.asked = False, time.monotonic(), len(batch.waiting)
     _hand_over(batch)
     _await_first(batch)
 
@@ -129,16 +130,36 @@ def troubles(batch: Batch) -> dict[str, list[str]]:
 
 
 def status(batch: Batch) -> str:
-    """One line on what is going on."""
+    """One line on what is going on: which of the batch's jobs, how far it is, and the time left of all."""
     for name, job in batch.jobs.items():
         if job.state == "running":
-            left = job.seconds_left()
             share = f"{job.result.progress:.0%}" if job.result else ""
             what = name.replace("_", " ").replace(".control", " of the control").replace(".", " · ")
-            said = (f"{what}: {job.stage or 'starting'}", share, f"about {left:.0f} s left" if left else "")
+            left = _left(batch, name, job)
+            said = (
+                f"{what}: {job.stage or 'starting'}",
+                share,
+                _count(batch),
+                f"about {left:.0f} s left" if left else "",
+            )
             return " · ".join(filter(None, said))
     ahead = min((jobs().position(job) for job in batch.jobs.values()), default=0)
     return f"waiting, {ahead} job{'s' if ahead != 1 else ''} ahead" if batch.jobs else ""
+
+
+def _count(batch: Batch) -> str:
+    """Which of several requests of this run is being computed."""
+    todo = batch.asked
+    return f"{todo - len(batch.jobs) - len(batch.waiting) + 1} of {todo}" if todo > 1 else ""
+
+
+def _left(batch: Batch, name: str, running_one: Job) -> float | None:
+    """Seconds until all of a batch is there: what is running by its own pace, what waits by earlier measurements; None
+    where one of them is not known."""
+    left = running_one.seconds_left()
+    waiting = [batch.requests[n] for n in (*batch.jobs, *batch.waiting) if n != name]
+    more = lookup.estimate(waiting, running_one.result.n_tokens) if waiting and running_one.result else 0.0
+    return None if left is None or more is None else left + more
 
 
 def outlook_of(batch: Batch, n_tokens: int | None) -> outlook.Outlook:
@@ -151,9 +172,10 @@ def _about(seconds: float) -> str:
     return f"about {max(seconds, 1):.0f} s" if seconds < 120 else f"about {duration(seconds)}"
 
 
-def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
-    """Run and Cancel, side by side and always in the same place; beside them the model, and how long it will take. What
-    it takes stands in the sidebar; what cannot run here is said above Run, which is then off. Returns the row."""
+def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, named: bool = True):
+    """Run and Cancel, side by side and always in the same place; beside them the model (`named`), and how long it will
+    take. What it takes stands in the sidebar; what cannot run here is said above Run, which is then off. Returns the
+    row."""
     models = list(dict.fromkeys(request.models[0] for request in batch.requests.values()))
     todo = [batch.requests[name] for name in batch.missing]
     expected = outlook_of(batch, n_tokens)
@@ -163,16 +185,15 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
     obstacle = st.empty()
     if expected.obstacle:
         obstacle.warning(show.plain(expected.obstacle), icon=":material/block:")
-    row = st.container(horizontal=True, vertical_alignment="center")
+    row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
     off = batch.running or not ready or bool(expected.obstacle)
-    if not off and st.session_state.get(
-        f"run.{page}"
-    ):  # pressed: looked at before it is drawn, so that one run is enough
+    pressed = st.session_state.get(f"run.{page}")  # looked at before it is drawn, so that one run is enough
+    if pressed and not off:
         submit(batch)
         off, todo = batch.running, [batch.requests[name] for name in batch.missing]
-    look = {"type": "primary", "icon": ":material/play_arrow:", "width": 120}
+    look = {"type": "primary", "icon": ":material/play_arrow:", "width": 110}
     row.button("Run", key=f"run.{page}", disabled=off, **look)
-    if row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not batch.running, width=120):
+    if row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not batch.running, width=110):
         cancel(batch)
         st.rerun()
     seconds = lookup.estimate(todo, n_tokens) if todo else 0.0
@@ -185,7 +206,8 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None):
     else:
         told = f"{_about(expected.seconds)} by the estimate"
     names, precisions = dict.fromkeys(m.name for m in models), dict.fromkeys(m.precision for m in models)
-    named = f"{', '.join(names)} · {', '.join(precisions)}"
-    row.markdown(f":blue-badge[{show.plain(named)}] " + (f":gray-badge[{told}]" if told else ""), width="content")
+    what = show.plain(f"{', '.join(names)} · {', '.join(precisions)}") if named else ""
+    badges = (f":blue-badge[{what}]" if what else "", f":gray-badge[{told}]" if told else "")
+    row.markdown(" ".join(filter(None, badges)), width="content")
     link.share(row)
     return row

@@ -30,6 +30,8 @@ class Link:
     page: str | None = None  # the page of the last run; None before the first
     base: str = ""  # the address in front of a page's name
     first: bool = False  # this is the session's first run
+    bare: bool = False  # the session's first address had no parameters
+    open: bool = False  # it named no prompt
     moved: bool = False  # no run of this page has ended since it was opened
     arrived: bool = False  # in this run the URL decides
     by_run: bool = False  # a stored run that the URL names has filled the boxes
@@ -69,6 +71,7 @@ class Batch:
     finished: bool = False
     page: str = ""
     begun: float = 0.0  # when it was submitted last
+    asked: int = 0  # how many requests then lacked a result
     screen: Screen = field(default_factory=Screen)
 
     @property
@@ -101,6 +104,14 @@ class Editing:
     lost: bool = False
 
 
+@dataclass(frozen=True)
+class Undo:
+    """What the prompt's boxes held before something was put over it, and what happened."""
+
+    held: Mapping[str, str]
+    why: str
+
+
 @dataclass
 class Gallery:
     """What the list of case studies has still to say."""
@@ -125,6 +136,8 @@ class Session:
     ghost: tuple[Verdict, int] | None = None  # Home's former verdict, and of how many layers
     audited: tuple[list[str], Audit] | None = None  # the audit of these runs
     lines_trouble: str = ""  # why an uploaded list of prompts was not taken
+    welcomed: bool = False  # the card for newcomers was closed
+    undo: Undo | None = None  # the way back to what was typed
     clicked: dict[str, Any] = field(default_factory=dict)  # the last cell clicked, by figure
     undrawn: dict[str, str] = field(default_factory=dict)  # why a figure has no picture file
     saved: dict[str, tuple[Any, str, str]] = field(default_factory=dict)  # by page: the view, its case's id and title

@@ -13,6 +13,7 @@ from kept_cases import results
 
 from ed_core import figures
 from ed_core.depth.criteria import Criterion
+from ed_core.depth.wording import Statement
 from ed_core.figures import View
 from ed_core.figures.panel import OVERLAY_LIMIT
 from ed_core.figures.text import shown
@@ -265,6 +266,28 @@ def test_ruler_shows_verdicts_apart_and_says_why_one_is_missing():
     assert traces["kl before"].x == (7.0,)  # ratio (3 + 1) / 8 of 16 blocks
     assert "band" in {(s.name or "").split(" ")[-1] for s in fig.layout.shapes} and len(traces["published"].x) == 18
     json.loads(figures.depth_ruler({}, 1).to_json())
+
+
+def test_the_ruler_shows_what_is_not_clear_and_a_control():
+    """A hollow mark at its place with the range of its variants, the control's marks, and the measured curve."""
+    criteria = {"cosine": Criterion("cosine", 9, None, 16), "kl": Criterion("kl", 4, 4, 16)}
+    said = {"cosine": Statement("", False, 3, 12), "kl": Statement("", True, 4, 4)}
+    cosine = np.linspace(-0.2, 0.2, 16)
+    fig = figures.depth_ruler(
+        criteria,
+        16,
+        bands={"cosine": (8, 10), "kl": (3, 5)},
+        statements=said,
+        cosine=cosine,
+        twin={"kl": Criterion("kl", 6, 6, 16), "overlap": Criterion("overlap", None, None, 16)},
+    )
+    traces = {t.name: t for t in fig.data}
+    assert (traces["cosine"].marker.symbol, traces["kl"].marker.symbol) == ("circle-open", "circle")
+    assert traces["cosine"].x == (9,) and "variants" in traces["cosine"].customdata[0]
+    bands = {s.name: (s.x0 + 0.4, s.x1 - 0.4) for s in fig.layout.shapes if (s.name or "").endswith("band")}
+    assert bands == {"cosine band": pytest.approx((3, 12)), "kl band": pytest.approx((3, 5))}
+    assert traces["kl control"].x == (6,) and "overlap control" not in traces
+    np.testing.assert_allclose(traces["blocks"].z[0], cosine)
 
 
 def test_published_ratios_are_their_depths():

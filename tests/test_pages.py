@@ -216,6 +216,53 @@ def test_the_preview_shows_the_models_own_tokens(stored):
     assert not test.exception and not plotted(test), "another encoding is another prompt"
 
 
+def held(test: AppTest) -> tuple[str, str]:
+    inputs = session_of(test).inputs
+    return inputs["text"], inputs["answer"]
+
+
+def test_an_edited_example_loses_its_answer_and_can_have_it_back(stored):
+    test = app(prompt=None)
+    before = held(test)
+    assert before[1] and "undo" not in {b.key for b in test.button}
+    test.text_area(key="text").input(before[0] + "1 + 1 = ").run()
+    assert held(test) == (before[0] + "1 + 1 = ", "") and session_of(test).inputs["example"] == ""
+    test.text_input(key="answer").input("2").run()
+    assert held(test)[1] == "2", "an answer of one's own stays"
+    test.button(key="undo").click().run()
+    assert held(test) == before and session_of(test).inputs["example"]
+    assert "undo" not in {b.key for b in test.button}
+
+
+def test_an_example_over_typed_words_can_be_undone(stored):
+    test = app(prompt=Prompt("words of mine", "too"))
+    test.button_group(key="task").select("copy").run()
+    assert session_of(test).inputs["example"].startswith("copy") and held(test)[0] != "words of mine"
+    test.button(key="undo").click().run()
+    assert held(test) == ("words of mine", "too") and session_of(test).inputs["example"] == ""
+
+
+def test_a_selected_token_opens_its_drawer(stored):
+    """Its best tokens at every depth, the output on top; its curves; what each skip changes in its prediction."""
+    test = app(token="3")
+    (table,) = test.dataframe
+    lens = stored["logit_lens"]
+    assert table.value["depth"].tolist() == list(range(lens.n_layers, -1, -1))
+    assert [cell.rsplit(" ", 1)[1] for cell in table.value["1"]] == [f"{p:.0%}" for p in lens["top_probs"][::-1, 3, 0]]
+    figures = [numbers(trace["y"]) for spec in specs(test) for trace in spec["data"] if "y" in trace]
+    assert holds(figures, stored["layer_skip"]["output_pos"][:, 3])
+    assert all(holds(figures, stored["contributions"][m][:, 3]) for m in ("attn_cos", "mlp_cos", "layer_cos"))
+    test.button(key="drawer-close").click().run()
+    assert not test.dataframe and session_of(test).inputs.get("token") is None
+
+
+def test_the_card_for_newcomers_greets_who_came_without_a_link_and_stays_closed(stored):
+    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).run()
+    test.button(key="welcomed").click().run()
+    assert "welcomed" not in {b.key for b in test.button} and session_of(test).welcomed
+    assert "welcomed" not in {b.key for b in app(prompt=None).button}, "a link names what one came for"
+
+
 def test_harder_steps_up_the_same_task(stored):
     test = app(prompt=None)
     before = session_of(test).inputs["example"]

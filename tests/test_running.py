@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -64,6 +65,33 @@ def test_jobs_are_handed_over_a_few_at_a_time_in_order(queue, at_once):
         ended = running.poll(made)
     assert most == at_once and [job.request.prompts[0].text for job in queue.all] == [f"p{i}" for i in range(10)]
     assert not made.running and not running.poll(made), "said once"
+
+
+def test_what_the_model_says_is_computed_first(queue):
+    """The order in which results are kept is the page's; that of computing is not."""
+    kept = results()
+    made = running.Batch({name: kept[name].request for name in ("contributions", "logit_lens", "continuation")})
+    running.submit(made)
+    assert [job.request.probe for job in queue.all] == ["continuation", "contributions", "logit_lens"]
+    assert list(made.requests) == ["contributions", "logit_lens", "continuation"]
+
+
+def test_progress_tells_which_of_how_many_and_the_time_left_of_all(queue, monkeypatch):
+    kept = results()
+    made = running.Batch(
+        {name: kept[name].request for name in ("contributions", "logit_lens", "layer_skip")}, at_once=1
+    )
+    monkeypatch.setattr(lookup, "estimate", lambda requests, n: 7.0 * len(requests))
+    monkeypatch.setattr(Job, "seconds_left", lambda job: 3.0)
+    running.submit(made)
+    job = queue.open[0]
+    job.arrived(pack(replace(kept["contributions"], complete=False, progress=0.25, summary={})))
+    job.state = "running"
+    assert running.status(made) == "contributions: starting · 25% · 1 of 3 · about 17 s left"
+    job.state = "done"
+    running.poll(made)
+    queue.open[0].state = "running"
+    assert "· 2 of 3" in running.status(made)
 
 
 def test_a_cancel_takes_back_what_was_not_handed_over(queue):

@@ -28,6 +28,7 @@ from ed_ui import (
     running,
     session,
     show,
+    token_drawer,
 )
 from ed_ui.case_view import BRANCHES, SHADES
 from ed_ui.link_parameters import choice, flag, number, span
@@ -66,16 +67,35 @@ PARAMETERS = (
 def page() -> None:
     link.own(PARAMETERS)
     common_link.say_troubles()
-    prompt_box.draw()
-    spec = picker.required()
-    requests = {name: probe.request(spec, prompt_box.prompt()) for name, probe in PROBES.items()}
-    measured = {name: request for name, request in requests.items() if name != "continuation"}
-    batch = running.batch("home", requests | control_model.with_control(measured))
-    row = probe_page.top_row("home", batch)
-    if (above := prompt_box.harder(value("example", ""))) is not None:
-        look = {"icon": ":material/trending_up:", "type": "tertiary"}
-        row.button("Same task, harder", key="harder", on_click=_harder, args=(above, batch), **look)
+    with st.container(key="home-top"):
+        with st.container(key="home-inputs"):
+            prompt_box.draw_boxes(bare=True)
+            spec = picker.required()
+            requests = {name: probe.request(spec, prompt_box.prompt()) for name, probe in PROBES.items()}
+            measured = {name: request for name, request in requests.items() if name != "continuation"}
+            batch = running.batch("home", requests | control_model.with_control(measured))
+            row = probe_page.top_row("home", batch, with_control=False, named=False)
+            options(row, batch)
+        # above the inputs on the screen, after them for the keyboard: Run is a few steps away
+        with st.container(horizontal=True, vertical_alignment="center", key="home-title"):
+            st.subheader("Effective depth", anchor=False, width="content")
+            prompt_box.draw_examples()
     live.follow(batch, panels)
+    welcome()
+
+
+def welcome() -> None:
+    """What this is, for whoever came without a link; gone once it was closed, in this browser for good."""
+    known = session.current()
+    if known.welcomed or not link.state().bare:
+        return
+    with st.container(key="welcome", border=True):
+        st.markdown(WELCOME)
+        st.image(DIAGRAM)
+        st.markdown(STEPS)
+        if st.button("Got it", key="welcomed", type="tertiary", icon=":material/check:"):
+            known.welcomed = True
+            st.rerun()
 
 
 def _harder(example: str, batch: running.Batch) -> None:
@@ -115,15 +135,19 @@ def panels(batch: running.Batch) -> None:
     stored = "contributions" in batch.results and not batch.running
     common_link.write(batch.requests["contributions"].key if stored else "")
     reached = judged(batch)
-    headline(batch, reached)
-    some = next(iter(batch.results.values()), None)
-    view = inputs(batch, some, reached)
+    with st.container(key="home-verdict"):
+        headline(batch, reached)
+        ruler(batch, reached)
+    view = viewer(batch, reached)
     look = Look(
         BRANCHES[value("branch", "both")], SHADES[value("shade", "probability")], first_token=counts_first_token()
     )
-    for place, (key, probe, one) in zip((*st.columns(2), *st.columns(2)), MAPS, strict=True):
+    maps = st.container(key="home-maps")
+    for place, (key, probe, one) in zip((*maps.columns(2), *maps.columns(2)), MAPS, strict=True):
         with place:
             live.part(batch, key, (probe, f"{probe}.control"), partial(panel, batch, key, probe, one, view, look))
+    if (token := remembered.token(_n_tokens(batch))) is not None and not batch.running:
+        token_drawer.draw(batch, token, reached.lines if reached else {})
     for probe in PROBES:
         if said := control_model.sentence(batch, probe, counts_first_token() or probe != "contributions"):
             st.markdown(f"**{PROBES[probe].title}:** {said}")
@@ -136,7 +160,7 @@ def panel(
 
 
 def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
-    """Status, verdict, what the model says, and the depth ruler: the same height whatever stands in it."""
+    """Status, verdict, and what the model says: the same height whatever stands in it."""
     with st.container(key="headline"):
         for message in running.troubles(batch):
             show.error(message)
@@ -147,7 +171,6 @@ def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         elif batch.missing and not batch.errors:
             st.markdown(TEACH)
         st.markdown(says(batch))
-    ruler(batch, reached)
 
 
 def said(batch: running.Batch, reached: verdict.Verdict) -> None:
@@ -176,6 +199,7 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         statements=reached.statements if reached else {},
         cosine=reached.curves.get("cosine") if reached else None,
         twin=twin.criteria if reached and (twin := of_twin(batch)) else {},
+        height=88,
         published=published_marks(value("published", NONE)) if reached and value("published", NONE) != NONE else (),
         ghost=ghost.criteria if ghost else {},
         n_layers_ghost=n_ghost,
@@ -203,28 +227,39 @@ def says(batch: running.Batch) -> str:
     return f"{source}The model continues {show.code(result.provenance['continuation'], 60)}{mark} · next token: {best}"
 
 
-def inputs(batch: running.Batch, some, reached):
-    """Branch, shade, window, thresholds; returns a maker of views."""
+def options(row, batch: running.Batch) -> None:
+    """Everything that changes what is drawn, the control, and a step up in difficulty."""
+    some = next(iter(batch.results.values()), None)
     n = some.n_tokens if some is not None else 0
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="panel-inputs")
-    remembered.widget(row.segmented_control, "Contribution of", "branch", "both", options=list(BRANCHES), required=True)
-    remembered.widget(row.selectbox, "Lens shade", "shade", "probability", options=list(SHADES), width=190)
-    with row.popover("Thresholds", icon=":material/tune:", key="thresholds"):
+    with row.popover("Options", icon=":material/tune:", type="tertiary", key="options"):
+        remembered.widget(st.segmented_control, "Contribution of", "branch", "both", options=BRANCHES, required=True)
+        remembered.widget(st.selectbox, "Lens shade", "shade", "probability", options=list(SHADES))
+        if (window := remembered.window("window", n, WINDOW)) is not None:
+            remembered.widget(st.slider, "Tokens shown", "window", window, min_value=0, max_value=n - 1)
+        if some is not None:
+            show.token_box(st, some.tokens)
         steps = dict(min_value=0.05, max_value=0.95, step=0.05)
         remembered.widget(st.slider, "KL: below this share of its maximum", "kl_threshold", 0.5, **steps)
         remembered.widget(st.slider, "Overlap: above", "overlap_threshold", 0.3, **steps)
-        remembered.widget(st.toggle, "Count the first token in the mean cosine (often a sink)", "first_token", True)
         look = dict(options=list(READ_FOR), format_func=READ_FOR.get, required=True)
         remembered.widget(st.segmented_control, "Read the rules for", "of", ALL, **look)
+        remembered.widget(st.toggle, "Count the first token in the mean cosine (often a sink)", "first_token", True)
         remembered.widget(st.selectbox, "Published figures on the ruler", "published", NONE, options=PUBLISHED)
-        st.caption(
-            "The defaults are those of Hu et al. 2025. The three criteria measure different things and are never "
-            "averaged."
-        )
-    window = remembered.window("window", n, WINDOW)
-    if window is not None:
-        remembered.widget(row.slider, "Tokens shown", "window", window, min_value=0, max_value=n - 1, width=260)
-    token = show.token_box(row, some.tokens) if some is not None else None
+        control_model.picker(st, batch)
+        if (above := prompt_box.harder(value("example", ""))) is not None:
+            look = {"icon": ":material/trending_up:", "type": "tertiary"}
+            st.button("Same task, harder", key="harder", on_click=_harder, args=(above, batch), **look)
+        st.caption("Thresholds: the defaults are those of Hu et al. 2025.")
+
+
+def _n_tokens(batch: running.Batch) -> int:
+    return next((result.n_tokens for result in batch.results.values()), 0)
+
+
+def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[str, str], View]:
+    """A maker of views, by panel and probe."""
+    some, n = next(iter(batch.results.values()), None), _n_tokens(batch)
+    window, token = remembered.window("window", n, WINDOW), remembered.token(n)
 
     def view(panel: str, probe: str) -> View:
         return View(
@@ -240,6 +275,20 @@ def inputs(batch: running.Batch, some, reached):
     return view
 
 
+WELCOME = """**How much of its depth does a language model use?** Every layer adds to a stream that carries each token
+upwards. In the models of two papers the lower layers compose new features and the upper ones mostly refine a prediction
+that is there already. The *effective depth* is the part that still composes; this page reads it off one prompt."""
+DIAGRAM = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 330 46" width="330" height="46">
+<rect x="2" y="6" width="196" height="16" rx="3" fill="#0072B2"/><rect x="202" y="6" width="126" height="16" rx="3"
+fill="#D55E00"/><g font-family="sans-serif" font-size="11"><text x="10" y="18" fill="#fff">compose</text>
+<text x="210" y="18" fill="#141414">refine</text><path d="M200 2v24" stroke="#808080" stroke-width="2"/>
+<text x="200" y="40" fill="#808080" text-anchor="middle">effective depth</text></g></svg>"""
+STEPS = """1. Choose a model on the left, and a prompt or an example above.
+2. **Run**, or Ctrl+Enter in the prompt.
+3. Click a token in a map to follow it.
+
+Three rules read the depth: the *cosine* where layers stop erasing, *KL* and *overlap* where what the model would say
+comes near to what it says. They ask different things, so they differ."""
 TEACH = """Not computed yet. **Run** traces this prompt through the model: what each layer adds and in which direction,
 what it would predict at each depth, and what breaks without it."""
 page()

@@ -1,0 +1,52 @@
+"""What the browser keeps and hears for the app: a prompt that was typed survives a reload (in this tab alone, never in
+the link or on the server), Ctrl+Enter in it presses Run, and a card that was closed stays closed."""
+
+from __future__ import annotations
+
+import json
+
+import streamlit as st
+
+from ed_ui import link, remembered, session
+
+SCRIPT = """(() => {
+const [typed, fresh, welcomed] = %s;
+const box = kind => document.querySelector(`.st-key-prompt-box ${kind}`);
+const put = (element, value) => {
+  Object.getOwnPropertyDescriptor(Object.getPrototypeOf(element), 'value').set.call(element, value);
+  element.dispatchEvent(new Event('input', {bubbles: true}));
+  element.dispatchEvent(new FocusEvent('focusout', {bubbles: true}));
+};
+const when = (ready, then, tries = 100) => ready() ? then() : tries && setTimeout(when, 100, ready, then, tries - 1);
+if (!window.edBrowser) {
+  window.edBrowser = true;
+  const inBox = event => event.target.closest && event.target.closest('.st-key-prompt-box');
+  addEventListener('input', event => {
+    if (inBox(event))
+      sessionStorage.edPrompt = JSON.stringify([box('textarea').value, box('input').value]);
+  }, true);
+  addEventListener('keydown', event => {
+    if (!inBox(event) || event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
+    const run = () => document.querySelector('.st-key-run-row button');
+    setTimeout(when, 150, () => run() && !run().disabled, () => run().click(), 50);
+  }, true);
+  const kept = sessionStorage.edPrompt && JSON.parse(sessionStorage.edPrompt);
+  if (kept && fresh && kept[0].trim())
+    when(() => box('textarea'), () => {
+      if (box('textarea').value === kept[0]) return;
+      put(box('textarea'), kept[0]);
+      when(() => box('input').value === '', () => kept[1] && put(box('input'), kept[1]));
+    });
+  else delete sessionStorage.edPrompt;
+  if (localStorage.edWelcomed) document.documentElement.classList.add('ed-welcomed');
+} else if (!typed) delete sessionStorage.edPrompt;
+if (welcomed) localStorage.edWelcomed = 1;
+})()"""
+
+
+def listen() -> None:
+    """At the end of every run: tell the browser whether what stands in the prompt's box was typed."""
+    typed = bool(remembered.value("text", "")) and not remembered.value("example", "")
+    known = session.current()
+    told = json.dumps([typed, link.state().open, known.welcomed])
+    st.html(f"<script>{SCRIPT % told}</script>", unsafe_allow_javascript=True)
