@@ -28,6 +28,9 @@ from ed_core.service import health
 from ed_ui import running, streamlit_edges
 
 APP = Path(__file__).resolve().parent.parent / "app.py"
+# In the page itself, behind what Streamlit puts into its head: the app's own style (`app.py`) reaches the browser after
+# its first figures, which then move.
+STYLE = b"<style>%s</style>" % (APP.parent / "ed_ui" / "style.css").read_bytes()
 LOGGED_IN = "_streamlit_user="  # the cookie of somebody who is
 
 
@@ -59,17 +62,28 @@ class Door:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         begins_login = scope["path"].endswith("/auth/login")
-        failed = False
+        failed, page, begun = False, bytearray(), None
 
         async def answer(message: Message) -> None:
-            nonlocal failed
+            nonlocal failed, begun
+            if message["type"] == "http.response.start" and _is_page(message):
+                begun = message  # it begins once all of it is there
+            if begun is not None and message["type"] == "http.response.body":
+                page.extend(message.get("body", b""))
+                if message.get("more_body"):
+                    return
+                message = {"type": "http.response.body", "body": bytes(page).replace(b"</body>", STYLE + b"</body>", 1)}
+                found = MutableHeaders(scope=begun)
+                found["content-length"] = str(len(message["body"]))
+                del found["etag"], found["last-modified"]  # they are the file's
+                await send(begun)
             if message["type"] == "http.response.start":
                 failed = begins_login and message["status"] >= 400
                 found = MutableHeaders(scope=message)
                 found.update(self.headers)
                 if (reason := _came_back(scope, found)) and found.get("location"):
                     found["location"] += f"?login={reason}"
-            if not failed:
+            if not failed and message is not begun:
                 await send(message)
 
         try:
@@ -83,6 +97,12 @@ class Door:
             await RedirectResponse(f"{home}?login=unreachable", status_code=302, headers=self.headers)(
                 scope, receive, send
             )
+
+
+def _is_page(start: Message) -> bool:
+    """Whether this begins the page that loads the app, as plain text."""
+    found = MutableHeaders(scope=start)
+    return found.get("content-type", "").startswith("text/html") and "content-encoding" not in found
 
 
 def _came_back(scope: Scope, found: MutableHeaders) -> str:

@@ -110,6 +110,16 @@ def test_every_answer_says_what_a_browser_may_do(app):
         assert headers["X-Content-Type-Options"] == "nosniff" and headers["Referrer-Policy"] == "same-origin", path
 
 
+def test_the_page_carries_the_apps_style(app):
+    """Behind what Streamlit puts into the head; the answer is as long as it says and no file's by its tag."""
+    style = (ROOT / "ed_ui" / "style.css").read_text(encoding="utf-8")
+    for path in ("/", "/skip"):
+        status, headers, body = app.get(path)
+        assert status == 200 and f"<style>{style}</style></body>" in body and body.count("</body>") == 1
+        assert int(headers["content-length"]) == len(body.encode()) and "etag" not in headers
+    assert "<style>" not in app.get("/_stcore/health")[2]
+
+
 def test_an_upload_without_the_token_is_refused(app):
     """Somebody else's page cannot put files here with a visitor's cookies."""
     cookie = app.get("/_stcore/health")[1]["Set-Cookie"].partition(";")[0]

@@ -1,0 +1,116 @@
+"""Home as somebody meets it who has never seen it: what stands above the fold, how near Run is, and that nothing typed
+is lost."""
+
+from __future__ import annotations
+
+import pytest
+from hosted_app import hosted
+from test_browser import fill, settled, wait
+
+pytestmark = pytest.mark.browser
+
+MODEL = "ed-demo-8"
+MOVES = """() => {
+  window.moved = 0;
+  let top = null;
+  const look = () => {
+    const box = document.querySelector('.st-key-box-norms');
+    const y = box && box.getBoundingClientRect().top + scrollY;
+    if (y && top !== null) window.moved = Math.max(window.moved, Math.abs(y - top));
+    top = y || top;
+    requestAnimationFrame(look);
+  };
+  look();
+}"""
+
+
+def boxes(page) -> tuple[str, str]:
+    return tuple(page.get_by_label(name, exact=True).input_value() for name in ("Prompt", "Answer"))
+
+
+def opened(page, address: str) -> None:
+    page.goto(address)
+    page.locator(".st-key-box-norms .js-plotly-plot").wait_for()
+    settled(page)
+
+
+def test_the_verdict_and_two_maps_stand_above_the_fold_and_run_is_near(server, page):
+    page.set_viewport_size({"width": 1440, "height": 900})
+    opened(page, f"{server}/?model={MODEL}&example=sum-mod10-5-a")
+    first, second = (page.locator(f".st-key-box-{key} .js-plotly-plot").bounding_box() for key in ("norms", "cosine"))
+    assert first["y"] == second["y"] <= 380 and first["y"] + first["height"] <= 900
+    said = page.locator(".st-key-headline")
+    assert said.bounding_box()["y"] + said.bounding_box()["height"] <= first["y"] and "best guess" in said.inner_text()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # the first stop skips the navigation
+    stops = []
+    for _ in range(5):
+        page.keyboard.press("Tab")
+        stops.append(page.evaluate("document.activeElement.innerText"))
+    assert any("Run" in stop for stop in stops), stops
+
+
+def test_on_a_phone_verdict_and_the_first_map_come_before_all_else(server, page):
+    page.set_viewport_size({"width": 400, "height": 800})
+    opened(page, f"{server}/?model={MODEL}&example=sum-mod10-5-a")
+    assert (
+        page.locator(".st-key-box-norms").bounding_box()["y"] < page.locator(".st-key-box-cosine").bounding_box()["y"]
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_nothing_moves_after_it_was_drawn(tmp_path, page):
+    """Where the app is served with its style in the page itself; the second visit draws before the style would come."""
+    page.add_init_script(f"addEventListener('DOMContentLoaded', {MOVES})")
+    with hosted(tmp_path) as app:
+        for _ in range(2):
+            opened(page, f"{app.address}/?model={MODEL}&example=sum-mod10-5-a")
+            assert page.evaluate("window.moved") <= 20
+
+
+def test_what_was_typed_survives_a_reload_and_an_example_over_it(server, page):
+    opened(page, f"{server}/?model={MODEL}&example=copy-3-a")
+    example = boxes(page)
+    assert example[1]
+    fill(page, "Prompt", "3 + 3 = ")
+    wait(page, lambda: boxes(page) == ("3 + 3 = ", ""))
+    page.get_by_role("button", name="Undo").click()
+    wait(page, lambda: boxes(page) == example)
+    fill(page, "Prompt", "3 + 3 = ")
+    fill(page, "Answer", "6")
+    wait(page, lambda: "example" not in page.url)
+    page.reload()
+    wait(page, lambda: page.get_by_label("Prompt", exact=True).count() and boxes(page) == ("3 + 3 = ", "6"))
+    settled(page)
+    assert "3" not in page.url.split("?")[1], "a prompt's text is in no link"
+    page.locator(".st-key-task").get_by_text("Copying", exact=True).click()
+    wait(page, lambda: boxes(page)[0] != "3 + 3 = ")
+    page.get_by_role("button", name="Undo").click()
+    wait(page, lambda: boxes(page) == ("3 + 3 = ", "6"))
+    page.locator(".st-key-task").get_by_text("Copying", exact=True).click()
+    wait(page, lambda: "example=" in page.url)
+    settled(page)
+    page.reload()
+    wait(page, lambda: page.get_by_label("Prompt", exact=True).count() and boxes(page)[0])
+    settled(page)
+    assert boxes(page)[0] != "3 + 3 = ", "what an example replaced for good does not come back"
+
+
+def test_ctrl_enter_runs_what_was_just_typed(server, page):
+    opened(page, f"{server}/?model={MODEL}&example=copy-3-a")
+    box = page.get_by_label("Prompt", exact=True)
+    box.fill("Sums mod 10:\n4 + 5 = ")
+    page.keyboard.press("Control+Enter")
+    wait(page, lambda: "run=" in page.url)
+    assert box.input_value() == "Sums mod 10:\n4 + 5 = "
+    assert "model's own next token" in page.locator(".st-key-headline").inner_text()
+
+
+def test_the_card_for_newcomers_is_closed_for_good(server, page):
+    opened(page, server)
+    page.get_by_role("button", name="Got it").click()
+    page.locator(".st-key-welcome").wait_for(state="detached")
+    page.goto(server)
+    page.locator(".st-key-box-ruler").wait_for()
+    settled(page)
+    assert not page.locator(".st-key-welcome").is_visible()
