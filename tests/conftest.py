@@ -39,9 +39,10 @@ def packages_read_once():
 
 
 def pytest_collection_finish():
-    """What importing has left is there to the end: no collection need look at it again."""
+    """What importing has left is there to the end: no collection need look at it again; and tests leave little."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 @pytest.fixture(scope="session")
