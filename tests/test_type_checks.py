@@ -15,6 +15,9 @@ from ed_core.sweeps import metrics
 
 CODE = """
 from __future__ import annotations
+from collections.abc import Callable
+from jaxtyping import Float
+from torch import Tensor
 
 def plain(value):
     return value
@@ -27,21 +30,40 @@ def outer(factor):
 class Holder:
     def result(self) -> int:
         return "no number"
+
+    def rows(self, kept: list[int], of: Callable[[Float[Tensor, "a b"]], int] | None = None) -> int:
+        return len(kept)
+
+    def square(self, values: Float[Tensor, "a a"]) -> Float[Tensor, "a"]:
+        return values.sum()
 """
 
 
 @pytest.fixture(scope="module")
 def found() -> dict:
     tree, space = ast.parse(CODE), {}
-    Annotated(typechecker=Typechecker("type_checks.checked")).visit(tree)
+    Annotated(typechecker=Typechecker("type_checks.beartyped")).visit(tree)
     exec(compile(ast.fix_missing_locations(tree), "it", "exec"), space)
     return space
 
 
 def test_what_is_annotated_is_checked(found):
-    with pytest.raises(TypeCheckError, match="return value"):
-        found["Holder"]().result()
+    holder = found["Holder"]()
+    for call in (holder.result, lambda: holder.rows((1,)), lambda: holder.rows(["1"])):
+        with pytest.raises(TypeError):
+            call()
+    with pytest.raises(TypeCheckError):
+        holder.result()
+    assert holder.rows([1]) == 1
     assert isinstance(found["plain"], FunctionType) and not hasattr(found["plain"], "__wrapped__")
+
+
+def test_a_shape_is_checked_against_what_the_same_call_has(found):
+    square = found["Holder"]().square
+    with pytest.raises(TypeCheckError, match="parameters"):
+        square(torch.zeros(2, 3))
+    with pytest.raises(TypeCheckError, match="return value"):
+        square(torch.zeros(2, 2))
 
 
 def test_a_function_within_a_function_is_checked_each_time_it_is_made_and_is_its_own(found):
