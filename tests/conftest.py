@@ -18,6 +18,7 @@ import pytest
 import type_checks
 
 type_checks.install()
+gc.disable()  # while torch is imported and the tests are collected
 
 ROOT = Path(__file__).parent.parent
 
@@ -40,9 +41,9 @@ def packages_read_once():
 
 def pytest_collection_finish():
     """What importing has left is there to the end: no collection need look at it again; and tests leave little."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
