@@ -54,6 +54,7 @@ def test_a_worker_that_does_not_answer_is_not_ready(app):
     worker = worker_of(app)
     worker.suspend()
     try:
+        until(lambda: {psutil.Process(thread.id).status() for thread in worker.threads()} == {psutil.STATUS_STOPPED})
         assert readiness(app) == (503, ["the worker does not answer within 3 s"])
     finally:
         worker.resume()
