@@ -7,6 +7,7 @@ import os
 
 os.environ.update(OMP_WAIT_POLICY="PASSIVE", OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
 
+import gc
 import logging
 import subprocess
 import sys
@@ -14,9 +15,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from jaxtyping import install_import_hook
+import type_checks
 
-install_import_hook("ed_core", "beartype.beartype")
+type_checks.install()
+gc.disable()  # while torch is imported and the tests are collected
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,6 +29,21 @@ def no_collection_after_every_run():
     from streamlit import config
 
     config.set_option("runner.postScriptGC", False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def packages_read_once():
+    """AppTest looks through every installed package for components, for every session anew."""
+    from streamlit.components.v2 import manifest_scanner
+
+    manifest_scanner.scan_component_manifests = cache(manifest_scanner.scan_component_manifests)
+
+
+def pytest_collection_finish():
+    """What importing has left is there to the end: no collection need look at it again; and tests leave little."""
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

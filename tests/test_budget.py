@@ -1,6 +1,8 @@
 """Memory: whatever the budget, the numbers are those of the naive way; when memory runs out the work goes on smaller,
 and says so."""
 
+from functools import cache
+
 import naive
 import numpy as np
 import pytest
@@ -30,11 +32,16 @@ def run(model, probe, prompt=ASKED, memory=None):
     return compute.run(model, probe.request(model.spec, prompt), memory=memory)
 
 
-@pytest.mark.parametrize("probe", SWEEPS.values(), ids=SWEEPS)
-def test_a_small_budget_changes_nothing_but_the_way(model_of, probe):
+@pytest.fixture(scope="module")
+def whole_of(model_of):
+    """`whole_of(name)`: what a sweep finds where memory is no matter; computed once."""
+    return cache(lambda name: run(model_of("qwen3"), SWEEPS[name]))
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_small_budget_changes_nothing_but_the_way(model_of, whole_of, name):
     """Every variant in a walk of its own against all of them in one."""
-    model = model_of("qwen3")
-    whole, pieces = run(model, probe), run(model, probe, memory=TINY)
+    whole, pieces = whole_of(name), run(model_of("qwen3"), SWEEPS[name], memory=TINY)
     assert pieces.provenance["memory"] == {"budget_bytes": TINY, "halved": 0}
     for name, measure in whole.measures.items():
         scale = np.nanmax(np.abs(measure.values))
@@ -86,12 +93,11 @@ ERRORS = {
     "name, error",
     [*(("skip", error) for error in ERRORS), *((name, "torch") for name in ("future", "erase", "gradients", "prune"))],
 )
-def test_out_of_memory_halves_and_goes_on(model_of, small_memory, name, error):
+def test_out_of_memory_halves_and_goes_on(whole_of, small_memory, name, error):
     """What is memory is judged in one place for all sweeps, and each of them halves by itself."""
-    probe = SWEEPS[name]
-    whole = run(model_of("qwen3"), probe)
+    whole = whole_of(name)
     model, passed = small_memory(2, ERRORS[error])
-    found = run(model, probe)
+    found = run(model, SWEEPS[name])
     assert max(passed) <= 2 and found.provenance["memory"]["halved"] >= 1
     for measure, values in whole.measures.items():
         assert np.allclose(values.values, found[measure], atol=1e-5, equal_nan=True), measure

@@ -108,7 +108,7 @@ def test_of_a_hub_model_only_the_small_files_come(client, hub_model, tmp_path):
         code, out, err = client(hub, "verify", "org/model", "--control", "untrained")
         assert code == 0 and "untrained twin, seed 0" in out, err
         assert not any(name.endswith(".safetensors") for _, name, _ in hub.asked)
-        code, out, err = client(hub, "verify", "org/model")
+        code, out, err = client(hub, "fetch", "org/model")
         assert code == 0 and "twin" not in out, err
     place = tmp_path / "hf/hub/models--org--model/snapshots" / COMMIT / "model.safetensors"
     assert place.read_bytes() == (hub_model / "model.safetensors").read_bytes()

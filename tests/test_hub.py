@@ -158,7 +158,7 @@ def test_an_incomplete_model_is_not_taken_for_a_downloaded_one(hub_model, client
         snapshot = tmp_path / "hf/hub/models--org--model/snapshots" / COMMIT
         (snapshot / "model.safetensors").unlink()
         before = len(hub.asked)
-        assert client(hub, "verify", "org/model")[0] == 0 and len(hub.asked) > before
+        assert client(hub, "fetch", "org/model")[0] == 0 and len(hub.asked) > before and arrived(tmp_path, hub_model)
         real = (snapshot / "model.safetensors").resolve()
         real.write_bytes(real.read_bytes()[:-100])  # the library takes any file that is there for whole
         code, _, err = client(hub, "verify", "org/model")

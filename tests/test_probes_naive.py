@@ -44,13 +44,23 @@ def prompt(request):
     return PROMPTS[request.param]
 
 
-@pytest.fixture(params=FAMILIES)
+# One of each kind of block: one branch behind the other, beside it, norms all around, multipliers. The rest is read
+# in every family, and left out in others by test_families; here by `make test-slow`.
+KINDS = ("qwen3", "gpt_neox", "gemma2", "granite")
+
+
+@pytest.fixture(params=[pytest.param(f, marks=() if f in KINDS else pytest.mark.slow) for f in FAMILIES])
 def model(request, model_of):
     return model_of(request.param)
 
 
-def test_contributions(model, measure, prompt):
-    agree(measure(model, Contributions(), prompt), naive.contributions(model.hf, prompt_ids(prompt)))
+@pytest.fixture(params=FAMILIES)
+def any_model(request, model_of):
+    return model_of(request.param)
+
+
+def test_contributions(any_model, measure, prompt):
+    agree(measure(any_model, Contributions(), prompt), naive.contributions(any_model.hf, prompt_ids(prompt)))
 
 
 def test_logit_lens(model, measure, prompt):

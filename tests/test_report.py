@@ -219,12 +219,21 @@ def compare(kept: case_study.Case, found) -> None:
             )
 
 
-def run_shell(kept: case_study.Case, folder) -> None:
-    """The case study's commands in a shell of their own."""
-    (folder / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+def run_shell(kept: case_study.Case, folder, python: str = f'exec {sys.executable} "$@"') -> None:
+    """The case study's commands in a shell of their own; `python` is what the shell knows by that name."""
+    (folder / "python").write_text(f"#!/bin/sh\n{python}\n")
     (folder / "python").chmod(0o755)
     env = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "HOME": "/nowhere"}
     subprocess.run(["sh", "-c", snippet(kept).shell], cwd=folder, env=env, check=True, capture_output=True)
+
+
+WORDS = """
+from pathlib import Path
+from ed_core.commands import main
+for words in Path("words").read_bytes().decode().removesuffix("\\n\\0").split("\\n\\0"):
+    m, module, *command = words.removesuffix("\\0").split("\\0")
+    assert (m, module) == ("-m", "ed_core") and main(command) == 0
+"""
 
 
 def test_the_command_line_makes_the_same_numbers_again(computed, tmp_path):
@@ -268,6 +277,7 @@ def same_bits(kept: case_study.Case, found) -> None:
 
 
 def test_twins_precisions_and_adapters_come_out_bitwise_the_same(variants, tmp_path, capsys):
+    """What the shell makes of the commands is run in one other process; in one each by the test above."""
     prompts = (Prompt("5 + 7 = ", "2"), Prompt('it\'s "$HOME" \\n `id`; é\u2028\t#', special_tokens=False))
     probes = (LogitLens(), Numerics(), LayerSkip(mode="future", boundaries=(2, 4)))
     models = compute.Models()
@@ -278,7 +288,8 @@ def test_twins_precisions_and_adapters_come_out_bitwise_the_same(variants, tmp_p
     ]
     kept = case_study.make("x", runs)
     assert len(kept.views) == 3
-    run_shell(kept, tmp_path)
+    run_shell(kept, tmp_path, """printf '%s\\0' "$@" >> words; printf '\\n\\0' >> words""")
+    subprocess.run([sys.executable, "-c", WORDS], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
     files = [np.load(tmp_path / f"case-{kept.id}-{i}.npz", allow_pickle=False) for i in (1, 2, 3)]
     same_bits(kept, lambda i, probe, name: files[i][f"{probe}.{name}.0"])
     space: dict = {}

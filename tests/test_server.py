@@ -54,6 +54,7 @@ def test_a_worker_that_does_not_answer_is_not_ready(app):
     worker = worker_of(app)
     worker.suspend()
     try:
+        until(lambda: {psutil.Process(thread.id).status() for thread in worker.threads()} == {psutil.STATUS_STOPPED})
         assert readiness(app) == (503, ["the worker does not answer within 3 s"])
     finally:
         worker.resume()
@@ -69,6 +70,8 @@ def test_a_cache_folder_that_cannot_be_written_is_not_ready(app):
     try:
         status, problems = readiness(app)
         assert status == 503 and len(problems) == 1 and problems[0].startswith("the cache folder cannot be written")
+        told = asked(app.address + "/")
+        assert told.returncode == 1 and "the cache folder cannot be written" in told.stdout
     finally:
         app.cache.unlink()
         aside.rename(app.cache)
@@ -86,16 +89,15 @@ def test_a_full_disk_is_not_ready(tmp_path, monkeypatch):
     jobs.close()
 
 
-def test_the_command_line_asks_the_same(app, tmp_path):
+def asked(url: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "ed_core", "ready", "--url", url]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_the_command_line_asks_the_same(app):
     until(lambda: readiness(app) == (200, []))
-    ask = lambda url: subprocess.run(
-        [sys.executable, "-m", "ed_core", "ready", "--url", url], cwd=ROOT, capture_output=True, text=True
-    )
-    assert (found := ask(app.address)).returncode == 0 and found.stdout == "ready\n"
-    assert (found := ask("http://127.0.0.1:1")).returncode == 1 and "does not answer" in found.stdout
-    with hosted(tmp_path / "other", ED_CACHE="/dev/null/cache") as other:
-        found = ask(other.address + "/")
-        assert found.returncode == 1 and "the cache folder cannot be written" in found.stdout
+    assert (found := asked(app.address)).returncode == 0 and found.stdout == "ready\n"
+    assert (found := asked("http://127.0.0.1:1")).returncode == 1 and "does not answer" in found.stdout
 
 
 def test_every_answer_says_what_a_browser_may_do(app):
@@ -173,13 +175,10 @@ def test_it_does_not_start_with_wrong_settings(tmp_path, text, words):
 
 
 def test_it_serves_below_a_base_path_and_takes_its_worker_along(tmp_path):
-    with hosted(tmp_path, base="lab/depth") as served:
+    """And what the settings name is who may frame it."""
+    with hosted(tmp_path, 'frames = ["https://huggingface.co"]', base="lab/depth") as served:
+        assert "frame-ancestors https://huggingface.co" in served.get()[1]["Content-Security-Policy"]
         until(lambda: readiness(served) == (200, []))
         worker = worker_of(served)
     assert served.address.endswith("/lab/depth")
     until(lambda: not worker.is_running())
-
-
-def test_what_the_settings_name_is_who_may_frame(tmp_path):
-    with hosted(tmp_path, 'frames = ["https://huggingface.co"]') as served:
-        assert "frame-ancestors https://huggingface.co" in served.get()[1]["Content-Security-Policy"]

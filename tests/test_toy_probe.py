@@ -177,7 +177,7 @@ def copy(tmp_path_factory):
     """The product with the toy in it."""
     folder = tmp_path_factory.mktemp("copy")
     for name in ("ed_core", "ed_ui", "pages", ".streamlit"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.safetensors"))
     shutil.copy(ROOT / "app.py", folder)
     for weights in (ROOT / "ed_core" / "demo" / "models").glob("*/*.safetensors"):
         (folder / weights.relative_to(ROOT)).symlink_to(weights)
