@@ -188,8 +188,8 @@ def _origins(of: Sequence[Shown]) -> None:
 
 
 DRAWN = "Drawn where cells of the two maps mean the same: equal layers and, over tokens, equal tokens."
-RELATIVE = """The models have different numbers of layers, so both stand on **relative depth**: block l of L at (l + 1)
-/ L, as the effective depth's ratio counts, a point of the stream with l blocks behind it at l / L. Differences in the
+RELATIVE = """The models have different numbers of layers, so both stand on **relative depth**: layer l of L at (l + 1)
+/ L, as the effective depth's ratio counts, a point of the stream with l layers behind it at l / L. Differences in the
 text are read at the shallower model's layers, where the deeper one's value is taken from the straight line between its
 layers; nothing of that is drawn."""
 EQUAL = "Both have as many layers: the bars below are B − A, layer by layer, on a scale of their own."

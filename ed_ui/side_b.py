@@ -128,10 +128,10 @@ def differences(first: Side, other: Side) -> dict[str, bool]:
 def _model(spec: ModelSpec) -> ModelSpec:
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-two-model")
     about = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
-    name = (remembered.widget(row.selectbox, "Second model", "two.model", width=260, **about) or "").strip()
+    name = (remembered.widget(row.selectbox, "Model B", "two.model", width=260, **about) or "").strip()
     precision = remembered.widget(
         row.segmented_control,
-        "Its precision",
+        "Model B: precision",
         "two.precision",
         options=picker.PRECISIONS,
         required=True,
@@ -139,7 +139,7 @@ def _model(spec: ModelSpec) -> ModelSpec:
     )
     kind = remembered.widget(
         row.selectbox,
-        "Its control",
+        "Model B: control",
         "two.control",
         options=(NONE, *controls.KINDS),
         format_func=lambda kind: controls.KINDS.get(kind, NONE),
@@ -235,4 +235,4 @@ ABOUT_PROMPT = (
     "Encoded as the first one is: same template, same special tokens.",
     "Optional; appended without a separator.",
 )
-CONTROL = "A twin of the second model in its place: untrained (random weights), or its own blocks in random order."
+CONTROL = "A twin of the second model in its place: untrained (random weights), or its own layers in random order."

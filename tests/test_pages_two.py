@@ -145,7 +145,9 @@ def test_one_probe_with_two_sets_of_parameters(stored, seconds):
         holds(found, z)
         for z in (values(stored["layer_skip"]), values(theirs), values(theirs) - values(stored["layer_skip"]))
     )
-    assert "part=attention" in said(test) and carried(test)["second_part"] == "attention" and "No ruler" in said(test)
+    assert (
+        "left out: attention" in said(test) and carried(test)["second_part"] == "attention" and "No ruler" in said(test)
+    )
 
 
 def test_with_and_without_the_first_token_is_a_pair_too(stored):
@@ -153,7 +155,7 @@ def test_with_and_without_the_first_token_is_a_pair_too(stored):
     assert not test.exception and not test.error
     result = stored["contributions"]
     lines = [v.sentence for v in (verdict.of_prompt(result, stored["logit_lens"], first) for first in (True, False))]
-    assert all(line in said(test) for line in lines) and "first_token=False" in said(test)
+    assert all(line in said(test) for line in lines) and "count the first token: no" in said(test)
 
 
 @pytest.mark.parametrize(
@@ -251,6 +253,6 @@ def test_what_explains_an_answer_is_left_out_without_one(stored):
         second="ed-demo-8",
         measures="logit_lens,residual_erasure,integrated_gradients",
     )
-    assert not test.exception and "Residual erasure and Integrated gradients left out" in said(test)
+    assert not test.exception and "Erase and Integrated gradients left out" in said(test)
     batch = session_of(test).batches["two"]
     assert set(batch.requests) == {"first.logit_lens", "second.logit_lens"}

@@ -98,7 +98,11 @@ def test_names_of_strangers_stay_text():
 
 def test_the_text_says_the_largest_difference_its_place_and_the_shape():
     said = pair([1, 2, 3, 4], [1, 2, 3.5, 2]).text
-    assert "−2 unit, at layer 3" in said and "Spearman of the shapes 0.63" in said
+    assert (
+        "−2 unit, at layer 3" in said
+        and "similar shape (ρ = 0.63), up to" in said
+        and said.endswith("% of the range apart.")
+    )
     assert "at 50% of the depth" in pair([1, 2, 3, 4], [9, 4.5]).text
     assert "same, to the last bit" in pair([1, 2], [1, 2]).text
     assert "cannot be compared" in pair([1, 1, 1], [1, 2, 3]).text
@@ -111,10 +115,7 @@ def test_the_summary_names_the_least_and_the_most_alike():
         "p": [pair([1, 2, 3], [3, 2, 1], curve=named("Upside down"))],
         "q": [pair([1, 2, 3], [2, 4, 7], curve=named("Alike"))],
     }
-    assert (
-        side_by_side.summary(found)
-        == "Least alike in shape: upside down (Spearman -1.00); most alike: alike (Spearman 1.00)."
-    )
+    assert side_by_side.summary(found) == "Least alike in shape: upside down (ρ = -1.00); most alike: alike (ρ = 1.00)."
     assert (
         side_by_side.summary({"p": [pair([1, 2, 3], [1, 2, 3])]}) == "No curve differs."
         and side_by_side.summary({}) == ""
@@ -261,15 +262,15 @@ def test_labels_say_only_what_differs():
     assert side_by_side.labels(
         here, Side(model, prompt, {"layer_skip": LayerSkip(mode="future", boundaries=(4, 8))})
     ) == (
-        "mode=current, boundaries=auto",
-        "mode=future, boundaries=4,8",
+        "effect on: all tokens, split points: auto",
+        "effect on: later tokens, split points: 4, 8",
     )
     assert side_by_side.labels(
         Side(model, prompt, {"contributions": Contributions()}),
         Side(model, prompt, {"contributions": Contributions(first_token=False)}),
     ) == (
-        "first_token=True",
-        "first_token=False",
+        "count the first token: yes",
+        "count the first token: no",
     )
     assert side_by_side.labels(here, here) == ("m", "m")
 

@@ -13,11 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from ..probes import PROBES, Probe
+from ..probes.base import told
 from ..sources.controls import label as control_label
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .among_others import Curve, Likeness, curves_of, likeness_of
 
 SIDES = ("A", "B")
+SHAPES = ("same shape", "similar shape", "shape differs")  # by `Likeness.shape`
 COMPARED = tuple(probe.name for probe in PROBES if probe.curves)  # what has curves to lay over each other
 TAIL = 24  # characters of a prompt that its label shows: prompts of one task begin alike
 
@@ -26,7 +28,7 @@ def relative_depth(n: int, n_layers: int) -> np.ndarray:
     """`[n]`, in [0, 1]: where the entries of a curve over blocks (`n == L`) or over depths (`n == L + 1`) stand; a
     `ValueError` for any other."""
     if n not in (n_layers, n_layers + 1):
-        raise ValueError(f"a curve over {n_layers} blocks has {n_layers} or {n_layers + 1} entries, found {n}")
+        raise ValueError(f"a curve over {n_layers} layers has {n_layers} or {n_layers + 1} entries, found {n}")
     return (np.arange(n) + (n == n_layers)) / n_layers
 
 
@@ -74,7 +76,7 @@ class Pair:
             where = f"{relative_depth(len(self.difference), n)[at]:.0%} of the depth"
         shape = "shapes cannot be compared (one is constant)"
         if (alike := self.likeness).spearman is not None:
-            shape = f"Spearman of the shapes {alike.spearman:.2f}, scaled at most {alike.apart:.0%} apart"
+            shape = f"{SHAPES[alike.shape]} (ρ = {alike.spearman:.2f}), {alike.distance}"
         return (
             f"{title}: largest difference B − A {_signed(self.difference[at])} {self.curve.unit}, at {where}; {shape}."
         )
@@ -104,7 +106,7 @@ def summary(found: Mapping[str, Sequence[Pair]]) -> str:
         return "No curve differs."
 
     def named(p):
-        return f"{p.curve.title[0].lower()}{p.curve.title[1:]} (Spearman {p.likeness.spearman:.2f})"
+        return f"{p.curve.title[0].lower()}{p.curve.title[1:]} (ρ = {p.likeness.spearman:.2f})"
 
     least = f"Least alike in shape: {named(ranked[0])}"
     return f"{least}; most alike: {named(ranked[-1])}." if len(ranked) > 1 else f"{least}."
@@ -187,8 +189,8 @@ def _parameters(mine: Side, theirs: Side) -> Iterator[str]:
         other = theirs.probes.get(name, probe)
         for f in fields(probe):
             if (value := getattr(probe, f.name)) != getattr(other, f.name):
-                told = ",".join(map(str, value)) or f.metadata["empty"] if isinstance(value, tuple) else value
-                yield f"{f.name}={told}"
+                label, words = told(f, value)
+                yield f"{label.lower()}: {words}"
 
 
 def _signed(value: float | np.floating) -> str:
