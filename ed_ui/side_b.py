@@ -14,7 +14,7 @@ from ed_core.probes import LayerSkip, Probe, find
 from ed_core.prompts import check_text
 from ed_core.results import lookup
 from ed_core.service.resolve import twin
-from ed_core.sources import controls, specs, tokens
+from ed_core.sources import controls, tokens
 from ed_core.sources.bundled import EXAMPLE, MODELS
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import common_link, downloads, link, pair_panel, picker, probe_page, prompt_box, remembered
@@ -120,9 +120,9 @@ def previews(first: Side, other: Side) -> list[list[str] | None]:
 def differences(first: Side, other: Side) -> dict[str, bool]:
     """Per probe, whether a map of differences is to be expected: known before anything runs, so that nothing moves when
     it comes."""
-    deep, (mine, theirs) = [specs.n_layers(side.model) for side in (first, other)], previews(first, other)
+    mine, theirs = previews(first, other)
     same_tokens = mine == theirs or None in (mine, theirs)
-    return {name: deep[0] == deep[1] and (same_tokens or not pair_panel.over_tokens(name)) for name in first.probes}
+    return {name: same_tokens or not pair_panel.over_tokens(name) for name in first.probes}
 
 
 def _model(spec: ModelSpec) -> ModelSpec:

@@ -1,5 +1,5 @@
-"""The control beside the model on every page, and the page of sanity checks: what is drawn is what is stored, and nothing of it
-is the model's map."""
+"""The control beside the model on every page, and the page of sanity checks: what is drawn is what is stored, and
+nothing of it is the model's map."""
 
 from __future__ import annotations
 
@@ -179,6 +179,6 @@ def test_sums_that_do_not_hold_are_an_error_on_the_numerics_page(stored):
     wrong = replace(miss, values=np.full_like(miss.values, 0.5))
     lookup.store().put(summarize(replace(result, measures={**result.measures, "miss": wrong})))
     test = app("pages/look/numerics.py", prompt=replace(PROMPT, text="5 + 7 = "))
-    assert not test.exception and [e.value[:53] for e in test.error] == [
+    assert not test.exception and [e.value[:54] for e in test.error] == [
         "1 of 5 checks failed on this prompt\\: the sums are off"
     ]

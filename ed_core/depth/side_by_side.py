@@ -21,6 +21,7 @@ from .among_others import Curve, Likeness, curves_of, likeness_of
 SIDES = ("A", "B")
 SHAPES = ("same shape", "similar shape", "shape differs")  # by `Likeness.shape`
 COMPARED = tuple(probe.name for probe in PROBES if probe.curves)  # what has curves to lay over each other
+DEPTHS = ("layer", "depth", "skipped")  # axes along which models of different depth are matched
 TAIL = 24  # characters of a prompt that its label shows: prompts of one task begin alike
 
 
@@ -114,11 +115,6 @@ def summary(found: Mapping[str, Sequence[Pair]]) -> str:
 
 def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
     """Why the two have no map of differences: cells must mean the same on both sides. "" where there is one."""
-    if a.n_layers != b.n_layers:
-        return (
-            f"A has {a.n_layers} layers and B {b.n_layers}: no cell of one is a cell of the other. The curves stand "
-            "over each other on relative depth."
-        )
     if "pos" in dims and a.tokens != b.tokens:
         same = a.request.prompts == b.request.prompts
         found = "The two tokenizers cut this prompt differently" if same else "The prompts have different tokens"
@@ -135,11 +131,32 @@ def shown_values(result: ProbeResult, measure: str) -> np.ndarray:
     return result[measure][..., 0] if result.measures[measure].spec.dims[-1] == "rank" else result[measure]
 
 
+def nearest(n_layers: int, shallower: int, depths: bool = False) -> np.ndarray:
+    """For every layer (or depth, of which there is one more) of the shallower model, the one of `n_layers` that lies
+    nearest in relative depth; of equals the lower."""
+    first, more = (0, 1) if depths else (1, 0)
+    x, own = (first + np.arange(n + more) for n in (shallower, n_layers))  # whole numbers: ties are ties
+    return np.abs(own * shallower - x[:, None] * n_layers).argmin(1)
+
+
+def common(a: ProbeResult, b: ProbeResult, measure: str) -> tuple[np.ndarray, np.ndarray]:
+    """What the maps of both show, cell by cell; of models of different depth at the shallower one's layers."""
+    both, n = [], min(a.n_layers, b.n_layers)
+    for result in (a, b):
+        values = shown_values(result, measure).astype(np.float64)
+        for axis, dim in enumerate(result.measures[measure].spec.dims[: values.ndim]):
+            if dim in DEPTHS and result.n_layers > n:
+                values = values.take(nearest(result.n_layers, n, dim == "depth"), axis)
+        both.append(values)
+    return both[0], both[1]
+
+
 def difference(a: ProbeResult, b: ProbeResult, measure: str) -> np.ndarray:
-    """B - A, cell by cell, NaN where either is missing; a `ValueError` says why there is none."""
+    """B - A, cell by cell, NaN where either is missing, over `common` layers; a `ValueError` says why there is none."""
     if reason := no_difference(a, b, a.measures[measure].spec.dims):
         raise ValueError(reason)
-    return shown_values(b, measure).astype(np.float64) - shown_values(a, measure)
+    mine, theirs = common(a, b, measure)
+    return theirs - mine
 
 
 @dataclass(frozen=True)
