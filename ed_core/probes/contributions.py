@@ -48,7 +48,7 @@ class Contributions(Probe):
         *("resid_norm", "attn_norm", "mlp_norm"),
     )
     audit_curves: ClassVar[tuple[Curve, ...]] = curves
-    thumbnail: ClassVar[tuple[int, str]] = (3, "layer_ratio")
+    thumbnail: ClassVar[tuple[int, str]] = (1, "layer_ratio")
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(
             "Contribution norms",

@@ -60,7 +60,7 @@ class IntegratedGradients(Probe):
         Curve("attribution", "Attribution, magnitudes summed over tokens", "probability"),
     )
     score: ClassVar[Score] = Score("its centre", "center", share=("attribution", "attribution"))
-    thumbnail: ClassVar[tuple[int, str]] = (1, "attribution")
+    thumbnail: ClassVar[tuple[int, str]] = (4, "attribution")
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(
             "Integrated gradients",

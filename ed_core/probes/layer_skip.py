@@ -77,7 +77,7 @@ class LayerSkip(Probe):
     score: ClassVar[Score] = Score("depth score", "depth_score", share=("layer_effect", "effect on later layers"))
     audited: ClassVar[tuple[str, ...]] = ("output_mean",)
     audit_curves: ClassVar[tuple[Curve, ...]] = (Curve("output_mean", "Change of the prediction", "change"),)
-    thumbnail: ClassVar[tuple[int, str]] = (4, "effect")
+    thumbnail: ClassVar[tuple[int, str]] = (2, "effect")
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(
             "Layer skip",

@@ -60,7 +60,7 @@ class LogitLens(Probe):
     score: ClassVar[Score] = Score("The KL criterion", criterion="kl")
     audited: ClassVar[tuple[str, ...]] = ("kl", "jsd", "entropy", "overlap", "top1_match", "mrr")
     audit_curves: ClassVar[tuple[Curve, ...]] = (*curves, Curve("entropy", "Uncertainty of the lens", "nats", "depth"))
-    thumbnail: ClassVar[tuple[int, str]] = (5, "top_probs")
+    thumbnail: ClassVar[tuple[int, str]] = (3, "kl")
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(
             "Logit lens",

@@ -51,7 +51,7 @@ class ResidualErasure(Probe):
         Curve("effect", "Change of the prediction, at the token that matters most", "L2 of probabilities", "depth"),
     )
     score: ClassVar[Score] = Score("its centre", "center", share=("effect", "erasure effect"))
-    thumbnail: ClassVar[tuple[int, str]] = (2, "effect")
+    thumbnail: ClassVar[tuple[int, str]] = (5, "effect")
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(
             "Erase",
