@@ -78,7 +78,8 @@ class Pair:
         shape = "shapes cannot be compared (one is constant)"
         if (alike := self.likeness).spearman is not None:
             shape = f"{SHAPES[alike.shape]} (ρ = {alike.spearman:.2f}), {alike.distance}"
-        return f"{title}: largest difference B − A = {_signed(self.difference[at])} {self.curve.unit}, at {where}; {shape}."
+        largest = f"{_signed(self.difference[at])} {self.curve.unit}"
+        return f"{title}: largest difference B − A = {largest}, at {where}; {shape}."
 
 
 def pairs(probes: tuple[Probe, Probe], a: ProbeResult, b: ProbeResult) -> list[Pair]:
