@@ -122,14 +122,19 @@ def table(outcome: audit.Audit) -> None:
     others = [name for name in outcome.curves if name != outcome.reference]
     limits = ", ".join(f"{audit.AT_LEAST.get(p, audit.AT_LEAST_ELSE):g} in {p}" for p in others)
     st.caption(KEY.format(reference=outcome.reference, limits=limits))
-    head = ["figure", f"{outcome.reference} (reference)", *others]
-    rows = [[row.title, *(cell(row, p) for p in outcome.curves)] for row in outcome.rows()]
+    head = ["figure", *others]
+    rows = [[named(row, outcome.reference), *(cell(row, p) for p in others)] for row in outcome.rows()]
     lines = (f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])  # the cells are ours
     with st.container(key="audit-table"):
         st.markdown("\n".join(lines))
     st.download_button(
         "audit.npz", outcome.npz, "audit.npz", "application/octet-stream", icon=":material/download:", help=NPZ
     )
+
+
+def named(row: audit.Row, reference: str) -> str:
+    """What a row is about, with the reference's own number where it is one."""
+    return f"{row.title} ({reference}: {row.cells[reference]})" if reference in row.cells else row.title
 
 
 def cell(row: audit.Row, precision: str) -> str:
