@@ -174,7 +174,8 @@ class MeasureSpec:
     over positions first, then maximum and mean over prompts), "" (none). NaN is left out.
     `dtype` is "float32" or "int32".
     `since`: the probe's version that brought an aggregate in; summaries of older results, kept in case studies, are
-    without it."""
+    without it.
+    `title`: what a menu or a table calls it."""
 
     name: str
     dims: tuple[str, ...]
@@ -186,6 +187,7 @@ class MeasureSpec:
     aggregate_only: bool = False
     since: int = 1
     dtype: str = "float32"
+    title: str = ""
 
 
 @dataclass(frozen=True)

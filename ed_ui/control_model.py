@@ -80,4 +80,4 @@ def sentence(batch: running.Batch, probe: str, first_token: bool = True) -> str:
 
 
 HELP = """A twin of the model, measured behind it and drawn dashed and grey. **Untrained twin**: same config, random
-weights; what it shows as well was not learned. **Shuffled blocks**: the model's own blocks in a random order."""
+weights; what it shows as well was not learned. **Shuffled layers**: the model's own layers in a random order."""

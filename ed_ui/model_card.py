@@ -77,9 +77,9 @@ def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     if not found:
         return [("Identities", "not opened yet")]
     names = {
-        "miss": "sums miss by",
+        "miss": "sums are off by",
         "closure": "the lens by",
-        "replay": "blocks by hand by",
+        "replay": "layers by hand by",
         "suffix": "edited streams by",
     }
     told = [f"{words} {found[name]:.1g}" for name, words in names.items() if isinstance(found.get(name), (int, float))]

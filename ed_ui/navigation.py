@@ -23,7 +23,7 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Entry("pages/look/home.py", "Home", "layers", "home"),
         Entry("pages/look/contributions.py", "Contributions", "stacked_bar_chart", "contributions"),
         Entry("pages/look/logit_lens.py", "Logit lens", "center_focus_strong", "logit_lens"),
-        Entry("pages/look/numerics.py", "Numerics", "functions", "numerics"),
+        Entry("pages/look/numerics.py", "Sanity checks", "rule", "numerics"),
     ),
     "Intervene": (
         Entry("pages/intervene/skip.py", "Layer skip", "content_cut", "layer_skip"),

@@ -11,7 +11,7 @@ import streamlit as st
 from ed_core import figures
 from ed_core.cases import export
 from ed_core.depth import side_by_side
-from ed_core.depth.side_by_side import SIDES, Pair, Side
+from ed_core.depth.side_by_side import SIDES, Pair, Side, nearest
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, draw
 from ed_core.figures.pictures import measures as named
@@ -22,7 +22,7 @@ from ed_ui import show
 from ed_ui.case_view import BRANCHES
 
 WINDOW = 48  # tokens; more get a slider
-CURVE_HEIGHT, MAP_HEIGHT, REASON_HEIGHT = 300, 400, 90
+CURVE_HEIGHT, MAP_HEIGHT = 300, 400
 SHADES = {"probability": "prob", "KL to output": "kl", "JSD to output": "jsd", "entropy": "entropy"}
 
 
@@ -110,11 +110,10 @@ def section(
     for i, column in enumerate(st.columns(2)):
         with column:
             side_map(name, shown, both, i, lines[i])
-    left, right = st.columns(2)
-    height = MAP_HEIGHT if expected else REASON_HEIGHT
+    left, right = st.columns(2) if expected else (st.container(), st.container())
     with left:
-        difference(name, shown, both, first_token, height)
-    with right.container(height=height + show.CAPTION, border=False):
+        difference(name, shown, both, first_token, expected)
+    with right:
         for pair in found:
             st.markdown(show.plain(pair.text))
 
@@ -135,20 +134,26 @@ def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mappin
     show.figure(f"{name}-map-{SIDES[i]}", fig, f"**{title}**", result, shown.measure, about=about)
 
 
-def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, height: int) -> None:
-    """B - A where cells mean the same on both sides; else why there is none."""
+def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, expected: bool) -> None:
+    """B - A where cells mean the same on both sides; else, in one line, why there is none."""
     a, b = (s.result for s in both)
     if a is None or b is None or any(shown.measure not in r.measures for r in (a, b)):
-        return show.empty("B − A", DRAWN, height)
+        return show.empty("B − A", DRAWN, MAP_HEIGHT) if expected else st.caption(f"**No map of B − A:** {TOKENS}")
     if reason := side_by_side.no_difference(a, b, a.measures[shown.measure].spec.dims):
-        return show.empty("B − A: no map", show.plain(reason), height)
-    failed, key = (
-        sorted({*find(name).broken_layers(a), *find(name).broken_layers(b)}),
-        f"{name}-difference",
-    )
-    fig = figures.difference_map(a, b, shown.measure, view(a, key, 0), first_token, failed)
+        return st.caption(f"**No map of B − A:** {show.plain(reason)}")
+    n, key = min(a.n_layers, b.n_layers), f"{name}-difference"
+    failed = {row for r in (a, b) for row, layer in enumerate(nearest(r.n_layers, n)) if layer in broken(name, r)}
+    fig = figures.difference_map(a, b, shown.measure, view(a, key, 0), first_token, sorted(failed))
     about = partial(about_map, key, shown.measure, both)
-    show.figure(key, fig, "**B − A** · orange: larger in B, blue: larger in A", about=about)
+    caption = "**B − A** · orange: larger in B, blue: larger in A"
+    if a.n_layers != b.n_layers:
+        deep, shallow = ("A", "B") if a.n_layers > b.n_layers else ("B", "A")
+        caption += f" · on relative depth: {shallow}'s {n} layers, each against {deep}'s nearest"
+    show.figure(key, fig, caption, about=about)
+
+
+def broken(name: str, result: ProbeResult) -> set[int]:
+    return set(find(name).broken_layers(result))
 
 
 def view(result: ProbeResult, revision: str, i: int) -> View:
@@ -187,9 +192,10 @@ def _origins(of: Sequence[Shown]) -> None:
         show.origin(f"Where {show.plain(shown.name)} came from", shown.result)
 
 
-DRAWN = "Drawn where cells of the two maps mean the same: equal layers and, over tokens, equal tokens."
-RELATIVE = """The models have different numbers of layers, so both stand on **relative depth**: block l of L at (l + 1)
-/ L, as the effective depth's ratio counts, a point of the stream with l blocks behind it at l / L. Differences in the
+DRAWN = "Drawn once both sides are there: cell by cell, on relative depth where the models are not equally deep."
+TOKENS = "the two sides have different tokens, so no column of one is a column of the other."
+RELATIVE = """The models have different numbers of layers, so both stand on **relative depth**: layer l of L at (l + 1)
+/ L, as the effective depth's ratio counts, a point of the stream with l layers behind it at l / L. Differences in the
 text are read at the shallower model's layers, where the deeper one's value is taken from the straight line between its
-layers; nothing of that is drawn."""
+layers; in a map of differences each layer of the shallower model stands against the deeper one's nearest."""
 EQUAL = "Both have as many layers: the bars below are B − A, layer by layer, on a scale of their own."

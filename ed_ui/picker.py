@@ -210,7 +210,7 @@ def _words(label: str, key: str, off: str, told: str, placeholder: str) -> None:
 def _described(spec: ModelSpec) -> None:
     """Family and size, and what auto came to; its reason in full on hover."""
     found = specs.describe(spec)
-    known = [found.get("", ""), *(f"{found[name]} {name}" for name in ("blocks", "wide") if name in found)]
+    known = [found.get("", ""), *(f"{found[name]} {name}" for name in ("layers", "wide") if name in found)]
     st.caption(show.plain(" · ".join(filter(None, known))))
     if (packed := specs.of_gguf(spec)) and (packing := gguf_files.packed(packed)):
         st.caption(show.plain(f"{packing} in the file, computed in {spec.precision}"))

@@ -239,6 +239,7 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None, pre
             draw, more = row.text_input, {"width": 260, "disabled": bool(off), "help": off or meta["help"]}
         elif meta["choices"]:
             draw, more = row.segmented_control, {"options": meta["choices"], "required": True}
+            more["format_func"] = lambda choice, labels=meta["labels"]: labels.get(choice, choice)
         elif kind is bool:
             draw, more = row.toggle, {}
         elif kind in (int, float):

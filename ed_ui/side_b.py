@@ -14,7 +14,7 @@ from ed_core.probes import LayerSkip, Probe, find
 from ed_core.prompts import check_text
 from ed_core.results import lookup
 from ed_core.service.resolve import twin
-from ed_core.sources import controls, specs, tokens
+from ed_core.sources import controls, tokens
 from ed_core.sources.bundled import EXAMPLE, MODELS
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import common_link, downloads, link, pair_panel, picker, probe_page, prompt_box, remembered
@@ -120,18 +120,18 @@ def previews(first: Side, other: Side) -> list[list[str] | None]:
 def differences(first: Side, other: Side) -> dict[str, bool]:
     """Per probe, whether a map of differences is to be expected: known before anything runs, so that nothing moves when
     it comes."""
-    deep, (mine, theirs) = [specs.n_layers(side.model) for side in (first, other)], previews(first, other)
+    mine, theirs = previews(first, other)
     same_tokens = mine == theirs or None in (mine, theirs)
-    return {name: deep[0] == deep[1] and (same_tokens or not pair_panel.over_tokens(name)) for name in first.probes}
+    return {name: same_tokens or not pair_panel.over_tokens(name) for name in first.probes}
 
 
 def _model(spec: ModelSpec) -> ModelSpec:
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-two-model")
     about = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
-    name = (remembered.widget(row.selectbox, "Second model", "two.model", width=260, **about) or "").strip()
+    name = (remembered.widget(row.selectbox, "Model B", "two.model", width=260, **about) or "").strip()
     precision = remembered.widget(
         row.segmented_control,
-        "Its precision",
+        "Model B: precision",
         "two.precision",
         options=picker.PRECISIONS,
         required=True,
@@ -139,7 +139,7 @@ def _model(spec: ModelSpec) -> ModelSpec:
     )
     kind = remembered.widget(
         row.selectbox,
-        "Its control",
+        "Model B: control",
         "two.control",
         options=(NONE, *controls.KINDS),
         format_func=lambda kind: controls.KINDS.get(kind, NONE),
@@ -235,4 +235,4 @@ ABOUT_PROMPT = (
     "Encoded as the first one is: same template, same special tokens.",
     "Optional; appended without a separator.",
 )
-CONTROL = "A twin of the second model in its place: untrained (random weights), or its own blocks in random order."
+CONTROL = "A twin of the second model in its place: untrained (random weights), or its own layers in random order."

@@ -76,6 +76,9 @@ def test_a_curve_that_is_ordered_otherwise_and_a_depth_that_moved_are_findings(w
     assert any("int8: kl depth" in line for line in found)
     assert not any(line.startswith(("bf16", "4bit")) for line in found)
     assert any(line in found for line in audit.table(outcome))
+    beyond = {(row.title, *row.beyond) for row in outcome.rows() if row.beyond}
+    assert {("KL to the output", "int8"), ("Effective depth, KL rule", "int8")} <= beyond
+    assert sum(len(row.beyond) for row in outcome.rows()) == len(found), "the table marks what is a finding"
 
 
 def test_a_depth_that_is_no_longer_defined_is_a_finding(whole):

@@ -15,10 +15,10 @@ pytestmark = pytest.mark.browser
 MODEL = "ed-demo-8"
 PAGES = {  # path: heading, a parameter of its own in the URL, how it shows
     "": ("", "branch=mlp", ("radio", "MLP")),
-    "contributions": ("Contributions", "measure=attn_cos", ("combobox", "attn_cos")),
+    "contributions": ("Contributions", "measure=attn_cos", ("combobox", "Attention: direction")),
     "logit_lens": ("Logit lens", "shade=rank", ("radio", "rank of the output")),
-    "skip": ("Layer skip", "mode=future", ("radio", "future")),
-    "erase": ("Residual erasure", "target=future", ("radio", "future")),
+    "skip": ("Layer skip", "mode=future", ("radio", "later tokens")),
+    "erase": ("Erase", "target=future", ("radio", "later tokens")),
     "gradients": ("Gradients", "nodes=65", ("spinbutton", "65")),
     "prune": ("Prune and exit", "prompts=bundled", ("radio", "Bundled prompts")),
     "audit": ("Precision audit", "precisions=fp32,bf16,int8", ("button", "int8")),
@@ -96,7 +96,7 @@ def test_what_all_pages_share_survives_a_page_change_and_the_rest_goes(server, p
         page,
         f"{server}/skip?model={MODEL}&precision=bf16&example=copy-3-a&control=shuffled&control_seed=5&mode=future&foreign=1",
     )
-    for name in ("Logit lens", "Home", "Contributions", "Numerics", "Prune and exit"):
+    for name in ("Logit lens", "Home", "Contributions", "Sanity checks", "Prune and exit"):
         go(page, name)
         assert {k: v for k, v in query(page).items() if k != "run"} == {
             "model": MODEL,
@@ -114,7 +114,7 @@ def test_back_and_forward_take_one_step_to_a_page_as_it_was_left(server, page):
     page.get_by_role("radio", name="MLP").click()
     wait(page, lambda: query(page).get("branch") == "mlp")
     go(page, "Layer skip")
-    page.get_by_role("radio", name="future").click()
+    page.get_by_role("radio", name="later tokens").click()
     wait(page, lambda: query(page).get("mode") == "future")
     go(page, "Logit lens")
     page.get_by_text("Look-ups", exact=True).click()
@@ -123,9 +123,9 @@ def test_back_and_forward_take_one_step_to_a_page_as_it_was_left(server, page):
     wait(page, lambda: query(page).get("precision") == "bf16")
     left = page.url
     for move, where, control in (
-        (page.go_back, "skip", "future"),
+        (page.go_back, "skip", "later tokens"),
         (page.go_back, "", "MLP"),
-        (page.go_forward, "skip", "future"),
+        (page.go_forward, "skip", "later tokens"),
     ):
         move()
         wait(page, lambda: path(page) == where and shows(page, "radio", control) and shows(page, "radio", "auto"))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from kept_cases import HOME, case, results, small
 from PIL import Image
+from test_figures import fake
 
 from ed_core import types
 from ed_core.cases import bundle, case_study
@@ -21,7 +22,7 @@ from ed_core.cases.case_study import Item, Shown
 from ed_core.cases.drawings import drawings
 from ed_core.depth import verdict
 from ed_core.errors import CaseError, ImportRefused, NewerSchema
-from ed_core.figures.thumbnail import data_uri, png
+from ed_core.figures.thumbnail import data_uri, png, thumbnail
 
 OLD = Path(__file__).parent / "data" / "case-v1.edcase"
 
@@ -80,11 +81,13 @@ def test_the_card_tells_everything_a_list_shows_without_the_arrays():
 
 def test_the_thumbnail_is_made_of_the_numbers():
     thumbnail = bundle.card(BytesIO(bundle.encode(case()))).thumbnail
-    values = results()["logit_lens"]["top_probs"][..., 0]
+    values = results()["logit_lens"]["kl"].astype(float)
     assert len(thumbnail) == len(values) and len(thumbnail[0]) == 36
-    low, high = values[:, 0].min(), values.min()
-    assert thumbnail[-1][0] > thumbnail[0][0] or low >= high
-    assert np.corrcoef(np.array(thumbnail)[:, -1], values[:, -1])[0, 1] > 0.999
+    assert thumbnail[-1][0] == 0 < thumbnail[0][0], "row 0 is the embedding, the top one the output itself"
+    columns = np.linspace(0, values.shape[1] - 1, 36).round().astype(int)
+    low, high = np.quantile(values[:, columns], (0.02, 0.98))
+    expected = 255 * np.clip((values[:, columns] - low) / (high - low), 0, 1)
+    np.testing.assert_allclose(thumbnail, expected, atol=0.51)
     assert np.min(thumbnail) >= 0 and np.max(thumbnail) == 255
     assert bundle.card(BytesIO(bundle.encode(case(probes=("continuation",))))).thumbnail == ()
 
@@ -245,4 +248,24 @@ def test_a_thumbnail_has_the_colours_it_always_had():
     before = Image.open(Path(__file__).parent / "data" / "thumbnail-v1.png")
     rows = [list(range(at, at + 32)) for at in range(0, 256, 32)] + [[-1] * 32]
     now = Image.open(BytesIO(b64decode(data_uri(rows).removeprefix("data:image/png;base64,"))))
-    assert now.mode == before.mode == "RGBA" and np.array_equal(np.asarray(now), np.asarray(before))
+    height, width = 224 // len(rows), 640 // len(rows[0])
+    cells = np.asarray(now)[height // 2 :: height, width // 2 :: width]
+    assert now.mode == before.mode == "RGBA" and np.array_equal(cells, np.asarray(before))
+    assert not np.asarray(now)[height - 1 :: height].any(), "cells are told apart"
+
+
+def test_what_few_case_studies_have_is_what_one_is_about():
+    home = [fake(name) for name in ("contributions", "logit_lens", "layer_skip")]
+    assert thumbnail(home) == thumbnail(home[1:2]) != thumbnail(home[:1])
+    erased = fake("residual_erasure")
+    assert thumbnail([*home, erased]) == thumbnail([erased])
+
+
+def test_the_lead_of_a_verdict_is_its_first_sentence():
+    assert case_study.lead("“2” is best at depth 4 of 8; it is so from 3. No layer erases. More.") == (
+        "“2” is best at depth 4 of 8; it is so from 3."
+    )
+    assert case_study.lead("small (fp32), 'It's: 3 + 4': At 0.5 it is half-way. More.\nother: x.") == (
+        "At 0.5 it is half-way."
+    )
+    assert case_study.lead("") == ""

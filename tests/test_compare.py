@@ -275,7 +275,7 @@ def test_a_controls_curve_is_told_by_order_and_course(case):
     if shape == 0:
         assert (
             found[0].size == pytest.approx((FALLING / 10 + 3).mean() / FALLING.mean())
-            and "Spearman 1.00, scaled at most 0% apart" in said
+            and "ρ = 1.00, up to 0 % of the range apart" in said
         )
 
 

@@ -36,7 +36,7 @@ def test_cosine_takes_the_last_upward_crossing(curve, expected, stable):
     "curve, reason",
     [
         ([0.3, 0.0, 0.2], "never negative"),
-        ([-0.3, -0.1, -0.2], "negative in every block"),
+        ([-0.3, -0.1, -0.2], "negative in every layer"),
         ([0.3, 0.1, -0.2], "no upward crossing"),
     ],
 )

@@ -93,7 +93,7 @@ def test_an_unknown_family_is_counted_as_a_llama_and_says_so():
     size = sizes.read({**COMMON, "model_type": "somebody"})
     assert not size.exact and size.parameters == sizes.read({**COMMON, "model_type": "llama"}).parameters
     assert any("counted as a Llama" in line for line in estimate.report("x", size, "fp32"))
-    with pytest.raises(ParameterError, match="blocks, heads"):
+    with pytest.raises(ParameterError, match="layers, heads"):
         sizes.read({"hidden_size": 8, "vocab_size": 9})
 
 

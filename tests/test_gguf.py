@@ -277,7 +277,7 @@ def test_sizes_that_differ_by_block_are_no_number(llama, tmp_path, monkeypatch, 
     header = gguf_files.read(tmp_path / "m.gguf")
     assert header.config[field] == gguf_files.PER_BLOCK and header.config["vocab_size"] == 288
     assert header.parameters == sum(v.size for v in expected.values())
-    with pytest.raises(ParameterError, match=f"The config's {field} is 'one for each block'; expected a whole number"):
+    with pytest.raises(ParameterError, match=f"The config's {field} is 'one for each layer'; expected a whole number"):
         specs.size_of(str(tmp_path / "m.gguf"))
     with pytest.raises(ParameterError, match="expected a whole number. So auto cannot choose one: give a precision"):
         resolve(str(tmp_path / "m.gguf"), "auto")

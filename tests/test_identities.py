@@ -160,7 +160,7 @@ def test_a_forgotten_multiplier_is_refused_even_beside_a_massive_token(precision
     make_massive(hf, factor)
     model = opened(hf, precision, residual_multiplier="")
     figures, message = verify(model), refusal(model)
-    assert "Granite" in message and "block 0: h + a + m misses" in message
+    assert "Granite" in message and "layer 0: h + a + m misses" in message
     slopes = [s for s in (*figures.slope_attn, *figures.slope_mlp) if s is not None]
     assert slopes and all(abs(slope - 0.22) < 0.03 for slope in slopes)
     if factor > 1:  # a global figure would have seen nothing
@@ -201,7 +201,7 @@ def test_a_branch_read_before_its_norm_is_refused(family, forged, branch, precis
     failures = verify(model).failures()
     assert "h + a + m misses the next residual" in refusal(model)
     assert any(f"what is read from {branch}" in failure for failure in failures)
-    assert all(any(failure.startswith(f"block {layer}:") for failure in failures) for layer in range(5))
+    assert all(any(failure.startswith(f"layer {layer}:") for failure in failures) for layer in range(5))
 
 
 @pytest.mark.parametrize("precision", DTYPES)

@@ -128,19 +128,30 @@ def test_a_sink_is_named_with_its_depth_and_size(found):
     assert not exactness.sink(changed(found, "resid_norm", norms)).holds
     norms[3:, 0] = 40.0
     said = exactness.sink(changed(found, "resid_norm", norms))
-    assert said.holds and "40 times" in said.text and "depth 3" in said.text
+    assert said.holds and "Sink: token 0 (" in said.text and "up to 40 times" in said.text and "depth 3" in said.text
     several = norms.copy()
     several[3:, 5] = 40.0
-    assert "token 5" in exactness.sink(changed(found, "resid_norm", several)).text, "a massive token elsewhere is named"
+    more = exactness.sink(changed(found, "resid_norm", several)).text
+    assert "Sinks: tokens 0 (" in more and ", 5 (" in more, "a massive token elsewhere is named"
     three = np.tile(np.float32([40.0, 1.0, 3.0]), (len(norms), 1))
-    assert "at most 20 times" in exactness.sink(changed(found, "resid_norm", three)).text, "the median of the others"
+    assert "up to 20 times" in exactness.sink(changed(found, "resid_norm", three)).text, "the median of the others"
+
+
+def test_all_checks_pass_or_the_sentence_says_which_failed(found):
+    said = exactness.verdict(found)
+    assert said.holds and said.text.startswith("All checks passed: ") and "limits" in said.text
+    worse = changed(changed(found, "detour", 0.25), "slope_mlp", np.full_like(found["slope_mlp"], 1.5))
+    said = exactness.verdict(worse)
+    assert not said.holds and said.text.startswith("2 of 5 checks failed on this prompt: the slopes are off by 5.0e-01")
+    assert "detour is off by 2.5e-01" in said.text and "closure" not in said.text
+    assert not exactness.verdict(changed(found, "closure", np.nan)).holds, "what is not there has not passed"
 
 
 def test_a_miss_beyond_rounding_but_within_the_limit_is_told_apart(found):
     more = found["miss"].copy()
     more[2, 4] = 5e-6
     said = exactness.sums(changed(found, "miss", more))
-    assert said.holds and "block 2, token 4" in said.text and "beyond rounding" in said.text
+    assert said.holds and "layer 2, token 4" in said.text and "beyond rounding" in said.text
 
 
 def test_what_leaving_out_the_first_token_changes(model_of, measure):

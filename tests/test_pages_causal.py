@@ -121,7 +121,7 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
     assert values["Deep-thinking ratio"] == f"{data['logit_lens.deep_thinking_ratio']:.0%}"
     said = " ".join(m.value for m in test.markdown)
     best = int(data["prune.cheapest"])
-    assert f"Cheapest block: {best}" in said and f"KL {data['prune.kl'][best]:.3g} nats" in said
+    assert f"Cheapest layer: {best}" in said and f"KL {data['prune.kl'][best]:.3g} nats" in said
     assert (
         "The chosen set: 1, 2" in said
         and f"KL {data['prune.drop_kl']:.3g} nats" in said
@@ -145,7 +145,7 @@ def data_of(result, name: str) -> np.ndarray:
 def test_pruning_says_how_many_prompts_are_missing_and_exports_nothing_yet(stored_set):
     test = prune_on([*SET, Prompt("never measured")], **{"prune.drop": "1,2"})
     said = " ".join(m.value for m in test.markdown)
-    assert "4 of 5 prompts measured" in said and "Cheapest block" in said
+    assert "4 of 5 prompts measured" in said and "Cheapest layer" in said
     downloads = {b.label: b.proto.disabled for b in test.get("download_button") if b.label in ("Keep-list", "mergekit")}
     assert downloads == {"Keep-list": True, "mergekit": True}
 
@@ -154,7 +154,7 @@ def test_one_prompt_is_pruned_as_before(stored):
     test = app("pages/intervene/prune.py")
     curves = aggregate.aggregate(Prune, [stored["prune"].summary])
     cheapest = pruning.best_stretch(curves["kl"], 1)[0]
-    assert f"Cheapest block: {cheapest}" in " ".join(m.value for m in test.markdown)
+    assert f"Cheapest layer: {cheapest}" in " ".join(m.value for m in test.markdown)
     assert len(test.get("plotly_chart")) == 5 and not drawn(test, "median", curves["kl"]), "one prompt has no spread"
     assert test.run().query_params["run"] == stored["prune"].request.key[:12]
 
@@ -216,7 +216,7 @@ def test_bundled_prompts_are_chosen_by_task_and_difficulty(stored):
 def test_more_blocks_than_the_model_has_is_said_before_anything_runs(stored):
     test = app("pages/intervene/prune.py")
     test.number_input(key="prune.n").set_value(5).run()
-    assert any("less than the model's 5 blocks" in e.value for e in test.error) and not test.get("plotly_chart")
+    assert any("less than the model's 5 layers" in e.value for e in test.error) and not test.get("plotly_chart")
 
 
 COMPARED = {
@@ -282,7 +282,7 @@ def test_a_failing_completeness_is_a_failure_not_a_picture(stored):
     test = app("pages/intervene/gradients.py", run=result.request.key)
     assert (
         failed
-        and f"Completeness fails at block{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}" in test.error[0].value
+        and f"Completeness fails at layer{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}" in test.error[0].value
     )
     shapes = [json.loads(c.proto.spec)["layout"].get("shapes", []) for c in test.get("plotly_chart")]
     assert [s["y0"] for s in shapes[0] if s.get("name") == "not reliable"] == failed

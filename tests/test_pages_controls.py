@@ -1,5 +1,5 @@
-"""The control beside the model on every page, and the Numerics page: what is drawn is what is stored, and nothing of it
-is the model's map."""
+"""The control beside the model on every page, and the page of sanity checks: what is drawn is what is stored, and
+nothing of it is the model's map."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_pruning_and_early_exit_have_the_controls_curves(stored, controlled):
             assert any(len(f) == len(curves[name]) and np.allclose(f, curves[name], rtol=1e-5) for f in behind), name
     own, control = (code.value for code in test.code if code.value.startswith("python"))
     assert "--control" not in own and "--control=untrained --seed=3" in control
-    assert any("Cheapest block" in m.value for m in test.markdown)
+    assert any("Cheapest layer" in m.value for m in test.markdown)
 
 
 def test_home_draws_and_says_it_for_each_probe(stored, controlled):
@@ -164,7 +164,8 @@ def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored):
     test = app("pages/look/numerics.py")
     assert not test.exception and not test.error
     assert holds(plotted(test), result["miss"])
-    said = " ".join(m.value for m in test.markdown)
+    said = " ".join(m.value for m in [*test.markdown, *test.caption, *test.success]).replace("\\", "")
+    assert test.success[0].value.startswith("All checks passed") and exactness.verdict(result).text in said
     for text in (exactness.sums(result).text, exactness.logits(result).text, exactness.sink(result).text):
         assert text in said
     assert exactness.change(exactness.without_first(stored["contributions"], stored["logit_lens"])) in said
@@ -178,4 +179,6 @@ def test_sums_that_do_not_hold_are_an_error_on_the_numerics_page(stored):
     wrong = replace(miss, values=np.full_like(miss.values, 0.5))
     lookup.store().put(summarize(replace(result, measures={**result.measures, "miss": wrong})))
     test = app("pages/look/numerics.py", prompt=replace(PROMPT, text="5 + 7 = "))
-    assert not test.exception and [e.value[:40] for e in test.error] == ["The sums do not hold on this prompt: the"]
+    assert not test.exception and [e.value[:54] for e in test.error] == [
+        "1 of 5 checks failed on this prompt\\: the sums are off"
+    ]

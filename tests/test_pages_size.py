@@ -220,7 +220,9 @@ def test_the_model_card_holds_the_figures_of_the_latest_result(stored):
     made = stored["fp32"][0].provenance
     card = next(c.value for c in opened().sidebar.caption if "**Family**" in c.value)
     assert (
-        f"sums miss by {made['identities']['miss']:.1g}" in card and "**Layers**: 5" in card and "**Heads**: 4" in card
+        f"sums are off by {made['identities']['miss']:.1g}" in card
+        and "**Layers**: 5" in card
+        and "**Heads**: 4" in card
     )
     assert "**Chat template**: none" in card and "not opened yet" not in card
     assert "not opened yet" in next(
@@ -287,11 +289,12 @@ def test_the_audit_page_shows_what_is_stored_as_the_engine_compares_it(stored):
     words = said(test)
     assert outcome.sentence() in words
     for c in outcome.comparisons:
-        assert f"| `{c.curve}` | " in words and (
-            c.spearman is None or f"{c.spearman:.3f} ({c.difference:.1%})" in words
-        )
+        assert c.title and f"| {c.title} | " in words
+        assert c.spearman is None or f"ρ = {c.spearman:.3f}, {100 * c.difference:.1f} %" in words
     for name, criterion in outcome.depths["fp32"].items():
-        assert f"| {name} | {'not defined' if criterion.depth is None else criterion.depth} | " in words
+        told = "not defined" if criterion.depth is None else criterion.depth
+        assert f"Effective depth, {'KL' if name == 'kl' else name} rule (fp32: {told}) | " in words
+    assert words.count(": beyond**") == len(outcome.findings())
     for name in ("contributions.layer_ratio", "logit_lens.kl", "logit_lens.overlap", "layer_skip.output_mean"):
         for precision in ("fp32", "bf16"):
             assert drawn(test, precision, outcome.curves[precision][name]), (name, precision)

@@ -65,6 +65,10 @@ def values(result) -> np.ndarray:
     return side_by_side.shown_values(result, DRAWN[result.request.probe]).astype(float)
 
 
+def dims(result) -> tuple[str, ...]:
+    return result.measures[DRAWN[result.request.probe]].spec.dims
+
+
 def said(test) -> str:
     return " ".join(m.value for m in [*test.markdown, *test.caption]).replace("\\", "")
 
@@ -89,14 +93,21 @@ def test_a_model_beside_its_twin(stored, seconds):
     assert {t["name"] for t in ruler["data"]} >= {"A cosine", "B cosine", "A kl", "B kl", "A overlap", "B overlap"}
 
 
-def test_models_of_different_depth_have_maps_but_no_difference(stored, seconds):
+def test_models_of_different_depth_have_a_difference_on_relative_depth(stored, seconds):
     test = two(second="ed-demo-8")
     assert not test.exception and not test.error
     found = plotted(test)
-    assert len(found) == 6 and all(
-        holds(found, values(r)) for r in (*(stored[p] for p in DRAWN), *seconds["model"].values())
+    sides = [(stored[p], seconds["model"][p]) for p in DRAWN]
+    assert all(holds(found, values(r)) for pair in sides for r in pair)
+    drawn = [pair for pair in sides if not side_by_side.no_difference(*pair, dims(pair[0]))]
+    assert (
+        drawn
+        and len(found) == 6 + len(drawn)
+        and said(test).count("A's 5 layers, each against B's nearest") == len(drawn)
     )
-    assert said(test).count("A has 5 layers and B 8") == 3 and "of the depth" in said(test)
+    for a, b in drawn:
+        assert holds(found, side_by_side.difference(a, b, DRAWN[a.request.probe]))
+    assert said(test).count("No map of B − A") == 3 - len(drawn) and "of the depth" in said(test)
 
 
 def test_two_prompts_have_a_difference_of_blocks_only(stored, seconds):
@@ -145,7 +156,9 @@ def test_one_probe_with_two_sets_of_parameters(stored, seconds):
         holds(found, z)
         for z in (values(stored["layer_skip"]), values(theirs), values(theirs) - values(stored["layer_skip"]))
     )
-    assert "part=attention" in said(test) and carried(test)["second_part"] == "attention" and "No ruler" in said(test)
+    assert (
+        "left out: attention" in said(test) and carried(test)["second_part"] == "attention" and "No ruler" in said(test)
+    )
 
 
 def test_with_and_without_the_first_token_is_a_pair_too(stored):
@@ -153,7 +166,7 @@ def test_with_and_without_the_first_token_is_a_pair_too(stored):
     assert not test.exception and not test.error
     result = stored["contributions"]
     lines = [v.sentence for v in (verdict.of_prompt(result, stored["logit_lens"], first) for first in (True, False))]
-    assert all(line in said(test) for line in lines) and "first_token=False" in said(test)
+    assert all(line in said(test) for line in lines) and "count the first token: no" in said(test)
 
 
 @pytest.mark.parametrize(
@@ -251,6 +264,6 @@ def test_what_explains_an_answer_is_left_out_without_one(stored):
         second="ed-demo-8",
         measures="logit_lens,residual_erasure,integrated_gradients",
     )
-    assert not test.exception and "Residual erasure and Integrated gradients left out" in said(test)
+    assert not test.exception and "Erase and Integrated gradients left out" in said(test)
     batch = session_of(test).batches["two"]
     assert set(batch.requests) == {"first.logit_lens", "second.logit_lens"}

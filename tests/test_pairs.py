@@ -98,7 +98,11 @@ def test_names_of_strangers_stay_text():
 
 def test_the_text_says_the_largest_difference_its_place_and_the_shape():
     said = pair([1, 2, 3, 4], [1, 2, 3.5, 2]).text
-    assert "−2 unit, at layer 3" in said and "Spearman of the shapes 0.63" in said
+    assert (
+        "−2 unit, at layer 3" in said
+        and "similar shape (ρ = 0.63), up to" in said
+        and said.endswith("% of the range apart.")
+    )
     assert "at 50% of the depth" in pair([1, 2, 3, 4], [9, 4.5]).text
     assert "same, to the last bit" in pair([1, 2], [1, 2]).text
     assert "cannot be compared" in pair([1, 1, 1], [1, 2, 3]).text
@@ -111,10 +115,7 @@ def test_the_summary_names_the_least_and_the_most_alike():
         "p": [pair([1, 2, 3], [3, 2, 1], curve=named("Upside down"))],
         "q": [pair([1, 2, 3], [2, 4, 7], curve=named("Alike"))],
     }
-    assert (
-        side_by_side.summary(found)
-        == "Least alike in shape: upside down (Spearman -1.00); most alike: alike (Spearman 1.00)."
-    )
+    assert side_by_side.summary(found) == "Least alike in shape: upside down (ρ = -1.00); most alike: alike (ρ = 1.00)."
     assert (
         side_by_side.summary({"p": [pair([1, 2, 3], [1, 2, 3])]}) == "No curve differs."
         and side_by_side.summary({}) == ""
@@ -174,27 +175,38 @@ def test_a_difference_fills_where_both_sides_are_there():
 
 
 def test_no_difference_where_a_cell_would_not_mean_the_same():
-    a, other_tokens, deeper = (
-        fake("contributions"),
-        fake("contributions", tokens=("a", " b", "x", "c")),
-        fake("contributions", n_layers=5),
-    )
+    a, other_tokens = fake("contributions"), fake("contributions", tokens=("a", " b", "x", "c"))
     shorter = fake("contributions", tokens=("a", " b", "a"))
-    for b, words in ((other_tokens, "token 2"), (shorter, "4 and 3"), (deeper, "4 layers and B 5")):
+    for b, words in ((other_tokens, "token 2"), (shorter, "4 and 3")):
         assert words in side_by_side.no_difference(a, b, ("layer", "pos"))
-        with pytest.raises(ValueError, match="no (column|cell) of one"):
+        with pytest.raises(ValueError, match="no column of one"):
             figures.difference_map(a, b, "layer_ratio", VIEW)
     cut = replace(other_tokens, request=a.request)
     assert "tokenizers cut this prompt differently" in side_by_side.no_difference(a, cut, ("layer", "pos"))
     assert side_by_side.no_difference(a, fake("contributions"), ("layer", "pos")) == ""
 
 
+def test_models_of_different_depth_differ_at_the_nearest_layers_of_the_deeper_one():
+    assert side_by_side.nearest(6, 3).tolist() == [1, 3, 5] and side_by_side.nearest(3, 3).tolist() == [0, 1, 2]
+    assert side_by_side.nearest(7, 4, depths=True).tolist() == [0, 2, 3, 5, 7], "both ends, and of equals the lower"
+    shallow, deep = fake("contributions"), fake("contributions", n_layers=8)
+    for a, b, sign in ((shallow, deep, 1), (deep, shallow, -1)):
+        fig = figures.difference_map(a, b, "layer_ratio", VIEW)
+        expected = sign * (deep["layer_ratio"].astype(float)[[1, 3, 5, 7]] - shallow["layer_ratio"])
+        np.testing.assert_array_equal(fig.data[0].z, expected)
+        assert fig.layout.yaxis.range[1] == 4.5, "as many rows as the shallower model has layers"
+    lens = side_by_side.difference(fake("logit_lens"), fake("logit_lens", n_layers=8), "kl")
+    np.testing.assert_allclose(lens[-1], fake("logit_lens", n_layers=8)["kl"][-1] - fake("logit_lens")["kl"][-1])
+    skip, deeper = fake("layer_skip"), fake("layer_skip", n_layers=8)
+    np.testing.assert_allclose(
+        side_by_side.difference(skip, deeper, "effect"), deeper["effect"][1::2, 1::2].astype(float) - skip["effect"]
+    )
+
+
 def test_blocks_against_blocks_need_no_equal_tokens():
     a, b = fake("layer_skip"), scaled(fake("layer_skip", tokens=("x", "y")), 0.0)
     fig = figures.difference_map(a, b, "effect", VIEW)
     np.testing.assert_array_equal(fig.data[0].z, -a["effect"].astype(float))
-    with pytest.raises(ValueError):
-        figures.difference_map(a, fake("layer_skip", n_layers=5), "effect", VIEW)
 
 
 def test_rows_that_failed_on_either_side_are_crossed_out():
@@ -261,15 +273,15 @@ def test_labels_say_only_what_differs():
     assert side_by_side.labels(
         here, Side(model, prompt, {"layer_skip": LayerSkip(mode="future", boundaries=(4, 8))})
     ) == (
-        "mode=current, boundaries=auto",
-        "mode=future, boundaries=4,8",
+        "effect on: all tokens, split points: auto",
+        "effect on: later tokens, split points: 4, 8",
     )
     assert side_by_side.labels(
         Side(model, prompt, {"contributions": Contributions()}),
         Side(model, prompt, {"contributions": Contributions(first_token=False)}),
     ) == (
-        "first_token=True",
-        "first_token=False",
+        "count the first token: yes",
+        "count the first token: no",
     )
     assert side_by_side.labels(here, here) == ("m", "m")
 

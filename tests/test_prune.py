@@ -58,7 +58,7 @@ def test_the_loss_is_averaged_over_tokens_that_have_a_next_one(model_of, measure
 
 
 @pytest.mark.parametrize(
-    "values, words", [({"n": 5}, "5 blocks"), ({"drop": (5,)}, "0 to 4"), ({"drop": (0, 1, 2, 3, 4)}, "at least one")]
+    "values, words", [({"n": 5}, "5 layers"), ({"drop": (5,)}, "0 to 4"), ({"drop": (0, 1, 2, 3, 4)}, "at least one")]
 )
 def test_what_cannot_be_dropped_is_refused(model_of, measure, values, words):
     with pytest.raises(ParameterError, match=words):

@@ -60,11 +60,11 @@ def mistaken(module, change):
 
 
 MISTAKES = {
-    "an attention that is not causal enough": ("block 2", lambda m: m.blocks[2].self_attn, lambda x: x.flip(1)),
-    "an MLP half as large again": ("block 3", lambda m: m.blocks[3].mlp, lambda x: 1.5 * x),
+    "an attention that is not causal enough": ("layer 2", lambda m: m.blocks[2].self_attn, lambda x: x.flip(1)),
+    "an MLP half as large again": ("layer 3", lambda m: m.blocks[3].mlp, lambda x: 1.5 * x),
     "a head that swaps tokens": ("the logits", lambda m: m.head, lambda x: x.roll(1, -1)),
     "an embedding of the wrong token": ("the embedding", lambda m: m.hf.get_input_embeddings(), lambda x: x.roll(1, 1)),
-    "one token of one block": ("block 1", lambda m: m.blocks[1].mlp, lambda x: x.index_fill(1, torch.tensor([3]), 0.7)),
+    "one token of one block": ("layer 1", lambda m: m.blocks[1].mlp, lambda x: x.index_fill(1, torch.tensor([3]), 0.7)),
 }
 
 
@@ -134,7 +134,7 @@ def test_a_model_without_a_float32_copy_is_said_to_be_unchecked(model_of, monkey
 
 def test_what_is_no_number_on_a_device_is_infinitely_wrong():
     assert sanity._worst(torch.tensor([0.0, float("nan")])) == float("inf")
-    assert sanity.Sanity(blocks=(0.0, float("nan")), limit=1.0).failures() == ["block 1 differs by nan (limit 1)"]
+    assert sanity.Sanity(blocks=(0.0, float("nan")), limit=1.0).failures() == ["layer 1 differs by nan (limit 1)"]
 
 
 def test_an_int8_weight_is_its_share_of_127_times_the_scale_of_its_row():

@@ -149,7 +149,7 @@ assert card.thumbnail and max(map(max, card.thumbnail)) == 255
 
 # figures, report, export, the file and back
 (drawn,) = [d for d in drawings.drawings(case) if d.title == "Toy map"]
-assert drawn.measures == ("product",) and "a product" in drawn.caption and "factor 3" in drawn.caption
+assert drawn.measures == ("product",) and "a product" in drawn.caption and "Factor: 3" in drawn.caption
 assert "Toy map" in report.report(case) and bundle.decode(bundle.encode(case)) == case
 assert np.array_equal(export.case_arrays(case)["toy.product.0"], expected) and "product" in export.csv(result, "product").split("\\n")[0]
 

@@ -85,7 +85,7 @@ def test_odd_config_fields_are_named_and_harmless_ones_are_not(monkeypatch, tmp_
     "variant, words",
     [
         ("bloom", ["misses the next residual"]),  # BLOOM's own layout is forgotten, and GPT-2's modules are not there
-        ("glm4", ["block 0: h + a + m misses the next residual", "self_attn"]),
+        ("glm4", ["layer 0: h + a + m misses the next residual", "self_attn"]),
         ("mpt", ["no module was found"]),
         ("gemma4", ["read like"]),
     ],

@@ -47,7 +47,7 @@ FAMILIES: tuple[Architecture, ...] = (
             (
                 "num_kv_shared_layers",
                 (0, None),
-                "its upper blocks attend to keys and values that lower blocks made, past the residual stream; an "
+                "its upper layers attend to keys and values that lower layers made, past the residual stream; an "
                 "intervention on the stream in "
                 "between would not reach them, and its effect would be drawn wrong",
             ),
@@ -85,7 +85,7 @@ FAMILIES: tuple[Architecture, ...] = (
             (
                 "do_layer_norm_before",
                 (True,),
-                "the norms act on the stream itself (OPT-350m), so a block's output is no sum with its input",
+                "the norms act on the stream itself (OPT-350m), so a layer's output is no sum with its input",
             ),
         ),
     ),
@@ -102,7 +102,7 @@ FAMILIES: tuple[Architecture, ...] = (
             (
                 "apply_residual_connection_post_layernorm",
                 (False,),
-                "the stream is replaced by its norm inside the block, so the output is no sum with it",
+                "the stream is replaced by its norm inside the layer, so the output is no sum with it",
             ),
         ),
     ),

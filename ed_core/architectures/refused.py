@@ -4,22 +4,22 @@ Data."""
 from __future__ import annotations
 
 STATE_SPACE = (
-    "its blocks are state-space or recurrent mixers without the pair of attention and MLP that every measure "
+    "its layers are state-space or recurrent mixers without the pair of attention and MLP that every measure "
     "here is about"
 )
 HYBRID = (
-    "some of its blocks are state-space, convolution or lightning mixers in the place of attention, which nobody "
+    "some of its layers are state-space, convolution or lightning mixers in the place of attention, which nobody "
     "has prepared and checked here"
 )
 ENCODER_DECODER = (
-    "an encoder's output enters its decoder beside the residual stream: three additions per block, and two streams"
+    "an encoder's output enters its decoder beside the residual stream: three additions per layer, and two streams"
 )
 ENCODER = (
     "it reads its text in both directions and does not continue it, so lens, output effects and answers have no meaning"
 )
 ALTUP = "AltUp keeps four residual streams side by side and mixes them, so no single stream is a sum of additions"
 STREAMS = (
-    "it keeps several residual streams side by side and mixes them between blocks, so no single stream is a sum "
+    "it keeps several residual streams side by side and mixes them between layers, so no single stream is a sum "
     "of additions"
 )
 

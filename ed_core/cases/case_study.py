@@ -216,6 +216,13 @@ def verdict_text(case: Case) -> str:
     )
 
 
+def lead(text: str) -> str:
+    """The first sentence of a verdict; of several views that of the first, without the model and prompt before it."""
+    line, several, _ = text.partition("\n")
+    found = re.sub(r"""^[^'"]*(?:'.*?'|".*?"): """, "", line) if several else line
+    return re.split(r"(?<=[.!?]) (?=[^a-z])", found, maxsplit=1)[0]
+
+
 def tidy(text: str) -> str:
     """A line without white space around it, and with single spaces within."""
     return " ".join(text.split())

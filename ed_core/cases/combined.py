@@ -39,21 +39,21 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
     probe = probe_of(results[0])
     curves = among_others.over_prompts(probe, [r.summary for r in results])
     singles = [among_others.curves_of(probe, r.summary) for r in results]
-    x = "first block taken out" if probe.n > 1 else "block taken out"
+    x = "first layer taken out" if probe.n > 1 else "layer taken out"
     best = pruning.best_stretch(curves["kl"], probe.n)
     cost = pruning.costs(curves, best[0])
     cheapest = (
-        f"cheapest without {_blocks(best)}: KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} of the best guesses stay"
+        f"cheapest without {_layers(best)}: KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} of the best guesses stay"
     )
     if probe.drop:
         cost = pruning.costs(curves, None)
-        cheapest += f"; without {_blocks(probe.drop)}: KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} stay"
+        cheapest += f"; without {_layers(probe.drop)}: KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} stay"
     told = {
         "kl": ("Divergence from the whole model", cheapest, "nats"),
         "top1_kept": ("Best guesses that stay", "share of the tokens; high is cheap", "share"),
         "perplexity": (
             "Perplexity without the stretch",
-            f"{cost['perplexity_whole']:.3g} with all blocks",
+            f"{cost['perplexity_whole']:.3g} with all layers",
             "perplexity",
         ),
     }
@@ -141,5 +141,5 @@ def _spearman(outcome: audit.Audit, name: str) -> str:
     return f"Spearman's rank correlation with {outcome.reference}: {told}"
 
 
-def _blocks(drop: Sequence[int]) -> str:
-    return f"block{'s' * (len(drop) > 1)} {', '.join(map(str, sorted(drop)))}"
+def _layers(drop: Sequence[int]) -> str:
+    return f"layer{'s' * (len(drop) > 1)} {', '.join(map(str, sorted(drop)))}"

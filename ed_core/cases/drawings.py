@@ -7,7 +7,7 @@ The report and the import's last check draw these. Which pictures a probe has it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import plotly.graph_objects as go
@@ -18,7 +18,8 @@ from ..figures import View
 from ..figures.pictures import CURVES, CURVES_HEIGHT, HEIGHT, WIDTH, Look, draw, measures, pictures
 from ..figures.pictures import caption as picture_caption
 from ..figures.text import shown
-from ..probes import PROBES, find
+from ..probes import PROBES, Probe, find
+from ..probes.base import told
 from ..results.aggregate import aggregate, probe_of
 from ..sources import controls
 from ..types import ProbeResult, Prompt
@@ -194,8 +195,8 @@ def _of_item(case: Case, item: Item, lines: dict[str, int | None], twin: case_st
         control=behind.result if behind is not None else None,
         control_name=controls.KINDS[twin.models[0].control] if behind is not None else "",
     )
-    asked = "".join(f" · {name} {_value(value)}" for name, value in probe_of(result).settings().items())
     probe = find(result.request.probe)
+    asked = "".join(f" · {words}" for words in _asked(probe_of(result)))
     if probe.over_several:
         yield from map(_over, combined.OVER_SEVERAL[probe.over_several]([result]))
         return
@@ -224,15 +225,13 @@ def _drawn(case: Case, item: Item, view: View) -> Iterator[tuple[Any, ...]]:
         yield picture.title, picture_caption(picture, result, look), fig, *measures(picture, look)
 
 
-def _value(value: Any) -> str:
-    """A parameter in words; a file by its name, as its folder tells a stranger nothing."""
-    return (
-        ", ".join(map(str, value))
-        if isinstance(value, tuple)
-        else str(value).lower()
-        if isinstance(value, bool)
-        else shown(str(value).rpartition("/")[2], 40)
-    )
+def _asked(probe: Probe) -> Iterator[str]:
+    """The parameters that are not at their defaults, in words; a file by its name, as its folder tells a stranger
+    nothing."""
+    for f in fields(probe):
+        if f.name in probe.settings():
+            label, words = told(f, getattr(probe, f.name))
+            yield f"{label}: {shown(words.rpartition('/')[2], 40)}"
 
 
 def _aggregates(case: Case, item: Item) -> Iterator[tuple[Any, ...]]:

@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
         "--memory", default="", metavar="SIZE", help="what a probe may hold above model and trace, like 500M or 2G"
     )
     p.set_defaults(run=run)
-    p = commands.add_parser("verify", help="open a model and print its residual identities, block by block")
+    p = commands.add_parser("verify", help="open a model and print its residual identities, layer by layer")
     p.add_argument("model")
     _how_to_open(p)
     p.set_defaults(run=verify)
@@ -147,7 +147,7 @@ def _how_to_open(p: argparse.ArgumentParser) -> None:
         "--control",
         default="",
         metavar="KIND",
-        help="a twin in the model's place: untrained (random weights) or shuffled (its blocks in random order)",
+        help="a twin in the model's place: untrained (random weights) or shuffled (its layers in random order)",
     )
     p.add_argument("--seed", type=int, metavar="N", help="which twin (0 unless given)")
 
@@ -218,11 +218,11 @@ def verify(args) -> int:
 
     print(
         f"{model.spec.name}{' (' + controls.label(model.spec) + ')' if model.spec.control else ''}: "
-        f"{model.architecture.family}, {model.n_layers} blocks x {model.d_model}, {model.spec.precision}, "
+        f"{model.architecture.family}, {model.n_layers} layers x {model.d_model}, {model.spec.precision}, "
         f"{figures.n_tokens} tokens"
     )
     print(f"read: {model.architecture.modules_read()}")
-    print(f"{'block':>5}  {'miss':>9}  {'slope attention':>15}  {'slope MLP':>15}")
+    print(f"{'layer':>5}  {'error':>9}  {'slope attention':>15}  {'slope MLP':>15}")
     for layer, row in enumerate(zip(figures.miss, figures.slope_attn, figures.slope_mlp)):
         print(f"{layer:>5}  {row[0]:>9.2e}  {show(row[1]):>15}  {show(row[2]):>15}")
     allowed = f"1 ± {figures.slope_limit:g}"
@@ -241,7 +241,7 @@ def verify(args) -> int:
     device = sanity.check(model, always=True)
     if device:
         told = device.unchecked or (
-            f"blocks {max(device.blocks):.2e}, logits {device.logits:.2e} (limit {device.limit:g})"
+            f"layers {max(device.blocks):.2e}, logits {device.logits:.2e} (limit {device.limit:g})"
         )
         print(f"against float32 on the CPU: {told}")
     try:

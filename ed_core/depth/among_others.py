@@ -28,9 +28,9 @@ SAYS = {  # what it means that a control shows the same curve, the same in part,
         "this shape does not come with the architecture",
     ),
     "shuffled": (
-        "this shape does not rest on the order of the blocks",
+        "this shape does not rest on the order of the layers",
         "only what differs can rest on their order",
-        "this shape rests on the order of the blocks",
+        "this shape rests on the order of the layers",
     ),
 }
 SHAPES = ("the same curve", "a similar curve", "another curve")
@@ -147,10 +147,12 @@ class Likeness:
     @property
     def text(self) -> str:
         size = "" if self.size is None or 0.9 < self.size < 1.1 else f", {self.size:.2g} times the size"
-        return (
-            f"{self.curve.title[0].lower()}{self.curve.title[1:]} (Spearman {self.spearman:.2f}, scaled at most "
-            f"{self.apart:.0%} apart{size})"
-        )
+        return f"{self.curve.title[0].lower()}{self.curve.title[1:]} (ρ = {self.spearman:.2f}, {self.distance}{size})"
+
+    @property
+    def distance(self) -> str:
+        """How far the shapes are apart, where they can be compared."""
+        return f"up to {100 * self.apart:.0f} % of the range apart"
 
 
 def likeness(probe: Probe | type[Probe], this: Summary, control: Summary, first_token: bool = True) -> list[Likeness]:

@@ -43,6 +43,26 @@ class Comparison:
     spearman: float | None
     difference: float
 
+    @property
+    def beyond(self) -> bool:
+        """Whether the order differs by more than is expected of this precision."""
+        return self.spearman is not None and self.spearman < AT_LEAST.get(self.precision, AT_LEAST_ELSE)
+
+    @property
+    def title(self) -> str:
+        """What the curve is called."""
+        probe, _, measure = self.curve.partition(".")
+        return find(probe).spec(measure.removesuffix("_mean")).title
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure in every precision: `cells` in words, and in which it differs by more than is expected."""
+
+    title: str
+    cells: Mapping[str, str]
+    beyond: frozenset[str]
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -59,12 +79,32 @@ class Audit:
         here, there = self.depths[precision][criterion].depth, self.depths[self.reference][criterion].depth
         return None if here is None or there is None else here - there
 
+    def moved(self, precision: str, criterion: str) -> bool:
+        """Whether the effective depth moved by more than a layer, or is defined in one of the two only."""
+        here, there = self.depths[precision][criterion].depth, self.depths[self.reference][criterion].depth
+        return (here is None) != (there is None) or (here is not None and abs(here - there) > 1)
+
+    def rows(self) -> list[Row]:
+        """Everything that is compared, the depths first."""
+        out = []
+        for name in self.depths.get(self.reference, {}):
+            cells = {p: _in_layers(self.depths[p][name], self.shift(p, name)) for p in self.depths}
+            beyond = frozenset(p for p in self.depths if self.moved(p, name))
+            out.append(Row(f"Effective depth, {'KL' if name == 'kl' else name} rule", cells, beyond))
+        by_curve: dict[str, list[Comparison]] = {}
+        for c in self.comparisons:
+            by_curve.setdefault(c.curve, []).append(c)
+        for found in by_curve.values():
+            beyond = frozenset(c.precision for c in found if c.beyond)
+            out.append(Row(found[0].title, {c.precision: _in_figures(c) for c in found}, beyond))
+        return out
+
     def findings(self) -> list[str]:
         """What differs more than is expected: sentences, empty where the precision makes no difference that matters."""
         found = []
         for c in self.comparisons:
-            limit = AT_LEAST.get(c.precision, AT_LEAST_ELSE)
-            if c.spearman is not None and c.spearman < limit:
+            if c.beyond:
+                limit = AT_LEAST.get(c.precision, AT_LEAST_ELSE)
                 found.append(
                     f"{c.precision}: {c.curve} is ordered otherwise than in {self.reference} (Spearman "
                     f"{c.spearman:.3f}, expected {limit:g})"
@@ -74,7 +114,7 @@ class Audit:
                 here, there = self.depths[precision][name], self.depths[self.reference][name]
                 if (here.depth is None) != (there.depth is None):
                     found.append(f"{precision}: {name} depth is {_depth(here)}, in {self.reference} {_depth(there)}")
-                elif (moved := self.shift(precision, name)) is not None and abs(moved) > 1:
+                elif self.moved(precision, name):
                     found.append(f"{precision}: {name} depth moved from {there.depth} to {here.depth}")
         return found
 
@@ -90,8 +130,7 @@ class Audit:
         order = "no curve has an order to lose"
         if worst is not None:
             order = (
-                f"every curve keeps its order (lowest Spearman {worst.spearman:.3f}, {worst.curve} in "
-                f"{worst.precision})"
+                f"every curve keeps its order (lowest ρ = {worst.spearman:.3f}, “{worst.title}” in {worst.precision})"
             )
         shifts = [
             s
@@ -212,6 +251,15 @@ def table(audit: Audit) -> list[str]:
 def todo(requests: Sequence[Request], stored: Mapping[str, ProbeResult | None]) -> list[tuple[Probe, Request]]:
     """The requests that are not stored, each with its probe."""
     return [(find(r.probe).make(dict(r.parameters)), r) for r in requests if stored[r.key] is None]
+
+
+def _in_layers(criterion: Criterion, shift: int | None) -> str:
+    return _depth(criterion) if criterion.depth is None or not shift else f"{criterion.depth} ({shift:+d})"
+
+
+def _in_figures(c: Comparison) -> str:
+    order = "constant" if c.spearman is None else f"ρ = {c.spearman:.3f}"
+    return f"{order}, {100 * c.difference:.1f} %"
 
 
 def _depth(criterion: Criterion) -> str:

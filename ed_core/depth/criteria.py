@@ -64,7 +64,7 @@ def by_cosine(curve: ArrayLike, threshold: float = 0.0) -> Criterion:
     if not len(negative):
         reason = "the mean cosine is never negative"
     elif len(negative) == n:
-        reason = "the mean cosine is negative in every block"
+        reason = "the mean cosine is negative in every layer"
     else:
         reason = "the mean cosine falls below 0 and never comes back up: no upward crossing"
     return Criterion("cosine", None, None, n, reason=reason)
@@ -145,6 +145,6 @@ def _first(name: str, holds: np.ndarray, threshold: float, what: str) -> Criteri
     n = len(holds)
     found = np.flatnonzero(holds[:-1])
     if not len(found):
-        return Criterion(name, None, None, n, threshold, f"no block before the last is {what}")
+        return Criterion(name, None, None, n, threshold, f"no layer before the last is {what}")
     lasting = np.flatnonzero(np.logical_and.accumulate(holds[::-1])[::-1][:-1])
     return Criterion(name, int(found[0]), int(lasting[0]) if len(lasting) else None, n, threshold)

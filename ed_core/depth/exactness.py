@@ -1,5 +1,5 @@
-"""What a `numerics` result comes to, in words: whether the sums hold, what of a miss is rounding, whether the first
-token is a sink. Numpy only."""
+"""What a `numerics` result comes to, in words: whether all checks pass, what of an error is rounding, which tokens
+are sinks. Numpy only."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .verdict import COSINES
 
 SINK = sinks.FACTOR
 LIMITED = {  # figures on logits, and what a large one would mean
-    "closure": "what is read as the final norm and head is not all the model does after the last block",
-    "replay": "blocks called by hand do something else than in the model",
-    "detour": "blocks hand each other something past the stream",
+    "closure": "what is read as the final norm and head is not all the model does after the last layer",
+    "replay": "layers called by hand do something else than in the model",
+    "detour": "layers hand each other something past the stream",
     "suffix": "",  # never a reason to refuse: erasure then computes whole sequences
 }
 
@@ -45,14 +45,43 @@ class Row:
         return "KL" if self.name == "kl" else self.name
 
 
+def checks(result: ProbeResult) -> list[Said]:
+    """Everything that must hold before a curve is to be trusted, the most telling first."""
+    limits, (worst, layer, token), off = result.provenance["limits"], _largest(result), _off(result)
+    most = limits["miss"]
+    return [
+        Said(worst <= most, f"the sums are off by {_small(worst)} (layer {layer}, token {token}; limit {most:.0e})"),
+        Said(off <= limits["slope"], f"the slopes are off by {_small(off)} (limit {limits['slope']:g})"),
+        *(
+            Said(
+                float(result[name]) <= most, f"{name} is off by {_small(float(result[name]))} (limit {most:.0e}): {why}"
+            )
+            for name, why in LIMITED.items()
+            if why
+        ),
+    ]
+
+
+def verdict(result: ProbeResult) -> Said:
+    """Passed or not, in one sentence with the figures behind it."""
+    found = checks(result)
+    if failed := [check.text for check in found if not check.holds]:
+        told = f"{len(failed)} of {len(found)} checks failed on this prompt: {'; '.join(failed)}"
+        return Said(False, f"{told}. No curve here can be trusted.")
+    by_hand = max(float(result[name]) for name, why in LIMITED.items() if why)
+    return Said(
+        True,
+        f"All checks passed: the sums are off by at most {_small(_largest(result)[0])}, the slopes by "
+        f"{_small(_off(result))}, logits made by hand by {_small(by_hand)} "
+        f"(limits {result.provenance['limits']['miss']:.0e}, {result.provenance['limits']['slope']:g} for slopes).",
+    )
+
+
 def sums(result: ProbeResult) -> Said:
-    """Whether every block's sum holds on every token, and whether its miss is more than rounding."""
-    limits, miss, rounding = result.provenance["limits"], result["miss"], result["rounding"]
-    layer, token = np.unravel_index(np.argmax(np.nan_to_num(miss, nan=np.inf)), miss.shape)
-    worst, share = float(miss[layer, token]), float(np.max(miss / np.maximum(rounding, 1e-30)))
-    slopes = np.concatenate([result["slope_attn"], result["slope_mlp"]])
-    off = float(np.nanmax(np.abs(slopes - 1), initial=0.0))
-    place = f"the largest miss is {_small(worst)} (block {layer}, token {token})"
+    """Whether every layer's sum holds on every token, and whether its error is more than rounding."""
+    limits, (worst, layer, token) = result.provenance["limits"], _largest(result)
+    share, off = float(np.max(result["miss"] / np.maximum(result["rounding"], 1e-30))), _off(result)
+    place = f"the largest error is {_small(worst)} (layer {layer}, token {token})"
     if not worst <= limits["miss"] or off > limits["slope"]:
         beyond = (
             f"beyond the limit of {limits['miss']:.0e} or with slopes off by {_small(off)} (limit {limits['slope']:g})"
@@ -66,15 +95,27 @@ def sums(result: ProbeResult) -> Said:
         )
         return Said(True, f"{held}, {more}.")
     return Said(
-        True, f"{held}, nowhere more than {share:.0%} of what rounding can cause. Nothing a block adds is left unread."
+        True, f"{held}, nowhere more than {share:.0%} of what rounding can cause. Nothing a layer adds is left unread."
     )
+
+
+def _largest(result: ProbeResult) -> tuple[float, int, int]:
+    """The largest error of a sum, its layer and its token; a missing one counts as the largest."""
+    layer, token = np.unravel_index(np.argmax(np.nan_to_num(result["miss"], nan=np.inf)), result["miss"].shape)
+    return float(result["miss"][layer, token]), int(layer), int(token)
+
+
+def _off(result: ProbeResult) -> float:
+    """How far the slopes are from 1, at most."""
+    slopes = np.concatenate([result["slope_attn"], result["slope_mlp"]])
+    return float(np.nanmax(np.abs(slopes - 1), initial=0.0))
 
 
 def logits(result: ProbeResult) -> Said:
     """Whether logits made by hand are the model's own."""
     limit, values = result.provenance["limits"]["miss"], {name: float(result[name]) for name in LIMITED}
     bad = [
-        f"{name} misses by {_small(values[name])}: {why}"
+        f"{name} is off by {_small(values[name])}: {why}"
         for name, why in LIMITED.items()
         if why and not values[name] <= limit
     ]
@@ -82,26 +123,26 @@ def logits(result: ProbeResult) -> Said:
         return Said(False, f"By hand the logits are not the model's own ({'; '.join(bad)}; limit {limit:.0e}).")
     told = "cannot be replayed without what stands before, so erasure computes whole sequences"
     if values["suffix"] <= limit:
-        told = f"can be replayed alone (misses by {_small(values['suffix'])})"
-    misses = ", ".join(f"{name} {_small(values[name])}" for name, why in LIMITED.items() if why)
+        told = f"can be replayed alone (error {_small(values['suffix'])})"
+    errors = ", ".join(f"{name} {_small(values[name])}" for name, why in LIMITED.items() if why)
     return Said(
         True,
-        f"By hand the logits are the model's own: {misses} (limit {limit:.0e}). The second half of the prompt {told}.",
+        f"By hand the logits are the model's own: errors {errors} (limit {limit:.0e}). The second half of the prompt "
+        f"{told}.",
     )
 
 
 def sink(result: ProbeResult) -> Said:
-    """Whether the first token's stream dwarfs the others', and which other tokens' does."""
+    """Which tokens' stream dwarfs the others', by name."""
     times = sinks.times(result["resid_norm"])
-    first, massive = times[:, 0], [f"token {t}" for t in range(1, times.shape[1]) if times[:, t].max() >= SINK]
-    more = f" Massive besides: {', '.join(massive[:6])}{' …' * (len(massive) > 6)}." if massive else ""
-    largest = int(first.argmax())
-    if first[largest] < SINK:
-        told = f"at most {first[largest]:.1f} times the median token's norm (depth {largest})"
-        return Said(False, f"The first token is no attention sink here: {told}.{more}")
-    begins = int(np.argmax(first >= SINK))
-    told = f"{SINK:g} times as long as the median token's or more, at most {first[largest]:.0f} times (depth {largest})"
-    return Said(True, f"The first token is an attention sink: from depth {begins} on its stream is {told}.{more}")
+    ratio = times.max(0)
+    found = [(t, float(ratio[t])) for t in np.flatnonzero(ratio >= SINK).tolist()]
+    if not found:
+        nearest = int(ratio.argmax())
+        told = f"token {nearest} ({result.tokens[nearest]!r}) comes nearest, {ratio[nearest]:.1f} times"
+        return Said(False, f"No sink: no token's norm reaches {SINK:g} times the median token's; {told}.")
+    begins = int((times >= SINK).any(1).argmax())
+    return Said(True, f"{sinks.brief_of(found, result.tokens)} From depth {begins} on.")
 
 
 def _small(value: float) -> str:

@@ -47,7 +47,7 @@ def mergekit_yaml(
     reads it. The evidence stands in a comment."""
     keep = [layer for layer in range(n_layers) if layer not in set(drop)]
     if not keep:
-        raise ValueError("no block is left to keep")
+        raise ValueError("no layer is left to keep")
     breaks = [i for i in range(1, len(keep)) if keep[i] != keep[i - 1] + 1]
     runs = [(part[0], part[-1] + 1) for part in np.split(np.asarray(keep), breaks)]
     lines = ["# measured: " + ", ".join(f"{name} {value:.4g}" for name, value in evidence.items())] if evidence else []

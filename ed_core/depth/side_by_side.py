@@ -13,12 +13,15 @@ from pathlib import Path
 import numpy as np
 
 from ..probes import PROBES, Probe
+from ..probes.base import told
 from ..sources.controls import label as control_label
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .among_others import Curve, Likeness, curves_of, likeness_of
 
 SIDES = ("A", "B")
+SHAPES = ("same shape", "similar shape", "shape differs")  # by `Likeness.shape`
 COMPARED = tuple(probe.name for probe in PROBES if probe.curves)  # what has curves to lay over each other
+DEPTHS = ("layer", "depth", "skipped")  # axes along which models of different depth are matched
 TAIL = 24  # characters of a prompt that its label shows: prompts of one task begin alike
 
 
@@ -26,7 +29,7 @@ def relative_depth(n: int, n_layers: int) -> np.ndarray:
     """`[n]`, in [0, 1]: where the entries of a curve over blocks (`n == L`) or over depths (`n == L + 1`) stand; a
     `ValueError` for any other."""
     if n not in (n_layers, n_layers + 1):
-        raise ValueError(f"a curve over {n_layers} blocks has {n_layers} or {n_layers + 1} entries, found {n}")
+        raise ValueError(f"a curve over {n_layers} layers has {n_layers} or {n_layers + 1} entries, found {n}")
     return (np.arange(n) + (n == n_layers)) / n_layers
 
 
@@ -74,10 +77,9 @@ class Pair:
             where = f"{relative_depth(len(self.difference), n)[at]:.0%} of the depth"
         shape = "shapes cannot be compared (one is constant)"
         if (alike := self.likeness).spearman is not None:
-            shape = f"Spearman of the shapes {alike.spearman:.2f}, scaled at most {alike.apart:.0%} apart"
-        return (
-            f"{title}: largest difference B − A {_signed(self.difference[at])} {self.curve.unit}, at {where}; {shape}."
-        )
+            shape = f"{SHAPES[alike.shape]} (ρ = {alike.spearman:.2f}), {alike.distance}"
+        largest = f"{_signed(self.difference[at])} {self.curve.unit}"
+        return f"{title}: largest difference B − A = {largest}, at {where}; {shape}."
 
 
 def pairs(probes: tuple[Probe, Probe], a: ProbeResult, b: ProbeResult) -> list[Pair]:
@@ -104,7 +106,7 @@ def summary(found: Mapping[str, Sequence[Pair]]) -> str:
         return "No curve differs."
 
     def named(p):
-        return f"{p.curve.title[0].lower()}{p.curve.title[1:]} (Spearman {p.likeness.spearman:.2f})"
+        return f"{p.curve.title[0].lower()}{p.curve.title[1:]} (ρ = {p.likeness.spearman:.2f})"
 
     least = f"Least alike in shape: {named(ranked[0])}"
     return f"{least}; most alike: {named(ranked[-1])}." if len(ranked) > 1 else f"{least}."
@@ -112,11 +114,6 @@ def summary(found: Mapping[str, Sequence[Pair]]) -> str:
 
 def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
     """Why the two have no map of differences: cells must mean the same on both sides. "" where there is one."""
-    if a.n_layers != b.n_layers:
-        return (
-            f"A has {a.n_layers} layers and B {b.n_layers}: no cell of one is a cell of the other. The curves stand "
-            "over each other on relative depth."
-        )
     if "pos" in dims and a.tokens != b.tokens:
         same = a.request.prompts == b.request.prompts
         found = "The two tokenizers cut this prompt differently" if same else "The prompts have different tokens"
@@ -133,11 +130,32 @@ def shown_values(result: ProbeResult, measure: str) -> np.ndarray:
     return result[measure][..., 0] if result.measures[measure].spec.dims[-1] == "rank" else result[measure]
 
 
+def nearest(n_layers: int, shallower: int, depths: bool = False) -> np.ndarray:
+    """For every layer (or depth, of which there is one more) of the shallower model, the one of `n_layers` that lies
+    nearest in relative depth; of equals the lower."""
+    first, more = (0, 1) if depths else (1, 0)
+    x, own = (first + np.arange(n + more) for n in (shallower, n_layers))  # whole numbers: ties are ties
+    return np.abs(own * shallower - x[:, None] * n_layers).argmin(1)
+
+
+def common(a: ProbeResult, b: ProbeResult, measure: str) -> tuple[np.ndarray, np.ndarray]:
+    """What the maps of both show, cell by cell; of models of different depth at the shallower one's layers."""
+    both, n = [], min(a.n_layers, b.n_layers)
+    for result in (a, b):
+        values = shown_values(result, measure).astype(np.float64)
+        for axis, dim in enumerate(result.measures[measure].spec.dims[: values.ndim]):
+            if dim in DEPTHS and result.n_layers > n:
+                values = values.take(nearest(result.n_layers, n, dim == "depth"), axis)
+        both.append(values)
+    return both[0], both[1]
+
+
 def difference(a: ProbeResult, b: ProbeResult, measure: str) -> np.ndarray:
-    """B - A, cell by cell, NaN where either is missing; a `ValueError` says why there is none."""
+    """B - A, cell by cell, NaN where either is missing, over `common` layers; a `ValueError` says why there is none."""
     if reason := no_difference(a, b, a.measures[measure].spec.dims):
         raise ValueError(reason)
-    return shown_values(b, measure).astype(np.float64) - shown_values(a, measure)
+    mine, theirs = common(a, b, measure)
+    return theirs - mine
 
 
 @dataclass(frozen=True)
@@ -187,8 +205,8 @@ def _parameters(mine: Side, theirs: Side) -> Iterator[str]:
         other = theirs.probes.get(name, probe)
         for f in fields(probe):
             if (value := getattr(probe, f.name)) != getattr(other, f.name):
-                told = ",".join(map(str, value)) or f.metadata["empty"] if isinstance(value, tuple) else value
-                yield f"{f.name}={told}"
+                label, words = told(f, value)
+                yield f"{label.lower()}: {words}"
 
 
 def _signed(value: float | np.floating) -> str:

@@ -162,11 +162,16 @@ def sentence(sinks: Sequence[Sink], tokens: Sequence[str]) -> str:
 
 def brief(sinks: Sequence[Sink], tokens: Sequence[str]) -> str:
     """Which tokens are sinks and why that matters, in one line; "" where there are none."""
-    if not sinks:
+    return brief_of([(s.pos, s.ratio) for s in sinks], tokens)
+
+
+def brief_of(found: Sequence[tuple[int, float]], tokens: Sequence[str]) -> str:
+    """The same of positions and how many times the median norm each has."""
+    if not found:
         return ""
-    named = ", ".join(f"{o.pos} ({tokens[o.pos]!r}, up to {o.ratio:.3g} times the median norm)" for o in sinks[:3])
-    more = f" and {len(sinks) - 3} more" if len(sinks) > 3 else ""
-    s, it = ("s", "them") if len(sinks) > 1 else ("", "it")
+    named = ", ".join(f"{pos} ({tokens[pos]!r}, up to {ratio:.3g} times the median norm)" for pos, ratio in found[:3])
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    s, it = ("s", "them") if len(found) > 1 else ("", "it")
     return f"Sink{s}: token{s} {named}{more}; what is measured there tells of {it} alone."
 
 

@@ -1,5 +1,5 @@
-"""How exactly the sums hold: the miss over layers and tokens, against rounding and limit, slopes, and the first token's
-norm."""
+"""How exactly the sums hold: their error over layers and tokens, against rounding and limit, slopes, and the first
+token's norm."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .maps import unit_of, values_of
 from .panel import Strip, View, token_panel
 from .text import number
 
-EXACT = 1e-12  # a miss of exactly 0 has no logarithm: it is drawn at the bottom of the scale
+EXACT = 1e-12  # an error of exactly 0 has no logarithm: it is drawn at the bottom of the scale
 
 
 def miss_map(result: ProbeResult, view: View) -> go.Figure:
-    """The miss of every block's sum on every token, colour by logarithm; hover tells it against rounding. The strip
+    """The error of every layer's sum on every token, colour by logarithm; hover tells it against rounding. The strip
     holds the largest of a row."""
     shape = (result.n_layers, result.n_tokens)
     z, rounding = values_of(result, "miss", shape), values_of(result, "rounding", shape)
@@ -28,20 +28,20 @@ def miss_map(result: ProbeResult, view: View) -> go.Figure:
     def hover(row: int, column: int) -> str:
         if not np.isfinite(z[row, column]):
             return "not computed yet"
-        return f"misses by {number(z[row, column])}<br>rounding can cause {number(rounding[row, column])}"
+        return f"error {number(z[row, column])}<br>rounding can cause {number(rounding[row, column])}"
 
     return token_panel(result, view, z, colours.logarithmic(low, high), unit_of(result, "miss"), strip, hover)
 
 
 def miss_curves(result: ProbeResult, height: int = 260) -> go.Figure:
-    """Per layer the largest miss of a token, what rounding can cause there, and the limit from which a model is
+    """Per layer the largest error of a token, what rounding can cause there, and the limit from which a model is
     refused."""
 
     def largest(name):
         return np.maximum(np.fmax.reduce(result[name], axis=1), EXACT)
 
     limit = np.full(result.n_layers, result.provenance["limits"]["miss"])
-    curves = {"largest miss": largest("miss"), "rounding can cause": largest("rounding")}
+    curves = {"largest error": largest("miss"), "rounding can cause": largest("rounding")}
     fig = layer_curves(curves, "", "relative", log=True, height=height, behind={"limit": limit})
     return fig.update_yaxes(exponentformat="power", dtick=1)
 

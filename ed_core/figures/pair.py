@@ -41,8 +41,8 @@ LABEL = 0.14  # of the width, that a ruler's label may take
 def pair_ruler(
     verdicts: tuple[Mapping[str, Criterion], Mapping[str, Criterion]], n_layers: tuple[int, int], names: tuple[str, str]
 ) -> go.Figure:
-    """Both verdicts on one axis of relative depth: A's marks (circles) above its blocks, B's (diamonds) below its own.
-    A mark stands at the criterion's ratio, `(ED + 1) / L`, the upper edge of the block; one that is not defined is
+    """Both verdicts on one axis of relative depth: A's marks (circles) above its layers, B's (diamonds) below its own.
+    A mark stands at the criterion's ratio, `(ED + 1) / L`, the upper edge of the layer; one that is not defined is
     hollow at the right end, its reason on hover.
     `names`: what the sides are called, escaped here."""
     canvas = Canvas(PAIR_RULER_HEIGHT, (8, 8, 4, 24), uirevision="pair-ruler")
@@ -68,7 +68,7 @@ def pair_ruler(
 
 
 def _blocks(canvas: Canvas, side: str, n_layers: int, y: float) -> None:
-    """A side's blocks; the gradient is a legend of the direction, not a measurement."""
+    """A side's layers; the gradient is a legend of the direction, not a measurement."""
     scale = [[0, colours.COMPOSING], [0.5, colours.BETWEEN], [1, colours.REFINING]]
     x = (np.arange(n_layers) + 0.5) / n_layers
     look = dict(
@@ -223,11 +223,12 @@ def _bars(canvas: Canvas, pair: side_by_side.Pair) -> None:
 def difference_map(
     a: ProbeResult, b: ProbeResult, measure: str, view: View, first_token: bool = True, failed: Sequence[int] = ()
 ) -> go.Figure:
-    """B - A cell by cell, diverging, 0 in the middle; a `ValueError` where cells of the two do not mean the same. The
+    """B - A cell by cell, diverging, 0 in the middle; a `ValueError` where cells of the two do not mean the same. Of
+    models of different depth the rows are the shallower one's layers (`side_by_side.nearest`). The
     range is the smallest of 1, 2, 5 × 10^k that holds all values, over tokens without the first, whose stream is huge
     in many models. Rows that `failed` on a side are crossed out."""
     z, spec = side_by_side.difference(a, b, measure), a.measures[measure].spec
-    values = [side_by_side.shown_values(r, measure) for r in (a, b)]
+    values, rows = side_by_side.common(a, b, measure), min(a, b, key=lambda r: r.n_layers)
 
     def hover(row: int, column: int) -> str:
         found = [f"{name} {number(v[row, column])}" for name, v in zip(side_by_side.SIDES, values)]
@@ -238,16 +239,14 @@ def difference_map(
         )
 
     if "pos" not in spec.dims:
-        return _square(a, z, view, spec.dims, spec.unit, hover)
+        return _square(z, view, spec.dims, spec.unit, hover)
     bound = _bound(z[:, 1:] if z.shape[1] > 1 else z)
     strip = Strip(mean_over_tokens(z, first_token), -bound, bound, mean_title(first_token), colours.GREY)
-    return crossed_out(token_panel(a, view, z, colours.signed(bound), spec.unit, strip, hover, spec.dims[0]), failed)
+    return crossed_out(token_panel(rows, view, z, colours.signed(bound), spec.unit, strip, hover, spec.dims[0]), failed)
 
 
-def _square(
-    result: ProbeResult, z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: Callable[[int, int], str]
-) -> go.Figure:
-    """A map of blocks against blocks; its strip holds the mean over each row."""
+def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: Callable[[int, int], str]) -> go.Figure:
+    """A map of layers against layers; its strip holds the mean over each row."""
     n, bound = len(z), _bound(z)
     row_px = view.plot_height / (n + 1)
     domain = (0.0, min(HEATMAP[1], max(0.4, row_px * n / view.plot_width)))

@@ -119,7 +119,7 @@ def adopt(hf_model, tokenizer, spec: ModelSpec) -> LanguageModel:
         failed.append(
             (len(failures), max(figures.miss), f"read like {layout.family} ({layout.modules_read()}), {failures[0]}")
         )
-    nothing = (0, 0.0, "no module was found where any known family keeps blocks, final norm and branches")
+    nothing = (0, 0.0, "no module was found where any known family keeps its layers, final norm and branches")
     *_, best = min(failed, default=nothing, key=lambda found: found[:2])
     raise UnknownFamily(
         f"Refused: {spec.name} is of the family '{hf_model.config.model_type}', which is not described, and under none "

@@ -67,18 +67,18 @@ class Identities:
         return self.suffix is not None and self.suffix <= self.miss_limit
 
     def failures(self) -> list[str]:
-        """What does not hold, with block, figure and limit; empty for an accepted model."""
+        """What does not hold, with layer, figure and limit; empty for an accepted model."""
         found = []
         for layer, miss in enumerate(self.miss):
             if not miss <= self.miss_limit:
                 found.append(
-                    f"block {layer}: h + a + m misses the next residual by {miss:.2g} (limit {self.miss_limit:.0e})"
+                    f"layer {layer}: h + a + m misses the next residual by {miss:.2g} (limit {self.miss_limit:.0e})"
                 )
         for name, slopes in (("attention", self.slope_attn), ("MLP", self.slope_mlp)):
             for layer, slope in enumerate(slopes):
                 if slope is not None and not abs(slope - 1) <= self.slope_limit:
                     found.append(
-                        f"block {layer}: the stream moves by {slope:.4g} times what is read from {name} (expected 1 ± "
+                        f"layer {layer}: the stream moves by {slope:.4g} times what is read from {name} (expected 1 ± "
                         f"{self.slope_limit:g})"
                     )
         if not self.closure <= self.miss_limit:
@@ -88,12 +88,12 @@ class Identities:
         for batch, miss in self.replay.items():
             if not miss <= self.miss_limit:
                 found.append(
-                    f"blocks replayed by hand with batch {batch} miss the logits by {miss:.2g} (limit "
+                    f"layers replayed by hand with batch {batch} miss the logits by {miss:.2g} (limit "
                     f"{self.miss_limit:.0e})"
                 )
         if not self.detour <= self.miss_limit:
             found.append(
-                f"with another stream at block 0, blocks replayed by hand miss the logits by {self.detour:.2g} (limit "
+                f"with another stream at layer 0, layers replayed by hand miss the logits by {self.detour:.2g} (limit "
                 f"{self.miss_limit:.0e}): "
                 "they hand each other something past the stream"
             )
@@ -108,7 +108,7 @@ class Identities:
     def _order_failures(self) -> list[str]:
         told = [(layer, moves) for layer, moves in enumerate(self.mlp_moves) if moves is not None]
         moved = [
-            f"block {layer}: without attention's addition the MLP's changes by {moves:.2g}"
+            f"layer {layer}: without attention's addition the MLP's changes by {moves:.2g}"
             for layer, moves in told
             if moves > self.miss_limit
         ]

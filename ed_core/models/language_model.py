@@ -180,7 +180,7 @@ class LanguageModel:
         ran = len(record.resid) - 1, len(record.attn_out), len(record.mlp_out)
         if ran != (self.n_layers,) * 3:
             raise IdentityFailed(
-                f"Refused: in one pass {self.spec.name} ran its {self.n_layers} blocks {ran[0]} times, attention's "
+                f"Refused: in one pass {self.spec.name} ran its {self.n_layers} layers {ran[0]} times, attention's "
                 f"modules {ran[1]} and the MLP's "
                 f"{ran[2]} times (expected once each). Read: {self.architecture.modules_read()}; {SEE_GUIDE}."
             )

@@ -113,7 +113,7 @@ def _untrained(spec: ModelSpec, config):
         raise TooLarge(
             f"An untrained twin of {spec.name} is drawn in float32 and takes {gigabytes(needed)}, and "
             f"{gigabytes(free_memory())} are free; take "
-            "shuffled blocks as the control, or a smaller model of the family."
+            "shuffled layers as the control, or a smaller model of the family."
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.control_seed)

@@ -43,7 +43,7 @@ class Sanity:
         """What is beyond rounding; empty for a device that computes rightly."""
         figures = [
             ("the embedding", self.embedding),
-            *((f"block {l}", d) for l, d in enumerate(self.blocks)),
+            *((f"layer {l}", d) for l, d in enumerate(self.blocks)),
             ("the logits", self.logits),
         ]
         return [f"{what} differs by {d:.2g} (limit {self.limit:g})" for what, d in figures if not d <= self.limit]

@@ -54,7 +54,7 @@ def with_cache(named: dict[str, Any], cache: Prefix) -> dict[str, Any]:
     """The same arguments with `cache` in the cache's place; a KeyError where the block takes none."""
     name = next((name for name in CACHES if name in named), None)
     if name is None:
-        raise KeyError(f"the block takes none of {', '.join(CACHES)}")
+        raise KeyError(f"the layer takes none of {', '.join(CACHES)}")
     return named | {name: cache}
 
 

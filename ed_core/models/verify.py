@@ -27,10 +27,10 @@ def verify(model: LanguageModel) -> Identities:
     except Exception as error:
         # Whatever a strange config, or a block called otherwise than its model calls it, provokes inside the library.
         raise IdentityFailed(
-            f"Refused: this {model.architecture.family} model, or one of its blocks by hand, cannot be run on a short "
+            f"Refused: this {model.architecture.family} model, or one of its layers by hand, cannot be run on a short "
             f"prompt ({type(error).__name__}: "
             f"{' '.join(str(error).split())[:200]}). Check its config.json; docs/adding-a-model-family.md tells what "
-            "blocks may need."
+            "layers may need."
         ) from error
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ..sweeps.recorder import Recorder
     from ..types import Encoding, ProbeResult
 
+PARTS = {"layer": "whole layer", "attention": "attention", "mlp": "MLP"}  # what choices of a part are called
+
 
 def parameter(
     default: Any,
@@ -36,10 +38,12 @@ def parameter(
     file: bool = False,
     empty: str = "auto",
     label: str = "",
+    labels: Mapping[str, str] | None = None,
 ) -> Any:
     """A probe's parameter. `view_only`: it changes only how stored numbers are put together, so it is no part of the
     cache key. `file`: it names a file (or a bundled default), whose content enters the key in the path's place.
-    `empty`: what an empty list means. `label`: what a form calls it, where its name alone does not say it."""
+    `empty`: what an empty list means. `label`: what it is called where somebody reads it, if its name alone does not
+    say it; `labels`: the same of its choices."""
     meta = {
         "help": help,
         "low": low,
@@ -49,8 +53,21 @@ def parameter(
         "file": file,
         "empty": empty,
         "label": label,
+        "labels": labels or {},
     }
     return field(default=default, metadata=meta)
+
+
+def told(f: Field, value: Any) -> tuple[str, str]:
+    """A parameter and a value of it in the words of the forms."""
+    meta = f.metadata
+    if isinstance(value, bool):
+        words = "yes" if value else "no"
+    elif isinstance(value, tuple):
+        words = ", ".join(map(str, value)) or meta["empty"]
+    else:
+        words = meta["labels"].get(value, str(value))
+    return meta["label"] or f.name.replace("_", " "), words
 
 
 @dataclass(frozen=True)

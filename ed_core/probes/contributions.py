@@ -10,13 +10,13 @@ from .base import Probe, parameter
 from .description import Curve, Picture, Score
 
 
-def _per_block(name: str, unit: str, meaning: str, low=0.0, high=None) -> MeasureSpec:
-    return MeasureSpec(name, ("layer", "pos"), unit, meaning, low, high, reduce="token_mean")
+def _per_layer(name: str, title: str, unit: str, meaning: str, low=0.0, high=None) -> MeasureSpec:
+    return MeasureSpec(name, ("layer", "pos"), unit, meaning, low, high, reduce="token_mean", title=title)
 
 
 @dataclass(frozen=True)
 class Contributions(Probe):
-    """Every block reads the residual stream `h` and adds to it: attention adds `a`, the MLP adds `m`, together the
+    """Every layer reads the residual stream `h` and adds to it: attention adds `a`, the MLP adds `m`, together the
     update `D = a + m`.
 
     The **ratio** `|a| / |h|` tells how large an addition is against what is there already. The **cosine** between
@@ -48,7 +48,7 @@ class Contributions(Probe):
         *("resid_norm", "attn_norm", "mlp_norm"),
     )
     audit_curves: ClassVar[tuple[Curve, ...]] = curves
-    thumbnail: ClassVar[tuple[int, str]] = (3, "layer_ratio")
+    thumbnail: ClassVar[tuple[int, str]] = (1, "layer_ratio")
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(
             "Contribution norms",
@@ -76,19 +76,55 @@ class Contributions(Probe):
         ),
     )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        _per_block("attn_ratio", "ratio", "what attention adds, against the stream it adds to: |a| / |h|"),
-        _per_block("mlp_ratio", "ratio", "what the MLP adds, against the stream it adds to: |m| / |h + a|"),
-        _per_block("layer_ratio", "ratio", "what the whole block adds, against the stream: |a + m| / |h|"),
-        _per_block("attn_cos", "cosine", "direction of attention's addition: cos(a, h)", -1.0, 1.0),
-        _per_block("mlp_cos", "cosine", "direction of the MLP's addition: cos(m, h + a)", -1.0, 1.0),
-        _per_block("layer_cos", "cosine", "direction of the block's addition: cos(a + m, h)", -1.0, 1.0),
-        _per_block("io_cos", "cosine", "stream before against after the block: cos(h, h_next)", -1.0, 1.0),
-        _per_block("block_influence", "1 - cosine", "how far the block turns the stream: 1 - cos(h, h_next)", 0.0, 2.0),
-        MeasureSpec(
-            "resid_norm", ("depth", "pos"), "norm", "length of the residual stream |h|", 0.0, None, reduce="token_mean"
+        _per_layer(
+            "attn_ratio", "Attention: size", "ratio", "what attention adds, against the stream it adds to: |a| / |h|"
         ),
-        _per_block("attn_norm", "norm", "length of what attention adds |a|"),
-        _per_block("mlp_norm", "norm", "length of what the MLP adds |m|"),
+        _per_layer(
+            "mlp_ratio", "MLP: size", "ratio", "what the MLP adds, against the stream it adds to: |m| / |h + a|"
+        ),
+        _per_layer(
+            "layer_ratio", "Whole layer: size", "ratio", "what the whole layer adds, against the stream: |a + m| / |h|"
+        ),
+        _per_layer(
+            "attn_cos", "Attention: direction", "cosine", "direction of attention's addition: cos(a, h)", -1.0, 1.0
+        ),
+        _per_layer("mlp_cos", "MLP: direction", "cosine", "direction of the MLP's addition: cos(m, h + a)", -1.0, 1.0),
+        _per_layer(
+            "layer_cos",
+            "Whole layer: direction",
+            "cosine",
+            "direction of the layer's addition: cos(a + m, h)",
+            -1.0,
+            1.0,
+        ),
+        _per_layer(
+            "io_cos",
+            "Stream before and after: cosine",
+            "cosine",
+            "stream before against after the layer: cos(h, h_next)",
+            -1.0,
+            1.0,
+        ),
+        _per_layer(
+            "block_influence",
+            "Block influence",
+            "1 - cosine",
+            "how far the layer turns the stream: 1 - cos(h, h_next)",
+            0.0,
+            2.0,
+        ),
+        MeasureSpec(
+            "resid_norm",
+            ("depth", "pos"),
+            "norm",
+            "length of the residual stream |h|",
+            0.0,
+            None,
+            reduce="token_mean",
+            title="Stream: length",
+        ),
+        _per_layer("attn_norm", "Attention: length", "norm", "length of what attention adds |a|"),
+        _per_layer("mlp_norm", "MLP: length", "norm", "length of what the MLP adds |m|"),
     )
 
     def compute(self, model, encoding, record) -> None:

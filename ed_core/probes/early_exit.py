@@ -20,7 +20,7 @@ class EarlyExit(Probe):
         "probability of the lens' best token at which a token leaves",
         low=0.0,
         high=1.0,
-        label="Exit when this sure",
+        label="Exit confidence",
     )
 
     name: ClassVar[str] = "early_exit"

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import PromptError
 from ..types import MeasureSpec, ProbeResult
-from .base import Probe, parameter
+from .base import PARTS, Probe, parameter
 from .description import ANSWER_TOKENS, Curve, Picture, Score, Shape
 from .scores import depth_score
 
@@ -36,22 +36,23 @@ class IntegratedGradients(Probe):
     """How much each token's activation contributes to the probability of the answer: the gradient, integrated along the
     straight path from a baseline (the activation's mean over the sequence, at every position) to the activation itself,
     all positions together. By construction the contributions of a layer add up to `F(x) - F(baseline)`; by how much
-    they fail to is the completeness error, shown for every block.
+    they fail to is the completeness error, shown for every layer.
 
-    Nodes are doubled per block until completeness error and map both hold still within 0.5 %; a block that does not get
+    Nodes are doubled per layer until completeness error and map both hold still within 0.5 %; a layer that does not get
     there within the cap is reported, not hidden. `F` is the sum of the answer tokens' probabilities. part: the residual
-    after the block (layer), or what attention or the MLP adds to the stream.
+    after the layer, or what attention or the MLP adds to the stream.
 
     Source: Csordás et al. 2025 §4 (256 left Riemann steps there); Sundararajan et al. 2017.
     """
 
     part: str = parameter(
         "layer",
-        "the activation: the residual after the block, or what attention or the MLP adds",
+        "the activation: the residual after the layer, or what attention or the MLP adds",
         choices=("layer", "attention", "mlp"),
         label="Activation",
+        labels=PARTS,
     )
-    nodes: int = parameter(256, "most nodes per block", low=3, high=4096, label="Nodes per block, at most")
+    nodes: int = parameter(256, "most nodes per layer", low=3, high=4096, label="Nodes per layer, at most")
 
     name: ClassVar[str] = "integrated_gradients"
     title: ClassVar[str] = "Integrated gradients"
@@ -59,7 +60,7 @@ class IntegratedGradients(Probe):
         Curve("attribution", "Attribution, magnitudes summed over tokens", "probability"),
     )
     score: ClassVar[Score] = Score("its centre", "center", share=("attribution", "attribution"))
-    thumbnail: ClassVar[tuple[int, str]] = (1, "attribution")
+    thumbnail: ClassVar[tuple[int, str]] = (4, "attribution")
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(
             "Integrated gradients",

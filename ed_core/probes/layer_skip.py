@@ -1,4 +1,4 @@
-"""What breaks when a block is left out."""
+"""What breaks when a layer is left out."""
 
 from __future__ import annotations
 
@@ -10,45 +10,60 @@ import numpy as np
 
 from ..errors import ParameterError
 from ..types import MeasureSpec
-from .base import Probe, parameter
+from .base import PARTS, Probe, parameter
 from .description import Curve, Picture, Score, Shape
 from .scores import depth_score, layer_effect
 
 
 @dataclass(frozen=True)
 class LayerSkip(Probe):
-    """Block s is skipped: what it would add to the stream is left out, and all that follows is computed anew. The
-    effect on a later block l is how much that block's own update changes, relative to its size, at the token where it
-    changes most: 0 is "l does not care", 1 is "as much as the update itself". The first token is never intervened on.
+    """Layer s is skipped: what it would add to the stream is left out, and all that follows is computed anew. The
+    effect on a later layer l is how much that layer's own update changes, relative to its size, at the token where it
+    changes most: 0 is unaffected, 1 is a change by as much as the update itself. The first token is never intervened
+    on.
 
-    **current**: skip on all tokens after the first, look at all tokens. **future**: skip only before a boundary token
-    and look only from it on, so what is seen is whether later tokens *use* what the block made: composition over
-    tokens. Within a prompt the maximum over boundaries counts. `output` is the change of the predicted distribution.
-    Nothing before the skipped block can change: that triangle is zero by construction, and so is the diagonal in future
-    mode.
+    **Effect on all tokens** (`mode=current`): skip on all tokens after the first, look at all tokens. **Effect on later
+    tokens** (`mode=future`): skip only before a split point and look only from it on, so what is seen is whether later
+    tokens *use* what the layer made: composition over tokens. Within a prompt the maximum over split points counts.
+    `output` is the change of the predicted distribution. Nothing before the skipped layer can change: that triangle is
+    zero by construction, and so is the diagonal of the effect on later tokens.
 
-    The **direct** effect takes the skipped addition out of each later block's original input on its own, so nothing in
-    between passes the change on: what is left of the effect is what that block reads of the skipped one itself.
+    The **direct** effect takes the skipped addition out of each later layer's original input on its own, so nothing in
+    between passes the change on: what is left of the effect is what that layer reads of the skipped one itself.
 
     Source: Csordás et al. 2025 §3.2 (direct effects of attention or MLP alone are ours); top-1 agreement: Lad et al.
     2024."""
 
     mode: str = parameter(
-        "current", "skip on all tokens, or only before a boundary", choices=("current", "future"), label="Skip on"
+        "current",
+        "skip on all tokens and look at all of them, or skip before a split point and look only behind it",
+        choices=("current", "future"),
+        label="Effect on",
+        labels={"current": "all tokens", "future": "later tokens"},
     )
     part: str = parameter(
-        "layer", "what is left out of the block", choices=("layer", "attention", "mlp"), label="Left out"
+        "layer",
+        "what is left out of the layer",
+        choices=("layer", "attention", "mlp"),
+        label="Left out",
+        labels=PARTS,
     )
     boundaries: tuple = parameter(
-        (), "future mode: first tokens looked at, like 8,16; auto draws them as the papers do", label="Boundaries"
+        (),
+        "for the effect on later tokens: first tokens looked at, like 8,16; auto samples them as the papers do",
+        label="Split points",
     )
     n_boundaries: int = parameter(
-        4, "future mode: how many boundaries auto draws", low=1, high=64, label="Boundaries drawn"
+        4,
+        "for the effect on later tokens: how many split points auto samples",
+        low=1,
+        high=64,
+        label="Split points sampled",
     )
-    seed: int = parameter(123, "future mode: seed of that draw", low=0, label="Seed of the draw")
+    seed: int = parameter(123, "for the effect on later tokens: seed of that sample", low=0, label="Random seed")
     direct: bool = parameter(
         False,
-        "measure the direct effect as well: each later block on the original residual less what the skipped one added",
+        "measure the direct effect as well: each later layer on the original residual less what the skipped one added",
         label="Direct effect too",
     )
 
@@ -62,7 +77,7 @@ class LayerSkip(Probe):
     score: ClassVar[Score] = Score("depth score", "depth_score", share=("layer_effect", "effect on later layers"))
     audited: ClassVar[tuple[str, ...]] = ("output_mean",)
     audit_curves: ClassVar[tuple[Curve, ...]] = (Curve("output_mean", "Change of the prediction", "change"),)
-    thumbnail: ClassVar[tuple[int, str]] = (4, "effect")
+    thumbnail: ClassVar[tuple[int, str]] = (2, "effect")
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(
             "Layer skip",
@@ -96,7 +111,7 @@ class LayerSkip(Probe):
             "effect",
             ("skipped", "layer"),
             "relative change",
-            "change of a block's update when an earlier one is skipped",
+            "change of a layer's update when an earlier one is skipped",
             0.0,
             None,
             "max",
@@ -105,13 +120,20 @@ class LayerSkip(Probe):
             "effect_direct",
             ("skipped", "layer"),
             "relative change",
-            "change of a block's update when one addition is taken out of its input only",
+            "change of a layer's update when one addition is taken out of its input only",
             0.0,
             None,
             "max",
         ),
         MeasureSpec(
-            "output", ("skipped",), "L2 of probabilities", "change of the predicted distribution", 0.0, 2**0.5, "max"
+            "output",
+            ("skipped",),
+            "L2 of probabilities",
+            "change of the predicted distribution",
+            0.0,
+            2**0.5,
+            "max",
+            title="Layer skip: change of the prediction",
         ),
         MeasureSpec(
             "top1_kept", ("skipped",), "share", "share of tokens whose best prediction stays", 0.0, 1.0, "mean"
@@ -120,7 +142,7 @@ class LayerSkip(Probe):
             "output_pos",
             ("skipped", "pos"),
             "L2 of probabilities",
-            "which token's prediction changes (current mode)",
+            "which token's prediction changes (effect on all tokens)",
             0.0,
             2**0.5,
         ),
@@ -133,22 +155,28 @@ class LayerSkip(Probe):
             None,
             "max",
         ),
-        MeasureSpec("boundaries", ("boundary",), "token", "first token looked at (future mode)", dtype="int32"),
         MeasureSpec(
-            "effect_by_boundary", ("boundary", "skipped", "layer"), "relative change", "effect for each boundary", 0.0
+            "boundaries", ("boundary",), "token", "first token looked at (effect on later tokens)", dtype="int32"
+        ),
+        MeasureSpec(
+            "effect_by_boundary",
+            ("boundary", "skipped", "layer"),
+            "relative change",
+            "effect for each split point",
+            0.0,
         ),
         MeasureSpec(
             "output_by_boundary",
             ("boundary", "skipped"),
             "L2 of probabilities",
-            "output change for each boundary",
+            "output change for each split point",
             0.0,
             2**0.5,
         ),
     )
 
     def chosen_boundaries(self, n_tokens: int) -> list[int]:
-        """Future mode's boundaries for a prompt: as given, or the first of `range(8, T - 4, 8)` shuffled afresh with
+        """The split points for a prompt: as given, or the first of `range(8, T - 4, 8)` shuffled afresh with
         the seed."""
         if self.boundaries:
             wrong = [b for b in self.boundaries if not 1 < b < n_tokens]

@@ -18,18 +18,18 @@ LOGIT_BYTES = (
 )  # and what they may take together: the tensor [depth, pos, vocab] never exists; more costs page faults
 
 
-def _per_depth(name: str, unit: str, meaning: str, low=0.0, high=None) -> MeasureSpec:
-    return MeasureSpec(name, ("depth", "pos"), unit, meaning, low, high, reduce="token_mean")
+def _per_depth(name: str, title: str, unit: str, meaning: str, low=0.0, high=None) -> MeasureSpec:
+    return MeasureSpec(name, ("depth", "pos"), unit, meaning, low, high, reduce="token_mean", title=title)
 
 
 @dataclass(frozen=True)
 class LogitLens(Probe):
     """The **logit lens** applies the model's own final norm and head to the residual stream at every depth: row l has l
-    blocks behind it, row L is the model's output. Where its distribution becomes the final one, the output has settled.
+    layers behind it, row L is the model's output. Where its distribution becomes the final one, the output has settled.
 
     **KL** falls to 0 as the lens approaches the output, the **overlap** of the best k tokens rises to 1. `settle_depth`
     is the first depth from which the best token stays the final one. The deep-thinking ratio is the share of tokens
-    whose Jensen–Shannon divergence first falls below g only in the deep part, from ceil(rho L) on.
+    whose Jensen–Shannon divergence first falls below g only in the late part, from ceil(rho L) on.
 
     Source: nostalgebraist 2020; Csordás et al. 2025 §3.3; deep-thinking ratio: Chen et al. 2026, arXiv 2602.13517.
     """
@@ -40,10 +40,14 @@ class LogitLens(Probe):
         "divergence below which a token counts as settled, for the deep-thinking ratio",
         low=0.0,
         high=1.0,
-        label="Settled below",
+        label="Divergence limit",
     )
     rho: float = parameter(
-        0.85, "where the deep part begins, as a share of the depth", low=0.0, high=1.0, label="Deep from"
+        0.85,
+        "where the late part begins, as a share of the depth",
+        low=0.0,
+        high=1.0,
+        label="“late” starts at (share of depth)",
     )
 
     name: ClassVar[str] = "logit_lens"
@@ -56,7 +60,7 @@ class LogitLens(Probe):
     score: ClassVar[Score] = Score("The KL criterion", criterion="kl")
     audited: ClassVar[tuple[str, ...]] = ("kl", "jsd", "entropy", "overlap", "top1_match", "mrr")
     audit_curves: ClassVar[tuple[Curve, ...]] = (*curves, Curve("entropy", "Uncertainty of the lens", "nats", "depth"))
-    thumbnail: ClassVar[tuple[int, str]] = (5, "top_probs")
+    thumbnail: ClassVar[tuple[int, str]] = (3, "kl")
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(
             "Logit lens",
@@ -69,11 +73,37 @@ class LogitLens(Probe):
         ),
     )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        _per_depth("kl", "nats", "divergence of the lens from the output: sum_v p_lens (log p_lens - log p_out)"),
-        _per_depth("jsd", "bits", "Jensen–Shannon divergence between lens and output, base 2", 0.0, 1.0),
-        _per_depth("entropy", "nats", "uncertainty of the lens' distribution"),
-        _per_depth("overlap", "share", "share of the lens' best k tokens that are among the output's", 0.0, 1.0),
-        _per_depth("top1_match", "0 or 1", "whether the lens' best token is the output's", 0.0, 1.0),
+        _per_depth(
+            "kl",
+            "KL to the output",
+            "nats",
+            "divergence of the lens from the output: sum_v p_lens (log p_lens - log p_out)",
+        ),
+        _per_depth(
+            "jsd",
+            "Jensen–Shannon divergence",
+            "bits",
+            "Jensen–Shannon divergence between lens and output, base 2",
+            0.0,
+            1.0,
+        ),
+        _per_depth("entropy", "Uncertainty of the lens", "nats", "uncertainty of the lens' distribution"),
+        _per_depth(
+            "overlap",
+            "Best tokens shared",
+            "share",
+            "share of the lens' best k tokens that are among the output's",
+            0.0,
+            1.0,
+        ),
+        _per_depth(
+            "top1_match",
+            "Best token as the output's",
+            "0 or 1",
+            "whether the lens' best token is the output's",
+            0.0,
+            1.0,
+        ),
         MeasureSpec(
             "rank", ("depth", "pos"), "rank", "rank of the output's best token in the lens", 1.0, dtype="int32"
         ),
@@ -88,6 +118,7 @@ class LogitLens(Probe):
             1.0,
             "token_mean",
             True,
+            title="Rank of the output's best token, 1 / rank",
         ),
         MeasureSpec(
             "settle_depth",
@@ -102,7 +133,7 @@ class LogitLens(Probe):
             "deep_thinking_ratio",
             (),
             "share",
-            "share of tokens that settle only in the deep part",
+            "share of tokens that settle only in the late part",
             0.0,
             1.0,
             "token_mean",

@@ -1,4 +1,4 @@
-"""How exactly the sums hold on this very prompt, and what of their miss is rounding."""
+"""How exactly the sums hold on this very prompt, and what of their error is rounding."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ def _logits(name: str, meaning: str) -> MeasureSpec:
 
 @dataclass(frozen=True)
 class Numerics(Probe):
-    """Every curve here rests on one sum: what enters a block, plus what attention adds, plus what the MLP adds, is what
-    leaves it. This measures how exactly that holds on **your** prompt, block by block and token by token, in the
+    """Every curve here rests on one sum: what enters a layer, plus what attention adds, plus what the MLP adds, is what
+    leaves it. This measures how exactly that holds on **your** prompt, layer by layer and token by token, in the
     precision the model runs in.
 
-    **miss** is `|h + a + m - h_next|` over the largest of the four norms, taken in float64; **rounding** is the most
-    that two additions rounded to the stream's dtype can miss, whatever their order: half a rounding step of the partial
-    sum and half a step of the result. A miss within it is arithmetic; a miss beyond it is a term that is not read.
+    The **error** (`miss`) is `|h + a + m - h_next|` over the largest of the four norms, taken in float64; **rounding**
+    is the most that two additions rounded to the stream's dtype can be off, whatever their order: half a rounding step
+    of the partial sum and half a step of the result. An error within it is arithmetic; an error beyond it is a term
+    that is not read.
     **slope** regresses what the stream moved by on what was read: 1, or something is scaled on the way; it is not told
     where a branch is below rounding. **closure**, **replay**, **detour** and
-    **suffix** compare logits: of the last residual unembedded, of blocks called by hand, of another stream sent through
+    **suffix** compare logits: of the last residual unembedded, of layers called by hand, of another stream sent through
     both, and of the second half of the prompt alone. **resid_norm** shows whether the first token is an attention sink.
     """
 
     name: ClassVar[str] = "numerics"
-    title: ClassVar[str] = "Numerics"
+    title: ClassVar[str] = "Sanity checks"
     pictures: ClassVar[tuple[Picture, ...]] = (
-        Picture("Miss of every block's sum", "miss_map", ("miss",), ""),
+        Picture("Error of every layer's sum", "miss_map", ("miss",), ""),
         Picture(
-            "Miss against rounding",
+            "Error against rounding",
             "miss_curves",
             ("rounding",),
             "largest of each layer, with the limit from which a model is refused",
@@ -62,7 +63,7 @@ class Numerics(Probe):
             "rounding",
             ("layer", "pos"),
             "relative",
-            "the most that rounding to the stream's dtype can miss, as miss",
+            "the most that rounding to the stream's dtype can be off by, as the error",
             0.0,
             None,
             "pos_max",
@@ -86,11 +87,11 @@ class Numerics(Probe):
             "mean",
         ),
         _logits("closure", "the last residual unembedded, against the model's own logits"),
-        _logits("replay", "blocks called by hand, batch 1 and 3, against the model's own logits"),
-        _logits("detour", "another stream at block 0, by hand against the model itself"),
+        _logits("replay", "layers called by hand, batch 1 and 3, against the model's own logits"),
+        _logits("detour", "another stream at layer 0, by hand against the model itself"),
         _logits(
             "suffix",
-            "the second half of the prompt replayed alone; empty where the family's blocks cannot be called so",
+            "the second half of the prompt replayed alone; empty where the family's layers cannot be called so",
         ),
         MeasureSpec(
             "resid_norm", ("depth", "pos"), "norm", "length of the residual stream |h|", 0.0, None, "token_mean"

@@ -27,23 +27,25 @@ PROXIES = ("block_influence", "angular_distance", "update_cosine")
 
 @dataclass(frozen=True)
 class Prune(Probe):
-    """Every stretch of `n` consecutive blocks is taken out in turn, on all tokens, and the change of the predictions is
+    """Every stretch of `n` consecutive layers is taken out in turn, on all tokens, and the change of the predictions is
     **measured**: the divergence from the whole model, the share of tokens whose best prediction stays, the log-loss on
     the text itself. Beside it stand the proxies by which layers are usually chosen: **block influence**, `1 - cos`
     between the stream before and after the stretch, the **angular distance** `arccos(cos) / pi`, and the **update's
-    cosine** `cos(h[s+n] - h[s], h[s])`, for one block the cosine criterion's `cos(D, h)`: above 0 the stretch
+    cosine** `cos(h[s+n] - h[s], h[s])`, for one layer the cosine criterion's `cos(D, h)`: above 0 the stretch
     strengthens what is there, which is taken for a sign that it can go. Whether a proxy ranks the stretches as the
     measurement does is shown as a rank correlation; it is known to be weak in places (a layer of low influence can be
     crucial).
 
-    `drop` names any set of blocks, measured beside the stretches.
+    `drop` names any set of layers, measured beside the stretches.
 
     Source: block influence, Men et al. 2024 (ShortGPT); angular distance, Gromov et al. 2024 (there at the last token,
     here at every one); the update's cosine, Hu et al. 2025; on the weakness of cosine, Hinostroza et al. 2026."""
 
-    n: int = parameter(1, "blocks in a stretch", low=1, high=256, label="Stretch length")
+    n: int = parameter(
+        1, "how many consecutive layers are taken out together", low=1, high=256, label="Consecutive layers removed"
+    )
     drop: tuple = parameter(
-        (), "any set of blocks to take out as well, like 5,6,9", empty="none", label="Any set of blocks"
+        (), "any set of layers to take out as well, like 5,6,9", empty="none", label="Any set of layers"
     )
 
     name: ClassVar[str] = "prune"
@@ -95,12 +97,12 @@ class Prune(Probe):
     def check_layers(self, n_layers: int) -> None:
         """Refuse stretches and sets that this model has no blocks for."""
         if self.n >= n_layers:
-            raise ParameterError(f"prune.n is {self.n}; expected less than the model's {n_layers} blocks.")
+            raise ParameterError(f"prune.n is {self.n}; expected less than the model's {n_layers} layers.")
         wrong = [b for b in self.drop if not 0 <= b < n_layers]
         if wrong:
-            raise ParameterError(f"prune.drop holds block {wrong[0]}; this model's blocks are 0 to {n_layers - 1}.")
+            raise ParameterError(f"prune.drop holds layer {wrong[0]}; this model's layers are 0 to {n_layers - 1}.")
         if len(set(self.drop)) == n_layers:
-            raise ParameterError("prune.drop names every block; leave at least one.")
+            raise ParameterError("prune.drop names every layer; leave at least one.")
 
     def compute(self, model, encoding, record) -> None:
         from ..sweeps.dropping import drop_sweep

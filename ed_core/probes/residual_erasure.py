@@ -20,7 +20,7 @@ from .scores import depth_score
 @dataclass(frozen=True)
 class ResidualErasure(Probe):
     """At one position and one depth the residual is replaced by the mean residual of that depth: everything this token
-    carries is erased, everything later blocks make of the other tokens stays. The effect is the change of the predicted
+    carries is erased, everything later layers make of the other tokens stays. The effect is the change of the predicted
     distribution, at the answer's tokens or at all later ones. Where it fades along a column, the token's information
     has been moved elsewhere or is no longer needed.
 
@@ -35,7 +35,8 @@ class ResidualErasure(Probe):
         "answer",
         "where the change is read: at the answer's tokens, or at all later tokens",
         choices=("answer", "future"),
-        label="Change read at",
+        label="Effect on",
+        labels={"answer": "the answer", "future": "later tokens"},
     )
     background: str = parameter(
         "bundled",
@@ -45,19 +46,19 @@ class ResidualErasure(Probe):
     )
 
     name: ClassVar[str] = "residual_erasure"
-    title: ClassVar[str] = "Residual erasure"
+    title: ClassVar[str] = "Erase"
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("effect", "Change of the prediction, at the token that matters most", "L2 of probabilities", "depth"),
     )
     score: ClassVar[Score] = Score("its centre", "center", share=("effect", "erasure effect"))
-    thumbnail: ClassVar[tuple[int, str]] = (2, "effect")
+    thumbnail: ClassVar[tuple[int, str]] = (5, "effect")
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(
-            "Residual erasure",
+            "Erase",
             "token_map",
             ("effect",),
             "change of the prediction when this token is erased at this depth",
-            "Row l erases the stream before block l. Where a column fades, that token's information has been moved "
+            "Row l erases the stream before layer l. Where a column fades, that token's information has been moved "
             "elsewhere or is no longer\nneeded.",
         ),
     )
@@ -114,8 +115,8 @@ class ResidualErasure(Probe):
         super().check(n_tokens, answer_start)
         if self.target == "answer" and answer_start is None:
             raise PromptError(
-                "residual_erasure reads the change at the answer's tokens, and there is no answer; give one, or set "
-                "target=future."
+                "residual_erasure reads the change at the answer's tokens, and there is no answer; give one, or choose "
+                "the effect on later tokens (target=future)."
             )
 
     def compute(self, model, encoding, record) -> None:

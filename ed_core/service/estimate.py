@@ -200,8 +200,8 @@ def report(
     """What the command line prints; the same figures are in `estimate`."""
     free = free_memory() if free is None else free
     lines = [
-        f"{name}: {size.family}, {size.n_layers} blocks x {size.d_model}, {count(size.parameters)} parameters "
-        f"({count(size.block)} in each block){'' if size.exact else '; family unknown here, counted as a Llama'}"
+        f"{name}: {size.family}, {size.n_layers} layers x {size.d_model}, {count(size.parameters)} parameters "
+        f"({count(size.block)} in each layer){'' if size.exact else '; family unknown here, counted as a Llama'}"
     ]
     if precision == "auto":
         precision, why = choose(size, n_tokens, device, free)

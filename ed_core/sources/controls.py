@@ -14,11 +14,11 @@ from ..errors import ParameterError
 from ..types import ModelSpec
 from .precision import BYTES
 
-KINDS = {"untrained": "untrained twin", "shuffled": "shuffled blocks"}
-CALLED = {"untrained": "untrained twin", "shuffled": "model with shuffled blocks"}  # in a sentence
+KINDS = {"untrained": "untrained twin", "shuffled": "shuffled layers"}
+CALLED = {"untrained": "untrained twin", "shuffled": "model with shuffled layers"}  # in a sentence
 MEANING = {
     "untrained": "same config and tokenizer, weights drawn at random as before training",
-    "shuffled": "the model's own blocks in a random order",
+    "shuffled": "the model's own layers in a random order",
 }
 MOST = 2**32 - 1  # of a seed
 
@@ -61,7 +61,7 @@ def check(spec: ModelSpec) -> None:
         raise ParameterError(
             f"An untrained twin has no {spec.precision} weights: quantization is fitted to trained ones, and rounding "
             "random ones says nothing; open "
-            "it in bf16 or fp32 (shuffled blocks work in every precision)."
+            "it in bf16 or fp32 (shuffled layers work in every precision)."
         )
     if spec.adapter:
         raise ParameterError(

@@ -43,7 +43,7 @@ FIELDS = {  # a config's field, and the end of the header's key
     "max_position_embeddings": "context_length",
     "vocab_size": "vocab_size",
 }
-PER_BLOCK = "one for each block"  # what a config says of a size that the header has as a list
+PER_BLOCK = "one for each layer"  # what a config says of a size that the header has as a list
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def read(config: Mapping[str, Any]) -> Size:
     n_heads, d_vocab = number("num_attention_heads", "n_head", "n_heads"), number("vocab_size")
     missing = [
         what
-        for what, value in {"blocks": n_layers, "width": d_model, "heads": n_heads, "vocabulary": d_vocab}.items()
+        for what, value in {"layers": n_layers, "width": d_model, "heads": n_heads, "vocabulary": d_vocab}.items()
         if not value
     ]
     if missing:

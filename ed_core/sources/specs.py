@@ -135,7 +135,7 @@ def content_hash(folder: Path, weights: bool = True) -> str:
 
 
 def describe(spec: ModelSpec) -> dict[str, str]:
-    """What a model's config.json says of its size: `{"blocks": "16", "wide": "128", …}`; empty where there is none at
+    """What a model's config.json says of its size: `{"layers": "16", "wide": "128", …}`; empty where there is none at
     hand."""
     fields = config_of(spec)
 
@@ -144,7 +144,7 @@ def describe(spec: ModelSpec) -> dict[str, str]:
 
     described = {
         "": first("model_type"),
-        "blocks": first("num_hidden_layers", "n_layer"),
+        "layers": first("num_hidden_layers", "n_layer"),
         "wide": first("hidden_size", "n_embd"),
         "tokens in the vocabulary": first("vocab_size"),
     }
@@ -153,8 +153,8 @@ def describe(spec: ModelSpec) -> dict[str, str]:
 
 def n_layers(spec: ModelSpec) -> int | None:
     """The number of blocks, from the config alone; None where there is none at hand."""
-    blocks = describe(spec).get("blocks", "")
-    return int(blocks) if blocks.isdigit() else None
+    layers = describe(spec).get("layers", "")
+    return int(layers) if layers.isdigit() else None
 
 
 def size_of(source: str) -> sizes.Size:

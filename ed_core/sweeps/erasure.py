@@ -42,7 +42,7 @@ def erasure_sweep(
     record.provenance["prefix"] = "keys and values reused" if suffix else "computed anew"
     if not suffix:
         record.note(
-            "This model's blocks cannot be replayed from the middle of a prompt on: whole sequences were computed, "
+            "This model's layers cannot be replayed from the middle of a prompt on: whole sequences were computed, "
             "which takes longer."
         )
     at_once = record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize)  # residuals of one walk

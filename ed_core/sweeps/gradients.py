@@ -49,7 +49,7 @@ def integrate(
         record.step(above * (above + 1) / (n_layers * (n_layers + 1)))
     if failed:
         record.note(
-            f"The integral did not settle within {nodes} nodes at block{'s' if len(failed) > 1 else ''} "
+            f"The integral did not settle within {nodes} nodes at layer{'s' if len(failed) > 1 else ''} "
             f"{', '.join(map(str, sorted(failed)))}: attributions there are not to be relied on (see "
             "completeness_error)."
         )

@@ -65,18 +65,18 @@ def panels(batch: running.Batch, asked: list[str], n_prompts: int) -> None:
     reference = audit.reference_of(asked)
     outcome = compare(done, reference) if reference in done and len(done) > 1 else None
     status(batch, list(done), outcome, n_prompts)
+    if outcome is None:
+        show.empty(TABLE.format(reference), "" if batch.running else TEACH, TABLE_HEIGHT, first=True)
+    else:
+        table(outcome)
     drawn = list(audit.DRAWN)
     for i in range(0, len(drawn), 2):
         for column, name in zip(st.columns(2), drawn[i : i + 2], strict=False):
             with column:
                 if outcome is None:
-                    first = name == drawn[0]
-                    teach = TEACH if first and not batch.running else ""
-                    show.empty(audit.DRAWN[name].title, teach, HEIGHT, first)
+                    show.empty(audit.DRAWN[name].title, "", HEIGHT)
                 else:
                     curve(outcome, name, done[reference])
-    if outcome is not None:
-        tables(outcome)
     probe_page.texts(TEXTS)
 
 
@@ -116,57 +116,30 @@ def curve(outcome: audit.Audit, name: str, results: list) -> None:
     show.figure_of_many(name.replace(".", "-"), fig, one.title, results, name, one.x, values, meaning, READING)
 
 
-def tables(outcome: audit.Audit) -> None:
-    """How every curve keeps its order, and where each criterion puts the effective depth."""
+def table(outcome: audit.Audit) -> None:
+    """Every figure in every precision: how far it is from the reference, and whether that is more than expected."""
+    st.markdown(f"**{TABLE.format(outcome.reference)}**")
     others = [name for name in outcome.curves if name != outcome.reference]
-    left, right = st.columns([3, 2])
-    cells = {(c.curve, c.precision): cell(c) for c in outcome.comparisons}
-    left.markdown(
-        f"**Spearman's rank correlation with {outcome.reference}** (largest difference, over the curve's range)"
-    )
-    left.markdown(
-        table(
-            ["curve", *others],
-            [[f"`{name}`", *(cells[name, p] for p in others)] for name in outcome.curves[outcome.reference]],
-        )
-    )
-    right.markdown("**Effective depth by each criterion** (layers moved)")
-    criteria = outcome.depths[outcome.reference]
-    right.markdown(
-        table(
-            ["criterion", *outcome.depths],
-            [[name, *(depth(outcome, p, name) for p in outcome.depths)] for name in criteria],
-        )
-    )
-    for line in outcome.findings():
-        right.warning(show.plain(line), icon=":material/rule:")
-    right.download_button(
+    limits = ", ".join(f"{audit.AT_LEAST.get(p, audit.AT_LEAST_ELSE):g} in {p}" for p in others)
+    st.caption(KEY.format(reference=outcome.reference, limits=limits))
+    head = ["figure", *others]
+    rows = [[named(row, outcome.reference), *(cell(row, p) for p in others)] for row in outcome.rows()]
+    lines = (f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])  # the cells are ours
+    with st.container(key="audit-table"):
+        st.markdown("\n".join(lines))
+    st.download_button(
         "audit.npz", outcome.npz, "audit.npz", "application/octet-stream", icon=":material/download:", help=NPZ
     )
 
 
-def cell(found: audit.Comparison) -> str:
-    if found.spearman is None:
-        return f"constant ({found.difference:.1%})"
-    text = f"{found.spearman:.3f} ({found.difference:.1%})"
-    return (
-        text if found.spearman >= audit.AT_LEAST.get(found.precision, audit.AT_LEAST_ELSE) else f":orange[**{text}**]"
-    )
+def named(row: audit.Row, reference: str) -> str:
+    """What a row is about, with the reference's own number where it is one."""
+    return f"{row.title} ({reference}: {row.cells[reference]})" if reference in row.cells else row.title
 
 
-def depth(outcome: audit.Audit, precision: str, criterion: str) -> str:
-    here = outcome.depths[precision][criterion]
-    moved = outcome.shift(precision, criterion)
-    if here.depth is None:
-        return "not defined"
-    if precision == outcome.reference or moved is None:
-        return str(here.depth)
-    return f"{here.depth} ({moved:+d})" if moved else f"{here.depth} (0)"
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table; its cells are ours."""
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+def cell(row: audit.Row, precision: str) -> str:
+    text = row.cells.get(precision, "")
+    return f":orange[**{text}: beyond**]" if precision in row.beyond else text
 
 
 def command(spec, asked: list[str], prompts: list) -> None:
@@ -183,7 +156,10 @@ def command(spec, asked: list[str], prompts: list) -> None:
     )
 
 
-HEIGHT = 260
+HEIGHT, TABLE_HEIGHT = 260, 820
+TABLE = "What differs from {}"
+KEY = """ρ: rank correlation of a curve with {reference}'s (expected at least {limits}); behind it the largest
+difference, in % of the curve's range. A depth may move by one layer. **beyond**: more than that."""
 CHOICES = ("fp32", "bf16", "fp16", "int8", "4bit")
 CHOOSE = (
     "The widest of them is what the others are held against. Each is a model of its own: it is opened when its turn "
@@ -199,12 +175,10 @@ NPZ = "All curves, correlations and depths: what the command line writes with --
 TEXTS = {
     "Why ask": "The published table of effective depths was measured in int8 (Hu et al. 2025). A depth that moves with "
     "the precision says as much about rounding as about the model.",
-    "Look for": (
-        "a Spearman below 0.98 (0.9 for 4bit), or a depth that moves by more than a layer. Either is listed as a "
-        "finding."
-    ),
+    "Look for": "**beyond** in the table: a curve that is ordered otherwise than in the reference, or a depth that "
+    "moves by more than a layer.",
     "Beware": "One prompt is noisy: effects of skipped layers need several for their order to settle. Where a curve is "
-    "nearly flat its order means little; the figure in brackets says how large the difference is.",
+    "nearly flat its order means little; the figure behind it says how large the difference is.",
 }
 
 page()

@@ -129,9 +129,10 @@ SAME = {
 }
 TEXTS = {
     "Look for": "curves that take the same course at another depth: then the models do the same thing earlier or "
-    "later. Marks of A stand above the ruler's blocks (circles), those of B below (diamonds).",
-    "By construction": "Maps have one colour scale for both sides. A map of differences is drawn only where cells mean "
-    "the same: as many layers, and over tokens the same tokens; its middle colour is 0.",
+    "later. Marks of A stand above the ruler's layers (circles), those of B below (diamonds).",
+    "By construction": "Maps have one colour scale for both sides. A map of differences over tokens is drawn only "
+    "where both sides have the same tokens; of models of different depth it has the shallower one's layers. Its middle "
+    "colour is 0.",
     "Beware": "Two prompts, or two models on one prompt, are an anecdote: *How this prompt compares* on a probe's page "
     "shows the spread over many. Equal curves of a model and its untrained twin were not learned.",
 }

@@ -10,8 +10,8 @@ from ed_ui import probe_page, show
 
 def above(result):
     if failed := incomplete(result):
-        blocks = f"block{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}"
-        st.error(FAILED.format(blocks=blocks, tolerance=f"{TOLERANCE:.1%}"), icon=":material/error:")
+        layers = f"layer{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}"
+        st.error(FAILED.format(layers=layers, tolerance=f"{TOLERANCE:.1%}"), icon=":material/error:")
 
 
 def more(result, view):
@@ -27,7 +27,7 @@ def more(result, view):
     probe_page.profile(result, "attribution", view)
 
 
-FAILED = """**Completeness fails at {blocks}.** The attributions there miss F(activation) − F(baseline) by more than
+FAILED = """**Completeness fails at {layers}.** The attributions there miss F(activation) − F(baseline) by more than
 {tolerance} of the scale: they are crossed out and not to be relied on. Raise **nodes**; if that does not help, this
 model's gradients are wrong here (4-bit layers on a CPU are a known case)."""
 TEXTS = {
@@ -43,12 +43,12 @@ TEXTS = {
 }
 CHECK = """|sum of attributions - (F(x) - F(baseline))| over the larger of |F(x) - F(baseline)| and the largest
 attribution. Above the line the picture is not to be relied on; the number itself is in the CSV."""
-NODES = """Nodes are doubled per block until completeness error and map both hold still within 0.5 %."""
+NODES = """Nodes are doubled per layer until completeness error and map both hold still within 0.5 %."""
 
 probe_page.Page(
     IntegratedGradients,
     "Not computed yet. **Run** integrates the gradient of the answer's probability along the path from a baseline "
-    "to the activation, block by block.",
+    "to the activation, layer by layer.",
     TEXTS,
     more,
     above=above,

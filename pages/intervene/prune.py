@@ -92,7 +92,7 @@ def curve(key: str, results: list, twins: list, probe, name: str, title: str, un
 
 def stretches(results: list, twins: list, asked: Prune, busy: bool) -> None:
     """Measured cost per stretch, and how the proxies rank them."""
-    x = "first block taken out" if asked.n > 1 else "block taken out"
+    x = "first layer taken out" if asked.n > 1 else "layer taken out"
     for row in (MEASURED[:2], MEASURED[2:]):
         for column, (name, title, unit, reading) in zip(st.columns(2), row, strict=False):
             with column:
@@ -124,7 +124,7 @@ def offers(results: list, asked: Prune, ready: bool) -> None:
     """The cheapest stretch and the chosen set, in words and as files."""
     curves = aggregate.aggregate(asked, [r.summary for r in results])
     best = pruning.best_stretch(curves["kl"], asked.n)
-    title = f"Cheapest stretch of {asked.n}" if asked.n > 1 else "Cheapest block"
+    title = f"Cheapest stretch of {asked.n} layers" if asked.n > 1 else "Cheapest layer"
     offer(results, best, pruning.costs(curves, best[0]), title, "best", ready)
     if asked.drop:
         offer(results, list(asked.drop), pruning.costs(curves, None), "The chosen set", "set", ready)
@@ -179,7 +179,7 @@ PARAMETERS = {
     "logit_lens": ("g", "rho"),
 }  # of the lens, what the deep-thinking ratio depends on
 TEACH = {
-    "kl": "Not computed yet. **Run** takes every stretch of blocks out in turn and measures what the predictions lose.",
+    "kl": "Not computed yet. **Run** takes every stretch of layers out in turn and measures what the predictions lose.",
     "top1_kept": "How many best guesses survive without the stretch.",
     "perplexity": "How much worse the text itself is predicted.",
     "": (
@@ -227,7 +227,7 @@ EXIT = """Agreement at a depth is the share of tokens whose best guess there is 
 for this."""
 TEXTS = {
     "The papers saw": "Up to half of the layers of Llama-2 and its like can go with little loss on question answering, "
-    "mathematics being the exception; deep contiguous blocks go first (Gromov et al. 2024). Llama-2-13B without 10 of "
+    "mathematics being the exception; deep contiguous layers go first (Gromov et al. 2024). Llama-2-13B without 10 of "
     "40: MMLU 55.0 → 52.2 (ShortGPT, Men et al. 2024).",
     "Look for": "a stretch whose measured cost is low on all three curves; then whether the proxies would have found "
     "it.",

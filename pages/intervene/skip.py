@@ -21,7 +21,7 @@ def chosen_boundary(result) -> int | None:
 
 
 def places(result) -> list[int]:
-    """What can be looked at in future mode: the maximum over the boundaries, or one of them, earliest first."""
+    """What can be looked at: the maximum over the split points, or one of them, earliest first."""
     found = result["boundaries"].tolist() if "boundaries" in result.measures else []
     return [MAXIMUM, *sorted(range(len(found)), key=found.__getitem__)]
 
@@ -58,7 +58,7 @@ def boundaries(result, view):
         format_func=lambda place: "maximum over all" if place == MAXIMUM else f"token {int(tokens[place])}",
         required=True,
     )
-    caption = "Boundaries: each layer is left out on the dark tokens, and effects are looked for on the bright ones"
+    caption = "Split points: each layer is left out on the dark tokens, and effects are looked for on the bright ones"
     fig = figures.boundary_map(result, view, chosen_boundary(result))
     show.figure("boundaries", fig, caption, result, "boundaries", BOUNDARIES)
     probe_page.window(result, view)
@@ -67,25 +67,25 @@ def boundaries(result, view):
 MAXIMUM = -1
 TEXTS = {
     "The papers saw": "Layers of the second half influence each other far less than those of the first, yet each still "
-    "matters for the output: they refine side by side (Csordás et al. 2025, §3.2). In future mode they hardly matter "
-    "to later tokens at all. Without one layer 72–95 % of the best guesses stay (Lad et al. 2024).",
+    "matters for the output: they refine side by side (Csordás et al. 2025, §3.2). To later tokens they hardly "
+    "matter at all. Without one layer 72–95 % of the best guesses stay (Lad et al. 2024).",
     "Look for": "how far to the right a row stays bright, and for rows that are dark while their bar in “change of the "
     "prediction” is high: such a layer speaks to the output, not to the layers after it.",
     "By construction": "The hatched triangle is 0: nothing before the skipped layer can change. The diagonal is 1 for "
-    "a whole layer in current mode, and 0 in future mode and for direct effects. The first token is never touched.",
+    "a whole layer, and 0 in the effect on later tokens and in direct effects. The first token is never touched.",
     "Beware": "A dark row is not a useless layer: weak proxies of importance mislead (Hinostroza et al. 2026, arXiv "
     "2605.14075). One prompt is one prompt; some models adapt their depth a little (Curth et al. 2026, arXiv "
     "2604.12426). At or below the noise floor a value means nothing.",
 }
 FLOOR = """An intervention that changes nothing rides along in every batch; whatever it reads is the arithmetic's own
 noise (0 where batching changes no rounding, as in float32 here; more in bf16)."""
-BOUNDARIES = """The papers draw up to four of every eighth token (Csordás et al. 2025, §3.2); the map holds the maximum
-over them. Future mode asks whether later tokens *use* what a layer made at earlier ones."""
+BOUNDARIES = """The papers sample up to four of every eighth token (Csordás et al. 2025, §3.2); the map holds the
+maximum over them. The effect on later tokens tells whether they *use* what a layer made at earlier ones."""
 
 probe_page.Page(
     LayerSkip,
     "Not computed yet. **Run** leaves out every layer in turn and measures how much each later one changes: one "
-    "walk over the blocks.",
+    "walk over the layers.",
     TEXTS,
     more,
     look,

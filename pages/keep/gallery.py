@@ -73,10 +73,10 @@ def tile(card: Card, shipped: bool) -> None:
         told = show.plain(reason) or "Delete; it can be taken back"
         row.button("", key=f"delete-{card.id}", help=told, on_click=delete, args=(card,), **look)
     mark = " :gray-badge[comes with the app]" if shipped else ""
-    st.caption(f"{show.plain(card.model)} · {show.plain(card.precision)} · {day(card.changed)}{mark}")
-    st.caption(f"“{show.plain(short(card.prompt, 90))}”")
-    if card.verdict:
-        st.markdown(f":small[{show.plain(short(card.verdict.partition(chr(10))[0], 160))}]")
+    if found := case_study.lead(card.verdict):
+        st.markdown(f":small[{show.plain(short(found, 110))}]")
+    st.caption(f"**{show.plain(card.model)}** · {show.plain(card.precision)} · {day(card.changed)}{mark}")
+    st.caption(f"“{show.plain(short(card.prompt, 60))}”")
     if card.tags:
         key, look = f"tags-{card.id}", {"format_func": show.plain, "label_visibility": "collapsed"}
         st.pills("Tags", card.tags, key=key, on_change=search_tag, args=(key,), **look)

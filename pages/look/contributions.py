@@ -9,11 +9,12 @@ from ed_ui import probe_page, remembered, show
 from ed_ui.link_parameters import choice
 
 MEASURE = "layer_ratio"
-MEASURES = [s.name for s in Contributions.measures]
+MEASURES = {s.name: s.title for s in Contributions.measures}
 
 
 def inputs():
-    remembered.widget(st.selectbox, "Measure", "contributions.measure", MEASURE, options=MEASURES, width=260)
+    options = dict(options=list(MEASURES), format_func=MEASURES.get, width=260)
+    remembered.widget(st.selectbox, "Measure", "contributions.measure", MEASURE, **options)
 
 
 def figure(result, view):
@@ -64,5 +65,5 @@ probe_page.Page(
     more,
     figure=figure,
     inputs=inputs,
-    parameters=(choice("measure", "contributions.measure", MEASURE, MEASURES),),
+    parameters=(choice("measure", "contributions.measure", MEASURE, tuple(MEASURES)),),
 ).show()

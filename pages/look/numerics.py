@@ -1,4 +1,4 @@
-"""Whether the sums behind every curve hold on this prompt, what of their miss is rounding, and what the first token
+"""Whether the sums behind every curve hold on this prompt, what of their error is rounding, and what the first token
 does to the means."""
 
 import streamlit as st
@@ -40,9 +40,9 @@ def panels(batch: running.Batch) -> None:
         return
     view = probe_page.view(result)
     if result.complete:
-        verdict(exactness.sums(result))
-    caption = "By how much each block's sum misses what leaves it, token by token"
-    show.figure("map", figures.miss_map(result, view), caption, result, "miss", READ_MISS, select=True)
+        verdict(result)
+    caption = "Error of every layer's sum against what leaves it, token by token"
+    show.figure("map", figures.miss_map(result, view), caption, result, "miss", READ_ERROR, select=True)
     probe_page.window(result, view)
     if result.complete:
         figures_of(result)
@@ -50,26 +50,29 @@ def panels(batch: running.Batch) -> None:
     probe_page.texts(TEXTS)
 
 
-def verdict(said: exactness.Said) -> None:
-    """One sentence: good news plain, bad news loud."""
-    (st.markdown if said.holds else st.error)(f"**{said.text}**" if said.holds else said.text)
+def verdict(result) -> None:
+    """Passed or not, in one sentence; then the sinks by name."""
+    said = exactness.verdict(result)
+    (st.success if said.holds else st.error)(
+        show.plain(said.text), icon=":material/check_circle:" if said.holds else ":material/error:"
+    )
+    st.markdown(show.plain(exactness.sink(result).text))
 
 
 def figures_of(result) -> None:
-    """Miss against rounding, slopes, and the figures on logits."""
+    """Error against rounding, slopes, and the figures in words."""
     left, right = st.columns(2)
-    caption = "Largest miss per layer, against rounding and the limit"
+    caption = "Largest error per layer, against rounding and the limit"
     show.figure("miss", figures.miss_curves(result), caption, result, "rounding", place=left)
     fig, caption = figures.slope_curves(result), "Slopes: what the stream moves per unit that is read"
     show.figure("slopes", fig, caption, result, "slope_attn", READ_SLOPE, place=right)
-    verdict(exactness.logits(result))
+    for said in (exactness.sums(result), exactness.logits(result)):
+        st.caption(show.plain(said.text))
 
 
 def first_token(result, contributions, lens) -> None:
-    """Whether it is a sink, and what counting it changes."""
+    """What counting it changes."""
     st.markdown("#### The first token")
-    said = exactness.sink(result)
-    st.markdown(said.text)
     rows = exactness.without_first(contributions, lens) if contributions is not None and lens is not None else []
     first, *others = *st.columns(2), *st.columns(2)
     fig, caption = figures.first_token_norm(result), "Length of the stream, first token against the others"
@@ -84,11 +87,11 @@ def first_token(result, contributions, lens) -> None:
         st.markdown(f"**{exactness.change(rows)}**")
 
 
-TEACH = """Not computed yet. **Run** checks on this very prompt that what enters a block, plus what attention adds, plus
+TEACH = """Not computed yet. **Run** checks on this very prompt that what enters a layer, plus what attention adds, plus
 what the MLP adds, is what leaves it, and shows how much of what is missing is rounding."""
-READ_MISS = """Colour is the power of ten. In float32 everything lies near 1e-8, in bfloat16 near 1e-3: that is the
+READ_ERROR = """Colour is the power of ten. In float32 everything lies near 1e-8, in bfloat16 near 1e-3: that is the
 dtype. A single bright row or column far above the rest is a term that is not read, or a token whose stream cancels."""
-READ_SLOPE = """In bfloat16 a small branch drowns in the stream's rounding and the miss cannot see a forgotten factor;
+READ_SLOPE = """In bfloat16 a small branch drowns in the stream's rounding and the error cannot see a forgotten factor;
 rounding does not correlate with the branch, a forgotten factor does. A branch below rounding has no mark."""
 READ_SINK = """Many models park attention on the first token, whose norm then grows a hundredfold (Xiao et al. 2024, Sun
 et al. 2024): means that count it are means of one token."""
@@ -96,7 +99,8 @@ TEXTS = {
     "Why it matters": "Reading a module's output where the model adds something else gives a smooth, plausible and "
     "wrong curve. So a model is opened only where its sums hold; this page shows the same figures on your prompt.",
     "Look for": (
-        "a miss above “rounding can cause”: then a term is not read. Slopes off 1: then something is scaled on the way."
+        "an error above “rounding can cause”: then a term is not read. Slopes off 1: then something is scaled on the "
+        "way."
     ),
     "Beware": "Sums cannot see everything: they hold for quantized weights too, which compute something else than the "
     "original model does. Compare precisions for that (`python -m ed_core audit MODEL`).",
