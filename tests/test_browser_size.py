@@ -14,6 +14,7 @@ from test_browser_pages import plotted
 
 from ed_core.bench import browser as app
 from ed_core.commands import main
+from ed_core.depth.audit import Comparison
 from ed_core.prompts import to_jsonl
 from ed_core.types import Prompt
 
@@ -98,19 +99,23 @@ def test_the_audit_page_plots_what_the_command_line_writes(server, audited, page
             assert shown[precision].shape == expected.shape and np.allclose(
                 shown[precision], expected, rtol=1e-5, atol=1e-7
             ), (curve, precision)
-    rows = [row.inner_text().split() for row in page.locator("table").first.locator("tbody tr").all()]
-    assert {name: figure for name, figure, _ in rows} == {
-        name.removeprefix("spearman.bf16."): f"{value:.3f}"
-        for name, value in audited.items()
-        if name.startswith("spearman.bf16.")
-    }
+    (table,) = page.locator("table").all()
+    rows = dict([cell.inner_text() for cell in row.locator("td").all()] for row in table.locator("tbody tr").all())
     depths = json.loads(str(audited["summary"]))["effective_depth"]
-    for row in page.locator("table").nth(1).locator("tbody tr").all():
-        name, *cells = (cell.inner_text() for cell in row.locator("td").all())
-        assert [cell.partition(" (")[0] for cell in cells] == [
-            str(depths[p][name]["depth"]) if depths[p][name]["depth"] is not None else "not defined"
-            for p in ("fp32", "bf16")
-        ]
+    told = {
+        p: {name: "not defined" if d["depth"] is None else str(d["depth"]) for name, d in depths[p].items()}
+        for p in depths
+    }
+    for name in told["fp32"]:
+        title = f"Effective depth, {'KL' if name == 'kl' else name} rule (fp32: {told['fp32'][name]})"
+        assert rows.pop(title).partition(":")[0].partition(" (")[0] == told["bf16"][name]
+    curves = {
+        name.removeprefix("spearman.bf16."): v for name, v in audited.items() if name.startswith("spearman.bf16.")
+    }
+    assert {title: cell.partition(",")[0] for title, cell in rows.items()} == {
+        Comparison("bf16", curve, None, 0.0).title: f"ρ = {value:.3f}" if value == value else "constant"
+        for curve, value in curves.items()
+    }
     with page.expect_download() as download:
         page.get_by_role("button", name="audit.npz").click()
     with np.load(download.value.path(), allow_pickle=False) as file:
