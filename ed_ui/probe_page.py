@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, fields, replace
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others
+from ed_core.depth import among_others, sinks
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
-from ed_core.probes import Continuation, Probe
+from ed_core.probes import Continuation, Probe, find
 from ed_core.results import lookup
 from ed_core.sources import permits
 from ed_core.types import ModelSpec, ProbeResult
@@ -103,7 +103,12 @@ class Page:
             with place:
                 show.empty(self.probe.title, "" if batch.running else self.teach, MAP_HEIGHT, first=True)
             return
-        seen = replace(view(result), control=control_model.result(batch, name), control_name=control_model.name())
+        seen = replace(
+            view(result),
+            sinks=sinks_of(result),
+            control=control_model.result(batch, name),
+            control_name=control_model.name(),
+        )
         with place:
             (self.figure or self._map)(result, seen)
         with below:
@@ -176,6 +181,14 @@ def view(result: ProbeResult) -> View:
         height=MAP_HEIGHT,
         uirevision="page",
     )
+
+
+def sinks_of(result: ProbeResult) -> tuple[int, ...]:
+    """Positions of the prompt's sinks, where its contributions on the same model are at hand."""
+    probe, asked = sinks.PROBE, result.request
+    if asked.probe != probe and result.complete:
+        result = lookup.find(find(probe)().request(asked.models[0], asked.prompts[0]))
+    return tuple(s.pos for s in (result is not None and sinks.of_result(result)) or ())
 
 
 def behind(probe: type[Probe], seen: View, curve: str, first_token: bool = True) -> dict:

@@ -39,7 +39,10 @@ def width(token: str, limit: int = 24) -> int:
 
 
 def number(value: float | int | np.floating) -> str:
-    """Three significant digits, with a real minus sign."""
+    """Three significant digits, with a real minus sign; the square root of 2, the largest distance of two probability
+    vectors, as what it is."""
+    if abs(value) == 2**0.5:
+        return "√2" if value > 0 else "\u2212√2"
     return f"{value:.3g}".replace("-", "\u2212") if value == value else "not computed"
 
 

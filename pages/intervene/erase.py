@@ -1,7 +1,13 @@
 """How long information at one token is still needed."""
 
+import streamlit as st
+
 from ed_core.probes import ResidualErasure
 from ed_ui import probe_page
+
+
+def above(_):
+    st.caption("A column that glows on a sink (◆) may be damage to the sink, not to what its token says.")
 
 
 def more(result, view):
@@ -27,5 +33,6 @@ probe_page.Page(
     "prompts, for every token and every depth, and measures how the prediction changes.",
     TEXTS,
     more,
+    above=above,
     needs_answer=lambda probe: probe.target == "answer",
 ).show()

@@ -1,6 +1,7 @@
 """The main job: one model, one prompt, four live heatmaps, the verdict on depth."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import streamlit as st
@@ -45,12 +46,13 @@ PROBES = {
 }
 
 
-MAPS = (  # key, probe, picture
+MAPS = (  # key, probe, picture; two of them side by side, the last one below, as wide as the page
     ("norms", "contributions", Contributions.pictures[0]),
     ("cosine", "contributions", Contributions.pictures[1]),
-    ("lens", "logit_lens", LogitLens.pictures[0]),
     ("skip", "layer_skip", LayerSkip.pictures[0]),
+    ("lens", "logit_lens", LogitLens.pictures[0]),
 )
+WIDE = 1100  # pixels of the page, about
 PARAMETERS = (
     choice("branch", "branch", "both", BRANCHES),
     choice("shade", "shade", "probability", SHADES),
@@ -121,9 +123,12 @@ def panels(batch: running.Batch) -> None:
     look = Look(
         BRANCHES[value("branch", "both")], SHADES[value("shade", "probability")], first_token=counts_first_token()
     )
-    for place, (key, probe, one) in zip((*st.columns(2), *st.columns(2)), MAPS, strict=True):
+    upper, (left, right) = st.columns(2), st.columns(2)
+    for place, (key, probe, one) in zip((*upper, left, st.container()), MAPS, strict=True):
         with place:
             live.part(batch, key, (probe, f"{probe}.control"), partial(panel, batch, key, probe, one, view, look))
+    with right:
+        live.part(batch, "token", ("contributions",), partial(course, batch, view, look))
     for probe in PROBES:
         if said := control_model.sentence(batch, probe, counts_first_token() or probe != "contributions"):
             st.markdown(f"**{PROBES[probe].title}:** {said}")
@@ -132,7 +137,22 @@ def panels(batch: running.Batch) -> None:
 def panel(
     batch: running.Batch, key: str, probe: str, one: Picture, view: Callable[[str, str], View], look: Look
 ) -> None:
-    show.picture(key, one, batch.result(probe), view(key, probe), look)
+    seen = view(key, probe)
+    if key == "lens":
+        n_layers = specs.n_layers(batch.requests[probe].models[0]) or 0
+        seen = replace(seen, width_px=WIDE, height=figures.lens_height(n_layers, seen))
+    show.picture(key, one, batch.result(probe), seen, look)
+
+
+def course(batch: running.Batch, view: Callable[[str, str], View], look: Look) -> None:
+    """The selected token beside the maps: its cosines over the layers."""
+    result, seen = batch.result("contributions"), view("token", "contributions")
+    if result is None or seen.selected is None:
+        return show.empty("A token's course", "Choose a token above, or click a cell: its cosines, layer by layer.")
+    measure = f"{look.branch}_cos"
+    more = dict(depth_lines=seen.depth_lines, height=seen.height, first_token=look.first_token)
+    fig = figures.token_profile(result, measure, seen.selected, **more)
+    show.figure("token", fig, f"Token {seen.selected}: cosine with the stream, layer by layer", result, measure)
 
 
 def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
@@ -225,6 +245,8 @@ def inputs(batch: running.Batch, some, reached):
     if window is not None:
         remembered.widget(row.slider, "Tokens shown", "window", window, min_value=0, max_value=n - 1, width=260)
     token = show.token_box(row, some.tokens) if some is not None else None
+    made, of = batch.complete("contributions"), reached.of if reached else ALL
+    found = sinks.of_result(made) if made is not None else None
 
     def view(panel: str, probe: str) -> View:
         return View(
@@ -235,6 +257,9 @@ def inputs(batch: running.Batch, some, reached):
             uirevision=panel,
             control=control_model.result(batch, probe),
             control_name=control_model.name(),
+            sinks=tuple(s.pos for s in found or ()),
+            read_at=verdict.positions(some, of) if some is not None else None,
+            read_for=READ_FOR.get(of, f"token {of}"),
         )
 
     return view
