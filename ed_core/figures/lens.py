@@ -12,7 +12,7 @@ from . import colours
 from .canvas import Canvas
 from .maps import missing, read_title, unit_of, values_of
 from .panel import BOTTOM, FONT, LETTER, TITLE, TOP, Strip, View, label_columns, token_panel
-from .text import number, shown, visible, width
+from .text import letters, number, visible, width
 
 TOP_SHOWN = 5
 ROW, CELL_FONT, LARGEST_FONT = 15, 10, 13  # pixels: least height of a row; letters on cells, at least and at most
@@ -74,7 +74,7 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
 def lines_of(column: float | int) -> int:
     """On how many lines predicted tokens stand upright over columns of these pixels, however long they are; 0 where
     they may be rotated."""
-    return next((n for n in (1, 2) if (CUT + 0.5) * LETTER <= n * column), 0)
+    return next((n for n in (1, 2) if n * column >= (CUT + 0.5) * LETTER), 0)
 
 
 def _shade(shade: str, z: np.ndarray) -> colours.Shade:
@@ -119,9 +119,9 @@ def cut(token: str, fit: int) -> str:
     """A token for a cell of `fit` letters: whole, else without the mark of its leading space, else cut; "" where not
     even two letters fit."""
     for words in (token, token.removeprefix(" ") or token):
-        if width(words, 12) <= fit:
+        if letters(words, 12) <= fit:
             return visible(words, 12)
-    return visible(words, fit) if fit > 1 and width(shown(words, fit), 24) <= fit else ""
+    return visible(words, fit) if fit > 1 and width(words, fit) <= fit else ""
 
 
 def _predicted(canvas: Canvas, result: ProbeResult, view: View, best: np.ndarray) -> None:
@@ -129,7 +129,7 @@ def _predicted(canvas: Canvas, result: ProbeResult, view: View, best: np.ndarray
     beside it."""
     texts = [result.token_text.get(i, f"id {i}") if i >= 0 else "" for i in best.tolist()]
     words = [visible(text, CUT) if i >= 0 else "" for text, i in zip(texts, best.tolist())]
-    widths = [width(text, CUT) if word else 0 for text, word in zip(texts, words)]
+    widths = [letters(text, CUT) if word else 0 for text, word in zip(texts, words)]
     label_columns(canvas, view, words, widths, ("xaxis4", "xaxis5"), "top")
     for text, y, anchor, shift in (("next", 1, "bottom", 4), ("input", 0, "top", -4)):
         place = dict(x=0, xref="paper", xanchor="right", xshift=-6, y=y, yref="paper", yanchor=anchor, yshift=shift)

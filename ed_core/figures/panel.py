@@ -15,9 +15,9 @@ import plotly.graph_objects as go
 
 from ..types import ProbeResult
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, axis_title, tick_step
+from .canvas import PLAIN, ROUND_STEPS, STEADY, Canvas, axis_title, tick_step
 from .colours import Shade
-from .text import number, visible, width
+from .text import letters, number, visible
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 44, 36, 64
 TITLE = 20  # further pixels on top where a panel has a title
@@ -328,7 +328,7 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
 def label_tokens(canvas: Canvas, view: View, tokens: Sequence[str]) -> None:
     """Token texts below the columns, the sinks' with a badge."""
     words = [BADGE * (i in view.sinks) + visible(token, 10) for i, token in enumerate(tokens)]
-    widths = [(i in view.sinks) + width(token, 10) for i, token in enumerate(tokens)]
+    widths = [(i in view.sinks) + letters(token, 10) for i, token in enumerate(tokens)]
     label_columns(canvas, view, words, widths, ("xaxis", "xaxis3"))
 
 
@@ -336,7 +336,7 @@ def label_columns(
     canvas: Canvas,
     view: View,
     words: Sequence[str],
-    widths: Sequence[int],
+    widths: Sequence[float | int],
     axes: tuple[str, str],
     side: str = "bottom",
 ) -> None:
@@ -345,10 +345,10 @@ def label_columns(
     upright on the second. Columns stay numbers: tokens repeat."""
     first, last = view.span(len(words))
     column = view.column_px(len(words))
-    step = tick_step(last - first + 1, (last - first + 1) * column / TOKEN_LABEL)
+    widest = max(widths[first : last + 1]) + 0.5
+    step = next((n for n in ROUND_STEPS if column * n >= min(TOKEN_LABEL, widest * LETTER / 2)), len(words))
     at, room = list(range(first, last + 1, step)), column * step / LETTER
-    widest = max((widths[i] for i in at), default=0)
-    short = [i for i in at if widths[i] <= SHORT + (i in view.sinks)] if widest + 0.5 > 2 * room else at
+    short = [i for i in at if widths[i] <= SHORT + (i in view.sinks)] if widest > 2 * room else at
     turns = max((widths[i] for i in short), default=0) + 0.5 > room
 
     def text(i: int, turn: int) -> str:
