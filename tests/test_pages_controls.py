@@ -24,9 +24,12 @@ from ed_ui import control_model, running
 
 STRIPS = {  # page: probe, and what its strip holds of the control's result
     "pages/look/contributions.py": ("contributions", lambda r: r["layer_ratio"].mean(1)),
-    "pages/look/logit_lens.py": ("logit_lens", lambda r: r["top_probs"][..., 0].mean(1)),
+    "pages/look/logit_lens.py": ("logit_lens", lambda r: r["kl"].mean(1)),
     "pages/intervene/skip.py": ("layer_skip", lambda r: r["output"]),
-    "pages/intervene/erase.py": ("residual_erasure", lambda r: np.fmax.reduce(r["effect"], axis=1)),
+    "pages/intervene/erase.py": (
+        "residual_erasure",
+        lambda r: np.fmax.reduce(np.delete(r["effect"], r.answer_start - 1, 1), axis=1),
+    ),
     "pages/intervene/gradients.py": ("integrated_gradients", lambda r: np.abs(r["attribution"]).sum(1)),
 }
 

@@ -27,7 +27,7 @@ CONTROL = "rgba(128,128,128,0.95)"  # always dashed: a twin in which nothing was
 FAILED = "#B2182B"  # what is not to be relied on
 
 SEQUENTIAL = list(sequential.Viridis)  # sizes, and how sure the lens is
-DAMAGE = sample_colorscale(sequential.Magma, np.linspace(0.08, 0.94, 11))  # what breaks; its ends are no page's colour
+DAMAGE = sample_colorscale(sequential.Inferno, np.linspace(0.12, 0.85, 11))  # what breaks; no page has its ends
 LETTERS = ("#000000", "#ffffff")  # on a cell: one of the two has a contrast of 4.58 or more on any colour
 DIVERGING = ["#0072B2", "#7FB2D6", "#DCDCDC", "#EBA16F", "#D55E00"]  # erases, neutral, strengthens
 COMPOSING, BETWEEN, REFINING, ON_BAR = (
