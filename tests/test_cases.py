@@ -22,6 +22,7 @@ from ed_core.cases.drawings import drawings
 from ed_core.depth import criteria, verdict
 from ed_core.errors import CaseError, ImportRefused, NewerSchema
 from ed_core.figures.thumbnail import data_uri, png
+from ed_core.results.aggregate import summarize
 
 OLD = Path(__file__).parent / "data" / "case-v1.edcase"
 
@@ -222,10 +223,12 @@ def test_the_sinks_of_a_case_study_carry_their_badge():
     norms = dict(found["contributions"].measures)
     norms["resid_norm"] = replace(norms["resid_norm"], values=norms["resid_norm"].values.copy())
     norms["resid_norm"].values[:, 2] *= 1000
-    kept = case_study.make("x", [replace(found["contributions"], measures=norms), found["logit_lens"]])
+    loud = summarize(replace(found["contributions"], measures=norms))
+    kept = case_study.make("x", [loud, found["logit_lens"]])
     for title in ("Contribution norms", "Cosine with the stream", "Logit lens"):
-        layout = next(d.figure.layout for d in drawings(kept) if d.title == title)
-        labels = [pair for axis in (layout.xaxis, layout.xaxis3) for pair in zip(axis.tickvals, axis.ticktext)]
+        layout = next(d.figure.layout for d in drawings(kept) if d.title == title).to_plotly_json()
+        axes = [layout[name] for name in ("xaxis", "xaxis3") if name in layout]
+        labels = [pair for axis in axes for pair in zip(axis["tickvals"], axis["ticktext"])]
         assert [at for at, word in labels if "◆" in word] == [2], title
 
 

@@ -15,6 +15,7 @@ from test_running import queue  # noqa: F401  (fixture)
 
 from ed_core.depth import among_others, exactness
 from ed_core.depth.among_others import curves_of
+from ed_core.depth.verdict import COSINES
 from ed_core.probes import Contributions, EarlyExit, LogitLens, Numerics, Prune, find
 from ed_core.results import lookup
 from ed_core.results.aggregate import summarize
@@ -121,7 +122,8 @@ def test_home_draws_and_says_it_for_each_probe(stored, controlled):
     found = traces(test, "control")
     for values in (
         controlled["contributions"]["layer_ratio"].mean(1),
-        controlled["contributions"]["layer_cos"].mean(1),
+        np.mean([controlled["contributions"][name].mean(1) for name in COSINES], axis=0),
+        controlled["logit_lens"]["kl"].mean(1),
         controlled["layer_skip"]["output"],
     ):
         assert any(len(f) == len(values) and np.allclose(f, values, atol=1e-6) for f in found)

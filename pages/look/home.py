@@ -46,11 +46,11 @@ PROBES = {
 }
 
 
-MAPS = (  # key, probe, picture; two of them side by side, the last one below, as wide as the page
+MAPS = (  # key, probe, picture
     ("norms", "contributions", Contributions.pictures[0]),
     ("cosine", "contributions", Contributions.pictures[1]),
-    ("skip", "layer_skip", LayerSkip.pictures[0]),
     ("lens", "logit_lens", LogitLens.pictures[0]),
+    ("skip", "layer_skip", LayerSkip.pictures[0]),
 )
 WIDE = 1100  # pixels of the page, about
 PARAMETERS = (
@@ -123,8 +123,8 @@ def panels(batch: running.Batch) -> None:
     look = Look(
         BRANCHES[value("branch", "both")], SHADES[value("shade", "probability")], first_token=counts_first_token()
     )
-    upper, (left, right) = st.columns(2), st.columns(2)
-    for place, (key, probe, one) in zip((*upper, left, st.container()), MAPS, strict=True):
+    upper, (left, right), wide = st.columns(2), st.columns(2), st.container()
+    for place, (key, probe, one) in zip((*upper, wide, left), MAPS, strict=True):
         with place:
             live.part(batch, key, (probe, f"{probe}.control"), partial(panel, batch, key, probe, one, view, look))
     with right:
