@@ -15,7 +15,7 @@ from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
 from ed_core.probes import Continuation, Probe, find
 from ed_core.results import lookup
-from ed_core.sources import permits
+from ed_core.sources import permits, specs
 from ed_core.types import ModelSpec, ProbeResult
 from ed_ui import (
     case_studies,
@@ -49,7 +49,8 @@ class Page:
     the papers saw, what to look for, what is fixed by construction, what to beware of. `inputs` draws those that
     the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the map has tokens to choose
     a window of; `sound`: whether a result may be compared with others. `needs_answer` tells whether the probe, with
-    its parameters, reads the answer's tokens: the page then offers the model's own continuation as one."""
+    its parameters, reads the answer's tokens: the page then offers the model's own continuation as one. `height`: of
+    the map, from the number of layers (0 where unknown)."""
 
     probe: type[Probe]
     teach: str
@@ -63,6 +64,7 @@ class Page:
     over_tokens: bool = True
     sound: Callable[[ProbeResult], bool] = lambda _: True
     parameters: tuple[Parameter, ...] = ()
+    height: Callable[[int], int] = lambda _: MAP_HEIGHT
 
     def show(self) -> None:
         """Everything on such a page; what is below the map may come and go, the map itself stays where it is."""
@@ -101,7 +103,8 @@ class Page:
         texts(self.texts)
         if result is None:
             with place:
-                show.empty(self.probe.title, "" if batch.running else self.teach, MAP_HEIGHT, first=True)
+                height = min(self.height(specs.n_layers(batch.requests[name].models[0]) or 0), show.TALLEST)
+                show.empty(self.probe.title, "" if batch.running else self.teach, height, first=True)
             return
         seen = replace(
             view(result),

@@ -297,6 +297,8 @@ def test_short_labels_stand_upright_whatever_stands_beside_them():
     assert (layout.xaxis.tickangle, layout.xaxis3.tickangle, layout.xaxis3.overlaying) == (-90, 0, "x")
     assert [i % 5 for i in layout.xaxis.tickvals] == [1, 2] * 6 and layout.xaxis.ticktext[1] == "·internat…"
     assert [i % 5 for i in layout.xaxis3.tickvals] == [0, 3, 4] * 6 and layout.xaxis3.ticktext[0] == "◆a"
+    fits = draw("contributions", fake("contributions", tokens=tokens[:20]), selected=None).layout
+    assert [i % 5 for i in fits.xaxis.tickvals] == [2] * 4, "of these the long ones alone find no room"
     wide = draw("contributions", fake("contributions", tokens=("a", " bc")), selected=None).layout
     assert wide.xaxis.tickangle == 0 and wide.xaxis.ticktext == ("a", "·bc") and "xaxis3" not in wide.to_plotly_json()
     two_lines = draw("contributions", fake("contributions", tokens=(" bcd",) * 20), selected=None).layout.xaxis
@@ -373,7 +375,8 @@ def test_the_erasures_strip_leaves_out_the_position_that_predicts_the_answer():
         asked = ResidualErasure(target=target).request(ModelSpec("fake"), Prompt("x"))
         found = replace(result, request=asked)
         fig = pictures.draw(ResidualErasure.pictures[0], found, View())
-        np.testing.assert_allclose(next(t for t in fig.data if t.name == "mean").x, expected, rtol=1e-6)
+        np.testing.assert_allclose(strip_of(fig), expected, rtol=1e-6)
+        assert (fig.layout.xaxis2.title.text == "maximum without<br>token 2, L2 ≤ √2") == said
         caption = pictures.caption(ResidualErasure.pictures[0], found, Look())
         assert ("without token 2, which predicts the answer" in caption) == said
         np.testing.assert_array_equal(fig.data[0].z, result["effect"])

@@ -174,20 +174,34 @@ def test_homes_last_place_holds_the_selected_tokens_course(stored):
     np.testing.assert_allclose(curve, stored["contributions"]["layer_cos"][:, 3], atol=1e-6)
 
 
+def boxes(block, name: str = "") -> list[int]:
+    """Heights in pixels of the containers whose key ends so."""
+    found = []
+    for child in getattr(block, "children", {}).values():
+        proto = getattr(child, "proto", None)
+        if getattr(proto, "id", "").endswith(name) and hasattr(proto, "height_config"):
+            found.append(proto.height_config.pixel_height)
+        found += boxes(child, name)
+    return found
+
+
+def test_the_lens_has_its_place_before_there_is_one():
+    from ed_core import figures
+
+    for page, least in (("pages/look/home.py", 420), ("pages/look/logit_lens.py", 520)):
+        test = app(page, prompt=Prompt("Nobody has asked for"), model="smollm2")
+        assert not plotted(test) and figures.lens_height(30, figures.View(height=least)) + show.CAPTION in boxes(
+            test.main
+        )
+
+
 def test_a_figure_taller_than_the_screen_is_scrolled(monkeypatch):
     """In a box of that height; what is as wide as the page is scrolled sideways where there is less room."""
-
-    def boxes(block):
-        for child in getattr(block, "children", {}).values():
-            if (proto := getattr(child, "proto", None)) is not None and getattr(proto, "id", "").endswith("wide-map"):
-                yield proto.height_config.pixel_height
-            yield from boxes(child)
-
     for tallest, expected in ((500, 500), (640, 0)):
         monkeypatch.setattr(show, "TALLEST", tallest)
         test = app("pages/look/logit_lens.py", **REAL)
         assert 500 < figure_named(test, "letters #000000")["layout"]["height"] < 640
-        assert list(boxes(test.main)) == [expected]
+        assert boxes(test.main, "wide-map") == [expected]
 
 
 def test_a_prompt_outside_what_the_models_know_is_marked(stored):

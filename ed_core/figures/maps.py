@@ -150,7 +150,8 @@ def token_map(
     scale = colours.DAMAGE if spec.unit in DAMAGED else colours.SEQUENTIAL
     shade = colours.signed(bound) if low < 0 else colours.steep(0.0, bound, scale)
     reduced, title = ROW_CURVES.get(spec.reduce, (mean_over_tokens, mean_title()))
-    title += f",<br>{L2}" * (bound == 2**0.5)
+    title += "".join(f" without<br>token {t}" for t in left_out(result)[:1])
+    title += (", L2 ≤ √2" if left_out(result) else f",<br>{L2}") * (bound == 2**0.5)
 
     def rows(r):
         return reduced(without(r[measure], left_out(r)))

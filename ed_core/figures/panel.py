@@ -348,7 +348,8 @@ def label_columns(
     widest = max(widths[first : last + 1]) + 0.5
     step = next((n for n in ROUND_STEPS if column * n >= min(TOKEN_LABEL, widest * LETTER / 2)), len(words))
     at, room = list(range(first, last + 1, step)), column * step / LETTER
-    short = [i for i in at if widths[i] <= SHORT + (i in view.sinks)] if widest > 2 * room else at
+    upright = [i for i in at if widths[i] <= SHORT + (i in view.sinks) or widths[i] + 0.5 <= room]
+    short = upright if widest > 2 * room else at
     turns = max((widths[i] for i in short), default=0) + 0.5 > room
 
     def text(i: int, turn: int) -> str:

@@ -24,7 +24,7 @@ TEXTS = {
     "target the last column is empty and the top row is 0: behind the last block a position speaks only for itself.",
     "Beware": "Erased means replaced by the mean residual of the background prompts: what a prompt shares with them "
     "all stays. Depth may adapt to the prompt a little after all (Curth et al. 2026, arXiv 2604.12426): see how this "
-    "one compares, below.",
+    "one compares, below. The curves there count every position, the one that predicts the answer too.",
 }
 
 probe_page.Page(
