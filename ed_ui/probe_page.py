@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, fields, replace
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others
+from ed_core.depth import among_others, sinks
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
-from ed_core.probes import Continuation, Probe
+from ed_core.probes import Continuation, Probe, find
 from ed_core.results import lookup
-from ed_core.sources import permits
+from ed_core.sources import permits, specs
 from ed_core.types import ModelSpec, ProbeResult
 from ed_ui import (
     case_studies,
@@ -49,7 +49,8 @@ class Page:
     the papers saw, what to look for, what is fixed by construction, what to beware of. `inputs` draws those that
     the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the map has tokens to choose
     a window of; `sound`: whether a result may be compared with others. `needs_answer` tells whether the probe, with
-    its parameters, reads the answer's tokens: the page then offers the model's own continuation as one."""
+    its parameters, reads the answer's tokens: the page then offers the model's own continuation as one. `height`: of
+    the map, from the number of layers (0 where unknown)."""
 
     probe: type[Probe]
     teach: str
@@ -63,6 +64,7 @@ class Page:
     over_tokens: bool = True
     sound: Callable[[ProbeResult], bool] = lambda _: True
     parameters: tuple[Parameter, ...] = ()
+    height: Callable[[int], int] = lambda _: MAP_HEIGHT
 
     def show(self) -> None:
         """Everything on such a page; what is below the map may come and go, the map itself stays where it is."""
@@ -101,9 +103,15 @@ class Page:
         texts(self.texts)
         if result is None:
             with place:
-                show.empty(self.probe.title, "" if batch.running else self.teach, MAP_HEIGHT, first=True)
+                height = min(self.height(specs.n_layers(batch.requests[name].models[0]) or 0), show.TALLEST)
+                show.empty(self.probe.title, "" if batch.running else self.teach, height, first=True)
             return
-        seen = replace(view(result), control=control_model.result(batch, name), control_name=control_model.name())
+        seen = replace(
+            view(result),
+            sinks=sinks_of(result),
+            control=control_model.result(batch, name),
+            control_name=control_model.name(),
+        )
         with place:
             (self.figure or self._map)(result, seen)
         with below:
@@ -176,6 +184,14 @@ def view(result: ProbeResult) -> View:
         height=MAP_HEIGHT,
         uirevision="page",
     )
+
+
+def sinks_of(result: ProbeResult) -> tuple[int, ...]:
+    """Positions of the prompt's sinks, where its contributions on the same model are at hand."""
+    probe, asked = sinks.PROBE, result.request
+    if asked.probe != probe and result.complete:
+        result = lookup.find(find(probe)().request(asked.models[0], asked.prompts[0]))
+    return tuple(s.pos for s in (result is not None and sinks.of_result(result)) or ())
 
 
 def behind(probe: type[Probe], seen: View, curve: str, first_token: bool = True) -> dict:

@@ -20,6 +20,7 @@ from ed_core.types import ProbeResult
 from ed_ui import remembered, session, streamlit_edges
 
 CAPTION = 44  # pixels that a figure's caption line takes
+TALLEST, WIDE = 640, 1000  # pixels of a figure; what is taller, or as wide on a narrow screen, is scrolled in a box
 PICTURE = {"icon": ":material/image:", "on_click": "ignore"}
 CONFIG = {"displayModeBar": False, "displaylogo": False}
 
@@ -42,6 +43,7 @@ def figure(
     measure's smallest and largest value. `select`: a click on a cell chooses its token for all panels (once complete:
     a figure that can be clicked is made anew by the browser with every new version)."""
     results = results or ((result,) if result is not None else ())
+    wide = select and fig.layout.meta["width_px"] >= WIDE
     select = select and (result is None or result.complete)
     if not alt:
         alt = describe(result, measure) if result is not None and measure else describe_curves(fig, _bare(caption))
@@ -56,7 +58,9 @@ def figure(
             elif result is not None:
                 details(key, result, measure, reading)
         clicks = "rerun" if select else "ignore"
-        event = st.plotly_chart(fig, key=key, config=CONFIG, on_select=clicks, selection_mode="points", alt=alt)
+        tall = TALLEST if fig.layout.height > TALLEST else "content"
+        box = st.container(height=tall, border=False, key=f"{'wide' if wide else 'tall'}-{key}")
+        event = box.plotly_chart(fig, key=key, config=CONFIG, on_select=clicks, selection_mode="points", alt=alt)
     if select:
         _chosen(key, event)
 
@@ -73,7 +77,7 @@ def picture(
     """A picture that a probe declares (`figures.pictures`), or, without a result, what it would show."""
     if result is None:
         with place.container():
-            return empty(one.title, one.teach)
+            return empty(one.title, one.teach, min(view.height, TALLEST))
     measure = drawn.measures(one, look)[0]
     over_tokens = "pos" in find(result.request.probe).spec(measure).dims
     fig = drawn.draw(one, result, view, look)

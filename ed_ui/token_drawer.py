@@ -1,5 +1,5 @@
-"""One token, followed through the layers: its curves, what the lens would say at each depth, and which skips change its
-prediction. Opened by a click on a cell."""
+"""One token, followed through the layers: what the lens would say at each depth, and which skips change its prediction;
+its curves stand beside the maps. Opened by a click on a cell."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ COSINES = {"attention": "attn_cos", "mlp": "mlp_cos", "layer": "layer_cos"}
 
 
 def draw(batch, token: int, lines: Mapping[str, int | None]) -> None:
-    """The drawer of a selected token, with what is complete of contributions, lens and layer skip."""
-    found = {name: batch.complete(name) for name in ("contributions", "logit_lens", "layer_skip")}
+    """The drawer of a selected token, with what is complete of lens and layer skip."""
+    found = {name: batch.complete(name) for name in ("logit_lens", "layer_skip")}
     some = next((result for result in found.values() if result is not None), None)
     if some is None:
         return
@@ -32,11 +32,7 @@ def draw(batch, token: int, lines: Mapping[str, int | None]) -> None:
             on_click=remembered.forget,
             args=("token",),
         )
-        curves, best, skips = st.columns([3, 4, 3])
-        if (result := found["contributions"]) is not None:
-            values = {name: result[measure][:, token] for name, measure in COSINES.items()}
-            fig = figures.layer_curves(values, "", "cosine", depth_lines=lines, height=HEIGHT)
-            show.figure("drawer-cosine", fig, "Its cosines with the stream", result, "layer_cos", place=curves)
+        best, skips = st.columns([3, 2])
         if (result := found["logit_lens"]) is not None:
             best.caption("The five best next tokens at each depth, the output on top", help=NEXT)
             best.dataframe(best_tokens(result, token), hide_index=True, height=HEIGHT, key="drawer-best")

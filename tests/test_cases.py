@@ -20,9 +20,10 @@ from ed_core import types
 from ed_core.cases import bundle, case_study
 from ed_core.cases.case_study import Item, Shown
 from ed_core.cases.drawings import drawings
-from ed_core.depth import verdict
+from ed_core.depth import criteria, verdict
 from ed_core.errors import CaseError, ImportRefused, NewerSchema
 from ed_core.figures.thumbnail import data_uri, png, thumbnail
+from ed_core.results.aggregate import summarize
 
 OLD = Path(__file__).parent / "data" / "case-v1.edcase"
 
@@ -214,9 +215,24 @@ def strips(kept: case_study.Case, name: str) -> list[np.ndarray]:
 @pytest.mark.parametrize("first", [True, False])
 def test_figures_count_the_first_token_as_the_case_study_does(first):
     found = results()["contributions"]
-    expected = [found[name][:, (not first) :].mean(1) for name in ("layer_ratio", "layer_cos")]
+    means = {name: found[name][:, (not first) :].mean(1) for name in ("layer_ratio", *verdict.COSINES)}
+    expected = [means["layer_ratio"], criteria.cosine_curve(means)]
     for strip, mean in zip(strips(case(probes=("contributions",), first_token=first), "mean"), expected, strict=True):
         np.testing.assert_allclose(strip, mean, atol=1e-6)
+
+
+def test_the_sinks_of_a_case_study_carry_their_badge():
+    found = {name: results()[name] for name in ("contributions", "logit_lens")}
+    norms = dict(found["contributions"].measures)
+    norms["resid_norm"] = replace(norms["resid_norm"], values=norms["resid_norm"].values.copy())
+    norms["resid_norm"].values[:, 2] *= 1000
+    loud = summarize(replace(found["contributions"], measures=norms))
+    kept = case_study.make("x", [loud, found["logit_lens"]])
+    for title in ("Contribution norms", "Cosine with the stream", "Logit lens"):
+        layout = next(d.figure.layout for d in drawings(kept) if d.title == title).to_plotly_json()
+        axes = [layout[name] for name in ("xaxis", "xaxis3") if name in layout]
+        labels = [pair for axis in axes for pair in zip(axis["tickvals"], axis["ticktext"])]
+        assert [at for at, word in labels if "◆" in word] == [2], title
 
 
 def test_a_control_stands_behind_its_own_model_alone():

@@ -81,9 +81,57 @@ def test_the_check_can_fail():
 
 
 @pytest.mark.parametrize("blind", BLIND)
-def test_the_sequential_map_only_grows_lighter(blind):
-    steps = np.array([lab(c, blind)[0] for c in sample_colorscale(colours.SEQUENTIAL, np.linspace(0, 1, 60))])
+@pytest.mark.parametrize("scale", [colours.SEQUENTIAL, colours.DAMAGE], ids=["sequential", "damage"])
+def test_the_sequential_maps_only_grow_lighter(scale, blind):
+    steps = np.array([lab(c, blind)[0] for c in sample_colorscale(scale, np.linspace(0, 1, 60))])
     assert (np.diff(steps) > 0).all() and steps[-1] - steps[0] > 60
+
+
+@pytest.mark.parametrize("blind", BLIND)
+def test_damage_is_told_apart_from_certainty_in_the_middle(blind):
+    """Their dark ends are alike; between 0.3 and 0.8 of the range nobody takes one for the other."""
+    for one, other in zip(
+        *(sample_colorscale(s, np.linspace(0.3, 0.8, 6)) for s in (colours.SEQUENTIAL, colours.DAMAGE))
+    ):
+        assert np.linalg.norm(lab(one, blind) - lab(other, blind)) >= 12
+
+
+SHADES = {  # of maps that letters stand on, or may
+    "probability": colours.linear(0.0, 1.0),
+    "divergence": colours.linear(0.0, 20.0, reverse=True),
+    "rank": colours.logarithmic(0, 4, reverse=True),
+    "norms": colours.logarithmic(-2, 1),
+    "damage": colours.steep(0.0, 1.0, colours.DAMAGE),
+    "cosine": colours.signed(),
+}
+
+
+@pytest.mark.parametrize("name", SHADES)
+def test_letters_on_cells_have_a_contrast_of_4_5_on_every_colour(name):
+    shade = SHADES[name]
+    stops = np.array([p for p, _ in shade.colours])
+    at = np.sort(np.concatenate([stops, *(stops[:-1] + share * np.diff(stops) for share in (0.25, 0.5, 0.75))]))
+    values = shade.low + at * (shade.high - shade.low)
+    chosen, seen = colours.letters(shade, values), colours.seen(shade, values)
+    least = min(
+        contrast(colours.LETTERS[i], f"rgb({r},{g},{b})") for i, (r, g, b) in zip(chosen, seen.tolist(), strict=True)
+    )
+    assert least >= 4.5, f"{least:.2f}"
+    assert set(chosen.tolist()) == {0, 1} or name == "cosine", "both are needed"
+
+
+def test_contrast_is_wcags():
+    for a, b, expected in (("#ffffff", "#000000", 21.0), ("#777777", "#ffffff", 4.48), ("#0000ff", "#ffffff", 8.59)):
+        assert colours.contrast(colours.rgb(a), colours.rgb(b)) == pytest.approx(expected, abs=0.01)
+        assert contrast(a, b) == pytest.approx(expected, abs=0.01)
+    assert colours.rgb("rgb(1, 22, 255)").tolist() == [1, 22, 255]
+
+
+def test_the_colour_of_a_cell_is_what_stands_on_the_scale():
+    shade = colours.linear(0.0, 2.0)
+    np.testing.assert_allclose(colours.seen(shade, np.array([-1.0, 0.0])), [colours.rgb(shade.colours[0][1])] * 2)
+    np.testing.assert_allclose(colours.seen(shade, np.array([1.0])), [colours.rgb(shade.colours[10][1])])
+    np.testing.assert_allclose(colours.seen(shade, np.array([2.0, 9.0])), [colours.rgb(shade.colours[-1][1])] * 2)
 
 
 @pytest.mark.parametrize("blind", BLIND)

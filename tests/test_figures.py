@@ -12,12 +12,15 @@ import pytest
 from kept_cases import results
 
 from ed_core import figures
+from ed_core.depth import verdict
 from ed_core.depth.criteria import Criterion
 from ed_core.depth.wording import Statement
-from ed_core.figures import View
+from ed_core.figures import View, colours, pictures
+from ed_core.figures.lens import cut
 from ed_core.figures.panel import OVERLAY_LIMIT
+from ed_core.figures.pictures import Look
 from ed_core.figures.text import shown
-from ed_core.probes import find
+from ed_core.probes import LayerSkip, LogitLens, ResidualErasure, find
 from ed_core.results.aggregate import summarize
 from ed_core.sources.published import published, published_marks
 from ed_core.sweeps.recorder import Recorder
@@ -191,13 +194,85 @@ def test_every_cell_can_be_clicked_and_tells_its_place():
     assert [(y, x) for x, y in zip(cells.x, cells.y)] == [tuple(c) for c in cells.customdata]
 
 
-def test_the_lens_lists_five_tokens_on_hover_and_writes_only_what_fits():
-    result = fake("logit_lens")
-    wide, narrow = (figures.lens_map(result, View(width_px=px)) for px in (1200, 150))
-    hover = next(t for t in wide.data if t.name == "cells").text
+def test_the_lens_lists_five_tokens_on_hover():
+    hover = next(t for t in figures.lens_map(fake("logit_lens"), View()).data if t.name == "cells").text
     assert all(text.count("<br>") == 5 for text in hover)
-    written = [sum(bool(cell) for row in fig.data[0].text for cell in row) for fig in (wide, narrow)]
-    assert written[0] == 20 > written[1]
+
+
+def lens(best, tokens: tuple[str, ...], words: dict[int, str], probs=0.5) -> ProbeResult:
+    """A lens whose best tokens are these `[depth, pos]`."""
+    result = fake("logit_lens", len(best) - 1, tokens)
+    result["top_ids"][..., 0], result["top_probs"][..., 0] = best, probs
+    return replace(result, token_text=words)
+
+
+def written(fig) -> dict[tuple[int, int], tuple[str, str]]:
+    """What stands on the cells (row, token), and its colour."""
+    return {
+        (y, x): (text, trace.textfont.color)
+        for trace in fig.data
+        if trace.name.startswith("letters")
+        for y, x, text in zip(trace.y, trace.x, trace.text)
+    }
+
+
+def test_the_lens_writes_a_token_where_the_row_below_has_another():
+    best = [[1, 2], [1, 3], [4, 3], [4, 4]]
+    result = lens(best, ("a", "b"), {1: "one", 2: "two", 3: "three", 4: "four"})
+    found = {cell: text for cell, (text, _) in written(figures.lens_map(result, View())).items()}
+    assert found == {(0, 0): "one", (0, 1): "two", (1, 1): "three", (2, 0): "four", (3, 1): "four"}
+    assert set(written(figures.lens_map(result, View(window=(1, 1))))) == {(0, 1), (1, 1), (3, 1)}
+    assert not written(figures.lens_map(result, View(), text=False))
+
+
+@pytest.mark.parametrize("n_layers", [30, 48, 80])
+@pytest.mark.parametrize("n_tokens", [2, 20, 48])
+def test_a_deep_lens_has_rows_and_letters_that_can_be_read(n_layers, n_tokens):
+    best = np.arange(n_layers + 1)[:, None].repeat(n_tokens, 1)
+    result = lens(best, ("a",) * n_tokens, dict.fromkeys(range(n_layers + 1), "word"))
+    fig = figures.lens_map(result, View(width_px=1100))
+    rows = fig.layout.height - fig.layout.margin.t - fig.layout.margin.b
+    assert rows / (n_layers + 1) >= 14
+    assert fig.layout.height == figures.lens_height(n_layers, View()), "known before there is a result"
+    sizes = {t.textfont.size for t in fig.data if t.name.startswith("letters")}
+    assert min(sizes) >= 10 and max(sizes) < rows / (n_layers + 1)
+    texts = {text for text, _ in written(fig).values()}
+    assert len(written(fig)) == (n_layers + 1) * n_tokens and texts == {"w…" if n_tokens == 48 else "word"}
+
+
+@pytest.mark.parametrize(
+    "token,fit,expected",
+    [
+        (" capital", 8, "·capital"),
+        (" capital", 7, "capital"),
+        (" capital", 5, "capi…"),
+        ("x", 1, "x"),
+        ("xy", 1, ""),
+        ("<b>", 2, "&lt;…"),
+        ("漢字", 4, "漢字"),
+        ("漢字", 2, ""),
+    ],
+)
+def test_a_token_is_cut_to_its_cell(token, fit, expected):
+    assert cut(token, fit) == expected
+
+
+def test_letters_on_the_lens_take_the_better_contrast():
+    low, high = lens([[1], [2]], ("a",), {1: "x", 2: "y"}), lens([[1], [2]], ("a",), {1: "x", 2: "y"}, 0.9)
+    assert {colour for _, colour in written(figures.lens_map(low, View(), "prob")).values()} == {"#000000"}
+    low["top_probs"][..., 0] = 0.1
+    assert {colour for _, colour in written(figures.lens_map(low, View())).values()} == {"#ffffff"}
+    assert {colour for _, colour in written(figures.lens_map(high, View())).values()} == {"#000000"}
+
+
+def test_over_the_lens_stands_what_the_output_predicts():
+    result = lens([[1, 2], [3, 4]], ("in", "put"), {1: "a", 2: "b", 3: " Tokyo", 4: "c"})
+    fig = figures.lens_map(result, View(width_px=1100))
+    assert fig.layout.xaxis4.side == "top" and fig.layout.xaxis4.overlaying == "x"
+    assert fig.layout.xaxis4.ticktext == ("·Tokyo", "c") and fig.layout.xaxis.ticktext == ("in", "put")
+    assert {"next", "input"} <= {a.text for a in fig.layout.annotations}
+    assert set(figures.lens_map(fake("logit_lens", filled=0.5), View()).layout.xaxis4.ticktext) == {""}
+    assert LogitLens.pictures[0].caption == "columns are input tokens, cells predict the next token"
 
 
 @pytest.mark.parametrize("window", [None, (100, 147)])
@@ -210,20 +285,114 @@ def test_large_panels_stay_small_in_json(name, window):
     assert len(fig.layout.xaxis.ticktext or fig.layout.xaxis.tickvals) <= 64
 
 
-def test_every_token_is_labelled_up_to_48():
-    fig = draw("contributions", fake("contributions", tokens=("the",) * 48))
-    assert list(fig.layout.xaxis.ticktext) == ["<b>the</b>"] + ["the"] * 47 and list(fig.layout.xaxis.tickvals) == list(
-        range(48)
-    )
+@pytest.mark.parametrize("token,width_px,step", [("the", 800, 1), ("the", 600, 2), ("ab", 600, 1), (" + ", 600, 1)])
+def test_up_to_48_tokens_are_labelled_as_far_as_letters_of_11_px_fit(token, width_px, step):
+    axis = draw("contributions", fake("contributions", tokens=(token,) * 48), width_px=width_px).layout.xaxis
+    assert list(axis.tickvals) == list(range(0, 48, step)) and axis.tickfont.size == 11
+    assert axis.ticktext[0] == f"<b>{figures.visible(token)}</b>" and len(axis.ticktext) == 48 // step
+
+
+def test_short_labels_stand_upright_whatever_stands_beside_them():
+    tokens = ("a", " bc", " international", "d", "e") * 6
+    layout = draw("contributions", fake("contributions", tokens=tokens), sinks=(0,), selected=None).layout
+    assert (layout.xaxis.tickangle, layout.xaxis3.tickangle, layout.xaxis3.overlaying) == (-90, 0, "x")
+    assert [i % 5 for i in layout.xaxis.tickvals] == [1, 2] * 6 and layout.xaxis.ticktext[1] == "·internat…"
+    assert [i % 5 for i in layout.xaxis3.tickvals] == [0, 3, 4] * 6 and layout.xaxis3.ticktext[0] == "◆a"
+    fits = draw("contributions", fake("contributions", tokens=tokens[:20]), selected=None).layout
+    assert [i % 5 for i in fits.xaxis.tickvals] == [2] * 4, "of these the long ones alone find no room"
+    wide = draw("contributions", fake("contributions", tokens=("a", " bc")), selected=None).layout
+    assert wide.xaxis.tickangle == 0 and wide.xaxis.ticktext == ("a", "·bc") and "xaxis3" not in wide.to_plotly_json()
+    two_lines = draw("contributions", fake("contributions", tokens=(" bcd",) * 20), selected=None).layout.xaxis
+    assert two_lines.tickangle == 0 and two_lines.ticktext[:2] == ("·bcd", "<br>·bcd")
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_no_letter_of_a_map_is_smaller_than_11_px(name):
+    fig = draw(name, fake(PROBE[name], 30, ("a", " token") * 10), selected=None, sinks=(0,))
+    axes = [v for k, v in fig.layout.to_plotly_json().items() if k.startswith(("xaxis", "yaxis"))]
+    bars = [t.colorbar.tickfont.size for t in fig.data if t.type == "heatmap"]
+    assert min([a["tickfont"]["size"] for a in axes] + bars + [a.font.size for a in fig.layout.annotations]) == 11
+
+
+def test_sinks_carry_a_badge_and_are_outside_the_colour_range():
+    result = fake("contributions")
+    result["layer_ratio"][:] = 0.5
+    result["layer_ratio"][:, 2] = 7.0
+    plain, marked = (figures.contribution_norms(result, View(sinks=at)) for at in ((), (2,)))
+    assert (plain.data[0].zmax, marked.data[0].zmax) == (10.0, 1.0)
+    assert marked.layout.xaxis.ticktext == ("a", "·b", "◆a", "c")
+    cells = next(t for t in marked.data if t.name == "cells")
+    assert {x for (_, x), text in zip(cells.customdata, cells.text) if "◆ sink" in text} == {2}
+    strips = [next(t for t in fig.data if t.name == "mean").x for fig in (plain, marked)]
+    np.testing.assert_array_equal(*strips)
+    kl = fake("logit_lens")
+    kl["kl"][:, 0] = 19.0
+    assert [figures.lens_map(kl, View(sinks=at), "kl").data[0].zmax for at in ((), (0,))] == [20.0, 5.0]
+    spec = MeasureSpec("effect", ("depth", "pos"), "change", "what", 0.0)
+    values = np.tile([0.3, 4.0], (5, 1))
+    any_map = replace(fake("contributions", tokens=("a", "b")), measures={"effect": Measure(spec, values)})
+    assert [figures.token_map(any_map, View(sinks=at), "effect").data[0].zmax for at in ((), (1,))] == [5.0, 0.5]
+
+
+def test_what_is_beyond_the_colours_says_so():
+    result = fake("contributions")
+    result["layer_ratio"][:] = 0.5
+    fig = figures.contribution_norms(result, View())
+    bar = next(t for t in fig.data if t.name == "scale").marker.colorbar
+    assert bar.ticktext == ("0.01", "0.1", "1") and not any("beyond" in text for text in fig.data[-2].text)
+    result["layer_ratio"][0, 0], result["layer_ratio"][1, 0] = 50.0, 1e-5
+    fig = figures.contribution_norms(result, View())
+    assert next(t for t in fig.data if t.name == "scale").marker.colorbar.ticktext == ("≤ 0.01", "0.1", "≥ 1")
+    cells = next(t for t in fig.data if t.name == "cells")
+    text = dict(zip(map(tuple, cells.customdata), cells.text))
+    assert "≥ 1: beyond" in text[0, 0] and "≤ 0.01: beyond" in text[1, 0] and "beyond" not in text[2, 2]
+
+
+def test_the_largest_distance_of_two_predictions_is_called_what_it_is():
+    skip = figures.skip_map(fake("layer_skip"), View()).layout.xaxis2
+    assert skip.ticktext == ("0", "√2") and skip.title.text == "output change,<br>L2, at most √2"
+    erased = figures.token_map(fake("residual_erasure"), View(), "effect")
+    assert erased.data[0].colorbar.ticktext == ("0", "0.5", "1", "√2")
+    assert erased.layout.xaxis2.title.text == "maximum,<br>L2, at most √2"
+    assert all("√2 = 1.41" in p.reading for p in (LayerSkip.pictures[0], ResidualErasure.pictures[0]))
+
+
+def test_damage_has_colours_of_its_own():
+    def scale(fig):
+        return [colour for _, colour in fig.data[0].colorscale]
+
+    damage = scale(figures.output_by_token(fake("layer_skip"), View()))
+    assert damage[0] == colours.DAMAGE[0] and damage[-1] == colours.DAMAGE[-1]
+    assert scale(figures.token_map(fake("residual_erasure"), View(), "effect")) == damage
+    assert scale(figures.skip_map(fake("layer_skip"), View()))[-1] == damage[-1]
+    for other in ("contributions", "lens"):
+        assert not set(scale(draw(other, fake(PROBE[other])))) & set(damage)
+
+
+def test_the_erasures_strip_leaves_out_the_position_that_predicts_the_answer():
+    result = replace(fake("residual_erasure"), answer_start=3)
+    result["effect"][:] = np.array([0.1, 0.2, 0.9, 0.3])
+    for target, expected, said in (("answer", 0.3, True), ("future", 0.9, False)):
+        asked = ResidualErasure(target=target).request(ModelSpec("fake"), Prompt("x"))
+        found = replace(result, request=asked)
+        fig = pictures.draw(ResidualErasure.pictures[0], found, View())
+        np.testing.assert_allclose(strip_of(fig), expected, rtol=1e-6)
+        assert (fig.layout.xaxis2.title.text == "maximum without<br>token 2, L2 ≤ √2") == said
+        caption = pictures.caption(ResidualErasure.pictures[0], found, Look())
+        assert ("without token 2, which predicts the answer" in caption) == said
+        np.testing.assert_array_equal(fig.data[0].z, result["effect"])
 
 
 def test_depth_lines_lie_at_one_height_in_all_panels():
-    places = set()
+    """The lens, which stands below the others, has them at the same rows."""
+    places, rows = set(), set()
     for name in MAPS:
         fig = draw(name, fake(PROBE[name]))
         lines = tuple((s.name, s.y0, s.y1, s.line.color) for s in fig.layout.shapes if s.name in figures.CRITERIA)
-        places.add((lines, fig.layout.yaxis.range, fig.layout.margin.t, fig.layout.margin.b, fig.layout.height))
-    assert len(places) == 1
+        rows.add((lines, fig.layout.yaxis.range))
+        if name != "lens":
+            places.add((lines, fig.layout.yaxis.range, fig.layout.margin.t, fig.layout.margin.b, fig.layout.height))
+    assert len(places) == len(rows) == 1
     assert [line[:3] for line in places.pop()[0]] == [("cosine", 1.5, 1.5), ("kl", 2.5, 2.5), ("overlap", 2.5, 2.5)]
 
 
@@ -234,7 +403,9 @@ def test_skip_map_marks_what_is_beyond_one_and_what_is_zero_by_construction():
     traces = {t.name: t for t in figures.skip_map(result, View()).data}
     assert (traces["z"].zmin, traces["z"].zmax) == (0.0, 1.0)
     assert (list(traces["above 1"].x), list(traces["above 1"].y)) == ([3], [0])
+    assert traces["z"].colorbar.ticktext[-1] == "≥ 1"
     text = dict(zip(map(tuple, traces["cells"].customdata), traces["cells"].text))
+    assert "≥ 1: beyond the colours" in text[0, 3] and "beyond" not in text[0, 2]
     assert "7 relative change" in text[0, 3] and "0 by construction" in text[3, 0] and "noise floor" in text[0, 3]
     future = {t.name: t for t in figures.skip_map(fake("layer_skip", mode="future"), View()).data}
     assert (
@@ -349,10 +520,30 @@ def test_the_strip_is_the_mean_with_or_without_the_first_token(first):
     result = fake("contributions")
     for fig, name in (
         (figures.contribution_norms(result, View(), first_token=first), "layer_ratio"),
-        (figures.cosine_map(result, View(), first_token=first), "layer_cos"),
+        (figures.cosine_map(result, View(), "io_cos", first_token=first), "io_cos"),
     ):
         strip = next(t for t in fig.data if t.name == "mean")
         np.testing.assert_allclose(strip.x, result[name][:, (not first) :].mean(1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("of,first", [("all", True), ("all", False), ("answer", True), (1, True)])
+def test_the_strips_hold_the_curves_that_the_criteria_read(of, first):
+    contributions, lens = (replace(fake(name), answer_start=3) for name in verdict.READS)
+    found = verdict.of_prompt(contributions, lens, first, of=of)
+    view = View(read_at=verdict.positions(lens, of), read_for="here")
+    for branch in ("attn_cos", "mlp_cos", "layer_cos"):
+        fig = figures.cosine_map(contributions, view, branch, first)
+        np.testing.assert_allclose(strip_of(fig), found.curves["cosine"], rtol=1e-6)
+        tail = ", here" if of != "all" else "" if first else ", no first"
+        assert fig.layout.xaxis2.title.text == f"mean of the<br>three cosines{tail}"
+    for shade in ("prob", "kl", "entropy"):
+        fig = figures.lens_map(lens, view, shade)
+        np.testing.assert_allclose(strip_of(fig)[:-1], found.curves["kl"], rtol=1e-6)
+        assert fig.layout.xaxis2.title.text == "mean KL, nats" + ", here" * (of != "all")
+
+
+def strip_of(fig) -> np.ndarray:
+    return next(t for t in fig.data if t.name == "mean").x
 
 
 def test_bars_beyond_the_limit_have_the_colour_of_a_failure():

@@ -124,6 +124,86 @@ def test_home_says_the_verdict_and_what_the_model_continues(stored):
     )
 
 
+REAL = dict(prompt=None, example="english-b", model="smollm2")  # 30 layers, among the shipped results
+
+
+def figure_named(test: AppTest, trace: str) -> dict:
+    return next(spec for spec in specs(test) if any(t.get("name") == trace for t in spec["data"]))
+
+
+@pytest.mark.parametrize("page", ["pages/look/home.py", "pages/look/logit_lens.py"])
+def test_the_lens_of_a_real_model_can_be_read(page):
+    spec = figure_named(app(page, **REAL), "letters #000000")
+    layout, traces = spec["layout"], {t.get("name"): t for t in spec["data"]}
+    letters = [traces[f"letters {colour}"] for colour in ("#000000", "#ffffff")]
+    assert (layout["height"] - layout["margin"]["t"] - layout["margin"]["b"]) / 31 >= 14
+    assert sum(len(t["text"]) for t in letters) > 150 and all(t["textfont"]["size"] >= 10 for t in letters)
+    assert layout["meta"]["width_px"] == 1100 and layout["xaxis"]["ticktext"][0] == "◆The"
+    assert "·Tokyo" in layout["xaxis4"]["ticktext"][-2]
+    assert layout["xaxis2"]["title"]["text"] == "mean KL, nats"
+
+
+@pytest.mark.parametrize("page", ["pages/look/home.py", "pages/look/contributions.py"])
+def test_a_sink_stands_outside_the_colours(page):
+    """Its contribution is 0.0001 to 171 times the stream, the others' 0.05 and more."""
+    spec = figure_named(app(page, **REAL), "scale")
+    assert (spec["data"][0]["zmin"], spec["data"][0]["zmax"]) == (0.01, 10.0)
+    assert spec["layout"]["xaxis"]["ticktext"][0] == "◆The"
+    assert next(t for t in spec["data"] if t["name"] == "scale")["marker"]["colorbar"]["ticktext"][-1] == "≥ 10"
+
+
+def test_home_reads_its_strips_where_the_rules_are_read(stored):
+    from ed_core.depth import verdict
+
+    test = app()
+    test.segmented_control(key="of").set_value("answer")
+    test.run()
+    read = verdict.of_prompt(stored["contributions"], stored["logit_lens"], of="answer")
+    for title, rule in (("mean of the<br>three cosines, the answer", "cosine"), ("mean KL, nats, the answer", "kl")):
+        spec = next(s for s in specs(test) if s["layout"].get("xaxis2", {}).get("title", {}).get("text") == title)
+        strip = numbers(next(t for t in spec["data"] if t["name"] == "mean")["x"])
+        np.testing.assert_allclose(strip[: stored["logit_lens"].n_layers], read.curves[rule], atol=1e-6)
+
+
+def test_homes_last_place_holds_the_selected_tokens_course(stored):
+    test = app()
+    assert any("Choose a token" in c.value for c in test.caption)
+    test.selectbox(key="token.box").set_value(3)
+    spec = figure_named(test.run(), "layer_cos")
+    curve = numbers(next(t for t in spec["data"] if t["name"] == "layer_cos")["y"])
+    np.testing.assert_allclose(curve, stored["contributions"]["layer_cos"][:, 3], atol=1e-6)
+
+
+def boxes(block, name: str = "") -> list[int]:
+    """Heights in pixels of the containers whose key ends so."""
+    found = []
+    for child in getattr(block, "children", {}).values():
+        proto = getattr(child, "proto", None)
+        if getattr(proto, "id", "").endswith(name) and hasattr(proto, "height_config"):
+            found.append(proto.height_config.pixel_height)
+        found += boxes(child, name)
+    return found
+
+
+def test_the_lens_has_its_place_before_there_is_one():
+    from ed_core import figures
+
+    for page, least in (("pages/look/home.py", 420), ("pages/look/logit_lens.py", 520)):
+        test = app(page, prompt=Prompt("Nobody has asked for"), model="smollm2")
+        assert not plotted(test) and figures.lens_height(30, figures.View(height=least)) + show.CAPTION in boxes(
+            test.main
+        )
+
+
+def test_a_figure_taller_than_the_screen_is_scrolled(monkeypatch):
+    """In a box of that height; what is as wide as the page is scrolled sideways where there is less room."""
+    for tallest, expected in ((500, 500), (640, 0)):
+        monkeypatch.setattr(show, "TALLEST", tallest)
+        test = app("pages/look/logit_lens.py", **REAL)
+        assert 500 < figure_named(test, "letters #000000")["layout"]["height"] < 640
+        assert boxes(test.main, "wide-map") == [expected]
+
+
 def test_a_prompt_outside_what_the_models_know_is_marked(stored):
     mark = "outside what the bundled models know"
     assert any(mark in m.value for m in app(prompt=None, example="english-a").markdown)

@@ -15,6 +15,7 @@ from test_running import queue  # noqa: F401  (fixture)
 
 from ed_core.depth import among_others, exactness
 from ed_core.depth.among_others import curves_of
+from ed_core.depth.verdict import COSINES
 from ed_core.probes import Contributions, EarlyExit, LogitLens, Numerics, Prune, find
 from ed_core.results import lookup
 from ed_core.results.aggregate import summarize
@@ -24,9 +25,12 @@ from ed_ui import control_model, running
 
 STRIPS = {  # page: probe, and what its strip holds of the control's result
     "pages/look/contributions.py": ("contributions", lambda r: r["layer_ratio"].mean(1)),
-    "pages/look/logit_lens.py": ("logit_lens", lambda r: r["top_probs"][..., 0].mean(1)),
+    "pages/look/logit_lens.py": ("logit_lens", lambda r: r["kl"].mean(1)),
     "pages/intervene/skip.py": ("layer_skip", lambda r: r["output"]),
-    "pages/intervene/erase.py": ("residual_erasure", lambda r: np.fmax.reduce(r["effect"], axis=1)),
+    "pages/intervene/erase.py": (
+        "residual_erasure",
+        lambda r: np.fmax.reduce(np.delete(r["effect"], r.answer_start - 1, 1), axis=1),
+    ),
     "pages/intervene/gradients.py": ("integrated_gradients", lambda r: np.abs(r["attribution"]).sum(1)),
 }
 
@@ -118,7 +122,8 @@ def test_home_draws_and_says_it_for_each_probe(stored, controlled):
     found = traces(test, "control")
     for values in (
         controlled["contributions"]["layer_ratio"].mean(1),
-        controlled["contributions"]["layer_cos"].mean(1),
+        np.mean([controlled["contributions"][name].mean(1) for name in COSINES], axis=0),
+        controlled["logit_lens"]["kl"].mean(1),
         controlled["layer_skip"]["output"],
     ):
         assert any(len(f) == len(values) and np.allclose(f, values, atol=1e-6) for f in found)

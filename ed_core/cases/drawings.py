@@ -152,7 +152,7 @@ def _of_view(case: Case, view: case_study.View, found: Verdict | None) -> Iterat
         )
     twin = _control_of(case, view)
     for item in view.by_probe.values():
-        yield from _of_item(case, item, found.lines if found is not None else {}, twin)
+        yield from _of_item(case, item, found, twin)
 
 
 def _criteria(found: Verdict) -> Iterator[str]:
@@ -182,7 +182,7 @@ def _control_of(case: Case, view: case_study.View) -> case_study.View | None:
     return None if view.models[0].control else next(filter(same, case.views), None)
 
 
-def _of_item(case: Case, item: Item, lines: dict[str, int | None], twin: case_study.View | None) -> Iterator[Drawing]:
+def _of_item(case: Case, item: Item, found: Verdict | None, twin: case_study.View | None) -> Iterator[Drawing]:
     result, window = item.result, item.shown.window
     behind = twin.by_probe.get(result.request.probe) if twin is not None else None
     view = View(
@@ -191,7 +191,8 @@ def _of_item(case: Case, item: Item, lines: dict[str, int | None], twin: case_st
         window=window,
         selected=item.shown.selected,
         answer_start=result.answer_start,
-        depth_lines=lines,
+        depth_lines=found.lines if found is not None else {},
+        sinks=tuple(s.pos for s in (found and found.sinks) or ()),
         control=behind.result if behind is not None else None,
         control_name=controls.KINDS[twin.models[0].control] if behind is not None else "",
     )

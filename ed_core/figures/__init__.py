@@ -7,7 +7,8 @@ from ..sources.published import Published, published, published_marks
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
 from .curves import curves_over_each_other, layer_curves, limit_bars, output_bars, spread_curve, token_profile
 from .describe import describe, describe_curves
-from .maps import contribution_norms, cosine_map, lens_map, output_by_token, token_map
+from .lens import lens_height, lens_map
+from .maps import contribution_norms, cosine_map, output_by_token, token_map
 from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
 from .pair import PAIR_RULER_HEIGHT, difference_map, pair_curves, pair_ruler
 from .panel import View
@@ -34,6 +35,7 @@ __all__ = [
     "effect_on_layers",
     "first_token_norm",
     "layer_curves",
+    "lens_height",
     "lens_map",
     "limit_bars",
     "miss_curves",

@@ -19,7 +19,7 @@ STEADY = {
     "unselected": {"marker": {"opacity": 1}},
 }  # a click must not fade anything
 PLAIN = dict(
-    automargin=False, fixedrange=True, zeroline=False, showgrid=False, ticks="", tickfont=dict(size=10)
+    automargin=False, fixedrange=True, zeroline=False, showgrid=False, ticks="", tickfont=dict(size=11)
 )  # an axis
 ROUND_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 256, 512)
 
@@ -104,5 +104,5 @@ class Canvas:
             else:
                 place = dict(x=1, xref="paper", xanchor="left", y=at, yshift=shift)
             self.write(
-                colours.CRITERION_NAMES[name], 10, None, **place
+                colours.CRITERION_NAMES[name], 11, None, **place
             )  # in the page's own text colour: the line's would be hard to read on one of the themes

@@ -6,6 +6,7 @@ seen on both is grey; what must be seen on a heatmap too is drawn twice, a dark 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,9 @@ CLEAR, VEIL = "rgba(0,0,0,0)", "rgba(128,128,128,0.12)"
 CONTROL = "rgba(128,128,128,0.95)"  # always dashed: a twin in which nothing was learned, or nothing is in its place
 FAILED = "#B2182B"  # what is not to be relied on
 
-SEQUENTIAL = list(sequential.Viridis)
+SEQUENTIAL = list(sequential.Viridis)  # sizes, and how sure the lens is
+DAMAGE = sample_colorscale(sequential.Inferno, np.linspace(0.12, 0.85, 11))  # what breaks; no page has its ends
+LETTERS = ("#000000", "#ffffff")  # on a cell: one of the two has a contrast of 4.58 or more on any colour
 DIVERGING = ["#0072B2", "#7FB2D6", "#DCDCDC", "#EBA16F", "#D55E00"]  # erases, neutral, strengthens
 COMPOSING, BETWEEN, REFINING, ON_BAR = (
     DIVERGING[0],
@@ -50,16 +53,16 @@ class Shade:
     log: bool = False
 
 
-def linear(low: float, high: float, reverse: bool = False) -> Shade:
+def linear(low: float, high: float, reverse: bool = False, scale: list = SEQUENTIAL) -> Shade:
     """Equal steps, equal colour steps. `reverse`: the low end is bright."""
-    return Shade(low, high, _stops(np.linspace(0, 1, 21), reverse))
+    return Shade(low, high, _stops(np.linspace(0, 1, 21), reverse, scale=scale))
 
 
-def steep(low: float, high: float) -> Shade:
+def steep(low: float, high: float, scale: list = SEQUENTIAL) -> Shade:
     """As `linear` but with colour after the square root, for ranges whose values crowd at the low end. The colour bar
     shows it."""
     u = np.linspace(0, 1, 33)
-    return Shade(low, high, _stops(u, at=u**2))
+    return Shade(low, high, _stops(u, at=u**2, scale=scale))
 
 
 def signed(bound: float = 1.0) -> Shade:
@@ -101,6 +104,39 @@ def ceiling(values: np.ndarray, steps: tuple[float, ...]) -> float:
     return next((step for step in steps if largest <= step), steps[-1])
 
 
-def _stops(u: np.ndarray, reverse: bool = False, at: np.ndarray | None = None) -> list:
-    colours = sample_colorscale(SEQUENTIAL, 1 - u if reverse else u)
+def contrast(a: np.ndarray, b: np.ndarray) -> np.ndarray | np.floating:
+    """WCAG 2.1's ratio of colours `[…, 3]`, red, green and blue from 0 to 255: from 1 to 21."""
+    one, other = luminance(a) + 0.05, luminance(b) + 0.05
+    return np.maximum(one, other) / np.minimum(one, other)
+
+
+def luminance(rgb: np.ndarray) -> np.ndarray | np.floating:
+    """WCAG's relative luminance, 0 to 1."""
+    u = np.asarray(rgb, np.float64) / 255
+    return np.where(u <= 0.04045, u / 12.92, ((u + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722)
+
+
+def rgb(colour: str) -> np.ndarray:
+    """Red, green and blue, 0 to 255, of "#rrggbb" or "rgb(…)"; opacity is left out."""
+    if colour.startswith("#"):
+        return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)], np.float64)
+    return np.array([float(n) for n in re.findall(r"[\d.]+", colour)[:3]])
+
+
+def seen(shade: Shade, values: np.ndarray) -> np.ndarray:
+    """The colours `[…, 3]` of values on a map: between two stops straight in red, green and blue, as browsers draw
+    it."""
+    at = (np.asarray(values, np.float64) - shade.low) / (shade.high - shade.low)
+    stops = np.array([rgb(colour) for _, colour in shade.colours])
+    return np.stack([np.interp(at, [p for p, _ in shade.colours], channel) for channel in stops.T], -1)
+
+
+def letters(shade: Shade, values: np.ndarray) -> np.ndarray:
+    """Which of `LETTERS` is read best on the cells of these values, by its place."""
+    cells = seen(shade, values)
+    return np.argmax([contrast(cells, rgb(colour)) for colour in LETTERS], axis=0)
+
+
+def _stops(u: np.ndarray, reverse: bool = False, at: np.ndarray | None = None, scale: list = SEQUENTIAL) -> list:
+    colours = sample_colorscale(scale, 1 - u if reverse else u)
     return [[float(p), c] for p, c in zip(u if at is None else at, colours)]

@@ -7,7 +7,7 @@ height in every panel of a grid."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,9 +15,9 @@ import plotly.graph_objects as go
 
 from ..types import ProbeResult
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, axis_title, tick_step
+from .canvas import PLAIN, ROUND_STEPS, STEADY, Canvas, axis_title, tick_step
 from .colours import Shade
-from .text import number, visible, width
+from .text import letters, number, visible
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 44, 36, 64
 TITLE = 20  # further pixels on top where a panel has a title
@@ -25,7 +25,11 @@ HEATMAP, STRIP = (0.0, 0.84), (0.87, 1.0)  # shares of the width
 # cells; above it, and while a panel fills and is drawn again and again, hover comes from the heatmap itself and only
 # one row or diagonal can be clicked: markers take the browser's time
 OVERLAY_LIMIT = 6000
-ROW_LABEL, TOKEN_LABEL = 14, 8.5  # pixels that a label needs
+ROW_LABEL, TOKEN_LABEL = 14, 11  # pixels that a label needs
+LETTER, FONT = 6.2, 11  # pixels: width of a letter of a label, and its size
+SHORT = 2  # letters of a label that always stands upright
+BADGE = "◆"  # in front of a token that is a sink
+CLIPPED = 1e-6  # share of the range that a value may lie beyond it
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,8 @@ class View:
     `width_px` is the rough width of the container: it decides which texts fit. `depth_lines`: criterion to block, or
     None. `control`: the same probe's result on a control of the model; its curve stands dashed behind the model's in
     the strip. `beside`: a result whose own panel stands beside this one; colours and strips then hold the values of
-    both."""
+    both. `sinks`: positions of tokens that are sinks: they carry a badge, and no colour range counts them. `read_at`:
+    the positions that the depth lines were read at (None: all tokens), in words `read_for`."""
 
     title: str = ""
     height: int = 420
@@ -49,6 +54,27 @@ class View:
     control: ProbeResult | None = None
     control_name: str = ""
     beside: ProbeResult | None = None
+    sinks: tuple[int, ...] = ()
+    read_at: Collection[int] | None = None
+    read_for: str = ""
+
+    def coloured(
+        self, result: ProbeResult, values: Callable[[ProbeResult], np.ndarray], first_token: bool = True
+    ) -> np.ndarray:
+        """As `together`, of values over tokens `[…, pos]`: what the colour range must hold, without the sinks, and
+        without the first token where it does not count."""
+
+        def counted(r):
+            left_out = {*(self.sinks if r is result else ()), *(() if first_token else (0,))}
+            return without(values(r), left_out)
+
+        return self.together(result, counted)
+
+    def read(self, z: np.ndarray, first_token: bool = True) -> np.ndarray:
+        """Mean of each row over the tokens that the depth lines were read at."""
+        if self.read_at is None:
+            return mean_over_tokens(z, first_token)
+        return mean_over_tokens(z[:, [t for t in sorted(self.read_at) if t < z.shape[1]]])
 
     def together(self, result: ProbeResult, values: Callable[[ProbeResult], np.ndarray]) -> np.ndarray:
         """What a range must hold: these values of the result, and of the one beside it; flat."""
@@ -94,6 +120,12 @@ class Strip:
     behind_name: str = ""
 
 
+def without(z: np.ndarray, tokens: Collection[int]) -> np.ndarray:
+    """The columns of all tokens but these; all, where none would be left."""
+    kept = [t for t in range(z.shape[-1]) if t not in tokens]
+    return z[..., kept] if kept else z
+
+
 def mean_over_tokens(z: np.ndarray, first_token: bool = True) -> np.ndarray:
     """Mean of each row over the tokens computed so far; NaN where there is none yet."""
     rows = z if first_token or z.shape[1] < 2 else z[:, 1:]
@@ -110,53 +142,52 @@ def token_panel(
     strip: Strip,
     hover: Callable[[int, int], str],
     row: str = "layer",
-    cell_text: dict | None = None,
+    above: int = 0,
+    more: Callable[[Canvas], None] = lambda _: None,
 ) -> go.Figure:
-    """Heatmap of `z` [row, token] with its strip. `hover(row, token)` is what a cell tells besides its place;
-    `cell_text` goes to the heatmap."""
-    canvas = frame(view, result.n_layers, row)
+    """Heatmap of `z` [row, token] with its strip. `hover(row, token)` is what a cell tells besides its place; `more`
+    draws what stands on the cells and in the `above` pixels between them and the colour bar."""
+    canvas = frame(view, result.n_layers, row, above)
     (n_rows, n_tokens), (first, last) = z.shape, view.span(z.shape[1])
-    add_heatmap(
-        canvas,
-        z,
-        shade,
-        unit,
-        HEATMAP,
-        gap=min(view.column_px(n_tokens), view.plot_height / n_rows) >= 8,
-        **(cell_text or {}),
-    )
+    row_px = (view.plot_height - above) / (result.n_layers + 1)
+    add_heatmap(canvas, z, shade, unit, HEATMAP, gap=min(view.column_px(n_tokens), row_px) >= 8, above=above)
+    more(canvas)
     cells = [(y, x) for y in range(n_rows) for x in range(first, last + 1)]
     if len(cells) > OVERLAY_LIMIT or not result.complete:
         hover_heatmap(canvas, f"{row} %{{y}} · token %{{x}}<br>%{{z:.3g}} {unit}")
         cells = cells[: last - first + 1]
-    names = [f"<b>{visible(token)}</b><br>" for token in result.tokens]
+    names = [
+        f"<b>{visible(token)}</b>{' ' + BADGE + ' sink' if i in view.sinks else ''}<br>"
+        for i, token in enumerate(result.tokens)
+    ]
     add_cells(
         canvas,
         cells,
-        [names[x] + hover(y, x) for y, x in cells],
+        [names[x] + hover(y, x) + beyond(shade, z[y, x]) for y, x in cells],
         row + " %{customdata[0]} · token %{customdata[1]} %{text}",
     )
     add_strip(canvas, strip, row, HEATMAP)
     label_tokens(canvas, view, result.tokens)
     mark_tokens(canvas, view, n_tokens)
-    canvas.draw_depths(view.depth_lines, view.plot_height / (result.n_layers + 1))
+    canvas.draw_depths(view.depth_lines, row_px)
     return canvas.figure()
 
 
-def frame(view: View, n_layers: int, row: str) -> Canvas:
+def frame(view: View, n_layers: int, row: str, above: int = 0) -> Canvas:
     """An empty panel. Rows are labelled up to the last block, in a panel of depths up to the output."""
-    canvas = Canvas(
-        view.height, (LEFT, RIGHT, TOP + TITLE * bool(view.title), BOTTOM), view.title, view.uirevision, view.width_px
-    )
-    rows = list(range(0, n_layers + (row == "depth"), tick_step(n_layers + 1, view.plot_height / ROW_LABEL)))
+    margin = (LEFT, RIGHT, TOP + TITLE * bool(view.title) + above, BOTTOM)
+    canvas = Canvas(view.height, margin, view.title, view.uirevision, view.width_px)
+    fit = (view.plot_height - above) / ROW_LABEL
+    rows = list(range(0, n_layers + (row == "depth"), tick_step(n_layers + 1, fit)))
     canvas.layout["yaxis"] = dict(PLAIN, range=[-0.5, n_layers + 0.5], tickvals=rows, title=axis_title(row, 6))
     return canvas
 
 
 def add_heatmap(
-    canvas: Canvas, z: np.ndarray, shade: Shade, unit: str, domain: tuple[float, float], gap: bool, **more
+    canvas: Canvas, z: np.ndarray, shade: Shade, unit: str, domain: tuple[float, float], gap: bool, above: int = 0
 ) -> None:
-    """The measure itself as trace 0, untouched; a logarithmic colour bar hangs on an invisible trace of its own."""
+    """The measure itself as trace 0, untouched; a logarithmic colour bar hangs on an invisible trace of its own,
+    `above` pixels over the map. An end of the bar that values lie beyond says so."""
     bar = dict(
         orientation="h",
         thickness=8,
@@ -165,24 +196,59 @@ def add_heatmap(
         xanchor="left",
         y=1,
         yanchor="bottom",
-        ypad=6,
+        ypad=6 + above,
         xpad=0,
         outlinewidth=0,
-        tickfont=dict(size=9),
+        tickfont=dict(size=FONT),
         ticks="",
         title=dict(text=""),  # without a title of its own plotly shifts all other titles
+        **(dict(tickvals=[shade.low]) if shade.log else _ends(shade, z, _even(shade))),
     )
     scale = dict(zmin=shade.low, zmax=shade.high, colorscale=shade.colours, showscale=not shade.log, colorbar=bar)
-    canvas.add("heatmap", z=z, name="z", hoverinfo="skip", xgap=int(gap), ygap=int(gap), **scale, **more)
+    canvas.add("heatmap", z=z, name="z", hoverinfo="skip", xgap=int(gap), ygap=int(gap), **scale)
     if shade.log:
         low, high = (round(float(np.log10(end))) for end in (shade.low, shade.high))
-        bar = dict(bar, tickvals=list(range(low, high + 1)), ticktext=[f"{10.0**t:g}" for t in range(low, high + 1)])
+        powers = range(low, high + 1)
+        bar |= _ends(shade, z, [10.0**t for t in powers]) | dict(tickvals=list(powers))
         even = [[i / (len(shade.colours) - 1), colour] for i, (_, colour) in enumerate(shade.colours)]
         marker = dict(color=[low], cmin=low, cmax=high, colorscale=even, showscale=True, colorbar=bar)
         canvas.add("scatter", x=[None], y=[None], mode="markers", name="scale", hoverinfo="skip", marker=marker)
     canvas.write(
-        unit, 10, x=domain[1], xref="paper", xanchor="left", xshift=4, y=1, yref="paper", yanchor="bottom", yshift=15
+        unit,
+        FONT,
+        x=domain[1],
+        xref="paper",
+        xanchor="left",
+        xshift=4,
+        y=1,
+        yref="paper",
+        yanchor="bottom",
+        yshift=15 + above,
     )
+
+
+def _even(shade: Shade) -> list[float]:
+    """Where a colour bar is labelled."""
+    if shade.high == 2**0.5:
+        return [0.0, 0.5, 1.0, shade.high]
+    return np.linspace(shade.low, shade.high, 5).tolist()
+
+
+def _ends(shade: Shade, z: np.ndarray, at: list[float]) -> dict:
+    """Labels of a colour bar, "≥" and "≤" in front of the ends that values lie beyond."""
+    words = [f"{v:g}" if shade.log else number(v) for v in at]
+    if np.nanmin(z, initial=np.inf) < shade.low - CLIPPED * abs(shade.low):
+        words[0] = f"≤ {words[0]}"
+    if np.nanmax(z, initial=-np.inf) > shade.high * (1 + CLIPPED):
+        words[-1] = f"≥ {words[-1]}"
+    return dict(tickvals=at, ticktext=words)
+
+
+def beyond(shade: Shade, value: float | np.floating) -> str:
+    """What hover adds where a cell's colour is clipped."""
+    if value > shade.high * (1 + CLIPPED):
+        return f"<br>≥ {number(shade.high)}: beyond the colours"
+    return f"<br>≤ {number(shade.low)}: beyond the colours" if value < shade.low - CLIPPED * abs(shade.low) else ""
 
 
 def add_cells(canvas: Canvas, cells: Sequence[tuple[int, int]], texts: Sequence[str], hover: str) -> None:
@@ -254,25 +320,54 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
         "domain": domain,
         "anchor": "y",
         "title": title,
-        "tickfont": dict(size=9),
     }
     if strip.low < 0:
         canvas.line(colours.GREY, 1.0, xref="x2", yref="y domain", x0=0, x1=0, y0=0, y1=1, layer="below")
 
 
 def label_tokens(canvas: Canvas, view: View, tokens: Sequence[str]) -> None:
-    """Token texts below the columns, upright where they fit, and only as many as there is room for. Columns stay
-    numbers: tokens repeat."""
-    first, last = view.span(len(tokens))
-    column = view.column_px(len(tokens))
-    step = tick_step(last - first + 1, (last - first + 1) * column / TOKEN_LABEL)
-    at = list(range(first, last + 1, step))
-    flat = all(6.5 * width(tokens[i], 10) + 4 <= column * step for i in at)
-    names = [f"<b>{visible(tokens[i], 10)}</b>" if i == view.selected else visible(tokens[i], 10) for i in at]
-    labels = dict(
-        tickvals=at, ticktext=names, tickangle=0 if flat else -90, tickfont=dict(size=10 if column * step >= 11 else 9)
-    )
-    canvas.layout["xaxis"] = {**PLAIN, **labels, "domain": HEATMAP, "range": [first - 0.5, last + 0.5]}
+    """Token texts below the columns, the sinks' with a badge."""
+    words = [BADGE * (i in view.sinks) + visible(token, 10) for i, token in enumerate(tokens)]
+    widths = [(i in view.sinks) + letters(token, 10) for i, token in enumerate(tokens)]
+    label_columns(canvas, view, words, widths, ("xaxis", "xaxis3"))
+
+
+def label_columns(
+    canvas: Canvas,
+    view: View,
+    words: Sequence[str],
+    widths: Sequence[float | int],
+    axes: tuple[str, str],
+    side: str = "bottom",
+) -> None:
+    """A word per column, `widths` letters each, and only as many as there is room for: upright where they fit, on two
+    lines by turns if need be; else the long ones are rotated, on the first of the `axes`, while short ones stand
+    upright on the second. Columns stay numbers: tokens repeat."""
+    first, last = view.span(len(words))
+    column = view.column_px(len(words))
+    widest = max(widths[first : last + 1]) + 0.5
+    step = next((n for n in ROUND_STEPS if column * n >= min(TOKEN_LABEL, widest * LETTER / 2)), len(words))
+    at, room = list(range(first, last + 1, step)), column * step / LETTER
+    upright = [i for i in at if widths[i] <= SHORT + (i in view.sinks) or widths[i] + 0.5 <= room]
+    short = upright if widest > 2 * room else at
+    turns = max((widths[i] for i in short), default=0) + 0.5 > room
+
+    def text(i: int, turn: int) -> str:
+        word = f"<b>{words[i]}</b>" if i == view.selected else words[i]
+        if not turns or i not in short or not turn % 2:
+            return word
+        return f"<br>{word}" if side == "bottom" else f"{word}<br>\u00a0"
+
+    own = dict(PLAIN, range=[first - 0.5, last + 0.5], side=side)
+    rotated = [i for i in at if i not in short]
+    for name, shown, angle in ((axes[0], rotated or at, -90 if rotated else 0), (axes[1], short, 0)):
+        if name == axes[1] and not (rotated and short):
+            continue
+        texts = [text(i, at.index(i)) for i in shown]
+        place = dict(domain=HEATMAP) if name == "xaxis" else dict(overlaying="x", anchor="y")
+        canvas.layout[name] = {**own, **place, "tickvals": shown, "ticktext": texts, "tickangle": angle}
+        if name != "xaxis":
+            canvas.add("scatter", x=[None], y=[None], xaxis=name.replace("axis", ""), name="labels", hoverinfo="skip")
 
 
 def mark_tokens(canvas: Canvas, view: View, n_tokens: int) -> None:

@@ -14,7 +14,8 @@ from ..probes import find
 from ..probes.description import Picture
 from ..types import ProbeResult
 from .curves import layer_curves, output_bars
-from .maps import contribution_norms, cosine_map, lens_map, token_map
+from .lens import lens_map
+from .maps import contribution_norms, cosine_map, token_map
 from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
 from .panel import View
 from .skips import skip_map
@@ -70,7 +71,9 @@ def caption(picture: Picture, result: ProbeResult, look: Look) -> str:
         return f"{picture.caption}, shaded by {SHADES[look.shade]}"
     if picture.draw == "skip_map" and picture.measures[0] == "effect":
         behind = "" if look.boundary is None else f", behind token {int(result['boundaries'][look.boundary])} only"
-        return f"{picture.caption}{behind}: 0 does not care, 1 changes as much as its own size"
+        return f"{picture.caption}{behind}: 0 = unaffected, 1 = changes by as much as its own update, ringed: more"
+    if (at := find(result.request.probe).left_out(result)) and picture.draw == "token_map":
+        return f"{picture.caption}; beside it the largest of a row, without token {at[0]}, which predicts the answer"
     crossed = "; crossed out: completeness fails" if find(result.request.probe).broken_layers(result) else ""
     return picture.caption + crossed
 
@@ -97,7 +100,8 @@ def figure(result: ProbeResult, measure: str = "") -> go.Figure:
 
 
 def _token_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.Figure:
-    return token_map(result, view, measure, find(result.request.probe).broken_layers(result))
+    probe = find(result.request.probe)
+    return token_map(result, view, measure, probe.broken_layers(result), probe.left_out)
 
 
 def _skip_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.Figure:

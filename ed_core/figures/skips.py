@@ -9,7 +9,7 @@ from ..types import ProbeResult
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, axis_title, tick_step
 from .curves import layer_curves
-from .maps import missing, unit_of, values_of
+from .maps import L2, missing, unit_of, values_of
 from .panel import (
     HEATMAP,
     LEFT,
@@ -20,6 +20,7 @@ from .panel import (
     add_cells,
     add_heatmap,
     add_strip,
+    beyond,
     frame,
     hover_heatmap,
     label_tokens,
@@ -27,7 +28,7 @@ from .panel import (
 from .text import number
 
 LAYER_LABEL = 20  # pixels that a layer's number needs below the map
-SHADE = colours.without_zero(colours.linear(0.0, 1.0))
+SHADE = colours.without_zero(colours.linear(0.0, 1.0, scale=colours.DAMAGE))
 
 
 def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary: int | None = None) -> go.Figure:
@@ -49,7 +50,7 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
     _ring(canvas, z)
     _cells(canvas, result, measure, z)
     behind = view.behind(lambda r: values_of(r, "output", (n_layers,))) if boundary is None else {}
-    add_strip(canvas, Strip(output, 0.0, 2**0.5, "output change", **behind), "skipped layer", domain)
+    add_strip(canvas, Strip(output, 0.0, 2**0.5, f"output change,<br>{L2}", **behind), "skipped layer", domain)
     ticks = list(range(0, n_layers, tick_step(n_layers, view.plot_width * domain[1] / LAYER_LABEL)))
     canvas.layout["xaxis"] = dict(
         PLAIN, range=[-0.5, n_layers - 0.5], tickvals=ticks, title=axis_title("affected layer"), domain=domain
@@ -139,7 +140,11 @@ def _cells(canvas: Canvas, result: ProbeResult, measure: str, z: np.ndarray) -> 
         if layer < s or (zero and layer == s):
             return "0 by construction"
         value = f"{number(z[s, layer])} {unit}" if np.isfinite(z[s, layer]) else absent
-        return value + (f"<br>noise floor {number(floor[layer])}" if np.isfinite(floor[layer]) else "")
+        return (
+            value
+            + beyond(SHADE, z[s, layer])
+            + (f"<br>noise floor {number(floor[layer])}" if np.isfinite(floor[layer]) else "")
+        )
 
     cells = [(s, layer) for s in range(n) for layer in range(n)]
     if len(cells) > OVERLAY_LIMIT:

@@ -38,8 +38,16 @@ def width(token: str, limit: int = 24) -> int:
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in shown(token, limit))
 
 
+def letters(token: str, limit: int = 24) -> float:
+    """How many letters wide the shown token is drawn: as `width`, but the mark of a space is half as wide."""
+    return width(token, limit) - 0.5 * shown(token, limit).count(MARKS[" "])
+
+
 def number(value: float | int | np.floating) -> str:
-    """Three significant digits, with a real minus sign."""
+    """Three significant digits, with a real minus sign; the square root of 2, the largest distance of two probability
+    vectors, as what it is."""
+    if abs(value) == 2**0.5:
+        return "√2" if value > 0 else "\u2212√2"
     return f"{value:.3g}".replace("-", "\u2212") if value == value else "not computed"
 
 

@@ -135,6 +135,11 @@ class Probe:
         return []
 
     @classmethod
+    def left_out(cls, result: ProbeResult) -> tuple[int, ...]:
+        """Positions that do not count where a map's strip takes the largest of a row."""
+        return ()
+
+    @classmethod
     def sound(cls, summary: Mapping[str, np.ndarray]) -> bool:
         """Whether a prompt's summary may stand for it among others; what says no is left out of spreads, and
         counted."""

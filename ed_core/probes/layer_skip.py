@@ -86,7 +86,9 @@ class LayerSkip(Probe):
             "row left out, column affected",
             "Bright columns right of a row: those layers build on the skipped one. The triangle below the diagonal is "
             "zero by construction.\nIn the papers, layers of the second half hardly influence each other: they refine "
-            "independently.",
+            "independently. Ringed cells are above 1, where\nthe colours end: hover tells their value. The output's "
+            "change is the L2 distance of two probability vectors: √2 = 1.41 at most,\nwhere each is sure of another "
+            "token.",
             "How much each later layer changes when one is left out.",
         ),
         Picture(

@@ -66,9 +66,10 @@ class LogitLens(Probe):
             "Logit lens",
             "lens_map",
             ("{shade}", "top_ids"),
-            "best token at each depth",
-            "Row 0 is the embedding, the top row the model's own output. The best token of each row settles at some "
-            "depth; KL falls and\ntop-5 overlap rises from there.",
+            "columns are input tokens, cells predict the next token",
+            "Row 0 is the embedding, the top row the model's own output, which stands over the map too; a token is "
+            "written where it is\nanother than in the row below. The best token settles at some depth; KL falls and "
+            "top-5 overlap rises from there.",
             "What the model would predict if it ended at each depth.",
         ),
     )

@@ -1,7 +1,13 @@
 """How long information at one token is still needed."""
 
+import streamlit as st
+
 from ed_core.probes import ResidualErasure
 from ed_ui import probe_page
+
+
+def above(_):
+    st.caption("A column that glows on a sink (◆) may be damage to the sink, not to what its token says.")
 
 
 def more(result, view):
@@ -18,7 +24,7 @@ TEXTS = {
     "target the last column is empty and the top row is 0: behind the last layer a position speaks only for itself.",
     "Beware": "Erased means replaced by the mean residual of the background prompts: what a prompt shares with them "
     "all stays. Depth may adapt to the prompt a little after all (Curth et al. 2026, arXiv 2604.12426): see how this "
-    "one compares, below.",
+    "one compares, below. The curves there count every position, the one that predicts the answer too.",
 }
 
 probe_page.Page(
@@ -27,5 +33,6 @@ probe_page.Page(
     "prompts, for every token and every depth, and measures how the prediction changes.",
     TEXTS,
     more,
+    above=above,
     needs_answer=lambda probe: probe.target == "answer",
 ).show()

@@ -1,6 +1,7 @@
 """The main job: one model, one prompt, four live heatmaps, the verdict on depth."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import streamlit as st
@@ -52,6 +53,7 @@ MAPS = (  # key, probe, picture
     ("lens", "logit_lens", LogitLens.pictures[0]),
     ("skip", "layer_skip", LayerSkip.pictures[0]),
 )
+WIDE = 1100  # pixels of the page, about
 PARAMETERS = (
     choice("branch", "branch", "both", BRANCHES),
     choice("shade", "shade", "probability", SHADES),
@@ -143,11 +145,16 @@ def panels(batch: running.Batch) -> None:
         BRANCHES[value("branch", "both")], SHADES[value("shade", "probability")], first_token=counts_first_token()
     )
     maps = st.container(key="home-maps")
-    for place, (key, probe, one) in zip((*maps.columns(2), *maps.columns(2)), MAPS, strict=True):
+    upper, (left, right) = maps.columns(2), maps.columns(2)
+    below, wide = maps.container(), maps.container()
+    for place, (key, probe, one) in zip((*upper, wide, left), MAPS, strict=True):
         with place:
             live.part(batch, key, (probe, f"{probe}.control"), partial(panel, batch, key, probe, one, view, look))
+    with right:
+        live.part(batch, "token", ("contributions",), partial(course, batch, view, look))
     if (token := remembered.token(_n_tokens(batch))) is not None and not batch.running:
-        token_drawer.draw(batch, token, reached.lines if reached else {})
+        with below:
+            token_drawer.draw(batch, token, reached.lines if reached else {})
     for probe in PROBES:
         if said := control_model.sentence(batch, probe, counts_first_token() or probe != "contributions"):
             st.markdown(f"**{PROBES[probe].title}:** {said}")
@@ -156,7 +163,23 @@ def panels(batch: running.Batch) -> None:
 def panel(
     batch: running.Batch, key: str, probe: str, one: Picture, view: Callable[[str, str], View], look: Look
 ) -> None:
-    show.picture(key, one, batch.result(probe), view(key, probe), look)
+    seen = view(key, probe)
+    if key == "lens":
+        n_layers = specs.n_layers(batch.requests[probe].models[0]) or 0
+        seen = replace(seen, width_px=WIDE, height=figures.lens_height(n_layers, seen))
+    show.picture(key, one, batch.result(probe), seen, look)
+
+
+def course(batch: running.Batch, view: Callable[[str, str], View], look: Look) -> None:
+    """The selected token beside the maps: its cosines over the layers."""
+    result, seen = batch.result("contributions"), view("token", "contributions")
+    if result is None or seen.selected is None:
+        return show.empty("One token", "Click a cell, or choose a token under Options: its course through the layers.")
+    curves = {name: result[measure][:, seen.selected] for name, measure in token_drawer.COSINES.items()}
+    more = dict(depth_lines=seen.depth_lines, height=seen.height)
+    fig = figures.layer_curves(curves, "", "cosine", **more)
+    caption = f"**Token {seen.selected}** {show.code(result.tokens[seen.selected], 20)} · its cosines with the stream"
+    show.figure("token", fig, caption, result, "layer_cos")
 
 
 def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
@@ -260,6 +283,8 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
     """A maker of views, by panel and probe."""
     some, n = next(iter(batch.results.values()), None), _n_tokens(batch)
     window, token = remembered.window("window", n, WINDOW), remembered.token(n)
+    made, of = batch.complete("contributions"), reached.of if reached else ALL
+    found = sinks.of_result(made) if made is not None else None
 
     def view(panel: str, probe: str) -> View:
         return View(
@@ -270,6 +295,9 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
             uirevision=panel,
             control=control_model.result(batch, probe),
             control_name=control_model.name(),
+            sinks=tuple(s.pos for s in found or ()),
+            read_at=verdict.positions(some, of) if some is not None else None,
+            read_for=READ_FOR.get(of, f"token {of}"),
         )
 
     return view

@@ -64,5 +64,6 @@ probe_page.Page(
     more,
     look,
     inputs=inputs,
+    height=lambda n_layers: figures.lens_height(n_layers, figures.View(height=probe_page.MAP_HEIGHT)),
     parameters=(choice("shade", "logit_lens.shade", "probability", SHADES),),
 ).show()

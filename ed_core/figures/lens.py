@@ -1,0 +1,136 @@
+"""The logit lens over depths and tokens: what the model would predict if it ended there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ..types import ProbeResult
+from . import colours
+from .canvas import Canvas
+from .maps import missing, read_title, unit_of, values_of
+from .panel import BOTTOM, FONT, LETTER, TITLE, TOP, Strip, View, label_columns, token_panel
+from .text import letters, number, visible, width
+
+TOP_SHOWN = 5
+ROW, CELL_FONT, LARGEST_FONT = 15, 10, 13  # pixels: least height of a row; letters on cells, at least and at most
+LETTER_SHARE = 0.58  # of a font's size that a letter is wide, about
+LINE, ROTATED, CUT = 16, 66, 10  # pixels over the map for the predicted tokens: of a line, or rotated; letters of one
+KL_ENDS = (5.0, 10.0, 20.0, 50.0)
+
+
+def lens_height(n_layers: int, view: View) -> int:
+    """Pixels that the lens takes: it grows with the layers, as every row can be read."""
+    return max(view.height, TOP + TITLE * bool(view.title) + ROTATED + BOTTOM + ROW * (n_layers + 1))
+
+
+def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = True) -> go.Figure:
+    """What the stream would predict at every depth, rows 0 to L (row l has l blocks behind it, L is the output): the
+    best next token stands in the cell where it is another than in the row below, and over the map what the output
+    predicts.
+
+    `shade`: "prob" (probability of that token), "kl", "jsd", "entropy" or "rank"; bright is always near the output or
+    sure. The strip holds the mean KL, which the KL criterion reads, whatever the shade."""
+    view = replace(view, height=lens_height(result.n_layers, view))
+
+    def shape(r):
+        return (r.n_layers + 1, r.n_tokens)
+
+    probs, ids = values_of(result, "top_probs", (*shape(result), 1)), result.measures.get("top_ids")
+
+    def shaded(r):
+        return values_of(r, "top_probs", (*shape(r), 1))[..., 0] if shade == "prob" else values_of(r, shade, shape(r))
+
+    def curve(r):
+        return view.read(values_of(r, "kl", shape(r)))
+
+    z, mean, behind = shaded(result), curve(result), view.behind(curve)
+    colour = _shade(shade, view.coloured(result, shaded))
+    unit = unit_of(result, "top_probs" if shade == "prob" else shade)
+    end = colours.ceiling(np.append(view.together(result, curve), behind.get("behind", [])), KL_ENDS)
+    title = read_title("mean KL, nats", view)
+    strip = Strip(mean, 0.0, end, title, colours.CRITERIA["kl"], **behind)
+    names = {token: visible(words) for token, words in result.token_text.items()}
+    lines = lines_of(view.column_px(result.n_tokens))
+    above = 4 + LINE * lines if lines else ROTATED
+
+    def hover(depth: int, token: int) -> str:
+        if ids is None or ids.values[depth, token, 0] < 0:
+            return missing(result)
+        best = list(zip(ids.values[depth, token].tolist(), probs[depth, token].tolist()))[:TOP_SHOWN]
+        lines = [f"{number(p)}  {names.get(i, f'id {i}')}" for i, p in best]
+        return "<br>".join(lines if shade == "prob" else [f"{number(z[depth, token])} {unit}", *lines])
+
+    def on_cells(canvas: Canvas) -> None:
+        best = ids.values[..., 0] if ids is not None else np.full(shape(result), -1)
+        _letters(canvas, result, view, best if text else np.full_like(best, -1), colour, z, above)
+        _predicted(canvas, result, view, best[-1])
+
+    return token_panel(result, view, z, colour, unit, strip, hover, row="depth", above=above, more=on_cells)
+
+
+def lines_of(column: float | int) -> int:
+    """On how many lines predicted tokens stand upright over columns of these pixels, however long they are; 0 where
+    they may be rotated."""
+    return next((n for n in (1, 2) if n * column >= (CUT + 0.5) * LETTER), 0)
+
+
+def _shade(shade: str, z: np.ndarray) -> colours.Shade:
+    if shade == "prob":
+        return colours.linear(0.0, 1.0)
+    if shade == "jsd":
+        return colours.linear(0.0, 1.0, reverse=True)
+    if shade == "rank":
+        return colours.logarithmic(*colours.decades(z, (0, 3), (0, 6)), reverse=True)
+    return colours.linear(0.0, colours.ceiling(z, KL_ENDS), reverse=True)
+
+
+def _letters(
+    canvas: Canvas, result: ProbeResult, view: View, best: np.ndarray, shade: colours.Shade, z: np.ndarray, above: int
+) -> None:
+    """The best tokens, each where the row below has another, black or white by the cell's colour: a trace of either, as
+    a heatmap's own letters have one colour, and a click fades letters that have several."""
+    size = int(min(LARGEST_FONT, max(CELL_FONT, (view.plot_height - above) / (result.n_layers + 1) - 4)))
+    fit = int((view.column_px(result.n_tokens) - 3) / (LETTER_SHARE * size))
+    words = {i: cut(token, fit) for i, token in result.token_text.items()}
+    first, last = view.span(result.n_tokens)
+    new = np.vstack([best[:1] >= 0, (best[1:] >= 0) & (best[1:] != best[:-1])])
+    cells = [(y, x) for y, x in np.argwhere(new).tolist() if first <= x <= last and words.get(best[y, x])]
+    ink = [int(i) for i in colours.letters(shade, np.array([z[cell] for cell in cells]))] if cells else []
+    for place, colour in enumerate(colours.LETTERS):
+        mine = [cell for cell, i in zip(cells, ink) if i == place]
+        font = dict(size=size, color=colour)
+        canvas.add(
+            "scatter",
+            x=[x for _, x in mine],
+            y=[y for y, _ in mine],
+            text=[words[best[cell]] for cell in mine],
+            mode="text",
+            name=f"letters {colour}",
+            textfont=font,
+            unselected=dict(textfont=dict(color=colour)),
+            hoverinfo="skip",
+        )
+
+
+def cut(token: str, fit: int) -> str:
+    """A token for a cell of `fit` letters: whole, else without the mark of its leading space, else cut; "" where not
+    even two letters fit."""
+    for words in (token, token.removeprefix(" ") or token):
+        if letters(words, 12) <= fit:
+            return visible(words, 12)
+    return visible(words, fit) if fit > 1 and width(words, fit) <= fit else ""
+
+
+def _predicted(canvas: Canvas, result: ProbeResult, view: View, best: np.ndarray) -> None:
+    """Over the map the token that the output predicts after each of the prompt's; what either row of tokens is stands
+    beside it."""
+    texts = [result.token_text.get(i, f"id {i}") if i >= 0 else "" for i in best.tolist()]
+    words = [visible(text, CUT) if i >= 0 else "" for text, i in zip(texts, best.tolist())]
+    widths = [letters(text, CUT) if word else 0 for text, word in zip(texts, words)]
+    label_columns(canvas, view, words, widths, ("xaxis4", "xaxis5"), "top")
+    for text, y, anchor, shift in (("next", 1, "bottom", 4), ("input", 0, "top", -4)):
+        place = dict(x=0, xref="paper", xanchor="right", xshift=-6, y=y, yref="paper", yanchor=anchor, yshift=shift)
+        canvas.write(text, FONT, **place)
