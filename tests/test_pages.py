@@ -167,11 +167,12 @@ def test_home_reads_its_strips_where_the_rules_are_read(stored):
 
 def test_homes_last_place_holds_the_selected_tokens_course(stored):
     test = app()
-    assert any("Choose a token" in c.value for c in test.caption)
+    assert any("Click a cell" in c.value for c in test.caption)
     test.selectbox(key="token.box").set_value(3)
-    spec = figure_named(test.run(), "layer_cos")
-    curve = numbers(next(t for t in spec["data"] if t["name"] == "layer_cos")["y"])
-    np.testing.assert_allclose(curve, stored["contributions"]["layer_cos"][:, 3], atol=1e-6)
+    spec = figure_named(test.run(), "attention")
+    for name, measure in (("attention", "attn_cos"), ("mlp", "mlp_cos"), ("layer", "layer_cos")):
+        curve = numbers(next(t for t in spec["data"] if t["name"] == name)["y"])
+        np.testing.assert_allclose(curve, stored["contributions"][measure][:, 3], atol=1e-6)
 
 
 def boxes(block, name: str = "") -> list[int]:
