@@ -232,10 +232,12 @@ def _template() -> None:
 def _task_picked() -> None:
     if task := st.session_state.get("task"):
         pick(next(id for id, p in examples().items() if p["task"] == task))
+        session.current().picked = True
 
 
 def _level_picked() -> None:
     pick(st.session_state["level"])
+    session.current().picked = True
 
 
 ABOUT = (

@@ -17,6 +17,7 @@ from ed_core.types import Request
 from ed_ui import link, outlook, session, show, visitor
 from ed_ui.session import Batch
 
+BY_ITSELF = 2.0  # seconds, by the estimate: an example that takes no longer runs as soon as it is chosen
 FIRST_SECONDS = 0.25  # how long Run waits for something to show: a panel that begins at once needs no second run
 
 
@@ -188,7 +189,10 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, n
     row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
     off = batch.running or not ready or bool(expected.obstacle)
     pressed = st.session_state.get(f"run.{page}")  # looked at before it is drawn, so that one run is enough
-    if pressed and not off:
+    known = session.current()
+    quick = known.picked and todo and expected.seconds is not None and expected.seconds <= BY_ITSELF
+    known.picked = False
+    if (pressed or quick) and not off:
         submit(batch)
         off, todo = batch.running, [batch.requests[name] for name in batch.missing]
     look = {"type": "primary", "icon": ":material/play_arrow:", "width": 110}

@@ -136,6 +136,7 @@ class Session:
     ghost: tuple[Verdict, int] | None = None  # Home's former verdict, and of how many layers
     audited: tuple[list[str], Audit] | None = None  # the audit of these runs
     lines_trouble: str = ""  # why an uploaded list of prompts was not taken
+    picked: bool = False  # an example was just chosen: what takes little time runs by itself
     welcomed: bool = False  # the card for newcomers was closed
     undo: Undo | None = None  # the way back to what was typed
     clicked: dict[str, Any] = field(default_factory=dict)  # the last cell clicked, by figure

@@ -323,6 +323,40 @@ def test_an_example_over_typed_words_can_be_undone(stored):
     assert held(test) == ("words of mine", "too") and session_of(test).inputs["example"] == ""
 
 
+def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(stored, monkeypatch):
+    from ed_ui import picker
+
+    known = picker.names()
+    monkeypatch.setattr(picker, "names", lambda: [*known, "/nowhere/at/all"])
+    test = app()
+    before = plotted(test)
+    session_of(test).inputs["model"] = "/nowhere/at/all"
+    test.run()
+    assert len(before) == len(plotted(test)) >= 4 and all(holds(plotted(test), z) for z in before)
+    assert [i.value for i in test.info] == [
+        "Still shown\\: small. The model that was chosen cannot be had, as the sidebar says."
+    ]
+    assert len(test.error) == 1 and "nowhere" in test.error[0].value
+    session_of(test).inputs["model"] = "small"
+    assert not test.run().info and not test.error
+
+
+def test_an_example_that_takes_little_time_runs_by_itself(stored, monkeypatch):
+    from ed_ui import outlook, running
+
+    ran, seconds, of = [], 1.9, outlook.of
+    monkeypatch.setattr(running, "submit", lambda batch: ran.append(batch.page))
+    monkeypatch.setattr(outlook, "of", lambda *a: replace(of(*a), seconds=seconds))
+    test = app(prompt=Prompt("words of mine", "too"))
+    assert not ran, "what a link or a typist puts there waits for Run"
+    test.button_group(key="task").select("copy").run()
+    test.run()
+    assert ran == ["home"], "once"
+    seconds = 2.1
+    test.button_group(key="task").select("lookup").run()
+    assert ran == ["home"], "what takes longer waits for Run"
+
+
 def test_a_selected_token_opens_its_drawer(stored):
     """Its best tokens at every depth, the output on top; its curves; what each skip changes in its prediction."""
     test = app(token="3")

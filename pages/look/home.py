@@ -72,18 +72,29 @@ def page() -> None:
     with st.container(key="home-top"):
         with st.container(key="home-inputs"):
             prompt_box.draw_boxes(bare=True)
-            spec = picker.required()
-            requests = {name: probe.request(spec, prompt_box.prompt()) for name, probe in PROBES.items()}
-            measured = {name: request for name, request in requests.items() if name != "continuation"}
-            batch = running.batch("home", requests | control_model.with_control(measured))
-            row = probe_page.top_row("home", batch, with_control=False, named=False)
-            options(row, batch)
+            batch = asked()
         # above the inputs on the screen, after them for the keyboard: Run is a few steps away
         with st.container(horizontal=True, vertical_alignment="center", key="home-title"):
             st.subheader("Effective depth", anchor=False, width="content")
             prompt_box.draw_examples()
     live.follow(batch, panels)
     welcome()
+
+
+def asked() -> running.Batch:
+    """The batch of what stands in the boxes, with Run and Options; where the model that was chosen cannot be had, the
+    batch shown last and a word on it: why is said in the sidebar."""
+    if picker.current().spec is None and (last := session.current().batches.get("home")) is not None:
+        shown = next(iter(last.requests.values())).models[0].name
+        st.info(show.plain(STILL.format(shown)), icon=":material/history:")
+        return last
+    spec = picker.required()
+    requests = {name: probe.request(spec, prompt_box.prompt()) for name, probe in PROBES.items()}
+    measured = {name: request for name, request in requests.items() if name != "continuation"}
+    batch = running.batch("home", requests | control_model.with_control(measured))
+    row = probe_page.top_row("home", batch, with_control=False, named=False)
+    options(row, batch)
+    return batch
 
 
 def welcome() -> None:
@@ -317,6 +328,7 @@ STEPS = """1. Choose a model on the left, and a prompt or an example above.
 
 Three rules read the depth: the *cosine* where layers stop erasing, *KL* and *overlap* where what the model would say
 comes near to what it says. They ask different things, so they differ."""
+STILL = "Still shown: {}. The model that was chosen cannot be had, as the sidebar says."
 TEACH = """Not computed yet. **Run** traces this prompt through the model: what each layer adds and in which direction,
 what it would predict at each depth, and what breaks without it."""
 page()
