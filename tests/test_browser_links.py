@@ -58,6 +58,15 @@ def shows(tab, role: str, name: str) -> bool:
     )
 
 
+def options(tab) -> bool:
+    """Open Home's Options, where its own inputs stand; True, so that a condition may begin with it."""
+    button = tab.get_by_role("button", name="Options")
+    if path(tab) == "" and button.count() and not tab.get_by_role("radio", name="MLP").count():
+        button.click()
+        settled(tab)
+    return True
+
+
 def prompt(tab) -> str:
     return tab.get_by_label("Prompt", exact=True).input_value()
 
@@ -79,7 +88,7 @@ def test_a_link_to_a_page_opens_in_a_fresh_session_and_after_a_reload(server, pa
     heading, own, (role, shown) = PAGES[name]
     opened(page, f"{server}/{name}?model={MODEL}&precision=bf16&example=copy-3-a&{own}")
     for _ in range(2):
-        wait(page, lambda: shows(page, role, shown))
+        wait(page, lambda: options(page) and shows(page, role, shown))
         assert (
             own in page.url.replace("%2C", ",") and query(page)["model"] == MODEL and query(page)["precision"] == "bf16"
         )
@@ -111,6 +120,7 @@ def test_what_all_pages_share_survives_a_page_change_and_the_rest_goes(server, p
 
 def test_back_and_forward_take_one_step_to_a_page_as_it_was_left(server, page):
     opened(page, f"{server}/?model={MODEL}&example=copy-3-a")
+    options(page)
     page.get_by_role("radio", name="MLP").click()
     wait(page, lambda: query(page).get("branch") == "mlp")
     go(page, "Layer skip")
@@ -128,7 +138,12 @@ def test_back_and_forward_take_one_step_to_a_page_as_it_was_left(server, page):
         (page.go_forward, "skip", "later tokens"),
     ):
         move()
-        wait(page, lambda: path(page) == where and shows(page, "radio", control) and shows(page, "radio", "auto"))
+        wait(
+            page,
+            lambda: (
+                path(page) == where and options(page) and shows(page, "radio", control) and shows(page, "radio", "auto")
+            ),
+        )
         assert (
             prompt(page).startswith("Copy") and query(page)["example"] == "copy-3-a" and "precision" not in query(page)
         )
