@@ -104,7 +104,10 @@ def welcome() -> None:
         return
     with st.container(key="welcome", border=True):
         st.markdown(WELCOME)
-        st.image(DIAGRAM)
+        st.image(
+            DIAGRAM,
+            alt="Lower layers compose, upper ones refine; the effective depth is where one turns into the other",
+        )
         st.markdown(STEPS)
         if st.button("Got it", key="welcomed", type="tertiary", icon=":material/check:"):
             known.welcomed = True
