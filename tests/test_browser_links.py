@@ -239,7 +239,7 @@ def test_hostile_values_never_break_a_page(server, page, values):
 def test_two_pages_parameters_do_not_leak_into_the_other_when_clicked_through(server, page):
     """The step to the next page must be in the history before its parameters are written."""
     opened(page, f"{server}/?model={MODEL}&example=copy-3-a&branch=mlp")
-    wait(page, lambda: shows(page, "radio", "MLP"))
+    wait(page, lambda: options(page) and shows(page, "radio", "MLP"))
     for _ in range(4):
         go(page, "Layer skip")
         go(page, "Home")
