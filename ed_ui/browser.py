@@ -17,14 +17,13 @@ const put = (element, value) => {
   element.dispatchEvent(new Event('input', {bubbles: true}));
   element.dispatchEvent(new FocusEvent('focusout', {bubbles: true}));
 };
+const held = () => JSON.stringify([box('textarea').value, box('input').value]);
+const save = () => { if (box('textarea')) sessionStorage.edPrompt = held(); };
 const when = (ready, then, tries = 100) => ready() ? then() : tries && setTimeout(when, 100, ready, then, tries - 1);
 if (!window.edBrowser) {
   window.edBrowser = true;
   const inBox = event => event.target.closest && event.target.closest('.st-key-prompt-box');
-  addEventListener('input', event => {
-    if (inBox(event))
-      sessionStorage.edPrompt = JSON.stringify([box('textarea').value, box('input').value]);
-  }, true);
+  addEventListener('input', event => inBox(event) && save(), true);
   addEventListener('keydown', event => {
     if (!inBox(event) || event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
     const run = () => document.querySelector('.st-key-run-row button');
@@ -39,7 +38,10 @@ if (!window.edBrowser) {
     });
   else delete sessionStorage.edPrompt;
   if (localStorage.edWelcomed) document.documentElement.classList.add('ed-welcomed');
-} else if (!typed) delete sessionStorage.edPrompt;
+} else if (typed) save();
+else delete sessionStorage.edPrompt;
+const said = () => document.querySelector('.st-key-headline');
+when(said, () => { said().tabIndex = 0; }, 50);  // it scrolls, so the keyboard must reach it
 if (welcomed) localStorage.edWelcomed = 1;
 })()"""
 

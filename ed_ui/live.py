@@ -11,7 +11,7 @@ import streamlit as st
 from ed_ui import guard, running, streamlit_edges
 from ed_ui.session import Batch
 
-REST = 5  # figures are drawn again after so many times the time that drawing them took, at the earliest
+REST = 3  # figures are drawn again after so many times the time that drawing them took, at the earliest
 LEAST = 0.15  # seconds that drawing is taken to last at least; chosen, not measured
 POLLS = (0.3, 0.5, 0.75, 1.0)  # seconds between two looks for news
 

@@ -195,9 +195,11 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, n
     if (pressed or quick) and not off:
         submit(batch)
         off, todo = batch.running, [batch.requests[name] for name in batch.missing]
-    look = {"type": "primary", "icon": ":material/play_arrow:", "width": 110}
+    look = {"type": "primary", "icon": ":material/play_arrow:", "width": 110 if named else 92}
     row.button("Run", key=f"run.{page}", disabled=off, **look)
-    if row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not batch.running, width=110):
+    if row.button(
+        "Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not batch.running, width=look["width"]
+    ):
         cancel(batch)
         st.rerun()
     seconds = lookup.estimate(todo, n_tokens) if todo else 0.0

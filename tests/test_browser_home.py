@@ -100,9 +100,10 @@ def test_what_was_typed_survives_a_reload_and_an_example_over_it(server, page):
 def test_ctrl_enter_runs_what_was_just_typed(server, page):
     opened(page, f"{server}/?model={MODEL}&example=copy-3-a")
     box = page.get_by_label("Prompt", exact=True)
+    wait(page, lambda: box.input_value().startswith("Copy"))
     box.fill("Sums mod 10:\n4 + 5 = ")
     page.keyboard.press("Control+Enter")
-    wait(page, lambda: "run=" in page.url)
+    wait(page, lambda: "run=" in page.url and "example=" not in page.url)
     assert box.input_value() == "Sums mod 10:\n4 + 5 = "
     assert "model's own next token" in page.locator(".st-key-headline").inner_text()
 
