@@ -66,7 +66,7 @@ class Door:
 
         async def answer(message: Message) -> None:
             nonlocal failed, begun
-            if message["type"] == "http.response.start" and _is_page(message):
+            if message["type"] == "http.response.start" and scope["method"] == "GET" and _is_page(message):
                 begun = message  # it begins once all of it is there
             if begun is not None and message["type"] == "http.response.body":
                 page.extend(message.get("body", b""))
@@ -100,9 +100,13 @@ class Door:
 
 
 def _is_page(start: Message) -> bool:
-    """Whether this begins the page that loads the app, as plain text."""
+    """Whether this begins the page that loads the app, as plain text; an error's page is left as it is."""
     found = MutableHeaders(scope=start)
-    return found.get("content-type", "").startswith("text/html") and "content-encoding" not in found
+    return (
+        start["status"] == 200
+        and found.get("content-type", "").startswith("text/html")
+        and "content-encoding" not in found
+    )
 
 
 def _came_back(scope: Scope, found: MutableHeaders) -> str:

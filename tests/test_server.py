@@ -120,6 +120,8 @@ def test_the_page_carries_the_apps_style(app):
         assert status == 200 and f"<style>{style}</style></body>" in body and body.count("</body>") == 1
         assert int(headers["content-length"]) == len(body.encode()) and "etag" not in headers
     assert "<style>" not in app.get("/_stcore/health")[2]
+    status, headers, body = app.get("/", "HEAD")
+    assert status in (200, 405) and not body and headers.get("content-length") != "0"
 
 
 def test_an_upload_without_the_token_is_refused(app):

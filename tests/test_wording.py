@@ -241,19 +241,18 @@ def marks(**depths) -> dict[str, Criterion]:
         (
             marks(cosine=20, kl=22, overlap=4),
             "untrained",
-            "An untrained twin gives cosine 20, KL 22, overlap 4: the cosine mark would stand there without training.",
+            "The untrained twin gives cosine 20, KL 22, overlap 4: the cosine mark would stand there without training.",
         ),
         (
             marks(cosine=16, kl=29, overlap=None),
             "untrained",
-            "An untrained twin gives cosine 16, KL 29, overlap no depth: the cosine and KL marks would stand there "
+            "The untrained twin gives cosine 16, KL 29, overlap no depth: the cosine and KL marks would stand there "
             "without training.",
         ),
         (
             marks(cosine=15, kl=None, overlap=None),
             "shuffled",
-            "The model with its layers shuffled gives cosine 15, KL no depth, overlap no depth: none of the model's "
-            "marks.",
+            "The model with shuffled layers gives cosine 15, KL no depth, overlap no depth: none of the model's marks.",
         ),
     ],
 )

@@ -94,9 +94,9 @@ def _of_one(one: Seen) -> str:
     token = _quoted(one.token)
     if one.best is None:
         among = (
-            f"is among its best {_number(one.k)} from depth {one.among} of {one.n_layers}"
+            f"is among its best {number(one.k)} from depth {one.among} of {one.n_layers}"
             if one.among is not None
-            else f"is not among its best {_number(one.k)}"
+            else f"is not among its best {number(one.k)}"
         )
         return f"The answer {token} is not the model's best guess, which is {_quoted(one.instead)}; it {among}."
     whose = "" if one.given else ", the model's own next token,"
@@ -105,7 +105,7 @@ def _of_one(one: Seen) -> str:
     only = " only" if one.best == one.n_layers else ""
     output = ", the output" if one.best == one.n_layers else ""
     said = f"{token}{whose} becomes the best guess{only} at depth {one.best} of {one.n_layers}{output}"
-    return f"{said}; it is among the best {_number(one.k)} from {one.among}." if one.among < one.best else f"{said}."
+    return f"{said}; it is among the best {number(one.k)} from {one.among}." if one.among < one.best else f"{said}."
 
 
 def _of_several(seen: Sequence[Seen]) -> str:
@@ -132,5 +132,6 @@ def _of_several(seen: Sequence[Seen]) -> str:
     )
 
 
-def _number(n: int) -> str:
+def number(n: int) -> str:
+    """A small number as a word."""
     return WORDS[n] if n < len(WORDS) else str(n)

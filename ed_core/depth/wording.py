@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .answer import WORDS
+from ..sources.controls import CALLED
+from .answer import number
 from .criteria import Criterion
 
 TENTH = 0.1  # of the layers: what counts as another place
 SAME = 1e-6  # nats: a lens whose divergence is nowhere larger is the output
 MOST_CHANGES = 3  # of the mean cosine's sign, in a curve that turns once or nearly so
 NAMES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
-CALLED = {"untrained": "an untrained twin", "shuffled": "the model with its layers shuffled"}
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,11 @@ def statement(
 
 def shared(criteria: Mapping[str, Criterion], twin: Mapping[str, Criterion], kind: str) -> str:
     """What a control of this `kind` says about the model's marks: which it has too, within a tenth of the layers."""
-    who = CALLED[kind]
     both = [n for n, c in criteria.items() if c.depth is not None and n in twin and twin[n].depth is not None]
     same = [n for n in both if abs(criteria[n].depth - twin[n].depth) <= TENTH * criteria[n].n_layers]
     neither = [n for n, c in criteria.items() if c.depth is None and n in twin and twin[n].depth is None]
     told = ", ".join(f"{NAMES[n]} {'no depth' if c.depth is None else c.depth}" for n, c in twin.items())
-    said = f"{who[0].upper()}{who[1:]} gives {told}"
+    said = f"The {CALLED[kind]} gives {told}"
     if same:
         marks = f"{_and([NAMES[n] for n in same])} mark{'s' if len(same) > 1 else ''}"
         return f"{said}: the {marks} would stand there without {_without(kind)}."
@@ -75,7 +74,7 @@ def _doubts(criterion: Criterion, curve: np.ndarray, echo: float) -> Iterator[st
     if criterion.name == "cosine":
         changes, ends = sign_changes(curve), curve[-1] < 0
         if changes > MOST_CHANGES or ends:
-            often = f"changes sign {_times(changes)}" if changes > MOST_CHANGES else ""
+            often = f"changes sign {number(changes)} times" if changes > MOST_CHANGES else ""
             last = "is negative in the last layer" if ends else ""
             yield f"the mean cosine {_and([often, last])}"
     elif criterion.stable is None:
@@ -100,8 +99,8 @@ def _says(criterion: Criterion) -> str:
 def _doubtful(criterion: Criterion, band: tuple[int, int] | None, k: int, doubts: list[str]) -> str:
     unclear = {
         "cosine": "No clear turn",
-        "kl": "No clear half-way point of the lens",
-        "overlap": f"No clear depth at which the lens has the output's best {_number(k)} tokens",
+        "kl": f"No clear depth at which the lens is {_near(criterion)}" if criterion.name == "kl" else "",
+        "overlap": f"No clear depth at which the lens has the output's best {number(k)} tokens",
     }
     rule = "takes the last rise above 0, after layer" if criterion.name == "cosine" else "says layer"
     figure = f"{criterion.depth} of {criterion.n_layers}{_range(criterion, band)}"
@@ -154,7 +153,7 @@ def _near(criterion: Criterion) -> str:
 
 
 def _enough(criterion: Criterion, k: int) -> str:
-    return f"more than {criterion.threshold:.0%} of its best {_number(k)} tokens"
+    return f"more than {criterion.threshold:.0%} of its best {number(k)} tokens"
 
 
 def _range(criterion: Criterion, band: tuple[int, int] | None) -> str:
@@ -166,14 +165,6 @@ def _range(criterion: Criterion, band: tuple[int, int] | None) -> str:
 
 def _without(kind: str) -> str:
     return "training" if kind == "untrained" else "the layers' order"
-
-
-def _times(n: int) -> str:
-    return f"{_number(n)} times"
-
-
-def _number(n: int) -> str:
-    return WORDS[n] if n < len(WORDS) else str(n)
 
 
 def _and(words: list[str]) -> str:

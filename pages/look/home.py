@@ -150,10 +150,10 @@ def panels(batch: running.Batch) -> None:
     """Everything that fills while jobs run."""
     stored = "contributions" in batch.results and not batch.running
     common_link.write(batch.requests["contributions"].key if stored else "")
-    reached = judged(batch)
+    reached, twin = judged(batch), of_twin(batch)
     with st.container(key="home-verdict"):
-        headline(batch, reached)
-        ruler(batch, reached)
+        headline(batch, reached, twin)
+        ruler(batch, reached, twin)
     view = viewer(batch, reached)
     look = Look(
         BRANCHES[value("branch", "both")], SHADES[value("shade", "probability")], first_token=counts_first_token()
@@ -196,7 +196,7 @@ def course(batch: running.Batch, view: Callable[[str, str], View], look: Look) -
     show.figure("token", fig, caption, result, "layer_cos")
 
 
-def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
+def headline(batch: running.Batch, reached: verdict.Verdict | None, twin: verdict.Verdict | None) -> None:
     """Status, verdict, and what the model says: the same height whatever stands in it."""
     with st.container(key="headline"):
         for message in running.troubles(batch):
@@ -204,24 +204,24 @@ def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         if batch.running:
             live.status(batch)
         elif reached is not None:
-            said(batch, reached)
+            said(batch, reached, twin)
         elif batch.missing and not batch.errors:
             st.markdown(TEACH)
         st.markdown(says(batch))
 
 
-def said(batch: running.Batch, reached: verdict.Verdict) -> None:
+def said(batch: running.Batch, reached: verdict.Verdict, twin: verdict.Verdict | None) -> None:
     """What is seen at the answer, then each criterion as what it is, with what a control shares."""
     st.markdown(f"**{show.plain(reached.lead)}**")
     lines = [f"- {show.plain(one.sentence)}" for one in reached.statements.values()]
-    if (twin := of_twin(batch)) is not None:
+    if twin is not None:
         lines.append(f"- {show.plain(wording.shared(reached.criteria, twin.criteria, control_model.chosen()[0]))}")
     if reached.sinks:
         lines.append(f"- {show.plain(sinks.brief(reached.sinks, batch.results['contributions'].tokens))}")
     st.markdown("\n".join(lines))
 
 
-def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
+def ruler(batch: running.Batch, reached: verdict.Verdict | None, twin: verdict.Verdict | None) -> None:
     """The depth ruler; without marks until there is a verdict, so that nothing moves when it comes."""
     some = next(iter(batch.results.values()), None)
     n_layers = some.n_layers if some is not None else specs.n_layers(next(iter(batch.requests.values())).models[0])
@@ -235,7 +235,7 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         bands=reached.bands if reached else {},
         statements=reached.statements if reached else {},
         cosine=reached.curves.get("cosine") if reached else None,
-        twin=twin.criteria if reached and (twin := of_twin(batch)) else {},
+        twin=twin.criteria if reached and twin else {},
         height=88,
         published=published_marks(value("published", NONE)) if reached and value("published", NONE) != NONE else (),
         ghost=ghost.criteria if ghost else {},
