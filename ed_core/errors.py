@@ -6,6 +6,7 @@ EffectiveDepthError
 │   ├── PromptError            empty, too short, too long, unencodable
 │   ├── PromptFileError        a malformed or empty .jsonl
 │   ├── ParameterError         an unknown probe, parameter or value
+│   ├── StudyError             a study's file, prompt set or folder that cannot be used like this
 │   ├── SettingsError          a setting of this installation that is unknown, or does not fit
 │   ├── NotAllowed             what the settings of this installation do not allow
 │   ├── CaseError              a case study that is not there, or cannot be written like this
@@ -49,6 +50,10 @@ class PromptFileError(InputError):
 
 class ParameterError(InputError):
     """An unknown probe, parameter or value; names what exists."""
+
+
+class StudyError(InputError):
+    """A study's file, prompt set or folder that cannot be used like this; names the place."""
 
 
 class SettingsError(InputError):

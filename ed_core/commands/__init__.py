@@ -1,5 +1,5 @@
 """The command line: `python -m ed_core run | verify | estimate | audit | fetch | models | cache | settings | ready |
-bench | case | backup | restore | check`.
+bench | study | case | backup | restore | check`.
 
 Exit code 2 and one sentence for everything refused.
 """
@@ -16,7 +16,7 @@ from ..memory import gigabytes
 from ..notebook.model import Model
 from ..probes import PROBES
 from ..sources import gguf_files, permits
-from . import cases, models
+from . import cases, models, studies
 from .models import opened_as
 
 
@@ -132,6 +132,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("names", nargs="*", help="which measurements (all unless given)")
     p.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
     p.set_defaults(run=bench)
+    studies.add(commands)
     cases.add(commands)
     return top
 

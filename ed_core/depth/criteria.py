@@ -101,6 +101,46 @@ DEPTH_OF: dict[str, Callable[[Mapping[str, np.ndarray]], int | None]] = {
 }
 
 
+VARIANTS = {  # what stands beside each criterion's rule of the papers
+    "cosine": ("paper", "stable", "without_sinks"),
+    "kl": ("paper", "stable", "from_depth_1", "without_sinks"),
+    "overlap": ("paper", "stable", "without_sinks"),
+}
+THRESHOLDS = {"cosine": 0.0, "kl": KL_THRESHOLD, "overlap": OVERLAP_THRESHOLD}
+
+
+def depths(name: str, curves: ArrayLike, variant: str = "paper", threshold: float | None = None) -> np.ndarray:
+    """The rule of a criterion on many curves at once, `[n, layer]` → `[n]`, NaN where it is not defined; the same
+    depths as `by_cosine`, `by_kl` and `by_overlap` give one by one.
+
+    `variant`: "paper", "stable" or, of KL, "from_depth_1"."""
+    c = np.asarray(curves, np.float64)
+    if c.shape[1] < 2:
+        return np.full(len(c), np.nan)
+    at = THRESHOLDS[name] if threshold is None else threshold
+    if name == "cosine":
+        below = c < at
+        if variant == "stable":
+            return np.where(below[:, -1], np.nan, _last(below))
+        return _last(below[:, :-1] & ~below[:, 1:])
+    if name == "overlap":
+        holds = c > at
+    else:
+        start = int(variant == "from_depth_1")
+        holds = np.zeros(c.shape, bool)
+        holds[:, start:] = c[:, start:] < at * c[:, start:].max(1, keepdims=True)
+    if variant == "stable":
+        holds = np.logical_and.accumulate(holds[:, ::-1], 1)[:, ::-1]
+    holds = holds[:, :-1]
+    return np.where(holds.any(1), holds.argmax(1), np.nan)
+
+
+def _last(holds: np.ndarray) -> np.ndarray:
+    """The last column that holds, of each row; NaN where none does."""
+    n = holds.shape[1]
+    return np.where(holds.any(1), n - 1 - holds[:, ::-1].argmax(1), np.nan)
+
+
 def threshold_band(
     rule: Callable[..., Criterion], curve: ArrayLike, thresholds: Iterable[float]
 ) -> tuple[int, int] | None:
@@ -125,13 +165,27 @@ def bootstrap(
     n_prompts = len(counts)
     if n_prompts < 5:
         return None
+    curves = resampled(sums, counts, resamples, seed)
+    depths = [verdict({name: curve[i] for name, curve in curves.items()}).depth for i in range(resamples)]
+    return interval(np.array([np.nan if d is None else d for d in depths]))
+
+
+def resampled(
+    sums: Mapping[str, np.ndarray], counts: ArrayLike, resamples: int = 1000, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Curves `[resample, …]` of prompts drawn with replacement, made of their sums `[prompt, …]` over `counts[p]`
+    tokens each (1 each for plain means over prompts)."""
+    n_prompts = len(counts)
     drawn = np.random.default_rng(seed).multinomial(n_prompts, np.full(n_prompts, 1 / n_prompts), size=resamples)
     tokens = (drawn @ np.asarray(counts, np.float64))[:, None]
-    curves = {name: drawn @ np.asarray(values, np.float64) / tokens for name, values in sums.items()}
-    depths = [verdict({name: curve[i] for name, curve in curves.items()}).depth for i in range(resamples)]
-    defined = [d for d in depths if d is not None]
-    low, high = np.quantile(defined, [0.05, 0.95]) if defined else (np.nan, np.nan)
-    return float(low), float(high), 1 - len(defined) / resamples
+    return {name: drawn @ np.asarray(values, np.float64) / tokens for name, values in sums.items()}
+
+
+def interval(values: np.ndarray) -> tuple[float, float, float]:
+    """5 % and 95 % quantiles over the resamples that are defined, and the share that is not (NaN)."""
+    defined = values[np.isfinite(values)]
+    low, high = np.quantile(defined, [0.05, 0.95]) if len(defined) else (np.nan, np.nan)
+    return float(low), float(high), 1 - len(defined) / len(values)
 
 
 def _curve(values: ArrayLike) -> np.ndarray:

@@ -14,6 +14,7 @@ EXAMPLE, ENGLISH_EXAMPLE = "sum-mod10-5-a", "english-b"
 PROMPTS: Path = FOLDER / "prompts.jsonl"
 RESULTS: Path = FOLDER / "examples"  # one file per run id
 CASES: Path = FOLDER / "cases"  # one `.edcase` each
+SETS: Path = FOLDER / "sets"  # prompts of each task by difficulty, for studies: one `.jsonl` each
 
 
 def load_prompts() -> list[dict]:

@@ -1,0 +1,101 @@
+"""`python -m ed_core study FILE --out DIR`: many prompts on several models, resumable."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from pathlib import Path
+
+from ..errors import EffectiveDepthError, ParameterError
+from ..notebook.model import fetch
+
+
+def add(commands) -> None:
+    """Register the command with the parser's `commands`."""
+    p = commands.add_parser("study", help="run a study's file (models × prompt sets × probes), or go on with it")
+    p.add_argument("file", metavar="FILE.toml")
+    p.add_argument(
+        "--out", required=True, metavar="DIR", help="the study's folder; what lies there is not computed anew"
+    )
+    p.add_argument(
+        "--shard", default="", metavar="I/N", help="compute the I-th of N parts, into a folder that all share"
+    )
+    p.add_argument("--merge", action="store_true", help="compute nothing: write the tables of what is there")
+    p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
+    p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
+    p.set_defaults(run=study)
+
+
+def study(args) -> int:
+    from ..disk import require_room
+    from ..service.estimate import duration
+    from ..studies import plan as planning
+    from ..studies import report, running
+    from ..studies.study import read
+
+    file, out, shard = Path(args.file), Path(args.out), _shard(args.shard)
+    written = read(file)
+    device = _device(args.device)
+    if not (args.merge or args.dry_run):
+        for entry in written.models:
+            _fetch(entry.source, entry.control)
+    plan = planning.make(written, file.parent, device)
+    usable, trouble = plan.usable, {m.label: m.trouble for m in plan.models if m.trouble}
+    if not usable:
+        raise ParameterError(f"No model of {file} can be used. {'; '.join(f'{k}: {v}' for k, v in trouble.items())}")
+    for label, why in trouble.items():
+        print(f"ed_core: {label} failed: {why}", file=sys.stderr)
+    expected = planning.seconds_of(plan, device)
+    told = "" if expected is None else f", about {duration(expected[0])} by the estimate if all is computed"
+    print(f"{written.name}: {len(usable)} models × {plan.n_prompts} prompts, {plan.n_items} items{told}", flush=True)
+    if args.dry_run:
+        return 1 if trouble else 0
+    require_room("The study", planning.bytes_of(plan), out, "--out")
+    planning.write_plan(plan, out)
+    outcome = running.Outcome(failed=trouble) if args.merge else _computed(plan, out, shard)
+    print(", ".join(f"{n} {what}" for what, n in outcome.counts.items()))
+    for label, why in outcome.failed.items():
+        if label not in trouble:
+            print(f"ed_core: {label} failed: {why}", file=sys.stderr)
+    if shard == (1, 1):
+        measures = report.write(out)
+        print(f"{out}: summary.parquet, verdict.parquet, report.md; measures {measures[:16]}")
+    return 1 if outcome.failed else 0
+
+
+def _computed(plan, out: Path, shard: tuple[int, int]):
+    from tqdm import tqdm
+
+    from ..studies import running
+
+    with tqdm(disable=not sys.stderr.isatty(), unit="prompt") as bar:
+
+        def report(model, done: int, total: int) -> None:
+            bar.total = total
+            bar.set_description(model.label, refresh=False)
+            bar.update(done - bar.n)
+
+        return running.run(plan, out, shard, report)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    """ "2/8" as (2, 8)."""
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text or "1/1")
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise ParameterError(f"--shard is {text!r}; expected I/N with I from 1 to N, like 2/8.")
+    return int(found[1]), int(found[2])
+
+
+def _device(name: str) -> str:
+    if name == "cpu":
+        return name
+    from ..models import placement
+
+    return placement.pick(name)
+
+
+def _fetch(source: str, control: str) -> None:
+    """Bring a model here; one that cannot be had is told with the plan."""
+    with contextlib.suppress(EffectiveDepthError):
+        fetch(source, control)

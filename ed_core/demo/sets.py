@@ -1,0 +1,50 @@
+"""The bundled prompt sets for studies: `python -m ed_core.demo.sets` writes `sets/<task>.jsonl` and
+`sets/<task>_worked.jsonl`, the same every time.
+
+Per difficulty `EACH` prompts of one template, filled with solved examples to about the same length; the i-th of each
+difficulty belong together (`pair`). Problems are those that training never saw, unless their kind is too small to hold
+any out."""
+
+from __future__ import annotations
+
+import json
+import random
+
+from transformers import AutoTokenizer
+
+from ..sources.bundled import MODELS, SETS
+from .prompts import MAX_TOKENS, write_prompt
+from .tasks import TASKS, Task
+
+EACH = 20
+
+
+def lines(task: Task, worked: bool, tokenizer) -> list[dict]:
+    """The prompts of one task, easiest first; none twice in a level where there are enough."""
+    found = []
+    for difficulty, rung in task.measured(worked).items():
+        seen: set[str] = set()
+        for i in range(EACH):
+            rng = random.Random(f"{task.name} {worked} {difficulty} {i}")
+            for _ in range(50):
+                text, answer = write_prompt(task, rung, worked, rng, tokenizer, MAX_TOKENS)
+                if (problem := text.rpartition("\n")[2]) not in seen:
+                    break
+            seen.add(problem)
+            id = f"{difficulty}-{i}"
+            found.append({"id": id, "level": str(difficulty), "pair": str(i), "text": text, "answer": answer})
+    return found
+
+
+def main() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(next(iter(MODELS.values())))
+    SETS.mkdir(exist_ok=True)
+    for task in TASKS.values():
+        for worked in (False, True):
+            if task.rungs(worked):
+                text = "".join(json.dumps(line) + "\n" for line in lines(task, worked, tokenizer))
+                (SETS / f"{task.name}{'_worked' if worked else ''}.jsonl").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""From a study to its items: which model on which prompts by which probes, and under which name the result will lie.
+Torch-free.
+
+An item is one model × a chunk of prompts × all probes. Its name is made of two digests, of the model's identity and of
+the chunk's prompts and probes with their parameters, so whoever computes it writes the same file, and a study that was
+stopped, changed or divided goes on with what is there. Plans of a million items are walked, not held."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import disk
+from ..errors import EffectiveDepthError, StudyError
+from ..prompts import max_tokens
+from ..service.resolve import resolve
+from ..sources import controls, tokens
+from ..sources.specs import n_layers, size_of
+from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
+from .sets import Example, PromptSet, load
+from .study import ModelEntry, ProbeEntry, Study, write
+
+FORMAT = 1  # raise when an item's file is written otherwise: older ones are then computed anew
+PLAN, ITEMS, FAILURES, STUDY = "plan.json", "items", "failures", "study.toml"
+DIGITS = 16  # of a digest, in hex
+
+
+@dataclass(frozen=True)
+class StudyModel:
+    """A model of a study. `trouble`: why it cannot be used, "" where it can; then `spec` is None."""
+
+    label: str
+    spec: ModelSpec | None
+    digest: str
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive prompts of a set and the probes they go through. `takes[p]`: of probe p, which of the prompts, by
+    their place in the chunk."""
+
+    examples: tuple[Example, ...]
+    takes: tuple[tuple[int, ...], ...]
+    digest: str
+
+
+@dataclass(frozen=True)
+class Item:
+    model: StudyModel
+    chunk: Chunk
+
+    @property
+    def key(self) -> str:
+        return f"{self.model.digest}/{self.chunk.digest}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study whose models and prompts are known."""
+
+    study: Study
+    models: tuple[StudyModel, ...]
+    sets: tuple[PromptSet, ...]
+    chunks: tuple[tuple[Chunk, ...], ...]  # of each set
+
+    @property
+    def usable(self) -> tuple[StudyModel, ...]:
+        return tuple(m for m in self.models if not m.trouble)
+
+    @property
+    def n_prompts(self) -> int:
+        return sum(len(s.examples) for s in self.sets)
+
+    @property
+    def n_items(self) -> int:
+        return len(self.usable) * sum(map(len, self.chunks))
+
+    def items(self, shard: tuple[int, int] = (1, 1)) -> Iterator[Item]:
+        """All items, model by model; of shard i of N every N-th."""
+        at = 0
+        for model in self.usable:
+            for chunks in self.chunks:
+                for chunk in chunks:
+                    if at % shard[1] == shard[0] - 1:
+                        yield Item(model, chunk)
+                    at += 1
+
+
+def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
+    """The plan of a study whose file lies in `folder`. A model that cannot be found is noted, a set that cannot be had
+    is refused."""
+    models = _labelled(study.models, [_spec(entry, device) for entry in study.models])
+    first = next((entry.source for entry, m in zip(study.models, models) if not m.trouble), study.models[0].source)
+    sets = tuple(load(entry, folder, first) for entry in study.sets)
+    probes = [_identity(entry) for entry in study.probes]
+    return Plan(study, models, sets, tuple(tuple(_chunks(study, probes, s.examples)) for s in sets))
+
+
+def write_plan(plan: Plan, out: Path) -> None:
+    """What a reader of the folder needs to know of the plan: no text of any prompt, no path of any model."""
+    told = {
+        "format": FORMAT,
+        "name": plan.study.name,
+        "note": plan.study.note,
+        "seed": plan.study.seed,
+        "chunk": plan.study.chunk,
+        "models": [_told(m) for m in plan.models],
+        "probes": [{"name": p.name, "limit": p.limit, "parameters": p.parameters} for p in plan.study.probes],
+        "sets": [
+            {
+                "name": s.name,
+                "left_out": s.left_out,
+                "ids": [e.prompt.id for e in s.examples],
+                "levels": [e.level for e in s.examples] if s.levels else [],
+                "pairs": [e.pair for e in s.examples] if any(e.pair for e in s.examples) else [],
+                "chunks": [chunk.digest for chunk in chunks],
+            }
+            for s, chunks in zip(plan.sets, plan.chunks)
+        ],
+    }
+    try:
+        (out / ITEMS).mkdir(parents=True, exist_ok=True)
+        disk.write(out / PLAN, json.dumps(told, ensure_ascii=False).encode())
+        disk.write(out / STUDY, write(plan.study).encode())
+    except OSError as error:
+        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error)}") from error
+
+
+def bytes_of(plan: Plan) -> int:
+    """About what the study's files will take."""
+    total = 0
+    for model in plan.usable:
+        layers = n_layers(model.spec) or 32
+        for entry, n in zip(plan.study.probes, _taken(plan)):
+            for spec in entry.make().measures:
+                if spec.reduce:
+                    sizes = [layers + 1 for dim in spec.dims if dim not in ("pos", "rank")]
+                    per_prompt = 16
+                    for size in sizes:
+                        per_prompt *= size
+                    total += n * per_prompt
+    return total
+
+
+def seconds_of(plan: Plan, device: str = "cpu") -> tuple[float, bool] | None:
+    """About how long the whole study takes, and whether that rests on a measurement of this device; None where a
+    model's size is not known."""
+    from ..service.estimate import estimate
+
+    total, measured = 0.0, True
+    for model in plan.usable:
+        try:
+            size = size_of(model.spec.source)
+        except EffectiveDepthError:
+            return None
+        found = estimate(size, model.spec.precision, _tokens(plan, model.spec), device, 0)
+        of_probe = {need.probe: need.seconds for need in found.needs}
+        total += sum(n * of_probe[entry.name] for entry, n in zip(plan.study.probes, _taken(plan)))
+        measured &= found.calibrated
+    return total, measured
+
+
+def _taken(plan: Plan) -> list[int]:
+    """Of each probe how many prompts it takes, over all sets."""
+    counts = [0] * len(plan.study.probes)
+    for chunks in plan.chunks:
+        for chunk in chunks:
+            counts = [n + len(places) for n, places in zip(counts, chunk.takes)]
+    return counts
+
+
+def _tokens(plan: Plan, spec: ModelSpec, looks: int = 20) -> int:
+    """The mean length of a prompt, of a few of each set."""
+    lengths = []
+    for s in plan.sets:
+        for example in s.examples[:: max(1, len(s.examples) // looks)]:
+            found = tokens.preview(spec, example.prompt)
+            lengths.append(len(found) if found is not None else 64)
+    return max(1, round(sum(lengths) / len(lengths)))
+
+
+def _spec(entry: ModelEntry, device: str) -> ModelSpec | EffectiveDepthError:
+    try:
+        return resolve(
+            entry.source, entry.precision, device, entry.adapter, control=entry.control, control_seed=entry.seed
+        )
+    except EffectiveDepthError as error:
+        return error
+
+
+def _labelled(
+    entries: Sequence[ModelEntry], specs: Sequence[ModelSpec | EffectiveDepthError]
+) -> tuple[StudyModel, ...]:
+    """The models with labels that tell them apart."""
+    labels = []
+    for entry, spec in zip(entries, specs):
+        if entry.label or isinstance(spec, EffectiveDepthError):
+            labels.append(entry.label or entry.source.rstrip("/").rsplit("/", 1)[-1])
+        else:
+            labels.append(", ".join(filter(None, (spec.name, controls.label(spec)))))
+    plain = list(labels)
+    for i, (entry, spec) in enumerate(zip(entries, specs)):
+        if plain.count(plain[i]) > 1 and not entry.label and isinstance(spec, ModelSpec):
+            labels[i] = f"{plain[i]} ({spec.precision})"
+    if twice := next((label for label in labels if labels.count(label) > 1), ""):
+        raise StudyError(f"Two models of the study would be called {twice!r}; give each a label of its own.")
+    return tuple(
+        StudyModel(label, None, _digest(["no model", label]), str(spec))
+        if isinstance(spec, EffectiveDepthError)
+        else StudyModel(label, spec, _digest([FORMAT, ENGINE_VERSION, spec.identity()]))
+        for label, spec in zip(labels, specs)
+    )
+
+
+def _told(model: StudyModel) -> dict:
+    if model.spec is None:
+        return {"label": model.label, "digest": model.digest, "trouble": model.trouble}
+    spec = model.spec
+    return {
+        "label": model.label,
+        "digest": model.digest,
+        "name": spec.name,
+        "precision": spec.precision,
+        "control": spec.control,
+        "seed": spec.control_seed,
+        "n_layers": n_layers(spec),
+    }
+
+
+def _identity(entry: ProbeEntry) -> list:
+    """What of a probe can change a number."""
+    request = entry.make().request(ModelSpec(""), Prompt("."))
+    parameters = {name: list(v) if isinstance(v, tuple) else v for name, v in request.parameters}
+    return [
+        request.probe,
+        request.probe_version,
+        sorted((parameters | dict(request.files)).items()),
+        entry.split_points,
+    ]
+
+
+def _chunks(study: Study, probes: Sequence[list], examples: Sequence[Example]) -> Iterator[Chunk]:
+    seen: dict[str, int] = {}
+    rank = []  # of each prompt within its level
+    for example in examples:
+        rank.append(seen.get(example.level, 0))
+        seen[example.level] = rank[-1] + 1
+    for at in range(0, len(examples), study.chunk):
+        some = tuple(examples[at : at + study.chunk])
+        takes = tuple(
+            tuple(i for i in range(len(some)) if entry.limit is None or rank[at + i] < entry.limit)
+            for entry in study.probes
+        )
+        used = [[identity, list(places)] for identity, places in zip(probes, takes) if places]
+        yield Chunk(some, takes, _digest([[e.prompt.identity() for e in some], used, max_tokens()]))
+
+
+def _digest(value: list) -> str:
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:DIGITS]

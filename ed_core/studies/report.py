@@ -1,0 +1,144 @@
+"""A study in words: Markdown whose every figure is a cell of its tables. Numpy and pyarrow only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow
+from pyarrow import parquet
+
+from .. import disk
+from ..errors import StudyError
+from . import items, tables
+from .running import failures
+from .tables import FEWEST, RESAMPLES, Folder
+
+RULES = {
+    "cosine": "the mean cosine turns positive for the last time",
+    "kl": "the lens' divergence falls below half of its largest",
+    "overlap": "the lens shares more than 0.3 of its best five tokens with the output",
+}
+CALLED = {"cosine": "Cosine", "kl": "KL", "overlap": "Overlap"}
+SHOWN = {"stable": "stable", "from_depth_1": "from depth 1", "without_sinks": "without sinks"}
+
+
+def write(out: Path) -> str:
+    """Write what a study's numbers come to: `summary.parquet`, `verdict.parquet`, `report.md`. Returns the digest of
+    its measures."""
+    folder = tables.open_folder(out)
+    verdict, measures = tables.verdict(folder), items.digest(out, folder.keys())
+    try:
+        for name, table in (("summary", tables.summary(folder)), ("verdict", verdict)):
+            with disk.written(out / f"{name}.parquet") as handle:
+                parquet.write_table(table, handle)
+        disk.write(out / "report.md", markdown(folder, verdict, measures).encode())
+    except OSError as error:
+        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error)}") from error
+    return measures
+
+
+def markdown(folder: Folder, verdict: pyarrow.Table, measures: str) -> str:
+    """The report of a folder; `measures`: the digest of its measures."""
+    rows = verdict.to_pylist()
+    lines = [f"# {folder.plan['name']}", "", *([folder.plan["note"], ""] if folder.plan["note"] else [])]
+    lines += list(_extent(folder))
+    for label in folder.models:
+        own = [row for row in rows if row["model"] == label]
+        for name in dict.fromkeys(row["set"] for row in own):
+            lines += ["", *_of_set(label, name, [row for row in own if row["set"] == name])]
+    lines += [
+        "",
+        "Depths are layers counted from 0, ratios `(depth + 1) / layers`; the three rules read different things and "
+        f"are never averaged. Ranges are 5 to 95 % of a bootstrap over prompts ({RESAMPLES} resamples, seed "
+        f"{folder.plan['seed']}), from {FEWEST} prompts up. Rules: Hu et al. 2025 (arXiv 2512.14064).",
+        "",
+        f"Measures: SHA-256 {measures}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _extent(folder: Folder) -> Iterator[str]:
+    progress = folder.progress()
+    there, planned = (sum(counts[i] for counts in progress.values()) for i in (0, 1))
+    done = "complete" if there == planned else f"{there} of {planned} parts computed"
+    yield f"{_count(len(folder.models), 'model')}, {_count(len(folder.sets), 'set')}, {done}."
+    for name, one in folder.sets.items():
+        left = f"; {one['left_out']} longer ones were left out" if one["left_out"] else ""
+        yield f"- {name}: {_count(len(one['ids']), 'prompt')}{left}"
+    for label, why in failures(folder.out).items():
+        yield f"- {label} failed: {why}"
+
+
+def _of_set(label: str, name: str, rows: list[Mapping]) -> Iterator[str]:
+    prompts = max(row["prompts"] for row in rows)
+    yield f"## {label} on {name}"
+    yield ""
+    yield f"{_count(prompts, 'prompt')}, {_count(rows[0]['n_layers'], 'layer')}."
+    yield ""
+    yield "| criterion | depth | ratio | range over prompts | undefined | stable | from depth 1 | without sinks |"
+    yield "|---|---|---|---|---|---|---|---|"
+    by_criterion: dict[str, dict[str, Mapping]] = {}
+    for row in rows:
+        by_criterion.setdefault(row["criterion"], {})[row["variant"]] = row
+    for criterion, variants in by_criterion.items():
+        paper = variants["paper"]
+        cells = [CALLED[criterion], number(paper["depth"]), _ratio(paper["ratio"]), spread(paper), _share(paper)]
+        cells += [number(variants[v]["depth"]) if v in variants else "" for v in SHOWN]
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    for criterion, variants in by_criterion.items():
+        yield f"- {sentence(criterion, variants)}"
+
+
+def sentence(criterion: str, variants: Mapping[str, Mapping]) -> str:
+    """What one rule says over the prompts, and where its variants say something else by more than a tenth of the
+    layers."""
+    paper = variants["paper"]
+    n_layers = paper["n_layers"]
+    if paper["depth"] is None:
+        return f"{CALLED[criterion]}: not defined over these prompts: there is no layer at which {RULES[criterion]}."
+    told = f"{CALLED[criterion]}: {RULES[criterion]} at layer {number(paper['depth'])} of {n_layers}"
+    if paper["low"] is not None:
+        told += f" ({spread(paper)} over prompts)"
+    elif paper["undefined"] is None:
+        told += f" (fewer than {FEWEST} prompts: no range)"
+    apart = [
+        f"{called} it is {number(row['depth']) if row['depth'] is not None else 'not defined'}"
+        for variant, called in SHOWN.items()
+        if (row := variants.get(variant)) and _far(row["depth"], paper["depth"], n_layers)
+    ]
+    return f"{told}{'; ' if apart else ''}{', '.join(apart)}."
+
+
+def spread(row: Mapping) -> str:
+    """The interval of a row: "5 to 6", "5" where both ends are one, "" where there is none."""
+    if row["low"] is None:
+        return ""
+    low, high = number(row["low"]), number(row["high"])
+    return low if low == high else f"{low} to {high}"
+
+
+def number(value: float | None) -> str:
+    """A depth as it is written: whole where it is whole."""
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{value:.0f}" if value == round(value) else f"{value:.2f}"
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _share(row: Mapping) -> str:
+    return "" if row["undefined"] is None else f"{row['undefined']:.0%}"
+
+
+def _far(depth: float | None, from_: float, n_layers: int) -> bool:
+    return depth is None or abs(depth - from_) > n_layers / 10
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"

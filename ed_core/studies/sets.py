@@ -1,0 +1,252 @@
+"""The prompts of a set: from a file of this machine, from the hub, bundled, or made here. Torch-free.
+
+Tables of the hub, `.csv`, `.parquet`, and `.jsonl` with columns of its own are read by `datasets`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import HubUnreachable, ParameterError, PromptError, PromptFileError, StudyError
+from ..prompts import check_text, read_jsonl
+from ..sources import permits, tokens
+from ..sources.bundled import SETS
+from ..sources.hub_cache import ensure_reachable
+from ..sources.specs import named
+from ..types import Prompt
+from .formats import ARITHMETIC, FORMATS, Format, arithmetic
+from .study import Columns, SetEntry, nearest
+
+TABLES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt of a set. `level`: how hard it is, "" where the set has no levels. `pair`: prompts of different levels
+    with one mark here belong together."""
+
+    prompt: Prompt
+    level: str = ""
+    pair: str = ""
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """A set as it is used. `left_out`: how many prompts were too long."""
+
+    name: str
+    examples: tuple[Example, ...]
+    left_out: int = 0
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Its levels, in the order in which they come."""
+        return tuple(dict.fromkeys(e.level for e in self.examples if e.level))
+
+
+def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
+    """The set, as its entry chooses from it; paths are relative to `folder`. `StudyError` says what is missing.
+
+    `tokenizer`: the model whose tokens `max_tokens` counts, unless the entry names one."""
+    found = list(_source(entry, folder))
+    levels = tuple(dict.fromkeys(e.level for e in found))
+    if missing := [level for level in entry.levels if level not in levels]:
+        there = f"has no level {missing[0]!r}; {nearest(missing[0], levels)}" if any(levels) else "has no levels."
+        raise StudyError(f"The set {entry.name} {there}")
+    if entry.per_level and not any(levels):
+        raise StudyError(f"The set {entry.name} has no levels; give limit in place of per_level.")
+    groups = {level: [e for e in found if e.level == level] for level in entry.levels or levels}
+    if entry.seed is not None:
+        for examples in groups.values():
+            random.Random(entry.seed).shuffle(examples)
+    counted = _Counted(entry, tokenizer)
+    chosen = [e for examples in groups.values() for e in counted.first(examples, entry.per_level)]
+    if not (entry.levels or entry.per_level or entry.seed is not None):
+        chosen = [e for e in found if e in set(chosen)]  # the order of the set
+    chosen = chosen[: entry.limit]
+    if not chosen:
+        raise StudyError(f"The set {entry.name} holds no prompt that is at most {entry.max_tokens} tokens long.")
+    return PromptSet(entry.name, tuple(chosen), counted.left_out)
+
+
+class _Counted:
+    """Leaves out what is too long, and counts it."""
+
+    def __init__(self, entry: SetEntry, tokenizer: str):
+        self.entry, self.left_out = entry, 0
+        self.spec = named(entry.tokenizer or tokenizer) if entry.max_tokens else None
+
+    def first(self, examples: Iterable[Example], n: int | None) -> Iterator[Example]:
+        """The first `n` that are short enough."""
+        taken = 0
+        for example in examples:
+            if n is not None and taken == n:
+                return
+            if self.spec is not None and len(self._tokens(example.prompt)) > self.entry.max_tokens:
+                self.left_out += 1
+                continue
+            taken += 1
+            yield example
+
+    def _tokens(self, prompt: Prompt) -> list[str]:
+        found = tokens.preview(self.spec, prompt)
+        if found is None:
+            raise StudyError(
+                f"The set {self.entry.name} has max_tokens, and the tokens of {self.spec.name} cannot be counted "
+                "before it is opened; give tokenizer, the name of a model whose tokenizer.json is here."
+            )
+        return found
+
+
+def _source(entry: SetEntry, folder: Path) -> Iterator[Example]:
+    if entry.bundled:
+        return _bundled(entry)
+    if entry.hub:
+        return _from_hub(entry)
+    return _from_file(entry, folder)
+
+
+def bundled_names() -> list[str]:
+    """The sets that need nothing from elsewhere."""
+    return [*sorted(file.stem for file in SETS.glob("*.jsonl")), *ARITHMETIC]
+
+
+def _bundled(entry: SetEntry) -> Iterator[Example]:
+    if entry.bundled not in (known := bundled_names()):
+        raise StudyError(
+            f"The set {entry.name} asks for bundled prompts {entry.bundled!r}; {nearest(entry.bundled, known)}"
+        )
+    if entry.bundled in ARITHMETIC:
+        for i, (text, answer, level) in enumerate(arithmetic(entry.bundled)):
+            yield Example(Prompt(text, answer, f"{level}-{i}", entry.template), level)
+        return
+    yield from _own_lines(SETS / f"{entry.bundled}.jsonl", entry)
+
+
+def _from_file(entry: SetEntry, folder: Path) -> Iterator[Example]:
+    file = folder / Path(entry.file).expanduser()
+    permits.file(str(file))
+    if not file.is_file():
+        raise StudyError(f"The set {entry.name}: there is no file {entry.file} (looked for in {folder}).")
+    if file.suffix not in TABLES:
+        raise StudyError(
+            f"The set {entry.name}: {entry.file} is a {file.suffix or 'file without an ending'}; expected "
+            f"{', '.join(TABLES)}."
+        )
+    if file.suffix == ".jsonl" and not entry.columns and not entry.format:
+        return _own_lines(file, entry)
+    return _rows(entry, _table(entry, file), _format(entry) if entry.format else None)
+
+
+def _own_lines(file: Path, entry: SetEntry) -> Iterator[Example]:
+    """Lines as `prompts.read_jsonl` reads them, which may have `level` and `pair` besides."""
+    try:
+        prompts = read_jsonl(file)
+    except PromptFileError as error:
+        raise StudyError(f"The set {entry.name}: {error}") from None
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    for i, (prompt, line) in enumerate(zip(prompts, lines, strict=True)):
+        template = prompt.template if "template" in line else entry.template
+        prompt = Prompt(prompt.text, prompt.answer, prompt.id or str(i), template, prompt.special_tokens)
+        yield Example(prompt, str(line.get("level", "")), str(line.get("pair", "")))
+
+
+def _from_hub(entry: SetEntry) -> Iterator[Example]:
+    given = Format(entry.hub, "test", (), lambda row: ("", "", ""), "", "")
+    known = _format(entry) if entry.format else FORMATS.get(entry.hub, given)
+    if known is given and "/" not in entry.hub:
+        raise StudyError(
+            f"The set {entry.name} asks for {entry.hub!r} of the hub; {nearest(entry.hub, list(FORMATS))} Any other "
+            "set is named as org/name, with columns."
+        )
+    name, config, split = known.hub, entry.config or known.config, entry.split or known.split
+    permits.download(name)
+    import datasets
+
+    try:
+        with _at_once(name):
+            table = datasets.load_dataset(name, config or None, split=split)
+    except Exception as error:  # whatever the client, the network or the set's files answer
+        raise StudyError(
+            f"The set {entry.name} ({name}{f', {config}' if config else ''}, {split}) cannot be had from the hub "
+            f"({type(error).__name__}: {_first_line(error)}). Try again where the hub answers, or give a local copy: "
+            f"file = …{f', format = {entry.hub!r}' if entry.hub in FORMATS else ''}."
+        ) from None
+    return _rows(entry, table, None if known is given else known)
+
+
+@contextlib.contextmanager
+def _at_once(name: str) -> Iterator[None]:
+    """Where the hub does not answer, what was downloaded before is read at once; the library alone would try for half a
+    minute."""
+    from datasets import config
+
+    before = config.HF_HUB_OFFLINE
+    try:
+        ensure_reachable(name, even_if_cached=True)
+    except HubUnreachable:
+        config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = before
+
+
+def _format(entry: SetEntry) -> Format:
+    if entry.format not in FORMATS:
+        raise StudyError(
+            f"The set {entry.name} has the format {entry.format!r}; {nearest(entry.format, list(FORMATS))}"
+        )
+    return FORMATS[entry.format]
+
+
+def _table(entry: SetEntry, file: Path) -> Any:
+    import datasets
+
+    datasets.disable_progress_bars()
+    with tempfile.TemporaryDirectory() as scratch:
+        reader = getattr(datasets.Dataset, f"from_{TABLES[file.suffix]}")
+        try:
+            return reader(str(file), cache_dir=scratch, keep_in_memory=True)
+        except Exception as error:  # of pyarrow, pandas or datasets: all say what is wrong with the file
+            reason = _first_line(error.__cause__ or error)
+            raise StudyError(
+                f"The set {entry.name}: {entry.file} cannot be read as {TABLES[file.suffix]} ({reason})."
+            ) from None
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
+
+
+def _rows(entry: SetEntry, table: Any, known: Format | None) -> Iterator[Example]:
+    columns = entry.columns or Columns()
+    needed = known.columns if known else tuple(filter(None, columns.model_dump().values()))
+    if missing := [name for name in needed if name not in table.column_names]:
+        raise StudyError(
+            f"The set {entry.name} has no column {missing[0]!r}; it has {', '.join(table.column_names)}."
+            + ("" if known else " Say which is which with columns = {text = …, answer = …}.")
+        )
+    for i, row in enumerate(table):
+        try:
+            yield _example(entry, row, known, columns, i)
+        except (PromptError, ParameterError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            told = f"{type(error).__name__}: {error}" if not isinstance(error, PromptError) else str(error)
+            raise StudyError(f"The set {entry.name}, row {i}: {told}") from None
+
+
+def _example(entry: SetEntry, row: Mapping, known: Format | None, columns: Columns, i: int) -> Example:
+    def of(name: str) -> str:
+        value = row[name] if name else ""
+        return value if isinstance(value, str) else str(value)
+
+    text, answer, level = known.write(row) if known else (of(columns.text), of(columns.answer), of(columns.level))
+    prompt = Prompt(text, answer, of(columns.id) or str(i), entry.template)
+    check_text(prompt)
+    return Example(prompt, level, of(columns.pair))

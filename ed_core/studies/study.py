@@ -1,0 +1,253 @@
+"""A study as a person writes it down: models × prompt sets × probes, in one small TOML file. Torch-free.
+
+    name = "mine"
+    models = ["ed-demo-8", {source = "ed-demo-16", control = "untrained"}]
+    probes = ["contributions", "logit_lens", {name = "layer_skip", limit = 20, mode = "future"}]
+    [[sets]]
+    name = "local"
+    file = "prompts.jsonl"
+
+A key nobody knows is refused with the nearest known one."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from ..errors import ParameterError, StudyError
+from ..probes import PROBES, Probe, find
+
+NAME = r"[\w.+-]([\w.+ -]{0,78}[\w.+-])?"  # of studies and sets: they become names of files and values in tables
+LEVEL_MARK = "/"  # between a set and one of its levels, where the level stands as a set of its own
+SPLIT_POINTS = (
+    "answer",  # the answer's first token [C25 §5]
+    "within_answer",  # four tokens of the answer, as C25 draws them for MATH
+)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ModelEntry(_Strict):
+    """A model of a study. `label`: what tables call it; its name, and what else tells it from the others, unless
+    given."""
+
+    source: str = Field(min_length=1)
+    precision: str = "fp32"
+    adapter: str = ""
+    control: Literal["", "untrained", "shuffled"] = ""
+    seed: int = Field(0, ge=0)
+    label: str = Field("", max_length=120)
+
+
+class ProbeEntry(BaseModel):
+    """A probe of a study with its parameters. `limit`: how many prompts of each set it takes, the first ones; all
+    unless given."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+    limit: int | None = Field(None, ge=1)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {name: tuple(v) if isinstance(v, list) else v for name, v in (self.model_extra or {}).items()}
+
+    @property
+    def split_points(self) -> str:
+        """How split points are set for each prompt by its answer, one of `SPLIT_POINTS`; "" where they are not."""
+        given = self.parameters.get("boundaries")
+        return given if given in SPLIT_POINTS else ""
+
+    def make(self, boundaries: tuple[int, ...] = ()) -> Probe:
+        """The probe; a `ParameterError` names what it does not know. `boundaries`: one prompt's own split points."""
+        own = {"boundaries": boundaries} if self.split_points else {}
+        return find(self.name).make(self.parameters | own)
+
+
+class Columns(_Strict):
+    """Which column of a table is what."""
+
+    text: str = "text"
+    answer: str = ""
+    id: str = ""
+    level: str = ""
+    pair: str = ""
+
+
+class SetEntry(_Strict):
+    """A prompt set of a study: exactly one of `file`, `bundled` and `hub`.
+
+    `format`: a published set's way of writing a prompt (`formats.FORMATS`), for a file with that set's columns.
+    `columns`: for any other table. `levels`: those that are taken, in this order. `limit`: prompts in all, the first
+    ones; `per_level`: of each level. `seed`: shuffles before the limits are applied, each level by itself; the order
+    of the set unless given. `max_tokens`: longer prompts are left out before the limits, counted with `tokenizer` (a
+    model; the study's first unless given)."""
+
+    name: str = Field(pattern=f"^{NAME}$")
+    file: str = ""
+    bundled: str = ""
+    hub: str = ""
+    format: str = ""
+    config: str = ""
+    split: str = ""
+    columns: Columns | None = None
+    template: Literal["raw", "chat"] = "raw"
+    levels: tuple[str, ...] = ()
+    limit: int | None = Field(None, ge=1)
+    per_level: int | None = Field(None, ge=1)
+    seed: int | None = Field(None, ge=0)
+    max_tokens: int | None = Field(None, ge=2)
+    tokenizer: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _levels_as_text(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("levels"), list):
+            return {**data, "levels": tuple(str(level) for level in data["levels"])}
+        return data
+
+    @model_validator(mode="after")
+    def _one_source(self) -> SetEntry:
+        given = [name for name in ("file", "bundled", "hub") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError(f"exactly one of file, bundled and hub (found {' and '.join(given) or 'none'})")
+        if self.format and self.columns:
+            raise ValueError("format or columns, not both")
+        return self
+
+
+def _entries(kind: str) -> BeforeValidator:
+    """A list whose items may be a name alone; `kind` is the key that the name then stands for."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, (list, tuple)):
+            return value
+        return tuple({kind: item} if isinstance(item, str) else item for item in value)
+
+    return BeforeValidator(read)
+
+
+class Study(_Strict):
+    """The whole file. `chunk`: prompts of one item, which is what a run that was stopped may lose of its work. `seed`:
+    of the bootstrap."""
+
+    name: str = Field(pattern=f"^{NAME}$")
+    note: str = Field("", max_length=4000)
+    models: Annotated[tuple[ModelEntry, ...], _entries("source")] = Field(min_length=1)
+    probes: Annotated[tuple[ProbeEntry, ...], _entries("name")] = Field(min_length=1)
+    sets: Annotated[tuple[SetEntry, ...], _entries("name")] = Field(min_length=1)
+    chunk: int = Field(8, ge=1, le=1000)
+    seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _nothing_twice(self) -> Study:
+        for what, names in (("sets", [s.name for s in self.sets]), ("probes", [p.name for p in self.probes])):
+            if twice := next((name for name in names if names.count(name) > 1), ""):
+                raise ValueError(f"{what} with names of their own; {twice!r} stands there twice")
+        return self
+
+
+def read(file: str | Path) -> Study:
+    """The study of a file; `StudyError` says what is wrong with it, and where."""
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StudyError(f"The study {file} cannot be read ({reason}); give the path of a TOML file.") from None
+    return parse(text, Path(file).name)
+
+
+def parse(text: str, name: str = "the study") -> Study:
+    """The same of text that is there already; `name` stands for it in what is refused."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise StudyError(f"{name} is not TOML: {error}. Mend that place.") from None
+    try:
+        study = Study.model_validate(data, strict=True)
+    except ValidationError as error:
+        raise StudyError(_wrong(error, name)) from None
+    for i, entry in enumerate(study.probes):
+        try:
+            entry.make()
+        except ParameterError as error:
+            raise StudyError(f"{name}: probes[{i}]: {_nearest_probe(entry.name) or error}") from None
+    return study
+
+
+def write(study: Study) -> str:
+    """The TOML that `parse` reads as this study, what is at its default left out."""
+    data = study.model_dump(exclude_defaults=True)
+    lines = [f"{key} = {_toml(data[key])}" for key in ("name", "note", "chunk", "seed") if key in data]
+    for key, short in (("models", "source"), ("probes", "name")):
+        items = [item[short] if list(item) == [short] else item for item in data[key]]
+        lines.append(f"{key} = {_toml(items)}")
+    for entry in data["sets"]:
+        lines += ["", "[[sets]]", *(f"{key} = {_toml(value)}" for key, value in entry.items())]
+    return "\n".join(lines) + "\n"
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """ "did you mean X?", or what there is."""
+    near = difflib.get_close_matches(name, list(known), 1, 0.5)
+    return f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}."
+
+
+def _nearest_probe(name: str) -> str:
+    known = [probe.name for probe in PROBES]
+    return "" if name in known else f"there is no probe {name!r}; {nearest(name, known)}"
+
+
+def _wrong(error: ValidationError, name: str) -> str:
+    """The first thing that is wrong: where, found, expected."""
+    found = error.errors(include_url=False)  # a misspelt key is missing under its right name as well
+    first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    if first["type"] == "extra_forbidden":
+        parent, _, key = place.rpartition(".")
+        return f"{name}: {parent or 'the study'} has no key {key!r}; {nearest(key, _keys(parent))}"
+    if first["type"] == "missing":
+        return f"{name}: {place} is missing; give it."
+    if first["type"] == "string_pattern_mismatch":
+        told = "letters, digits, spaces and . + - _ (80 at most)"
+    elif first["type"] == "too_short":
+        told = "at least one"
+    else:
+        told = re.sub(r"^(Value error, |Input should be )", "", first["msg"])
+    value = "" if first["type"] == "value_error" else f" is {_short(first['input'])}"
+    return f"{name}: {place or 'the study'}{value}: expected {told}."
+
+
+def _keys(place: str) -> Collection[str]:
+    """What may stand at a place of the file."""
+    kind: type[BaseModel] = Study
+    for part in re.findall(r"[a-z_]+", place):
+        kind = {"models": ModelEntry, "probes": ProbeEntry, "sets": SetEntry, "columns": Columns}.get(part, kind)
+    return tuple(kind.model_fields)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it; JSON's strings are TOML's."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return repr(value)

@@ -1,0 +1,526 @@
+"""Studies: the file, the sets, the items, and that their tables are what `run` writes for the same prompts."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from pyarrow import parquet
+
+from ed_core.commands import main
+from ed_core.depth import criteria
+from ed_core.errors import StudyError
+from ed_core.sources.bundled import load_prompts
+from ed_core.studies import formats, items, plan, running, sets, study, tables
+
+HEAD = 'name = "mine"\nmodels = ["ed-demo-8"]\nprobes = ["contributions", "logit_lens"]\n'
+SET = '[[sets]]\nname = "local"\nfile = "prompts.jsonl"\n'
+RULES = {
+    ("cosine", "paper"): lambda c: criteria.by_cosine(c).depth,
+    ("cosine", "stable"): lambda c: criteria.by_cosine(c).stable,
+    ("kl", "paper"): lambda c: criteria.by_kl(c).depth,
+    ("kl", "stable"): lambda c: criteria.by_kl(c).stable,
+    ("kl", "from_depth_1"): lambda c: criteria.by_kl(c).from_depth_1.depth,
+    ("overlap", "paper"): lambda c: criteria.by_overlap(c).depth,
+    ("overlap", "stable"): lambda c: criteria.by_overlap(c).stable,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with ten prompts of three levels, some of which have sinks on ed-demo-16."""
+    here = tmp_path_factory.mktemp("study")
+    rows = [{k: p[k] for k in ("text", "answer", "id")} | {"level": p["difficulty"]} for p in load_prompts()[:10]]
+    (here / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return here
+
+
+@pytest.fixture(scope="module")
+def done(folder):
+    """Two models through three probes, and the same by `run`."""
+    text = (
+        'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nchunk = 4\n'
+        'probes = ["contributions", "logit_lens", {name = "layer_skip", mode = "future"}]\n' + SET
+    )
+    (folder / "mine.toml").write_text(text, encoding="utf-8")
+    assert main(["study", str(folder / "mine.toml"), "--out", str(folder / "out")]) == 0
+    alone = {}
+    for model in ("ed-demo-8", "ed-demo-16"):
+        arguments = ["run", "contributions", "logit_lens", "layer_skip", "--model", model, "--no-cache"]
+        arguments += ["--set", "layer_skip.mode=future", "--prompts", str(folder / "prompts.jsonl")]
+        assert main([*arguments, "--out", str(folder / f"{model}.npz")]) == 0
+        with np.load(folder / f"{model}.npz", allow_pickle=False) as data:
+            alone[model] = dict(data)
+    return folder / "out", alone
+
+
+def rows(file) -> pd.DataFrame:
+    return parquet.read_table(file).to_pandas()
+
+
+# ---------------------------------------------------------------- the file
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ('nam = "x"\n', "has no key 'nam'; did you mean 'name'?"),
+        ("name =", "is not TOML"),
+        (HEAD, "sets is missing"),
+        (HEAD + SET + "limt = 3\n", "sets[0] has no key 'limt'; did you mean 'limit'?"),
+        (HEAD + SET + 'limit = "3"\n', "sets[0].limit is '3': expected a valid integer"),
+        (HEAD + SET + "limit = 0\n", "sets[0].limit is 0: expected greater than or equal to 1"),
+        (HEAD + SET + 'bundled = "copy"\n', "exactly one of file, bundled and hub (found file and bundled)"),
+        (HEAD + '[[sets]]\nname = "a/b"\nfile = "x.csv"\n', "sets[0].name is 'a/b'"),
+        (HEAD + SET + SET, "'local' stands there twice"),
+        (HEAD.replace("logit_lens", "logit_lenz") + SET, "probes[1]: there is no probe 'logit_lenz'; did you mean"),
+        (HEAD.replace('"logit_lens"', '{name = "logit_lens", k = 0}') + SET, "probes[1]: logit_lens.k is 0"),
+        (HEAD.replace('"ed-demo-8"', '{source = "a", presicion = "4bit"}') + SET, "did you mean 'precision'?"),
+        (HEAD.replace('["ed-demo-8"]', "[]") + SET, "models is (): expected at least one"),
+        (HEAD.replace('"ed-demo-8"', '{source = "a", control = "twin"}') + SET, "models[0].control is 'twin'"),
+        (HEAD + SET + 'format = "gsm8k"\ncolumns = {text = "q"}\n', "format or columns, not both"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_place_and_what_is_expected(text, told):
+    with pytest.raises(StudyError) as error:
+        study.parse(text, "mine.toml")
+    assert "mine.toml" in str(error.value) and told in str(error.value)
+
+
+def test_what_is_written_is_read_as_the_same_study():
+    text = (
+        'name = "mine"\nnote = "a \\"quoted\\" line\\nand another: é"\nseed = 3\n'
+        'models = ["ed-demo-8", {source = "a/b", precision = "4bit", control = "shuffled", seed = 2, label = "x"}]\n'
+        'probes = ["contributions", {name = "layer_skip", limit = 2, boundaries = [8, 16], direct = true}]\n'
+        '[[sets]]\nname = "s"\nfile = "a.csv"\nlevels = [1, "two"]\ncolumns = {text = "q", level = "hard"}\nseed = 0\n'
+        '[[sets]]\nname = "t"\nhub = "gsm8k"\nlimit = 5\n'
+    )
+    found = study.parse(text)
+    assert study.parse(study.write(found)) == found
+    assert found.models[1].seed == 2 and found.probes[1].make().boundaries == (8, 16)
+    assert found.sets[0].levels == ("1", "two") and found.sets[0].seed == 0 and found.chunk == 8
+
+
+# ---------------------------------------------------------------- the sets
+
+
+def test_the_papers_formats_are_written_as_the_papers_write_them():
+    gsm = {"question": "How many?", "answer": "2 + 3 = <<2+3=5>>5\nSo 5.\n#### 5"}
+    assert formats.gsm8k(gsm) == (
+        "Given the following problem, reason and give a final answer to the problem.\nProblem: How many?\n"
+        'Your response should end with "The final answer is [answer]" where [answer] is the response to the problem.\n',
+        "\n2 + 3 = <<2+3=5>>5\nSo 5.\nThe final answer is 5",
+        "",
+    )
+    endings = ["x", ", then", "goes on."]
+    assert formats.hellaswag({"ctx": "A man", "endings": endings, "label": "2"})[:2] == ("A man", " goes on.")
+    assert formats.hellaswag({"ctx": "A man", "endings": endings, "label": "1"})[:2] == ("A man", ", then")
+    text, answer, _ = formats.aime24({"Problem": "Find n.", "Solution": "It is 7."})
+    assert 'end with "\\boxed{[answer]}" where' in text and answer == "\nIt is 7."
+    row = {"problem": "x?", "solution": "y.", "level": "Level 4"}
+    assert formats.math(row) == ("Problem: x?\nAnswer:", " y.", "4")
+    hops = {"questions": ["Who?", "Other?"], "answer": "Ann", "orig_triples": [[1, 2, 3], [4, 5, 6], [7, 8, 9]]}
+    assert formats.mquake(hops) == ("Question: Who?\nAnswer:", " Ann", "3")
+    made = list(formats.arithmetic("direct_multiplication"))
+    assert len(made) == 500 and made == list(formats.arithmetic("direct_multiplication"))
+    for text, answer, digits in made:
+        a, b = text.removeprefix("Give the answer directly: ").removesuffix(" =").split(" * ")
+        assert len(a) == len(b) == int(digits) and answer == f" {int(a) * int(b)}"
+
+
+def test_split_points_stand_at_the_answer():
+    assert formats.split_points("answer", 7, 20) == (7,)
+    inside = formats.split_points("within_answer", 7, 40)  # 33 tokens: of 7, 11, …, 35
+    assert len(inside) == 4 and set(inside) <= set(range(7, 36, 4)) and len(set(inside)) == 4
+    assert formats.split_points("within_answer", 7, 11) == () != formats.split_points("within_answer", 7, 12)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    here = tmp_path_factory.mktemp("sets")
+    table = pd.DataFrame({"q": ["one?", "two?", "three?"], "a": ["1", "2", "3"], "hard": [1, 2, 2]})
+    table.to_csv(here / "t.csv", index=False)
+    table.to_parquet(here / "t.parquet")
+    table.to_json(here / "t.jsonl", orient="records", lines=True)
+    (here / "gsm.jsonl").write_text(json.dumps({"question": "q", "answer": "r\n#### 5"}) + "\n", encoding="utf-8")
+    (here / "bad.parquet").write_bytes(b"PAR1 and nothing")
+    (here / "bad.jsonl").write_text('{"text": ""}\n', encoding="utf-8")
+    (here / "t.txt").write_text("text")
+    return here
+
+
+def load(here, body: str) -> sets.PromptSet:
+    entry = study.parse(HEAD + '[[sets]]\nname = "s"\n' + body).sets[0]
+    return sets.load(entry, here, "ed-demo-8")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.jsonl"])
+def test_any_table_with_its_columns_named_is_a_set(files, name):
+    found = load(files, f'file = "{name}"\ncolumns = {{text = "q", answer = "a", level = "hard"}}\ntemplate = "chat"')
+    assert [(e.prompt.text, e.prompt.answer, e.level) for e in found.examples] == [
+        ("one?", "1", "1"),
+        ("two?", "2", "2"),
+        ("three?", "3", "2"),
+    ]
+    assert {e.prompt.template for e in found.examples} == {"chat"} and found.levels == ("1", "2")
+
+
+@pytest.mark.parametrize(
+    "body, told",
+    [
+        ('file = "t.csv"', "has no column 'text'; it has q, a, hard. Say which is which"),
+        ('file = "t.csv"\ncolumns = {text = "q", answer = "b"}', "has no column 'b'"),
+        ('file = "t.csv"\nformat = "gsm8k"', "has no column 'question'; it has q, a, hard."),
+        ('file = "t.csv"\nformat = "gsm8"', "has the format 'gsm8'; did you mean 'gsm8k'?"),
+        ('file = "no.csv"', "there is no file no.csv"),
+        ('file = "t.txt"', "t.txt is a .txt; expected .jsonl, .json, .csv, .parquet"),
+        ('file = "bad.parquet"\ncolumns = {text = "q"}', "bad.parquet cannot be read as parquet"),
+        ('file = "bad.jsonl"', "line 1: The prompt is empty"),
+        ('bundled = "sum_mod1"', "'sum_mod1'; did you mean 'sum_mod10'?"),
+        ('bundled = "copy"\nlevels = [3, 4]', "has no level '4'; expected one of 3, 6, 9, 12"),
+        ('file = "t.csv"\ncolumns = {text = "q"}\nper_level = 1', "has no levels; give limit"),
+        ('bundled = "copy"\nmax_tokens = 4', "no prompt that is at most 4 tokens long"),
+        ('hub = "gsm9k"', "did you mean 'gsm8k'?"),
+    ],
+)
+def test_a_set_that_cannot_be_had_is_refused_in_one_sentence(files, body, told):
+    with pytest.raises(StudyError) as error:
+        load(files, body)
+    assert told in str(error.value) and "The set s" in str(error.value)
+
+
+def test_a_published_set_without_a_network_says_what_is_missing_and_what_would_do(files, monkeypatch):
+    monkeypatch.setattr(sets, "ensure_reachable", _unreachable)
+    with pytest.raises(StudyError, match=r"openai/gsm8k, main, test\) cannot be had.*file = …, format = 'gsm8k'"):
+        load(files, 'hub = "gsm8k"')
+    assert load(files, 'file = "gsm.jsonl"\nformat = "gsm8k"').examples[0].prompt.answer == "\nr\nThe final answer is 5"
+
+
+def _unreachable(*_, **__):
+    raise sets.HubUnreachable("no network")
+
+
+def test_levels_limits_and_lengths_choose_the_prompts(files):
+    whole = load(files, 'bundled = "sum_mod10"')
+    assert len(whole.examples) == 100 and whole.levels == ("2", "3", "4", "5", "6") and whole.examples[0].pair == "0"
+    some = load(files, 'bundled = "sum_mod10"\nlevels = [6, 2]\nper_level = 3')
+    assert [e.prompt.id for e in some.examples] == ["6-0", "6-1", "6-2", "2-0", "2-1", "2-2"]
+    shuffled = load(files, 'bundled = "sum_mod10"\nlevels = [6, 2]\nper_level = 3\nseed = 1')
+    assert [e.level for e in shuffled.examples] == ["6"] * 3 + ["2"] * 3 and shuffled != some
+    short = load(files, 'bundled = "sum_mod10"\nmax_tokens = 64\nlimit = 30')
+    assert short.left_out > 0 and len(short.examples) == 30
+    everyone = load(files, 'bundled = "sum_mod10"\nmax_tokens = 64')
+    assert everyone.left_out + len(everyone.examples) == 100
+
+
+# ---------------------------------------------------------------- rules, many at once
+
+
+@given(arrays(np.float64, (5, 6), elements=st.sampled_from([-0.2, -0.1, 0.0, 0.1, 0.3, 0.31, 0.5, 1.0, 2.0])))
+def test_many_curves_at_once_give_the_depths_that_each_gives_alone(curves):
+    for (name, variant), rule in RULES.items():
+        if name == "kl":
+            curves = np.abs(curves)
+        expected = [np.nan if (depth := rule(curve)) is None else depth for curve in curves]
+        np.testing.assert_array_equal(criteria.depths(name, curves, variant), expected, err_msg=f"{name} {variant}")
+
+
+# ---------------------------------------------------------------- the tables
+
+
+def test_the_aggregates_are_those_that_run_writes(done):
+    out, alone = done
+    summary = rows(out / "summary.parquet")
+    assert list(summary.columns[:10]) == [
+        "model",
+        "set",
+        "prompts",
+        "tokens",
+        "probe",
+        "measure",
+        "layer",
+        "value",
+        "low",
+        "high",
+    ]
+    for model, expected in alone.items():
+        of_model = summary[(summary.model == model) & (summary.set == "local")]
+        names = {tuple(key.split(".")) for key in expected if key.count(".") == 1}
+        names = {(p, m) for p, m in names if p in ("contributions", "logit_lens", "layer_skip")}
+        assert names == set(zip(of_model.probe, of_model.measure)) and len(names) >= 20
+        for (probe, measure), found in of_model.groupby(["probe", "measure"]):
+            values = found.sort_values(["skipped", "layer"]).value.to_numpy()
+            np.testing.assert_array_equal(values, expected[f"{probe}.{measure}"].ravel().astype(float))
+        assert set(of_model.prompts) == {10} and set(of_model.tokens) == {int(expected["n_tokens"])}
+
+
+def test_the_verdicts_are_those_that_run_writes(done):
+    out, alone = done
+    verdict = rows(out / "verdict.parquet").set_index(["model", "set", "criterion", "variant"])
+    for model, expected in alone.items():
+        for name, variants in criteria.VARIANTS.items():
+            assert tuple(verdict.loc[model, "local", name].index) == variants
+            paper = verdict.loc[model, "local", name, "paper"]
+            for column, key in {"depth": "", "ratio": "_ratio", "low": "_low", "high": "_high"}.items():
+                assert np.float32(paper[column]) == pytest.approx(expected[f"effective_depth.{name}{key}"], nan_ok=True)
+            for variant in variants[1:]:
+                key = f"effective_depth.{name}_{variant}"
+                assert verdict.loc[model, "local", name, variant].depth == pytest.approx(expected[key], nan_ok=True)
+    assert {"local/2", "local/3"} <= set(verdict.index.get_level_values("set"))
+    few = verdict.loc["ed-demo-8", "local/2", "kl", "paper"]
+    assert few.prompts == 3 and np.isnan(few.low) and np.isnan(few.undefined)
+
+
+def test_a_level_is_the_study_of_its_prompts_alone(done, folder, tmp_path):
+    lines = (folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "prompts.jsonl").write_text(
+        "\n".join(x for x in lines if json.loads(x)["level"] == 3), encoding="utf-8"
+    )
+    (tmp_path / "s.toml").write_text(HEAD + SET, encoding="utf-8")
+    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")]) == 0
+    alone, whole = rows(tmp_path / "out" / "summary.parquet"), rows(done[0] / "summary.parquet")
+    alone = alone[alone.set == "local"]
+    level = whole[(whole.model == "ed-demo-8") & (whole.set == "local/3") & (whole.probe != "layer_skip")]
+    assert list(level.value) == list(alone.value) and set(level.prompts) == {3}
+
+
+def test_means_have_intervals_that_hold_them_and_maxima_none(done):
+    summary = rows(done[0] / "summary.parquet")
+    whole = summary[(summary.model == "ed-demo-16") & (summary.set == "local")]
+    means = whole[whole.measure.isin(["layer_ratio", "kl", "effect_mean", "depth_score_mean", "top1_kept"])]
+    defined = means[means.value.notna()]
+    assert set(defined.measure) == {"layer_ratio", "kl", "effect_mean", "depth_score_mean", "top1_kept"}
+    assert (defined.low <= defined.value + 1e-6).all() and (defined.value <= defined.high + 1e-6).all()
+    assert (defined.high > defined.low).any() and whole[whole.measure == "effect"].low.isna().all()
+    one = whole[(whole.measure == "kl") & (whole.layer == 3)].iloc[0]
+    with np.load(done[0].parent / "ed-demo-16.npz") as data:
+        sums = np.array([data[f"logit_lens.kl.{i}"][3].sum() for i in range(10)], float)
+        counts = np.array([data[f"logit_lens.kl.{i}"].shape[1] for i in range(10)])
+    drawn = np.random.default_rng(0).multinomial(10, np.full(10, 0.1), size=1000)
+    low, high = np.quantile(drawn @ sums / (drawn @ counts), [0.05, 0.95])
+    assert (one.low, one.high) == (pytest.approx(low, rel=1e-6), pytest.approx(high, rel=1e-6))
+
+
+def test_leaving_the_first_token_out_is_what_run_does(folder, tmp_path):
+    text = HEAD.replace('"contributions"', '{name = "contributions", first_token = false}').replace("demo-8", "demo-16")
+    shutil.copy(folder / "prompts.jsonl", tmp_path)
+    (tmp_path / "s.toml").write_text(text + SET, encoding="utf-8")
+    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")]) == 0
+    arguments = ["run", "contributions", "logit_lens", "--model", "ed-demo-16", "--no-cache", "--prompts"]
+    arguments += [str(tmp_path / "prompts.jsonl"), "--set", "contributions.first_token=false"]
+    assert main([*arguments, "--out", str(tmp_path / "r.npz")]) == 0
+    verdict = rows(tmp_path / "out" / "verdict.parquet").set_index(["set", "criterion", "variant"])
+    with np.load(tmp_path / "r.npz") as data:
+        for name in criteria.VARIANTS:
+            for variant, key in {"paper": "", "without_sinks": "_without_sinks"}.items():
+                found = verdict.loc["local", name, variant].depth
+                assert found == pytest.approx(float(data[f"effective_depth.{name}{key}"]), nan_ok=True)
+        assert sum(len(data[f"sinks.pos.{i}"]) for i in range(10)), "no prompt has sinks, so this shows nothing"
+
+
+def test_the_report_says_what_the_table_holds(done):
+    text = (done[0] / "report.md").read_text(encoding="utf-8")
+    verdict = rows(done[0] / "verdict.parquet")
+    part = text.split("## ed-demo-16 on local\n")[1].split("\n## ")[0]
+    for name, called in {"kl": "KL", "overlap": "Overlap"}.items():
+        row = verdict[(verdict.model == "ed-demo-16") & (verdict.set == "local") & (verdict.criterion == name)]
+        paper = row[row.variant == "paper"].iloc[0]
+        assert f"| {called} | {paper.depth:.0f} | {paper.ratio:.2f} |" in part
+        assert f"at layer {paper.depth:.0f} of 16" in part
+    assert "2 models, 1 set, complete." in text and "bakery" not in text
+
+
+# ---------------------------------------------------------------- going on, shards, failures
+
+
+@pytest.fixture
+def small(folder, tmp_path):
+    """A study of its own, planned: 10 prompts in chunks of 2 through one probe."""
+    shutil.copy(folder / "prompts.jsonl", tmp_path)
+    written = study.parse(HEAD.replace(', "logit_lens"', "") + "chunk = 2\n" + SET)
+    out = tmp_path / "out"
+    made = plan.make(written, tmp_path)
+    plan.write_plan(made, out)
+    return made, out
+
+
+def test_what_is_there_is_not_computed_again_and_shards_make_the_same(small, tmp_path):
+    made, out = small
+    whole = running.run(made, out)
+    assert whole.counts == {"computed": 5, "there": 0, "failed": 0}
+    written = {file: file.stat().st_mtime_ns for file in out.rglob("*.parquet")}
+    assert running.run(made, out).counts == {"computed": 0, "there": 5, "failed": 0}
+    assert written == {file: file.stat().st_mtime_ns for file in out.rglob("*.parquet")}
+    parts = tmp_path / "parts"
+    plan.write_plan(made, parts)
+    assert running.run(made, parts, (1, 2)).counts["computed"] == 3
+    assert running.run(made, parts, (2, 2)).counts["computed"] == 2
+    keys = list(tables.open_folder(out).keys())
+    assert keys == list(tables.open_folder(parts).keys()) and len(keys) == 5
+    assert items.digest(out, keys) == items.digest(parts, keys)
+
+
+def test_a_longer_study_keeps_what_a_shorter_one_made(small, folder):
+    made, out = small
+    running.run(made, out)
+    longer = study.parse(HEAD.replace(', "logit_lens"', "").replace("]", ', "ed-demo-16"]', 1) + "chunk = 2\n" + SET)
+    again = plan.make(longer, folder)
+    assert running.run(again, out, report=lambda *_: None).counts == {"computed": 5, "there": 5, "failed": 0}
+
+
+def test_a_model_that_fails_in_the_middle_is_noted_and_the_rest_goes_on(small, folder, monkeypatch, capsys):
+    _, out = small
+    from ed_core.errors import JobError
+    from ed_core.service import compute
+
+    run, calls = compute.run, []
+
+    def failing(model, request, **more):
+        calls.append(model.spec.name)
+        if model.spec.name == "ed-demo-8" and calls.count("ed-demo-8") == 5:
+            raise JobError("contributions ran out of memory.")
+        return run(model, request, **more)
+
+    monkeypatch.setattr(compute, "run", failing)
+    both = HEAD.replace(', "logit_lens"', "").replace("]", ', "ed-demo-16"]', 1) + "chunk = 2\n" + SET
+    (folder / "both.toml").write_text(both, encoding="utf-8")
+    assert main(["study", str(folder / "both.toml"), "--out", str(out)]) == 1
+    told = capsys.readouterr()
+    assert "ed-demo-8 failed: contributions ran out of memory." in told.err and "7 computed" in told.out
+    assert "- ed-demo-8 failed: contributions ran out of memory." in (out / "report.md").read_text(encoding="utf-8")
+    verdict = rows(out / "verdict.parquet")
+    assert verdict[verdict.model == "ed-demo-16"].prompts.max() == 10
+    monkeypatch.setattr(compute, "run", run)
+    assert main(["study", str(folder / "both.toml"), "--out", str(out)]) == 0
+    assert "3 computed, 7 there" in capsys.readouterr().out and not running.failures(out)
+
+
+def test_a_model_that_is_not_there_is_noted_before_anything_runs_and_none_at_all_is_refused(folder, tmp_path, capsys):
+    shutil.copy(folder / "prompts.jsonl", tmp_path)
+    missing = str(tmp_path / "no-model")
+    (tmp_path / "one.toml").write_text(HEAD.replace("ed-demo-8", missing) + SET, encoding="utf-8")
+    assert main(["study", str(tmp_path / "one.toml"), "--out", str(tmp_path / "o")]) == 2
+    assert "No model of" in capsys.readouterr().err and not (tmp_path / "o").exists()
+    (tmp_path / "two.toml").write_text(HEAD.replace('"ed-demo-8"', f'"{missing}", "ed-demo-8"') + SET, encoding="utf-8")
+    assert main(["study", str(tmp_path / "two.toml"), "--out", str(tmp_path / "o")]) == 1
+    verdict = rows(tmp_path / "o" / "verdict.parquet")
+    assert set(verdict.model) == {"ed-demo-8"} and "no-model failed" in capsys.readouterr().err
+
+
+def test_a_prompt_that_one_model_has_no_answer_for_stops_that_model_before_it_begins(folder, tmp_path, capsys):
+    (tmp_path / "prompts.jsonl").write_text(
+        '{"text": "1 + 1 ="}\n{"text": "' + "1 + " * 600 + '1 ="}\n', encoding="utf-8"
+    )
+    (tmp_path / "s.toml").write_text(HEAD + SET, encoding="utf-8")
+    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o")]) == 1
+    assert "Prompt '1': The prompt has" in capsys.readouterr().err and not list((tmp_path / "o").rglob("*/*.parquet"))
+
+
+def test_damage_and_a_full_disk_are_one_sentence_each_and_lose_nothing(small, monkeypatch):
+    made, out = small
+    running.run(made, out)
+    files = sorted(out.rglob("items/*/*.parquet"))
+    whole = files[0].read_bytes()
+    files[0].write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(StudyError, match="is damaged; delete it and run the study again"):
+        tables.verdict(tables.open_folder(out))
+    files[0].unlink()
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(items.parquet, "write_table", full)
+        with pytest.raises(StudyError, match="the disk is full"):
+            running.run(made, out)
+    assert len(list(out.rglob("items/*/*"))) == 4, "nothing unfinished is left"
+    assert running.run(made, out).counts == {"computed": 1, "there": 4, "failed": 0}
+    assert files[0].is_file()
+
+
+def test_a_folder_without_a_study_and_one_of_a_later_version_are_refused(tmp_path):
+    with pytest.raises(StudyError, match="There is no study in"):
+        tables.open_folder(tmp_path)
+    (tmp_path / "plan.json").write_text('{"format": 99}')
+    with pytest.raises(StudyError, match="is of format 99; expected 1"):
+        tables.open_folder(tmp_path)
+    (tmp_path / "plan.json").write_text('{"form')
+    with pytest.raises(StudyError, match=r"plan.json is damaged"):
+        tables.open_folder(tmp_path)
+
+
+def test_a_probe_with_a_limit_takes_the_first_prompts_of_each_level(folder):
+    text = HEAD.replace('"logit_lens"', '{name = "layer_skip", limit = 2}') + "chunk = 3\n" + SET
+    made = plan.make(study.parse(text), folder)
+    taken = [(e.level, i in chunk.takes[1]) for chunk in made.chunks[0] for i, e in enumerate(chunk.examples)]
+    assert taken == [
+        *[("2", True), ("2", True), ("2", False), ("3", True), ("3", True), ("3", False)],
+        *[("4", True), ("4", True), ("4", False), ("5", True)],
+    ]
+    other = plan.make(study.parse(text.replace("limit = 2", "limit = 3")), folder)
+    same = [a.digest == b.digest for a, b in zip(made.chunks[0], other.chunks[0])]
+    assert same == [False, False, False, True]
+
+
+def test_models_are_told_apart_by_their_labels(folder):
+    both = '"ed-demo-8", {source = "ed-demo-8", precision = "bf16"}, {source = "ed-demo-8", control = "untrained"}'
+    made = plan.make(study.parse(HEAD.replace('"ed-demo-8"', both) + SET), folder)
+    assert [m.label for m in made.models] == [
+        "ed-demo-8 (fp32)",
+        "ed-demo-8 (bf16)",
+        "ed-demo-8, untrained twin, seed 0",
+    ]
+    assert len({m.digest for m in made.models}) == 3
+    with pytest.raises(StudyError, match="would be called 'x'"):
+        entries = '{source = "ed-demo-8", label = "x"}, {source = "ed-demo-16", label = "x"}'
+        plan.make(study.parse(HEAD.replace('"ed-demo-8"', entries) + SET), folder)
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "a/b", "1"])
+def test_a_shard_that_makes_no_sense_is_refused(folder, shard, done, capsys):
+    assert main(["study", str(folder / "mine.toml"), "--out", str(folder / "x"), "--shard", shard]) == 2
+    assert "expected I/N" in capsys.readouterr().err
+
+
+def test_split_points_of_each_prompt_reach_the_probe(folder, tmp_path):
+    skip = '{name = "layer_skip", mode = "future", boundaries = "answer"}'
+    written = study.parse(HEAD.replace('"contributions", "logit_lens"', skip) + SET)
+    made = plan.make(written, folder)
+    plan.write_plan(made, tmp_path)
+    assert running.run(made, tmp_path).counts["computed"] == 2
+    arguments = [
+        "run",
+        "layer_skip",
+        "--model",
+        "ed-demo-8",
+        "--no-cache",
+        "--set",
+        "layer_skip.mode=future",
+        "--prompts",
+    ]
+    prompt = json.loads((folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines()[9])
+    (tmp_path / "one.jsonl").write_text(json.dumps(prompt) + "\n", encoding="utf-8")
+    from ed_core.sources.tokens import preview
+    from ed_core.types import Prompt
+
+    start = len(preview(made.models[0].spec, Prompt(prompt["text"])))
+    arguments += [
+        str(tmp_path / "one.jsonl"),
+        "--set",
+        f"layer_skip.boundaries={start}",
+        "--out",
+        str(tmp_path / "o.npz"),
+    ]
+    assert main(arguments) == 0
+    found = tables.open_folder(tmp_path).sums("ed-demo-8", "local").probe("layer_skip")
+    with np.load(tmp_path / "o.npz") as data:
+        np.testing.assert_array_equal(found["effect"][9].astype(np.float32), data["layer_skip.effect.0"])
+    with pytest.raises(StudyError, match="expected whole numbers like 8,16 or auto"):
+        study.parse(HEAD.replace('"logit_lens"', skip.replace('"answer"', '"answers"')) + SET)
