@@ -27,6 +27,7 @@ pages = {
 st.html(Path(__file__).parent / "ed_ui" / "style.css")
 page = streamlit_edges.navigation(pages)
 visitor.gate()
+running.page_begins()
 running.jobs()  # the worker imports torch while the first page is being read
 common_link.open_link(page.url_path)
 visitor.sidebar()

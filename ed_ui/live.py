@@ -19,6 +19,7 @@ POLLS = (0.3, 0.5, 0.75, 1.0)  # seconds between two looks for news
 def follow(batch: Batch, draw: Callable, *more) -> None:
     """Call `draw` with the batch and `more`; as a whole again when a result begins or ends, else only those of its
     parts (`part`) that have something new. When the last job has ended the page runs as a whole."""
+    running.shown(batch)
     if batch.jobs and running.poll(batch):
         st.rerun()
 

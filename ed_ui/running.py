@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import streamlit as st
 
@@ -14,17 +15,47 @@ from ed_core.results import lookup
 from ed_core.service.estimate import duration
 from ed_core.service.jobs import Job, Jobs
 from ed_core.types import Request
-from ed_ui import link, outlook, session, show, visitor
+from ed_ui import link, outlook, session, show, streamlit_edges, visitor
 from ed_ui.session import Batch
 
 BY_ITSELF = 2.0  # seconds, by the estimate: an example that takes no longer runs as soon as it is chosen
 FIRST_SECONDS = 0.25  # how long Run waits for something to show: a panel that begins at once needs no second run
 
 
+@dataclass
+class Page:
+    """What is open in a browser: Streamlit's id of the session, and the requests that its page shows."""
+
+    session: str
+    keys: set[str] = field(default_factory=set)
+
+
+_open: dict[str, Page] = {}  # by viewer
+
+
 @st.cache_resource
 def jobs() -> Jobs:
     """This server's queue, with its worker; one for all sessions."""
-    return Jobs()
+    return Jobs(on_screen=_on_screen)
+
+
+def page_begins() -> None:
+    """A run of a whole page has begun: what this session's former page showed is no longer on its screen."""
+    for gone in [name for name, page in list(_open.items()) if not streamlit_edges.connected(page.session)]:
+        _open.pop(gone, None)
+    _open[viewer()] = Page(streamlit_edges.session_id())
+
+
+def shown(batch: Batch) -> None:
+    """This batch is on this session's screen."""
+    if page := _open.get(viewer()):
+        page.keys |= {request.key for request in batch.requests.values()}
+
+
+def _on_screen(job: Job) -> bool:
+    """Whether somebody has a page open that shows this job; asked by the queue's own thread."""
+    pages = [_open.get(name) for name in list(job.viewers)]
+    return any(p and job.request.key in p.keys and streamlit_edges.connected(p.session) for p in pages)
 
 
 def viewer() -> str:

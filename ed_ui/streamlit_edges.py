@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import streamlit as st
+from streamlit import runtime
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.scriptrunner import RerunData, get_script_run_ctx
@@ -93,6 +94,21 @@ def came_by_history() -> bool:
 
     Not needed: where its API says so."""
     return bool(getattr(get_script_run_ctx(), "is_history_navigation", False))
+
+
+# -------------------------------------------------------------------- who is there
+
+
+def session_id() -> str:
+    """Streamlit's id of the session that runs; "" outside of one."""
+    return getattr(get_script_run_ctx(), "session_id", "")
+
+
+def connected(session: str) -> bool:
+    """Whether a session's browser is connected: a closed tab is not. From any thread.
+
+    Not needed: where Streamlit has a public name for it."""
+    return bool(session) and runtime.exists() and runtime.get_instance().is_active_session(session)
 
 
 # -------------------------------------------------------------------- fragments

@@ -104,7 +104,7 @@ def stored(small_folder, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(ed_ui.running, "Jobs", lambda: Jobs(warm=False))
+        patch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
         patch.setitem(
             MODELS, "small", small_folder
         )  # AppTest cannot hold a selectbox value that is not among its options

@@ -93,7 +93,7 @@ def answers(app: Hosted) -> bool:
         return False
 
 
-def until(condition, seconds: float = 90.0):
+def until(condition, seconds: float = 240.0):
     """Wait for a condition and give its value; the time is a bound for a busy machine, no promise."""
     end = time.monotonic() + seconds
     while not (value := condition()):

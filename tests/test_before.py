@@ -217,7 +217,7 @@ LINKS = [  # a page, a link to it, and what its inputs must hold then, by their 
 def server(cache, monkeypatch):
     """The app over this cache folder, without a worker."""
     monkeypatch.setenv("ED_CACHE", str(cache))
-    monkeypatch.setattr(running, "Jobs", lambda: Jobs(warm=False))
+    monkeypatch.setattr(running, "Jobs", lambda **_: Jobs(warm=False))
     for forget in (lookup.store.cache_clear, running.jobs.clear):
         forget()
     yield

@@ -66,7 +66,9 @@ def test_nothing_moves_after_it_was_drawn(tmp_path, visitor):
     with hosted(tmp_path) as app:
         for _ in range(2):
             opened(page, f"{app.address}/?model={MODEL}&example=sum-mod10-5-a")
-            assert page.locator(".st-key-box-norms .js-plotly-plot").count() and page.evaluate("window.moved") <= 20
+            page.locator(".st-key-box-norms .js-plotly-plot").wait_for()
+            settled(page)
+            assert page.evaluate("window.moved") <= 20
 
 
 def test_what_was_typed_survives_a_reload_and_an_example_over_it(server, page):

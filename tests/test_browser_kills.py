@@ -82,7 +82,7 @@ def _life(
     from playwright.sync_api import Error
 
     context = browser.new_context(viewport={"width": 1440, "height": 1500})
-    context.set_default_timeout(20 * PATIENCE)
+    context.set_default_timeout(60 * PATIENCE)
     study, home = context.new_page(), context.new_page()
     try:
         home.goto(f"{app.address}/?model=ed-demo-8&example={example}")

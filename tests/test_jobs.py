@@ -142,6 +142,24 @@ def test_a_job_nobody_polls_is_cancelled(jobs, spec, monkeypatch):
     assert left.state == "cancelled" and watched.state == "done"
 
 
+def test_a_job_on_somebodys_screen_goes_on_however_long_the_browser_is_busy(spec, monkeypatch, tmp_path):
+    monkeypatch.setattr(jobs_module, "ABANDONED_SECONDS", 0.5)
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    monkeypatch.setenv("ED_TEST_STEP_DELAY", "0.1")
+    open_pages = {"here"}
+    queue = Jobs(on_screen=lambda job: bool(job.viewers & open_pages))
+    try:
+        stalled, left = queue.submit(request(spec, LONG), "here"), queue.submit(request(spec), "gone")
+        until(lambda: left.over)
+        time.sleep(2)
+        assert left.state == "cancelled" and stalled.state in ("queued", "running") and stalled.cancelling is None
+        open_pages.clear()
+        until(lambda: stalled.over)
+        assert stalled.state == "cancelled"
+    finally:
+        queue.close()
+
+
 def test_a_refusal_arrives_as_itself_and_the_worker_lives(jobs, spec):
     refused = jobs.submit(request(spec, LayerSkip(), text="5"), "me")
     until(lambda: jobs.poll(refused).over)

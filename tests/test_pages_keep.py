@@ -41,7 +41,7 @@ def folder(tmp_path, monkeypatch):
     from ed_ui import case_studies
 
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    monkeypatch.setattr(ed_ui.running, "Jobs", lambda: Jobs(warm=False))
+    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
     for cached in (lookup.store.cache_clear, ed_ui.running.jobs.clear, case_studies.kept.clear):
         cached()
     yield Kept(tmp_path)

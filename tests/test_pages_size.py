@@ -35,7 +35,7 @@ def stored(small_folder, tmp_path_factory):
         patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf")))
         patch.delenv("HF_TOKEN", raising=False)
-        patch.setattr(ed_ui.running, "Jobs", lambda: Jobs(warm=False))
+        patch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
         patch.setitem(MODELS, "small", small_folder)
         lookup.store.cache_clear()
         ed_ui.running.jobs.clear()

@@ -100,7 +100,7 @@ def test_the_template_switch_is_there_where_the_model_has_one(tmp_path, monkeypa
     from ed_core.service.jobs import Jobs
     from ed_core.sources.bundled import MODELS
 
-    monkeypatch.setattr(ed_ui.running, "Jobs", lambda: Jobs(warm=False))
+    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
     ed_ui.running.jobs.clear()
     for name, template in (("with", TEMPLATE), ("without", None)):
         save(tmp_path / name, "llama", template)

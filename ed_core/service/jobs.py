@@ -2,7 +2,8 @@
 once.
 
 The queue lives here and the worker holds only the running job, so that a worker that dies takes nothing else with it.
-Equal requests share a job. A job nobody has polled for 20 s is cancelled: its tab is closed."""
+Equal requests share a job. A job that nobody has polled for 20 s, and that is on nobody's screen, is cancelled: its tab
+is closed."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -78,9 +80,16 @@ class Job:
 
 class Jobs:
     """Queue in front of one worker process. `warm=True` starts it at once, so that importing torch is over before the
-    first click."""
+    first click. `on_screen`: whether a page that shows a job is open; a browser that is busy, or a tab in the
+    background, may not poll for minutes."""
 
-    def __init__(self, warm: bool = True, command: tuple[str, ...] = (sys.executable, "-m", "ed_core.service.worker")):
+    def __init__(
+        self,
+        warm: bool = True,
+        command: tuple[str, ...] = (sys.executable, "-m", "ed_core.service.worker"),
+        on_screen: Callable[[Job], bool] = lambda job: False,
+    ):
+        self._on_screen = on_screen
         # what the worker can use, with the bytes free there when it started; empty until it is ready
         self.devices: dict[str, int] = {}
         self._command = command
@@ -252,7 +261,7 @@ class Jobs:
             now = time.monotonic()
             with self._lock:
                 for job in self._under_way():
-                    if now - job.polled > ABANDONED_SECONDS:
+                    if now - job.polled > ABANDONED_SECONDS and not self._on_screen(job):
                         self._cancel(job)
                 if self._warm and self._worker is None and not self._closed and now - self._started > RESTART_SECONDS:
                     self._start_worker()
