@@ -1,5 +1,6 @@
 # make app    environment, then the app on http://127.0.0.1:8501
 # make test   environment, then the tests;  make test-all  those in a browser and on a real model;  make test-slow  those that take minutes each
+# make study  the bundled study made anew
 # make mutants  do the tests notice small defects? NAMES=… picks some, JOBS=4 tries four at once
 # The first that runs and is new enough: a command of that name may be a version manager's stub that runs nothing.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 export OMP_WAIT_POLICY := PASSIVE
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: app test test-all test-slow mutants bench clean
+.PHONY: app test test-all test-slow mutants study bench clean
 
 # torch first and alone: with it installed, no other package pulls another build.
 $(VENV)/.installed: requirements.txt
@@ -44,6 +45,9 @@ test-slow: $(VENV)/.installed
 
 mutants: $(VENV)/.installed
 	$(BIN)/python tests/mutants.py $(NAMES) -j $(JOBS)
+
+study: $(VENV)/.installed
+	$(BIN)/python -m ed_core study ed_core/demo/studies/toys/study.toml --out ed_core/demo/studies/toys
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m ed_core bench

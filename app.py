@@ -26,12 +26,13 @@ pages = {
 }
 st.html(Path(__file__).parent / "ed_ui" / "style.css")
 page = streamlit_edges.navigation(pages)
+navigated = [pair for heading in pages for pair in zip(navigation.PAGES[heading], pages[heading])]
 visitor.gate()
 running.page_begins()
 running.jobs()  # the worker imports torch while the first page is being read
 common_link.open_link(page.url_path)
 visitor.sidebar()
-if page.url_path not in {one.url_path for one in pages["Keep"]}:  # a case study opens without a model
+if next(entry.model for entry, one in navigated if one.url_path == page.url_path):
     picker.sidebar()
 hosting.banner()
 whole = guard.guarded(page.run)

@@ -92,6 +92,7 @@ class Settings(BaseSettings):
     downloads: bool = Field(
         True, description="models that are not here may be downloaded, from the hub or the package registry"
     )
+    studies: bool = Field(True, description="studies may be started from the browser; each is a process of its own")
 
     # how much
     max_tokens: int = Field(512, ge=1, description="the longest prompt, in tokens (the command line's too)")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Entry:
     """A page in the navigation. `kept_as`: its name in a case study, a probe's for that probe's own page; "" where
-    nothing is kept from. `url`: its path, where that is not the file's name."""
+    nothing is kept from. `url`: its path, where that is not the file's name. `model`: it is about the model that is
+    chosen in the sidebar."""
 
     file: str
     title: str
@@ -16,6 +17,7 @@ class Entry:
     kept_as: str = ""
     url: str | None = None
     hidden: bool = False
+    model: bool = True
 
 
 PAGES: dict[str, tuple[Entry, ...]] = {
@@ -33,11 +35,12 @@ PAGES: dict[str, tuple[Entry, ...]] = {
     ),
     "Compare": (
         Entry("pages/compare/two.py", "Compare two", "compare_arrows", "two"),
+        Entry("pages/compare/studies.py", "Studies", "science", model=False),
         Entry("pages/compare/audit.py", "Precision audit", "balance", "audit"),
     ),
     "Keep": (
-        Entry("pages/keep/gallery.py", "Case studies", "collections_bookmark", url="cases"),
-        Entry("pages/keep/case.py", "Case study", "bookmark", url="case", hidden=True),
+        Entry("pages/keep/gallery.py", "Case studies", "collections_bookmark", url="cases", model=False),
+        Entry("pages/keep/case.py", "Case study", "bookmark", url="case", hidden=True, model=False),
     ),
 }
 KEPT_FROM = {entry.kept_as: entry.file for entries in PAGES.values() for entry in entries if entry.kept_as}

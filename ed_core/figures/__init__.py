@@ -14,6 +14,7 @@ from .pair import PAIR_RULER_HEIGHT, difference_map, pair_curves, pair_ruler
 from .panel import View
 from .ruler import depth_ruler
 from .skips import boundary_map, effect_on_layers, skip_map
+from .studies import VARIANTS, study_curves, study_depths
 from .text import shown, visible
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "CRITERIA",
     "MLP",
     "PAIR_RULER_HEIGHT",
+    "VARIANTS",
     "Published",
     "View",
     "boundary_map",
@@ -50,6 +52,8 @@ __all__ = [
     "skip_map",
     "slope_curves",
     "spread_curve",
+    "study_curves",
+    "study_depths",
     "token_map",
     "token_profile",
     "visible",

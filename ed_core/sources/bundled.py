@@ -15,6 +15,7 @@ PROMPTS: Path = FOLDER / "prompts.jsonl"
 RESULTS: Path = FOLDER / "examples"  # one file per run id
 CASES: Path = FOLDER / "cases"  # one `.edcase` each
 SETS: Path = FOLDER / "sets"  # prompts of each task by difficulty, for studies: one `.jsonl` each
+STUDIES: Path = FOLDER / "studies"  # one folder each
 
 
 def load_prompts() -> list[dict]:

@@ -199,7 +199,8 @@ def _labelled(
     labels = []
     for entry, spec in zip(entries, specs):
         if entry.label or isinstance(spec, EffectiveDepthError):
-            labels.append(entry.label or entry.source.rstrip("/").rsplit("/", 1)[-1])
+            twin = f", {controls.KINDS[entry.control]}, seed {entry.seed}" if entry.control else ""
+            labels.append(entry.label or entry.source.rstrip("/").rsplit("/", 1)[-1] + twin)
         else:
             labels.append(", ".join(filter(None, (spec.name, controls.label(spec)))))
     plain = list(labels)

@@ -6,6 +6,7 @@ from the prompts' sums in every resample."""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow
+from pyarrow import csv, parquet
 
 from ..depth.criteria import VARIANTS, depths, interval, resampled
 from ..depth.verdict import COSINES
@@ -186,6 +188,13 @@ def summary(folder: Folder) -> pyarrow.Table:
                     if columns := some.probe(probe["name"]):
                         parts.append(_aggregates(folder, label, group, folder.probe(probe["name"]), columns))
     return pyarrow.concat_tables(parts) if parts else SUMMARY.empty_table()
+
+
+def as_file(table: pyarrow.Table, kind: str) -> bytes:
+    """A table as "parquet" or "csv"."""
+    data = io.BytesIO()
+    (parquet.write_table if kind == "parquet" else csv.write_csv)(table, data)
+    return data.getvalue()
 
 
 def curves(folder: Folder, some: Sums, criterion: str, variant: str) -> tuple[dict[str, np.ndarray], np.ndarray] | None:

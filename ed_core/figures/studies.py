@@ -1,0 +1,176 @@
+"""What studies found, in figures: depths with their ranges on one axis of relative depth, and curves of several models
+over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import ArrayLike
+
+from ..depth.side_by_side import relative_depth
+from . import colours
+from .canvas import PLAIN, Canvas, axis_title
+from .text import escaped
+
+ROW, TOP, BOTTOM, SIDE = 40, 30, 44, 10  # pixels
+VARIANTS = {
+    "paper": "the papers' rule",
+    "stable": "stable",
+    "from_depth_1": "from depth 1",
+    "without_sinks": "without sinks",
+}
+TICKS = [0, 0.25, 0.5, 0.75, 1]
+NOT_DEFINED = "not defined"
+PUBLISHED = "published"
+LINES = (colours.ATTENTION, colours.MLP, colours.BOTH, *colours.OTHERS)
+DASHES = ("solid", "dash", "dot", "dashdot")
+
+
+def study_depths(
+    rows: Sequence[Mapping], label: str, published: Sequence[tuple[str, str, float, str]] = (), width_px: int = 1100
+) -> go.Figure:
+    """One line per value of `label` (a column of the rows), on it a mark per criterion at its ratio `(ED + 1) / L` with
+    the range over prompts; the papers' rule is filled, a variant hollow. One that is not defined is said beside the
+    line's name. Criteria that share a line stand a little apart. `published`: (model, criterion, ratio, set), small
+    crosses on lines of their own."""
+    lines = list(dict.fromkeys(row[label] for row in rows))
+    crosses = [f"{model}, {PUBLISHED}" for model in dict.fromkeys(one[0] for one in published)]
+    y = {name: -i for i, name in enumerate([*lines, *crosses])}
+    height = TOP + BOTTOM + ROW * max(len(y), 1)
+    canvas = Canvas(height, (SIDE, SIDE, TOP, BOTTOM), uirevision="studies", width_px=width_px)
+    apart = max(len({row["criterion"] for row in rows if row[label] == name}) for name in lines) > 1
+    missing: dict[str, list[str]] = {}
+    for criterion, colour in colours.CRITERIA.items():
+        own = [row for row in rows if row["criterion"] == criterion]
+        for row in own:
+            if row["ratio"] is None:
+                missing.setdefault(row[label], []).append(colours.CRITERION_NAMES[criterion])
+        _marks(canvas, criterion, colour, [row for row in own if row["ratio"] is not None], label, y, apart)
+        of_others = [one for one in published if one[1] == criterion]
+        canvas.add(
+            "scatter",
+            x=[one[2] for one in of_others],
+            y=[y[f"{one[0]}, {PUBLISHED}"] for one in of_others],
+            mode="markers",
+            marker=dict(symbol="x-thin", size=9, line=dict(width=2, color=colour)),
+            name=f"{PUBLISHED} {criterion}",
+            showlegend=False,
+            text=[f"{escaped(one[0])}, {escaped(one[3])}<br>{criterion}, published: {one[2]:.2f}" for one in of_others],
+            hoverinfo="text",
+        )
+    for name, at in y.items():
+        none = ", ".join(dict.fromkeys(missing.get(name, ())))
+        told = escaped(_short(name))
+        if none:
+            told += f" · {none}: {NOT_DEFINED}" if apart else f" · {NOT_DEFINED}"
+        canvas.write(told, 11, x=0, xanchor="left", y=at, yanchor="bottom", yshift=5)
+    for at in y.values():
+        canvas.line(colours.FAINT, 1, x0=0, x1=1, y0=at, y1=at, layer="below")
+    canvas.layout["xaxis"] = dict(
+        PLAIN,
+        range=[-0.01, 1.02],
+        tickvals=TICKS,
+        ticktext=[f"{tick:g}" for tick in TICKS],
+        title=axis_title("share of the layers, (depth + 1) / layers"),
+    )
+    canvas.layout["yaxis"] = dict(PLAIN, range=[-len(y) + 0.5, 0.8], visible=False)
+    canvas.layout["showlegend"] = True
+    canvas.layout["legend"] = dict(orientation="h", x=0, y=1, yanchor="bottom", xanchor="left", font=dict(size=11))
+    return canvas.figure()
+
+
+def study_curves(
+    curves: Mapping[str, Sequence[ArrayLike]],
+    n_layers: Mapping[str, int],
+    unit: str,
+    log: bool = False,
+    height: int = 340,
+    width_px: int = 1100,
+) -> go.Figure:
+    """Curves of several models on relative depth, each with its range over prompts behind it. `curves`: by the model's
+    label, value, low and high `[layer]` or `[depth]`; a range of NaN or None is none."""
+    canvas = Canvas(height, (64, 16, 40, 44), uirevision="over-depth", width_px=width_px)
+    for i, (name, of_one) in enumerate(curves.items()):
+        values, low, high = (np.asarray(one, float) for one in of_one)
+        x, colour = relative_depth(len(values), n_layers[name]), LINES[i % len(LINES)]
+        if np.isfinite(low).any():
+            canvas.add(
+                "scatter",
+                x=np.concatenate([x, x[::-1]]),
+                y=np.concatenate([high, low[::-1]]),
+                fill="toself",
+                mode="none",
+                fillcolor=_faint(colour),
+                hoverinfo="skip",
+                showlegend=False,
+                name=f"range {escaped(name)}",
+            )
+        hover = [f"{escaped(name)}<br>{at:.2f} of the depth: {value:.4g}" for at, value in zip(x, values)]
+        look = dict(line=dict(color=colour, width=2, dash=DASHES[i % len(DASHES)]), marker=dict(size=4))
+        canvas.add(
+            "scatter", x=x, y=values, mode="lines+markers", name=escaped(name), text=hover, hoverinfo="text", **look
+        )
+    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.01, 1.01], tickvals=TICKS, title=axis_title("relative depth"))
+    canvas.layout["yaxis"] = dict(
+        PLAIN, showgrid=True, gridcolor=colours.FAINT, type="log" if log else "linear", title=axis_title(unit)
+    )
+    canvas.layout["showlegend"] = True
+    canvas.layout["legend"] = dict(orientation="h", x=0, y=1, yanchor="bottom", xanchor="left", font=dict(size=11))
+    return canvas.figure()
+
+
+def _marks(
+    canvas: Canvas, criterion: str, colour: str, rows: Sequence[Mapping], label: str, y: Mapping, apart: bool
+) -> None:
+    at = {"cosine": 0.12, "kl": 0.0, "overlap": -0.12}[criterion] * apart
+
+    def ends(end: str) -> np.ndarray:
+        return np.array([np.nan if row[end] is None else (row[end] + 1) / row["n_layers"] for row in rows])
+
+    ratios = np.array([row["ratio"] for row in rows], float)
+    canvas.add(
+        "scatter",
+        x=ratios,
+        y=[y[row[label]] + at for row in rows],
+        mode="markers",
+        marker=dict(
+            size=9,
+            color=[colour if row["variant"] == "paper" else colours.CLEAR for row in rows],
+            line=dict(width=2, color=colour),
+        ),
+        error_x=dict(
+            type="data",
+            symmetric=False,
+            array=np.nan_to_num(ends("high") - ratios),
+            arrayminus=np.nan_to_num(ratios - ends("low")),
+            color=colour,
+            thickness=1.5,
+            width=3,
+        ),
+        name=colours.CRITERION_NAMES[criterion],
+        text=[_hover(row, label) for row in rows],
+        hoverinfo="text",
+    )
+
+
+def _hover(row: Mapping, label: str) -> str:
+    told = (
+        f"{escaped(str(row[label]))}<br>{colours.CRITERION_NAMES[row['criterion']]}, {VARIANTS[row['variant']]}: layer "
+    )
+    told += f"{row['depth']:g} of {row['n_layers']}, {row['ratio']:.2f}"
+    if row["low"] is not None:
+        told += f"<br>5 to 95 % over {row['prompts']} prompts: {row['low']:g} to {row['high']:g}"
+    if row["undefined"]:
+        told += f"<br>not defined in {row['undefined']:.0%} of the resamples"
+    return told
+
+
+def _short(name: str, most: int = 44) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def _faint(colour: str) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.16)"

@@ -1,0 +1,112 @@
+"""Studies of this installation: where they lie, and those that run beside the app, each in a process of its own that
+outlives a tab and a restart of the server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import psutil
+
+from ed_core import disk, settings
+from ed_core.errors import NotAllowed, StudyError
+from ed_core.sources.bundled import STUDIES
+from ed_core.studies import study, tables
+from ed_core.studies.plan import PLAN
+
+RUN, LOG, FILE = "run.json", "run.log", "asked.toml"
+PROGRAM = "import sys; from ed_core.commands import main; sys.exit(main(sys.argv[1:]))"  # with the settings' permits
+LONGEST = 20_000  # characters of a study's text
+
+
+def folder() -> Path:
+    return settings.current().cache / "studies"
+
+
+def known() -> dict[str, Path]:
+    """All studies by name: those made here, latest first, then those that come with the product."""
+    begun = {file.parent: file.stat().st_mtime for name in (PLAN, FILE) for file in folder().glob(f"*/{name}")}
+    made = sorted(begun, key=lambda place: -begun[place])
+    shipped = [file.parent for file in sorted(STUDIES.glob(f"*/{PLAN}"))]
+    return {place.name: place for place in made} | {place.name: place for place in shipped}
+
+
+def begin(text: str) -> str:
+    """Start a study, or go on with it where one of that name lies here; returns its name. `StudyError` for a text that
+    is no study, `NotAllowed` where this installation runs none."""
+    if not settings.current().studies:
+        raise NotAllowed(
+            "This installation runs no studies from the browser (studies); run them on the machine itself."
+        )
+    if len(text) > LONGEST:
+        raise StudyError(f"The study has {len(text)} characters; expected {LONGEST} at most.")
+    name = re.sub(r"[^\w.+-]", "-", study.parse(text).name)
+    out = folder() / name
+    if running(out):
+        raise StudyError(f"The study {name} is running already; stop it first, or give this one another name.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        disk.write(out / FILE, text.encode())
+        command = [sys.executable, "-c", PROGRAM, "study", str(out / FILE), "--out", str(out)]
+        with (out / LOG).open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=settings.ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"},
+            )
+        told = {"pid": process.pid, "created": psutil.Process(process.pid).create_time()}
+        disk.write(out / RUN, json.dumps(told).encode())
+    except OSError as error:
+        raise StudyError(f"The study cannot be started: {disk.why(error)}") from error
+    return name
+
+
+def running(out: Path) -> psutil.Process | None:
+    """The process that computes a study, if it was started here and still runs."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, psutil.Error):
+        told = json.loads((out / RUN).read_text(encoding="utf-8"))
+        process = psutil.Process(told["pid"])
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)  # ours, and perhaps over
+        if abs(process.create_time() - told["created"]) < 1 and process.status() != psutil.STATUS_ZOMBIE:
+            return process
+    return None
+
+
+def read(out: Path) -> tuple[tables.Folder, list[dict], list[dict]]:
+    """A study's folder, its verdicts and its aggregates; read anew where something was added."""
+    folder = tables.open_folder(out)
+    return _read(out, (out / PLAN).stat().st_mtime_ns, tuple(folder.progress().values()))
+
+
+@lru_cache(maxsize=4)
+def _read(out: Path, *state: object) -> tuple[tables.Folder, list[dict], list[dict]]:
+    folder = tables.open_folder(out)
+    return folder, tables.verdict(folder).to_pylist(), tables.summary(folder).to_pylist()
+
+
+def stop(out: Path) -> None:
+    """End it; what is computed stays, and the study goes on from there when it is started again."""
+    if process := running(out):
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGTERM)
+
+
+def said(out: Path) -> str:
+    """The last line that a run wrote."""
+    try:
+        lines = (out / LOG).read_text(encoding="utf-8", errors="replace").replace("\r", "\n").splitlines()
+    except OSError:
+        return ""
+    return next((line for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,227 @@
+"""Studies: many prompts on several models, with the uncertainty over prompts; beside what is published."""
+
+from functools import partial
+
+import streamlit as st
+
+from ed_core import figures
+from ed_core.errors import EffectiveDepthError
+from ed_core.probes import find
+from ed_core.sources.published import published, published_marks
+from ed_core.studies import items, report, running, study, tables
+from ed_core.studies.plan import PLAN
+from ed_ui import common_link, guard, link, remembered, show, study_runs
+from ed_ui.link_parameters import text
+
+
+def page() -> None:
+    st.subheader("Studies", anchor=False)
+    link.own([text(name, f"studies.{name}") for name in ("study", "set", "models", "curve")])
+    common_link.say_troubles()
+    known = study_runs.known()
+    new(bool(known))
+    if not known:
+        st.info("There is no study yet. Write one above, and start it.", icon=":material/science:")
+        return
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row")
+    name = chosen(row, "Study", "studies.study", list(known))
+    common_link.write()
+    link.share(row)
+    out = known[name]
+    guard.fragment(lambda: body(out), 2.0 if study_runs.running(out) else None)()
+
+
+def new(folded: bool) -> None:
+    """Write a study, check it, start it."""
+    with st.expander("Write a study", expanded=not folded, icon=":material/edit:"):
+        words = remembered.widget(
+            st.text_area, "The study's file (TOML)", "studies.text", EXAMPLE, words=True, height=300, help=HELP
+        )
+        row = st.container(horizontal=True)
+        try:
+            if row.button("Check", icon=":material/rule:", key="studies.check"):
+                found = study.parse(words)
+                told = f"{len(found.models)} models, {len(found.sets)} prompt sets, {len(found.probes)} probes"
+                st.success(f"**{show.plain(found.name)}** can be read: {told}.", icon=":material/check:")
+            if row.button("Start", icon=":material/play_arrow:", type="primary", key="studies.start"):
+                remembered.put({"studies.study": study_runs.begin(words)})
+                st.rerun()
+        except EffectiveDepthError as error:
+            show.error(error)
+
+
+def chosen(row, label: str, key: str, options: list[str], **more) -> str:
+    """A box of names; where the remembered one is not among them, the first."""
+    if remembered.value(key) not in options:
+        remembered.put({key: options[0]})
+    return remembered.widget(row.selectbox, label, key, options[0], options=options, **more)
+
+
+def body(out) -> None:
+    """All of one study; drawn again every two seconds while it runs."""
+    process = study_runs.running(out)
+    if process is None and remembered.value("studies.watched") == str(out):
+        remembered.forget("studies.watched")
+        st.rerun()
+    if process is not None:
+        remembered.put({"studies.watched": str(out)})
+    if not (out / PLAN).is_file():
+        begins(out, process)
+        return
+    folder, verdict, summary = study_runs.read(out)
+    status(folder, process)
+    if not verdict:
+        st.info("Nothing is computed yet; figures come with the first prompts.", icon=":material/hourglass_empty:")
+        return
+    row = st.container(horizontal=True, vertical_alignment="bottom")
+    name = chosen(row, "Prompt set", "studies.set", list(dict.fromkeys(r["set"] for r in verdict)), width=320)
+    of_set = [r for r in verdict if r["set"] == name]
+    depths(row, of_set)
+    agreement(of_set)
+    curves(folder, summary, name)
+    words(folder, of_set, name)
+    exports(folder)
+
+
+def begins(out, process) -> None:
+    """A study whose models and prompts are being looked up, or could not be."""
+    last = show.plain(study_runs.said(out))
+    if process is not None:
+        st.info("It begins: models and prompts are looked up and tried.", icon=":material/hourglass_empty:")
+    else:
+        st.error(last.removeprefix("ed\\_core: ") or "It ended before it began.", icon=":material/error:")
+
+
+def status(folder: tables.Folder, process) -> None:
+    """How far it is, what failed, and the way to stop it."""
+    progress = folder.progress()
+    there, planned = (sum(counts[i] for counts in progress.values()) for i in (0, 1))
+    prompts = sum(len(one["ids"]) for one in folder.sets.values())
+    counts = {"model": len(folder.models), "set": len(folder.sets), "prompt": prompts}
+    told = " · ".join(f"{n} {what}{'s' * (n != 1)}" for what, n in counts.items())
+    if folder.plan["note"]:
+        st.markdown(show.plain(folder.plan["note"]))
+    if process is not None:
+        row = st.container(horizontal=True, vertical_alignment="center")
+        row.progress(there / max(planned, 1), f"{told} · {there} of {planned} parts")
+        if row.button("Stop", icon=":material/stop:", key="studies.stop"):
+            study_runs.stop(folder.out)
+            st.rerun()
+    else:
+        st.caption(f"{told} · {'complete' if there == planned else f'{there} of {planned} parts computed'}")
+        if there < planned and (last := study_runs.said(folder.out)):
+            st.caption(f"Its last run said: {show.plain(last)}")
+    for label, why in running.failures(folder.out).items():
+        st.warning(f"{show.plain(label)} failed: {show.plain(why)}", icon=":material/error:")
+
+
+def depths(row, rows: list[dict]) -> None:
+    """Every model's depth by the papers' rules, beside published ones."""
+    models = ["", *dict.fromkeys(one.model.rsplit("/", 1)[-1] for one in published())]
+    beside = chosen(row, "Published beside", "studies.published", models, format_func=lambda m: m or "none", width=280)
+    marks = published_marks(beside) if beside else []
+    fig = figures.study_depths([r for r in rows if r["variant"] == "paper"], "model", marks)
+    show.figure("study-depths", fig, DEPTHS, reading=READING)
+    if marks:
+        st.caption(CAVEAT)
+
+
+def agreement(rows: list[dict]) -> None:
+    """One model, every rule and variant: where they disagree."""
+    place = st.container(horizontal=True, vertical_alignment="bottom")
+    model = chosen(place, "Model", "studies.model", list(dict.fromkeys(r["model"] for r in rows)), width=420)
+    own = [
+        r | {"rule": RULE.format(report.CALLED[r["criterion"]], figures.VARIANTS[r["variant"]])}
+        for r in rows
+        if r["model"] == model
+    ]
+    show.figure("study-agreement", figures.study_depths(own, "rule"), AGREEMENT, reading=READING)
+
+
+def curves(folder: tables.Folder, summary: list[dict], name: str) -> None:
+    """One aggregate of all models over relative depth."""
+    rows = [r for r in summary if r["set"] == name and r["skipped"] is None and r["layer"] is not None]
+    measures = list(dict.fromkeys(f"{r['probe']}.{r['measure']}" for r in rows))
+    if not measures:
+        return
+    place = st.container(horizontal=True, vertical_alignment="bottom")
+    default = [m for m in ("logit_lens.kl", "contributions.layer_cos") if m in measures]
+    measure = chosen(place, "Curve", "studies.curve", [*default, *(m for m in measures if m not in default)], width=420)
+    found = {}
+    for label, model in folder.models.items():
+        own = [r for r in rows if r["model"] == label and f"{r['probe']}.{r['measure']}" == measure]
+        values = [[r[k] for r in own] for k in ("value", "low", "high")]
+        if own and model.get("n_layers") and len(own) in (model["n_layers"], model["n_layers"] + 1):
+            found[label] = tuple(values)
+    if found:
+        layers = {label: model.get("n_layers") for label, model in folder.models.items()}
+        fig = figures.study_curves(found, layers, unit_of(measure))
+        show.figure("study-curves", fig, f"**{measure}** · over relative depth; shaded: 5 to 95 % over prompts")
+
+
+def unit_of(measure: str) -> str:
+    """A curve's unit, where it is a measure of a probe's or its mean; else its name."""
+    probe, _, name = measure.partition(".")
+    units = {spec.name: spec.unit for spec in find(probe).measures}
+    return units.get(name) or units.get(name.removesuffix("_mean")) or name.replace("_", " ")
+
+
+def words(folder: tables.Folder, rows: list[dict], name: str) -> None:
+    """The report's sentences on this set."""
+    with st.expander("In words", icon=":material/notes:"):
+        for label in dict.fromkeys(r["model"] for r in rows):
+            st.markdown(f"**{show.plain(label)}** on {show.plain(name)}")
+            by_criterion: dict[str, dict] = {}
+            for r in rows:
+                if r["model"] == label:
+                    by_criterion.setdefault(r["criterion"], {})[r["variant"]] = r
+            st.markdown("\n".join(f"- {report.sentence(c, variants)}" for c, variants in by_criterion.items()))
+
+
+def exports(folder: tables.Folder) -> None:
+    """The tables and the report as files, made when asked for."""
+
+    def table_of(read, kind: str) -> bytes:
+        return tables.as_file(read(folder), kind)
+
+    def words_of() -> str:
+        return report.markdown(folder, tables.verdict(folder), items.digest(folder.out, folder.keys()))
+
+    with st.expander("Take it along", icon=":material/download:"):
+        row = st.container(horizontal=True)
+        for name, read in (("verdict", tables.verdict), ("summary", tables.summary)):
+            for kind in ("parquet", "csv"):
+                row.download_button(
+                    f"{name}.{kind}", partial(table_of, read, kind), f"{name}.{kind}", key=f"studies.{name}.{kind}"
+                )
+        row.download_button("report.md", words_of, "report.md", "text/markdown", key="studies.report")
+        st.code("python -m ed_core study FILE.toml --out DIR", language="bash")
+
+
+EXAMPLE = """name = "sums"
+models = ["ed-demo-8", "ed-demo-16", {source = "ed-demo-8", control = "untrained"}]
+probes = ["contributions", "logit_lens"]
+
+[[sets]]
+name = "sums"
+bundled = "sum_mod10"
+per_level = 5
+"""
+HELP = (
+    "Models × prompt sets × probes. A model is a name, a folder or a hub id; a set is bundled, a file of this machine, "
+    "or a published set of the hub; docs/studies.md has every key."
+)
+RULE = "{}, {}"
+DEPTHS = "**Effective depth by model** · the papers' three rules with their range over prompts; never averaged"
+AGREEMENT = "**Do the rules agree?** · every rule and variant of one model on one axis; hollow: a variant"
+READING = (
+    "A mark stands at `(depth + 1) / layers`. The bar behind it is the 5 to 95 % range of a bootstrap over prompts, "
+    "from 5 prompts up. The cosine reads what a layer writes, KL and overlap what stands before it: one layer apart by "
+    "definition."
+)
+CAVEAT = (
+    "Published: Hu et al. 2025, arXiv 2512.14064, 10 prompts, int8. Compare depths, not curves: their released code "
+    "averages over features where tokens are meant, which leaves the depths and changes the amplitudes."
+)
+
+page()

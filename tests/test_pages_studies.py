@@ -1,0 +1,186 @@
+"""The Studies page: what it plots is what the study's tables hold; a study is written, checked, started and stopped."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import psutil
+import pytest
+from hosted_app import until
+from pyarrow import parquet
+from streamlit.testing.v1 import AppTest
+
+from ed_core import settings
+from ed_core.commands import main
+from ed_core.errors import NotAllowed, StudyError
+from ed_core.figures import study_curves, study_depths
+from ed_core.sources.published import published, published_marks
+from ed_ui import study_runs
+
+TOML = (
+    'name = "small"\nmodels = ["ed-demo-8", {source = "ed-demo-8", control = "untrained"}]\n'
+    'probes = ["contributions", "logit_lens"]\n[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\n'
+    "per_level = 3\n"
+)
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory):
+    """A cache folder with one study."""
+    cache = tmp_path_factory.mktemp("cache")
+    (cache / "small.toml").write_text(TOML, encoding="utf-8")
+    assert main(["study", str(cache / "small.toml"), "--out", str(cache / "studies" / "small")]) == 0
+    return cache
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def opened(computed, monkeypatch):
+    """The page on that study."""
+    import ed_ui.running
+    from ed_core.service.jobs import Jobs
+
+    monkeypatch.setenv("ED_CACHE", str(computed))
+    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
+    test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
+    test.switch_page("pages/compare/studies.py")
+    return test.run()
+
+
+def plotted(test: AppTest, n: int) -> dict[str, dict]:
+    """The n-th figure's traces by name."""
+    spec = json.loads(test.get("plotly_chart")[n].proto.spec)
+    return {trace["name"]: trace for trace in spec["data"]}
+
+
+def values(of) -> np.ndarray:
+    """An array as plotly writes it."""
+    import base64
+
+    if isinstance(of, dict):
+        of = np.frombuffer(base64.b64decode(of["bdata"]), of["dtype"])
+    return np.asarray([np.nan if v is None else v for v in of], float)
+
+
+def test_the_page_plots_what_the_tables_hold(opened, computed):
+    assert not opened.exception and not opened.error
+    assert opened.selectbox(key="studies.study").options[0] == "small"
+    rows = parquet.read_table(computed / "studies" / "small" / "verdict.parquet").to_pylist()
+    whole = [r for r in rows if r["set"] == "sums" and r["variant"] == "paper"]
+    found = plotted(opened, 0)
+    for criterion, called in {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}.items():
+        expected = [r for r in whole if r["criterion"] == criterion and r["ratio"] is not None]
+        assert list(values(found[called]["x"])) == [r["ratio"] for r in expected]
+        ends = values(found[called]["error_x"]["array"]) if expected else []
+        assert list(ends) == pytest.approx([(r["high"] + 1) / r["n_layers"] - r["ratio"] for r in expected])
+    summary = parquet.read_table(computed / "studies" / "small" / "summary.parquet").to_pylist()
+    curves = plotted(opened, 2)
+    for label in ("ed-demo-8", "ed-demo-8, untrained twin, seed 0"):
+        own = [r for r in summary if r["set"] == "sums" and r["model"] == label and r["measure"] == "kl"]
+        assert list(values(curves[label]["y"])) == [r["value"] for r in own] and len(own) == 9
+    opened.selectbox(key="studies.set").set_value("sums/3").run()
+    level = [r for r in rows if r["set"] == "sums/3" and r["variant"] == "paper" and r["criterion"] == "kl"]
+    assert list(values(plotted(opened, 0)["KL"]["x"])) == [r["ratio"] for r in level]
+    assert level[0]["prompts"] == 3
+
+
+def test_published_depths_stand_beside_with_what_they_are_worth(opened):
+    model = published()[0].model.rsplit("/", 1)[-1]
+    opened.selectbox(key="studies.published").set_value(model).run()
+    found, marks = plotted(opened, 0), published_marks(model)
+    crosses = [x for name in ("cosine", "kl", "overlap") for x in values(found[f"published {name}"]["x"])]
+    assert sorted(crosses) == sorted(ratio for *_, ratio, _ in marks) and crosses
+    assert any("10 prompts, int8" in caption.value for caption in opened.caption)
+
+
+def test_a_text_that_is_no_study_is_refused_on_the_page(opened):
+    opened.text_area(key="studies.text").set_value('name = "x"\nmodle = 3\n')
+    opened.button(key="studies.check").click().run()
+    assert "has no key 'modle'" in opened.error[0].value.replace("\\", "")
+
+
+def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(cache):
+    many = TOML.replace("per_level = 3", "per_level = 20").replace("[2, 3]", "[2, 3, 4, 5, 6]") + "\n"
+    name = study_runs.begin(many)
+    out = cache / "studies" / name
+    with pytest.raises(StudyError, match="is running already"):
+        study_runs.begin(many)
+    until(lambda: list(out.glob("items/*/*.parquet")))
+    study_runs.stop(out)
+    until(lambda: study_runs.running(out) is None)
+    there = len(list(out.glob("items/*/*.parquet")))
+    assert there < 26 and study_runs.known()[name] == out
+    assert study_runs.begin(many) == name
+    until(lambda: study_runs.running(out) is None)
+    assert len(list(out.glob("items/*/*.parquet"))) == 26 and "measures" in study_runs.said(out)
+    assert (out / "report.md").is_file()
+
+
+def test_a_process_of_another_program_with_the_same_number_is_not_taken_for_the_study(cache):
+    out = cache / "studies" / "x"
+    out.mkdir(parents=True)
+    me = psutil.Process()
+    (out / "run.json").write_text(json.dumps({"pid": me.pid, "created": me.create_time()}))
+    assert study_runs.running(out) is not None
+    (out / "run.json").write_text(json.dumps({"pid": me.pid, "created": me.create_time() - 60}))
+    assert study_runs.running(out) is None
+    (out / "run.json").write_text("{")
+    assert study_runs.running(out) is None
+
+
+def test_an_installation_may_run_no_studies_and_keeps_to_its_models(cache, monkeypatch):
+    monkeypatch.setenv("ED_STUDIES", "false")
+    with pytest.raises(NotAllowed, match="runs no studies from the browser"):
+        study_runs.begin(TOML)
+    monkeypatch.delenv("ED_STUDIES")
+    monkeypatch.setenv("ED_MODELS", "ed-demo-16")
+    out = cache / "studies" / study_runs.begin(TOML)
+    until(lambda: study_runs.running(out) is None)
+    assert not list(out.glob("items/*/*")) and "No model of" in study_runs.said(out)
+
+
+def test_a_study_is_read_anew_only_where_something_was_added(computed, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(computed))
+    out = computed / "studies" / "small"
+    assert study_runs.read(out) is study_runs.read(out)
+    before = study_runs.read(out)
+    file = next(out.glob("items/*/*.parquet"))
+    aside = file.rename(file.with_suffix(".aside"))
+    try:
+        assert study_runs.read(out) is not before
+    finally:
+        aside.rename(file)
+
+
+def test_marks_stand_at_the_ratio_and_say_what_is_not_defined():
+    row = {"model": "m<b>", "set": "s", "variant": "paper", "prompts": 9, "n_layers": 10, "undefined": 0.2}
+    rows = [
+        row | {"criterion": "kl", "depth": 4.0, "ratio": 0.5, "low": 3.0, "high": 6.0},
+        row | {"criterion": "cosine", "depth": None, "ratio": None, "low": None, "high": None},
+        row | {"criterion": "kl", "variant": "stable", "depth": 5.0, "ratio": 0.6, "low": None, "high": None},
+    ]
+    fig = study_depths(rows, "model")
+    kl = next(t for t in fig.data if t.name == "KL")
+    assert list(kl.x) == [0.5, 0.6] and kl.error_x.array[0] == pytest.approx(0.2)
+    assert kl.error_x.arrayminus[0] == pytest.approx(0.1) and kl.error_x.array[1] == 0
+    assert kl.marker.color[0] != kl.marker.color[1] == "rgba(0,0,0,0)"
+    assert "3 to 6" in kl.text[0] and "20%" in kl.text[0] and "&lt;b&gt;" in kl.text[0]
+    assert [a.text for a in fig.layout.annotations] == ["m&lt;b&gt; · cosine: not defined"]
+
+
+def test_curves_of_models_of_unequal_depth_stand_on_relative_depth():
+    nothing = np.full(5, np.nan)
+    fig = study_curves(
+        {"a": (np.arange(5.0), nothing, nothing), "b": (np.arange(3.0), np.arange(3.0) - 1, np.arange(3.0) + 1)},
+        {"a": 4, "b": 2},
+        "nats",
+    )
+    by_name = {t.name: t for t in fig.data}
+    assert list(by_name["a"].x) == [0, 0.25, 0.5, 0.75, 1] and list(by_name["b"].x) == [0, 0.5, 1]
+    assert "range a" not in by_name and list(by_name["range b"].y) == [1, 2, 3, 1, 0, -1]
