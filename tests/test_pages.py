@@ -165,9 +165,13 @@ def test_home_reads_its_strips_where_the_rules_are_read(stored):
         np.testing.assert_allclose(strip[: stored["logit_lens"].n_layers], read.curves[rule], atol=1e-6)
 
 
-def test_homes_last_place_holds_the_selected_tokens_course(stored):
-    test = app()
-    assert any("Click a cell" in c.value for c in test.caption)
+def test_homes_last_place_holds_the_answers_rank_then_the_selected_tokens_course(stored):
+    test, lens = app(), stored["logit_lens"]
+    assert any("At the answer" in c.value and "click a cell" in c.value for c in test.caption)
+    [rank] = [t for spec in specs(test) for t in spec["data"] if t["name"] == "rank"]
+    at = (lens.answer_start or lens.n_tokens) - 1
+    np.testing.assert_allclose(numbers(rank["y"]), lens["rank"][:, at])
+    assert numbers(rank["y"])[-1] == 1, "the output's own best guess"
     test.selectbox(key="token.box").set_value(3)
     spec = figure_named(test.run(), "attention")
     for name, measure in (("attention", "attn_cos"), ("mlp", "mlp_cos"), ("layer", "layer_cos")):

@@ -65,8 +65,11 @@ def panels(batch: running.Batch, asked: list[str], n_prompts: int) -> None:
     reference = audit.reference_of(asked)
     outcome = compare(done, reference) if reference in done and len(done) > 1 else None
     status(batch, list(done), outcome, n_prompts)
+    if outcome is None and not batch.running:
+        show.empty(TABLE.format(reference), TEACH, TEACH_HEIGHT, first=True)
+        return probe_page.texts(TEXTS)
     if outcome is None:
-        show.empty(TABLE.format(reference), "" if batch.running else TEACH, TABLE_HEIGHT, first=True)
+        show.empty(TABLE.format(reference), SOON, TABLE_HEIGHT)
     else:
         table(outcome)
     drawn = list(audit.DRAWN)
@@ -74,7 +77,7 @@ def panels(batch: running.Batch, asked: list[str], n_prompts: int) -> None:
         for column, name in zip(st.columns(2), drawn[i : i + 2], strict=False):
             with column:
                 if outcome is None:
-                    show.empty(audit.DRAWN[name].title, "", HEIGHT)
+                    show.empty(audit.DRAWN[name].title, SOON, HEIGHT)
                 else:
                     curve(outcome, name, done[reference])
     probe_page.texts(TEXTS)
@@ -156,7 +159,8 @@ def command(spec, asked: list[str], prompts: list) -> None:
     )
 
 
-HEIGHT, TABLE_HEIGHT = 260, 820
+HEIGHT, TABLE_HEIGHT, TEACH_HEIGHT = 260, 820, 90
+SOON = "Here once the prompts have been through the widest precision and one other."
 TABLE = "What differs from {}"
 KEY = """ρ: rank correlation of a curve with {reference}'s (expected at least {limits}); behind it the largest
 difference, in % of the curve's range. A depth may move by one layer. **beyond**: more than that."""
