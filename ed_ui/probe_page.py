@@ -163,7 +163,7 @@ def status(batch: running.Batch, name: str = "") -> None:
             made = result.provenance
             st.markdown(
                 f"Measured on {result.n_tokens} tokens, {made.get('time', '')[:16].replace('T', ' ')} UTC, in "
-                f"{estimate.duration(made.get('seconds', 0))}{shipped}"
+                f"{took(made.get('seconds', 0))}{shipped}"
             )
         elif troubles := running.troubles(batch):
             for message in troubles:
@@ -172,6 +172,11 @@ def status(batch: running.Batch, name: str = "") -> None:
             st.markdown("Cancelled: nothing of that run is kept.")
         else:
             st.markdown("Nothing measured yet for this prompt, model and parameters.")
+
+
+def took(seconds: float | int) -> str:
+    """How long a measurement took."""
+    return f"{seconds:.2g} s" if seconds < 10 else estimate.duration(seconds)
 
 
 def view(result: ProbeResult) -> View:

@@ -310,10 +310,10 @@ def test_an_edited_example_loses_its_answer_and_can_have_it_back(stored):
     test = app(prompt=None)
     before = held(test)
     assert before[1] and "undo" not in {b.key for b in test.button}
-    test.text_area(key="text").input(before[0] + "1 + 1 = ").run()
-    assert held(test) == (before[0] + "1 + 1 = ", "") and session_of(test).inputs["example"] == ""
-    test.text_input(key="answer").input("2").run()
-    assert held(test)[1] == "2", "an answer of one's own stays"
+    test.text_area(key="text").input(before[0] + "1 + 2 = ").run()
+    assert held(test) == (before[0] + "1 + 2 = ", "") and session_of(test).inputs["example"] == ""
+    test.text_input(key="answer").input("3").run()
+    assert held(test)[1] == "3", "an answer of one's own stays"
     test.button(key="undo").click().run()
     assert held(test) == before and session_of(test).inputs["example"]
     assert "undo" not in {b.key for b in test.button}
@@ -325,6 +325,24 @@ def test_an_example_over_typed_words_can_be_undone(stored):
     assert session_of(test).inputs["example"].startswith("copy") and held(test)[0] != "words of mine"
     test.button(key="undo").click().run()
     assert held(test) == ("words of mine", "too") and session_of(test).inputs["example"] == ""
+
+
+def test_what_an_edit_replaced_does_not_come_back_with_a_press_that_knows_nothing_of_it(stored, monkeypatch):
+    """A press on Run right after the typing says again what the other boxes held before."""
+    from ed_ui import prompt_box
+
+    test = app(prompt=None, model="ed-demo-8", example="copy-3-a")
+    answer = held(test)[1]
+    test.text_area(key="text").set_value("words of mine").run()
+    assert held(test) == ("words of mine", "") and answer
+    test.button_group(key="task").select("copy").run()
+    test.text_input(key="answer").set_value(answer).run()
+    assert held(test) == ("words of mine", "") and session_of(test).inputs["example"] == ""
+    monkeypatch.setattr(prompt_box, "ECHO", 0.0)
+    test.text_input(key="answer").set_value(answer).run()
+    assert held(test) == ("words of mine", answer), "who types it later means it"
+    test.button_group(key="task").select("copy").run()
+    assert session_of(test).inputs["example"] == "copy-3-a"
 
 
 def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(stored, monkeypatch):

@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 
 from . import colours
 
+FEW = 9  # layers that are all labelled
 LINE_LABEL = 12  # pixels that the name of a depth line needs
 STEADY = {
     "selected": {"marker": {"opacity": 1}},
@@ -51,10 +52,10 @@ def _size(step: int, power: int) -> str:
     return f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}"
 
 
-def whole_ticks(n: int, fit: float) -> dict:
-    """An axis of whole numbers below `n`, of which about `fit` find room; a browser that has less drops some and turns
-    none."""
-    return dict(nticks=max(1, int(min(n, fit))), tickangle=0, tickformat="d")
+def whole_ticks(n: int) -> dict:
+    """Labels of an axis along which layers run: each where they are few, else as many as the browser finds room for;
+    it turns none."""
+    return dict(tickangle=0, tickformat="d", **(dict(tickvals=list(range(n))) if n <= FEW else {}))
 
 
 def axis_title(text: str, standoff: int = 4) -> dict:

@@ -15,7 +15,6 @@ from .panel import View, mean_over_tokens
 from .text import escaped, visible
 
 MARGIN = (54, 44, 52, 46)  # left, right, top with title and legend, bottom
-LAYER_LABEL = 22  # pixels
 
 
 def layer_curves(
@@ -248,7 +247,7 @@ def _frame(n: int, view: View, x: str, unit: str) -> Canvas:
         legend=dict(
             orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), bgcolor=colours.CLEAR
         ),
-        xaxis=dict(PLAIN, range=[-0.5, n - 0.5], title=axis_title(x, 8), **whole_ticks(n, n * layer_px / LAYER_LABEL)),
+        xaxis=dict(PLAIN, range=[-0.5, n - 0.5], title=axis_title(x, 8), **whole_ticks(n)),
         yaxis={**PLAIN, "title": axis_title(unit), "showgrid": True, "gridcolor": colours.FAINT},
     )
     canvas.draw_depths(view.depth_lines, layer_px, upright=True)

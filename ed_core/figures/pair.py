@@ -11,8 +11,8 @@ from ..depth import side_by_side
 from ..depth.criteria import Criterion
 from ..types import ProbeResult
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, axis_title, whole_ticks
-from .curves import LAYER_LABEL, MARGIN
+from .canvas import PLAIN, STEADY, Canvas, axis_title, log_ticks, whole_ticks
+from .curves import MARGIN
 from .maps import crossed_out, mean_title
 from .panel import (
     HEATMAP,
@@ -151,7 +151,7 @@ def _mark(
     )
 
 
-def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 300, width_px: int = 600) -> go.Figure:
+def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 300) -> go.Figure:
     """A (solid, circles) and B (dashed, diamonds) on one axis: layers where both models have as many, with B - A in
     bars below; else relative depth, without bars, because no layer of one is a layer of the other."""
     n, unit, curve = max(len(pair.a), len(pair.b)), pair.curve.unit, pair.curve
@@ -181,7 +181,7 @@ def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 3
     layers = dict(
         range=[-0.5, n - 0.5],
         title=axis_title(curve.x, 8),
-        **whole_ticks(n, (width_px - MARGIN[0] - MARGIN[1]) / LAYER_LABEL),
+        **whole_ticks(n),
     )
     canvas.layout.update(
         showlegend=True,
@@ -194,7 +194,7 @@ def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 3
             "title": axis_title(unit),
             "showgrid": True,
             "gridcolor": colours.FAINT,
-            "type": "log" if curve.log else "linear",
+            **(log_ticks((pair.a, pair.b)) if curve.log else {"type": "linear"}),
         },
     )
     if not curve.log and any(np.fmin.reduce(values, initial=0.0) < 0 for values in (pair.a, pair.b)):
@@ -279,7 +279,7 @@ def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: 
     add_strip(
         canvas, Strip(mean_over_tokens(z), -bound, bound, "mean of the row", colours.GREY), "skipped layer", domain
     )
-    ticks = whole_ticks(n, view.plot_width * domain[1] / 20)
+    ticks = whole_ticks(n)
     canvas.layout["xaxis"] = dict(
         PLAIN, range=[-0.5, n - 0.5], title=axis_title("affected layer"), domain=domain, **ticks
     )

@@ -98,12 +98,7 @@ def status(batch: running.Batch, done: list[str], outcome: audit.Audit | None, n
     with st.container(key="headline"):
         if batch.running:
             live.status(batch, f"**{over} through {', '.join(done) or 'no precision'} so far** · {{}}".format)
-        elif outcome is None:
-            st.markdown(
-                "Not computed yet for these prompts, this model and these precisions. **Run** measures them; what is "
-                "stored is kept."
-            )
-        else:
+        elif outcome is not None:
             st.markdown(f"Over **{over}** through {', '.join(done)}.")
         if outcome is not None:
             st.markdown(f"**Is the number an artefact of its precision? {outcome.sentence()}**")
@@ -159,7 +154,7 @@ def command(spec, asked: list[str], prompts: list) -> None:
     )
 
 
-HEIGHT, TABLE_HEIGHT, TEACH_HEIGHT = 260, 820, 90
+HEIGHT, TABLE_HEIGHT, TEACH_HEIGHT = 260, 820, 100
 SOON = "Here once the prompts have been through the widest precision and one other."
 TABLE = "What differs from {}"
 KEY = """ρ: rank correlation of a curve with {reference}'s (expected at least {limits}); behind it the largest
@@ -170,8 +165,8 @@ CHOOSE = (
     "comes."
 )
 TEACH = (
-    "Not computed yet. **Run** sends the same prompts through every chosen precision and draws their curves over each "
-    "other."
+    "Not computed yet for these prompts, this model and these precisions. **Run** sends the same prompts through each "
+    "precision and draws their curves over each other; what is stored is kept."
 )
 READING = """The reference is broad and grey, the others thin over it. An effective depth reads a curve's shape, so its
 order is what has to survive."""
