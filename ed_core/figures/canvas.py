@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 
 from . import colours
 
-FEW = 9  # layers that are all labelled
+FEW = 9  # labels of an axis of layers, at most
 LINE_LABEL = 12  # pixels that the name of a depth line needs
 STEADY = {
     "selected": {"marker": {"opacity": 1}},
@@ -53,9 +53,9 @@ def _size(step: int, power: int) -> str:
 
 
 def whole_ticks(n: int) -> dict:
-    """Labels of an axis along which layers run: each where they are few, else as many as the browser finds room for;
-    it turns none."""
-    return dict(tickangle=0, tickformat="d", **(dict(tickvals=list(range(n))) if n <= FEW else {}))
+    """Labels of an axis along which `n` layers run: few enough to stand upright on a phone too."""
+    step = next((step for step in (1, 2, 5, 10, 20, 50, 100) if n / step <= FEW), n)
+    return dict(tickvals=list(range(0, n, step)), tickangle=0)
 
 
 def axis_title(text: str, standoff: int = 4) -> dict:

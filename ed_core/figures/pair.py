@@ -281,7 +281,7 @@ def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: 
     )
     ticks = whole_ticks(n)
     canvas.layout["xaxis"] = dict(
-        PLAIN, range=[-0.5, n - 0.5], title=axis_title("affected layer"), domain=domain, **ticks
+        PLAIN, range=[-0.5, n - 0.5], title=axis_title("affected layer", 9), domain=domain, **ticks
     )
     canvas.draw_depths(view.depth_lines, row_px)
     return canvas.figure()

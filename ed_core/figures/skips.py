@@ -52,7 +52,7 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
     add_strip(canvas, Strip(output, 0.0, 2**0.5, f"output change,<br>{L2}", **behind), "skipped layer", domain)
     ticks = whole_ticks(n_layers)
     canvas.layout["xaxis"] = dict(
-        PLAIN, range=[-0.5, n_layers - 0.5], title=axis_title("affected layer"), domain=domain, **ticks
+        PLAIN, range=[-0.5, n_layers - 0.5], title=axis_title("affected layer", 9), domain=domain, **ticks
     )
     canvas.draw_depths(view.depth_lines, row_px)
     return canvas.figure()

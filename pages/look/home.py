@@ -260,7 +260,12 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None, twin: verdict.V
     caption = "**Depth ruler** · where each rule stands; hollow: not clear; colour: the mean cosine"
     said = reached.sentence if reached else "Depth ruler: no verdict yet."
     made = [batch.results[name] for name in ("contributions", "logit_lens") if name in batch.results]
-    show.figure("ruler", fig, caption, results=made, alt=said)
+    show.figure("ruler", fig, caption, results=made, alt=said, about=rules)
+
+
+def rules() -> None:
+    """What the marks say, and how sure that is."""
+    st.markdown(RULES.format(kl=value("kl_threshold", 0.5), overlap=value("overlap_threshold", 0.3)))
 
 
 def says(batch: running.Batch) -> str:
@@ -333,6 +338,19 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
     return view
 
 
+RULES = """**Three rules, three questions.** *Cosine*: the last layer after which additions no longer erase, on average,
+what the stream holds, but strengthen it. *KL*: the first layer at which what the model would say, were it to end there,
+is less than {kl:.0%} as far from its output as it ever is. *Overlap*: the first at which it shares more than
+{overlap:.0%} of its best tokens with the output. They differ because erasing less, coming near and naming the same
+tokens are different things.
+
+**How sure.** All is read off this one prompt. A pale bar is the range as the rule's threshold moves; a hollow mark is
+not clear, as its variants differ. *Options*, *Control* sets the marks of an untrained or shuffled twin beside them; how
+many prompts compare stands on the pages *Contributions* and *Logit lens*.
+
+**◆ Sinks** are tokens whose stream is many times as long as the others', since attention rests on them where there is
+nothing to look at. What is measured there tells of the sink, not of the prompt: it is outside the colour ranges, and
+the rules are held against what they give without it."""
 READ_RANK = """Read at the token before the answer. The curve reaches 1 where the model's own best guess leads the
 lens' list, and is the answer's where the model is right. A click on a cell shows that token's cosines here instead."""
 WELCOME = """**How much of its depth does a language model use?** Every layer adds to a stream that carries each token
