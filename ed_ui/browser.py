@@ -27,7 +27,9 @@ if (!window.edBrowser) {
   addEventListener('keydown', event => {
     if (!inBox(event) || event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
     const run = () => document.querySelector('.st-key-run-row button');
-    setTimeout(when, 150, () => run() && !run().disabled, () => run().click(), 50);
+    // not before what was typed has come back: a press sent earlier would bring along what it replaced
+    const idle = () => document.querySelector('.stApp').dataset.testScriptState === 'notRunning';
+    setTimeout(when, 150, () => run() && !run().disabled && idle(), () => run().click(), 100);
   }, true);
   const kept = sessionStorage.edPrompt && JSON.parse(sessionStorage.edPrompt);
   if (kept && fresh && kept[0].trim())

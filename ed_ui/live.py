@@ -66,7 +66,8 @@ def part(batch: Batch, name: str, results: tuple[str, ...], draw: Callable[[], N
     found = batch.result(results[0])
     if not batch.running or found is None or found.complete:
         with st.container():  # as a fragment has one: what is drawn keeps its place
-            return draw()
+            guard.guarded(draw)  # what follows it on the page is drawn all the same
+        return
 
     def alone() -> None:
         _drawn(batch, results)

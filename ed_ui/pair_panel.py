@@ -18,7 +18,7 @@ from ed_core.figures.pictures import measures as named
 from ed_core.probes import find
 from ed_core.probes.description import Picture
 from ed_core.types import ProbeResult
-from ed_ui import show
+from ed_ui import probe_page, show
 from ed_ui.case_view import BRANCHES
 
 WINDOW = 48  # tokens; more get a slider
@@ -90,18 +90,27 @@ def map_of(name: str, first_token: bool) -> Map:
 
 
 def section(
-    name: str, both: Sequence[Shown], found: Sequence[Pair], lines: Sequence[Mapping[str, int | None]], expected: bool
+    name: str,
+    both: Sequence[Shown],
+    found: Sequence[Pair],
+    lines: Sequence[Mapping[str, int | None]],
+    expected: bool,
+    busy: bool,
 ) -> None:
     """A probe: its curves, the two maps, and the map of differences beside what it comes to in words. `found`: its
     curves once both sides are complete. `lines`: the depths each side's criteria give. `expected`: whether a map of
-    differences is to be expected."""
+    differences is to be expected. `busy`: it is being computed, so what is still to come has its place kept; else there
+    is nothing where nothing was measured."""
+    if not busy and all(s.result is None for s in both):
+        return
     first_token = all(getattr(s.side.probes[name], "first_token", True) for s in both)
     shown = map_of(name, first_token)
     st.markdown(f"##### {find(name).title}")
     for i, (column, curve) in enumerate(zip(st.columns(2), find(name).curves, strict=False)):
         if not found:
-            with column:
-                show.empty(curve.title, "", CURVE_HEIGHT)
+            if busy:
+                with column:
+                    show.empty(curve.title, SOON, CURVE_HEIGHT)
             continue
         key, fig = f"{name}-{curve.name}", figures.pair_curves(found[i], (both[0].name, both[1].name), CURVE_HEIGHT)
         about = partial(about_curve, key, name, found[i], both)
@@ -112,7 +121,8 @@ def section(
             side_map(name, shown, both, i, lines[i])
     left, right = st.columns(2) if expected else (st.container(), st.container())
     with left:
-        difference(name, shown, both, first_token, expected)
+        if found or busy or not expected:
+            difference(name, shown, both, first_token, expected)
     with right:
         for pair in found:
             st.markdown(show.plain(pair.text))
@@ -123,8 +133,8 @@ def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mappin
     result, other = both[i].result, both[1 - i].result
     title = f"{SIDES[i]} · {show.plain(both[i].name)}"
     if result is None or shown.measure not in result.measures:
-        return show.empty(title, "Not computed yet.", MAP_HEIGHT)
-    seen = view(result, f"{name}-{SIDES[i]}", i)
+        return show.empty(title, "Not measured yet: **Run** measures what is missing.", MAP_HEIGHT)
+    seen = replace(view(result, f"{name}-{SIDES[i]}", i), sinks=probe_page.sinks_of(result))
     beside = other if other is not None and shown.measure in other.measures else None
     fig, key = (
         draw(shown.picture, result, replace(seen, beside=beside, depth_lines=lines), shown.look),
@@ -192,6 +202,7 @@ def _origins(of: Sequence[Shown]) -> None:
         show.origin(f"Where {show.plain(shown.name)} came from", shown.result)
 
 
+SOON = "Here once both sides are measured."
 DRAWN = "Drawn once both sides are there: cell by cell, on relative depth where the models are not equally deep."
 TOKENS = "the two sides have different tokens, so no column of one is a column of the other."
 RELATIVE = """The models have different numbers of layers, so both stand on **relative depth**: layer l of L at (l + 1)

@@ -15,6 +15,7 @@ from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
 from ed_core.probes import Continuation, Probe, find
 from ed_core.results import lookup
+from ed_core.service import estimate
 from ed_core.sources import permits, specs
 from ed_core.types import ModelSpec, ProbeResult
 from ed_ui import (
@@ -162,7 +163,7 @@ def status(batch: running.Batch, name: str = "") -> None:
             made = result.provenance
             st.markdown(
                 f"Measured on {result.n_tokens} tokens, {made.get('time', '')[:16].replace('T', ' ')} UTC, in "
-                f"{made.get('seconds', 0):.2g} s{shipped}"
+                f"{took(made.get('seconds', 0))}{shipped}"
             )
         elif troubles := running.troubles(batch):
             for message in troubles:
@@ -171,6 +172,11 @@ def status(batch: running.Batch, name: str = "") -> None:
             st.markdown("Cancelled: nothing of that run is kept.")
         else:
             st.markdown("Nothing measured yet for this prompt, model and parameters.")
+
+
+def took(seconds: float | int) -> str:
+    """How long a measurement took."""
+    return f"{seconds:.2g} s" if seconds < 10 else estimate.duration(seconds)
 
 
 def view(result: ProbeResult) -> View:
@@ -238,6 +244,11 @@ def _offer_answer(batch: running.Batch) -> None:
         st.button(label, icon=":material/check:", on_click=prompt_box.fill, args=given)
 
 
+def _width(label: str) -> int:
+    """Of an input, in pixels: so that its label stands on one line, with the question mark behind it."""
+    return max(150, 45 + 7 * len(label))
+
+
 def form(probe: type[Probe], names: Collection[str] | None = None, row=None, prefix: str = "") -> Probe:
     """The probe with the parameters chosen in a row of inputs, or in a `row` that is there already; of `names` only
     those. A `ParameterError` says what is wrong with one. `prefix`: of the inputs' keys, where a page has the same form
@@ -259,8 +270,8 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None, pre
         elif kind is bool:
             draw, more = row.toggle, {}
         elif kind in (int, float):
-            draw, more = row.number_input, {"min_value": meta["low"], "max_value": meta["high"], "width": 150}
+            draw, more = row.number_input, {"min_value": meta["low"], "max_value": meta["high"], "width": _width(label)}
         else:
-            draw, more = row.text_input, {"width": 150}
+            draw, more = row.text_input, {"width": _width(label)}
         values[f.name] = remembered.widget(draw, label, key, held, **{"help": meta["help"]} | more)
     return probe.make(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import groupby
 
 import streamlit as st
@@ -21,6 +22,7 @@ TASKS = {
     "english": "Plain English",
 }
 SHOWN = 512  # tokens in the preview
+ECHO = 4.0  # seconds in which a browser may still send what was replaced; chosen, not measured
 
 
 def prompt() -> Prompt:
@@ -77,6 +79,8 @@ def boxes(side: str, label: str, answer: str, help_: tuple[str, str], bare: bool
     answer of the example it was is not its answer. `bare`: without labels above, for a page with little room."""
 
     def edited(key: str) -> None:
+        if _echo(key, st.session_state[key]):
+            return
         answer_of_another = key == f"{side}text" and remembered.value(f"{side}example", "")
         if answer_of_another:
             _undoable(side, "Back to the example and its answer, which was cleared as the prompt is another now.")
@@ -144,6 +148,18 @@ def _undoable(side: str, why: str) -> None:
     """Remember what the boxes hold, before it is replaced."""
     held = {f"{side}{name}": remembered.value(f"{side}{name}", "") for name in ("text", "answer", "example")}
     session.current().undo = session.Undo(held, why)
+
+
+def _echo(key: str, value: str) -> bool:
+    """Whether a box only says again what an edited example took along: sent with a press on Run that came so soon after
+    the typing that the browser had not heard of it. Taken for a choice it would bring back the example, or its answer,
+    over what was typed."""
+    if (undo := session.current().undo) is None or time.monotonic() - undo.at > ECHO:
+        return False
+    example = next((held for name, held in undo.held.items() if name.endswith("example")), "")
+    known = examples().get(example, {})
+    taken = {name: held for name, held in undo.held.items() if name.endswith("answer")}
+    return bool(known) and value == (taken | {"task": known["task"], "level": example}).get(key)
 
 
 def _undo() -> None:
@@ -230,12 +246,14 @@ def _template() -> None:
 
 
 def _task_picked() -> None:
-    if task := st.session_state.get("task"):
+    if (task := st.session_state.get("task")) and not _echo("task", task):
         pick(next(id for id, p in examples().items() if p["task"] == task))
         session.current().picked = True
 
 
 def _level_picked() -> None:
+    if _echo("level", st.session_state["level"]):
+        return
     pick(st.session_state["level"])
     session.current().picked = True
 

@@ -62,6 +62,7 @@ class Door:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         begins_login = scope["path"].endswith("/auth/login")
+        scope = _uncompressed(scope)
         failed, page, begun = False, bytearray(), None
 
         async def answer(message: Message) -> None:
@@ -97,6 +98,14 @@ class Door:
             await RedirectResponse(f"{home}?login=unreachable", status_code=302, headers=self.headers)(
                 scope, receive, send
             )
+
+
+def _uncompressed(scope: Scope) -> Scope:
+    """A request for a page as plain text, whatever packing the browser offers: Streamlit packs the page of every path
+    but the root, and a packed one cannot be given the style."""
+    if b"text/html" not in dict(scope["headers"]).get(b"accept", b""):
+        return scope
+    return {**scope, "headers": [one for one in scope["headers"] if one[0] != b"accept-encoding"]}
 
 
 def _is_page(start: Message) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -110,6 +111,7 @@ class Undo:
 
     held: Mapping[str, str]
     why: str
+    at: float = field(default_factory=time.monotonic)
 
 
 @dataclass

@@ -43,7 +43,7 @@ def figure(
     measure's smallest and largest value. `select`: a click on a cell chooses its token for all panels (once complete:
     a figure that can be clicked is made anew by the browser with every new version)."""
     results = results or ((result,) if result is not None else ())
-    wide = select and fig.layout.meta["width_px"] >= WIDE
+    wide = (select or key == "map") and fig.layout.meta["width_px"] >= WIDE
     select = select and (result is None or result.complete)
     if not alt:
         alt = describe(result, measure) if result is not None and measure else describe_curves(fig, _bare(caption))

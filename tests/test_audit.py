@@ -9,6 +9,7 @@ import pytest
 from ed_core.commands import main
 from ed_core.depth import audit
 from ed_core.errors import ParameterError
+from ed_core.probes import find
 from ed_core.results.aggregate import summarize
 from ed_core.service.resolve import in_precisions, resolve
 from ed_core.sources.precision import WIDEST_FIRST
@@ -72,7 +73,7 @@ def test_a_curve_that_is_ordered_otherwise_and_a_depth_that_moved_are_findings(w
     forged = [shaken(r, "kl", reverse) if r.request.probe == "logit_lens" else r for r in whole["int8"]]
     outcome = audit.compare({**whole, "int8": forged}, "fp32")
     found = outcome.findings()
-    assert any("int8: logit_lens.kl is ordered otherwise" in line for line in found)
+    assert any(f"int8: {find('logit_lens').spec('kl').title} is ordered otherwise" in line for line in found)
     assert any("int8: kl depth" in line for line in found)
     assert not any(line.startswith(("bf16", "4bit")) for line in found)
     assert any(line in found for line in audit.table(outcome))
@@ -101,7 +102,7 @@ def test_the_command_line_prints_and_writes_it_and_uses_what_is_stored(tmp_path,
     command = ["audit", "ed-demo-8", "--precisions", "bf16,4bit", "--prompts", str(prompts), "--out", str(out)]
     assert main(command) == 0
     text = capsys.readouterr().out
-    assert "Spearman against bf16" in text and "logit_lens.kl" in text and "effective depth" in text
+    assert "rank correlation with bf16" in text and "logit_lens.kl" in text and "effective depth" in text
     with np.load(out, allow_pickle=False) as file:
         assert file["bf16.logit_lens.kl"].shape == (9,) and file["spearman.4bit.logit_lens.kl"] >= 0.9
         assert set(json.loads(str(file["summary"]))["effective_depth"]["4bit"]) == {"cosine", "kl", "overlap"}

@@ -156,9 +156,9 @@ def test_criteria_are_compared_by_their_layer(model_of, measure):
     said = among_others.sentence(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
     found = [criteria.by_kl(r["kl"][:-1].mean(1)).depth for r in results]
     assert (
-        "The KL criterion is not defined"
+        "The papers' KL rule is not defined"
         if found[0] is None
-        else f"The KL criterion gives layer {found[0]} for this prompt"
+        else f"The papers' KL rule gives layer {found[0]} for this prompt"
     ) in said
 
 

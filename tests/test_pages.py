@@ -165,9 +165,13 @@ def test_home_reads_its_strips_where_the_rules_are_read(stored):
         np.testing.assert_allclose(strip[: stored["logit_lens"].n_layers], read.curves[rule], atol=1e-6)
 
 
-def test_homes_last_place_holds_the_selected_tokens_course(stored):
-    test = app()
-    assert any("Click a cell" in c.value for c in test.caption)
+def test_homes_last_place_holds_the_answers_rank_then_the_selected_tokens_course(stored):
+    test, lens = app(), stored["logit_lens"]
+    assert any("At the answer" in c.value and "click a cell" in c.value for c in test.caption)
+    [rank] = [t for spec in specs(test) for t in spec["data"] if t["name"] == "rank"]
+    at = (lens.answer_start or lens.n_tokens) - 1
+    np.testing.assert_allclose(numbers(rank["y"]), lens["rank"][:, at])
+    assert numbers(rank["y"])[-1] == 1, "the output's own best guess"
     test.selectbox(key="token.box").set_value(3)
     spec = figure_named(test.run(), "attention")
     for name, measure in (("attention", "attn_cos"), ("mlp", "mlp_cos"), ("layer", "layer_cos")):
@@ -306,10 +310,10 @@ def test_an_edited_example_loses_its_answer_and_can_have_it_back(stored):
     test = app(prompt=None)
     before = held(test)
     assert before[1] and "undo" not in {b.key for b in test.button}
-    test.text_area(key="text").input(before[0] + "1 + 1 = ").run()
-    assert held(test) == (before[0] + "1 + 1 = ", "") and session_of(test).inputs["example"] == ""
-    test.text_input(key="answer").input("2").run()
-    assert held(test)[1] == "2", "an answer of one's own stays"
+    test.text_area(key="text").input(before[0] + "1 + 2 = ").run()
+    assert held(test) == (before[0] + "1 + 2 = ", "") and session_of(test).inputs["example"] == ""
+    test.text_input(key="answer").input("3").run()
+    assert held(test)[1] == "3", "an answer of one's own stays"
     test.button(key="undo").click().run()
     assert held(test) == before and session_of(test).inputs["example"]
     assert "undo" not in {b.key for b in test.button}
@@ -321,6 +325,24 @@ def test_an_example_over_typed_words_can_be_undone(stored):
     assert session_of(test).inputs["example"].startswith("copy") and held(test)[0] != "words of mine"
     test.button(key="undo").click().run()
     assert held(test) == ("words of mine", "too") and session_of(test).inputs["example"] == ""
+
+
+def test_what_an_edit_replaced_does_not_come_back_with_a_press_that_knows_nothing_of_it(stored, monkeypatch):
+    """A press on Run right after the typing says again what the other boxes held before."""
+    from ed_ui import prompt_box
+
+    test = app(prompt=None, model="ed-demo-8", example="copy-3-a")
+    answer = held(test)[1]
+    test.text_area(key="text").set_value("words of mine").run()
+    assert held(test) == ("words of mine", "") and answer
+    test.button_group(key="task").select("copy").run()
+    test.text_input(key="answer").set_value(answer).run()
+    assert held(test) == ("words of mine", "") and session_of(test).inputs["example"] == ""
+    monkeypatch.setattr(prompt_box, "ECHO", 0.0)
+    test.text_input(key="answer").set_value(answer).run()
+    assert held(test) == ("words of mine", answer), "who types it later means it"
+    test.button_group(key="task").select("copy").run()
+    assert session_of(test).inputs["example"] == "copy-3-a"
 
 
 def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(stored, monkeypatch):

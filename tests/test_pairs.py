@@ -246,6 +246,9 @@ def test_marks_stand_at_the_ratio_above_and_below_and_undefined_ones_are_hollow(
         and "never &lt;b&gt;negative" in hollow.customdata[0]
     )
     assert len(marks) == 6, "three criteria on each side, none averaged"
+    doubted = {t.name: t for t in figures.pair_ruler((a, b), (8, 16), ("x", "y"), ((), ("cosine",))).data}
+    assert doubted["B cosine"].marker.symbol == "diamond-open" and "not clear" in doubted["B cosine"].customdata[0]
+    assert marks["B cosine"].marker.symbol == "diamond"
     waiting = figures.pair_ruler(({}, {}), (8, 16), ("x", "y"))
     assert all(t.text[0].endswith("…") for t in waiting.data if t.type == "scatter")
     assert waiting.layout.height == fig.layout.height

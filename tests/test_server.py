@@ -116,7 +116,8 @@ def test_the_page_carries_the_apps_style(app):
     """Behind what Streamlit puts into the head; the answer is as long as it says and no file's by its tag."""
     style = (ROOT / "ed_ui" / "style.css").read_text(encoding="utf-8")
     for path in ("/", "/skip"):
-        status, headers, body = app.get(path)
+        asked = {"accept": "text/html,*/*;q=0.8", "accept_encoding": "gzip, deflate, br, zstd"}  # as browsers ask
+        status, headers, body = app.get(path, **asked)
         assert status == 200 and f"<style>{style}</style></body>" in body and body.count("</body>") == 1
         assert int(headers["content-length"]) == len(body.encode()) and "etag" not in headers
     assert "<style>" not in app.get("/_stcore/health")[2]

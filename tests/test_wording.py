@@ -192,7 +192,7 @@ SEEN = {
     "The answer's 5 tokens become the best guess, each given those before it: between depth 7 and 11 of 30.": tuple(
         seen(best, 3) for best in range(7, 12)
     ),
-    "Of the answer's 2 tokens 1 become the best guess (“1” at depth 7 of 30); “2” does not, the model's best guess "
+    "Of the answer's 2 tokens 1 becomes the best guess (“1” at depth 7 of 30); “2” does not, the model's best guess "
     "there is “3”.": (seen(7, 3, token="1"), seen(None, None, token="2", instead="3")),
     "None of the answer's 2 tokens is the model's best guess where it is due.": (
         seen(None, 4, token="1", instead="3"),

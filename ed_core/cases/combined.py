@@ -138,7 +138,7 @@ def _spearman(outcome: audit.Audit, name: str) -> str:
     told = ", ".join(
         f"{precision} {'constant' if rank is None else f'{rank:.3f}'}" for precision, rank in found.items()
     )
-    return f"Spearman's rank correlation with {outcome.reference}: {told}"
+    return f"rank correlation with {outcome.reference}, ρ: {told}"
 
 
 def _layers(drop: Sequence[int]) -> str:

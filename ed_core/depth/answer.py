@@ -125,10 +125,10 @@ def _of_several(seen: Sequence[Seen]) -> str:
         return f"None of the answer's {n} tokens is the model's best guess where it is due."
     if len(right) == n:
         return f"The answer's {n} tokens become the best guess, each given those before it: {depths()}."
-    wrong = next(one for one in seen if one.best is None)
+    wrong, become = next(one for one in seen if one.best is None), "becomes" if len(right) == 1 else "become"
     return (
-        f"Of the answer's {n} tokens {len(right)} become the best guess ({depths()}); {_quoted(wrong.token)} does not, "
-        f"the model's best guess there is {_quoted(wrong.instead)}."
+        f"Of the answer's {n} tokens {len(right)} {become} the best guess ({depths()}); {_quoted(wrong.token)} does "
+        f"not, the model's best guess there is {_quoted(wrong.instead)}."
     )
 
 

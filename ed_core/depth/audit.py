@@ -106,8 +106,8 @@ class Audit:
             if c.beyond:
                 limit = AT_LEAST.get(c.precision, AT_LEAST_ELSE)
                 found.append(
-                    f"{c.precision}: {c.curve} is ordered otherwise than in {self.reference} (Spearman "
-                    f"{c.spearman:.3f}, expected {limit:g})"
+                    f"{c.precision}: {c.title} is ordered otherwise than in {self.reference} (ρ = {c.spearman:.3f}, "
+                    f"expected at least {limit:g})"
                 )
         for precision in self.curves:
             for name in self.depths.get(precision, {}) if precision != self.reference else ():
@@ -232,7 +232,7 @@ def table(audit: Audit) -> list[str]:
 
     cells = {(c.curve, c.precision): f"{show(c.spearman):>9} ({c.difference:.1%})" for c in audit.comparisons}
     lines = [
-        f"Spearman against {audit.reference} (largest difference over the curve's range)",
+        f"ρ: rank correlation with {audit.reference} (largest difference over the curve's range)",
         f"{'curve':<28}" + "".join(f"{p:>20}" for p in others),
     ]
     lines += [

@@ -1,8 +1,8 @@
 """Two results of one probe beside each other: another model, another prompt, or other parameters. Numpy only.
 
-What is drawn over each other stands on *relative depth*, the share of a model's blocks that have been passed, so that
-models of different depth have one axis: block `l` of `L` at `(l + 1) / L`, as the effective depth's ratio counts (Hu et
-al. 2025), and the point of the stream with `l` blocks behind it at `l / L`."""
+What is drawn over each other stands on *relative depth*, the share of a model's layers that have been passed, so that
+models of different depth have one axis: layer `l` of `L` at `(l + 1) / L`, as the effective depth's ratio counts (Hu et
+al. 2025), and the point of the stream with `l` layers behind it at `l / L`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from ..sources.published import Published, published, published_marks
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
 from .curves import curves_over_each_other, layer_curves, limit_bars, output_bars, spread_curve, token_profile
 from .describe import describe, describe_curves
-from .lens import lens_height, lens_map
+from .lens import lens_height, lens_map, rank_curve
 from .maps import contribution_norms, cosine_map, output_by_token, token_map
 from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
 from .pair import PAIR_RULER_HEIGHT, difference_map, pair_curves, pair_ruler
@@ -48,6 +48,7 @@ __all__ = [
     "pair_ruler",
     "published",
     "published_marks",
+    "rank_curve",
     "shown",
     "skip_map",
     "slope_curves",

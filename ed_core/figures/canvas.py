@@ -6,13 +6,16 @@ which a live page feels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from . import colours
 
+FEW = 9  # labels of an axis of layers, at most
 LINE_LABEL = 12  # pixels that the name of a depth line needs
 STEADY = {
     "selected": {"marker": {"opacity": 1}},
@@ -27,6 +30,32 @@ ROUND_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 256, 51
 def tick_step(n: int, fit: float | int) -> int:
     """The distance between labels, a round number, so that at most `fit` of `n` are drawn."""
     return next((step for step in ROUND_STEPS if n / step <= max(fit, 1)), n)
+
+
+def log_ticks(curves: Iterable[np.ndarray]) -> dict:
+    """A logarithmic axis over these values, labelled at the powers of ten, where these are few at their doubles and
+    halves too: plotly's own labels between them are small digits that say no size."""
+    found = np.concatenate([np.ravel(np.asarray(values, np.float64)) for values in curves] or [np.ones(1)])
+    found = found[np.isfinite(found) & (found > 0)]
+    low, high = (float(end(found)) if len(found) else 1.0 for end in (np.min, np.max))
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if sum(low <= 10.0**p <= high for p in powers) < 2 else (1,)
+    at = [(step, p) for p in powers for step in steps]
+    return dict(type="log", tickvals=[s * 10.0**p for s, p in at], ticktext=[_size(s, p) for s, p in at])
+
+
+def _size(step: int, power: int) -> str:
+    """A round number as a label: 0.02, 500, 20k; beyond that as a power."""
+    if not -4 < power < 6:
+        return f"{'' if step == 1 else f'{step}·'}10<sup>{power}</sup>".replace("-", "\u2212")
+    value = step * 10.0**power
+    return f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}"
+
+
+def whole_ticks(n: int) -> dict:
+    """Labels of an axis along which `n` layers run: few enough to stand upright on a phone too."""
+    step = next((step for step in (1, 2, 5, 10, 20, 50, 100) if n / step <= FEW), n)
+    return dict(tickvals=list(range(0, n, step)), tickangle=0)
 
 
 def axis_title(text: str, standoff: int = 4) -> dict:

@@ -9,13 +9,12 @@ import plotly.graph_objects as go
 
 from ..types import ProbeResult
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, axis_title, tick_step
+from .canvas import PLAIN, STEADY, Canvas, axis_title, log_ticks, whole_ticks
 from .maps import mean_title, unit_of, values_of
 from .panel import View, mean_over_tokens
 from .text import escaped, visible
 
 MARGIN = (54, 44, 52, 46)  # left, right, top with title and legend, bottom
-LAYER_LABEL = 22  # pixels
 
 
 def layer_curves(
@@ -44,7 +43,7 @@ def layer_curves(
         )
         _add(canvas, "scatter", values, escaped(name), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
     canvas.layout["showlegend"] = len(curves) + len(behind) > 1
-    canvas.layout["yaxis"]["type"] = "log" if log else "linear"
+    canvas.layout["yaxis"].update(log_ticks((*curves.values(), *behind.values())) if log else dict(type="linear"))
     if not log and any(np.nanmin(values, initial=0.0) < 0 for values in curves.values()):
         canvas.line(colours.GREY, 1, xref="paper", x0=0, x1=1, y0=0, y1=0, layer="below")
     return canvas.figure()
@@ -105,8 +104,9 @@ def spread_curve(
         line=dict(color=colours.BOTH, width=2),
     )
     canvas.layout["showlegend"] = bool(len(quantiles) or behind)
-    canvas.layout["yaxis"].update(dict(type="log") if log else dict(rangemode="tozero"))
-    if not log and any(np.fmin.reduce(row, initial=0.0) < 0 for row in (values, *quantiles, *behind.values())):
+    shown = (values, *quantiles, *behind.values())
+    canvas.layout["yaxis"].update(log_ticks(shown) if log else dict(rangemode="tozero"))
+    if not log and any(np.fmin.reduce(row, initial=0.0) < 0 for row in shown):
         canvas.line(colours.GREY, 1, xref="paper", x0=0, x1=1, y0=0, y1=0, layer="below")
     return canvas.figure()
 
@@ -150,7 +150,7 @@ def curves_over_each_other(
             line=line,
         )
     canvas.layout["showlegend"] = True
-    canvas.layout["yaxis"].update(dict(type="log") if log else {})
+    canvas.layout["yaxis"].update(log_ticks(curves.values()) if log else {})
     if not log and any(np.fmin.reduce(values, initial=0.0) < 0 for values in curves.values()):
         canvas.line(colours.GREY, 1, xref="paper", x0=0, x1=1, y0=0, y1=0, layer="below")
     return canvas.figure()
@@ -181,7 +181,8 @@ def limit_bars(
         marker=dict(color=[colours.FAILED if bad else colours.BOTH for bad in failed]),
     )
     canvas.line(colours.GREY, 1.5, xref="paper", x0=0, x1=1, y0=limit, y1=limit, dash="dash")
-    canvas.write(limit_name, 10, x=1, xref="paper", xanchor="right", y=limit, yanchor="bottom")
+    # above the bars, which would cover it beside its line
+    canvas.write(f"┄ {limit_name}", 11, x=1, xref="paper", xanchor="right", y=1, yref="paper", yanchor="bottom")
     canvas.layout["yaxis"]["range"] = [0, 1.15 * max(limit, float(np.fmax.reduce(values, initial=0.0)))]
     return canvas.figure()
 
@@ -242,12 +243,11 @@ def _frame(n: int, view: View, x: str, unit: str) -> Canvas:
     """Layers 0 to n-1 to the right, the unit upwards, the legend in one line under the title."""
     canvas = Canvas(view.height, MARGIN, view.title, view.uirevision, view.width_px)
     layer_px = (view.width_px - MARGIN[0] - MARGIN[1]) / n
-    ticks = list(range(0, n, tick_step(n, n * layer_px / LAYER_LABEL)))
     canvas.layout.update(
         legend=dict(
             orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), bgcolor=colours.CLEAR
         ),
-        xaxis=dict(PLAIN, range=[-0.5, n - 0.5], tickvals=ticks, title=axis_title(x, 8)),
+        xaxis=dict(PLAIN, range=[-0.5, n - 0.5], title=axis_title(x, 8), **whole_ticks(n)),
         yaxis={**PLAIN, "title": axis_title(unit), "showgrid": True, "gridcolor": colours.FAINT},
     )
     canvas.draw_depths(view.depth_lines, layer_px, upright=True)

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from ..types import ProbeResult
 from . import colours
 from .canvas import Canvas
+from .curves import layer_curves
 from .maps import missing, read_title, unit_of, values_of
 from .panel import BOTTOM, FONT, LETTER, TITLE, TOP, Strip, View, label_columns, token_panel
 from .text import letters, number, visible, width
@@ -69,6 +70,15 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
         _predicted(canvas, result, view, best[-1])
 
     return token_panel(result, view, z, colour, unit, strip, hover, row="depth", above=above, more=on_cells)
+
+
+def rank_curve(result: ProbeResult, at: int, height: int = 260) -> go.Figure:
+    """How the lens comes, depth by depth, to what the model says after the token `at`: the rank of the output's best
+    token among the lens' guesses, the first on top."""
+    ranks = values_of(result, "rank", (result.n_layers + 1, result.n_tokens))[:, at]
+    fig = layer_curves({"rank": ranks}, "", "rank, 1 is the best guess", x="depth", height=height, log=True)
+    worst = float(np.fmax.reduce(ranks, initial=10.0))
+    return fig.update_yaxes(range=[1.05 * np.log10(worst), -0.05 * np.log10(worst)])
 
 
 def lines_of(column: float | int) -> int:

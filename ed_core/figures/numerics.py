@@ -42,8 +42,7 @@ def miss_curves(result: ProbeResult, height: int = 260) -> go.Figure:
 
     limit = np.full(result.n_layers, result.provenance["limits"]["miss"])
     curves = {"largest error": largest("miss"), "rounding can cause": largest("rounding")}
-    fig = layer_curves(curves, "", "relative", log=True, height=height, behind={"limit": limit})
-    return fig.update_yaxes(exponentformat="power", dtick=1)
+    return layer_curves(curves, "", "relative", log=True, height=height, behind={"limit": limit})
 
 
 def slope_curves(result: ProbeResult, height: int = 260) -> go.Figure:
@@ -53,7 +52,7 @@ def slope_curves(result: ProbeResult, height: int = 260) -> go.Figure:
     curves = {"attention": result["slope_attn"] - 1, "MLP": result["slope_mlp"] - 1}
     fig = layer_curves(curves, "", "slope − 1", height=height)
     reach = 1.3 * max(limit, *(float(np.nanmax(np.abs(v), initial=0.0)) for v in curves.values()))
-    fig.update_yaxes(range=[-reach, reach], tickformat=".0e", tickvals=[-limit, 0, limit])
+    fig.update_yaxes(range=[-reach, reach], tickvals=[-limit, 0, limit], ticktext=[number(-limit), "0", number(limit)])
     for y in (-limit, limit):
         fig.add_shape(
             type="line",
@@ -76,6 +75,4 @@ def first_token_norm(result: ProbeResult, height: int = 260) -> go.Figure:
         "median of the others": np.median(norms[:, 1:], axis=1),
         "largest of the others": norms[:, 1:].max(1),
     }
-    return layer_curves(curves, "", unit_of(result, "resid_norm"), log=True, x="depth", height=height).update_yaxes(
-        dtick=1
-    )
+    return layer_curves(curves, "", unit_of(result, "resid_norm"), log=True, x="depth", height=height)

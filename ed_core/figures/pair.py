@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import plotly.graph_objects as go
@@ -11,8 +11,8 @@ from ..depth import side_by_side
 from ..depth.criteria import Criterion
 from ..types import ProbeResult
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, axis_title, tick_step
-from .curves import LAYER_LABEL, MARGIN
+from .canvas import PLAIN, STEADY, Canvas, axis_title, log_ticks, whole_ticks
+from .curves import MARGIN
 from .maps import crossed_out, mean_title
 from .panel import (
     HEATMAP,
@@ -39,12 +39,15 @@ LABEL = 0.14  # of the width, that a ruler's label may take
 
 
 def pair_ruler(
-    verdicts: tuple[Mapping[str, Criterion], Mapping[str, Criterion]], n_layers: tuple[int, int], names: tuple[str, str]
+    verdicts: tuple[Mapping[str, Criterion], Mapping[str, Criterion]],
+    n_layers: tuple[int, int],
+    names: tuple[str, str],
+    unclear: tuple[Collection[str], Collection[str]] = ((), ()),
 ) -> go.Figure:
     """Both verdicts on one axis of relative depth: A's marks (circles) above its layers, B's (diamonds) below its own.
     A mark stands at the criterion's ratio, `(ED + 1) / L`, the upper edge of the layer; one that is not defined is
-    hollow at the right end, its reason on hover.
-    `names`: what the sides are called, escaped here."""
+    hollow at the right end, its reason on hover. `names`: what the sides are called, escaped here. `unclear`: criteria
+    of each side whose variants differ; their marks are hollow."""
     canvas = Canvas(PAIR_RULER_HEIGHT, (8, 8, 4, 24), uirevision="pair-ruler")
     for side, sign in enumerate((1, -1)):
         _blocks(canvas, side_by_side.SIDES[side], n_layers[side], sign * BAR)
@@ -58,7 +61,7 @@ def pair_ruler(
             y=sign * BAR,
         )
         for name, row in ROWS.items():
-            _mark(canvas, side, name, sign * (row + BAR), verdicts[side], n_layers[side])
+            _mark(canvas, side, name, sign * (row + BAR), verdicts[side], n_layers[side], name in unclear[side])
     ticks = [0, 0.25, 0.5, 0.75, 1]
     canvas.layout["xaxis"] = dict(
         PLAIN, range=[0, 1.005], tickvals=ticks, ticktext=["0", "¼", "½ of the depth", "¾", "1"]
@@ -93,7 +96,15 @@ def _blocks(canvas: Canvas, side: str, n_layers: int, y: float) -> None:
     )
 
 
-def _mark(canvas: Canvas, side: int, name: str, y: float, criteria: Mapping[str, Criterion], n_layers: int) -> None:
+def _mark(
+    canvas: Canvas,
+    side: int,
+    name: str,
+    y: float,
+    criteria: Mapping[str, Criterion],
+    n_layers: int,
+    unclear: bool = False,
+) -> None:
     verdict, colour, label = (
         criteria.get(name),
         colours.CRITERIA[name],
@@ -117,6 +128,8 @@ def _mark(canvas: Canvas, side: int, name: str, y: float, criteria: Mapping[str,
             f"<b>{text}</b> of {n_layers} layers, ratio {number(x)}<br>stable variant: "
             f"{'not defined' if verdict.stable is None else verdict.stable}"
         )
+        if unclear:
+            symbol, hover = f"{symbol}-open", f"{hover}<br>not clear: its variants differ"
         canvas.line(colour, 2, x0=x, x1=x, y0=0, y1=y, opacity=0.75)
     look = dict(
         marker=dict(symbol=symbol, size=11, color=colour, line=dict(color=colour, width=2)),
@@ -138,7 +151,7 @@ def _mark(canvas: Canvas, side: int, name: str, y: float, criteria: Mapping[str,
     )
 
 
-def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 300, width_px: int = 600) -> go.Figure:
+def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 300) -> go.Figure:
     """A (solid, circles) and B (dashed, diamonds) on one axis: layers where both models have as many, with B - A in
     bars below; else relative depth, without bars, because no layer of one is a layer of the other."""
     n, unit, curve = max(len(pair.a), len(pair.b)), pair.curve.unit, pair.curve
@@ -167,8 +180,8 @@ def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 3
     ends = dict(range=[-0.02, 1.02], tickvals=[0, 0.25, 0.5, 0.75, 1], title=axis_title(depth, 8))
     layers = dict(
         range=[-0.5, n - 0.5],
-        tickvals=list(range(0, n, tick_step(n, (width_px - MARGIN[0] - MARGIN[1]) / LAYER_LABEL))),
         title=axis_title(curve.x, 8),
+        **whole_ticks(n),
     )
     canvas.layout.update(
         showlegend=True,
@@ -181,7 +194,7 @@ def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 3
             "title": axis_title(unit),
             "showgrid": True,
             "gridcolor": colours.FAINT,
-            "type": "log" if curve.log else "linear",
+            **(log_ticks((pair.a, pair.b)) if curve.log else {"type": "linear"}),
         },
     )
     if not curve.log and any(np.fmin.reduce(values, initial=0.0) < 0 for values in (pair.a, pair.b)):
@@ -266,9 +279,9 @@ def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: 
     add_strip(
         canvas, Strip(mean_over_tokens(z), -bound, bound, "mean of the row", colours.GREY), "skipped layer", domain
     )
-    ticks = list(range(0, n, tick_step(n, view.plot_width * domain[1] / 20)))
+    ticks = whole_ticks(n)
     canvas.layout["xaxis"] = dict(
-        PLAIN, range=[-0.5, n - 0.5], tickvals=ticks, title=axis_title("affected layer"), domain=domain
+        PLAIN, range=[-0.5, n - 0.5], title=axis_title("affected layer", 9), domain=domain, **ticks
     )
     canvas.draw_depths(view.depth_lines, row_px)
     return canvas.figure()

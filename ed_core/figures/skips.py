@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from ..types import ProbeResult
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, axis_title, tick_step
+from .canvas import PLAIN, STEADY, Canvas, axis_title, whole_ticks
 from .curves import layer_curves
 from .maps import L2, missing, unit_of, values_of
 from .panel import (
@@ -27,7 +27,6 @@ from .panel import (
 )
 from .text import number
 
-LAYER_LABEL = 20  # pixels that a layer's number needs below the map
 SHADE = colours.without_zero(colours.linear(0.0, 1.0, scale=colours.DAMAGE))
 
 
@@ -51,9 +50,9 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
     _cells(canvas, result, measure, z)
     behind = view.behind(lambda r: values_of(r, "output", (n_layers,))) if boundary is None else {}
     add_strip(canvas, Strip(output, 0.0, 2**0.5, f"output change,<br>{L2}", **behind), "skipped layer", domain)
-    ticks = list(range(0, n_layers, tick_step(n_layers, view.plot_width * domain[1] / LAYER_LABEL)))
+    ticks = whole_ticks(n_layers)
     canvas.layout["xaxis"] = dict(
-        PLAIN, range=[-0.5, n_layers - 0.5], tickvals=ticks, title=axis_title("affected layer"), domain=domain
+        PLAIN, range=[-0.5, n_layers - 0.5], title=axis_title("affected layer", 9), domain=domain, **ticks
     )
     canvas.draw_depths(view.depth_lines, row_px)
     return canvas.figure()

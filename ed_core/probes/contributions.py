@@ -42,7 +42,7 @@ class Contributions(Probe):
         Curve("layer_ratio", "Mean contribution, against the stream", "ratio", log=True),
         Curve("layer_cos", "Mean cosine with the stream", "cosine"),
     )
-    score: ClassVar[Score] = Score("The cosine criterion", criterion="cosine")
+    score: ClassVar[Score] = Score("The papers' cosine rule", criterion="cosine")
     audited: ClassVar[tuple[str, ...]] = (
         *("attn_ratio", "mlp_ratio", "layer_ratio", "attn_cos", "mlp_cos", "layer_cos", "io_cos"),
         *("resid_norm", "attn_norm", "mlp_norm"),

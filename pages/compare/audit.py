@@ -65,8 +65,11 @@ def panels(batch: running.Batch, asked: list[str], n_prompts: int) -> None:
     reference = audit.reference_of(asked)
     outcome = compare(done, reference) if reference in done and len(done) > 1 else None
     status(batch, list(done), outcome, n_prompts)
+    if outcome is None and not batch.running:
+        show.empty(TABLE.format(reference), TEACH, TEACH_HEIGHT, first=True)
+        return probe_page.texts(TEXTS)
     if outcome is None:
-        show.empty(TABLE.format(reference), "" if batch.running else TEACH, TABLE_HEIGHT, first=True)
+        show.empty(TABLE.format(reference), SOON, TABLE_HEIGHT)
     else:
         table(outcome)
     drawn = list(audit.DRAWN)
@@ -74,7 +77,7 @@ def panels(batch: running.Batch, asked: list[str], n_prompts: int) -> None:
         for column, name in zip(st.columns(2), drawn[i : i + 2], strict=False):
             with column:
                 if outcome is None:
-                    show.empty(audit.DRAWN[name].title, "", HEIGHT)
+                    show.empty(audit.DRAWN[name].title, SOON, HEIGHT)
                 else:
                     curve(outcome, name, done[reference])
     probe_page.texts(TEXTS)
@@ -95,12 +98,7 @@ def status(batch: running.Batch, done: list[str], outcome: audit.Audit | None, n
     with st.container(key="headline"):
         if batch.running:
             live.status(batch, f"**{over} through {', '.join(done) or 'no precision'} so far** · {{}}".format)
-        elif outcome is None:
-            st.markdown(
-                "Not computed yet for these prompts, this model and these precisions. **Run** measures them; what is "
-                "stored is kept."
-            )
-        else:
+        elif outcome is not None:
             st.markdown(f"Over **{over}** through {', '.join(done)}.")
         if outcome is not None:
             st.markdown(f"**Is the number an artefact of its precision? {outcome.sentence()}**")
@@ -156,7 +154,8 @@ def command(spec, asked: list[str], prompts: list) -> None:
     )
 
 
-HEIGHT, TABLE_HEIGHT = 260, 820
+HEIGHT, TABLE_HEIGHT, TEACH_HEIGHT = 260, 820, 100
+SOON = "Here once the prompts have been through the widest precision and one other."
 TABLE = "What differs from {}"
 KEY = """ρ: rank correlation of a curve with {reference}'s (expected at least {limits}); behind it the largest
 difference, in % of the curve's range. A depth may move by one layer. **beyond**: more than that."""
@@ -166,8 +165,8 @@ CHOOSE = (
     "comes."
 )
 TEACH = (
-    "Not computed yet. **Run** sends the same prompts through every chosen precision and draws their curves over each "
-    "other."
+    "Not computed yet for these prompts, this model and these precisions. **Run** sends the same prompts through each "
+    "precision and draws their curves over each other; what is stored is kept."
 )
 READING = """The reference is broad and grey, the others thin over it. An effective depth reads a curve's shape, so its
 order is what has to survive."""

@@ -64,7 +64,8 @@ def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Sid
     pair_panel.inputs(shown, [[s.result for s in side.values()] for side in of_side])
     for name in shown:
         lines = [v.lines if v else {} for v in verdicts]
-        pair_panel.section(name, [side[name] for side in of_side], found.get(name, ()), lines, expected[name])
+        of_probe = [side[name] for side in of_side]
+        pair_panel.section(name, of_probe, found.get(name, ()), lines, expected[name], bool(batch.running))
     for side, of_one in zip(SIDES, of_side, strict=True):
         results = (s.result for s in of_one.values() if s.result is not None)
         show.notes((note for result in results for note in result.notes), f"**{side}:** ")
@@ -116,7 +117,9 @@ def ruler(names, verdicts, of_side) -> None:
     if None in n_layers or not set(verdict.READS) <= set(of_side[0]):
         st.caption("No ruler: the three criteria are read from contributions and logit lens, and not both are shown.")
         return
-    fig = figures.pair_ruler(tuple(v.criteria if v else {} for v in verdicts), tuple(n_layers), names)
+    found = tuple(v.criteria if v else {} for v in verdicts)
+    unclear = tuple([n for n, said in v.statements.items() if not said.clear] if v else () for v in verdicts)
+    fig = figures.pair_ruler(found, tuple(n_layers), names, unclear)
     told = " ".join(f"{side}: {v.sentence}" for side, v in zip(SIDES, verdicts, strict=True) if v)
     st.plotly_chart(fig, key="ruler-two", config=show.CONFIG, alt=told or "Depth ruler of both sides: no verdict yet.")
 
@@ -129,7 +132,7 @@ SAME = {
 }
 TEXTS = {
     "Look for": "curves that take the same course at another depth: then the models do the same thing earlier or "
-    "later. Marks of A stand above the ruler's layers (circles), those of B below (diamonds).",
+    "later. Marks of A stand above the ruler's layers (circles), those of B below (diamonds); hollow: not clear.",
     "By construction": "Maps have one colour scale for both sides. A map of differences over tokens is drawn only "
     "where both sides have the same tokens; of models of different depth it has the shallower one's layers. Its middle "
     "colour is 0.",

@@ -103,7 +103,7 @@ def stretches(results: list, twins: list, asked: Prune, busy: bool) -> None:
                 else:
                     proxies(results, asked, x)
     derived = among_others.over_prompts(asked, [r.summary for r in results]) if results else {}
-    columns = st.columns(len(prune.PROXIES) + 1)
+    columns = st.container(key="metrics-ranks").columns(len(prune.PROXIES) + 1)
     for column, name in zip(columns, (*prune.PROXIES, "top1_lost"), strict=True):
         column.metric(f"{RANKED[name]} against measured KL", signed(derived.get(f"spearman_{name}")), help=SPEARMAN)
 
@@ -132,10 +132,10 @@ def offers(results: list, asked: Prune, ready: bool) -> None:
 
 def offer(results: list, drop: list[int], cost: dict[str, float], title: str, key: str, ready: bool) -> None:
     """One pruning in words, and what to hand to other tools."""
-    blocks, text = ", ".join(map(str, sorted(drop))), "this text" if len(results) == 1 else "these texts"
+    layers, text = ", ".join(map(str, sorted(drop))), "this text" if len(results) == 1 else "these texts"
     row = st.container(horizontal=True, vertical_alignment="center")
     row.markdown(
-        f"**{title}: {blocks}** · KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} of the best guesses stay, "
+        f"**{title}: {layers}** · KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} of the best guesses stay, "
         f"perplexity on {text} {cost['perplexity_whole']:.3g} → {cost['perplexity']:.3g}"
     )
     name, n_layers = results[0].request.models[0].source, results[0].n_layers
@@ -149,6 +149,7 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
 def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
     """Agreement and confidence per depth, and what a threshold gives."""
     left, right = st.columns([2, 1])
+    figures_of = right.container(key="metrics-exit")
     if leaving:
         curves = aggregate.aggregate(EarlyExit, [r.summary for r in leaving])
         lines, twin = (
@@ -160,15 +161,17 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
         with left:
             show.figure_of_many("exit", fig, EXIT_TITLE, leaving, *of)
         told = f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}"
-        right.metric("Mean exit depth", told, help=EarlyExit.spec("exit_depth").meaning)
+        figures_of.metric("Mean exit depth", told, help=EarlyExit.spec("exit_depth").meaning)
         agrees = f"{float(curves['exit_agrees']):.0%}"
-        right.metric("Agreement on leaving", agrees, help=EarlyExit.spec("exit_agrees").meaning)
+        figures_of.metric("Agreement on leaving", agrees, help=EarlyExit.spec("exit_agrees").meaning)
     else:
         with left:
             show.empty(EXIT_TITLE, "" if busy else TEACH["exit"], HEIGHT)
     if lens:
         ratio = aggregate.aggregate(LogitLens, [r.summary for r in lens])["deep_thinking_ratio"]
-        right.metric("Deep-thinking ratio", f"{float(ratio):.0%}", help=LogitLens.spec("deep_thinking_ratio").meaning)
+        figures_of.metric(
+            "Deep-thinking ratio", f"{float(ratio):.0%}", help=LogitLens.spec("deep_thinking_ratio").meaning
+        )
     right.caption(EXIT_CAUTION)
 
 

@@ -50,8 +50,8 @@ PROBES = {
 MAPS = (  # key, probe, picture
     ("norms", "contributions", Contributions.pictures[0]),
     ("cosine", "contributions", Contributions.pictures[1]),
-    ("lens", "logit_lens", LogitLens.pictures[0]),
     ("skip", "layer_skip", LayerSkip.pictures[0]),
+    ("lens", "logit_lens", LogitLens.pictures[0]),
 )
 WIDE = 1100  # pixels of the page, about
 PARAMETERS = (
@@ -161,11 +161,16 @@ def panels(batch: running.Batch) -> None:
     maps = st.container(key="home-maps")
     upper, (left, right) = maps.columns(2), maps.columns(2)
     below, wide = maps.container(), maps.container()
-    for place, (key, probe, one) in zip((*upper, wide, left), MAPS, strict=True):
+    parts = [
+        (place, key, (probe, f"{probe}.control"), partial(panel, batch, key, probe, one, view, look))
+        for place, (key, probe, one) in zip((*upper, left, wide), MAPS, strict=True)
+    ]
+    chosen = remembered.token(_n_tokens(batch)) is not None
+    read_from, curves = ("contributions", course) if chosen else ("logit_lens", towards_answer)
+    parts.insert(3, (right, "token", (read_from,), partial(curves, batch, view)))
+    for place, key, results, draw in parts:  # from the top of the page, so that nothing moves
         with place:
-            live.part(batch, key, (probe, f"{probe}.control"), partial(panel, batch, key, probe, one, view, look))
-    with right:
-        live.part(batch, "token", ("contributions",), partial(course, batch, view, look))
+            live.part(batch, key, results, draw)
     if (token := remembered.token(_n_tokens(batch))) is not None and not batch.running:
         with below:
             token_drawer.draw(batch, token, reached.lines if reached else {})
@@ -184,11 +189,22 @@ def panel(
     show.picture(key, one, batch.result(probe), seen, look)
 
 
-def course(batch: running.Batch, view: Callable[[str, str], View], look: Look) -> None:
+def towards_answer(batch: running.Batch, view: Callable[[str, str], View]) -> None:
+    """Where no token is selected, the answer beside the maps: how the lens comes to what the model says there."""
+    result, seen = batch.result("logit_lens"), view("token", "logit_lens")
+    if result is None:
+        return show.empty("At the answer", "How the lens comes to the model's own best guess, depth by depth.")
+    at = min(verdict.positions(result, ANSWER))
+    said = show.code(result.token_text[int(result["top_ids"][-1, at, 0])], 20) if result.complete else "the answer"
+    caption = f"**At the answer** · rank of {said} in the lens (click a cell: that token)"
+    show.figure("token", figures.rank_curve(result, at, seen.height), caption, result, "rank", READ_RANK)
+
+
+def course(batch: running.Batch, view: Callable[[str, str], View]) -> None:
     """The selected token beside the maps: its cosines over the layers."""
     result, seen = batch.result("contributions"), view("token", "contributions")
     if result is None or seen.selected is None:
-        return show.empty("One token", "Click a cell, or choose a token under Options: its course through the layers.")
+        return show.empty("One token", "Its course through the layers.")
     curves = {name: result[measure][:, seen.selected] for name, measure in token_drawer.COSINES.items()}
     more = dict(depth_lines=seen.depth_lines, height=seen.height)
     fig = figures.layer_curves(curves, "", "cosine", **more)
@@ -244,7 +260,12 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None, twin: verdict.V
     caption = "**Depth ruler** · where each rule stands; hollow: not clear; colour: the mean cosine"
     said = reached.sentence if reached else "Depth ruler: no verdict yet."
     made = [batch.results[name] for name in ("contributions", "logit_lens") if name in batch.results]
-    show.figure("ruler", fig, caption, results=made, alt=said)
+    show.figure("ruler", fig, caption, results=made, alt=said, about=rules)
+
+
+def rules() -> None:
+    """What the marks say, and how sure that is."""
+    st.markdown(RULES.format(kl=value("kl_threshold", 0.5), overlap=value("overlap_threshold", 0.3)))
 
 
 def says(batch: running.Batch) -> str:
@@ -317,6 +338,21 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
     return view
 
 
+RULES = """**Three rules, three questions.** *Cosine*: the last layer after which additions no longer erase, on average,
+what the stream holds, but strengthen it. *KL*: the first layer at which what the model would say, were it to end there,
+is less than {kl:.0%} as far from its output as it ever is. *Overlap*: the first at which it shares more than
+{overlap:.0%} of its best tokens with the output. They differ because erasing less, coming near and naming the same
+tokens are different things.
+
+**How sure.** All is read off this one prompt. A pale bar is the range as the rule's threshold moves; a hollow mark is
+not clear, as its variants differ. *Options*, *Control* sets the marks of an untrained or shuffled twin beside them; how
+many prompts compare stands on the pages *Contributions* and *Logit lens*.
+
+**◆ Sinks** are tokens whose stream is many times as long as the others', since attention rests on them where there is
+nothing to look at. What is measured there tells of the sink, not of the prompt: it is outside the colour ranges, and
+the rules are held against what they give without it."""
+READ_RANK = """Read at the token before the answer. The curve reaches 1 where the model's own best guess leads the
+lens' list, and is the answer's where the model is right. A click on a cell shows that token's cosines here instead."""
 WELCOME = """**How much of its depth does a language model use?** Every layer adds to a stream that carries each token
 upwards. In the models of two papers the lower layers compose new features and the upper ones mostly refine a prediction
 that is there already. The *effective depth* is the part that still composes; this page reads it off one prompt."""

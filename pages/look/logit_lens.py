@@ -25,7 +25,7 @@ def more(result, view):
     if not result.complete:
         return
     curves = aggregate.aggregate(LogitLens, [result.summary])
-    left, right = st.columns(2)
+    left, right = st.container(key="metrics-lens").columns(2)
     settled, ratio = float(curves["settle_depth"]), float(curves["deep_thinking_ratio"])
     told = f"{settled:.1f} of {result.n_layers}"
     left.metric("Mean settle depth", told, help=LogitLens.spec("settle_depth").meaning)
@@ -37,10 +37,10 @@ def more(result, view):
 
 
 MEANS = (
-    ("mean-kl", {"KL": "kl", "entropy": "entropy"}, "nats", "kl", "Divergence from the output, and uncertainty"),
+    ("mean-kl", {"KL": "kl", "uncertainty": "entropy"}, "nats", "kl", "Divergence from the output, and uncertainty"),
     (
         "mean-overlap",
-        {"overlap": "overlap", "top-1 match": "top1_match", "MRR": "mrr"},
+        {"overlap": "overlap", "best token the same": "top1_match", "1 / rank": "mrr"},
         "share",
         "overlap",
         "Agreement with the output",

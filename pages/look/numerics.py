@@ -1,6 +1,8 @@
 """Whether the sums behind every curve hold on this prompt, what of their error is rounding, and what the first token
 does to the means."""
 
+from dataclasses import replace
+
 import streamlit as st
 
 from ed_core import figures
@@ -38,7 +40,7 @@ def panels(batch: running.Batch) -> None:
         show.empty(Numerics.title, "" if batch.running else TEACH, probe_page.MAP_HEIGHT, first=True)
         probe_page.texts(TEXTS)
         return
-    view = probe_page.view(result)
+    view = replace(probe_page.view(result), sinks=probe_page.sinks_of(result))
     if result.complete:
         verdict(result)
     caption = "Error of every layer's sum against what leaves it, token by token"
