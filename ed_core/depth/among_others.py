@@ -55,9 +55,11 @@ def curves_of(probe: Probe | type[Probe], summary: Summary, first_token: bool = 
 def over_prompts(
     probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True
 ) -> dict[str, np.ndarray]:
-    """Aggregates over prompts and what is derived from them: what the command line writes without an index."""
+    """Aggregates over prompts and what is derived from them: what the command line writes without an index. Of results
+    of an older version, what they have in the place of a later curve too."""
     curves = aggregate(probe, summaries, first_token)
-    return curves | probe.derive(curves)
+    curves |= probe.derive(curves)
+    return probe.older(curves) | curves if any(curve.name not in curves for curve in probe.curves) else curves
 
 
 def spreads(

@@ -26,7 +26,7 @@ def summarize(result: ProbeResult) -> ProbeResult:
     array itself."""
     probe = probe_of(result)
     values = {name: m.values for name, m in result.measures.items()}
-    values.update(probe.per_token(values))
+    values.update(probe.per_token(values, probe.left_out(result)))
     summary: dict[str, np.ndarray] = {"n_tokens": np.asarray(result.n_tokens)}
     for spec in probe.measures:
         if spec.name not in values or spec.since > result.request.probe_version:
