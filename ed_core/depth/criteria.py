@@ -6,14 +6,31 @@ block l) and are never averaged. Variants stand beside the paper's rule and neve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 KL_THRESHOLD = 0.5
 OVERLAP_THRESHOLD = 0.3
+FEWEST = 5  # prompts that an interval over them needs
+
+
+class Interval(NamedTuple):
+    """Over resamples of the prompts: the 5 % and 95 % quantiles of the defined depths (NaN where none is), and the
+    share, in [0, 1], in which the rule gives no depth."""
+
+    low: float
+    high: float
+    undefined: float
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The quantiles; None where no resample has a depth."""
+        return None if math.isnan(self.low) else (self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -116,14 +133,14 @@ def bootstrap(
     verdict: Callable[[dict[str, np.ndarray]], Criterion],
     resamples: int = 1000,
     seed: int = 0,
-) -> tuple[float, float, float] | None:
+) -> Interval | None:
     """Uncertainty over prompts: 5 % and 95 % quantiles over the defined resamples, and the share undefined. None below
-    5 prompts.
+    `FEWEST` prompts.
 
     Prompts are the clusters: `sums[name][p]` are prompt p's sums over its `counts[p]` tokens, from which every
     resample's curves are made anew before `verdict` reads them."""
     n_prompts = len(counts)
-    if n_prompts < 5:
+    if n_prompts < FEWEST:
         return None
     drawn = np.random.default_rng(seed).multinomial(n_prompts, np.full(n_prompts, 1 / n_prompts), size=resamples)
     tokens = (drawn @ np.asarray(counts, np.float64))[:, None]
@@ -131,7 +148,7 @@ def bootstrap(
     depths = [verdict({name: curve[i] for name, curve in curves.items()}).depth for i in range(resamples)]
     defined = [d for d in depths if d is not None]
     low, high = np.quantile(defined, [0.05, 0.95]) if defined else (np.nan, np.nan)
-    return float(low), float(high), 1 - len(defined) / resamples
+    return Interval(float(low), float(high), 1 - len(defined) / resamples)
 
 
 def _curve(values: ArrayLike) -> np.ndarray:
