@@ -12,7 +12,7 @@ from counted import claims_over, seen_over
 
 from ed_core.cases import bundle, case_study
 from ed_core.commands import main
-from ed_core.depth import audit, sinks, together, verdict
+from ed_core.depth import among_others, audit, sinks, together, verdict, wording
 from ed_core.probes import Contributions, LogitLens
 from ed_core.results.aggregate import summarize
 from ed_core.service import compute
@@ -138,6 +138,21 @@ def test_a_case_study_holds_as_many_verdicts_as_results(results):
     ]
     kept = case_study.make("Many", many)
     assert len(kept.verdict.splitlines()) == 17 and len(kept.verdict) > 6400
+
+
+@pytest.mark.parametrize(("place", "name"), [(0, "cosine"), (1, "kl")])
+def test_among_others_stands_what_all_of_them_give_together(results, place, name):
+    """As of the same prompts together, with and without the first token."""
+    for first_token in (True, False) if name == "cosine" else (True,):
+        found = together.of_prompts(*results, first_token)
+        mine, *others = [r.summary for r in results[place]]
+        said = among_others.sentence(PROBES[place], mine, others, first_token)
+        depth = found.criteria[name].depth
+        gives = "no depth" if depth is None else f"layer {depth}"
+        drawn = wording.drawn(found.intervals[name])
+        assert said.endswith(f" The curve over all 6 prompts gives {gives} ({drawn}).")
+        fewer = among_others.sentence(PROBES[place], mine, others[:3], first_token)
+        assert fewer.endswith("(no interval below five prompts).") and "all 4 prompts" in fewer
 
 
 def test_the_audit_says_how_sure_its_depths_are(results):

@@ -110,11 +110,11 @@ def by_overlap(overlap: ArrayLike, threshold: float = OVERLAP_THRESHOLD) -> Crit
     return _first("overlap", _curve(overlap) > threshold, threshold, f"above an overlap of {threshold:g}")
 
 
-# A criterion's depth from aggregated curves, by its name; the lens' last row is the output.
-DEPTH_OF: dict[str, Callable[[Mapping[str, np.ndarray]], int | None]] = {
-    "cosine": lambda curves: by_cosine(cosine_curve(curves)).depth,
-    "kl": lambda curves: by_kl(curves["kl"][:-1]).depth,
-    "overlap": lambda curves: by_overlap(curves["overlap"][:-1]).depth,
+# A criterion from aggregated curves, by its name; the lens' last row is the output.
+READ_OFF: dict[str, Callable[[Mapping[str, np.ndarray]], Criterion]] = {
+    "cosine": lambda curves: by_cosine(cosine_curve(curves)),
+    "kl": lambda curves: by_kl(curves["kl"][:-1]),
+    "overlap": lambda curves: by_overlap(curves["overlap"][:-1]),
 }
 
 

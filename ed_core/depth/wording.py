@@ -64,12 +64,12 @@ def over_prompts(
     low, high = (math.floor(min(layers)), math.ceil(max(layers))) if layers else (None, None)
     if curve is None:
         return Statement(f"The {NAMES[criterion.name]} rule gives no depth: {criterion.reason}.", False, low, high)
-    drawn = _drawn(interval)
+    told = drawn(interval)
     if criterion.depth is None:
-        said = f"{_undefined(criterion, curve, k)} ({drawn})."
+        said = f"{_undefined(criterion, curve, k)} ({told})."
         return Statement(f"{said} {_variants(criterion)}", False, low, high)
     doubts = [*_doubts(criterion, curve, echo), *_moved(criterion, interval)]
-    said = _doubtful(criterion, f" ({drawn})", k, doubts) if doubts else _clear(criterion, f" ({drawn})", k)
+    said = _doubtful(criterion, f" ({told})", k, doubts) if doubts else _clear(criterion, f" ({told})", k)
     return Statement(f"{said} {_variants(criterion)}", not doubts, low, high)
 
 
@@ -131,7 +131,7 @@ def _moved(criterion: Criterion, interval: Interval | None) -> Iterator[str]:
         yield f"with prompts drawn anew it {_and([moves, often])}"
 
 
-def _drawn(interval: Interval | None) -> str:
+def drawn(interval: Interval | None) -> str:
     """The interval over prompts in words: 5 to 95 % of the resamples that give a depth, and the share that gives
     none."""
     if interval is None:
