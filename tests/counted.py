@@ -11,6 +11,7 @@ import numpy as np
 
 from ed_core.depth import answer, verdict
 from ed_core.depth.criteria import by_cosine, by_kl, by_overlap
+from ed_core.types import ProbeResult
 
 RULES = {"cosine": (by_cosine, 0.0), "kl": (by_kl, 0.5), "overlap": (by_overlap, 0.3)}
 
@@ -101,6 +102,8 @@ def claims(name: str, sentence: str, curve, threshold: float | None, k: int, wit
         assert not any(holds(name, curve, i, at) for i in range(n))
     for _ in every("Only in front of the last layer"):
         assert [holds(name, curve, i, at) for i in range(n)] == [False] * (n - 1) + [True]
+    for _ in every("for good only in front of the last layer"):
+        assert stable(name, curve, at) is None and holds(name, curve, n - 1, at) and found
     for _ in every("in front of the last layer it"):
         assert not holds(name, curve, n - 1, at) and found
     for _ in every("the output from the start"):
@@ -202,4 +205,88 @@ def seen_over(sentence: str, answers: Sequence[Sequence[int | None]], own: Seque
                 assert (int(low), int(high)) == (ordered[0], ordered[-1]) and low != high
             else:
                 assert ordered[0] == ordered[-1]
+    return told.n
+
+
+def lasting(rows: Sequence[bool]) -> int | None:
+    """The first entry from which it holds through the last."""
+    return next((i for i in range(len(rows)) if all(rows[i:])), None)
+
+
+def seen_at(sentence: str, lens: ProbeResult) -> int:
+    """Claims on what is seen at one prompt's answer, from the lens' best tokens."""
+    told, start, top = Claims(sentence), lens.answer_start, lens["top_ids"].tolist()
+    n_layers, given = len(top) - 1, lens.answer_start is not None
+    due = [(p - 1, lens.token_ids[p]) for p in range(start, lens.n_tokens)] if given else []
+    due = due or [(lens.n_tokens - 1, top[-1][-1][0])]
+    best = [lasting([row[pos][0] == token for row in top]) for pos, token in due]
+    among = lasting([due[0][1] in row[due[0][0]] for row in top])
+    right = [depth for depth in best if depth is not None]
+    assert ("model's own next token" in sentence) == (not given and best[0] > 0)
+    for only, depth, of, output in told.every(r"becomes the best guess( only)? at depth (\d+) of (\d+)(, the output)?"):
+        assert (best, int(of)) == ([int(depth)], n_layers) and bool(only) == bool(output) == (best[0] == n_layers)
+    for k, depth in told.every(r"it is among (?:the|its) best (\w+) from (?:depth )?(\d+)"):
+        assert among == int(depth) and k == word(len(top[0][0]))
+    for _ in told.every("is not among its best"):
+        assert among is None
+    for _ in told.every("at every depth"):
+        assert best == [0]
+    for _ in told.every("The answer “.*” is not the model's best guess"):
+        assert best == [None]
+    for (n,) in told.every(r"[Tt]he answer's (\d+) tokens"):
+        assert int(n) == len(best) > 1
+    for (n,) in told.every(r"tokens (\d+) become"):
+        assert int(n) == len(right) < len(best)
+    for _ in told.every("tokens become the best guess, each"):
+        assert len(right) == len(best)
+    for _ in told.every("None of the answer's"):
+        assert not right
+    named = re.findall(r"” at depth (\d+)", sentence) if "tokens" in sentence else []
+    assert not named or [int(depth) for depth in named] == right
+    for depth, of in told.every(r"all at depth (\d+) of (\d+)"):
+        assert {int(depth)} == set(right) and int(of) == n_layers
+    for low, high, of in told.every(r"between depth (\d+) and (\d+) of (\d+)"):
+        assert (int(low), int(high), int(of)) == (min(right), max(right), n_layers)
+    return told.n
+
+
+def sinks_of(made: ProbeResult) -> dict[int, float]:
+    """The sinks of one prompt and how many times the median norm each reaches."""
+    stream = made["resid_norm"].astype(float)
+    if stream.shape[1] < 3:
+        return {}
+    times = [[v / m if m > 0 else 0.0 for v in row] for row, m in zip(stream, np.median(stream[:, 1:], axis=1))]
+    most = {t: max(row[t] for row in times) for t in range(stream.shape[1])}
+    return {t: ratio for t, ratio in most.items() if ratio >= 5}
+
+
+def sinks_named(sentence: str, found: dict[int, float]) -> int:
+    """Claims on which tokens are sinks and how far."""
+    told = Claims(sentence)
+    for pos, ratio in told.every(r"(\d+) \((?:'.*?'|\".*?\"), up to ([\d.e+]+) times"):
+        assert abs(float(ratio) / found[int(pos)] - 1) < 0.01
+    (more,) = re.findall(r"and (\d+) more", sentence) or [0]
+    assert told.n + int(more) == len(found) and bool(sentence) == bool(found)
+    return told.n
+
+
+def shared_by(sentence: str, model: dict, twin: dict) -> int:
+    """Claims on what a twin shares. `model`, `twin`: by criterion the curve that it is read off."""
+    told, names = Claims(sentence), {"cosine": "cosine", "KL": "kl", "overlap": "overlap"}
+    marks = [
+        {n: first(n, [float(v) for v in curves[n]], RULES[n][1]) for n in names.values()} for curves in (model, twin)
+    ]
+    for name, depth in told.every(r"(cosine|KL|overlap) (\d+|no depth)(?=[,:])"):
+        assert depth == ("no depth" if marks[1][names[name]] is None else str(marks[1][names[name]]))
+    assert told.n == 3
+    tenth = len(model["kl"]) / 10
+    near = [
+        n for n in names.values() if None not in (marks[0][n], marks[1][n]) and abs(marks[0][n] - marks[1][n]) <= tenth
+    ]
+    for listed, s in told.every(r": the ([\w, ]+) mark(s?) would stand there"):
+        assert [names[n] for n in re.split(", | and ", listed)] == near and bool(s) == (len(near) > 1)
+    for _ in told.every("none of the model's marks"):
+        assert not near
+    for _ in told.every("no mark to compare"):
+        assert not any(None not in (marks[0][n], marks[1][n]) for n in names.values())
     return told.n

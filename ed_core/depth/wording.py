@@ -101,6 +101,8 @@ def _doubts(criterion: Criterion, curve: np.ndarray, echo: float) -> Iterator[st
             often = f"changes sign {number(changes)} times" if changes > MOST_CHANGES else ""
             last = "is negative in the last layer" if ends else ""
             yield f"the mean cosine {_and([often, last])}"
+    elif criterion.stable is None and _at_last(criterion, curve):
+        yield "for good only in front of the last layer"
     elif criterion.stable is None:
         yield f"in front of the last layer it {'is farther away' if criterion.name == 'kl' else 'shares fewer'} again"
     elif _far(criterion, criterion.stable):
@@ -110,6 +112,12 @@ def _doubts(criterion: Criterion, curve: np.ndarray, echo: float) -> Iterator[st
         yield f"without depth 0 the rule {_says(later)}{why}"
     if (without := criterion.without_sinks) is not None and _far(criterion, without.depth):
         yield f"without the sinks the rule {_says(without)}"
+
+
+def _at_last(criterion: Criterion, curve: np.ndarray) -> bool:
+    """Whether what the KL or overlap rule asks for holds in front of the last layer, which the rule does not read."""
+    bound = criterion.threshold * (curve.max() if criterion.name == "kl" else 1)
+    return bool(curve[-1] < bound if criterion.name == "kl" else curve[-1] > bound)
 
 
 def _far(criterion: Criterion, depth: float | int | None) -> bool:
@@ -192,9 +200,10 @@ def _undefined(criterion: Criterion, curve: np.ndarray, k: int) -> str:
     if criterion.name == "kl":
         if curve.max() < SAME:
             return "The lens is the output from the start, so the KL rule has nothing to halve and gives no depth"
-        there, holds = f"is {{}}{_near(criterion)}", curve[-1] < criterion.threshold * curve.max()
+        there = f"is {{}}{_near(criterion)}"
     else:
-        there, holds = f"{{}}shares {_enough(criterion, k)} with the output", curve[-1] > criterion.threshold
+        there = f"{{}}shares {_enough(criterion, k)} with the output"
+    holds = _at_last(criterion, curve)
     when = "Only in front of the last layer" if holds else "Before the output itself"
     lens = there.format("" if holds else "never ")
     return f"{when} the lens {lens}, so the {NAMES[criterion.name]} rule gives no depth"
