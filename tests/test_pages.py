@@ -323,6 +323,23 @@ def test_an_example_over_typed_words_can_be_undone(stored):
     assert held(test) == ("words of mine", "too") and session_of(test).inputs["example"] == ""
 
 
+def test_a_model_has_the_examples_that_it_can_make_something_of(stored):
+    """A bundled one what it was taught, any other kinds of English prompts; the first of each kind is stored for the
+    real one."""
+    from ed_core.sources.bundled import KINDS
+
+    of = {model: app(prompt=None, example="english-b", model=model) for model in ("ed-demo-8", "smollm2")}
+    pills = {model: test.button_group(key="task") for model, test in of.items()}
+    assert pills["ed-demo-8"].options[0] == "Sums mod 10" and pills["ed-demo-8"].options[-1] == "Plain English"
+    assert pills["smollm2"].options == ["Question and answer", "Two hops", "Arithmetic", "Fact", "Plain text"]
+    assert (pills["ed-demo-8"].value, pills["smollm2"].value) == ("english", "fact")
+    assert of["smollm2"].selectbox(key="level").options == ["A capital", "The opposite"]
+    for kind, id in KINDS.items():
+        of["smollm2"].button_group(key="task").select(kind).run()
+        assert session_of(of["smollm2"]).inputs["example"] == id
+        assert any("[stored example]" in m.value for m in of["smollm2"].markdown), kind
+
+
 def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(stored, monkeypatch):
     from ed_ui import picker
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from counted import RULES, claims, claims_over, mean_of, seen_over
+from counted import RULES, claims, claims_over, lasting, mean_of, seen_at, seen_over
 
 from ed_core.depth import answer, verdict, wording
 from ed_core.depth.criteria import Criterion, bootstrap, threshold_band
@@ -99,12 +99,12 @@ def test_of_prompts_without_best_tokens_nothing_is_seen():
 
 
 def shipped() -> dict[str, tuple[ProbeResult, ProbeResult]]:
-    """What is shipped of the models and their twins: `contributions` and `logit_lens` of a prompt."""
+    """What is shipped of the models: `contributions` and `logit_lens` of each prompt."""
     found: dict[str, dict[str, ProbeResult]] = {}
     for file in sorted(EXAMPLES.glob("*.npz")):
         result = by_key(file.stem)
-        model = result.request.models[0]
-        found.setdefault(f"{model.name}{model.control}", {})[result.request.probe] = result
+        name = f"{result.request.models[0].name} {result.request.prompts[0].text[-12:]!r}"
+        found.setdefault(name, {})[result.request.probe] = result
     return {
         name: (of["contributions"], of["logit_lens"])
         for name, of in found.items()
@@ -115,13 +115,12 @@ def shipped() -> dict[str, tuple[ProbeResult, ProbeResult]]:
 @pytest.mark.parametrize("of", ["all", "answer", 1, 4, 9])
 @pytest.mark.parametrize("name", shipped())
 def test_every_claim_on_a_real_curve_is_counted_anew(name, of):
-    """Read for all tokens, the answer's and single ones: 15 verdicts, 45 curves."""
+    """Read for all tokens, the answer's and single ones: 35 verdicts, 105 curves."""
     cosines, lens = shipped()[name]
     found, n = verdict.of_prompt(cosines, lens, of=of), lens.n_tokens
     start = lens.answer_start
-    at = {"all": slice(None), "answer": slice(start - 1, n - 1)}.get(
-        of, slice(of, of + 1) if of not in ("all", "answer") else 0
-    )
+    due = slice(n - 1, n) if start is None else slice(start - 1, n - 1)
+    at = {"all": slice(None), "answer": due}.get(of, slice(of, of + 1) if of not in ("all", "answer") else 0)
     curves = {m: lens[m][:-1, at].mean(1, dtype=float) for m in ("kl", "overlap")}
     curves["cosine"] = np.mean([cosines[m][:, at].mean(1, dtype=float) for m in verdict.COSINES], axis=0)
     for name, statement in found.statements.items():
@@ -133,12 +132,18 @@ def test_every_claim_on_a_real_curve_is_counted_anew(name, of):
 @pytest.mark.parametrize("name", shipped())
 def test_what_is_seen_at_the_answer_is_in_the_best_tokens(name):
     lens = shipped()[name][1]
-    (seen,) = answer.look(lens)
-    top, token = lens["top_ids"][:, lens.answer_start - 1].tolist(), lens.token_ids[lens.answer_start]
-    assert seen.given and seen.token == lens.tokens[lens.answer_start] and seen.n_layers == len(top) - 1
-    assert all(row[0] == token for row in top[seen.best :]) and top[seen.best - 1][0] != token
-    assert all(token in row for row in top[seen.among :]) and token not in top[seen.among - 1]
-    assert f"at depth {seen.best} of {seen.n_layers}" in answer.sentence((seen,))
+    start, found = lens.answer_start, answer.look(lens)
+    assert [one.pos for one in found] == (
+        [lens.n_tokens - 1] if start is None else list(range(start - 1, lens.n_tokens - 1))
+    )
+    for one in found:
+        top = lens["top_ids"][:, one.pos].tolist()
+        token = lens.token_ids[one.pos + 1] if one.given else top[-1][0]
+        assert one.given == (start is not None) and one.n_layers == len(top) - 1
+        assert one.token == (lens.tokens[one.pos + 1] if one.given else lens.token_text[token])
+        assert one.best == lasting([row[0] == token for row in top])
+        assert one.among == lasting([token in row for row in top])
+    assert seen_at(answer.sentence(found), lens)
 
 
 # ---------------------------------------------------------------- the answer
