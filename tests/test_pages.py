@@ -205,6 +205,32 @@ def test_a_figure_taller_than_the_screen_is_scrolled(monkeypatch):
         assert boxes(test.main, "wide-map") == [expected]
 
 
+@pytest.mark.parametrize(
+    "page, n",
+    [
+        ("pages/look/home.py", 3),
+        ("pages/look/contributions.py", 3),
+        ("pages/look/logit_lens.py", 3),
+        ("pages/intervene/erase.py", 1),
+    ],
+)
+def test_sinks_are_counted_where_one_says_so(page, n):
+    """In the strips and in the means below the maps; the captions say which."""
+
+    def says(test):
+        texts = [m.value for m in (*test.markdown, *test.caption)]
+        words = ("sinks (◆) counted", "sinks (◆) left out", "without sinks (◆)")
+        return [sum(word in text for text in texts) for word in words]
+
+    test = app(page, **REAL)
+    counted, left_out, without = says(test)
+    assert counted == 0 and left_out + without >= n
+    test.toggle(key="count_sinks").set_value(True).run()
+    counted, left_out, without = after = says(test)
+    assert counted >= n and left_out == without == 0
+    assert says(app(page, **REAL, sinks="true")) == after, "a link carries it"
+
+
 def test_a_prompt_outside_what_the_models_know_is_marked(stored):
     mark = "outside what the bundled models know"
     assert any(mark in m.value for m in app(prompt=None, example="english-a").markdown)

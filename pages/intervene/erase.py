@@ -35,5 +35,6 @@ probe_page.Page(
     TEXTS,
     more,
     above=above,
+    over_sinks=True,
     needs_answer=lambda probe: probe.target == "answer",
 ).show()
