@@ -20,6 +20,7 @@ SHADES = {
     "entropy": "entropy",
     "rank of the output": "rank",
 }
+SINKS = ("count_sinks", "count_sinks", {})
 THRESHOLDS = ("kl_threshold", "overlap_threshold")
 
 
@@ -34,12 +35,13 @@ class Place:
 
 
 PLACES: dict[str, Place] = {
-    "home": Place((("branch", "branch", BRANCHES), ("shade", "shade", SHADES)), ("window", 48), "first_token"),
+    "home": Place((("branch", "branch", BRANCHES), ("shade", "shade", SHADES), SINKS), ("window", 48), "first_token"),
     "contributions": Place(
-        (("measure", "contributions.measure", {}),),
+        (("measure", "contributions.measure", {}), SINKS),
         first_token="contributions.first_token",
     ),
-    "logit_lens": Place((("shade", "logit_lens.shade", SHADES),)),
+    "logit_lens": Place((("shade", "logit_lens.shade", SHADES), SINKS)),
+    "residual_erasure": Place((SINKS,)),
     "layer_skip": Place((("boundary", "skip.boundary", {}),)),
     "two": Place((("swapped", "two.swapped", {}),)),
 }

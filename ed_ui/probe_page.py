@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, fields, replace
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, sinks
+from ed_core.depth import sinks
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
 from ed_core.probes import Continuation, Probe, find
-from ed_core.results import lookup
+from ed_core.results import aggregate, lookup
 from ed_core.service import estimate
 from ed_core.sources import permits, specs
 from ed_core.types import ModelSpec, ProbeResult
@@ -31,9 +31,10 @@ from ed_ui import (
     show,
     spread_panel,
 )
-from ed_ui.link_parameters import Parameter, boxed, of_probe, span
+from ed_ui.link_parameters import Parameter, boxed, flag, of_probe, span
 
 WINDOW = 64
+COUNT_SINKS = ("count_sinks", False)  # under which name, and at first, means and strips count the sinks
 MAP_HEIGHT = 520
 NO_ANSWER = """This measures the effect on an **answer**, and there is none. Type one beside the prompt, or take the
 model's own."""
@@ -51,7 +52,7 @@ class Page:
     the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the map has tokens to choose
     a window of; `sound`: whether a result may be compared with others. `needs_answer` tells whether the probe, with
     its parameters, reads the answer's tokens: the page then offers the model's own continuation as one. `height`: of
-    the map, from the number of layers (0 where unknown)."""
+    the map, from the number of layers (0 where unknown). `over_sinks`: whether its means may leave the sinks out."""
 
     probe: type[Probe]
     teach: str
@@ -66,12 +67,20 @@ class Page:
     sound: Callable[[ProbeResult], bool] = lambda _: True
     parameters: tuple[Parameter, ...] = ()
     height: Callable[[int], int] = lambda _: MAP_HEIGHT
+    over_sinks: bool = False
 
     def show(self) -> None:
         """Everything on such a page; what is below the map may come and go, the map itself stays where it is."""
         probe = self.probe
         st.subheader(probe.title, anchor=False)
-        link.own((*of_probe(probe), *self.parameters, span("tokens", "window.page")))
+        link.own(
+            (
+                *of_probe(probe),
+                *self.parameters,
+                *[flag("sinks", *COUNT_SINKS)] * self.over_sinks,
+                span("tokens", "window.page"),
+            )
+        )
         common_link.say_troubles()
         prompt_box.draw()
         chosen, asked = picker.current(), form(probe)
@@ -110,6 +119,7 @@ class Page:
         seen = replace(
             view(result),
             sinks=sinks_of(result),
+            count_sinks=remembered.value(*COUNT_SINKS) if self.over_sinks else True,
             control=control_model.result(batch, name),
             control_name=control_model.name(),
         )
@@ -117,7 +127,7 @@ class Page:
             (self.figure or self._map)(result, seen)
         with below:
             if self.over_tokens:
-                window(result, seen)
+                window(result, seen, self.over_sinks)
             show.notes(result.notes)
         (self.more or self._others)(result, seen)
 
@@ -200,11 +210,16 @@ def sinks_of(result: ProbeResult) -> tuple[int, ...]:
     return tuple(s.pos for s in (result is not None and sinks.of_result(result)) or ())
 
 
-def behind(probe: type[Probe], seen: View, curve: str, first_token: bool = True) -> dict:
-    """The control's aggregate, under its name, where the view has one."""
+def behind(seen: View, curve: str, first_token: bool = True) -> dict:
+    """The control's aggregate over the same tokens, under its name, where the view has one."""
     if seen.control is None:
         return {}
-    return {seen.control_name: among_others.curves_of(probe, seen.control.summary, first_token)[curve]}
+    return {seen.control_name: aggregate.without(seen.control, seen.uncounted, first_token)[curve]}
+
+
+def told_of_sinks(seen: View) -> str:
+    """What a caption of means says of the sinks, where there are any."""
+    return f", sinks (◆) {'counted' if seen.count_sinks else 'left out'}" if seen.sinks else ""
 
 
 def profile(result: ProbeResult, measure: str, seen: View, over: str = "layers") -> None:
@@ -214,14 +229,17 @@ def profile(result: ProbeResult, measure: str, seen: View, over: str = "layers")
         show.figure("profile", fig, caption, result, measure)
 
 
-def window(result: ProbeResult, seen: View) -> None:
-    """Beside a figure over tokens: which ones it shows, and the way back from a selected one."""
+def window(result: ProbeResult, seen: View, over_sinks: bool = False) -> None:
+    """Beside a figure over tokens: which ones it shows, the way back from a selected one, and whether means count the
+    sinks, where there are any."""
     n = result.n_tokens
     row = st.container(horizontal=True, vertical_alignment="bottom", key="window")
     if n > WINDOW:
         limits = dict(min_value=0, max_value=n - 1)
         remembered.widget(row.slider, "Tokens shown", "window.page", seen.window, width=420, **limits)
     show.token_box(row, result.tokens)
+    if over_sinks and seen.sinks:
+        remembered.widget(row.toggle, "Count the sinks (◆) in the means", *COUNT_SINKS)
 
 
 def _ask_for_answer(spec: ModelSpec) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from itertools import groupby
 
 import streamlit as st
 
@@ -20,6 +19,13 @@ TASKS = {
     "lookup_names": "Who follows whom",
     "copy": "Copying",
     "english": "Plain English",
+}
+KINDS = {  # of prompts for a model that knows English
+    "question": "Question and answer",
+    "two_hops": "Two hops",
+    "arithmetic": "Arithmetic",
+    "fact": "Fact",
+    "plain_text": "Plain text",
 }
 SHOWN = 512  # tokens in the preview
 ECHO = 4.0  # seconds in which a browser may still send what was replaced; chosen, not measured
@@ -48,7 +54,19 @@ def examples() -> dict[str, dict]:
 
 
 def task_name(task: str) -> str:
-    return TASKS.get(task, task.replace("_", " ").capitalize() + "s")
+    return (TASKS | KINDS).get(task, task.replace("_", " ").capitalize() + "s")
+
+
+def group() -> str:
+    """By what the examples are sorted: by task, for a model that knows English by kind."""
+    return "task" if picker.model() in MODELS else "kind"
+
+
+def grouped() -> dict[str, list[str]]:
+    """The ids of the examples for the chosen model by task or kind, in their order."""
+    by, known = group(), examples().values()
+    names = KINDS if by == "kind" else dict.fromkeys(p["task"] for p in known)
+    return {name: [p["id"] for p in known if p.get(by) == name] for name in names}
 
 
 def harder(example: str) -> str | None:
@@ -116,10 +134,11 @@ def draw_examples() -> None:
     known = examples()
     here = known.get(remembered.value("example", ""), {})
     row = st.container(horizontal=True, vertical_alignment="bottom", key="examples")
-    st.session_state["task"] = here.get("task")
+    sorted_by, of = grouped(), here.get(group())
+    st.session_state["task"] = of
     row.pills(
         "Examples",
-        [task for task, _ in groupby(known.values(), key=lambda p: p["task"])],
+        list(sorted_by),
         format_func=task_name,
         key="task",
         on_change=_task_picked,
@@ -127,7 +146,7 @@ def draw_examples() -> None:
     )
     if here and not here["known"] and picker.model() in MODELS:
         row.markdown(":orange-badge[outside what the bundled models know]", width="content")
-    levels = [p["id"] for p in known.values() if p["task"] == here.get("task")]
+    levels = sorted_by.get(of, [])
     if len(levels) > 1:
         st.session_state["level"] = here["id"]
         row.selectbox(
@@ -247,7 +266,7 @@ def _template() -> None:
 
 def _task_picked() -> None:
     if (task := st.session_state.get("task")) and not _echo("task", task):
-        pick(next(id for id, p in examples().items() if p["task"] == task))
+        pick(grouped()[task][0])
         session.current().picked = True
 
 

@@ -81,9 +81,8 @@ def picture(
     measure = drawn.measures(one, look)[0]
     over_tokens = "pos" in find(result.request.probe).spec(measure).dims
     fig = drawn.draw(one, result, view, look)
-    figure(
-        key, fig, caption or f"**{one.title}** · {one.caption}", result, measure, one.reading, over_tokens, place=place
-    )
+    said = (caption or f"**{one.title}** · {one.caption}") + drawn.beside(one, view, look)
+    figure(key, fig, said, result, measure, one.reading, over_tokens, place=place)
 
 
 def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -16,8 +17,10 @@ from test_pages import ROOT, session_of
 
 from ed_core.cases import export
 from ed_core.cases.kept import Kept
+from ed_core.depth import among_others
 from ed_core.probes import Probe, find
 from ed_core.results import lookup
+from ed_core.results.aggregate import summarize
 from ed_core.results.store import Store
 from ed_core.results.wire import pack
 from ed_core.service import compute
@@ -40,6 +43,7 @@ RUNS = {  # probe: its parameters, and the id of the run
     "continuation": ({}, "0fd20e9287dd3cc81b9761eeb52c3358"),
 }
 DIGEST = "ed653ab0e573d878fc77b6f5dabafb38ac9b9b1f4c4da153d43493cd059d2f87"  # of all their measures
+LATER = {"residual_erasure": 1}  # probes that have another version since, and the one that wrote the folder
 CASE, OF_CASE = "wzmuvcvr45", ("contributions", "logit_lens", "layer_skip")
 EXPORTED = {  # in the .npz, by what stands in front: of the prompt, and over all prompts
     "contributions": (
@@ -126,6 +130,12 @@ def same(now: np.ndarray, then: np.ndarray, name: str) -> None:
     np.testing.assert_allclose(now, then, rtol=0, atol=rounding, err_msg=name)
 
 
+def as_then(now: ProbeResult) -> ProbeResult:
+    """What a probe of the version that wrote the folder would have given."""
+    version = LATER.get(now.request.probe, now.request.probe_version)
+    return summarize(replace(now, request=replace(now.request, probe_version=version)))
+
+
 def names(probes: set[str]) -> list[str]:
     of_one = [f"{probe}.{name}.0" for probe in probes for name in EXPORTED[probe][0].split()]
     return sorted([*BESIDE, *of_one, *(f"{probe}.{name}" for probe in probes for name in EXPORTED[probe][1].split())])
@@ -138,6 +148,7 @@ def test_every_stored_result_is_found_with_the_numbers_that_are_computed_now(cac
     store, digest = Store(cache), hashlib.sha256()
     assert store.info()["entries"] == len(RUNS) and store.check() == (len(RUNS), [])
     for probe, now in runs.items():
+        now = as_then(now)
         assert now.request.key == RUNS[probe.name][1], probe.name
         stored = store.get(now.request.key)
         assert stored.request == now.request and stored.tokens == now.tokens and stored.token_text == now.token_text
@@ -154,6 +165,23 @@ def test_every_stored_result_is_found_with_the_numbers_that_are_computed_now(cac
         assert set(store.series(now.request.series)) == {now.request.key}
     assert digest.hexdigest() == DIGEST
     assert {card["probe"] for card in store.recent()} == set(RUNS)
+
+
+def test_a_result_of_an_older_version_is_not_found_for_a_new_run_and_still_opens(cache, runs):
+    """The erasure's summary leaves the answer's position out since; what was kept before is read as it was counted, and
+    stands in no spread of new runs."""
+    store = Store(cache)
+    probe, now = next((probe, now) for probe, now in runs.items() if probe.name == "residual_erasure")
+    old = store.get(RUNS[probe.name][1])
+    assert store.get(now.request.key) is None and not store.series(now.request.series)
+    assert "effect_elsewhere" in now.summary and "effect_elsewhere" not in old.summary
+    curves = among_others.curves_of(probe, old.summary)
+    np.testing.assert_array_equal(curves["effect_elsewhere"], old["effect"].max(1))
+    assert (
+        curves["center_elsewhere"] == curves["center"] > among_others.curves_of(probe, now.summary)["center_elsewhere"]
+    )
+    (spread, *_) = among_others.spreads(probe, old.summary, [old.summary] * 3)
+    np.testing.assert_array_equal(spread.values, old["effect"].max(1))
 
 
 def test_the_case_study_holds_the_stored_results(cache):

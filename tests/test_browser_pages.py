@@ -86,7 +86,10 @@ PAGES = {
         ("floor", "noise floor"): "layer_skip.noise_floor.0",
         ("spread-layer_effect", "this prompt"): "layer_skip.layer_effect.0",
     },
-    "erase": {("map", "z"): "residual_erasure.effect.0", ("spread-effect", "this prompt"): "residual_erasure.effect"},
+    "erase": {
+        ("map", "z"): "residual_erasure.effect.0",
+        ("spread-effect_elsewhere", "this prompt"): "residual_erasure.effect_elsewhere",
+    },
     "gradients": {
         ("map", "z"): "integrated_gradients.attribution.0",
         ("nodes", "nodes"): "integrated_gradients.nodes_used.0",

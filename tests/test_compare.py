@@ -117,7 +117,7 @@ def test_the_curves_are_the_measures_own_reductions_and_the_band_their_quantiles
         "kl": lambda r: r["kl"].mean(1),
         "overlap": lambda r: r["overlap"].mean(1),
         "output": lambda r: r["output"],
-        "effect": lambda r: r["effect"].max(1),
+        "effect_elsewhere": lambda r: np.delete(r["effect"], r.answer_start - 1, 1).max(1),
         "layer_effect": lambda r: [r["effect"][s, s + 1 :].sum() / max(4 - s, 1) for s in range(5)],
         "attribution": lambda r: np.abs(r["attribution"]).sum(1),
     }
@@ -290,9 +290,14 @@ def test_a_sentence_for_each_kind_of_shape_and_control():
 
 
 def test_centres_are_of_the_largest_and_of_the_means():
-    for probe, name in ((ResidualErasure, "effect"), (IntegratedGradients, "attribution")):
+    elsewhere = (ResidualErasure, "effect_elsewhere", "center_elsewhere")
+    for probe, name, center in (
+        (ResidualErasure, "effect", "center"),
+        elsewhere,
+        (IntegratedGradients, "attribution", "center"),
+    ):
         curves = {name: np.array([0.0, 1.0, 0.0]), f"{name}_mean": np.array([0.0, 0.0, 1.0])}
-        assert {k: float(v) for k, v in probe.derive(curves).items()} == {"center": 1.0, "center_mean": 2.0}
+        assert {k: float(v) for k, v in probe.derive(curves).items()} == {center: 1.0, f"{center}_mean": 2.0}
 
 
 def test_three_others_make_a_spread_and_two_do_not():

@@ -4,12 +4,13 @@ numbers."""
 import numpy as np
 import pytest
 
+from ed_core.demo.examples import shipped
 from ed_core.probes import PROBES, Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.results.wire import unpack
 from ed_core.service import compute
 from ed_core.service.resolve import resolve
-from ed_core.sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, MODELS, load_prompts
+from ed_core.sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, KINDS, MODELS, load_prompts
 from ed_core.sources.wheels import WHEELS
 from ed_core.types import Prompt
 
@@ -43,6 +44,28 @@ def test_the_real_model_is_shown_without_its_weights(tmp_path, monkeypatch):
     assert size <= 400 << 10, f"{size >> 10} KiB"
     assert "Tokyo" in next(r for r in found if r.request.probe == "continuation").provenance["continuation"]
     lookup.store.cache_clear()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_prompt_of_each_kind_is_shown_without_the_real_models_weights(kind, tmp_path, monkeypatch):
+    """What Home shows; no file has more than 150 KB. It is the first that the kind's pill puts into the box."""
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    lookup.store.cache_clear()
+    known = next(p for p in load_prompts() if p.get("kind") == kind)
+    assert known["id"] == KINDS[kind]
+    for probe in HOME:
+        found = lookup.find(probe.request(resolve("smollm2", "fp32"), Prompt(known["text"], known["answer"])))
+        assert found is not None, "run python -m ed_core.demo.examples"
+        assert (lookup.EXAMPLES / f"{found.request.key}.npz").stat().st_size <= 150_000
+    lookup.store.cache_clear()
+
+
+def test_what_is_shipped_is_what_the_script_writes():
+    wanted = {(resolve(name).content_hash, prompt, probe.name) for name, prompt, probe in shipped()}
+    ids = {p["text"]: p["id"] for p in load_prompts()}
+    there = [unpack(f.read_bytes()).request for f in lookup.EXAMPLES.glob("*.npz")]
+    found = {(r.models[0].content_hash, ids[r.prompts[0].text], r.probe) for r in there}
+    assert found == wanted and len(there) == len(wanted)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -21,6 +21,7 @@ from ed_core.figures.panel import OVERLAY_LIMIT
 from ed_core.figures.pictures import Look
 from ed_core.figures.text import shown
 from ed_core.probes import LayerSkip, LogitLens, ResidualErasure, find
+from ed_core.results import aggregate
 from ed_core.results.aggregate import summarize
 from ed_core.sources.published import published, published_marks
 from ed_core.sweeps.recorder import Recorder
@@ -577,3 +578,74 @@ def test_slopes_are_drawn_within_their_limit():
     limit = found.provenance["limits"]["slope"]
     lines = [s.y0 for s in figures.slope_curves(found).layout.shapes if s.name == "limit"]
     assert lines == [-limit, limit]
+
+
+# ---------------------------------------------------------------- sinks beside the maps
+
+SUNK = {"sinks": (0, 2), "count_sinks": False}
+
+
+def strip_without(fig):
+    return [trace.x for trace in fig.data if trace.name == "without sinks"]
+
+
+def test_a_strip_leaves_the_sinks_out_and_says_so():
+    result, kept = fake("contributions"), [1, 3]
+    for first_token, title in ((True, "mean, no sinks"), (False, "mean, no first<br>and no sinks")):
+        fig = figures.contribution_norms(result, View(**SUNK), first_token=first_token)
+        np.testing.assert_allclose(strip_of(fig), result["layer_ratio"][:, kept].mean(1), rtol=1e-6)
+        assert fig.layout.xaxis2.title.text == title
+    counted = figures.contribution_norms(result, View(sinks=(0, 2)))
+    np.testing.assert_allclose(strip_of(counted), result["layer_ratio"].mean(1), rtol=1e-6)
+    every = figures.contribution_norms(result, View(sinks=(0, 1, 2, 3), count_sinks=False))
+    np.testing.assert_allclose(strip_of(every), result["layer_ratio"].mean(1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("read_at, kept", [(None, [1, 3]), ((1, 2), [1]), ((1,), []), ((2,), [])])
+def test_what_a_criterion_reads_keeps_its_sinks_and_is_drawn_without_them_too(read_at, kept):
+    """Dotted; nothing where no sink was read, or nothing else."""
+    made, lens = fake("contributions"), fake("logit_lens")
+    view = View(**SUNK, read_at=read_at)
+    at = list(range(4) if read_at is None else read_at)
+    cosine = np.mean([made[name] for name in verdict.COSINES], axis=0)
+    for fig, z in ((figures.cosine_map(made, view), cosine), (figures.lens_map(lens, view), lens["kl"])):
+        np.testing.assert_allclose(strip_of(fig), z[:, at].mean(1), rtol=1e-5)
+        dotted = strip_without(fig)
+        assert len(dotted) == bool(kept)
+        for curve in dotted:
+            np.testing.assert_allclose(curve, z[:, kept].mean(1), rtol=1e-5)
+    assert strip_without(figures.cosine_map(made, replace(view, count_sinks=True))) == []
+
+
+def test_the_erasures_strip_leaves_the_sinks_out_and_a_sum_stays_whole():
+    erased = replace(fake("residual_erasure"), answer_start=2)
+    fig = figures.token_map(erased, View(**SUNK), "effect", left_out=ResidualErasure.left_out)
+    np.testing.assert_allclose(strip_of(fig), erased["effect"][:, 3], rtol=1e-6)
+    assert fig.layout.xaxis2.title.text == "maximum without<br>token 1 and sinks"
+    given = fake("integrated_gradients")
+    fig = figures.token_map(given, View(**SUNK), "attribution")
+    np.testing.assert_allclose(strip_of(fig), np.abs(given["attribution"]).sum(1), rtol=1e-5)
+
+
+def test_a_caption_says_what_its_strip_does_with_the_sinks():
+    maps = {"norms": find("contributions").pictures[0], "lens": LogitLens.pictures[0]}
+    assert pictures.beside(maps["norms"], View(**SUNK)) == " · beside: without sinks (◆)"
+    assert pictures.beside(maps["lens"], View(**SUNK)) == " · beside, dotted: without sinks (◆)"
+    assert pictures.beside(maps["lens"], View(sinks=(1,))) == " · beside: sinks (◆) counted"
+    assert pictures.beside(maps["norms"], View(count_sinks=False)) == ""
+    assert pictures.beside(find("integrated_gradients").pictures[0], View(**SUNK)) == ""
+    assert pictures.beside(LayerSkip.pictures[0], View(**SUNK)) == ""
+
+
+def test_means_without_some_tokens_are_those_of_the_others():
+    for probe in ("contributions", "logit_lens"):
+        result = fake(probe)
+        found = aggregate.without(result, {0, 2})
+        for name in ("layer_cos", "resid_norm") if probe == "contributions" else ("kl", "settle_depth"):
+            np.testing.assert_allclose(found[name], result[name][..., [1, 3]].mean(-1), rtol=1e-5)
+        name = "layer_cos" if probe == "contributions" else "kl"
+        np.testing.assert_allclose(
+            aggregate.without(result, {2}, False)[name], result[name][:, [1, 3]].mean(1), rtol=1e-5
+        )
+        np.testing.assert_allclose(aggregate.without(result, {0, 1, 2, 3})[name], result[name].mean(1), rtol=1e-5)
+        np.testing.assert_allclose(aggregate.without(result, (), False)[name], result[name][:, 1:].mean(1), rtol=1e-5)

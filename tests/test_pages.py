@@ -209,6 +209,32 @@ def test_a_figure_taller_than_the_screen_is_scrolled(monkeypatch):
         assert boxes(test.main, "wide-map") == [expected]
 
 
+@pytest.mark.parametrize(
+    "page, n",
+    [
+        ("pages/look/home.py", 3),
+        ("pages/look/contributions.py", 3),
+        ("pages/look/logit_lens.py", 3),
+        ("pages/intervene/erase.py", 1),
+    ],
+)
+def test_sinks_are_counted_where_one_says_so(page, n):
+    """In the strips and in the means below the maps; the captions say which."""
+
+    def says(test):
+        texts = [m.value for m in (*test.markdown, *test.caption)]
+        words = ("sinks (◆) counted", "sinks (◆) left out", "without sinks (◆)")
+        return [sum(word in text for text in texts) for word in words]
+
+    test = app(page, **REAL)
+    counted, left_out, without = says(test)
+    assert counted == 0 and left_out + without >= n
+    test.toggle(key="count_sinks").set_value(True).run()
+    counted, left_out, without = after = says(test)
+    assert counted >= n and left_out == without == 0
+    assert says(app(page, **REAL, sinks="true")) == after, "a link carries it"
+
+
 def test_a_prompt_outside_what_the_models_know_is_marked(stored):
     mark = "outside what the bundled models know"
     assert any(mark in m.value for m in app(prompt=None, example="english-a").markdown)
@@ -343,6 +369,23 @@ def test_what_an_edit_replaced_does_not_come_back_with_a_press_that_knows_nothin
     assert held(test) == ("words of mine", answer), "who types it later means it"
     test.button_group(key="task").select("copy").run()
     assert session_of(test).inputs["example"] == "copy-3-a"
+
+
+def test_a_model_has_the_examples_that_it_can_make_something_of(stored):
+    """A bundled one what it was taught, any other kinds of English prompts; the first of each kind is stored for the
+    real one."""
+    from ed_core.sources.bundled import KINDS
+
+    of = {model: app(prompt=None, example="english-b", model=model) for model in ("ed-demo-8", "smollm2")}
+    pills = {model: test.button_group(key="task") for model, test in of.items()}
+    assert pills["ed-demo-8"].options[0] == "Sums mod 10" and pills["ed-demo-8"].options[-1] == "Plain English"
+    assert pills["smollm2"].options == ["Question and answer", "Two hops", "Arithmetic", "Fact", "Plain text"]
+    assert (pills["ed-demo-8"].value, pills["smollm2"].value) == ("english", "fact")
+    assert of["smollm2"].selectbox(key="level").options == ["A capital", "The opposite"]
+    for kind, id in KINDS.items():
+        of["smollm2"].button_group(key="task").select(kind).run()
+        assert session_of(of["smollm2"]).inputs["example"] == id
+        assert any("[stored example]" in m.value for m in of["smollm2"].markdown), kind
 
 
 def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(stored, monkeypatch):

@@ -6,19 +6,16 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from counted import RULES, claims, claims_over, lasting, mean_of, seen_at, seen_over
 
 from ed_core.depth import answer, verdict, wording
-from ed_core.depth.criteria import Criterion, by_cosine, by_kl, by_overlap, threshold_band
+from ed_core.depth.criteria import Criterion, bootstrap, threshold_band
 from ed_core.results.lookup import EXAMPLES, by_key
 from ed_core.types import Measure, MeasureSpec, ProbeResult, Request
-
-RULES = {"cosine": (by_cosine, 0.0), "kl": (by_kl, 0.5), "overlap": (by_overlap, 0.3)}
-NUMBERS = {word: i for i, word in enumerate(answer.WORDS)}
 
 
 def said(name, curve, threshold=None, without=None, echo=0.0, k=5) -> wording.Statement:
@@ -31,82 +28,8 @@ def said(name, curve, threshold=None, without=None, echo=0.0, k=5) -> wording.St
     return wording.statement(criterion, curve, threshold_band(rule, curve, verdict.BANDS[name]), k=k, echo=echo)
 
 
-TABLE = tomllib.loads((Path(__file__).parent / "wording.toml").read_text(encoding="utf-8"))["row"]
-
-
-def word(n: int) -> str:
-    return answer.WORDS[n] if n <= 10 else str(n)
-
-
-def holds(name: str, curve: list[float], at: int, threshold: float) -> bool:
-    """Whether the rule's condition holds at a depth, in the plainest way."""
-    if name == "kl":
-        return curve[at] < threshold * max(curve)
-    return curve[at] > threshold if name == "overlap" else curve[at] < threshold <= curve[at + 1]
-
-
-def places(name: str, curve: list[float], threshold: float) -> list[int]:
-    return [i for i in range(len(curve) - 1) if holds(name, curve, i, threshold)]
-
-
-def claims(name: str, sentence: str, curve, threshold: float | None, k: int) -> int:
-    """Count every claim of a sentence on one criterion anew; how many there were. What the sinks change, and what depth
-    0 of the lens repeats, is held elsewhere."""
-    curve, n = [float(v) for v in curve], len(curve)
-    at = RULES[name][1] if threshold is None else threshold
-    found = places(name, curve, at)
-    depth = (found[-1] if name == "cosine" else found[0]) if found else None
-    counted = 0
-
-    def every(pattern):
-        nonlocal counted
-        for match in re.finditer(pattern, sentence):
-            counted += 1
-            yield match.groups()
-
-    for layer, of in every(r"(?:by|says|after) layer (\d+) of (\d+)"):
-        assert (int(layer), int(of)) == (depth, n)
-    for low, high in every(r"\((\d+) to (\d+) with other thresholds\)"):
-        moved = [places(name, curve, t) for t in verdict.BANDS[name]]
-        moved = [(p[-1] if name == "cosine" else p[0]) for p in moved if p]
-        assert (int(low), int(high)) == (min(moved), max(moved))
-    for (layer,) in every(r"for good (?:only from layer|by) (\d+)"):
-        layer = int(layer)
-        assert all(holds(name, curve, i, at) for i in range(layer, n)) and not holds(name, curve, layer - 1, at)
-    for _ in every(r"by layer \d+ of \d+(?! *\(?\d* *.*for good)[^,]*\.$"):
-        assert name == "cosine" or "for good" in sentence or all(holds(name, curve, i, at) for i in range(depth, n))
-    for _ in every("after it none does"):
-        assert min(curve[depth + 1 :]) >= 0 and min(curve[: depth + 1]) < 0
-    for (times,) in every(r"changes sign (\w+) times"):
-        changes = sum((a < 0) != (b < 0) for a, b in pairwise(curve))
-        assert times == word(changes) and changes > 3
-    for _ in every("negative in the last layer"):
-        assert curve[-1] < 0
-    for _ in every("No layer erases"):
-        assert min(curve) >= 0
-    for _ in every("Every layer erases"):
-        assert max(curve) < 0
-    for _ in every("falls below 0 and stays there"):
-        first = next(i for i, v in enumerate(curve) if v < 0)
-        assert first > 0 and max(curve[first:]) < 0
-    for _ in every("Before the output itself the lens|the lens is never"):
-        assert not any(holds(name, curve, i, at) for i in range(n))
-    for _ in every("Only in front of the last layer"):
-        assert [holds(name, curve, i, at) for i in range(n)] == [False] * (n - 1) + [True]
-    for _ in every("in front of the last layer it"):
-        assert not holds(name, curve, n - 1, at) and found
-    for _ in every("the output from the start"):
-        assert max(curve) < 1e-6
-    for (share,) in every(r"shares more than (\d+)%"):
-        assert int(share) == round(100 * at)
-    for (best,) in every(r"best (\w+) tokens"):
-        assert best == word(k)
-    for (said,) in every(r"without depth 0 (?:the rule|it) (says \d+|gives no depth)"):
-        later = [i for i in range(1, n - 1) if curve[i] < at * max(curve[1:])]
-        assert said == (f"says {later[0]}" if later else "gives no depth")
-    if "No clear" in sentence:
-        assert ":" in sentence and "The papers' rule" in sentence
-    return counted
+WRITTEN = tomllib.loads((Path(__file__).parent / "wording.toml").read_text(encoding="utf-8"))
+TABLE = WRITTEN["row"]
 
 
 @pytest.mark.parametrize("row", TABLE, ids=[row["name"] for row in TABLE])
@@ -119,16 +42,69 @@ def test_each_curve_has_its_sentence_and_not_the_wrong_claim(row):
     assert claims(row["rule"], found.sentence, row["curve"], row.get("threshold"), row.get("k", 5))
 
 
+# ---------------------------------------------------------------- several prompts
+
+
+def over(rule, prompts, tokens, threshold=None, without=None, echo=0.0, k=5) -> wording.Statement:
+    """The statement on prompts whose own mean curves these are; `without`: the mean over all without the sinks."""
+    rule_of, usual = RULES[rule]
+    at = usual if threshold is None else threshold
+    sums = {"curve": np.asarray(prompts, float) * np.asarray(tokens)[:, None]}
+    curve = np.asarray(mean_of(prompts, tokens))
+    criterion = rule_of(curve, at)
+    if without is not None:
+        criterion = replace(criterion, without_sinks=rule_of(without, at))
+    drawn = bootstrap(sums, tokens, lambda curves: rule_of(curves["curve"], at))
+    return wording.over_prompts(criterion, curve, drawn, k=k, echo=echo)
+
+
+def rows_over(row: dict) -> dict:
+    """A row's curves: `prompts` of kinds, `of` how many of each kind and `tokens` how long each of them is."""
+    at = [kind for kind, n in enumerate(row["of"]) for _ in range(n)]
+    given = {name: row[name] for name in ("threshold", "without", "echo", "k") if name in row}
+    return dict(prompts=[row["prompts"][i] for i in at], tokens=[row["tokens"][i] for i in at], **given)
+
+
+@pytest.mark.parametrize("row", WRITTEN["over"], ids=[row["name"] for row in WRITTEN["over"]])
+def test_what_is_said_of_several_prompts_is_so_and_not_the_wrong_claim(row):
+    given = rows_over(row)
+    found, ends = over(row["rule"], **given), row.get("ends")
+    assert (found.sentence, found.clear) == (row["said"], row["clear"])
+    assert (found.low, found.high) == (tuple(ends) if ends else (None, None))
+    assert not re.search(row["never"], found.sentence)
+    curves, tokens = given.pop("prompts"), given.pop("tokens")
+    counted = claims_over(
+        row["rule"], found.sentence, curves, tokens, given.pop("threshold", None), given.pop("k", 5), **given
+    )
+    assert counted > 1
+
+
+@pytest.mark.parametrize("row", WRITTEN["answers"], ids=[row["name"] for row in WRITTEN["answers"]])
+def test_what_is_seen_at_several_answers_is_so_and_not_the_wrong_claim(row):
+    """Depths of an answer's tokens, prompt by prompt, -1 where one is not the best guess; `own`: of the model's own
+    next token."""
+    answers = [[None if best < 0 else best for best in depths] for depths in row.get("prompts", [])]
+    looks = [tuple(seen(best, 0, instead="x") for best in depths) for depths in answers]
+    looks += [(seen(best, 0, given=False),) for best in row.get("own", [])]
+    found = answer.over_prompts(looks)
+    assert found == row["said"] and not re.search(row["never"], found)
+    assert seen_over(found, answers, row.get("own", []), 30)
+
+
+def test_of_prompts_without_best_tokens_nothing_is_seen():
+    assert answer.over_prompts([(), ()]) == ""
+
+
 # ---------------------------------------------------------------- real curves
 
 
 def shipped() -> dict[str, tuple[ProbeResult, ProbeResult]]:
-    """What is shipped of the models and their twins: `contributions` and `logit_lens` of a prompt."""
+    """What is shipped of the models: `contributions` and `logit_lens` of each prompt."""
     found: dict[str, dict[str, ProbeResult]] = {}
     for file in sorted(EXAMPLES.glob("*.npz")):
         result = by_key(file.stem)
-        model = result.request.models[0]
-        found.setdefault(f"{model.name}{model.control}", {})[result.request.probe] = result
+        name = f"{result.request.models[0].name} {result.request.prompts[0].text[-12:]!r}"
+        found.setdefault(name, {})[result.request.probe] = result
     return {
         name: (of["contributions"], of["logit_lens"])
         for name, of in found.items()
@@ -139,13 +115,12 @@ def shipped() -> dict[str, tuple[ProbeResult, ProbeResult]]:
 @pytest.mark.parametrize("of", ["all", "answer", 1, 4, 9])
 @pytest.mark.parametrize("name", shipped())
 def test_every_claim_on_a_real_curve_is_counted_anew(name, of):
-    """Read for all tokens, the answer's and single ones: 15 verdicts, 45 curves."""
+    """Read for all tokens, the answer's and single ones: 35 verdicts, 105 curves."""
     cosines, lens = shipped()[name]
     found, n = verdict.of_prompt(cosines, lens, of=of), lens.n_tokens
     start = lens.answer_start
-    at = {"all": slice(None), "answer": slice(start - 1, n - 1)}.get(
-        of, slice(of, of + 1) if of not in ("all", "answer") else 0
-    )
+    due = slice(n - 1, n) if start is None else slice(start - 1, n - 1)
+    at = {"all": slice(None), "answer": due}.get(of, slice(of, of + 1) if of not in ("all", "answer") else 0)
     curves = {m: lens[m][:-1, at].mean(1, dtype=float) for m in ("kl", "overlap")}
     curves["cosine"] = np.mean([cosines[m][:, at].mean(1, dtype=float) for m in verdict.COSINES], axis=0)
     for name, statement in found.statements.items():
@@ -157,12 +132,18 @@ def test_every_claim_on_a_real_curve_is_counted_anew(name, of):
 @pytest.mark.parametrize("name", shipped())
 def test_what_is_seen_at_the_answer_is_in_the_best_tokens(name):
     lens = shipped()[name][1]
-    (seen,) = answer.look(lens)
-    top, token = lens["top_ids"][:, lens.answer_start - 1].tolist(), lens.token_ids[lens.answer_start]
-    assert seen.given and seen.token == lens.tokens[lens.answer_start] and seen.n_layers == len(top) - 1
-    assert all(row[0] == token for row in top[seen.best :]) and top[seen.best - 1][0] != token
-    assert all(token in row for row in top[seen.among :]) and token not in top[seen.among - 1]
-    assert f"at depth {seen.best} of {seen.n_layers}" in answer.sentence((seen,))
+    start, found = lens.answer_start, answer.look(lens)
+    assert [one.pos for one in found] == (
+        [lens.n_tokens - 1] if start is None else list(range(start - 1, lens.n_tokens - 1))
+    )
+    for one in found:
+        top = lens["top_ids"][:, one.pos].tolist()
+        token = lens.token_ids[one.pos + 1] if one.given else top[-1][0]
+        assert one.given == (start is not None) and one.n_layers == len(top) - 1
+        assert one.token == (lens.tokens[one.pos + 1] if one.given else lens.token_text[token])
+        assert one.best == lasting([row[0] == token for row in top])
+        assert one.among == lasting([token in row for row in top])
+    assert seen_at(answer.sentence(found), lens)
 
 
 # ---------------------------------------------------------------- the answer

@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..depth import criteria, verdict
+from ..depth import criteria, together, verdict
 from ..errors import CaseError
 from ..results.wire import pack, unpack
 from ..sources import controls
@@ -104,7 +104,7 @@ class Case:
             raise CaseError(f"A case study holds 1 to {ITEMS} results; found {len(self.items)}.")
         _line("title", self.title, TITLE)
         _text("notes", self.notes, NOTES)
-        _text("verdict", self.verdict, TITLE * ITEMS)
+        _text("verdict", self.verdict, NOTES)
         if len(self.tags) > TAGS or len(set(self.tags)) < len(self.tags):
             raise CaseError(f"A case study has at most {TAGS} tags, each once; found {len(self.tags)}.")
         for tag in self.tags:
@@ -207,19 +207,34 @@ def edited(
 
 
 def verdict_text(case: Case) -> str:
-    """The sentence of its one view; of several, a line each with the model and how the prompt begins."""
+    """The sentence of its one view; of several, a line each with the model and how the prompt begins, behind what is
+    said of several prompts together."""
     found = list(case.verdicts())
     if len(case.views) == 1:
         return found[0][1].sentence if found else ""
-    return "\n".join(
+    each = (
         f"{controls.full_name(view.models[0])}, {tidy(view.prompts[0].text)[:40]!r}: {v.sentence}" for view, v in found
     )
+    return "\n".join([*over_prompts(case, [view for view, _ in found]), *each])
+
+
+def over_prompts(case: Case, views: Iterable[View]) -> Iterator[str]:
+    """A line for every model that was measured, in the same way, on several prompts."""
+    alike: dict[tuple[str, ...], list[View]] = {}
+    for view in views:
+        alike.setdefault(tuple(view.by_probe[name].result.request.series for name in verdict.READS), []).append(view)
+    for group in alike.values():
+        if len(of_prompt := {view.prompts: view for view in group}) > 1:
+            pair = ([view.by_probe[name].result for view in of_prompt.values()] for name in verdict.READS)
+            said = together.of_prompts(*pair, case.first_token, case.kl_threshold, case.overlap_threshold)
+            yield f"{controls.full_name(group[0].models[0])}, {said.n_prompts} prompts: {said.sentence}"
 
 
 def lead(text: str) -> str:
-    """The first sentence of a verdict; of several views that of the first, without the model and prompt before it."""
+    """The first sentence of a verdict; of several views that of the first, or of their prompts together, without the
+    model and prompt before it."""
     line, several, _ = text.partition("\n")
-    found = re.sub(r"""^[^'"]*(?:'.*?'|".*?"): """, "", line) if several else line
+    found = re.sub(r"""^[^'"]*?(?:'.*?'|".*?"|, \d+ prompts): """, "", line) if several else line
     return re.split(r"(?<=[.!?]) (?=[^a-z])", found, maxsplit=1)[0]
 
 

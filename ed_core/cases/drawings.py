@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from .. import figures
 from ..depth.verdict import Verdict, right
 from ..figures import View
-from ..figures.pictures import CURVES, CURVES_HEIGHT, HEIGHT, WIDTH, Look, draw, measures, pictures
+from ..figures.pictures import CURVES, CURVES_HEIGHT, HEIGHT, WIDTH, Look, beside, draw, measures, pictures
 from ..figures.pictures import caption as picture_caption
 from ..figures.text import shown
 from ..probes import PROBES, Probe, find
@@ -193,6 +193,7 @@ def _of_item(case: Case, item: Item, found: Verdict | None, twin: case_study.Vie
         answer_start=result.answer_start,
         depth_lines=found.lines if found is not None else {},
         sinks=tuple(s.pos for s in (found and found.sinks) or ()),
+        count_sinks=dict(item.shown.settings).get("count_sinks", False) is True,
         control=behind.result if behind is not None else None,
         control_name=controls.KINDS[twin.models[0].control] if behind is not None else "",
     )
@@ -223,7 +224,8 @@ def _drawn(case: Case, item: Item, view: View) -> Iterator[tuple[Any, ...]]:
     )
     for picture in pictures(result, look):
         fig = draw(picture, result, SMALL if picture.draw in CURVES else view, look)
-        yield picture.title, picture_caption(picture, result, look), fig, *measures(picture, look)
+        said = picture_caption(picture, result, look) + beside(picture, view, look)
+        yield picture.title, said, fig, *measures(picture, look)
 
 
 def _asked(probe: Probe) -> Iterator[str]:

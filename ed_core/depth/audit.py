@@ -21,8 +21,9 @@ from ..probes.scores import rank_correlation
 from ..results.aggregate import aggregate, probe_of
 from ..sources.precision import WIDEST_FIRST
 from ..types import ModelSpec, ProbeResult, Prompt, Request
-from .criteria import Criterion
-from .verdict import READS, verdicts
+from .criteria import Criterion, Interval
+from .together import Together, of_prompts
+from .verdict import READS
 
 PROBES = tuple(probe() for probe in ALL if probe.audited)
 DRAWN = {f"{probe.name}.{curve.name}": curve for probe in PROBES for curve in probe.audit_curves}
@@ -66,13 +67,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Audit:
-    """All curves `[precision][probe.measure]`, how they compare, and the criteria's verdicts
-    `[precision][criterion]`."""
+    """All curves `[precision][probe.measure]`, how they compare, and the verdicts over prompts `[precision]`."""
 
     reference: str
     curves: Mapping[str, Mapping[str, np.ndarray]]
     comparisons: tuple[Comparison, ...]
-    depths: Mapping[str, Mapping[str, Criterion]] = field(default_factory=dict)
+    verdicts: Mapping[str, Together] = field(default_factory=dict)
+
+    @property
+    def depths(self) -> dict[str, Mapping[str, Criterion]]:
+        """The criteria `[precision][criterion]`."""
+        return {precision: found.criteria for precision, found in self.verdicts.items()}
 
     def shift(self, precision: str, criterion: str) -> int | None:
         """Layers the effective depth moved by; None where either is not defined."""
@@ -88,7 +93,10 @@ class Audit:
         """Everything that is compared, the depths first."""
         out = []
         for name in self.depths.get(self.reference, {}):
-            cells = {p: _in_layers(self.depths[p][name], self.shift(p, name)) for p in self.depths}
+            cells = {
+                p: _in_layers(v.criteria[name], self.shift(p, name), v.intervals[name])
+                for p, v in self.verdicts.items()
+            }
             beyond = frozenset(p for p in self.depths if self.moved(p, name))
             out.append(Row(f"Effective depth, {'KL' if name == 'kl' else name} rule", cells, beyond))
         by_curve: dict[str, list[Comparison]] = {}
@@ -147,6 +155,13 @@ class Audit:
         )
         return f"No: against {self.reference}, in {others} {order}{f', and {moved}' if shifts else ''}."
 
+    def together(self) -> list[str]:
+        """What the reference says of several prompts together, in sentences; nothing for one prompt."""
+        found = self.verdicts.get(self.reference)
+        if found is None or found.n_prompts < 2:
+            return []
+        return [f"In {self.reference}, over {found.n_prompts} prompts ({found.n_tokens} tokens):", *found.lines]
+
     def arrays(self) -> dict[str, np.ndarray]:
         """For an `.npz`: `<precision>.<probe>.<measure>`, `spearman.<precision>.<probe>.<measure>`, and all verdicts as
         JSON."""
@@ -204,14 +219,12 @@ def compare(results: Mapping[str, Sequence[ProbeResult]], reference: str) -> Aud
                     precision, name, rank_correlation(values, expected), float(np.abs(values - expected).max()) / spread
                 )
             )
-    depths = {}
+    verdicts = {}
     for precision, of_one in results.items():
         by_probe = _by_probe(of_one)
         if set(READS) <= set(by_probe):
-            depths[precision] = {
-                name: criterion for name, criterion, _ in verdicts(*(by_probe[name] for name in READS))
-            }
-    return Audit(reference, curves, tuple(comparisons), depths)
+            verdicts[precision] = of_prompts(*(by_probe[name] for name in READS))
+    return Audit(reference, curves, tuple(comparisons), verdicts)
 
 
 def curves_of(results: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
@@ -244,6 +257,7 @@ def table(audit: Audit) -> list[str]:
             lines.append(
                 f"{name:<28}" + "".join(f"{_depth(audit.depths[p][name]):>20}" for p in (audit.reference, *others))
             )
+        lines += audit.together()
     findings = audit.findings()
     return lines + (findings or [f"no curve and no depth differs from {audit.reference} beyond what is expected"])
 
@@ -253,8 +267,14 @@ def todo(requests: Sequence[Request], stored: Mapping[str, ProbeResult | None]) 
     return [(find(r.probe).make(dict(r.parameters)), r) for r in requests if stored[r.key] is None]
 
 
-def _in_layers(criterion: Criterion, shift: int | None) -> str:
-    return _depth(criterion) if criterion.depth is None or not shift else f"{criterion.depth} ({shift:+d})"
+def _in_layers(criterion: Criterion, shift: int | None, interval: Interval | None) -> str:
+    """A depth, by how far it moved, and its interval over prompts: 5–95 % and the share without a depth."""
+    moved = "" if criterion.depth is None or not shift else f" ({shift:+d})"
+    if interval is None or interval.ends is None:
+        return f"{_depth(criterion)}{moved}"
+    low, high = interval.ends
+    none = f", none in {interval.undefined:.0%}" if interval.undefined else ""
+    return f"{_depth(criterion)}{moved}, {low:.3g} to {high:.3g}{none}"
 
 
 def _in_figures(c: Comparison) -> str:

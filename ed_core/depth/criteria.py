@@ -6,14 +6,31 @@ block l) and are never averaged. Variants stand beside the paper's rule and neve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 KL_THRESHOLD = 0.5
 OVERLAP_THRESHOLD = 0.3
+FEWEST = 5  # prompts that an interval over them needs
+
+
+class Interval(NamedTuple):
+    """Over resamples of the prompts: the 5 % and 95 % quantiles of the defined depths (NaN where none is), and the
+    share, in [0, 1], in which the rule gives no depth."""
+
+    low: float
+    high: float
+    undefined: float
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The quantiles; None where no resample has a depth."""
+        return None if math.isnan(self.low) else (self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -93,11 +110,11 @@ def by_overlap(overlap: ArrayLike, threshold: float = OVERLAP_THRESHOLD) -> Crit
     return _first("overlap", _curve(overlap) > threshold, threshold, f"above an overlap of {threshold:g}")
 
 
-# A criterion's depth from aggregated curves, by its name; the lens' last row is the output.
-DEPTH_OF: dict[str, Callable[[Mapping[str, np.ndarray]], int | None]] = {
-    "cosine": lambda curves: by_cosine(cosine_curve(curves)).depth,
-    "kl": lambda curves: by_kl(curves["kl"][:-1]).depth,
-    "overlap": lambda curves: by_overlap(curves["overlap"][:-1]).depth,
+# A criterion from aggregated curves, by its name; the lens' last row is the output.
+READ_OFF: dict[str, Callable[[Mapping[str, np.ndarray]], Criterion]] = {
+    "cosine": lambda curves: by_cosine(cosine_curve(curves)),
+    "kl": lambda curves: by_kl(curves["kl"][:-1]),
+    "overlap": lambda curves: by_overlap(curves["overlap"][:-1]),
 }
 
 
@@ -156,14 +173,14 @@ def bootstrap(
     verdict: Callable[[dict[str, np.ndarray]], Criterion],
     resamples: int = 1000,
     seed: int = 0,
-) -> tuple[float, float, float] | None:
+) -> Interval | None:
     """Uncertainty over prompts: 5 % and 95 % quantiles over the defined resamples, and the share undefined. None below
-    5 prompts.
+    `FEWEST` prompts.
 
     Prompts are the clusters: `sums[name][p]` are prompt p's sums over its `counts[p]` tokens, from which every
     resample's curves are made anew before `verdict` reads them."""
     n_prompts = len(counts)
-    if n_prompts < 5:
+    if n_prompts < FEWEST:
         return None
     curves = resampled(sums, counts, resamples, seed)
     depths = [verdict({name: curve[i] for name, curve in curves.items()}).depth for i in range(resamples)]
@@ -181,11 +198,11 @@ def resampled(
     return {name: drawn @ np.asarray(values, np.float64) / tokens for name, values in sums.items()}
 
 
-def interval(values: np.ndarray) -> tuple[float, float, float]:
+def interval(values: np.ndarray) -> Interval:
     """5 % and 95 % quantiles over the resamples that are defined, and the share that is not (NaN)."""
     defined = values[np.isfinite(values)]
     low, high = np.quantile(defined, [0.05, 0.95]) if len(defined) else (np.nan, np.nan)
-    return float(low), float(high), 1 - len(defined) / len(values)
+    return Interval(float(low), float(high), 1 - len(defined) / len(values))
 
 
 def _curve(values: ArrayLike) -> np.ndarray:

@@ -18,6 +18,7 @@ from .criteria import (
     KL_THRESHOLD,
     OVERLAP_THRESHOLD,
     Criterion,
+    Interval,
     bootstrap,
     by_cosine,
     by_kl,
@@ -110,11 +111,24 @@ def positions(result: ProbeResult, of: str | int) -> frozenset[int] | None:
 
 def verdicts(
     contributions: Sequence[ProbeResult], lens: Sequence[ProbeResult], first_token: bool = True
-) -> Iterator[tuple[str, Criterion, tuple[float, float, float] | None]]:
+) -> Iterator[tuple[str, Criterion, Interval | None]]:
     """Over prompts, with the papers' thresholds: `(name, criterion, (low, high, share undefined))`; None for the
     interval below 5 prompts."""
+    for name, criterion, _, interval in over_prompts(contributions, lens, first_token):
+        yield name, criterion, interval
+
+
+def over_prompts(
+    contributions: Sequence[ProbeResult],
+    lens: Sequence[ProbeResult],
+    first_token: bool = True,
+    kl: float = KL_THRESHOLD,
+    overlap: float = OVERLAP_THRESHOLD,
+) -> Iterator[tuple[str, Criterion, np.ndarray | None, Interval | None]]:
+    """The same with the curve each criterion was read off, `[layer]`, token-weighted over the prompts (None where there
+    is none), with any thresholds."""
     found = [of_result(result) for result in contributions]
-    for name, (curve_of, rule, threshold) in _rules(KL_THRESHOLD, OVERLAP_THRESHOLD).items():
+    for name, (curve_of, rule, threshold) in _rules(kl, overlap).items():
 
         def judge(curves):
             return rule(curve_of(curves), threshold)
@@ -122,7 +136,8 @@ def verdicts(
         results, counted = contributions if name == "cosine" else lens, first_token or name != "cosine"
         criterion, sums, counts = _judged(name, judge, results, counted, found)
         has_curve = sum(counts) and lens[0].n_layers > 1
-        yield name, criterion, bootstrap(sums, counts, judge) if has_curve else None
+        curve = curve_of({k: v.sum(0) / sum(counts) for k, v in sums.items()}) if has_curve else None
+        yield name, criterion, curve, bootstrap(sums, counts, judge) if has_curve else None
 
 
 def prompt_sums(

@@ -6,6 +6,7 @@ the papers' figure after the reasons."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,11 +14,12 @@ import numpy as np
 
 from ..sources.controls import CALLED
 from .answer import number
-from .criteria import Criterion
+from .criteria import FEWEST, Criterion, Interval
 
 TENTH = 0.1  # of the layers: what counts as another place
 SAME = 1e-6  # nats: a lens whose divergence is nowhere larger is the output
 MOST_CHANGES = 3  # of the mean cosine's sign, in a curve that turns once or nearly so
+OFTEN = 0.05  # of the resamples: a rule that gives no depth in more of them has no clear one
 NAMES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
 
 
@@ -45,8 +47,30 @@ def statement(
     if criterion.depth is None:
         return Statement(_undefined(criterion, curve, k) + _elsewhere(criterion), False, low, high)
     doubts = list(_doubts(criterion, curve, echo))
-    said = _doubtful(criterion, band, k, doubts) if doubts else _clear(criterion, band, k)
+    other = _range(criterion, band)
+    said = _doubtful(criterion, other, k, doubts) if doubts else _clear(criterion, other, k)
     return Statement(said, not doubts, low, high)
+
+
+def over_prompts(
+    criterion: Criterion, curve: np.ndarray | None, interval: Interval | None, *, k: int = 5, echo: float = 0.0
+) -> Statement:
+    """The same over several prompts: with the interval over prompts (None below `FEWEST` of them) in the place of other
+    thresholds, and every variant. A rule that prompts drawn anew move by more than a tenth of the layers, or leave
+    without a depth in more than 5 % of the resamples, is not clear."""
+    found = [c for c in (criterion, *criterion.variants.values()) if c is not None]
+    layers = [float(d) for c in found for d in (c.depth, c.stable) if d is not None]
+    layers += list(interval.ends or ()) if interval else []
+    low, high = (math.floor(min(layers)), math.ceil(max(layers))) if layers else (None, None)
+    if curve is None:
+        return Statement(f"The {NAMES[criterion.name]} rule gives no depth: {criterion.reason}.", False, low, high)
+    told = drawn(interval)
+    if criterion.depth is None:
+        said = f"{_undefined(criterion, curve, k)} ({told})."
+        return Statement(f"{said} {_variants(criterion)}", False, low, high)
+    doubts = [*_doubts(criterion, curve, echo), *_moved(criterion, interval)]
+    said = _doubtful(criterion, f" ({told})", k, doubts) if doubts else _clear(criterion, f" ({told})", k)
+    return Statement(f"{said} {_variants(criterion)}", not doubts, low, high)
 
 
 def shared(criteria: Mapping[str, Criterion], twin: Mapping[str, Criterion], kind: str) -> str:
@@ -77,6 +101,8 @@ def _doubts(criterion: Criterion, curve: np.ndarray, echo: float) -> Iterator[st
             often = f"changes sign {number(changes)} times" if changes > MOST_CHANGES else ""
             last = "is negative in the last layer" if ends else ""
             yield f"the mean cosine {_and([often, last])}"
+    elif criterion.stable is None and _at_last(criterion, curve):
+        yield "for good only in front of the last layer"
     elif criterion.stable is None:
         yield f"in front of the last layer it {'is farther away' if criterion.name == 'kl' else 'shares fewer'} again"
     elif _far(criterion, criterion.stable):
@@ -88,7 +114,13 @@ def _doubts(criterion: Criterion, curve: np.ndarray, echo: float) -> Iterator[st
         yield f"without the sinks the rule {_says(without)}"
 
 
-def _far(criterion: Criterion, depth: int | None) -> bool:
+def _at_last(criterion: Criterion, curve: np.ndarray) -> bool:
+    """Whether what the KL or overlap rule asks for holds in front of the last layer, which the rule does not read."""
+    bound = criterion.threshold * (curve.max() if criterion.name == "kl" else 1)
+    return bool(curve[-1] < bound if criterion.name == "kl" else curve[-1] > bound)
+
+
+def _far(criterion: Criterion, depth: float | int | None) -> bool:
     return depth is None or abs(depth - criterion.depth) > TENTH * criterion.n_layers
 
 
@@ -96,19 +128,56 @@ def _says(criterion: Criterion) -> str:
     return "gives no depth" if criterion.depth is None else f"says {criterion.depth}"
 
 
-def _doubtful(criterion: Criterion, band: tuple[int, int] | None, k: int, doubts: list[str]) -> str:
+def _moved(criterion: Criterion, interval: Interval | None) -> Iterator[str]:
+    """What prompts drawn anew have against a clear place, a clause."""
+    if interval is None:
+        return
+    far = any(_far(criterion, end) for end in interval.ends or ())
+    often = f"gives no depth in more than {OFTEN:.0%} of the resamples" if interval.undefined > OFTEN else ""
+    if far or often:
+        moves = "moves by more than a tenth of the layers" if far else ""
+        yield f"with prompts drawn anew it {_and([moves, often])}"
+
+
+def drawn(interval: Interval | None) -> str:
+    """The interval over prompts in words: 5 to 95 % of the resamples that give a depth, and the share that gives
+    none."""
+    if interval is None:
+        return f"no interval below {number(FEWEST)} prompts"
+    if interval.ends is None:
+        return "with prompts drawn anew neither"
+    ends = f"5–95 % over prompts: {interval.ends[0]:.3g} to {interval.ends[1]:.3g}"
+    without = (
+        f"no depth in {interval.undefined:.1%} of the resamples" if interval.undefined else "a depth in each resample"
+    )
+    return f"{ends}, {without}"
+
+
+def _variants(criterion: Criterion) -> str:
+    """What the variants of a rule give."""
+    called = {"from_depth_1": "from depth 1", "without_sinks": "without sinks"}
+    given = {"stable": criterion.stable}
+    given |= {called[name]: c.depth for name, c in criterion.variants.items() if c is not None}
+    return f"Variants: {', '.join(f'{name} {_depth(depth)}' for name, depth in given.items())}."
+
+
+def _depth(depth: int | None) -> str:
+    return "no depth" if depth is None else str(depth)
+
+
+def _doubtful(criterion: Criterion, other: str, k: int, doubts: list[str]) -> str:
     unclear = {
         "cosine": "No clear turn",
         "kl": f"No clear depth at which the lens is {_near(criterion)}" if criterion.name == "kl" else "",
         "overlap": f"No clear depth at which the lens has the output's best {number(k)} tokens",
     }
     rule = "takes the last rise above 0, after layer" if criterion.name == "cosine" else "says layer"
-    figure = f"{criterion.depth} of {criterion.n_layers}{_range(criterion, band)}"
+    figure = f"{criterion.depth} of {criterion.n_layers}{other}"
     return f"{unclear[criterion.name]}: {'; '.join(doubts)}. The papers' rule {rule} {figure}."
 
 
-def _clear(criterion: Criterion, band: tuple[int, int] | None, k: int) -> str:
-    depth, n_layers, other = criterion.depth, criterion.n_layers, _range(criterion, band)
+def _clear(criterion: Criterion, other: str, k: int) -> str:
+    depth, n_layers = criterion.depth, criterion.n_layers
     if criterion.name == "cosine":
         return (
             f"The mean cosine turns after layer {depth} of {n_layers}{other}: up to there some layers erase on "
@@ -131,9 +200,10 @@ def _undefined(criterion: Criterion, curve: np.ndarray, k: int) -> str:
     if criterion.name == "kl":
         if curve.max() < SAME:
             return "The lens is the output from the start, so the KL rule has nothing to halve and gives no depth"
-        there, holds = f"is {{}}{_near(criterion)}", curve[-1] < criterion.threshold * curve.max()
+        there = f"is {{}}{_near(criterion)}"
     else:
-        there, holds = f"{{}}shares {_enough(criterion, k)} with the output", curve[-1] > criterion.threshold
+        there = f"{{}}shares {_enough(criterion, k)} with the output"
+    holds = _at_last(criterion, curve)
     when = "Only in front of the last layer" if holds else "Before the output itself"
     lens = there.format("" if holds else "never ")
     return f"{when} the lens {lens}, so the {NAMES[criterion.name]} rule gives no depth"

@@ -12,7 +12,7 @@ from . import colours
 from .canvas import Canvas
 from .curves import layer_curves
 from .maps import missing, read_title, unit_of, values_of
-from .panel import BOTTOM, FONT, LETTER, TITLE, TOP, Strip, View, label_columns, token_panel
+from .panel import BOTTOM, FONT, LETTER, TITLE, TOP, Strip, View, label_columns, mean_over_tokens, token_panel
 from .text import letters, number, visible, width
 
 TOP_SHOWN = 5
@@ -50,9 +50,12 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
     z, mean, behind = shaded(result), curve(result), view.behind(curve)
     colour = _shade(shade, view.coloured(result, shaded))
     unit = unit_of(result, "top_probs" if shade == "prob" else shade)
-    end = colours.ceiling(np.append(view.together(result, curve), behind.get("behind", [])), KL_ENDS)
+    kept = view.beside_sinks(result.n_tokens)
+    without = mean_over_tokens(values_of(result, "kl", shape(result))[:, kept]) if kept else None
+    drawn = [view.together(result, curve), behind.get("behind", []), [] if without is None else without]
+    end = colours.ceiling(np.concatenate(drawn), KL_ENDS)
     title = read_title("mean KL, nats", view)
-    strip = Strip(mean, 0.0, end, title, colours.CRITERIA["kl"], **behind)
+    strip = Strip(mean, 0.0, end, title, colours.CRITERIA["kl"], **behind, without=without)
     names = {token: visible(words) for token, words in result.token_text.items()}
     lines = lines_of(view.column_px(result.n_tokens))
     above = 4 + LINE * lines if lines else ROTATED

@@ -72,7 +72,7 @@ def contribution_norms(
     shade = colours.logarithmic(*colours.decades(view.coloured(result, values, first_token=False), *limits))
 
     def curve(r):
-        return mean_over_tokens(values(r), first_token)
+        return view.mean(values(r), first_token)
 
     mean, behind = curve(result), view.behind(curve)
     low, high = colours.decades(np.append(view.together(result, curve), behind.get("behind", [])), limits[0], (-6, 6))
@@ -80,7 +80,7 @@ def contribution_norms(
         mean,
         10.0**low,
         10.0**high,
-        mean_title(first_token),
+        mean_title(first_token, view.uncounted),
         colours.colour_of(measure) or colours.GREY,
         log=True,
         **behind,
@@ -94,18 +94,27 @@ def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", firs
     from -1 to 1. The strip holds what the cosine criterion reads, whichever of its three cosines is shown."""
     z, judged = values_of(result, measure, (result.n_layers, result.n_tokens)), measure in COSINES
 
-    def curve(r):
+    def curve(r, at=()):
         def mean(name):
             values = values_of(r, name, (r.n_layers, r.n_tokens))
-            return view.read(values, first_token) if judged else mean_over_tokens(values, first_token)
+            if at:
+                return mean_over_tokens(values[:, at])
+            return view.read(values, first_token) if judged else view.mean(values, first_token)
 
         return cosine_curve({name: mean(name) for name in COSINES}) if judged else mean(measure)
 
     mean, behind = curve(result), view.behind(curve)
-    bound = colours.ceiling(np.append(view.together(result, curve), behind.get("behind", [])), (0.5, 1.0))
+    kept = view.beside_sinks(result.n_tokens, first_token) if judged else []
+    without_sinks = curve(result, kept) if kept else None
+    drawn = [view.together(result, curve), behind.get("behind", []), [] if without_sinks is None else without_sinks]
+    bound = colours.ceiling(np.concatenate(drawn), (0.5, 1.0))
     colour = colours.CRITERIA["cosine"] if judged else colours.GREY
-    title = read_title("mean of the<br>three cosines", view, first_token) if judged else mean_title(first_token)
-    strip = Strip(mean, -bound, bound, title, colour, **behind)
+    title = (
+        read_title("mean of the<br>three cosines", view, first_token)
+        if judged
+        else mean_title(first_token, view.uncounted)
+    )
+    strip = Strip(mean, -bound, bound, title, colour, **behind, without=without_sinks)
     return token_panel(
         result, view, z, colours.signed(), unit_of(result, measure), strip, plain_hover(result, measure, z)
     )
@@ -150,11 +159,12 @@ def token_map(
     scale = colours.DAMAGE if spec.unit in DAMAGED else colours.SEQUENTIAL
     shade = colours.signed(bound) if low < 0 else colours.steep(0.0, bound, scale)
     reduced, title = ROW_CURVES.get(spec.reduce, (mean_over_tokens, mean_title()))
-    title += "".join(f" without<br>token {t}" for t in left_out(result)[:1])
-    title += (", L2 ≤ √2" if left_out(result) else f",<br>{L2}") * (bound == 2**0.5)
+    at, out = left_out(result)[:1], () if spec.reduce == "pos_abs_sum" else view.uncounted  # a sum must stay whole
+    title += "".join(f" without<br>token {t}" for t in at) + (" and sinks" if at else ",<br>no sinks") * bool(out)
+    title += (", L2 ≤ √2" if at else f",<br>{L2}") * (bound == 2**0.5 and not out)
 
     def rows(r):
-        return reduced(without(r[measure], left_out(r)))
+        return reduced(without(r[measure], {*left_out(r), *out}))
 
     curve, behind = rows(result), view.behind(rows)
     if spec.reduce == "pos_abs_sum":
@@ -184,7 +194,9 @@ def crossed_out(fig: go.Figure, rows: Sequence[int]) -> go.Figure:
     return fig
 
 
-def mean_title(first_token: bool = True) -> str:
+def mean_title(first_token: bool = True, uncounted: Sequence[int] = ()) -> str:
+    if uncounted:
+        return "mean, no sinks" if first_token else "mean, no first<br>and no sinks"
     return "mean" if first_token else "mean, no first"
 
 

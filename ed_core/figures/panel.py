@@ -41,7 +41,8 @@ class View:
     None. `control`: the same probe's result on a control of the model; its curve stands dashed behind the model's in
     the strip. `beside`: a result whose own panel stands beside this one; colours and strips then hold the values of
     both. `sinks`: positions of tokens that are sinks: they carry a badge, and no colour range counts them. `read_at`:
-    the positions that the depth lines were read at (None: all tokens), in words `read_for`."""
+    the positions that the depth lines were read at (None: all tokens), in words `read_for`. `count_sinks`: whether the
+    strips count the sinks; what a criterion reads does, and is drawn without them too."""
 
     title: str = ""
     height: int = 420
@@ -57,6 +58,26 @@ class View:
     sinks: tuple[int, ...] = ()
     read_at: Collection[int] | None = None
     read_for: str = ""
+    count_sinks: bool = True
+
+    @property
+    def uncounted(self) -> tuple[int, ...]:
+        """The sinks, where a strip does not count them."""
+        return () if self.count_sinks else self.sinks
+
+    def mean(self, z: np.ndarray, first_token: bool = True) -> np.ndarray:
+        """Mean of each row over the tokens computed so far, without the sinks where they do not count (all, where no
+        token would be left)."""
+        start = int(not first_token and z.shape[1] > 1)
+        counted = [t for t in range(start, z.shape[1]) if t not in self.uncounted]
+        return mean_over_tokens(z[:, counted] if counted else z[:, start:])
+
+    def beside_sinks(self, n_tokens: int, first_token: bool = True) -> list[int]:
+        """Of the tokens that a criterion was read at those that are no sinks; nothing where sinks count, or where none
+        of them or only sinks were read."""
+        at = range(int(not first_token and n_tokens > 1), n_tokens) if self.read_at is None else sorted(self.read_at)
+        kept = [t for t in at if t < n_tokens and t not in self.uncounted]
+        return kept if len(kept) < len(at) else []
 
     def coloured(
         self, result: ProbeResult, values: Callable[[ProbeResult], np.ndarray], first_token: bool = True
@@ -108,7 +129,7 @@ class View:
 
 @dataclass(frozen=True)
 class Strip:
-    """The curve beside a heatmap: one value per row; `behind` it a control's."""
+    """The curve beside a heatmap: one value per row; `behind` it a control's, dotted the same `without` the sinks."""
 
     values: np.ndarray
     low: float
@@ -118,6 +139,7 @@ class Strip:
     log: bool = False
     behind: np.ndarray | None = None
     behind_name: str = ""
+    without: np.ndarray | None = None
 
 
 def without(z: np.ndarray, tokens: Collection[int]) -> np.ndarray:
@@ -292,6 +314,9 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
                 dict(mode="lines", line=dict(color=colours.CONTROL, width=1.5, dash="dash")),
             ),
         )
+    if strip.without is not None:
+        look = dict(mode="lines", line=dict(color=strip.colour, width=1.5, dash="dot"))
+        curves.insert(0, ("without sinks", f"{strip.title} without sinks", strip.without, look))
     for name, title, values, look in curves:
         canvas.add(
             "scatter",

@@ -78,6 +78,19 @@ def caption(picture: Picture, result: ProbeResult, look: Look) -> str:
     return picture.caption + crossed
 
 
+def beside(picture: Picture, view: View, look: Look = Look()) -> str:
+    """What the strip of a map does with the sinks, for its caption; "" where there are none, or no strip over tokens
+    is drawn."""
+    measure, reads = measures(picture, look)[0], picture.draw in ("cosine_map", "lens_map")
+    if not view.sinks or picture.draw not in ("contribution_norms", "cosine_map", "lens_map", "token_map"):
+        return ""
+    if picture.draw == "token_map" and measure == "attribution":
+        return ""
+    if view.count_sinks:
+        return " · beside: sinks (◆) counted"
+    return " · beside, dotted: without sinks (◆)" if reads else " · beside: without sinks (◆)"
+
+
 def draw(picture: Picture, result: ProbeResult, view: View, look: Look = Look()) -> go.Figure:
     """The figure, partial or complete."""
     return DRAW[picture.draw](result, view, measures(picture, look)[0], look)

@@ -7,7 +7,7 @@ probe: one file here, one line in `ed_core.probes.PROBES`."""
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -114,9 +114,9 @@ class Probe:
         if self.needs_gradients:
             require_gradients(precision, self.name)
 
-    def per_token(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
         """Arrays of the measures that exist as aggregates only: per token, (…, pos), where they are put together over
-        tokens."""
+        tokens. `left_out`: the positions that `left_out` tells of this result."""
         return {}
 
     @classmethod
@@ -136,8 +136,13 @@ class Probe:
 
     @classmethod
     def left_out(cls, result: ProbeResult) -> tuple[int, ...]:
-        """Positions that do not count where a map's strip takes the largest of a row."""
+        """Positions that do not count where the largest of a row is taken: beside its map, and in a summary."""
         return ()
+
+    @classmethod
+    def older(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What stands in the place of a curve or score that results of an older version do not have."""
+        return {}
 
     @classmethod
     def sound(cls, summary: Mapping[str, np.ndarray]) -> bool:

@@ -105,7 +105,7 @@ class IntegratedGradients(Probe):
         ),
     )
 
-    def per_token(self, values):
+    def per_token(self, values, left_out=()):
         return {"completeness": completeness(values)}
 
     @classmethod

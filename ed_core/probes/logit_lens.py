@@ -146,7 +146,7 @@ class LogitLens(Probe):
     def work(cls, n_layers, n_tokens):
         return n_layers, (n_layers + 2) * n_tokens
 
-    def per_token(self, values):
+    def per_token(self, values, left_out=()):
         jsd = values["jsd"]
         settled = np.minimum.accumulate(jsd, axis=0) <= self.g
         deep = math.ceil(self.rho * (jsd.shape[0] - 1))

@@ -48,9 +48,15 @@ class ResidualErasure(Probe):
     name: ClassVar[str] = "residual_erasure"
     title: ClassVar[str] = "Erase"
     curves: ClassVar[tuple[Curve, ...]] = (
-        Curve("effect", "Change of the prediction, at the token that matters most", "L2 of probabilities", "depth"),
+        Curve(
+            "effect_elsewhere",
+            "Change of the prediction, at the token that matters most",
+            "L2 of probabilities",
+            "depth",
+        ),
     )
-    score: ClassVar[Score] = Score("its centre", "center", share=("effect", "erasure effect"))
+    score: ClassVar[Score] = Score("its centre", "center_elsewhere", share=("effect_elsewhere", "erasure effect"))
+    version: ClassVar[int] = 2  # 2: effect_elsewhere in the summary
     thumbnail: ClassVar[tuple[int, str]] = (5, "effect")
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(
@@ -74,7 +80,23 @@ class ResidualErasure(Probe):
             2**0.5,
             "pos_max",
         ),
+        MeasureSpec(
+            "effect_elsewhere",
+            ("depth", "pos"),
+            "L2 of probabilities",
+            "the same at every position but the one that predicts the answer's first token",
+            0.0,
+            2**0.5,
+            "pos_max",
+            aggregate_only=True,
+            since=2,
+        ),
     )
+
+    def per_token(self, values, left_out=()):
+        elsewhere = values["effect"].copy()
+        elsewhere[:, list(left_out)] = np.nan
+        return {"effect_elsewhere": elsewhere}
 
     @classmethod
     def work(cls, n_layers, n_tokens):
@@ -90,13 +112,18 @@ class ResidualErasure(Probe):
     @classmethod
     def derive(cls, curves):
         """`center`: the depth where the effect (its largest over positions) is centred; `center_mean` that of the
-        means."""
+        means; `center_elsewhere` and `center_elsewhere_mean` the same of `effect_elsewhere`."""
         pairs = {"center": "effect", "center_mean": "effect_mean"}
+        pairs |= {"center_elsewhere": "effect_elsewhere", "center_elsewhere_mean": "effect_elsewhere_mean"}
         return {
             name: np.asarray(depth_score(curves[effect]), np.float32)
             for name, effect in pairs.items()
             if effect in curves
         }
+
+    @classmethod
+    def older(cls, curves):
+        return {"effect_elsewhere": curves["effect"], "center_elsewhere": curves["center"]}
 
     @classmethod
     def left_out(cls, result):

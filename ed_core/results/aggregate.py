@@ -5,7 +5,7 @@ A study of thousands of prompts reads summaries, never arrays. Means are token-w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +26,7 @@ def summarize(result: ProbeResult) -> ProbeResult:
     array itself."""
     probe = probe_of(result)
     values = {name: m.values for name, m in result.measures.items()}
-    values.update(probe.per_token(values))
+    values.update(probe.per_token(values, probe.left_out(result)))
     summary: dict[str, np.ndarray] = {"n_tokens": np.asarray(result.n_tokens)}
     for spec in probe.measures:
         if spec.name not in values or spec.since > result.request.probe_version:
@@ -47,6 +47,22 @@ def summarize(result: ProbeResult) -> ProbeResult:
         elif spec.reduce:
             summary[spec.name] = values[spec.name]
     return replace(result, summary=summary)
+
+
+def without(result: ProbeResult, positions: Collection[int], first_token: bool = True) -> dict[str, np.ndarray]:
+    """The aggregates of one complete result's means over tokens without these positions, and without the first token
+    where it does not count; all aggregates where no token is left out, or none would be left."""
+    probe, n = probe_of(result), result.n_tokens
+    kept = [t for t in range(int(not first_token), n) if t not in positions]
+    if not kept or len(kept) == n - (not first_token):
+        return aggregate(probe, [result.summary], first_token)
+    measures = {
+        name: replace(m, values=m.values.take(kept, m.spec.dims.index("pos"))) if "pos" in m.spec.dims else m
+        for name, m in result.measures.items()
+    }
+    ids, tokens = (tuple(every[t] for t in kept) for every in (result.token_ids, result.tokens))
+    left = replace(result, measures=measures, token_ids=ids, tokens=tokens, answer_start=None)
+    return aggregate(probe, [summarize(left).summary])
 
 
 def aggregate(

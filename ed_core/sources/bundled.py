@@ -11,6 +11,8 @@ FOLDER = Path(__file__).parents[1] / "demo"
 MODELS: dict[str, Path] = {name: FOLDER / "models" / name for name in ("ed-demo-16", "ed-demo-8")}
 # the prompts whose results are shipped, what the first page shows: for the bundled models, and for a real one
 EXAMPLE, ENGLISH_EXAMPLE = "sum-mod10-5-a", "english-b"
+# one of each other kind for a real model: of these, what Home shows is shipped
+KINDS = {"question": "english-d", "two_hops": "english-a", "arithmetic": "english-c", "plain_text": "english-i"}
 PROMPTS: Path = FOLDER / "prompts.jsonl"
 RESULTS: Path = FOLDER / "examples"  # one file per run id
 CASES: Path = FOLDER / "cases"  # one `.edcase` each

@@ -10,10 +10,11 @@ import pyarrow
 from pyarrow import parquet
 
 from .. import disk
+from ..depth.criteria import FEWEST
 from ..errors import StudyError
 from . import items, tables
 from .running import failures
-from .tables import FEWEST, RESAMPLES, Folder
+from .tables import RESAMPLES, Folder
 
 RULES = {
     "cosine": "the mean cosine turns positive for the last time",

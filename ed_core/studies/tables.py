@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow
 from pyarrow import csv, parquet
 
-from ..depth.criteria import VARIANTS, depths, interval, resampled
+from ..depth.criteria import FEWEST, VARIANTS, depths, interval, resampled
 from ..depth.verdict import COSINES
 from ..errors import StudyError
 from ..probes import Probe, find
@@ -25,7 +25,6 @@ from . import items
 from .plan import FORMAT, PLAN
 from .study import LEVEL_MARK
 
-FEWEST = 5  # prompts from which there is an interval
 RESAMPLES = 1000
 READS = {"cosine": ("contributions", COSINES), "kl": ("logit_lens", ("kl",)), "overlap": ("logit_lens", ("overlap",))}
 SUMMARY = pyarrow.schema(

@@ -24,7 +24,8 @@ TEXTS = {
     "target the last column is empty and the top row is 0: behind the last layer a position speaks only for itself.",
     "Beware": "Erased means replaced by the mean residual of the background prompts: what a prompt shares with them "
     "all stays. Depth may adapt to the prompt a little after all (Curth et al. 2026, arXiv 2604.12426): see how this "
-    "one compares, below. The curves there count every position, the one that predicts the answer too.",
+    "one compares, below. With the answer as target the curves there leave out the position that predicts the answer's "
+    "first token, as the strip does; of runs kept from before this was so they count it.",
 }
 
 probe_page.Page(
@@ -34,5 +35,6 @@ probe_page.Page(
     TEXTS,
     more,
     above=above,
+    over_sinks=True,
     needs_answer=lambda probe: probe.target == "answer",
 ).show()

@@ -3,6 +3,8 @@
 import streamlit as st
 
 from ed_core import figures
+from ed_core.depth.verdict import COSINES
+from ed_core.figures import pictures
 from ed_core.probes import Contributions
 from ed_core.results import aggregate
 from ed_ui import probe_page, remembered, show
@@ -21,7 +23,9 @@ def figure(result, view):
     measure = remembered.value("contributions.measure", MEASURE)
     spec = Contributions.spec(measure)
     draw = figures.cosine_map if spec.unit == "cosine" else figures.contribution_norms
-    show.figure("map", draw(result, view, measure, counts_first_token()), spec.meaning, result, measure, select=True)
+    one = Contributions.pictures[1 if measure in COSINES else 0]
+    said = spec.meaning + pictures.beside(one, view)
+    show.figure("map", draw(result, view, measure, counts_first_token()), said, result, measure, select=True)
 
 
 def counts_first_token() -> bool:
@@ -33,12 +37,12 @@ def more(result, view):
     probe_page.profile(result, measure, view)
     if not result.complete:
         return
-    curves = aggregate.aggregate(Contributions, [result.summary], counts_first_token())
+    curves = aggregate.without(result, view.uncounted, counts_first_token())
     for place, (key, suffix, unit, caption) in zip(st.columns(2), MEANS, strict=True):
         lines = {name: curves[f"{short}_{suffix}"] for name, short in BRANCHES.items()}
-        behind = probe_page.behind(Contributions, view, f"layer_{suffix}", counts_first_token())
+        behind = probe_page.behind(view, f"layer_{suffix}", counts_first_token())
         fig = figures.layer_curves(lines, "", unit, log=unit == "ratio", behind=behind)
-        show.figure(key, fig, caption, results=[result], place=place)
+        show.figure(key, fig, caption + probe_page.told_of_sinks(view), results=[result], place=place)
 
 
 BRANCHES = {"attention": "attn", "MLP": "mlp", "both": "layer"}
@@ -65,5 +69,6 @@ probe_page.Page(
     more,
     figure=figure,
     inputs=inputs,
+    over_sinks=True,
     parameters=(choice("measure", "contributions.measure", MEASURE, tuple(MEASURES)),),
 ).show()

@@ -60,6 +60,7 @@ PARAMETERS = (
     number("kl", "kl_threshold", 0.5, 0.05, 0.95),
     number("overlap", "overlap_threshold", 0.3, 0.05, 0.95),
     flag("first_token", "first_token", True),
+    flag("sinks", *probe_page.COUNT_SINKS),
     choice("of", "of", ALL, READ_FOR.keys()),
     choice("published", "published", NONE, PUBLISHED),
     span("tokens", "window"),
@@ -302,6 +303,7 @@ def options(row, batch: running.Batch) -> None:
         look = dict(options=list(READ_FOR), format_func=READ_FOR.get, required=True)
         remembered.widget(st.segmented_control, "Read the rules for", "of", ALL, **look)
         remembered.widget(st.toggle, "Count the first token in the mean cosine (often a sink)", "first_token", True)
+        remembered.widget(st.toggle, "Count the sinks (◆) in the strips beside the maps", *probe_page.COUNT_SINKS)
         remembered.widget(st.selectbox, "Published figures on the ruler", "published", NONE, options=PUBLISHED)
         control_model.picker(st, batch)
         if (above := prompt_box.harder(value("example", ""))) is not None:
@@ -331,6 +333,7 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
             control=control_model.result(batch, probe),
             control_name=control_model.name(),
             sinks=tuple(s.pos for s in found or ()),
+            count_sinks=value(*probe_page.COUNT_SINKS),
             read_at=verdict.positions(some, of) if some is not None else None,
             read_for=READ_FOR.get(of, f"token {of}"),
         )

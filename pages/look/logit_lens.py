@@ -24,16 +24,20 @@ def look(_) -> Look:
 def more(result, view):
     if not result.complete:
         return
-    curves = aggregate.aggregate(LogitLens, [result.summary])
+    curves = aggregate.without(result, view.uncounted)
     left, right = st.container(key="metrics-lens").columns(2)
     settled, ratio = float(curves["settle_depth"]), float(curves["deep_thinking_ratio"])
     told = f"{settled:.1f} of {result.n_layers}"
-    left.metric("Mean settle depth", told, help=LogitLens.spec("settle_depth").meaning)
-    right.metric("Deep-thinking ratio", f"{ratio:.0%}", help=LogitLens.spec("deep_thinking_ratio").meaning)
+    left.metric("Mean settle depth" + probe_page.told_of_sinks(view), told, help=LogitLens.spec("settle_depth").meaning)
+    right.metric(
+        "Deep-thinking ratio" + probe_page.told_of_sinks(view),
+        f"{ratio:.0%}",
+        help=LogitLens.spec("deep_thinking_ratio").meaning,
+    )
     for place, (key, lines, unit, of, caption) in zip(st.columns(2), MEANS, strict=True):
-        behind = probe_page.behind(LogitLens, view, of)
+        behind = probe_page.behind(view, of)
         fig = figures.layer_curves({n: curves[c] for n, c in lines.items()}, "", unit, x="depth", behind=behind)
-        show.figure(key, fig, caption, results=[result], place=place)
+        show.figure(key, fig, caption + probe_page.told_of_sinks(view), results=[result], place=place)
 
 
 MEANS = (
@@ -64,6 +68,7 @@ probe_page.Page(
     more,
     look,
     inputs=inputs,
+    over_sinks=True,
     height=lambda n_layers: figures.lens_height(n_layers, figures.View(height=probe_page.MAP_HEIGHT)),
     parameters=(choice("shade", "logit_lens.shade", "probability", SHADES),),
 ).show()

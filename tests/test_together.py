@@ -1,0 +1,172 @@
+"""What is said of several prompts together, on a bundled model: where it is said, and that it is made of what is
+there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from counted import claims_over, seen_over
+
+from ed_core.cases import bundle, case_study
+from ed_core.commands import main
+from ed_core.depth import among_others, audit, sinks, together, verdict, wording
+from ed_core.probes import Contributions, LogitLens
+from ed_core.results.aggregate import summarize
+from ed_core.service import compute
+from ed_core.service.resolve import resolve
+from ed_core.sources.bundled import mixed_prompts
+from ed_core.types import Prompt
+
+PROMPTS = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(6)]
+PROBES = (Contributions(), LogitLens())
+
+
+@pytest.fixture(scope="module")
+def results():
+    """Contributions and lens of six bundled prompts on the smaller model."""
+    spec = resolve("ed-demo-8")
+    model = compute.Models().get(spec)
+    return tuple([compute.run(model, probe.request(spec, prompt)) for prompt in PROMPTS] for probe in PROBES)
+
+
+@pytest.mark.parametrize(("n", "first_token"), [(6, True), (6, False), (3, True)])
+def test_every_claim_over_real_prompts_is_counted_anew(results, n, first_token):
+    made, lens = (of_one[:n] for of_one in results)
+    found, start = together.of_prompts(made, lens, first_token), int(not first_token)
+    assert (found.n_prompts, found.n_tokens) == (n, sum(r.n_tokens for r in lens))
+    own = {
+        "cosine": [np.mean([r[m][:, start:].mean(1, dtype=float) for m in verdict.COSINES], axis=0) for r in made],
+        **{m: [r[m][:-1].mean(1, dtype=float) for r in lens] for m in ("kl", "overlap")},
+    }
+    for name, said in found.statements.items():
+        tokens = [r.n_tokens - start * (name == "cosine") for r in lens]
+        curve = np.average(own[name], axis=0, weights=tokens)
+        np.testing.assert_allclose(found.curves[name], curve, rtol=1e-5, atol=1e-6)
+        assert claims_over(name, said.sentence, own[name], tokens, None, 5) > 1
+        assert said.sentence in found.lines
+    depths = [[one.best for one in look] for look in found.seen]
+    assert found.lines[0] == found.lead and seen_over(found.lead, depths, [], 8)
+
+
+def test_a_variant_without_sinks_is_that_of_all_prompts(results, monkeypatch):
+    """With a lower threshold there are sinks; the curve without them is the mean over all other tokens."""
+    monkeypatch.setattr(sinks, "FACTOR", 1.3)
+    monkeypatch.setattr(sinks.find, "__defaults__", (1.3,))
+    made, lens = results
+    out = [{s.pos for s in sinks.of_result(r)} for r in made]
+    assert any(out)
+    kept = [[t for t in range(r.n_tokens) if t not in at] for r, at in zip(lens, out)]
+    said = together.of_prompts(made, lens).statements["kl"].sentence
+    without = np.mean(np.concatenate([r["kl"][:-1, at] for r, at in zip(lens, kept)], axis=1), axis=1)
+    own = [r["kl"][:-1].mean(1, dtype=float) for r in lens]
+    assert "without sinks" in said
+    assert claims_over("kl", said, own, [r.n_tokens for r in lens], None, 5, without)
+
+
+def test_the_shell_says_it_after_a_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "p.jsonl"
+    lines = [json.dumps({"text": p.text, "answer": p.answer}) + "\n" for p in PROMPTS[:2]]
+    command = ["run", "contributions", "logit_lens", "--model", "ed-demo-8", "--prompts", str(file)]
+    file.write_text("".join(lines))
+    assert main([*command, "--out", str(tmp_path / "r.npz")]) == 0
+    first, *said = capsys.readouterr().out.splitlines()[2:]
+    assert first.startswith("Over 2 prompts (") and len(said) == 4
+    assert said[0].startswith("The answer") and all("no interval below five prompts" in line for line in said[1:])
+    file.write_text(lines[0])
+    assert main([*command, "--out", str(tmp_path / "r.npz")]) == 0
+    (only,) = capsys.readouterr().out.splitlines()[2:]
+    assert "interval" not in only and only.startswith("“")
+    assert main([*command[:2], *command[3:], "--out", str(tmp_path / "r.npz")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2, "nothing without the lens"
+
+
+def test_the_first_token_is_left_out_where_it_does_not_count(results):
+    """The first tokens alone erase, in the lower half."""
+    made, lens = results
+    erasing = [
+        summarize(
+            replace(r, measures={n: replace(m, values=_first(m.values, n)) for n, m in r.measures.items()}, summary={})
+        )
+        for r in made
+    ]
+    counted, not_counted = (together.told(erasing, lens, first) for first in (True, False))
+    assert "turns after layer 3 of 8" in counted[2] and "Every layer" not in counted[2]
+    assert not_counted == ["Over" + counted[0][4:], *together.of_prompts(made, lens, False).lines] != counted
+
+
+def _first(values, name):
+    """The cosines with others at the first token."""
+    if name not in verdict.COSINES:
+        return values
+    return np.concatenate([np.where(np.arange(8) < 4, -99.0, 99.0)[:, None].astype(np.float32), values[:, 1:]], axis=1)
+
+
+def test_a_case_study_of_several_prompts_says_it_first(results):
+    made, lens = results
+    kept = case_study.make("Six", [*made, *lens])
+    first, *each = kept.verdict.splitlines()
+    assert first == f"ed-demo-8 (fp32), 6 prompts: {together.of_prompts(made, lens).sentence}" and len(each) == 6
+    assert case_study.lead(kept.verdict) == together.of_prompts(made, lens).lead
+    assert bundle.decode(bundle.encode(kept)).verdict == kept.verdict
+    one = case_study.make("One", [made[0], lens[0]]).verdict
+    assert "prompts" not in one and one == verdict.of_prompt(made[0], lens[0]).sentence
+
+
+def test_what_was_measured_differently_is_not_put_together(results):
+    made, lens = results
+    other = replace(lens[1], request=replace(lens[1].request, parameters=(("k", 3), *lens[1].request.parameters[1:])))
+    assert other.request.series != lens[0].request.series
+    kept = case_study.make("Two", [made[0], lens[0], made[1]])
+    views = [v for v, _ in case_study.make("Both", [*made[:2], *lens[:2]]).verdicts()]
+    assert len(list(case_study.over_prompts(kept, views))) == 1
+    views[1].by_probe["logit_lens"] = replace(views[1].by_probe["logit_lens"], result=other)
+    assert not list(case_study.over_prompts(kept, views))
+
+
+def test_a_case_study_holds_as_many_verdicts_as_results(results):
+    """Sixteen prompts with both probes: the words of a real model are 700 characters each."""
+    made, lens = results
+    views = [(a, b) for a, b in zip(made, lens)]
+    many = [
+        replace(r, request=replace(r.request, prompts=(Prompt(f"{i} {'x' * 40}", "1"),)))
+        for i in range(16)
+        for r in views[i % 6]
+    ]
+    kept = case_study.make("Many", many)
+    assert len(kept.verdict.splitlines()) == 17 and len(kept.verdict) > 6400
+
+
+@pytest.mark.parametrize(("place", "name"), [(0, "cosine"), (1, "kl")])
+def test_among_others_stands_what_all_of_them_give_together(results, place, name):
+    """As of the same prompts together, with and without the first token."""
+    for first_token in (True, False) if name == "cosine" else (True,):
+        found = together.of_prompts(*results, first_token)
+        mine, *others = [r.summary for r in results[place]]
+        said = among_others.sentence(PROBES[place], mine, others, first_token)
+        depth = found.criteria[name].depth
+        gives = "no depth" if depth is None else f"layer {depth}"
+        drawn = wording.drawn(found.intervals[name])
+        assert said.endswith(f" The curve over all 6 prompts gives {gives} ({drawn}).")
+        fewer = among_others.sentence(PROBES[place], mine, others[:3], first_token)
+        assert fewer.endswith("(no interval below five prompts).") and "all 4 prompts" in fewer
+
+
+def test_the_audit_says_how_sure_its_depths_are(results):
+    both = [*results[0], *results[1]]
+    outcome = audit.compare({"fp32": both, "bf16": both}, "fp32")
+    found = together.of_prompts(*results)
+    head, *said = outcome.together()
+    assert head == f"In fp32, over 6 prompts ({found.n_tokens} tokens):" and said == found.lines
+    assert all(line in audit.table(outcome) for line in (head, *said))
+    cells = {row.title: row.cells["bf16"] for row in outcome.rows() if row.cells.keys() == {"fp32", "bf16"}}
+    kl, interval = found.criteria["kl"], found.intervals["kl"]
+    assert cells["Effective depth, KL rule"] == f"{kl.depth}, {interval.low:.3g} to {interval.high:.3g}"
+    overlap, interval = found.criteria["overlap"], found.intervals["overlap"]
+    assert interval.undefined > 0 and cells["Effective depth, overlap rule"] == (
+        f"{overlap.depth}, {interval.low:.3g} to {interval.high:.3g}, none in {interval.undefined:.0%}"
+    )
+    assert audit.compare({"fp32": both[::6], "bf16": both[::6]}, "fp32").together() == []
