@@ -19,6 +19,7 @@ from ed_core import disk, settings
 from ed_core.errors import NotAllowed, StudyError
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import study, tables
+from ed_core.studies.folder import Folder, open_folder
 from ed_core.studies.plan import PLAN
 
 RUN, LOG, FILE = "run.json", "run.log", "asked.toml"
@@ -84,15 +85,15 @@ def running(out: Path) -> psutil.Process | None:
     return None
 
 
-def read(out: Path) -> tuple[tables.Folder, list[dict], list[dict]]:
+def read(out: Path) -> tuple[Folder, list[dict], list[dict]]:
     """A study's folder, its verdicts and its aggregates; read anew where something was added."""
-    folder = tables.open_folder(out)
+    folder = open_folder(out)
     return _read(out, (out / PLAN).stat().st_mtime_ns, tuple(folder.progress().values()))
 
 
 @lru_cache(maxsize=4)
-def _read(out: Path, *state: object) -> tuple[tables.Folder, list[dict], list[dict]]:
-    folder = tables.open_folder(out)
+def _read(out: Path, *state: object) -> tuple[Folder, list[dict], list[dict]]:
+    folder = open_folder(out)
     return folder, tables.verdict(folder).to_pylist(), tables.summary(folder).to_pylist()
 
 

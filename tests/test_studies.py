@@ -19,6 +19,7 @@ from ed_core.depth import criteria
 from ed_core.errors import StudyError
 from ed_core.sources.bundled import load_prompts
 from ed_core.studies import formats, items, plan, running, sets, study, tables
+from ed_core.studies.folder import open_folder
 
 HEAD = 'name = "mine"\nmodels = ["ed-demo-8"]\nprobes = ["contributions", "logit_lens"]\n'
 SET = '[[sets]]\nname = "local"\nfile = "prompts.jsonl"\n'
@@ -333,7 +334,9 @@ def test_the_report_says_what_the_table_holds(done):
         row = verdict[(verdict.model == "ed-demo-16") & (verdict.set == "local") & (verdict.criterion == name)]
         paper = row[row.variant == "paper"].iloc[0]
         assert f"| {called} | {paper.depth:.0f} | {paper.ratio:.2f} |" in part
-        assert f"at layer {paper.depth:.0f} of 16" in part
+        others = row[row.variant != "paper"].depth
+        assert f"{paper.low:.0f} to {paper.high:.0f}" in part and f"layer {paper.depth:.0f}" in part
+        assert all(f"{depth:.0f}" in part for depth in others.dropna())
     assert "2 models, 1 set, complete." in text and "bakery" not in text
 
 
@@ -362,8 +365,8 @@ def test_what_is_there_is_not_computed_again_and_shards_make_the_same(small, tmp
     plan.write_plan(made, parts)
     assert running.run(made, parts, (1, 2)).counts["computed"] == 3
     assert running.run(made, parts, (2, 2)).counts["computed"] == 2
-    keys = list(tables.open_folder(out).keys())
-    assert keys == list(tables.open_folder(parts).keys()) and len(keys) == 5
+    keys = list(open_folder(out).keys())
+    assert keys == list(open_folder(parts).keys()) and len(keys) == 5
     assert items.digest(out, keys) == items.digest(parts, keys)
 
 
@@ -430,7 +433,7 @@ def test_damage_and_a_full_disk_are_one_sentence_each_and_lose_nothing(small, mo
     whole = files[0].read_bytes()
     files[0].write_bytes(whole[: len(whole) // 2])
     with pytest.raises(StudyError, match="is damaged; delete it and run the study again"):
-        tables.verdict(tables.open_folder(out))
+        tables.verdict(open_folder(out))
     files[0].unlink()
 
     def full(*_, **__):
@@ -447,13 +450,13 @@ def test_damage_and_a_full_disk_are_one_sentence_each_and_lose_nothing(small, mo
 
 def test_a_folder_without_a_study_and_one_of_a_later_version_are_refused(tmp_path):
     with pytest.raises(StudyError, match="There is no study in"):
-        tables.open_folder(tmp_path)
+        open_folder(tmp_path)
     (tmp_path / "plan.json").write_text('{"format": 99}')
     with pytest.raises(StudyError, match="is of format 99; expected 1"):
-        tables.open_folder(tmp_path)
+        open_folder(tmp_path)
     (tmp_path / "plan.json").write_text('{"form')
     with pytest.raises(StudyError, match=r"plan.json is damaged"):
-        tables.open_folder(tmp_path)
+        open_folder(tmp_path)
 
 
 def test_a_probe_with_a_limit_takes_the_first_prompts_of_each_level(folder):
@@ -519,7 +522,7 @@ def test_split_points_of_each_prompt_reach_the_probe(folder, tmp_path):
         str(tmp_path / "o.npz"),
     ]
     assert main(arguments) == 0
-    found = tables.open_folder(tmp_path).sums("ed-demo-8", "local").probe("layer_skip")
+    found = open_folder(tmp_path).sums("ed-demo-8", "local").probe("layer_skip")
     with np.load(tmp_path / "o.npz") as data:
         np.testing.assert_array_equal(found["effect"][9].astype(np.float32), data["layer_skip.effect.0"])
     with pytest.raises(StudyError, match="expected whole numbers like 8,16 or auto"):

@@ -2,7 +2,8 @@
 `results.aggregate`, never an array over tokens.
 
 Column `<probe>.<sum>`, for instance `contributions.attn_cos.sum` `[layer]`; `<probe>.<measure>.no_sinks` is the sum
-over tokens that are no sinks, `<probe>.n_no_sinks` their number (null where the sinks cannot be told). A sum that a
+over tokens that are no sinks, `<probe>.n_no_sinks` their number (null where the sinks cannot be told);
+`logit_lens.echo` the share of tokens that the lens at depth 0 takes for the token just read. A sum that a
 prompt does not have (a probe that took fewer) is null. The columns' shapes, the certificate of the first result and
 what went with it stand in the file's metadata."""
 
@@ -21,7 +22,7 @@ import pyarrow
 from pyarrow import parquet
 
 from .. import disk
-from ..depth import sinks
+from ..depth import answer, sinks
 from ..depth.verdict import COSINES, prompt_sums
 from ..errors import InputError, PromptError, StudyError
 from ..types import ProbeResult, Prompt
@@ -156,6 +157,8 @@ def _row(results: Mapping[str, ProbeResult]) -> dict[str, np.ndarray]:
             sums, (n,) = prompt_sums([result], CURVES[name], True, [{s.pos for s in found}])
             row |= {f"{name}.{curve}.no_sinks": values[0] for curve, values in sums.items()}
             row[f"{name}.n_no_sinks"] = np.asarray(n)
+    if "logit_lens" in results:
+        row["logit_lens.echo"] = np.asarray(answer.echo(results["logit_lens"]))
     if found is not None:
         row["contributions.n_sinks"] = np.asarray(len(found))
         row["contributions.first_is_sink"] = np.asarray(int(any(s.pos == 0 for s in found)))

@@ -13,14 +13,10 @@ from .. import disk
 from ..depth.criteria import FEWEST
 from ..errors import StudyError
 from . import items, tables
+from .folder import Folder, open_folder
 from .running import failures
-from .tables import RESAMPLES, Folder
+from .tables import RESAMPLES
 
-RULES = {
-    "cosine": "the mean cosine turns positive for the last time",
-    "kl": "the lens' divergence falls below half of its largest",
-    "overlap": "the lens shares more than 0.3 of its best five tokens with the output",
-}
 CALLED = {"cosine": "Cosine", "kl": "KL", "overlap": "Overlap"}
 SHOWN = {"stable": "stable", "from_depth_1": "from depth 1", "without_sinks": "without sinks"}
 
@@ -28,7 +24,7 @@ SHOWN = {"stable": "stable", "from_depth_1": "from depth 1", "without_sinks": "w
 def write(out: Path) -> str:
     """Write what a study's numbers come to: `summary.parquet`, `verdict.parquet`, `report.md`. Returns the digest of
     its measures."""
-    folder = tables.open_folder(out)
+    folder = open_folder(out)
     verdict, measures = tables.verdict(folder), items.digest(out, folder.keys())
     try:
         for name, table in (("summary", tables.summary(folder)), ("verdict", verdict)):
@@ -48,7 +44,7 @@ def markdown(folder: Folder, verdict: pyarrow.Table, measures: str) -> str:
     for label in folder.models:
         own = [row for row in rows if row["model"] == label]
         for name in dict.fromkeys(row["set"] for row in own):
-            lines += ["", *_of_set(label, name, [row for row in own if row["set"] == name])]
+            lines += ["", *_of_set(folder, label, name, [row for row in own if row["set"] == name])]
     lines += [
         "",
         "Depths are layers counted from 0, ratios `(depth + 1) / layers`; the three rules read different things and "
@@ -73,7 +69,7 @@ def _extent(folder: Folder) -> Iterator[str]:
         yield f"- {label} failed: {why}"
 
 
-def _of_set(label: str, name: str, rows: list[Mapping]) -> Iterator[str]:
+def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping]) -> Iterator[str]:
     prompts = max(row["prompts"] for row in rows)
     yield f"## {label} on {name}"
     yield ""
@@ -90,28 +86,7 @@ def _of_set(label: str, name: str, rows: list[Mapping]) -> Iterator[str]:
         cells += [number(variants[v]["depth"]) if v in variants else "" for v in SHOWN]
         yield f"| {' | '.join(cells)} |"
     yield ""
-    for criterion, variants in by_criterion.items():
-        yield f"- {sentence(criterion, variants)}"
-
-
-def sentence(criterion: str, variants: Mapping[str, Mapping]) -> str:
-    """What one rule says over the prompts, and where its variants say something else by more than a tenth of the
-    layers."""
-    paper = variants["paper"]
-    n_layers = paper["n_layers"]
-    if paper["depth"] is None:
-        return f"{CALLED[criterion]}: not defined over these prompts: there is no layer at which {RULES[criterion]}."
-    told = f"{CALLED[criterion]}: {RULES[criterion]} at layer {number(paper['depth'])} of {n_layers}"
-    if paper["low"] is not None:
-        told += f" ({spread(paper)} over prompts)"
-    elif paper["undefined"] is None:
-        told += f" (fewer than {FEWEST} prompts: no range)"
-    apart = [
-        f"{called} it is {number(row['depth']) if row['depth'] is not None else 'not defined'}"
-        for variant, called in SHOWN.items()
-        if (row := variants.get(variant)) and _far(row["depth"], paper["depth"], n_layers)
-    ]
-    return f"{told}{'; ' if apart else ''}{', '.join(apart)}."
+    yield from (f"- {said.sentence}" for said in tables.statements(folder, label, name).values())
 
 
 def spread(row: Mapping) -> str:
@@ -135,10 +110,6 @@ def _ratio(value: float | None) -> str:
 
 def _share(row: Mapping) -> str:
     return "" if row["undefined"] is None else f"{row['undefined']:.0%}"
-
-
-def _far(depth: float | None, from_: float, n_layers: int) -> bool:
-    return depth is None or abs(depth - from_) > n_layers / 10
 
 
 def _count(n: int, what: str) -> str:

@@ -1,5 +1,5 @@
-"""A study's folder, read: sums of its prompts by model and set, and what the criteria and the aggregates come to, with
-their uncertainty. Numpy and pyarrow; no torch, no model, no prompt's text.
+"""What a study comes to: the criteria with their variants, and the aggregates, with their uncertainty. Numpy and
+pyarrow; no torch.
 
 Uncertainty is a seeded bootstrap over prompts (1 000 resamples, 5 to 95 %), from 5 prompts up; aggregates are made anew
 from the prompts' sums in every resample."""
@@ -7,26 +7,33 @@ from the prompts' sums in every resample."""
 from __future__ import annotations
 
 import io
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow
 from pyarrow import csv, parquet
 
-from ..depth.criteria import FEWEST, VARIANTS, depths, interval, resampled
+from ..depth import wording
+from ..depth.criteria import (
+    FEWEST,
+    VARIANTS,
+    Criterion,
+    by_cosine,
+    by_kl,
+    by_overlap,
+    depths,
+    interval,
+    resampled,
+)
 from ..depth.verdict import COSINES
-from ..errors import StudyError
-from ..probes import Probe, find
+from ..probes import Probe
 from ..results.aggregate import aggregate
-from . import items
-from .plan import FORMAT, PLAN
-from .study import LEVEL_MARK
+from .folder import Folder, Sums
 
 RESAMPLES = 1000
 READS = {"cosine": ("contributions", COSINES), "kl": ("logit_lens", ("kl",)), "overlap": ("logit_lens", ("overlap",))}
+RULES: dict[str, Callable[..., Criterion]] = {"cosine": by_cosine, "kl": by_kl, "overlap": by_overlap}
 SUMMARY = pyarrow.schema(
     [
         ("model", pyarrow.string()),
@@ -57,108 +64,6 @@ VERDICT = pyarrow.schema(
         ("n_layers", pyarrow.int64()),
     ]
 )
-
-
-@dataclass(frozen=True)
-class Sums:
-    """What is there of one model on one set: per column the prompts' values `[prompt, …]`, NaN where a prompt has none.
-    `index`: which prompts of the set these are."""
-
-    columns: Mapping[str, np.ndarray]
-    index: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def of(self, chosen: np.ndarray) -> Sums:
-        """Some of the prompts, by their place in the set."""
-        keep = np.isin(self.index, chosen)
-        return Sums({name: values[keep] for name, values in self.columns.items()}, self.index[keep])
-
-    def probe(self, name: str) -> dict[str, np.ndarray]:
-        """A probe's columns under the names of its summary, of the prompts that went through it."""
-        own = {n.partition(".")[2]: v for n, v in self.columns.items() if n.startswith(f"{name}.")}
-        if "n_tokens" not in own:
-            return {}
-        ran = np.isfinite(own["n_tokens"])
-        return {n: v[ran] for n, v in own.items()} if ran.any() else {}
-
-
-@dataclass(frozen=True)
-class Folder:
-    """A study's folder as far as it is computed."""
-
-    out: Path
-    plan: Mapping
-    _read: dict = field(default_factory=dict)
-
-    @property
-    def models(self) -> dict[str, Mapping]:
-        return {model["label"]: model for model in self.plan["models"]}
-
-    @property
-    def sets(self) -> dict[str, Mapping]:
-        return {one["name"]: one for one in self.plan["sets"]}
-
-    def probe(self, name: str) -> Probe:
-        """A probe of the study with its parameters, split points apart (which are each prompt's own)."""
-        parameters = next(p["parameters"] for p in self.plan["probes"] if p["name"] == name)
-        return find(name).make({n: v for n, v in parameters.items() if n != "boundaries"})
-
-    def groups(self, name: str) -> dict[str, np.ndarray]:
-        """A set as a whole and each of its levels, as places in the set."""
-        one = self.sets[name]
-        found = {name: np.arange(len(one["ids"]))}
-        levels = np.asarray(one["levels"], str)
-        return found | {
-            f"{name}{LEVEL_MARK}{level}": np.flatnonzero(levels == level) for level in dict.fromkeys(one["levels"])
-        }
-
-    def progress(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Per model and set: items there, items in all."""
-        found = {}
-        for label, model in self.models.items():
-            there = items.there(self.out, model["digest"])
-            for name, one in self.sets.items():
-                found[label, name] = sum(chunk in there for chunk in one["chunks"]), len(one["chunks"])
-        return found
-
-    def keys(self) -> Iterator[str]:
-        """The items that are there, in the plan's order."""
-        for model in self.models.values():
-            there = items.there(self.out, model["digest"])
-            yield from (f"{model['digest']}/{c}" for s in self.sets.values() for c in s["chunks"] if c in there)
-
-    def sums(self, label: str, name: str) -> Sums:
-        """What is there of a model on a set; of an item that was read already, what was read."""
-        digest, one = self.models[label]["digest"], self.sets[name]
-        size = self.plan["chunk"]
-        there = items.there(self.out, digest)
-        parts, index = [], []
-        for i, chunk in enumerate(one["chunks"]):
-            if chunk in there:
-                key = f"{digest}/{chunk}"
-                if key not in self._read:
-                    self._read[key] = items.read(items.path(self.out, key))
-                parts.append(self._read[key])
-                index.append(np.arange(i * size, i * size + len(parts[-1][0])))
-        return _joined(parts, np.concatenate(index) if index else np.empty(0, int))
-
-
-def open_folder(out: str | Path) -> Folder:
-    """A study's folder. `StudyError` where there is none, or one of a later version."""
-    file = Path(out) / PLAN
-    try:
-        plan = json.loads(file.read_text(encoding="utf-8"))
-        if plan["format"] != FORMAT:
-            raise StudyError(
-                f"The study in {out} is of format {plan['format']}; expected {FORMAT}. Run it again with this program."
-            )
-        return Folder(Path(out), plan)
-    except OSError:
-        raise StudyError(f"There is no study in {out}: it has no {PLAN}; run one into it first.") from None
-    except (ValueError, KeyError, TypeError):
-        raise StudyError(f"{file} is damaged; run the study again: what is computed stays.") from None
 
 
 def verdict(folder: Folder) -> pyarrow.Table:
@@ -216,6 +121,39 @@ def curves(folder: Folder, some: Sums, criterion: str, variant: str) -> tuple[di
     return (sums, counts) if criterion == "cosine" else ({n: v[:, :-1] for n, v in sums.items()}, counts)
 
 
+def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Statement]:
+    """What each criterion says of a model on a set or one of its levels, with its interval and its variants."""
+    name = next(name for name in folder.sets if group in folder.groups(name))
+    some = folder.sums(label, name).of(folder.groups(name)[group])
+    said = {}
+    for criterion, rule in RULES.items():
+        found = curves(folder, some, criterion, "paper")
+        if found is None or not found[1].sum() or next(iter(found[0].values())).shape[1] < 2:
+            continue
+        curve, judged = _whole(*found), rule(_whole(*found))
+        without = curves(folder, some, criterion, "without_sinks")
+        if without is not None and without[1].sum():
+            judged = replace(judged, without_sinks=rule(_whole(*without)))
+        within = None
+        if len(found[1]) >= FEWEST:
+            within = interval(_resampled_depths(folder, criterion, "paper", *found))
+        lens = some.probe("logit_lens")
+        echo = float(lens["echo"] @ lens["n_tokens"] / lens["n_tokens"].sum()) if lens else 0.0
+        k = getattr(folder.probe("logit_lens"), "k", 5) if lens else 5
+        said[criterion] = wording.over_prompts(judged, curve, within, k=k, echo=echo)
+    return said
+
+
+def _whole(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
+    """The curve over all tokens of all prompts, `[layer]`."""
+    return np.mean([v.sum(0) for v in sums.values()], 0) / counts.sum()
+
+
+def _resampled_depths(folder: Folder, criterion: str, variant: str, sums: Mapping, counts: np.ndarray) -> np.ndarray:
+    drawn = resampled(sums, counts, RESAMPLES, folder.plan["seed"])
+    return depths(criterion, np.mean(list(drawn.values()), 0), variant)
+
+
 def _criteria(folder: Folder, some: Sums) -> Iterator[tuple]:
     """Rows of `VERDICT` without model and set."""
     for criterion, variants in VARIANTS.items():
@@ -227,12 +165,9 @@ def _criteria(folder: Folder, some: Sums) -> Iterator[tuple]:
             n, layers = len(counts), next(iter(sums.values())).shape[1]
             depth, low, high, undefined = np.nan, np.nan, np.nan, np.nan
             if counts.sum():
-                whole = np.mean([v.sum(0) for v in sums.values()], 0) / counts.sum()
-                depth = depths(criterion, whole[None], variant)[0]
+                depth = depths(criterion, _whole(sums, counts)[None], variant)[0]
             if n >= FEWEST and counts.sum() and layers > 1:
-                drawn = resampled(sums, counts, RESAMPLES, folder.plan["seed"])
-                of_each = depths(criterion, np.mean(list(drawn.values()), 0), variant)
-                low, high, undefined = interval(of_each)
+                low, high, undefined = interval(_resampled_depths(folder, criterion, variant, sums, counts))
             yield criterion, variant, depth, (depth + 1) / layers, low, high, undefined, n, layers
 
 
@@ -297,31 +232,6 @@ def _derived(probe: Probe, whole: Mapping, drawn: Mapping, derived: Mapping) -> 
     of_means = [name for name in derived if name.endswith("_mean")]
     each = [probe.derive({**whole, **{n: v[r] for n, v in drawn.items()}}) for r in range(RESAMPLES if of_means else 0)]
     return {name: np.nanquantile(np.stack([one[name] for one in each]), [0.05, 0.95], axis=0) for name in of_means}
-
-
-def _joined(parts: Sequence[tuple[pyarrow.Table, Mapping[str, tuple]]], index: np.ndarray) -> Sums:
-    if not parts:
-        return Sums({}, index)
-    shapes: dict[str, tuple] = {}
-    for _, found in parts:
-        shapes |= found
-    table = pyarrow.concat_tables([t.replace_schema_metadata(None) for t, _ in parts], promote_options="default")
-    return Sums({name: _values(table[name], shapes[name]) for name in table.column_names}, index)
-
-
-def _values(column: pyarrow.ChunkedArray, shape: tuple) -> np.ndarray:
-    """A column as `[prompt, …]`, NaN for null."""
-    there = np.asarray(column.is_valid())
-    flat = column.combine_chunks()
-    if pyarrow.types.is_list(flat.type):
-        given = np.asarray(flat.flatten(), np.float64).reshape(int(there.sum()), *shape)
-    else:
-        given = np.asarray(flat.drop_null(), np.float64)
-    if there.all():
-        return given
-    values = np.full((len(there), *shape), np.nan)
-    values[there] = given
-    return values
 
 
 def _nullable(values: np.ndarray) -> pyarrow.Array:

@@ -9,6 +9,7 @@ from ed_core.errors import EffectiveDepthError
 from ed_core.probes import find
 from ed_core.sources.published import published, published_marks
 from ed_core.studies import items, report, running, study, tables
+from ed_core.studies.folder import Folder
 from ed_core.studies.plan import PLAN
 from ed_ui import common_link, guard, link, remembered, show, study_runs
 from ed_ui.link_parameters import text
@@ -92,7 +93,7 @@ def begins(out, process) -> None:
         st.error(last.removeprefix("ed\\_core: ") or "It ended before it began.", icon=":material/error:")
 
 
-def status(folder: tables.Folder, process) -> None:
+def status(folder: Folder, process) -> None:
     """How far it is, what failed, and the way to stop it."""
     progress = folder.progress()
     there, planned = (sum(counts[i] for counts in progress.values()) for i in (0, 1))
@@ -138,7 +139,7 @@ def agreement(rows: list[dict]) -> None:
     show.figure("study-agreement", figures.study_depths(own, "rule"), AGREEMENT, reading=READING)
 
 
-def curves(folder: tables.Folder, summary: list[dict], name: str) -> None:
+def curves(folder: Folder, summary: list[dict], name: str) -> None:
     """One aggregate of all models over relative depth."""
     rows = [r for r in summary if r["set"] == name and r["skipped"] is None and r["layer"] is not None]
     measures = list(dict.fromkeys(f"{r['probe']}.{r['measure']}" for r in rows))
@@ -166,19 +167,16 @@ def unit_of(measure: str) -> str:
     return units.get(name) or units.get(name.removesuffix("_mean")) or name.replace("_", " ")
 
 
-def words(folder: tables.Folder, rows: list[dict], name: str) -> None:
+def words(folder: Folder, rows: list[dict], name: str) -> None:
     """The report's sentences on this set."""
     with st.expander("In words", icon=":material/notes:"):
         for label in dict.fromkeys(r["model"] for r in rows):
             st.markdown(f"**{show.plain(label)}** on {show.plain(name)}")
-            by_criterion: dict[str, dict] = {}
-            for r in rows:
-                if r["model"] == label:
-                    by_criterion.setdefault(r["criterion"], {})[r["variant"]] = r
-            st.markdown("\n".join(f"- {report.sentence(c, variants)}" for c, variants in by_criterion.items()))
+            said = tables.statements(folder, label, name)
+            st.markdown("\n".join(f"- {show.plain(one.sentence)}" for one in said.values()))
 
 
-def exports(folder: tables.Folder) -> None:
+def exports(folder: Folder) -> None:
     """The tables and the report as files, made when asked for."""
 
     def table_of(read, kind: str) -> bytes:

@@ -1,0 +1,145 @@
+"""A study's folder, read: the sums of its prompts by model and set. Numpy and pyarrow; no torch, no model, no prompt's
+text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+
+from ..errors import StudyError
+from ..probes import Probe, find
+from . import items
+from .plan import FORMAT, PLAN
+from .study import LEVEL_MARK
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What is there of one model on one set: per column the prompts' values `[prompt, …]`, NaN where a prompt has none.
+    `index`: which prompts of the set these are."""
+
+    columns: Mapping[str, np.ndarray]
+    index: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def of(self, chosen: np.ndarray) -> Sums:
+        """Some of the prompts, by their place in the set."""
+        keep = np.isin(self.index, chosen)
+        return Sums({name: values[keep] for name, values in self.columns.items()}, self.index[keep])
+
+    def probe(self, name: str) -> dict[str, np.ndarray]:
+        """A probe's columns under the names of its summary, of the prompts that went through it."""
+        own = {n.partition(".")[2]: v for n, v in self.columns.items() if n.startswith(f"{name}.")}
+        if "n_tokens" not in own:
+            return {}
+        ran = np.isfinite(own["n_tokens"])
+        return {n: v[ran] for n, v in own.items()} if ran.any() else {}
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A study's folder as far as it is computed."""
+
+    out: Path
+    plan: Mapping
+    _read: dict = field(default_factory=dict)
+
+    @property
+    def models(self) -> dict[str, Mapping]:
+        return {model["label"]: model for model in self.plan["models"]}
+
+    @property
+    def sets(self) -> dict[str, Mapping]:
+        return {one["name"]: one for one in self.plan["sets"]}
+
+    def probe(self, name: str) -> Probe:
+        """A probe of the study with its parameters, split points apart (which are each prompt's own)."""
+        parameters = next(p["parameters"] for p in self.plan["probes"] if p["name"] == name)
+        return find(name).make({n: v for n, v in parameters.items() if n != "boundaries"})
+
+    def groups(self, name: str) -> dict[str, np.ndarray]:
+        """A set as a whole and each of its levels, as places in the set."""
+        one = self.sets[name]
+        found = {name: np.arange(len(one["ids"]))}
+        levels = np.asarray(one["levels"], str)
+        return found | {
+            f"{name}{LEVEL_MARK}{level}": np.flatnonzero(levels == level) for level in dict.fromkeys(one["levels"])
+        }
+
+    def progress(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Per model and set: items there, items in all."""
+        found = {}
+        for label, model in self.models.items():
+            there = items.there(self.out, model["digest"])
+            for name, one in self.sets.items():
+                found[label, name] = sum(chunk in there for chunk in one["chunks"]), len(one["chunks"])
+        return found
+
+    def keys(self) -> Iterator[str]:
+        """The items that are there, in the plan's order."""
+        for model in self.models.values():
+            there = items.there(self.out, model["digest"])
+            yield from (f"{model['digest']}/{c}" for s in self.sets.values() for c in s["chunks"] if c in there)
+
+    def sums(self, label: str, name: str) -> Sums:
+        """What is there of a model on a set; of an item that was read already, what was read."""
+        digest, one = self.models[label]["digest"], self.sets[name]
+        size = self.plan["chunk"]
+        there = items.there(self.out, digest)
+        parts, index = [], []
+        for i, chunk in enumerate(one["chunks"]):
+            if chunk in there:
+                key = f"{digest}/{chunk}"
+                if key not in self._read:
+                    self._read[key] = items.read(items.path(self.out, key))
+                parts.append(self._read[key])
+                index.append(np.arange(i * size, i * size + len(parts[-1][0])))
+        return _joined(parts, np.concatenate(index) if index else np.empty(0, int))
+
+
+def open_folder(out: str | Path) -> Folder:
+    """A study's folder. `StudyError` where there is none, or one of a later version."""
+    file = Path(out) / PLAN
+    try:
+        plan = json.loads(file.read_text(encoding="utf-8"))
+        if plan["format"] != FORMAT:
+            raise StudyError(
+                f"The study in {out} is of format {plan['format']}; expected {FORMAT}. Run it again with this program."
+            )
+        return Folder(Path(out), plan)
+    except OSError:
+        raise StudyError(f"There is no study in {out}: it has no {PLAN}; run one into it first.") from None
+    except (ValueError, KeyError, TypeError):
+        raise StudyError(f"{file} is damaged; run the study again: what is computed stays.") from None
+
+
+def _joined(parts: Sequence[tuple[pyarrow.Table, Mapping[str, tuple]]], index: np.ndarray) -> Sums:
+    if not parts:
+        return Sums({}, index)
+    shapes: dict[str, tuple] = {}
+    for _, found in parts:
+        shapes |= found
+    table = pyarrow.concat_tables([t.replace_schema_metadata(None) for t, _ in parts], promote_options="default")
+    return Sums({name: _values(table[name], shapes[name]) for name in table.column_names}, index)
+
+
+def _values(column: pyarrow.ChunkedArray, shape: tuple) -> np.ndarray:
+    """A column as `[prompt, …]`, NaN for null."""
+    there = np.asarray(column.is_valid())
+    flat = column.combine_chunks()
+    if pyarrow.types.is_list(flat.type):
+        given = np.asarray(flat.flatten(), np.float64).reshape(int(there.sum()), *shape)
+    else:
+        given = np.asarray(flat.drop_null(), np.float64)
+    if there.all():
+        return given
+    values = np.full((len(there), *shape), np.nan)
+    values[there] = given
+    return values
