@@ -94,7 +94,8 @@ def read(out: Path) -> tuple[Folder, list[dict], list[dict]]:
 @lru_cache(maxsize=4)
 def _read(out: Path, *state: object) -> tuple[Folder, list[dict], list[dict]]:
     folder = open_folder(out)
-    return folder, tables.verdict(folder).to_pylist(), tables.summary(folder).to_pylist()
+    verdict, summary = (tables.stored(folder, name).to_pylist() for name in ("verdict", "summary"))
+    return folder, verdict, summary
 
 
 def stop(out: Path) -> None:

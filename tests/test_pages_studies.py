@@ -158,6 +158,25 @@ def test_a_study_is_read_anew_only_where_something_was_added(computed, monkeypat
         aside.rename(file)
 
 
+def test_depth_and_difficulty_opens_on_the_bundled_study_and_says_what_is_computed(opened):
+    from ed_core.sources.bundled import STUDIES
+    from ed_core.studies import difficulty
+    from ed_core.studies.folder import open_folder
+
+    test = opened.switch_page("pages/compare/difficulty.py").run()
+    assert not test.exception and test.selectbox(key="difficulty.study").options == ["toys"], (
+        "one without skips is none"
+    )
+    for kind in difficulty.KINDS:
+        test.segmented_control(key="difficulty.kind").set_value(kind).run()
+        found = [difficulty.look(open_folder(STUDIES / "toys"), m, "sums", kind) for m in ("ed-demo-8", "ed-demo-16")]
+        words = " ".join(m.value for m in test.markdown).replace("\\", "")
+        for one in found:
+            line = plotted(test, 0)[one.label]
+            assert list(values(line["y"])) == pytest.approx([level.mean / (one.n_layers - 1) for level in one.levels])
+            assert one.sentence in words
+
+
 def test_marks_stand_at_the_ratio_and_say_what_is_not_defined():
     row = {"model": "m<b>", "set": "s", "variant": "paper", "prompts": 9, "n_layers": 10, "undefined": 0.2}
     rows = [

@@ -18,7 +18,7 @@ from ed_core.commands import main
 from ed_core.depth import criteria
 from ed_core.errors import StudyError
 from ed_core.sources.bundled import load_prompts
-from ed_core.studies import formats, items, plan, running, sets, study, tables
+from ed_core.studies import formats, items, plan, report, running, sets, study, tables
 from ed_core.studies.folder import open_folder
 
 HEAD = 'name = "mine"\nmodels = ["ed-demo-8"]\nprobes = ["contributions", "logit_lens"]\n'
@@ -324,6 +324,22 @@ def test_leaving_the_first_token_out_is_what_run_does(folder, tmp_path):
                 found = verdict.loc["local", name, variant].depth
                 assert found == pytest.approx(float(data[f"effective_depth.{name}{key}"]), nan_ok=True)
         assert sum(len(data[f"sinks.pos.{i}"]) for i in range(10)), "no prompt has sinks, so this shows nothing"
+
+
+def test_tables_that_lie_in_the_folder_are_read_until_something_is_added(small, monkeypatch):
+    made, out = small
+    running.run(made, out, (1, 2))
+    report.write(out)
+    folder = open_folder(out)
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "TABLES", dict.fromkeys(tables.TABLES))
+        assert max(r["prompts"] for r in tables.stored(folder, "verdict").to_pylist()) == 6
+    running.run(made, out)
+    folder = open_folder(out)
+    found = tables.stored(folder, "verdict")
+    assert max(r["prompts"] for r in found.to_pylist()) == 10 and found.equals(tables.verdict(folder))
+    (out / "verdict.parquet").write_bytes(b"PAR1")
+    assert tables.stored(folder, "verdict").equals(found)
 
 
 def test_the_report_says_what_the_table_holds(done):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -192,10 +193,18 @@ def resampled(
 ) -> dict[str, np.ndarray]:
     """Curves `[resample, …]` of prompts drawn with replacement, made of their sums `[prompt, …]` over `counts[p]`
     tokens each (1 each for plain means over prompts)."""
-    n_prompts = len(counts)
-    drawn = np.random.default_rng(seed).multinomial(n_prompts, np.full(n_prompts, 1 / n_prompts), size=resamples)
+    drawn = _drawn(len(counts), resamples, seed)
     tokens = (drawn @ np.asarray(counts, np.float64))[:, None]
     return {name: drawn @ np.asarray(values, np.float64) / tokens for name, values in sums.items()}
+
+
+@lru_cache(maxsize=8)
+def _drawn(n_prompts: int, resamples: int, seed: int) -> np.ndarray:
+    """How often each prompt is drawn, `[resample, prompt]`."""
+    drawn = np.random.default_rng(seed).multinomial(n_prompts, np.full(n_prompts, 1 / n_prompts), size=resamples)
+    drawn = drawn.astype(np.float64)
+    drawn.flags.writeable = False  # shared by all who ask
+    return drawn
 
 
 def interval(values: np.ndarray) -> Interval:

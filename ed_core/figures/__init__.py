@@ -14,7 +14,7 @@ from .pair import PAIR_RULER_HEIGHT, difference_map, pair_curves, pair_ruler
 from .panel import View
 from .ruler import depth_ruler
 from .skips import boundary_map, effect_on_layers, skip_map
-from .studies import VARIANTS, study_curves, study_depths
+from .studies import VARIANTS, study_curves, study_depths, study_levels
 from .text import shown, visible
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "spread_curve",
     "study_curves",
     "study_depths",
+    "study_levels",
     "token_map",
     "token_profile",
     "visible",

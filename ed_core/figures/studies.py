@@ -121,6 +121,62 @@ def study_curves(
     return canvas.figure()
 
 
+def study_levels(
+    scores: Mapping[str, Sequence[Mapping]], n_layers: Mapping[str, int], height: int = 360, width_px: int = 1100
+) -> go.Figure:
+    """Depth scores over levels of difficulty, in shares of the depth: a line per model with its range over prompts,
+    and faint dots for the prompts' own scores. `scores`: by the model's label, of each level `name`, `mean`, `low`,
+    `high` and `own`."""
+    canvas = Canvas(height, (64, 16, 40, 44), uirevision="levels", width_px=width_px)
+    names = list(dict.fromkeys(str(level["name"]) for levels in scores.values() for level in levels))
+    for i, (label, levels) in enumerate(scores.items()):
+        colour, most = LINES[i % len(LINES)], max(n_layers[label] - 1, 1)
+        x = np.array([names.index(str(level["name"])) for level in levels]) + 0.06 * (i - (len(scores) - 1) / 2)
+        own = [(at, one / most) for at, level in zip(x, levels) for one in level["own"] if np.isfinite(one)]
+        canvas.add(
+            "scatter",
+            x=[at for at, _ in own],
+            y=[value for _, value in own],
+            mode="markers",
+            marker=dict(size=5, color=_faint(colour)),
+            hoverinfo="skip",
+            showlegend=False,
+            name=f"prompts {escaped(label)}",
+        )
+        mean, low, high = (np.array([level[key] for level in levels], float) for key in ("mean", "low", "high"))
+        canvas.add(
+            "scatter",
+            x=x,
+            y=mean / most,
+            mode="lines+markers",
+            line=dict(color=colour, width=2, dash=DASHES[i % len(DASHES)]),
+            marker=dict(size=7, color=colour),
+            error_y=dict(
+                type="data",
+                symmetric=False,
+                array=np.nan_to_num(high - mean) / most,
+                arrayminus=np.nan_to_num(mean - low) / most,
+                color=colour,
+                thickness=1.5,
+                width=4,
+            ),
+            name=escaped(label),
+            text=[
+                f"{escaped(label)}, level {escaped(str(level['name']))}<br>depth score {level['mean']:.2f} of "
+                f"{n_layers[label]} layers<br>{len(level['own'])} prompts"
+                for level in levels
+            ],
+            hoverinfo="text",
+        )
+    ticks = dict(tickvals=list(range(len(names))), ticktext=[escaped(name) for name in names])
+    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.4, len(names) - 0.6], title=axis_title("level"), **ticks)
+    score = axis_title("depth score, share of the depth")
+    canvas.layout["yaxis"] = dict(PLAIN, range=[0, 1], showgrid=True, gridcolor=colours.FAINT, title=score)
+    canvas.layout["showlegend"] = True
+    canvas.layout["legend"] = dict(orientation="h", x=0, y=1, yanchor="bottom", xanchor="left", font=dict(size=11))
+    return canvas.figure()
+
+
 def _marks(
     canvas: Canvas, criterion: str, colour: str, rows: Sequence[Mapping], label: str, y: Mapping, apart: bool
 ) -> None:

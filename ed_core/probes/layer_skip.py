@@ -75,6 +75,7 @@ class LayerSkip(Probe):
         Curve("output", "Change of the prediction", "L2 of probabilities", "skipped layer"),
     )
     score: ClassVar[Score] = Score("depth score", "depth_score", share=("layer_effect", "effect on later layers"))
+    derives_stacked: ClassVar[bool] = True
     audited: ClassVar[tuple[str, ...]] = ("output_mean",)
     audit_curves: ClassVar[tuple[Curve, ...]] = (Curve("output_mean", "Change of the prediction", "change"),)
     thumbnail: ClassVar[tuple[int, str]] = (2, "effect")

@@ -7,24 +7,26 @@ from numpy.typing import ArrayLike
 
 
 def layer_effect(effect: ArrayLike) -> np.ndarray:
-    """`e[s] = sum_{l>s} effect[s, l] / max(L-1-s, 1)`, `[layer]`: what skipping block s does to a later block, on
+    """`e[s] = sum_{l>s} effect[s, l] / max(L-1-s, 1)`, `[…, layer]`: what skipping block s does to a later block, on
     average [C25 §5].
 
     The last block has none after it: 0. NaN where a skip is not computed (or has no boundary).
     """
     values = np.asarray(effect, np.float64)
-    return np.triu(values, 1).sum(1) / np.maximum(np.arange(len(values))[::-1], 1)
+    return np.triu(values, 1).sum(-1) / np.maximum(np.arange(values.shape[-1])[::-1], 1)
 
 
-def depth_score(e: ArrayLike) -> float:
+def depth_score(e: ArrayLike) -> float | np.ndarray:
     """`d = sum_s s e[s] / sum_s e[s]`: the block (counted from 0) where a non-negative curve over blocks is centred, in
-    [0, L-1].
+    [0, L-1]; of many curves `[…, layer]` one each.
 
     Source: Csordás et al. 2025 §5, whose formula counts from 1. NaN where a value is missing or nothing has an effect.
     """
     values = np.asarray(e, np.float64)
-    total = values.sum()
-    return float(np.arange(len(values)) @ values / total) if total > 0 else float("nan")
+    total = values.sum(-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        score = np.where(total > 0, values @ np.arange(values.shape[-1]) / total, np.nan)
+    return score if values.ndim > 1 else float(score)
 
 
 def rank_correlation(proxy: ArrayLike, truth: ArrayLike) -> float | None:

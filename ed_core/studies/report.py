@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow
-from pyarrow import parquet
 
 from .. import disk
 from ..depth.criteria import FEWEST
@@ -25,12 +24,10 @@ def write(out: Path) -> str:
     """Write what a study's numbers come to: `summary.parquet`, `verdict.parquet`, `report.md`. Returns the digest of
     its measures."""
     folder = open_folder(out)
-    verdict, measures = tables.verdict(folder), items.digest(out, folder.keys())
+    measures = items.digest(out, folder.keys())
     try:
-        for name, table in (("summary", tables.summary(folder)), ("verdict", verdict)):
-            with disk.written(out / f"{name}.parquet") as handle:
-                parquet.write_table(table, handle)
-        disk.write(out / "report.md", markdown(folder, verdict, measures).encode())
+        tables.store(folder)
+        disk.write(out / "report.md", markdown(folder, tables.stored(folder, "verdict"), measures).encode())
     except OSError as error:
         raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error)}") from error
     return measures

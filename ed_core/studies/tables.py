@@ -6,7 +6,9 @@ from the prompts' sums in every resample."""
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,6 +16,7 @@ import numpy as np
 import pyarrow
 from pyarrow import csv, parquet
 
+from .. import disk
 from ..depth import wording
 from ..depth.criteria import (
     FEWEST,
@@ -92,6 +95,31 @@ def summary(folder: Folder) -> pyarrow.Table:
                     if columns := some.probe(probe["name"]):
                         parts.append(_aggregates(folder, label, group, folder.probe(probe["name"]), columns))
     return pyarrow.concat_tables(parts) if parts else SUMMARY.empty_table()
+
+
+def state(folder: Folder) -> str:
+    """What a folder's tables are made of, as a digest: its plan and the items that are there."""
+    made_of = json.dumps([folder.plan, list(folder.keys())], sort_keys=True)
+    return hashlib.sha256(made_of.encode()).hexdigest()
+
+
+def store(folder: Folder) -> None:
+    """Write both tables into the folder."""
+    made_of = {"state": state(folder)}
+    for name, make in TABLES.items():
+        with disk.written(folder.out / f"{name}.parquet") as handle:
+            parquet.write_table(make(folder).replace_schema_metadata(made_of), handle)
+
+
+def stored(folder: Folder, name: str) -> pyarrow.Table:
+    """One of the tables: as it lies in the folder where it is of this state, else made anew."""
+    try:
+        found = parquet.read_table(folder.out / f"{name}.parquet")
+        if (found.schema.metadata or {}).get(b"state", b"").decode() == state(folder):
+            return found
+    except (OSError, ValueError, pyarrow.ArrowException):
+        pass  # made anew
+    return TABLES[name](folder)
 
 
 def as_file(table: pyarrow.Table, kind: str) -> bytes:
@@ -177,7 +205,7 @@ def _aggregates(folder: Folder, label: str, group: str, probe: Probe, columns: M
     whole = aggregate(probe, rows, first_token)
     derived = probe.derive(whole)
     drawn = _resampled(probe, columns, first_token, folder.plan["seed"]) if len(rows) >= FEWEST else {}
-    bounds = {name: np.nanquantile(values, [0.05, 0.95], axis=0) for name, values in drawn.items()}
+    bounds = {name: _bounds(values) for name, values in drawn.items()}
     if derived and drawn:
         bounds |= _derived(probe, whole, drawn, derived)
     n, n_tokens = len(rows), int(columns["n_tokens"].sum())
@@ -230,8 +258,26 @@ def _drawn(values: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
 def _derived(probe: Probe, whole: Mapping, drawn: Mapping, derived: Mapping) -> dict[str, np.ndarray]:
     """5 % and 95 % of what a probe derives from means."""
     of_means = [name for name in derived if name.endswith("_mean")]
-    each = [probe.derive({**whole, **{n: v[r] for n, v in drawn.items()}}) for r in range(RESAMPLES if of_means else 0)]
-    return {name: np.nanquantile(np.stack([one[name] for one in each]), [0.05, 0.95], axis=0) for name in of_means}
+    if not of_means:
+        return {}
+    if probe.derives_stacked:
+        found = probe.derive(drawn)
+    else:
+        each = [probe.derive({**whole, **{n: v[r] for n, v in drawn.items()}}) for r in range(RESAMPLES)]
+        found = {name: np.stack([one[name] for one in each]) for name in of_means}
+    return {name: _bounds(found[name]) for name in of_means}
+
+
+def _bounds(values: np.ndarray) -> np.ndarray:
+    """5 % and 95 % over the first axis, `[2, …]`, NaN left out; NaN where nothing else is there."""
+    ends = [0.05, 0.95]
+    if np.isfinite(values).all():
+        return np.quantile(values, ends, axis=0)
+    flat = values.reshape(len(values), -1)
+    found = np.full((2, flat.shape[1]), np.nan)
+    some = np.isfinite(flat).any(0)
+    found[:, some] = np.nanquantile(flat[:, some], ends, axis=0)
+    return found.reshape(2, *values.shape[1:])
 
 
 def _nullable(values: np.ndarray) -> pyarrow.Array:
@@ -241,3 +287,6 @@ def _nullable(values: np.ndarray) -> pyarrow.Array:
 def _table(rows: Sequence[tuple], schema: pyarrow.Schema) -> pyarrow.Table:
     columns = [pyarrow.array([row[i] for row in rows], kind.type, from_pandas=True) for i, kind in enumerate(schema)]
     return pyarrow.table(columns, schema=schema)
+
+
+TABLES = {"verdict": verdict, "summary": summary}

@@ -179,18 +179,18 @@ def words(folder: Folder, rows: list[dict], name: str) -> None:
 def exports(folder: Folder) -> None:
     """The tables and the report as files, made when asked for."""
 
-    def table_of(read, kind: str) -> bytes:
-        return tables.as_file(read(folder), kind)
+    def table_of(name: str, kind: str) -> bytes:
+        return tables.as_file(tables.stored(folder, name), kind)
 
     def words_of() -> str:
-        return report.markdown(folder, tables.verdict(folder), items.digest(folder.out, folder.keys()))
+        return report.markdown(folder, tables.stored(folder, "verdict"), items.digest(folder.out, folder.keys()))
 
     with st.expander("Take it along", icon=":material/download:"):
         row = st.container(horizontal=True)
-        for name, read in (("verdict", tables.verdict), ("summary", tables.summary)):
+        for name in tables.TABLES:
             for kind in ("parquet", "csv"):
                 row.download_button(
-                    f"{name}.{kind}", partial(table_of, read, kind), f"{name}.{kind}", key=f"studies.{name}.{kind}"
+                    f"{name}.{kind}", partial(table_of, name, kind), f"{name}.{kind}", key=f"studies.{name}.{kind}"
                 )
         row.download_button("report.md", words_of, "report.md", "text/markdown", key="studies.report")
         st.code("python -m ed_core study FILE.toml --out DIR", language="bash")
