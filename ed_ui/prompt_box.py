@@ -172,8 +172,9 @@ def _undoable(side: str, why: str) -> None:
 def _echo(key: str, value: str) -> bool:
     """Whether a box only says again what an edited example took along: sent with a press on Run that came so soon after
     the typing that the browser had not heard of it. Taken for a choice it would bring back the example, or its answer,
-    over what was typed."""
-    if (undo := session.current().undo) is None or time.monotonic() - undo.at > ECHO:
+    over what was typed. What is typed comes by itself, before a press."""
+    pressed = any(name.startswith("run.") and held is True for name, held in st.session_state.items())
+    if not pressed or (undo := session.current().undo) is None or time.monotonic() - undo.at > ECHO:
         return False
     example = next((held for name, held in undo.held.items() if name.endswith("example")), "")
     known = examples().get(example, {})

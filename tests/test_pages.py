@@ -355,18 +355,24 @@ def test_an_example_over_typed_words_can_be_undone(stored):
 
 def test_what_an_edit_replaced_does_not_come_back_with_a_press_that_knows_nothing_of_it(stored, monkeypatch):
     """A press on Run right after the typing says again what the other boxes held before."""
-    from ed_ui import prompt_box
+    from ed_ui import prompt_box, running
 
     test = app(prompt=None, model="ed-demo-8", example="copy-3-a")
     answer = held(test)[1]
     test.text_area(key="text").set_value("words of mine").run()
     assert held(test) == ("words of mine", "") and answer
-    test.button_group(key="task").select("copy").run()
+    monkeypatch.setattr(running, "submit", lambda batch: None)
+    for box in (test.button_group(key="task").select("copy"), test.text_input(key="answer").set_value(answer)):
+        test.button(key="run.home").click()
+        box.run()
+        assert held(test) == ("words of mine", "") and session_of(test).inputs["example"] == ""
     test.text_input(key="answer").set_value(answer).run()
-    assert held(test) == ("words of mine", "") and session_of(test).inputs["example"] == ""
+    assert held(test) == ("words of mine", answer), "who types it without a press means it"
+    test.text_input(key="answer").set_value("").run()
     monkeypatch.setattr(prompt_box, "ECHO", 0.0)
+    test.button(key="run.home").click()
     test.text_input(key="answer").set_value(answer).run()
-    assert held(test) == ("words of mine", answer), "who types it later means it"
+    assert held(test) == ("words of mine", answer), "and so does who presses later"
     test.button_group(key="task").select("copy").run()
     assert session_of(test).inputs["example"] == "copy-3-a"
 

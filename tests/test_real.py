@@ -7,7 +7,7 @@ import naive
 import numpy as np
 import pytest
 import torch
-from test_browser import finished, wait
+from test_browser import finished, settled, wait
 from test_probes_naive import agree
 
 from ed_core.probes import (
@@ -132,8 +132,9 @@ def test_home_opens_on_it_and_runs_a_prompt_of_ones_own(smollm2, tmp_path, visit
         page.locator(".st-key-headline", has_text="best guess").wait_for()
         page.get_by_text("stored example").wait_for()
         page.get_by_text("Q4_1 in the file, computed in fp32").wait_for()
-        assert page.get_by_label("Prompt", exact=True).input_value().startswith("The capital of France")
         box = page.get_by_label("Prompt", exact=True)
+        wait(page, lambda: box.input_value().startswith("The capital of France"))
+        settled(page)
         box.fill("The opposite of small is")
         box.blur()
         page.get_by_role("button", name="Run").click()
