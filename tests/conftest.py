@@ -100,6 +100,7 @@ def stored(small_folder, tmp_path_factory):
     from ed_core.results import lookup
     from ed_core.service.jobs import Jobs
     from ed_core.service.resolve import resolve
+    from ed_core.sources import catalogue
     from ed_core.sources.bundled import MODELS
 
     with pytest.MonkeyPatch.context() as patch:
@@ -108,15 +109,15 @@ def stored(small_folder, tmp_path_factory):
         patch.setitem(
             MODELS, "small", small_folder
         )  # AppTest cannot hold a selectbox value that is not among its options
-        lookup.store.cache_clear()
-        ed_ui.running.jobs.clear()
+        for known in (lookup.store.cache_clear, ed_ui.running.jobs.clear, catalogue.entries.cache_clear):
+            known()
         spec, results = resolve("small"), {}
         for probe in {p.name: p for probes in PAGES.values() for p in probes}.values():
             results[probe.name] = computed(probe.request(spec, PROMPT))
             lookup.store().put(results[probe.name])
         yield results
-        lookup.store.cache_clear()
-        ed_ui.running.jobs.clear()
+    for known in (lookup.store.cache_clear, ed_ui.running.jobs.clear, catalogue.entries.cache_clear):
+        known()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ import pytest
 
 from ed_core.commands import main
 from ed_core.service.resolve import resolve
-from ed_core.sources.bundled import MODELS
 
 PROMPTS = [
     {"id": "sum", "text": "5 + 7 + 5 + 3 + 1 + 7 = ", "answer": "28"},
@@ -362,8 +361,7 @@ def test_verify_prints_the_identities_and_its_exit_code_tells(small_folder, caps
     assert "accepted" in out and "closure" in out and out.count("1.000000") == 2 * L
 
 
-def test_models_and_cache(small_folder, prompts, tmp_path, capsys, monkeypatch):
-    monkeypatch.delitem(MODELS, "small", raising=False)  # which the pages' tests add
+def test_models_and_cache(small_folder, prompts, tmp_path, capsys):
     assert main(["models"]) == 0
     assert "ed-demo-16" in capsys.readouterr().out
     run(small_folder, prompts, tmp_path / "r.npz")
