@@ -36,7 +36,8 @@ def known() -> dict[str, Path]:
     begun = {file.parent: file.stat().st_mtime for name in (PLAN, FILE) for file in folder().glob(f"*/{name}")}
     made = sorted(begun, key=lambda place: -begun[place])
     shipped = [file.parent for file in sorted(STUDIES.glob(f"*/{PLAN}"))]
-    return {place.name: place for place in made} | {place.name: place for place in shipped}
+    own = {place.name: place for place in made}
+    return own | {place.name: place for place in shipped if place.name not in own}
 
 
 def begin(text: str) -> str:

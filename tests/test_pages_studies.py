@@ -122,6 +122,14 @@ def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(cache)
     assert (out / "report.md").is_file()
 
 
+def test_a_study_made_here_stands_before_a_shipped_one_of_its_name(cache):
+    assert "toys" in study_runs.known()
+    own = cache / "studies" / "toys"
+    own.mkdir(parents=True)
+    (own / "plan.json").write_text("{}")
+    assert study_runs.known()["toys"] == own
+
+
 def test_a_process_of_another_program_with_the_same_number_is_not_taken_for_the_study(cache):
     out = cache / "studies" / "x"
     out.mkdir(parents=True)

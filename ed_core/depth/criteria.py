@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 KL_THRESHOLD = 0.5
 OVERLAP_THRESHOLD = 0.3
 FEWEST = 5  # prompts that an interval over them needs
+RESAMPLES, ENDS = 1000, (0.05, 0.95)  # of a bootstrap, and the quantiles that are its interval
 
 
 class Interval(NamedTuple):
@@ -172,7 +173,7 @@ def bootstrap(
     sums: Mapping[str, np.ndarray],
     counts: Sequence[int],
     verdict: Callable[[dict[str, np.ndarray]], Criterion],
-    resamples: int = 1000,
+    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval | None:
     """Uncertainty over prompts: 5 % and 95 % quantiles over the defined resamples, and the share undefined. None below
@@ -189,7 +190,7 @@ def bootstrap(
 
 
 def resampled(
-    sums: Mapping[str, np.ndarray], counts: ArrayLike, resamples: int = 1000, seed: int = 0
+    sums: Mapping[str, np.ndarray], counts: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, np.ndarray]:
     """Curves `[resample, …]` of prompts drawn with replacement, made of their sums `[prompt, …]` over `counts[p]`
     tokens each (1 each for plain means over prompts)."""
@@ -210,7 +211,7 @@ def _drawn(n_prompts: int, resamples: int, seed: int) -> np.ndarray:
 def interval(values: np.ndarray) -> Interval:
     """5 % and 95 % quantiles over the resamples that are defined, and the share that is not (NaN)."""
     defined = values[np.isfinite(values)]
-    low, high = np.quantile(defined, [0.05, 0.95]) if len(defined) else (np.nan, np.nan)
+    low, high = np.quantile(defined, ENDS) if len(defined) else (np.nan, np.nan)
     return Interval(float(low), float(high), 1 - len(defined) / len(values))
 
 

@@ -36,14 +36,11 @@ BANDS = {"cosine": np.linspace(-0.05, 0.05, 11), "kl": np.linspace(0.25, 0.75, 1
 
 @dataclass(frozen=True)
 class Verdict:
-    (
-        """One prompt's verdict: what is seen at its answer, three criteria (never averaged) and what each says.
+    """One prompt's verdict: what is seen at its answer, three criteria (never averaged) and what each says.
 
     `curves`: what each criterion was read off, `[layer]`; without an entry where there is none. `bands`: the depths
     that other thresholds give. `sinks`: the prompt's, None where they cannot be told. `of`: the tokens it was read
     for."""
-        ""
-    )
 
     criteria: Mapping[str, Criterion]
     curves: Mapping[str, np.ndarray]

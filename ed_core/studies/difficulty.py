@@ -13,15 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..depth.criteria import FEWEST
+from ..depth.criteria import ENDS, FEWEST, RESAMPLES
 from ..errors import StudyError
 from ..probes.scores import depth_score, layer_effect
 from .folder import Folder
 
 PROBE = "layer_skip"
 KINDS = {"effect": "effect on later layers", "output": "change of the prediction"}
-RESAMPLES = 1000
-QUANTILES = (0.05, 0.95)
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,7 @@ def _level(name: str, values: np.ndarray, kind: str, pairs: tuple[str, ...], dra
     low = high = np.nan
     if len(values) >= FEWEST:
         again = _again(values, kind, drawn)
-        low, high = np.nanquantile(again, QUANTILES) if np.isfinite(again).any() else (np.nan, np.nan)
+        low, high = np.nanquantile(again, ENDS) if np.isfinite(again).any() else (np.nan, np.nan)
     maximum = score(np.fmax.reduce(values), kind)
     return Level(name, maximum, score(_mean(values), kind), float(low), float(high), own, pairs)
 
@@ -157,7 +155,7 @@ def _trend(levels: Sequence[Level], effects: Sequence[np.ndarray], kind: str, dr
         scores = np.array(list(by_pair.values()))
         slopes = _slope(scores)
         again = slopes[drawn.integers(len(slopes), size=(RESAMPLES, len(slopes)))].mean(1)
-        low, high = np.quantile(again, QUANTILES)
+        low, high = np.quantile(again, ENDS)
         spread = slopes.std(ddof=1)
         size = float(slopes.mean() / spread) if spread > 0 else np.nan
         ends = float(scores[:, 0].mean()), float(scores[:, -1].mean())
@@ -166,7 +164,7 @@ def _trend(levels: Sequence[Level], effects: Sequence[np.ndarray], kind: str, dr
     if min(map(len, effects)) < FEWEST or not np.isfinite(slope):
         return Trend(*ends, slope, np.nan, np.nan, 0, np.nan)
     again = _slope(np.stack([_again(values, kind, drawn) for values in effects], -1))
-    low, high = np.nanquantile(again, QUANTILES)
+    low, high = np.nanquantile(again, ENDS)
     return Trend(*ends, slope, float(low), float(high), 0, np.nan)
 
 

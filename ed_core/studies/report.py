@@ -9,12 +9,11 @@ from pathlib import Path
 import pyarrow
 
 from .. import disk
-from ..depth.criteria import FEWEST
+from ..depth.criteria import FEWEST, RESAMPLES
 from ..errors import StudyError
 from . import items, tables
 from .folder import Folder, open_folder
 from .running import failures
-from .tables import RESAMPLES
 
 CALLED = {"cosine": "Cosine", "kl": "KL", "overlap": "Overlap"}
 SHOWN = {"stable": "stable", "from_depth_1": "from depth 1", "without_sinks": "without sinks"}

@@ -68,7 +68,8 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
     counted = _Counted(entry, tokenizer)
     chosen = [e for examples in groups.values() for e in counted.first(examples, entry.per_level)]
     if not (entry.levels or entry.per_level or entry.seed is not None):
-        chosen = [e for e in found if e in set(chosen)]  # the order of the set
+        short = set(chosen)
+        chosen = [e for e in found if e in short]  # the order of the set
     chosen = chosen[: entry.limit]
     if not chosen:
         raise StudyError(f"The set {entry.name} holds no prompt that is at most {entry.max_tokens} tokens long.")

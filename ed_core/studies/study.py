@@ -24,7 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from ..errors import ParameterError, StudyError
 from ..probes import PROBES, Probe, find
 
-NAME = r"[\w.+-]([\w.,+ -]{0,78}[\w.+-])?"  # of studies and sets: they become names of files and values in tables
+NAME = r"\w([\w.,+ -]{0,78}[\w.+-])?"  # of studies and sets: they become names of files and values in tables
 LEVEL_MARK = "/"  # between a set and one of its levels, where the level stands as a set of its own
 SPLIT_POINTS = (
     "answer",  # the answer's first token [C25 §5]
@@ -218,7 +218,7 @@ def _wrong(error: ValidationError, name: str) -> str:
     if first["type"] == "missing":
         return f"{name}: {place} is missing; give it."
     if first["type"] == "string_pattern_mismatch":
-        told = "letters, digits, spaces and . , + - _ (80 at most)"
+        told = "letters, digits, spaces and . , + - _ (80 at most, a letter or digit first)"
     elif first["type"] == "too_short":
         told = "at least one"
     else:

@@ -19,7 +19,9 @@ from pyarrow import csv, parquet
 from .. import disk
 from ..depth import wording
 from ..depth.criteria import (
+    ENDS,
     FEWEST,
+    RESAMPLES,
     VARIANTS,
     Criterion,
     by_cosine,
@@ -34,7 +36,6 @@ from ..probes import Probe
 from ..results.aggregate import aggregate
 from .folder import Folder, Sums
 
-RESAMPLES = 1000
 READS = {"cosine": ("contributions", COSINES), "kl": ("logit_lens", ("kl",)), "overlap": ("logit_lens", ("overlap",))}
 RULES: dict[str, Callable[..., Criterion]] = {"cosine": by_cosine, "kl": by_kl, "overlap": by_overlap}
 SUMMARY = pyarrow.schema(
@@ -270,13 +271,12 @@ def _derived(probe: Probe, whole: Mapping, drawn: Mapping, derived: Mapping) -> 
 
 def _bounds(values: np.ndarray) -> np.ndarray:
     """5 % and 95 % over the first axis, `[2, …]`, NaN left out; NaN where nothing else is there."""
-    ends = [0.05, 0.95]
     if np.isfinite(values).all():
-        return np.quantile(values, ends, axis=0)
+        return np.quantile(values, ENDS, axis=0)
     flat = values.reshape(len(values), -1)
     found = np.full((2, flat.shape[1]), np.nan)
     some = np.isfinite(flat).any(0)
-    found[:, some] = np.nanquantile(flat[:, some], ends, axis=0)
+    found[:, some] = np.nanquantile(flat[:, some], ENDS, axis=0)
     return found.reshape(2, *values.shape[1:])
 
 
