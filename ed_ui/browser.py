@@ -15,7 +15,7 @@ const box = kind => document.querySelector(`.st-key-prompt-box ${kind}`);
 const put = (element, value) => {
   Object.getOwnPropertyDescriptor(Object.getPrototypeOf(element), 'value').set.call(element, value);
   element.dispatchEvent(new Event('input', {bubbles: true}));
-  element.dispatchEvent(new FocusEvent('focusout', {bubbles: true}));
+  setTimeout(() => element.dispatchEvent(new FocusEvent('focusout', {bubbles: true})));
 };
 const held = () => JSON.stringify([box('textarea').value, box('input').value]);
 const save = () => { if (box('textarea')) sessionStorage.edPrompt = held(); };
@@ -32,8 +32,10 @@ if (!window.edBrowser) {
     setTimeout(when, 150, () => run() && !run().disabled && idle(), () => run().click(), 100);
   }, true);
   const kept = sessionStorage.edPrompt && JSON.parse(sessionStorage.edPrompt);
+  // each step by itself: this script runs while the page is being drawn, and a box that is left before what was put in
+  // has been drawn keeps it to itself, and takes nothing else any more
   if (kept && fresh && kept[0].trim())
-    when(() => box('textarea'), () => {
+    setTimeout(when, 0, () => box('textarea'), () => {
       if (box('textarea').value === kept[0]) return;
       put(box('textarea'), kept[0]);
       when(() => box('input').value === '', () => kept[1] && put(box('input'), kept[1]));

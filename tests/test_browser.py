@@ -79,11 +79,18 @@ def state(page) -> dict[str, np.ndarray | None]:
     }
 
 
+def screen(page) -> str:
+    """What a page shows, on one line: the boxes' values first, as text does not hold them."""
+    held = page.locator("textarea, input").evaluate_all("all => all.map(b => [b.ariaLabel, b.value, b.ariaChecked])")
+    state = page.locator("[data-testid=stApp]").get_attribute("data-test-script-state")
+    return f"{page.url}, {state}: {held} {' '.join(page.inner_text('[data-testid=stMain]').split())}"[:6000]
+
+
 def wait(page, condition, seconds=240.0):
     """Wait for a condition and give its value; the time is a bound for a busy machine, no promise."""
     end = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < end, f"not within {seconds} s; on the screen: {page.inner_text('body')[:4000]}"
+        assert time.monotonic() < end, f"not within {seconds} s; {screen(page)}"
         page.wait_for_timeout(100)
     return value
 

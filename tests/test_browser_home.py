@@ -102,6 +102,7 @@ def test_what_was_typed_survives_a_reload_and_an_example_over_it(server, page):
     wait(page, lambda: boxes(page)[0] != "3 + 3 = ")
     page.get_by_role("button", name="Undo").click()
     wait(page, lambda: boxes(page) == ("3 + 3 = ", "6"))
+    settled(page)  # until the pill is drawn as no longer chosen, a click on it means "not this one"
     page.locator(".st-key-task").get_by_text("Copying", exact=True).click()
     wait(page, lambda: "example=" in page.url)
     settled(page)

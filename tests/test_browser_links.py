@@ -47,15 +47,12 @@ def go(tab, name: str) -> None:
 
 
 def shows(tab, role: str, name: str) -> bool:
+    """Whether such a control shows this now; read in one step, as a page that is drawn anew may lack it in the next."""
     if role in ("combobox", "spinbutton"):
-        return any(
-            box.input_value() == name or name in (box.get_attribute("aria-label") or "")
-            for box in tab.get_by_role(role).all()
-        )
-    return any(
-        "true" in (b.get_attribute("aria-checked"), b.get_attribute("aria-pressed"))
-        for b in tab.get_by_role(role, name=name, exact=True).all()
-    )
+        held = tab.get_by_role(role).evaluate_all("all => all.map(b => [b.value, b.ariaLabel || ''])")
+        return any(value == name or name in label for value, label in held)
+    ways = "all => all.map(b => [b.getAttribute('aria-checked'), b.getAttribute('aria-pressed')])"
+    return any("true" in held for held in tab.get_by_role(role, name=name, exact=True).evaluate_all(ways))
 
 
 def options(tab) -> bool:
