@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 from ..errors import EffectiveDepthError, ParameterError
@@ -24,6 +25,8 @@ def add(commands) -> None:
     p.add_argument("--merge", action="store_true", help="compute nothing: write the tables of what is there")
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
+    p.add_argument("--engine", choices=("here", "ray"), default="here", help="who computes: this process, or Ray")
+    p.add_argument("--address", default="", metavar="A", help="of a Ray cluster that runs; one of its own unless given")
     p.set_defaults(run=study)
 
 
@@ -53,7 +56,7 @@ def study(args) -> int:
         return 1 if trouble else 0
     require_room("The study", planning.bytes_of(plan), out, "--out")
     planning.write_plan(plan, out)
-    outcome = running.Outcome(failed=trouble) if args.merge else _computed(plan, out, shard)
+    outcome = running.Outcome(failed=trouble) if args.merge else _computed(plan, out, shard, _engine(args))
     print(", ".join(f"{n} {what}" for what, n in outcome.counts.items()))
     for label, why in outcome.failed.items():
         if label not in trouble:
@@ -64,7 +67,17 @@ def study(args) -> int:
     return 1 if outcome.failed else 0
 
 
-def _computed(plan, out: Path, shard: tuple[int, int]):
+def _engine(args):
+    from ..studies import on_ray, running
+
+    if args.engine == "here":
+        if args.address:
+            raise ParameterError("--address is of a Ray cluster; give --engine ray as well.")
+        return running.Here
+    return partial(on_ray.OnRay, address=args.address)
+
+
+def _computed(plan, out: Path, shard: tuple[int, int], engine):
     from tqdm import tqdm
 
     from ..studies import running
@@ -76,7 +89,7 @@ def _computed(plan, out: Path, shard: tuple[int, int]):
             bar.set_description(model.label, refresh=False)
             bar.update(done - bar.n)
 
-        return running.run(plan, out, shard, report)
+        return running.run(plan, out, shard, report, engine=engine)
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -59,7 +59,7 @@ class Here:
     """This process."""
 
     def __init__(self, plan: Plan, out: Path, cancelled: Callable[[], bool] = lambda: False):
-        self._plan, self._out, self._cancelled, self._opened = plan, out, cancelled, _models()
+        self._plan, self._out, self._cancelled, self._opened = plan, out, cancelled, opened_models()
 
     def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
         for model, of_model in todo.items():
@@ -208,7 +208,10 @@ def _todo(plan: Plan, out: Path, shard: tuple[int, int], outcome: Outcome) -> Ma
     return found
 
 
-def _models() -> Any:
+def opened_models(share: int = 1) -> Any:
+    """This process's models; one of `share` processes that have the machine's memory between them."""
     from ..service.compute import Models
 
-    return Models()
+    opened = Models()
+    opened.budget //= share
+    return opened
