@@ -92,10 +92,14 @@ def run(
     for model in plan.models:
         if model.trouble:
             note_failure(out, outcome, model, model.trouble)
-    todo = _todo(plan, out, shard, outcome)
+    todo = missing(plan, out, shard)
+    left = {model: len(of_model) for model, of_model in todo.items()}
+    outcome.counts[THERE] = plan.n_of(shard) - sum(left.values())
+    for model in plan.usable:
+        if model not in todo and shard == (1, 1):
+            forget_failure(out, model)
     if not todo:
         return outcome
-    left = {model: len(of_model) for model, of_model in todo.items()}
     done = 0
     with contextlib.closing(engine(plan, out, cancelled)) as at_work:
         for model, why in at_work.try_out(todo):
@@ -193,18 +197,13 @@ def forget_failure(out: Path, model: StudyModel) -> None:
     (out / FAILURES / f"{model.digest}.json").unlink(missing_ok=True)
 
 
-def _todo(plan: Plan, out: Path, shard: tuple[int, int], outcome: Outcome) -> Mapping[StudyModel, list[Item]]:
-    """What is missing, by model; the rest is counted."""
+def missing(plan: Plan, out: Path, shard: tuple[int, int] = (1, 1)) -> dict[StudyModel, list[Item]]:
+    """What of a shard is not computed yet, by model."""
     there = {model.digest: items.there(out, model.digest) for model in plan.usable}
     found: dict[StudyModel, list[Item]] = {}
     for item in plan.items(shard):
-        if item.chunk.digest in there[item.model.digest]:
-            outcome.counts[THERE] += 1
-        else:
+        if item.chunk.digest not in there[item.model.digest]:
             found.setdefault(item.model, []).append(item)
-    for model in plan.usable:
-        if model not in found and shard == (1, 1):
-            forget_failure(out, model)
     return found
 
 
