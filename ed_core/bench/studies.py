@@ -115,13 +115,13 @@ def _overhead(here: Path) -> Row:
         study_of(here / f"round-{i}")
         ratios.append((time.process_time() - between) / (between - begin) - 1)
     found = median(ratios)
-    return Row("the runner over the bare probes, ed-demo-16, 40 prompts", f"{found:.1%}", "<= 5 %", found <= OVERHEAD)
+    return Row("the runner over the bare probes, ed-demo-16, 20 prompts", f"{found:.1%}", "<= 5 %", found <= OVERHEAD)
 
 
 def _shards(here: Path) -> Row:
     """The whole command, its start included; both cores must be free for this to tell anything."""
     file = here / "shards.toml"
-    file.write_text(STUDY.replace("per_level = 8", "per_level = 20"), encoding="utf-8")
+    file.write_text(STUDY.replace("per_level = 4", "per_level = 20"), encoding="utf-8")
     command = [sys.executable, "-m", "ed_core", "study", str(file)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
 
@@ -146,7 +146,7 @@ probes = ["contributions", "logit_lens", {name = "layer_skip", mode = "future"}]
 [[sets]]
 name = "sums"
 bundled = "sum_mod10"
-per_level = 8
+per_level = 4
 """
 
 
