@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import socket
 import sys
 from types import SimpleNamespace
 
@@ -169,6 +171,19 @@ def test_without_ray_one_sentence_says_how_to_get_it(tmp_path, monkeypatch, caps
 
 
 # ---------------------------------------------------------------- with it
+
+
+def test_an_address_that_nobody_answers_at_is_refused_at_once(tmp_path, monkeypatch, capsys):
+    fake = SimpleNamespace(init=pytest.fail, shutdown=lambda: None)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    (tmp_path / "s.toml").write_text(TOML + SET, encoding="utf-8")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and nobody listens
+        address = "{}:{}".format(*nobody.getsockname())
+        arguments = ["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o")]
+        assert main([*arguments, "--engine", "ray", "--address", address]) == 2
+    assert f"Ray at {address} could not be reached" in capsys.readouterr().err
+    assert "RAY_USAGE_STATS_ENABLED" not in os.environ
 
 
 @needs_ray

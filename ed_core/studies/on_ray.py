@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ RETRIES = 2  # how often an item is tried again whose process ended
 IN_FLIGHT = 2  # items an actor has at a time: one it computes, one that waits
 TRIED_AT_ONCE = 256  # items whose prompts an actor tries in one call
 STOPS = "stops"  # what an actor answers when the run cannot go on, for instance where the disk is full
+ANSWER_SECONDS = 5  # for an address to answer at all
 OBJECT_STORE = 80 << 20  # bytes, about the least Ray takes: nothing large goes through it
 # Read by Ray when it is imported or starts: no statistics are sent, and `uv run` does not remake the environment.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
@@ -251,6 +253,7 @@ class _Cluster:
         try:
             told = dict(log_to_driver=False, configure_logging=False, logging_level="error")
             if address:
+                _answers(address)
                 ray.init(address=address, **told)
             else:
                 self._guard = leftovers.Guard()
@@ -264,8 +267,10 @@ class _Cluster:
                     )
         except Exception as error:  # whatever Ray makes of an address, a full disk or a missing program
             self.close()
-            where = f"at {address} " if address else ""
-            raise JobError(f"Ray {where}could not be reached: {_short(error)}") from error
+            where, hint = (
+                (f"at {address} ", "start it, or mend --address") if address else ("", "try again, or run it here")
+            )
+            raise JobError(f"Ray {where}could not be reached ({_short(error)}); {hint}.") from error
 
     def close(self) -> None:
         """Let go of the cluster; one of our own is ended to the last process."""
@@ -282,6 +287,13 @@ class _Cluster:
                 del os.environ[name]
         if "PYTHONPATH" in self._before:
             os.environ["PYTHONPATH"] = self._before["PYTHONPATH"]
+
+
+def _answers(address: str) -> None:
+    """Refuse an address that nobody listens at: Ray waits for more than eight minutes there."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
 
 
 def _short(error: object) -> str:
