@@ -24,17 +24,23 @@ VARIANTS = {
 TICKS = [0, 0.25, 0.5, 0.75, 1]
 NOT_DEFINED = "not defined"
 PUBLISHED = "published"
+THRESHOLD = "#7F7F7F"  # other thresholds
 LINES = (colours.ATTENTION, colours.MLP, colours.BOTH, *colours.OTHERS)
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def study_depths(
-    rows: Sequence[Mapping], label: str, published: Sequence[tuple[str, str, float, str]] = (), width_px: int = 1100
+    rows: Sequence[Mapping],
+    label: str,
+    published: Sequence[tuple[str, str, float, str]] = (),
+    width_px: int = 1100,
+    thresholds: Mapping[str, tuple[float, float]] | None = None,
 ) -> go.Figure:
     """One line per value of `label` (a column of the rows), on it a mark per criterion at its ratio `(ED + 1) / L` with
     the range over prompts; the papers' rule is filled, a variant hollow. One that is not defined is said beside the
     line's name. Criteria that share a line stand a little apart. `published`: (model, criterion, ratio, set), small
-    crosses on lines of their own."""
+    crosses on lines of their own. `thresholds`: by line, from which ratio to which other thresholds move it, a faint
+    band. A criterion that is none of the papers' three is an estimator of another kind, in one colour."""
     lines = list(dict.fromkeys(row[label] for row in rows))
     crosses = [f"{model}, {PUBLISHED}" for model in dict.fromkeys(one[0] for one in published)]
     y = {name: -i for i, name in enumerate([*lines, *crosses])}
@@ -42,6 +48,12 @@ def study_depths(
     canvas = Canvas(height, (SIDE, SIDE, TOP, BOTTOM), uirevision="studies", width_px=width_px)
     apart = max(len({row["criterion"] for row in rows if row[label] == name}) for name in lines) > 1
     missing: dict[str, list[str]] = {}
+    for name, ends in (thresholds or {}).items():
+        band = dict(mode="lines", line=dict(width=14, color=_faint(THRESHOLD)), hoverinfo="skip", showlegend=False)
+        canvas.add("scatter", x=list(ends), y=[y[name]] * 2, name=f"thresholds {escaped(name)}", **band)
+    others = [row for row in rows if row["criterion"] not in colours.CRITERIA]
+    if others:
+        _marks(canvas, None, colours.BOTH, others, label, y, False)
     for criterion, colour in colours.CRITERIA.items():
         own = [row for row in rows if row["criterion"] == criterion]
         for row in own:
@@ -178,9 +190,9 @@ def study_levels(
 
 
 def _marks(
-    canvas: Canvas, criterion: str, colour: str, rows: Sequence[Mapping], label: str, y: Mapping, apart: bool
+    canvas: Canvas, criterion: str | None, colour: str, rows: Sequence[Mapping], label: str, y: Mapping, apart: bool
 ) -> None:
-    at = {"cosine": 0.12, "kl": 0.0, "overlap": -0.12}[criterion] * apart
+    at = {"cosine": 0.12, "overlap": -0.12}.get(criterion, 0.0) * apart
 
     def ends(end: str) -> np.ndarray:
         return np.array([np.nan if row[end] is None else (row[end] + 1) / row["n_layers"] for row in rows])
@@ -193,7 +205,9 @@ def _marks(
         mode="markers",
         marker=dict(
             size=9,
-            color=[colour if row["variant"] == "paper" else colours.CLEAR for row in rows],
+            color=[
+                colours.CLEAR if row["variant"] in VARIANTS and row["variant"] != "paper" else colour for row in rows
+            ],
             line=dict(width=2, color=colour),
         ),
         error_x=dict(
@@ -205,19 +219,19 @@ def _marks(
             thickness=1.5,
             width=3,
         ),
-        name=colours.CRITERION_NAMES[criterion],
+        name=colours.CRITERION_NAMES[criterion] if criterion else "another estimator",
         text=[_hover(row, label) for row in rows],
         hoverinfo="text",
     )
 
 
 def _hover(row: Mapping, label: str) -> str:
-    told = (
-        f"{escaped(str(row[label]))}<br>{colours.CRITERION_NAMES[row['criterion']]}, {VARIANTS[row['variant']]}: layer "
-    )
-    told += f"{row['depth']:g} of {row['n_layers']}, {row['ratio']:.2f}"
+    told = f"{escaped(str(row[label]))}<br>"
+    if row["criterion"] in colours.CRITERIA:
+        told += f"{colours.CRITERION_NAMES[row['criterion']]}, {VARIANTS[row['variant']]}: "
+    told += f"layer {row['depth']:.4g} of {row['n_layers']}, {row['ratio']:.2f}"
     if row["low"] is not None:
-        told += f"<br>5 to 95 % over {row['prompts']} prompts: {row['low']:g} to {row['high']:g}"
+        told += f"<br>5 to 95 % over {row['prompts']} prompts: {row['low']:.4g} to {row['high']:.4g}"
     if row["undefined"]:
         told += f"<br>not defined in {row['undefined']:.0%} of the resamples"
     return told

@@ -150,6 +150,11 @@ def curves(folder: Folder, some: Sums, criterion: str, variant: str) -> tuple[di
     return (sums, counts) if criterion == "cosine" else ({n: v[:, :-1] for n, v in sums.items()}, counts)
 
 
+def whole(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
+    """The curve over all tokens of all prompts, `[layer]`."""
+    return np.mean([v.sum(0) for v in sums.values()], 0) / counts.sum()
+
+
 def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Statement]:
     """What each criterion says of a model on a set or one of its levels, with its interval and its variants."""
     name = next(name for name in folder.sets if group in folder.groups(name))
@@ -159,10 +164,10 @@ def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Stat
         found = curves(folder, some, criterion, "paper")
         if found is None or not found[1].sum() or next(iter(found[0].values())).shape[1] < 2:
             continue
-        curve, judged = _whole(*found), rule(_whole(*found))
+        curve, judged = whole(*found), rule(whole(*found))
         without = curves(folder, some, criterion, "without_sinks")
         if without is not None and without[1].sum():
-            judged = replace(judged, without_sinks=rule(_whole(*without)))
+            judged = replace(judged, without_sinks=rule(whole(*without)))
         within = None
         if len(found[1]) >= FEWEST:
             within = interval(_resampled_depths(folder, criterion, "paper", *found))
@@ -171,11 +176,6 @@ def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Stat
         k = getattr(folder.probe("logit_lens"), "k", 5) if lens else 5
         said[criterion] = wording.over_prompts(judged, curve, within, k=k, echo=echo)
     return said
-
-
-def _whole(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
-    """The curve over all tokens of all prompts, `[layer]`."""
-    return np.mean([v.sum(0) for v in sums.values()], 0) / counts.sum()
 
 
 def _resampled_depths(folder: Folder, criterion: str, variant: str, sums: Mapping, counts: np.ndarray) -> np.ndarray:
@@ -194,7 +194,7 @@ def _criteria(folder: Folder, some: Sums) -> Iterator[tuple]:
             n, layers = len(counts), next(iter(sums.values())).shape[1]
             depth, low, high, undefined = np.nan, np.nan, np.nan, np.nan
             if counts.sum():
-                depth = depths(criterion, _whole(sums, counts)[None], variant)[0]
+                depth = depths(criterion, whole(sums, counts)[None], variant)[0]
             if n >= FEWEST and counts.sum() and layers > 1:
                 low, high, undefined = interval(_resampled_depths(folder, criterion, variant, sums, counts))
             yield criterion, variant, depth, (depth + 1) / layers, low, high, undefined, n, layers
