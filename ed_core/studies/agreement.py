@@ -155,7 +155,7 @@ def _at_thresholds(folder: Folder, some, criterion: str) -> tuple[float, float] 
 
 
 def _settle(folder: Folder, lens: Mapping[str, np.ndarray]) -> Estimate:
-    """The block after which the lens' best guess no longer changes: the mean over tokens of `settle_depth`, less one;
+    """The layer after which the lens' best guess no longer changes: the mean over tokens of `settle_depth`, less one;
     -1 means that nothing is left to do from the start."""
     sums, counts = lens["settle_depth.sum"], lens["n_tokens"]
     low = high = None
