@@ -165,7 +165,7 @@ def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Stat
             judged = replace(judged, without_sinks=rule(_whole(*without)))
         within = None
         if len(found[1]) >= FEWEST:
-            within = interval(_resampled_depths(folder, criterion, "paper", *found))
+            within = interval(resampled_depths(folder, criterion, "paper", *found))
         lens = some.probe("logit_lens")
         echo = float(lens["echo"] @ lens["n_tokens"] / lens["n_tokens"].sum()) if lens else 0.0
         k = getattr(folder.probe("logit_lens"), "k", 5) if lens else 5
@@ -178,7 +178,9 @@ def _whole(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
     return np.mean([v.sum(0) for v in sums.values()], 0) / counts.sum()
 
 
-def _resampled_depths(folder: Folder, criterion: str, variant: str, sums: Mapping, counts: np.ndarray) -> np.ndarray:
+def resampled_depths(folder: Folder, criterion: str, variant: str, sums: Mapping, counts: np.ndarray) -> np.ndarray:
+    """A criterion's depth in every resample of the prompts, `[resample]`, NaN where it is not defined. The same prompts
+    are drawn for every model that has as many, so that models are compared on the same prompts."""
     drawn = resampled(sums, counts, RESAMPLES, folder.plan["seed"])
     return depths(criterion, np.mean(list(drawn.values()), 0), variant)
 
@@ -196,7 +198,7 @@ def _criteria(folder: Folder, some: Sums) -> Iterator[tuple]:
             if counts.sum():
                 depth = depths(criterion, _whole(sums, counts)[None], variant)[0]
             if n >= FEWEST and counts.sum() and layers > 1:
-                low, high, undefined = interval(_resampled_depths(folder, criterion, variant, sums, counts))
+                low, high, undefined = interval(resampled_depths(folder, criterion, variant, sums, counts))
             yield criterion, variant, depth, (depth + 1) / layers, low, high, undefined, n, layers
 
 
