@@ -130,11 +130,12 @@ def study_sizes(
     points: Sequence[Mapping], lines: Mapping[str, Sequence[tuple[float, float]]], width_px: int = 1100
 ) -> go.Figure:
     """Effective-depth ratios against size, of one criterion. `points`: `model`, `parameters`, `ratio`, `low`, `high`
-    (of the ratio, NaN without), `training`, `set`, `source`; measured ones filled with their range over prompts,
+    (of the ratio, NaN without), `training`, `set`, `source`; measured ones filled, with their range over prompts,
     published ones hollow, one shape for each kind of training. `lines`: by source the two ends of the line through its
     points, (parameters, ratio)."""
-    canvas = Canvas(380, (64, 16, 56, 48), uirevision="sizes", width_px=width_px)
+    canvas = Canvas(380, (64, 16, 64, 48), uirevision="sizes", width_px=width_px)
     kinds = [kind for kind in (*TRAINING, "") if any(p["training"] == kind for p in points)]
+    told = set()
     for source, colour in SOURCES.items():
         for kind in kinds:
             own = [p for p in points if (p["source"], p["training"]) == (source, kind)]
@@ -146,7 +147,10 @@ def study_sizes(
                 x=[p["parameters"] for p in own],
                 y=ratios,
                 mode="markers",
-                name=f"{source}, {kind or UNKNOWN}",
+                name=kind or UNKNOWN,
+                legendgroup=kind or UNKNOWN,
+                showlegend=kind not in told,
+                meta=source,
                 marker=dict(
                     symbol=SHAPES[kind],
                     size=9,
@@ -165,6 +169,7 @@ def study_sizes(
                 text=[_point(p) for p in own],
                 hoverinfo="text",
             )
+            told.add(kind)
     for source, ends in lines.items():
         canvas.add(
             "scatter",
@@ -172,6 +177,7 @@ def study_sizes(
             y=[ratio for _, ratio in ends],
             mode="lines",
             name=f"line, {source}",
+            showlegend=False,
             line=dict(color=SOURCES[source], width=2, dash="dash" if source == PUBLISHED else "solid"),
             hoverinfo="skip",
         )
@@ -185,7 +191,7 @@ def study_sizes(
     )
     share = axis_title("share of the layers, (depth + 1) / layers")
     canvas.layout["yaxis"] = dict(
-        PLAIN, range=[-0.02, 1.04], tickvals=TICKS, showgrid=True, gridcolor=colours.FAINT, title=share
+        PLAIN, range=[_floor(points), 1.03], showgrid=True, gridcolor=colours.FAINT, title=share
     )
     canvas.layout["showlegend"] = True
     canvas.layout["legend"] = dict(orientation="h", x=0, y=1, yanchor="bottom", xanchor="left", font=dict(size=11))
@@ -195,8 +201,15 @@ def study_sizes(
 def log_sizes(logs: np.ndarray) -> dict:
     """A logarithmic axis of parameters, labelled 1M, 3M, 10M … within the range of `logs`."""
     low, high = math.floor(float(logs.min())), math.ceil(float(logs.max()) + 1e-9)
-    at = [step * 10.0**power for power in range(low, high + 1) for step in (1, 3)]
+    steps = (1, 3) if float(np.ptp(logs)) < 2 else (1,)
+    at = [step * 10.0**power for power in range(low, high + 1) for step in steps]
     return dict(type="log", tickvals=at, ticktext=[_parameters(one) for one in at])
+
+
+def _floor(points: Sequence[Mapping]) -> float:
+    """Where an axis of ratios begins: a tenth of the whole or more below everything."""
+    lowest = min((min(p["ratio"], np.nan_to_num(p["low"], nan=1.0)) for p in points), default=0.0)
+    return max(-0.02, math.floor(10 * lowest - 1) / 10)
 
 
 def _parameters(n: float) -> str:

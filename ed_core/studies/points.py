@@ -99,6 +99,36 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
     return found
 
 
+def side_by_side(measured: Iterable[Point], others: Iterable[Point]) -> list[dict]:
+    """A row for each model and set: `model`, `parameters` (billions), `training`, `layers`, `set`, and for each
+    criterion and source a column like "kl measured" with the depth in words. A published entry of a measured model on
+    the same prompt set stands in the measured one's row."""
+    rows: dict[tuple[str, str], dict] = {}
+    measured = list(measured)
+    for p in [*measured, *others]:
+        own = p if p.source == MEASURED else (_measured_of(p, measured) or p)
+        size = None if own.parameters is None else own.parameters / 1e9
+        head = {"model": own.model, "parameters": size, "training": own.training, "layers": own.n_layers}
+        rows.setdefault((own.model, own.set), head | {"set": own.set})[f"{p.criterion} {p.source}"] = in_words(p)
+    return list(rows.values())
+
+
+def in_words(p: Point) -> str:
+    """A depth with its range over prompts: "20 (18 to 21)"; "–" where the rule gives none."""
+    if not np.isfinite(p.ratio):
+        return "–"
+    if not np.isfinite(p.low):
+        return f"{p.depth:.0f}"
+    low, high = (round(end * p.n_layers - 1, 2) for end in (p.low, p.high))
+    return f"{p.depth:.0f} ({low:g})" if low == high else f"{p.depth:.0f} ({low:g} to {high:g})"
+
+
+def _measured_of(p: Point, measured: Iterable[Point]) -> Point | None:
+    """What was measured of a published entry's model on its set."""
+    wanted = (p.model.lower(), p.n_layers, p.of)
+    return next((m for m in measured if (m.model.lower(), m.n_layers, m.of) == wanted), None)
+
+
 def set_of(folder: Folder, group: str) -> str:
     """The set that a group is, or is a level of."""
     return next(name for name in folder.sets if group in folder.groups(name))

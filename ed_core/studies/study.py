@@ -242,13 +242,7 @@ def _keys(place: str) -> Collection[str]:
     kinds = {"models": ModelEntry, "probes": ProbeEntry, "sets": SetEntry, "columns": Columns, "pairs": PairEntry}
     kind: type[BaseModel] = Study
     for part in re.findall(r"[a-z_]+", place):
-        kind = {
-            "models": ModelEntry,
-            "probes": ProbeEntry,
-            "sets": SetEntry,
-            "columns": Columns,
-            "pairs": PairEntry,
-        }.get(part, kind)
+        kind = kinds.get(part, kind)
     return tuple(kind.model_fields)
 
 

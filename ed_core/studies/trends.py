@@ -31,9 +31,9 @@ class Slope:
     its own. `slope`: the ratio's change per tenfold parameters; `low` and `high`: its 5 and 95 % quantiles over
     resamples of `over` ("prompts" or "models"), NaN without; `undefined`: the share of resamples without a line.
     `start` and `end`: smallest and largest model as (parameters, ratio on the line), sets averaged. `finest`: one
-    layer of the shallowest model, as a ratio; `sizes`: how many sizes there are. `without`: the line without the model that moves the slope most; None
-    below four models. `left_out`: models
-    whose size is not known or that have no depth by this rule."""
+    layer of the shallowest model, as a ratio; `sizes`: how many sizes there are; `left_out`: models whose size is not
+    known or that have no depth by this rule. `without`: the line without the model that moves the slope most; None
+    below four models."""
 
     criterion: str
     source: str
@@ -126,7 +126,7 @@ def _line(used: list[Point], left_out: tuple[str, ...], seed: int) -> Slope:
     whole = float(_slopes(x, y[None], of_set, np.ones((1, len(used))))[0])
     height = np.mean([y[of_set == s].mean() - whole * x[of_set == s].mean() for s in range(len(sets))])
     start, end = ((round(10**at), float(height + whole * at)) for at in (x.min(), x.max()))
-    finest = 1 / min(p.n_layers for p in used)
+    finest, sizes = 1 / min(p.n_layers for p in used), len(set(x))
     over = "prompts" if measured else "models"
     told = (
         used[0].criterion,
@@ -139,7 +139,7 @@ def _line(used: list[Point], left_out: tuple[str, ...], seed: int) -> Slope:
         start,
         end,
         finest,
-        len(set(x)),
+        sizes,
         left_out,
     )
     return Slope(*told)

@@ -11,7 +11,7 @@ from ed_core.sources.published import published, published_marks
 from ed_core.studies import items, report, running, study, tables
 from ed_core.studies.folder import Folder
 from ed_core.studies.plan import PLAN
-from ed_ui import common_link, guard, link, remembered, show, study_runs
+from ed_ui import common_link, guard, link, literature, remembered, show, study_runs
 from ed_ui.link_parameters import text
 
 
@@ -80,6 +80,7 @@ def body(out) -> None:
     depths(row, of_set)
     agreement(of_set)
     curves(folder, summary, name)
+    literature.panel(folder, name)
     words(folder, of_set, name)
     exports(folder)
 
