@@ -127,7 +127,7 @@ def study_curves(
 
 
 def study_sizes(
-    points: Sequence[Mapping], lines: Mapping[str, Sequence[tuple[float, float]]], width_px: int = 1100
+    points: Sequence[Mapping], lines: Mapping[str, Sequence[tuple[int | float, float]]], width_px: int = 1100
 ) -> go.Figure:
     """Effective-depth ratios against size, of one criterion. `points`: `model`, `parameters`, `ratio`, `low`, `high`
     (of the ratio, NaN without), `training`, `set`, `source`; measured ones filled, with their range over prompts,
@@ -212,7 +212,7 @@ def _floor(points: Sequence[Mapping]) -> float:
     return max(-0.02, math.floor(10 * lowest - 1) / 10)
 
 
-def _parameters(n: float) -> str:
+def _parameters(n: int | float) -> str:
     """A number of parameters, short: 1.5B, 135M."""
     for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if n >= unit:

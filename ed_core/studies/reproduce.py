@@ -324,7 +324,8 @@ PAPERS = {
             "median over its layers of the mean over tokens.",
             "Depth scores: the slope of a straight line through the levels. *as published*: all of its range is less "
             "than one layer from the first level to the last, the finest that a depth is counted in; *cannot be told*: "
-            "the range is wider than that, and holds 0. The paper's norms are taken in bf16; here everything is upcast to float32 first.",
+            "the range is wider than that, and holds 0. The paper's norms are taken in bf16; here everything is "
+            "upcast to float32 first.",
         ),
     ),
 }

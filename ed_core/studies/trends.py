@@ -290,7 +290,7 @@ def _same(each: np.ndarray) -> bool:
 # ---------------------------------------------------------------- words
 
 
-def signed(value: float, digits: int = 3) -> str:
+def signed(value: int | float, digits: int = 3) -> str:
     """A number with its sign, a minus as one is printed; a rounded zero has none."""
     text = f"{value:+.{digits}f}"
     return text.lstrip("+-") if not float(text) else text.replace("-", "−")
@@ -302,7 +302,7 @@ def _range(low: float, high: float, over: str) -> str:
     return f"5–95 % over {over}: {signed(low)} to {signed(high)}"
 
 
-def size(parameters: float) -> str:
+def size(parameters: int | float) -> str:
     """A number of parameters as it is written: 1.5 billion, 135 million."""
     for unit, name in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
         if parameters >= unit:
