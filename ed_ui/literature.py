@@ -9,11 +9,12 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.errors import EffectiveDepthError, StudyError
-from ed_core.sources.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING
+from ed_core.sources.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
 from ed_core.studies import points, trends
 from ed_core.studies.folder import Folder
 from ed_core.studies.points import Point
 from ed_ui import remembered, show
+from ed_ui.link_parameters import choice
 
 EVERY = "all"
 SIZES = {
@@ -23,6 +24,13 @@ SIZES = {
     "10B and more": (1e10, math.inf),
 }  # parameters
 CRITERIA = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
+SETS = [EVERY, *dict.fromkeys(p.dataset for p in published())]
+LINKED = (
+    choice("beside", "studies.published_set", EVERY, SETS),
+    choice("training", "studies.training", EVERY, [EVERY, *TRAINING]),
+    choice("size", "studies.size", EVERY, list(SIZES)),
+    choice("rule", "studies.criterion", "overlap", list(CRITERIA)),
+)  # what a link to the page carries of it
 KINDS = {"base": PAIRS, "instruct": INSTRUCT_PAIRS}
 
 
@@ -30,7 +38,7 @@ def panel(folder: Folder, group: str) -> None:
     """All of it, for a set of a study or one of its levels."""
     st.subheader("Beside what is published", anchor=False)
     row = st.container(horizontal=True, vertical_alignment="bottom")
-    dataset = _chosen(row, "Published set", "studies.published_set", [EVERY, *_values("set")])
+    dataset = _chosen(row, "Published set", "studies.published_set", SETS)
     training = _chosen(row, "Training", "studies.training", [EVERY, *TRAINING])
     band = _chosen(row, "Size", "studies.size", list(SIZES))
     criterion = remembered.widget(
@@ -140,10 +148,6 @@ def _chosen(row, label: str, key: str, options: list[str], width: int = 200) -> 
     if remembered.value(key) not in options:
         remembered.put({key: options[0]})
     return remembered.widget(row.selectbox, label, key, options[0], options=options, width=width)
-
-
-def _values(name: str) -> list[str]:
-    return list(dict.fromkeys(getattr(p, name) for p in points.published_points()))
 
 
 def _fits(p: Point, band: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -289,3 +290,17 @@ def test_points_stand_at_their_size_and_ratio_and_lines_at_their_ends():
     assert fig.layout.yaxis.range[0] <= 0.4 and fig.layout.xaxis.range[0] < 9 < 10 < fig.layout.xaxis.range[1]
     assert log_sizes(np.array([9.0, 9.5]))["ticktext"] == ["1B", "3B", "10B", "30B"]
     assert study_sizes([], {}).data == ()
+
+
+def test_the_lines_that_are_written_down_are_those_of_the_table():
+    written = (Path(__file__).parent.parent / "docs" / "studies.md").read_text(encoding="utf-8")
+    for criterion, called in {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}.items():
+        own = [p for p in points.published_points() if p.criterion == criterion]
+        line = trends.slope(own)
+        (name,) = set(line.models) - set(line.without.models)
+        cells = [f"{trends.signed(f.low)} to {trends.signed(f.high)}" for f in (line, line.without)]
+        row = f"| {called} | {trends.signed(line.slope)} | {cells[0]} | {trends.signed(line.without.slope)} ({cells[1]}), "
+        assert f"{row}{name} |" in written
+    cosine = [p for p in points.published_points() if p.criterion == "cosine"]
+    pair = trends.over_pairs(cosine, source.INSTRUCT_PAIRS, "a", "b")
+    assert f"({trends.signed(pair.difference)} of the depth, 5–95 % {trends.signed(pair.low)} to" in written

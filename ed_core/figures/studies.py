@@ -26,9 +26,9 @@ VARIANTS = {
 TICKS = [0, 0.25, 0.5, 0.75, 1]
 NOT_DEFINED = "not defined"
 PUBLISHED = "published"
-UNKNOWN = "training not known"
 SOURCES = {"measured": colours.BOTH, PUBLISHED: colours.OTHERS[0]}
 SHAPES = dict(zip((*TRAINING, ""), ("circle", "square", "diamond", "triangle-up", "cross")))
+SHORT = dict(zip((*TRAINING, ""), ("base", "math", "instruct", "long CoT", "unknown")))  # of a legend on a phone
 LINES = (colours.ATTENTION, colours.MLP, colours.BOTH, *colours.OTHERS)
 DASHES = ("solid", "dash", "dot", "dashdot")
 
@@ -147,8 +147,8 @@ def study_sizes(
                 x=[p["parameters"] for p in own],
                 y=ratios,
                 mode="markers",
-                name=kind or UNKNOWN,
-                legendgroup=kind or UNKNOWN,
+                name=SHORT[kind],
+                legendgroup=SHORT[kind],
                 showlegend=kind not in told,
                 meta=source,
                 marker=dict(
@@ -194,7 +194,9 @@ def study_sizes(
         PLAIN, range=[_floor(points), 1.03], showgrid=True, gridcolor=colours.FAINT, title=share
     )
     canvas.layout["showlegend"] = True
-    canvas.layout["legend"] = dict(orientation="h", x=0, y=1, yanchor="bottom", xanchor="left", font=dict(size=11))
+    canvas.layout["legend"] = dict(
+        orientation="h", x=0, y=1, yanchor="bottom", xanchor="left", entrywidth=48, font=dict(size=11)
+    )
     return canvas.figure()
 
 

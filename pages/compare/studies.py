@@ -17,7 +17,8 @@ from ed_ui.link_parameters import text
 
 def page() -> None:
     st.subheader("Studies", anchor=False)
-    link.own([text(name, f"studies.{name}") for name in ("study", "set", "models", "curve")])
+    own = [text(name, f"studies.{name}") for name in ("study", "set", "models", "curve")]
+    link.own([*own, *literature.LINKED])
     common_link.say_troubles()
     known = study_runs.known()
     new(bool(known))
