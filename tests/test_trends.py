@@ -299,8 +299,8 @@ def test_the_lines_that_are_written_down_are_those_of_the_table():
         line = trends.slope(own)
         (name,) = set(line.models) - set(line.without.models)
         cells = [f"{trends.signed(f.low)} to {trends.signed(f.high)}" for f in (line, line.without)]
-        row = f"| {called} | {trends.signed(line.slope)} | {cells[0]} | {trends.signed(line.without.slope)} ({cells[1]}), "
-        assert f"{row}{name} |" in written
+        slope, rest = trends.signed(line.slope), trends.signed(line.without.slope)
+        assert f"| {called} | {slope} | {cells[0]} | {rest} ({cells[1]}), {name} |" in written
     cosine = [p for p in points.published_points() if p.criterion == "cosine"]
     pair = trends.over_pairs(cosine, source.INSTRUCT_PAIRS, "a", "b")
     assert f"({trends.signed(pair.difference)} of the depth, 5–95 % {trends.signed(pair.low)} to" in written
