@@ -7,7 +7,19 @@ from test_browser import settled, wait
 
 pytestmark = pytest.mark.browser
 
-PAGES = ("", "contributions", "logit_lens", "numerics", "skip", "erase", "gradients", "prune", "audit", "studies", "difficulty")
+PAGES = (
+    "",
+    "contributions",
+    "logit_lens",
+    "numerics",
+    "skip",
+    "erase",
+    "gradients",
+    "prune",
+    "audit",
+    "studies",
+    "difficulty",
+)
 FIGURES = {*PAGES[:6], "studies", "difficulty"}  # what these show at once
 GROUND = "getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor"
 STREAMLITS_OWN = {"list", "listitem"}  # its navigation puts <div> between <ul> and <li>

@@ -44,7 +44,9 @@ def test_a_study_is_plotted_as_its_tables_say(server, page, folder):
     curves = drawn(page, "study-curves")
     summary = tables.stored(folder, "summary").to_pylist()
     for model in folder.models:
-        own = [r for r in summary if (r["model"], r["set"], r["probe"], r["measure"]) == (model, SET, "logit_lens", "kl")]
+        own = [
+            r for r in summary if (r["model"], r["set"], r["probe"], r["measure"]) == (model, SET, "logit_lens", "kl")
+        ]
         assert curves[model]["y"] == pytest.approx([r["value"] for r in own], rel=1e-6)
         assert curves[model]["x"] == pytest.approx(np.linspace(0, 1, len(own)))
     settled(page)

@@ -148,7 +148,7 @@ def _at_thresholds(folder: Folder, some, criterion: str) -> tuple[float, float] 
     read = tables.curves(folder, some, criterion, "paper")
     if read is None or not read[1].sum():
         return None
-    curve = tables.whole(*read)[None]
+    curve = tables.curve_of(*read)[None]
     given = np.array([depths(criterion, curve, threshold=float(at))[0] for at in BANDS[criterion]])
     given = given[np.isfinite(given)]
     return (float(given.min()), float(given.max())) if len(given) else None

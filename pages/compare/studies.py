@@ -12,13 +12,14 @@ from ed_core.studies import agreement as estimators
 from ed_core.studies import items, report, running, study, tables
 from ed_core.studies.folder import Folder
 from ed_core.studies.plan import PLAN
-from ed_ui import common_link, guard, link, remembered, show, study_runs
+from ed_ui import common_link, guard, link, literature, remembered, show, study_runs
 from ed_ui.link_parameters import text
 
 
 def page() -> None:
     st.subheader("Studies", anchor=False)
-    link.own([text(name, f"studies.{name}") for name in ("study", "set", "models", "curve")])
+    own = [text(name, f"studies.{name}") for name in ("study", "set", "models", "curve")]
+    link.own([*own, *literature.LINKED])
     common_link.say_troubles()
     known = study_runs.known()
     new(bool(known))
@@ -81,6 +82,7 @@ def body(out) -> None:
     depths(row, of_set)
     agreement(folder, of_set, name)
     curves(folder, summary, name)
+    literature.panel(folder, name)
     words(folder, of_set, name)
     exports(folder)
 
