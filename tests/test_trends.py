@@ -250,6 +250,25 @@ def test_measured_models_are_compared_resample_by_resample():
     assert "no interval, and no conclusion" in fewer.sentence
 
 
+def test_so_many_prompts_as_are_named_tell_two_models_apart_four_times_of_five():
+    rng, gap, spread, n = np.random.default_rng(5), 0.1, 0.25, 20
+    more = dict(kind=MEASURED, prompts=n)
+    a = point("a", 0.5, drawn=np.full(4000, 0.5), **more)
+    b = point("b", 0.5 + gap, drawn=0.5 + gap + rng.normal(0, spread / math.sqrt(n), 4000), **more)
+    found = trends.difference([a, b], "a", "b")
+    assert found.needed == pytest.approx((2.487 * spread / gap) ** 2, rel=0.05)
+    told = 0
+    for _ in range(400):  # studies of that many prompts
+        own = rng.normal(gap, spread, found.needed)
+        again = rng.multinomial(len(own), np.full(len(own), 1 / len(own)), 400) @ own / len(own)
+        told += np.quantile(again, 0.05) > 0
+    assert 0.72 <= told / 400 <= 0.88
+    close = trends.difference([a, replace(b, ratio=0.52, drawn=b.drawn - 0.08)], "a", "b")
+    assert close.needed > 900 and close.sentence.endswith(f"about {-(-close.needed // 10) * 10} prompts would tell.")
+    assert trends.difference([a, replace(b, ratio=0.5)], "a", "b").needed is None, "no difference, no number"
+    assert trends.difference([a, replace(a, model="b", ratio=0.6)], "a", "b").needed is None, "no spread, no number"
+
+
 def test_the_published_pairs_say_what_the_table_supports():
     told = {
         (criterion, kind): trends.over_pairs(

@@ -20,6 +20,7 @@ from .points import MEASURED, Point
 
 CALLED = {"cosine": "the cosine", "kl": "KL", "overlap": "the overlap"}
 LEVEL = 0.9  # what an interval from 5 to 95 % holds
+POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles
 
 
 # ---------------------------------------------------------------- the ratio against size
@@ -168,7 +169,8 @@ class Difference:
     """`other` less `base`, in shares of the depth, by one criterion. `low` and `high`: 5 and 95 %, over `n` of `over`
     ("prompts", "sets", "pairs of models"), NaN without; `undefined`: the share of resamples in which one of the two has
     no depth; `n_layers`: of the two where they are equal, else None. `same`: all values were one number, so that no
-    spread could be seen. `where`: the sets."""
+    spread could be seen. `where`: the sets. `spread`: the standard deviation of the difference over resamples of the
+    prompts, NaN without."""
 
     base: str
     other: str
@@ -183,6 +185,16 @@ class Difference:
     n: int
     n_layers: int | None
     same: bool = False
+    spread: float = np.nan
+
+    @property
+    def needed(self) -> int | None:
+        """How many prompts a study like this one needs to tell the two apart four times of five, if the difference is
+        what it was here: `n ((1.645 + 0.842) s / d)²`, s the spread over its n prompts (an interval from 5 to 95 %, a
+        power of 80 %). None where there is no spread or no difference."""
+        if not self.spread > 0 or abs(self.difference) < 5e-4:
+            return None
+        return math.ceil(self.n * (POWER * self.spread / self.difference) ** 2)
 
     @property
     def sentence(self) -> str:
@@ -203,7 +215,10 @@ class Difference:
         told += f" ({_range(self.low, self.high, f'{self.n} {self.over}')}"
         told += f"; not defined in {self.undefined:.0%} of the resamples)" if self.undefined else ")"
         if self.low <= 0 <= self.high:
-            return f"{told}. Which of the two goes deeper cannot be told from these."
+            more = ""
+            if (needed := self.needed) is not None and needed > self.n:
+                more = f" If the difference is what it is here, about {_rounded(needed)} prompts would tell."
+            return f"{told}. Which of the two goes deeper cannot be told from these.{more}"
         deeper = self.other if self.low > 0 else self.base
         return f"{told}. {deeper[0].upper() if deeper.startswith('the ') else deeper[0]}{deeper[1:]} goes deeper here."
 
@@ -227,10 +242,13 @@ def difference(points: Iterable[Point], base: str, other: str) -> Difference:
     if one.source == MEASURED:
         if len(pairs) > 1:
             raise StudyError("Measured models are compared on one set at a time.")
-        low, high, undefined = np.nan, np.nan, 0.0
+        low, high, undefined, spread = np.nan, np.nan, 0.0, np.nan
         if len(one.drawn) and len(one.drawn) == len(two.drawn) and one.prompts == two.prompts:
             low, high, undefined = interval(two.drawn - one.drawn)
-        return Difference(*told, float(each[0]), low, high, undefined, "prompts", one.prompts, n_layers)
+            again = (two.drawn - one.drawn)[np.isfinite(two.drawn - one.drawn)]
+            spread = float(again.std()) if len(again) else np.nan
+        over = ("prompts", one.prompts, n_layers)
+        return Difference(*told, float(each[0]), low, high, undefined, *over, spread=spread)
     return Difference(*told, float(each.mean()), *around(each), 0.0, "sets", len(each), n_layers, _same(each))
 
 
@@ -308,6 +326,12 @@ def size(parameters: int | float) -> str:
         if parameters >= unit:
             return f"{parameters / unit:.3g} {name}"
     return f"{parameters:.0f}"
+
+
+def _rounded(n: int) -> int:
+    """To two digits, upwards: an estimate of an estimate."""
+    step = 10 ** max(len(str(n)) - 2, 0)
+    return -(-n // step) * step
 
 
 def _listed(names: Sequence[str]) -> str:
