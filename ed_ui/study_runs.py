@@ -4,6 +4,7 @@ outlives a tab and a restart of the server."""
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -16,9 +17,9 @@ from pathlib import Path
 import psutil
 
 from ed_core import disk, settings
-from ed_core.errors import NotAllowed, StudyError
+from ed_core.errors import ImportRefused, NotAllowed, StudyError
 from ed_core.sources.bundled import STUDIES
-from ed_core.studies import study, tables
+from ed_core.studies import bundle, study, tables
 from ed_core.studies.folder import Folder, open_folder
 from ed_core.studies.plan import PLAN
 
@@ -43,10 +44,7 @@ def known() -> dict[str, Path]:
 def begin(text: str) -> str:
     """Start a study, or go on with it where one of that name lies here; returns its name. `StudyError` for a text that
     is no study, `NotAllowed` where this installation runs none."""
-    if not settings.current().studies:
-        raise NotAllowed(
-            "This installation runs no studies from the browser (studies); run them on the machine itself."
-        )
+    _allowed()
     if len(text) > LONGEST:
         raise StudyError(f"The study has {len(text)} characters; expected {LONGEST} at most.")
     name = re.sub(r"[^\w.+-]", "-", study.parse(text).name)
@@ -72,6 +70,24 @@ def begin(text: str) -> str:
     except OSError as error:
         raise StudyError(f"The study cannot be started: {disk.why(error)}") from error
     return name
+
+
+def take_in(data: bytes) -> str:
+    """Open a `.edstudy` of somebody else's; returns its name. `ImportRefused` for what is none, or where a study of
+    that name lies here, `NotAllowed` where this installation runs none."""
+    _allowed()
+    name = re.sub(r"[^\w.+-]", "-", bundle.name_of(io.BytesIO(data)))
+    if name in known():
+        raise ImportRefused(f"There is a study {name} here already; delete or rename its folder first.")
+    bundle.unpack(io.BytesIO(data), folder() / name)
+    return name
+
+
+def _allowed() -> None:
+    if not settings.current().studies:
+        raise NotAllowed(
+            "This installation runs no studies from the browser (studies); run them on the machine itself."
+        )
 
 
 def running(out: Path) -> psutil.Process | None:

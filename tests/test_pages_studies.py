@@ -13,9 +13,11 @@ from streamlit.testing.v1 import AppTest
 
 from ed_core import settings
 from ed_core.commands import main
-from ed_core.errors import NotAllowed, StudyError
+from ed_core.errors import ImportRefused, NotAllowed, StudyError
 from ed_core.figures import study_curves, study_depths
 from ed_core.sources.published import published, published_marks
+from ed_core.studies import bundle, items
+from ed_core.studies.folder import open_folder
 from ed_ui import study_runs
 
 TOML = (
@@ -211,3 +213,25 @@ def test_curves_of_models_of_unequal_depth_stand_on_relative_depth():
     by_name = {t.name: t for t in fig.data}
     assert list(by_name["a"].x) == [0, 0.25, 0.5, 0.75, 1] and list(by_name["b"].x) == [0, 0.5, 1]
     assert "range a" not in by_name and list(by_name["range b"].y) == [1, 2, 3, 1, 0, -1]
+
+
+def test_a_study_of_somebody_elses_is_opened_and_a_damaged_one_refused(computed, cache):
+    data = bundle.packed(computed / "studies" / "small")
+    test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
+    test.switch_page("pages/compare/studies.py")
+    test.run()
+    box = test.file_uploader(key="studies.bundle")
+    box.set_value(("small.edstudy", data[:-50], "application/zip")).run()
+    assert "not a study as this program writes it" in test.error[0].value and not list(cache.glob("studies/*"))
+    test.file_uploader(key="studies.bundle").set_value(("small.edstudy", data, "application/zip")).run()
+    assert not test.error and test.selectbox(key="studies.study").value == "small"
+    there = open_folder(cache / "studies" / "small")
+    assert items.digest(there.out, there.keys()) == items.digest(computed / "studies" / "small", there.keys())
+    with pytest.raises(ImportRefused, match="is a study small here already"):
+        study_runs.take_in(data)
+
+
+def test_a_place_that_runs_no_studies_takes_none_in(computed, cache, monkeypatch):
+    monkeypatch.setenv("ED_STUDIES", "false")
+    with pytest.raises(NotAllowed, match="runs no studies from the browser"):
+        study_runs.take_in(bundle.packed(computed / "studies" / "small"))

@@ -377,12 +377,13 @@ def test_what_is_there_is_not_computed_again_and_shards_make_the_same(small, tmp
     whole = running.run(made, out)
     assert whole.counts == {"computed": 5, "there": 0, "failed": 0}
     written = {file: file.stat().st_mtime_ns for file in out.rglob("*.parquet")}
-    assert running.run(made, out).counts == {"computed": 0, "there": 5, "failed": 0}
+    assert running.run(made, out, engine=pytest.fail).counts == {"computed": 0, "there": 5, "failed": 0}
     assert written == {file: file.stat().st_mtime_ns for file in out.rglob("*.parquet")}
     parts = tmp_path / "parts"
     plan.write_plan(made, parts)
     assert running.run(made, parts, (1, 2)).counts["computed"] == 3
     assert running.run(made, parts, (2, 2)).counts["computed"] == 2
+    assert [running.run(made, parts, (i, 3)).counts["there"] for i in (1, 2, 3)] == [2, 2, 1]
     keys = list(open_folder(out).keys())
     assert keys == list(open_folder(parts).keys()) and len(keys) == 5
     assert items.digest(out, keys) == items.digest(parts, keys)

@@ -23,6 +23,7 @@ MEASUREMENTS = {
     "stored": ("stored", 2),
     "cancel": ("cancel", 2),
     "opening": ("opening", 1),
+    "studies": ("studies", 1),
 }
 """Name: the module whose `measure` makes the rows, and the threads it may use."""
 

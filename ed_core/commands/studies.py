@@ -5,18 +5,24 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
-from ..errors import EffectiveDepthError, ParameterError
+from ..errors import EffectiveDepthError, ParameterError, StudyError
 from ..notebook.model import fetch
 
 
 def add(commands) -> None:
     """Register the command with the parser's `commands`."""
     p = commands.add_parser("study", help="run a study's file (models × prompt sets × probes), or go on with it")
-    p.add_argument("file", metavar="FILE.toml")
+    p.add_argument("file", metavar="FILE.toml", help="or FILE.edstudy, to open it into --out; or DIR, with --export")
+    p.add_argument("--out", default="", metavar="DIR", help="the study's folder; what lies there is not computed anew")
     p.add_argument(
-        "--out", required=True, metavar="DIR", help="the study's folder; what lies there is not computed anew"
+        "--export",
+        nargs="+",
+        metavar="FILE",
+        help="write a study's folder as NAME.edstudy, NAME.npz; verdict, summary or prompts as .csv or .parquet; "
+        "depths or PROBE.MEASURE as .svg, .png or .html",
     )
     p.add_argument(
         "--shard", default="", metavar="I/N", help="compute the I-th of N parts, into a folder that all share"
@@ -24,6 +30,8 @@ def add(commands) -> None:
     p.add_argument("--merge", action="store_true", help="compute nothing: write the tables of what is there")
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
+    p.add_argument("--engine", choices=("here", "ray"), default="here", help="who computes: this process, or Ray")
+    p.add_argument("--address", default="", metavar="A", help="of a Ray cluster that runs; one of its own unless given")
     p.set_defaults(run=study)
 
 
@@ -34,7 +42,13 @@ def study(args) -> int:
     from ..studies import report, running
     from ..studies.study import read
 
+    if args.export:
+        return export(Path(args.file), args.export)
+    if not args.out:
+        raise ParameterError("--out is missing; give the study's folder.")
     file, out, shard = Path(args.file), Path(args.out), _shard(args.shard)
+    if file.suffix == ".edstudy":
+        return open_bundle(file, out)
     written = read(file)
     device = _device(args.device)
     if not (args.merge or args.dry_run):
@@ -53,18 +67,85 @@ def study(args) -> int:
         return 1 if trouble else 0
     require_room("The study", planning.bytes_of(plan), out, "--out")
     planning.write_plan(plan, out)
-    outcome = running.Outcome(failed=trouble) if args.merge else _computed(plan, out, shard)
+    outcome = running.Outcome(failed=trouble) if args.merge else _computed(plan, out, shard, _engine(args))
     print(", ".join(f"{n} {what}" for what, n in outcome.counts.items()))
     for label, why in outcome.failed.items():
         if label not in trouble:
             print(f"ed_core: {label} failed: {why}", file=sys.stderr)
     if shard == (1, 1):
         measures = report.write(out)
-        print(f"{out}: summary.parquet, verdict.parquet, report.md; measures {measures[:16]}")
+        print(f"{out}: summary and verdict (.parquet, .csv), report.md; measures {measures[:16]}")
     return 1 if outcome.failed else 0
 
 
-def _computed(plan, out: Path, shard: tuple[int, int]):
+def open_bundle(file: Path, out: Path) -> int:
+    """Check a `.edstudy` and put the study into a folder."""
+    from ..studies import bundle
+
+    print(f"{out}: measures {bundle.unpack(file, out)[:16]}, as the file tells")
+    return 0
+
+
+def export(folder: Path, files: list[str]) -> int:
+    """Write a study's folder as each of these files; what is written stands in its name."""
+    from ..disk import why, write
+    from ..studies.folder import open_folder
+
+    opened, made = open_folder(folder), {}
+    for name in files:  # all are made before one is written
+        made[Path(name)] = _made(opened, Path(name))
+    for file, data in made.items():
+        try:
+            write(file, data)
+        except OSError as error:
+            raise StudyError(f"{file} cannot be written: {why(error)}") from error
+        print(f"{file}: {len(data)} bytes")
+    return 0
+
+
+def _made(folder, file: Path) -> bytes:
+    from ..studies import bundle, tables
+    from ..studies import export as exporting
+
+    kind = file.suffix.lstrip(".")
+    if kind == "edstudy":
+        return bundle.packed(folder.out)
+    if kind == "npz":
+        import io
+
+        import numpy as np
+
+        buffer = io.BytesIO()
+        np.savez(buffer, **exporting.arrays(folder))
+        return buffer.getvalue()
+    if kind in ("csv", "parquet"):
+        if file.stem not in (*tables.TABLES, "prompts"):
+            raise ParameterError(
+                f"{file.name} would be no table of a study; expected verdict, summary or prompts.{kind}."
+            )
+        table = exporting.prompts(folder) if file.stem == "prompts" else tables.stored(folder, file.stem)
+        return tables.as_file(table, kind)
+    if kind in ("svg", "png", "html"):
+        figure = exporting.figure(folder, file.stem)
+        if kind == "html":
+            return figure.to_html(include_plotlyjs=True).encode()
+        from ..figures import images
+
+        return images.render(figure, kind, f"{folder.plan['name']} · {file.stem}")
+    raise ParameterError(f"{file.name} ends in none of .edstudy, .npz, .csv, .parquet, .svg, .png, .html.")
+
+
+def _engine(args):
+    from ..studies import on_ray, running
+
+    if args.engine == "here":
+        if args.address:
+            raise ParameterError("--address is of a Ray cluster; give --engine ray as well.")
+        return running.Here
+    return partial(on_ray.OnRay, address=args.address)
+
+
+def _computed(plan, out: Path, shard: tuple[int, int], engine):
     from tqdm import tqdm
 
     from ..studies import running
@@ -76,7 +157,7 @@ def _computed(plan, out: Path, shard: tuple[int, int]):
             bar.set_description(model.label, refresh=False)
             bar.update(done - bar.n)
 
-        return running.run(plan, out, shard, report)
+        return running.run(plan, out, shard, report, engine=engine)
 
 
 def _shard(text: str) -> tuple[int, int]:

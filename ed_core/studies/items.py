@@ -96,7 +96,8 @@ def write(out: Path, item: Item, table: pyarrow.Table) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with disk.written(file) as handle:
-            parquet.write_table(table, handle, compression="zstd")
+            # no two sums are alike, and nobody looks for one: dictionaries and statistics only cost when it is read
+            parquet.write_table(table, handle, compression="zstd", use_dictionary=False, write_statistics=False)
     except OSError as error:
         raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error)}") from error
 
@@ -104,7 +105,8 @@ def write(out: Path, item: Item, table: pyarrow.Table) -> None:
 def read(file: Path) -> tuple[pyarrow.Table, dict[str, tuple[int, ...]]]:
     """An item's table and its columns' shapes. `StudyError` for a file that is damaged."""
     try:
-        table = parquet.read_table(file, memory_map=False)
+        with parquet.ParquetFile(file) as opened:
+            table = opened.read(use_threads=False)  # small files, many of them: threads and datasets only cost
         shapes = json.loads(table.schema.metadata[b"shapes"])
         return table, {name: tuple(shapes[name]) for name in table.column_names}
     except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException):

@@ -80,6 +80,10 @@ class Plan:
     def n_items(self) -> int:
         return len(self.usable) * sum(map(len, self.chunks))
 
+    def n_of(self, shard: tuple[int, int]) -> int:
+        """How many items a shard has."""
+        return (self.n_items - shard[0]) // shard[1] + 1
+
     def items(self, shard: tuple[int, int] = (1, 1)) -> Iterator[Item]:
         """All items, model by model; of shard i of N every N-th."""
         at = 0

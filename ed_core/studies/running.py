@@ -1,24 +1,27 @@
-"""A study computed in this process: what is there stays, what is missing is computed, item by item. What one model
-cannot do is noted, and the others go on.
+"""A study computed: what is there stays, what is missing is computed, item by item. What one model cannot do is
+noted, and the others go on.
 
-Several processes may run one study into one folder, each with a shard of its own or all with everything: whoever
-computes an item writes the same file, whole or not at all, and what lies there already is not computed again."""
+Who computes is an `Engine`: this process (`Here`), or another that has the same two methods. Several processes may run
+one study into one folder, each with a shard of its own or all with everything: whoever computes an item writes the
+same file, whole or not at all, and what lies there already is not computed again."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from .. import disk
 from ..errors import Cancelled, EffectiveDepthError, StoreError, StudyError
 from . import items
-from .plan import FAILURES, Item, Plan, StudyModel
+from .plan import FAILURES, Chunk, Item, Plan, StudyModel
 
 COMPUTED, THERE, FAILED = "computed", "there", "failed"  # what became of an item
+RAISED = (Cancelled, StudyError, StoreError)  # no model's failure: they end the run
+Todo = Mapping[StudyModel, Sequence[Item]]
 
 
 @dataclass
@@ -29,12 +32,59 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Status:
+    """What became of an item; where it failed, its model has failed, and `why`."""
+
+    item: Item
+    what: str
+    why: str = ""
+
+
+class Engine(Protocol):
+    """Where items are computed. What a model cannot do is told; what the disk or a cancel says is raised."""
+
+    def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
+        """Open every model and try its prompts on it: which of them cannot do it, and why."""
+
+    def compute(self, todo: Todo, done: Callable[[StudyModel, int], None]) -> Iterator[Status]:
+        """Compute the items, and write them. `done`: the model, how many more prompts. After a failure nothing more of
+        that model is begun."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+class Here:
+    """This process."""
+
+    def __init__(self, plan: Plan, out: Path, cancelled: Callable[[], bool] = lambda: False):
+        self._plan, self._out, self._cancelled, self._opened = plan, out, cancelled, opened_models()
+
+    def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
+        for model, of_model in todo.items():
+            if why := try_out(self._opened, self._plan, model, [item.chunk for item in of_model]):
+                yield model, why
+
+    def compute(self, todo: Todo, done: Callable[[StudyModel, int], None]) -> Iterator[Status]:
+        for model, of_model in todo.items():
+            for item in of_model:
+                found = status(self._opened, self._plan, self._out, item, lambda: done(model, 1), self._cancelled)
+                yield found
+                if found.why:
+                    break
+
+    def close(self) -> None:
+        pass
+
+
 def run(
     plan: Plan,
     out: Path,
     shard: tuple[int, int] = (1, 1),
     report: Callable[[StudyModel, int, int], None] = lambda model, done, total: None,
     cancelled: Callable[[], bool] = lambda: False,
+    engine: Callable[[Plan, Path, Callable[[], bool]], Engine] = Here,
 ) -> Outcome:
     """Compute what is missing of a shard. Every model that has something to do is opened and every prompt tried on it
     before the first is computed. `report`: the model, prompts done, prompts in all."""
@@ -42,32 +92,66 @@ def run(
     for model in plan.models:
         if model.trouble:
             note_failure(out, outcome, model, model.trouble)
-    todo = _todo(plan, out, shard, outcome)
-    opened = _models()
-    for model, of_model in todo.items():
-        with _noted(out, outcome, model, len(of_model)):
-            items.check(opened.get(model.spec), plan, [item.chunk for item in of_model])
-    total = sum(
-        len(i.chunk.examples) for m, of_model in todo.items() if m.label not in outcome.failed for i in of_model
-    )
-    done = 0
-
-    def one_more() -> None:
-        nonlocal done
-        done += 1
-        report(model, done, total)
-
-    for model, of_model in todo.items():
-        if model.label in outcome.failed:
-            continue
-        for i, item in enumerate(of_model):
-            with _noted(out, outcome, model, len(of_model) - i):
-                outcome.counts[compute(opened, plan, out, item, one_more, cancelled)] += 1
-            if model.label in outcome.failed:
-                break
-        else:
+    todo = missing(plan, out, shard)
+    left = {model: len(of_model) for model, of_model in todo.items()}
+    outcome.counts[THERE] = plan.n_of(shard) - sum(left.values())
+    for model in plan.usable:
+        if model not in todo and shard == (1, 1):
             forget_failure(out, model)
+    if not todo:
+        return outcome
+    done = 0
+    with contextlib.closing(engine(plan, out, cancelled)) as at_work:
+        for model, why in at_work.try_out(todo):
+            note_failure(out, outcome, model, why)
+        able = {model: of_model for model, of_model in todo.items() if model.label not in outcome.failed}
+        total = sum(len(item.chunk.examples) for of_model in able.values() for item in of_model)
+
+        def more(model: StudyModel, n: int) -> None:
+            nonlocal done
+            done += n
+            report(model, done, total)
+
+        for found in at_work.compute(able, more):
+            model = found.item.model
+            if found.why:
+                note_failure(out, outcome, model, found.why)
+                continue
+            outcome.counts[found.what] += 1
+            left[model] -= 1
+            if not left[model]:
+                forget_failure(out, model)
+    outcome.counts[FAILED] += sum(left.values())
     return outcome
+
+
+def try_out(opened: Any, plan: Plan, model: StudyModel, chunks: Sequence[Chunk]) -> str:
+    """Why a model cannot be opened, or has no answer for one of the prompts; "" where it can. `opened`: this process's
+    models."""
+    try:
+        items.check(opened.get(model.spec), plan, chunks)
+    except RAISED:
+        raise
+    except EffectiveDepthError as error:
+        return str(error)
+    return ""
+
+
+def status(
+    opened: Any,
+    plan: Plan,
+    out: Path,
+    item: Item,
+    done: Callable[[], None] = lambda: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Status:
+    """`compute`, and what a model cannot do is told."""
+    try:
+        return Status(item, compute(opened, plan, out, item, done, cancelled))
+    except RAISED:
+        raise
+    except EffectiveDepthError as error:
+        return Status(item, FAILED, str(error))
 
 
 def compute(
@@ -97,10 +181,9 @@ def failures(out: Path) -> dict[str, str]:
     return found
 
 
-def note_failure(out: Path, outcome: Outcome, model: StudyModel, why: str, n_items: int = 0) -> None:
+def note_failure(out: Path, outcome: Outcome, model: StudyModel, why: str) -> None:
     """Write down that a model failed, for whoever reads the folder."""
     outcome.failed[model.label] = why
-    outcome.counts[FAILED] += n_items
     try:
         (out / FAILURES).mkdir(parents=True, exist_ok=True)
         told = json.dumps({"model": model.label, "why": why}, ensure_ascii=False)
@@ -114,33 +197,20 @@ def forget_failure(out: Path, model: StudyModel) -> None:
     (out / FAILURES / f"{model.digest}.json").unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def _noted(out: Path, outcome: Outcome, model: StudyModel, n_items: int) -> Iterator[None]:
-    """What a model cannot do is its failure; what the disk or a cancel says ends the run."""
-    try:
-        yield
-    except (Cancelled, StudyError, StoreError):
-        raise
-    except EffectiveDepthError as error:
-        note_failure(out, outcome, model, str(error), n_items)
-
-
-def _todo(plan: Plan, out: Path, shard: tuple[int, int], outcome: Outcome) -> Mapping[StudyModel, list[Item]]:
-    """What is missing, by model; the rest is counted."""
+def missing(plan: Plan, out: Path, shard: tuple[int, int] = (1, 1)) -> dict[StudyModel, list[Item]]:
+    """What of a shard is not computed yet, by model."""
     there = {model.digest: items.there(out, model.digest) for model in plan.usable}
     found: dict[StudyModel, list[Item]] = {}
     for item in plan.items(shard):
-        if item.chunk.digest in there[item.model.digest]:
-            outcome.counts[THERE] += 1
-        else:
+        if item.chunk.digest not in there[item.model.digest]:
             found.setdefault(item.model, []).append(item)
-    for model in plan.usable:
-        if model not in found and shard == (1, 1):
-            forget_failure(out, model)
     return found
 
 
-def _models() -> Any:
+def opened_models(share: int = 1) -> Any:
+    """This process's models; one of `share` processes that have the machine's memory between them."""
     from ..service.compute import Models
 
-    return Models()
+    opened = Models()
+    opened.budget //= share
+    return opened

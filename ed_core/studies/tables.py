@@ -105,11 +105,13 @@ def state(folder: Folder) -> str:
 
 
 def store(folder: Folder) -> None:
-    """Write both tables into the folder."""
+    """Write both tables into the folder, as Parquet and as CSV."""
     made_of = {"state": state(folder)}
     for name, make in TABLES.items():
+        table = make(folder)
         with disk.written(folder.out / f"{name}.parquet") as handle:
-            parquet.write_table(make(folder).replace_schema_metadata(made_of), handle)
+            parquet.write_table(table.replace_schema_metadata(made_of), handle)
+        disk.write(folder.out / f"{name}.csv", as_file(table, "csv"))
 
 
 def stored(folder: Folder, name: str) -> pyarrow.Table:

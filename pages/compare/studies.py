@@ -9,7 +9,7 @@ from ed_core.errors import EffectiveDepthError
 from ed_core.probes import find
 from ed_core.sources.published import published, published_marks
 from ed_core.studies import agreement as estimators
-from ed_core.studies import items, report, running, study, tables
+from ed_core.studies import bundle, items, report, running, study, tables
 from ed_core.studies.folder import Folder
 from ed_core.studies.plan import PLAN
 from ed_ui import common_link, guard, link, literature, remembered, show, study_runs
@@ -51,6 +51,22 @@ def new(folded: bool) -> None:
                 st.rerun()
         except EffectiveDepthError as error:
             show.error(error)
+        st.file_uploader(
+            "Or open one of somebody else's, .edstudy", type="edstudy", key="studies.bundle", on_change=taken
+        )
+        if refused := remembered.value("studies.refused"):
+            st.error(show.plain(refused), icon=":material/error:")
+
+
+def taken() -> None:
+    """Open the study that was just chosen, and go to it."""
+    file = st.session_state.get("studies.bundle")
+    try:
+        remembered.put({"studies.refused": ""})
+        if file is not None:
+            remembered.put({"studies.study": study_runs.take_in(file.getvalue())})
+    except EffectiveDepthError as error:
+        remembered.put({"studies.refused": str(error)})
 
 
 def chosen(row, label: str, key: str, options: list[str], **more) -> str:
@@ -210,6 +226,8 @@ def exports(folder: Folder) -> None:
                     f"{name}.{kind}", partial(table_of, name, kind), f"{name}.{kind}", key=f"studies.{name}.{kind}"
                 )
         row.download_button("report.md", words_of, "report.md", "text/markdown", key="studies.report")
+        name = f"{folder.out.name}{bundle.ENDING}"
+        row.download_button(name, partial(bundle.packed, folder.out), name, key="studies.edstudy")
         st.code("python -m ed_core study FILE.toml --out DIR", language="bash")
 
 

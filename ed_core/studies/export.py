@@ -1,0 +1,118 @@
+"""What a study's numbers are taken along as, beside its tables: prompt by prompt, as arrays, as figures. Numpy and
+pyarrow; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow
+
+from ..errors import ParameterError
+from ..probes import find
+from ..results.aggregate import aggregate
+from . import tables
+from .folder import Folder
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+PROMPTS = pyarrow.schema(
+    [
+        *((name, pyarrow.string()) for name in ("model", "set", "prompt", "probe", "measure")),
+        ("layer", pyarrow.int32()),
+        ("value", pyarrow.float64()),
+        ("skipped", pyarrow.int32()),
+    ]
+)
+DEPTHS = "depths"
+
+
+def prompts(folder: Folder) -> pyarrow.Table:
+    """Tidy, a row per model, set, prompt, probe, measure and layer: what the aggregates are of that prompt alone.
+    `prompt` is its id, or its place in the set counted from 1; `layer` and `skipped` as in the summary."""
+    parts = [pyarrow.table(columns, schema=PROMPTS) for columns in _prompts(folder)]
+    return pyarrow.concat_tables(parts) if parts else PROMPTS.empty_table()
+
+
+def arrays(folder: Folder) -> dict[str, np.ndarray]:
+    """The aggregates over a set's prompts, by `<model>/<set>/<probe>.<measure>`, and of every criterion and variant
+    `<model>/<set>/effective_depth.<criterion>.<variant>`: depth, ratio, low, high, undefined (NaN = not defined)."""
+    found: dict[str, np.ndarray] = {}
+    for label in folder.models:
+        for name in folder.sets:
+            whole = folder.sums(label, name)
+            for entry in folder.plan["probes"]:
+                if columns := whole.probe(entry["name"]):
+                    probe = folder.probe(entry["name"])
+                    rows = [{n: np.asarray(v[i]) for n, v in columns.items()} for i in range(len(columns["n_tokens"]))]
+                    curves = aggregate(probe, rows, getattr(probe, "first_token", True))
+                    for measure, values in (curves | probe.derive(curves)).items():
+                        found[f"{label}/{name}/{probe.name}.{measure}"] = np.asarray(values)
+    for row in tables.stored(folder, "verdict").to_pylist():
+        key = f"{row['model']}/{row['set']}/effective_depth.{row['criterion']}.{row['variant']}"
+        figures = [row[column] for column in ("depth", "ratio", "low", "high", "undefined")]
+        found[key] = np.asarray(figures, np.float64)
+    return found
+
+
+def figure(folder: Folder, name: str) -> go.Figure:
+    """`depths`, every model's depth on every set by the papers' rules; or `<probe>.<measure>`, the curves of all models
+    and sets over relative depth."""
+    from .. import figures
+
+    def called(row: dict) -> str:
+        return row["model"] if len(folder.sets) == 1 else f"{row['model']} · {row['set']}"
+
+    if name == DEPTHS:
+        rows = tables.stored(folder, "verdict").to_pylist()
+        whole = [r | {"line": called(r)} for r in rows if r["variant"] == "paper" and r["set"] in folder.sets]
+        return figures.study_depths(whole, "line")
+    curves: dict[str, list[dict]] = {}
+    layers, measures = {}, {DEPTHS: None}
+    for row in tables.stored(folder, "summary").to_pylist():
+        n = folder.models[row["model"]].get("n_layers")
+        if row["set"] in folder.sets and row["layer"] is not None and row["skipped"] is None and n:
+            measures[f"{row['probe']}.{row['measure']}"] = None
+            if f"{row['probe']}.{row['measure']}" == name:
+                curves.setdefault(called(row), []).append(row)
+                layers[called(row)] = n
+    fit = {line: rows for line, rows in curves.items() if len(rows) in (layers[line], layers[line] + 1)}
+    if not fit:
+        raise ParameterError(f"There is no figure {name!r} of this study; expected one of {', '.join(measures)}.")
+    probe, _, measure = name.partition(".")
+    units = {spec.name: spec.unit for spec in find(probe).measures}
+    unit = units.get(measure) or units.get(measure.removesuffix("_mean")) or measure.replace("_", " ")
+    return figures.study_curves(
+        {line: tuple([r[k] for r in rows] for k in ("value", "low", "high")) for line, rows in fit.items()},
+        layers,
+        unit,
+    )
+
+
+def _prompts(folder: Folder) -> Iterator[list]:
+    for label in folder.models:
+        for name, one in folder.sets.items():
+            whole = folder.sums(label, name)
+            for entry in folder.plan["probes"]:
+                probe = folder.probe(entry["name"])
+                n_tokens = whole.columns.get(f"{probe.name}.n_tokens", np.empty(0))
+                columns = whole.probe(probe.name)
+                ran = whole.index[np.isfinite(n_tokens)] if columns else []
+                for i, place in enumerate(ran):
+                    row = {n: np.asarray(v[i]) for n, v in columns.items()}
+                    curves = aggregate(probe, [row], getattr(probe, "first_token", True))
+                    for measure, values in curves.items():
+                        yield _rows((label, name, one["ids"][place] or str(place + 1), probe.name, measure), values)
+
+
+def _rows(names: tuple[str, ...], values: np.ndarray) -> list:
+    at, count = np.indices(values.shape).reshape(values.ndim, values.size), values.size
+    nothing = pyarrow.nulls(count, pyarrow.int32())
+    return [
+        *(pyarrow.array([text] * count, pyarrow.string()) for text in names),
+        pyarrow.array(at[-1], pyarrow.int32()) if values.ndim else nothing,
+        pyarrow.array(np.asarray(values, np.float64).ravel(), pyarrow.float64(), from_pandas=True),
+        pyarrow.array(at[0], pyarrow.int32()) if values.ndim == 2 else nothing,
+    ]

@@ -1,0 +1,295 @@
+"""`.edstudy`: what goes out comes back the same elsewhere; what is damaged or hostile is refused and leaves nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import warnings
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from ed_core.commands import main
+from ed_core.errors import ImportRefused, NewerSchema, StudyError
+from ed_core.results.aggregate import aggregate
+from ed_core.studies import bundle, export, items, plan, report, running, study, tables
+from ed_core.studies.folder import open_folder
+from ed_core.types import canonical_json
+
+TOML = (
+    'name = "mine"\nmodels = ["ed-demo-8"]\nprobes = ["contributions", "logit_lens"]\nchunk = 3\n'
+    '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\nper_level = 4\n'
+)
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory):
+    """A finished study's folder, with an item that is of no plan any more."""
+    out = tmp_path_factory.mktemp("study") / "out"
+    made = plan.make(study.parse(TOML), out.parent)
+    plan.write_plan(made, out)
+    running.run(made, out)
+    report.write(out)
+    first = next(out.glob("items/*/*.parquet"))
+    shutil.copy(first, first.with_stem("0" * 16))
+    return out
+
+
+@pytest.fixture(scope="module")
+def good(computed):
+    return bundle.packed(computed)
+
+
+def contents(data: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def made_of(files: dict[str, bytes], told=lambda manifest: None, sealed: bool = True) -> bytes:
+    """A bundle of these files, hashes made anew unless not `sealed`; `told` changes the manifest."""
+    manifest = json.loads(files[bundle.MANIFEST])
+    if sealed:
+        manifest["files"] = {
+            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for name, data in files.items()
+            if name != bundle.MANIFEST
+        }
+    told(manifest)
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(bundle.MANIFEST, canonical_json(manifest))
+        for name, content in files.items():
+            if name != bundle.MANIFEST:
+                archive.writestr(name, content)
+    return data.getvalue()
+
+
+def an_item(files) -> str:
+    return next(name for name in files if name.startswith("items/"))
+
+
+def as_parquet(table: pyarrow.Table) -> bytes:
+    data = io.BytesIO()
+    parquet.write_table(table, data)
+    return data.getvalue()
+
+
+def changed_item(files, change) -> dict[str, bytes]:
+    name = an_item(files)
+    return files | {name: as_parquet(change(parquet.read_table(io.BytesIO(files[name]))))}
+
+
+def test_what_goes_out_comes_back_the_same(computed, good, tmp_path):
+    folder = open_folder(computed)
+    expected = items.digest(computed, folder.keys())
+    assert bundle.unpack(io.BytesIO(good), tmp_path / "there") == expected
+    again = open_folder(tmp_path / "there")
+    assert items.digest(again.out, again.keys()) == expected and dict(again.plan) == dict(folder.plan)
+    for name in tables.TABLES:
+        assert tables.stored(again, name).equals(tables.stored(folder, name))
+    assert (again.out / "report.md").read_bytes() == (computed / "report.md").read_bytes()
+    assert bundle.packed(again.out) == good, "the same bytes for the same study"
+    assert f"items/{next(iter(folder.models.values()))['digest']}/{'0' * 16}.parquet" not in contents(good)
+    assert [p.name for p in tmp_path.iterdir()] == ["there"]
+
+
+def test_the_shell_writes_and_opens_it(computed, tmp_path, capsys):
+    file = tmp_path / "mine.edstudy"
+    assert main(["study", str(computed), "--export", str(file)]) == 0
+    assert main(["study", str(file), "--out", str(tmp_path / "there")]) == 0
+    assert (tmp_path / "there" / "plan.json").read_bytes() == (computed / "plan.json").read_bytes()
+    assert main(["study", str(file), "--out", str(tmp_path / "there")]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert main(["study", str(tmp_path / "no.edstudy"), "--out", str(tmp_path / "x")]) == 2
+    assert "no.edstudy cannot be read" in capsys.readouterr().err
+
+
+def _shape(table):
+    shapes = json.loads(table.schema.metadata[b"shapes"])
+    return table.replace_schema_metadata(
+        {**table.schema.metadata, b"shapes": json.dumps(shapes | {"contributions.attn_cos.sum": [2, 4]})}
+    )
+
+
+def _longer(table):
+    return pyarrow.concat_tables([table, table.slice(0, 1)])
+
+
+def _column(name, values):
+    def change(table):
+        shapes = json.loads(table.schema.metadata[b"shapes"]) | {name: []}
+        more = table.append_column(name, pyarrow.array(values(table.num_rows)))
+        return more.replace_schema_metadata({**table.schema.metadata, b"shapes": json.dumps(shapes)})
+
+    return change
+
+
+def _other_value(table):
+    at = table.column_names.index("logit_lens.echo")
+    return table.set_column(at, "logit_lens.echo", pyarrow.array(np.full(table.num_rows, 0.123)))
+
+
+def _texts(table):
+    at = table.column_names.index("logit_lens.echo")
+    return table.set_column(at, "logit_lens.echo", pyarrow.array(["a"] * table.num_rows))
+
+
+def _plan(change):
+    def of(files):
+        told = json.loads(files["plan.json"])
+        change(told)
+        return files | {"plan.json": json.dumps(told).encode()}
+
+    return of
+
+
+DAMAGE = {
+    "a hash": (lambda f: f | {an_item(f): f[an_item(f)] + b"."}, False, "does not have its hash"),
+    "a path": (lambda f: f | {"../evil": b"x"}, True, "'../evil' is no file of a study"),
+    "an absolute path": (lambda f: f | {"/tmp/evil": b"x"}, True, "is no file of a study"),
+    "a path within": (lambda f: f | {"items/../../evil.parquet": b"x"}, True, "is no file of a study"),
+    "a program": (lambda f: f | {"items/run.py": b"x"}, True, "is no file of a study"),
+    "unlisted": (lambda f: f | {"report.md2": b"x"}, False, "not those it lists"),
+    "no plan": (lambda f: {n: d for n, d in f.items() if n != "plan.json"}, True, "plan.json is missing"),
+    "a plan of another study": (_plan(lambda p: p.update(seed=7)), True, "is not the plan of study.toml"),
+    "a plan with more": (_plan(lambda p: p.update(more=1)), True, "more: Extra inputs"),
+    "a plan of other types": (_plan(lambda p: p["sets"][0].update(left_out="0")), True, "left_out"),
+    "too few chunks": (_plan(lambda p: p["sets"][0]["chunks"].pop()), True, "the chunks of sums"),
+    "levels": (_plan(lambda p: p["sets"][0]["levels"].pop()), True, "the levels or pairs of sums"),
+    "an unknown probe": (_plan(lambda p: p["probes"][0].update(name="x")), True, "is not the plan of study.toml"),
+    "a strange item": (lambda f: f | {"items/" + "0" * 16 + "/" + "1" * 16 + ".parquet": b"x"}, True, "of no part"),
+    "a strange failure": (
+        lambda f: f | {"failures/" + "0" * 16 + ".json": b'{"model":"x","why":"y"}'}, True, "of no model",
+    ),
+    "no parquet": (lambda f: f | {an_item(f): b"PAR1 and nothing"}, True, "is not a study as this program writes it"),
+    "half a file": (lambda f: f | {an_item(f): f[an_item(f)][:-200]}, True, "is not a study as this program writes it"),
+    "a column": (lambda f: changed_item(f, _column("evil.x", np.zeros)), True, "'evil.x' that no probe"),
+    "rows": (lambda f: changed_item(f, _longer), True, "has 4 rows, expected 3"),
+    "a shape": (lambda f: changed_item(f, _shape), True, "another shape than before"),
+    "texts": (lambda f: changed_item(f, _texts), True, "the type"),
+    "another number": (lambda f: changed_item(f, _other_value), True, "do not have the digest it tells"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_damage_is_refused_in_one_sentence_and_leaves_nothing(good, tmp_path, what):
+    change, sealed, told = DAMAGE[what]
+    data = made_of(change(contents(good)), sealed=sealed)
+    with pytest.raises(ImportRefused) as refused:
+        bundle.unpack(io.BytesIO(data), tmp_path / "there")
+    assert told in str(refused.value) and "\n" not in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_archive_that_is_no_plain_one_is_refused(good, tmp_path):
+    files = contents(good)
+    with zipfile.ZipFile(io.BytesIO(good)) as archive:
+        link = next(e for e in archive.infolist() if e.filename == "report.md")
+    link.external_attr = 0o120777 << 16
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(link if name == "report.md" else zipfile.ZipInfo(name), content)
+    twice = io.BytesIO(good)
+    with warnings.catch_warnings(), zipfile.ZipFile(twice, "a") as archive:
+        warnings.simplefilter("ignore")
+        archive.writestr("report.md", b"another")
+    later = made_of(files, lambda manifest: manifest.update(schema=99))
+    large = made_of(files, lambda m: m["files"]["report.md"].update(bytes=bundle.MAX_FILE + 1))
+    for bad, told in (
+        (data.getvalue(), "not a plain file"),
+        (twice.getvalue(), "not those it lists"),
+        (later, "reads up to 1"),
+        (large, "less than or equal"),
+        (made_of(files, lambda m: m.update(name="../x")), "name"),
+        (made_of(files, lambda m: m.update(name="other")), "names another study"),
+        (good[:-30], "is not a study"),
+        (b"", "is not a study"),
+        (b"no zip at all", "is not a study"),
+    ):
+        with pytest.raises(ImportRefused, match=told) as refused:
+            bundle.unpack(io.BytesIO(bad), tmp_path / "there")
+        assert isinstance(refused.value, NewerSchema) == (bad is later) and not list(tmp_path.iterdir())
+
+
+def test_what_unpacks_to_too_much_is_not_unpacked(good, tmp_path, monkeypatch):
+    monkeypatch.setattr(bundle, "MAX_UNPACKED", 1000)
+    monkeypatch.setattr(bundle, "_read", None)
+    with pytest.raises(ImportRefused, match="at most 0 are read"):
+        bundle.unpack(io.BytesIO(good), tmp_path / "there")
+
+
+def test_a_full_disk_is_not_blamed_on_the_file(good, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(report.disk, "write", full)
+    with pytest.raises(StudyError, match="the disk is full") as error:
+        bundle.unpack(io.BytesIO(good), tmp_path / "there")
+    assert not isinstance(error.value, ImportRefused) and not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------- other files
+
+
+def test_tables_lie_beside_each_other_as_parquet_and_csv(computed):
+    for name in tables.TABLES:
+        as_csv, as_table = pd.read_csv(computed / f"{name}.csv"), parquet.read_table(computed / f"{name}.parquet")
+        assert list(as_csv.columns) == as_table.column_names and len(as_csv) == as_table.num_rows
+        np.testing.assert_allclose(as_csv.low, as_table.to_pandas().low)
+
+
+def test_prompt_by_prompt_the_numbers_come_to_the_aggregates(computed):
+    folder = open_folder(computed)
+    found = export.prompts(folder).to_pandas()
+    assert set(found.prompt) == {f"{level}-{i}" for level in (2, 3) for i in range(4)}
+    lens = folder.sums("ed-demo-8", "sums").probe("logit_lens")
+    kl = found[(found.probe == "logit_lens") & (found.measure == "kl") & (found.layer == 3)].value.to_numpy()
+    np.testing.assert_allclose(kl, lens["kl.sum"][:, 3] / lens["n_tokens"], rtol=1e-6)
+    whole = tables.stored(folder, "summary").to_pandas().query("set == 'sums' and measure == 'kl' and layer == 3")
+    assert (kl * lens["n_tokens"]).sum() / lens["n_tokens"].sum() == pytest.approx(whole.value.item(), rel=1e-6)
+
+
+def test_arrays_are_the_aggregates_and_the_verdicts(computed, tmp_path):
+    folder = open_folder(computed)
+    assert main(["study", str(computed), "--export", str(tmp_path / "a.npz"), str(tmp_path / "prompts.parquet")]) == 0
+    summary, verdict = (tables.stored(folder, name).to_pandas() for name in ("summary", "verdict"))
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as data:
+        whole = summary[(summary.set == "sums") & (summary.measure == "layer_ratio")].value.to_numpy()
+        np.testing.assert_array_equal(data["ed-demo-8/sums/contributions.layer_ratio"].astype(float), whole)
+        row = verdict.query("set == 'sums' and criterion == 'kl' and variant == 'stable'").iloc[0]
+        expected = [row[c] for c in ("depth", "ratio", "low", "high", "undefined")]
+        np.testing.assert_array_equal(data["ed-demo-8/sums/effective_depth.kl.stable"], expected)
+    assert parquet.read_table(tmp_path / "prompts.parquet").equals(export.prompts(folder))
+    lens = folder.sums("ed-demo-8", "sums").probe("logit_lens")
+    alone = aggregate(folder.probe("logit_lens"), [{name: np.asarray(v[0]) for name, v in lens.items()}])
+    assert set(export.prompts(folder).to_pandas().query("probe == 'logit_lens'").measure) == set(alone)
+
+
+def test_figures_are_drawn_of_what_the_tables_hold(computed):
+    folder = open_folder(computed)
+    verdict = tables.stored(folder, "verdict").to_pandas().query("set == 'sums' and variant == 'paper'")
+    drawn = {x for trace in export.figure(folder, "depths").data for x in (trace.x if trace.x is not None else ())}
+    assert {r for r in verdict.ratio if np.isfinite(r)} <= drawn
+    curve = tables.stored(folder, "summary").to_pandas().query("set == 'sums' and measure == 'kl'").value
+    lines = [list(trace.y) for trace in export.figure(folder, "logit_lens.kl").data]
+    assert any(np.array_equal(line, curve) for line in lines if len(line) == len(curve))
+
+
+@pytest.mark.parametrize(
+    "name, told",
+    [
+        ("x.csv", "expected verdict, summary or prompts.csv"),
+        ("a.txt", "ends in none"),
+        ("a.b.svg", "There is no figure"),
+    ],
+)
+def test_a_file_that_nobody_knows_is_refused_and_none_is_written(computed, tmp_path, capsys, name, told):
+    assert main(["study", str(computed), "--export", str(tmp_path / "summary.csv"), str(tmp_path / name)]) == 2
+    assert told in capsys.readouterr().err and not list(tmp_path.iterdir())

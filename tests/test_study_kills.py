@@ -1,0 +1,155 @@
+"""Studies that are killed anywhere and go on end with the measures of an undisturbed run; of Ray nothing is left.
+
+A kill comes a chance moment after a chance number of new items lies there, so it lands in the middle of the work
+however busy the machine is."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ed_core.studies import items
+from ed_core.studies.folder import open_folder
+
+pytestmark = pytest.mark.slow
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+ROOT = Path(__file__).parent.parent
+KILLS = 10
+PATIENCE = 300  # seconds for anything to happen at all
+TOML = (
+    'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nchunk = 1\n'
+    'probes = ["contributions", "logit_lens", {name = "layer_skip", limit = 5}]\n'
+    '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nper_level = 6\n'
+)
+N_ITEMS = 60
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The study's file, and the digest of its measures."""
+    here = tmp_path_factory.mktemp("study")
+    (here / "s.toml").write_text(TOML, encoding="utf-8")
+    assert begin(here / "s.toml", here / "out").wait(PATIENCE) == 0
+    assert n_items(here / "out") == N_ITEMS
+    return here / "s.toml", digest(here / "out")
+
+
+def begin(file: Path, out: Path, *more: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "ed_core", "study", str(file), "--out", str(out), *more]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def n_items(out: Path) -> int:
+    return len(list(out.glob("items/*/*.parquet")))
+
+
+def digest(out: Path) -> str:
+    return items.digest(out, open_folder(out).keys())
+
+
+def until(holds, process: subprocess.Popen | None = None) -> None:
+    """Wait for something, or for the process to end."""
+    end = time.monotonic() + PATIENCE
+    while not holds() and (process is None or process.poll() is None):
+        assert time.monotonic() < end, "nothing happens"
+        time.sleep(0.01)
+
+
+def killed(process: subprocess.Popen, out: Path, chance: random.Random) -> None:
+    """Kill a run a chance moment after some new items; sometimes before there is any."""
+    new = n_items(out) + chance.choice((0, 1, 2, 4))
+    until(lambda: n_items(out) >= new, process)
+    time.sleep(chance.uniform(0, 0.2))
+    process.kill()
+    process.communicate()
+
+
+def test_ten_kills_lose_nothing_and_add_nothing(undisturbed, tmp_path):
+    file, expected = undisturbed
+    chance, seen = random.Random(1), []
+    for _ in range(KILLS):
+        killed(begin(file, tmp_path), tmp_path, chance)
+        seen.append(n_items(tmp_path))
+    assert seen == sorted(seen) and 0 < seen[-1] < N_ITEMS, "it was killed in the middle of the work"
+    process = begin(file, tmp_path)
+    assert process.wait(PATIENCE) == 0, process.stderr.read()
+    assert n_items(tmp_path) == N_ITEMS and digest(tmp_path) == expected
+
+
+def test_two_shards_that_are_killed_and_go_on_make_the_same(undisturbed, tmp_path):
+    file, expected = undisturbed
+    chance = random.Random(2)
+    for _ in range(KILLS // 2):
+        both = [begin(file, tmp_path, "--shard", f"{i}/2") for i in (1, 2)]
+        for process in both:
+            killed(process, tmp_path, chance)
+    assert n_items(tmp_path) < N_ITEMS
+    for i in (1, 2):
+        assert begin(file, tmp_path, "--shard", f"{i}/2").wait(PATIENCE) == 0
+    assert begin(file, tmp_path, "--merge").wait(PATIENCE) == 0
+    assert n_items(tmp_path) == N_ITEMS and digest(tmp_path) == expected
+
+
+@needs_ray
+def test_actors_that_are_killed_are_replaced(undisturbed, tmp_path):
+    file, expected = undisturbed
+    process = begin(file, tmp_path, "--engine", "ray")
+    for kill in (1, 2):
+        until(lambda: n_items(tmp_path) >= 8 * kill and actors(process.pid), process)
+        actors(process.pid)[0].kill()
+    assert process.wait(PATIENCE) == 0, process.stderr.read()
+    assert n_items(tmp_path) == N_ITEMS and digest(tmp_path) == expected
+
+
+@needs_ray
+def test_of_a_driver_that_is_killed_nothing_is_left_and_the_study_goes_on(undisturbed, tmp_path):
+    file, expected = undisturbed
+    process = begin(file, tmp_path, "--engine", "ray")
+    until(lambda: n_items(tmp_path) >= 3, process)
+    belonging = psutil.Process(process.pid).children(recursive=True)
+    assert len(belonging) > 5, "a cluster was there"
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    until(lambda: not any(map(alive, belonging)))
+    until(lambda: not left_by(process.pid))
+    assert n_items(tmp_path) < N_ITEMS
+    process = begin(file, tmp_path, "--engine", "ray")
+    assert process.wait(PATIENCE) == 0, process.stderr.read()
+    assert n_items(tmp_path) == N_ITEMS and digest(tmp_path) == expected
+
+
+def actors(driver: int) -> list[psutil.Process]:
+    """The actors of a driver, oldest first."""
+    found = []
+    for process in psutil.Process(driver).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::Worker"):
+                found.append(process)
+    return sorted(found, key=lambda process: process.create_time())
+
+
+def alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def left_by(driver: int) -> list[int]:
+    """The program that waits for the end of that driver, which ends last."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            line = process.cmdline()
+            if len(line) == 5 and line[1].endswith("leftovers.py") and line[4] == str(driver):
+                found.append(process.pid)
+    return found
