@@ -13,7 +13,7 @@ from ed_core.sources.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, 
 from ed_core.studies import points, trends
 from ed_core.studies.folder import Folder
 from ed_core.studies.points import Point
-from ed_ui import remembered, show
+from ed_ui import remembered, show, study_runs
 from ed_ui.link_parameters import choice
 
 EVERY = "all"
@@ -50,7 +50,7 @@ def panel(folder: Folder, group: str) -> None:
         format_func=CRITERIA.get,
         required=True,
     )
-    measured = points.measured_points(folder, group)
+    measured = study_runs.points(folder.out, group)
     others = [p for p in points.published_points() if dataset in (EVERY, p.set)]
     shown = [[p for p in some if training in (EVERY, p.training) and _fits(p, band)] for some in (measured, others)]
     table(*shown)

@@ -55,7 +55,8 @@ def reproduce(args) -> int:
     paper = protocols.find(args.paper)
     if args.limit is not None and args.limit < 1:
         raise ParameterError(f"--limit is {args.limit}; expected 1 or more.")
-    precision, why = _precision(args.precision, paper.precision, args.device)
+    device = _device(args.device)
+    precision, why = _precision(args.precision, paper.precision, device)
     models = [_model(text, precision) for text in args.models]
     sets = protocols.chosen(paper, args.sets, models[0].source)
     _check(sets, models[0].source)
@@ -70,7 +71,7 @@ def reproduce(args) -> int:
     except OSError as error:
         raise StudyError(f"The folder {out} cannot be written: {disk.why(error)}") from error
     for name in parts:
-        code = max(code, _study(out, name, args.device, args.dry_run))
+        code = max(code, _study(out, name, device, args.dry_run))
         if not args.dry_run:
             entries += paper.entries(open_folder(out / name))
             notes += [f"{label} failed ({name}): {failed}" for label, failed in failures(out / name).items()]
@@ -88,6 +89,14 @@ def _study(out: Path, name: str, device: str, dry_run: bool) -> int:
     args = parser.parse_args(["study", str(out / f"{name}.toml"), "--out", str(out / name), "--device", device])
     args.dry_run = dry_run
     return args.run(args) or 0
+
+
+def _device(name: str) -> str:
+    if name == "cpu":
+        return name
+    from ..models import placement
+
+    return placement.pick(name)
 
 
 def _precision(given: str | None, papers: str, device: str) -> tuple[str, str]:
