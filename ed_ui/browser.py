@@ -10,15 +10,19 @@ import streamlit as st
 from ed_ui import link, remembered, session
 
 SCRIPT = """(() => {
-const [typed, fresh, welcomed] = %s;
+const [typed, answered, fresh, welcomed] = %s;
+window.edTold = [typed, answered];
 const box = kind => document.querySelector(`.st-key-prompt-box ${kind}`);
+const idle = () => document.querySelector('.stApp').dataset.testScriptState === 'notRunning';
 const put = (element, value) => {
-  Object.getOwnPropertyDescriptor(Object.getPrototypeOf(element), 'value').set.call(element, value);
-  element.dispatchEvent(new Event('input', {bubbles: true}));
+  if (element.value !== value) {
+    Object.getOwnPropertyDescriptor(Object.getPrototypeOf(element), 'value').set.call(element, value);
+    element.dispatchEvent(new Event('input', {bubbles: true}));
+  }
   setTimeout(() => element.dispatchEvent(new FocusEvent('focusout', {bubbles: true})));
 };
 const held = () => JSON.stringify([box('textarea').value, box('input').value]);
-const save = () => { if (box('textarea')) sessionStorage.edPrompt = held(); };
+const save = () => { if (box('textarea') && !window.edBringing) sessionStorage.edPrompt = held(); };
 const when = (ready, then, tries = 100) => ready() ? then() : tries && setTimeout(when, 100, ready, then, tries - 1);
 if (!window.edBrowser) {
   window.edBrowser = true;
@@ -28,22 +32,27 @@ if (!window.edBrowser) {
     if (!inBox(event) || event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
     const run = () => document.querySelector('.st-key-run-row button');
     // not before what was typed has come back: a press sent earlier would bring along what it replaced
-    const idle = () => document.querySelector('.stApp').dataset.testScriptState === 'notRunning';
     setTimeout(when, 150, () => run() && !run().disabled && idle(), () => run().click(), 100);
   }, true);
   const kept = sessionStorage.edPrompt && JSON.parse(sessionStorage.edPrompt);
-  // each step by itself: this script runs while the page is being drawn, and a box that is left before what was put in
-  // has been drawn keeps it to itself, and takes nothing else any more
-  if (kept && fresh && kept[0].trim())
-    setTimeout(when, 0, () => box('textarea'), () => {
-      if (box('textarea').value === kept[0]) return;
-      put(box('textarea'), kept[0]);
-      when(() => box('input').value === '', () => kept[1] && put(box('input'), kept[1]));
-    });
+  // again until the app says that it has both, or somebody does something: while the page is being drawn a box may be
+  // replaced, or keep what was put into it to itself, and take nothing else any more
+  const enough = () => { window.edBringing = false; };
+  const bring = tries => {
+    const [text, answer] = [box('textarea'), box('input')], [hasText, hasAnswer] = window.edTold;
+    if (!window.edBringing || !text || !tries) return enough();
+    if (text.value !== kept[0] || !hasText) put(text, kept[0]);
+    else if (kept[1] && (answer.value !== kept[1] || !hasAnswer)) put(answer, kept[1]);
+    else return enough();
+    setTimeout(when, 300, idle, () => bring(tries - 1));
+  };
+  window.edBringing = Boolean(kept && fresh && kept[0].trim());
+  for (const by of ['pointerdown', 'keydown']) addEventListener(by, enough, {capture: true, once: true});
+  if (window.edBringing) setTimeout(when, 0, () => box('textarea'), () => bring(10));
   else delete sessionStorage.edPrompt;
   if (localStorage.edWelcomed) document.documentElement.classList.add('ed-welcomed');
 } else if (typed) save();
-else delete sessionStorage.edPrompt;
+else if (!window.edBringing) delete sessionStorage.edPrompt;
 const said = () => document.querySelector('.st-key-headline');
 when(said, () => { said().tabIndex = 0; }, 50);  // it scrolls, so the keyboard must reach it
 if (welcomed) localStorage.edWelcomed = 1;
@@ -51,8 +60,10 @@ if (welcomed) localStorage.edWelcomed = 1;
 
 
 def listen() -> None:
-    """At the end of every run: tell the browser whether what stands in the prompt's box was typed."""
+    """At the end of every run: tell the browser whether what stands in the prompt's box was typed, and whether there is
+    an answer."""
     typed = bool(remembered.value("text", "")) and not remembered.value("example", "")
     known = session.current()
-    told = json.dumps([typed, link.state().open, known.welcomed])
+    answered = bool(remembered.value("answer", ""))
+    told = json.dumps([typed, answered, link.state().open, known.welcomed])
     st.html(f"<script>{SCRIPT % told}</script>", unsafe_allow_javascript=True)

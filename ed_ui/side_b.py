@@ -59,8 +59,7 @@ def open_link() -> None:
     link.own((*COMMON, *more))
     _default((*COMMON, *OF_MODEL))
     if not value("two.model"):
-        here = picker.model()
-        remembered.put({"two.model": next((name for name in reversed(MODELS) if name != here), here)})
+        remembered.put(_first_model())
     if link.follows(RUN):
         asked = lookup.by_short(value("two.run")).request.prompts[0]
         prompt_box.fill(asked.text, asked.answer, side="two.")
@@ -70,6 +69,15 @@ def open_link() -> None:
         remembered.put({"two.example": prompt_box.harder(example) or next(others)})
     if (example := value("two.example")) and example != before:
         prompt_box.pick(example, "two.")
+
+
+def _first_model() -> dict[str, str]:
+    """What stands on side B at first: the other bundled model, which has the same tokens; for any other model its own
+    untrained twin."""
+    here = picker.model()
+    if here not in MODELS:
+        return {"two.model": here, "two.control": "untrained"}
+    return {"two.model": next((name for name in reversed(MODELS) if name != here), here)}
 
 
 def _default(parameters: tuple[Parameter, ...]) -> None:

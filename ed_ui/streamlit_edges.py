@@ -43,7 +43,7 @@ def navigation(pages: Mapping[str, list]):
     context = get_script_run_ctx()
     manager = context.pages_manager if context is not None else None
     early = manager is not None and ["url_pathname" in page for page in manager.get_pages().values()] == [True]
-    page = st.navigation(pages)
+    page = st.navigation(pages, expanded=True)  # else it hides some of the pages behind "View 3 more"
     if early and manager.intended_page_name:
         st.html("<script>window.location.reload()</script>", unsafe_allow_javascript=True)
         st.stop()

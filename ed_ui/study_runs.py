@@ -22,6 +22,7 @@ from ed_core.sources.bundled import STUDIES
 from ed_core.studies import bundle, study, tables
 from ed_core.studies.folder import Folder, open_folder
 from ed_core.studies.plan import PLAN
+from ed_core.studies.points import Point, measured_points
 
 RUN, LOG, FILE = "run.json", "run.log", "asked.toml"
 PROGRAM = "import sys; from ed_core.commands import main; sys.exit(main(sys.argv[1:]))"  # with the settings' permits
@@ -113,6 +114,17 @@ def _read(out: Path, *state: object) -> tuple[Folder, list[dict], list[dict]]:
     folder = open_folder(out)
     verdict, summary = (tables.stored(folder, name).to_pylist() for name in ("verdict", "summary"))
     return folder, verdict, summary
+
+
+def points(out: Path, group: str) -> tuple[Point, ...]:
+    """A study's effective depths on a set or one of its levels; made anew where something was added."""
+    folder = read(out)[0]
+    return _points(out, group, (out / PLAN).stat().st_mtime_ns, tuple(folder.progress().values()))
+
+
+@lru_cache(maxsize=16)
+def _points(out: Path, group: str, *state: object) -> tuple[Point, ...]:
+    return tuple(measured_points(read(out)[0], group))
 
 
 def stop(out: Path) -> None:

@@ -222,7 +222,7 @@ def logit_lens(hf, ids, k: int) -> dict[str, np.ndarray]:
             out["entropy"][depth, t] = -(p * p.log()).sum()
             out["overlap"][depth, t] = len(set(best) & set(final)) / k
             out["top1_match"][depth, t] = best[0] == final[0]
-            out["rank"][depth, t] = 1 + sum(v > logits[t][final[0]] for v in logits[t])
+            out["rank"][depth, t] = 1 + (logits[t] > logits[t][final[0]]).sum()
             out["top_ids"][depth, t] = best
             out["top_probs"][depth, t] = p[best]
             top1[depth, t] = best[0]

@@ -7,8 +7,20 @@ from test_browser import settled, wait
 
 pytestmark = pytest.mark.browser
 
-PAGES = ("", "contributions", "logit_lens", "numerics", "skip", "erase", "gradients", "prune", "audit")
-FIGURES = PAGES[:6]  # what these show at once
+PAGES = (
+    "",
+    "contributions",
+    "logit_lens",
+    "numerics",
+    "skip",
+    "erase",
+    "gradients",
+    "prune",
+    "audit",
+    "studies",
+    "difficulty",
+)
+FIGURES = {*PAGES[:6], "studies", "difficulty"}  # what these show at once
 GROUND = "getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor"
 STREAMLITS_OWN = {"list", "listitem"}  # its navigation puts <div> between <ul> and <li>
 
@@ -24,7 +36,7 @@ def test_axe_finds_nothing_serious_and_every_figure_tells_its_numbers(server, vi
 
     tab = visitor(color_scheme="light")
     tab.goto(f"{server}/{name}?token=3")
-    tab.get_by_role("button", name="Run").wait_for()
+    tab.locator(".st-key-run-row").wait_for()
     if name in FIGURES:
         wait(tab, lambda: tab.locator("[data-testid=stPlotlyChart]").count())
     ground = None

@@ -16,6 +16,7 @@ from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.service.resolve import resolve, twin
 from ed_core.types import Prompt
+from ed_ui import side_b
 
 PAGE = "pages/compare/two.py"
 OTHER = Prompt("2 + 2 = ", "4")
@@ -91,6 +92,13 @@ def test_a_model_beside_its_twin(stored, seconds):
     assert not test.button(key="run.two").disabled and test.button(key="cancel.two").disabled
     ruler = next(json.loads(c.proto.spec) for c in test.get("plotly_chart") if "blocks A" in c.proto.spec)
     assert {t["name"] for t in ruler["data"]} >= {"A cosine", "B cosine", "A kl", "B kl", "A overlap", "B overlap"}
+
+
+@pytest.mark.parametrize("model, other, control", [("small", "small", "untrained"), ("ed-demo-8", "ed-demo-16", None)])
+def test_a_first_comparison_is_with_a_model_of_the_same_tokens(stored, monkeypatch, model, other, control):
+    monkeypatch.setattr(side_b, "MODELS", ("ed-demo-8", "ed-demo-16"))  # without the tests' own
+    link = carried(two(model=model))
+    assert (link["second"], link.get("second_control")) == (other, control)
 
 
 def test_models_of_different_depth_have_a_difference_on_relative_depth(stored, seconds):

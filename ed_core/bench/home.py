@@ -1,7 +1,7 @@
 """What the page costs on top of the computation: the four probes of Home, on a real model, through the queue alone and
 on Home in a browser on the same cores, in turn; and through the queue beside a foreign busy process.
 
-The model is SmolLM2-135M-Instruct where it is fetched, or what ED_BENCH_MODEL names."""
+The model is SmolLM2-135M-Instruct where it is fetched (`fetch smollm2`), or what ED_BENCH_MODEL names."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from .. import settings
 from ..errors import EffectiveDepthError
 from ..service.jobs import Jobs
 from ..service.resolve import resolve
@@ -24,7 +25,7 @@ from ..types import Prompt
 from . import Row, live
 from .browser import chromium, serving
 
-SMALL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+SMALL = "smollm2"
 ROUNDS = int(os.environ.get("ED_BENCH_ROUNDS", "3"))
 RATIO, SLOWDOWN, FIRST_SECONDS = 1.3, 2.5, 0.5
 STORY = (
@@ -60,7 +61,7 @@ def in_browser() -> list[Row]:
             tempfile.TemporaryDirectory() as folder,
             chromium() as browser,
             live.warm_worker(name) as jobs,
-            serving(Path(folder)) as app,
+            serving(with_models(Path(folder))) as app,
         ):
             page = opened(browser, app.address, name)
             alone, beside, in_page = [], [], []
@@ -73,6 +74,14 @@ def in_browser() -> list[Row]:
     except EffectiveDepthError as error:
         return [skipped(str(error))]
     return rows(alone, beside, in_page)
+
+
+def with_models(cache: Path) -> Path:
+    """An empty cache in which the models fetched here lie too."""
+    for name in ("converted", "gguf"):
+        if (there := settings.current().cache / name).is_dir():
+            (cache / name).symlink_to(there, target_is_directory=True)
+    return cache
 
 
 def skipped(why: str) -> Row:

@@ -1,5 +1,5 @@
 """The command line: `python -m ed_core run | verify | estimate | audit | fetch | models | cache | settings | ready |
-bench | study | case | backup | restore | check`.
+bench | study | reproduce | case | backup | restore | check`.
 
 Exit code 2 and one sentence for everything refused.
 """
@@ -16,7 +16,7 @@ from ..memory import gigabytes
 from ..notebook.model import Model
 from ..probes import PROBES
 from ..sources import gguf_files, permits
-from . import cases, models, studies
+from . import cases, models, reproduce, studies
 from .models import opened_as
 
 
@@ -133,6 +133,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
     p.set_defaults(run=bench)
     studies.add(commands)
+    reproduce.add(commands)
     cases.add(commands)
     return top
 

@@ -137,7 +137,7 @@ Compare with *A hard sum*: same model, same task, more digits.""",
         "hard-sum",
         "sum-mod10-6-b",
         "A hard sum: six digits, known only at the end",
-        """The same task as *An easy sum*, with six digits, and right again. Now the answer appears at depth 7, one block before the output, where
+        """The same task as *An easy sum*, with six digits, and right again. Now the answer appears at depth 7, one layer before the output, where
 the easy one had it at depth 4: on these two prompts the harder problem uses more of the depth.
 
 **What it does not show.** The ruler's KL moves from layer 3 to 6, but it is a mean over *all* tokens, and this prompt has other tokens than the
@@ -165,7 +165,7 @@ the right one.
 question's own line the chain `l=0; f=l; q=f` is taken apart in order: `q=` matters at depth 0 only, `f=` up to depth 1, the `l` behind it up to
 depth 2, and the value `0` up to depth 6. From depth 7 on only the last token matters, and there the lens now reads `0`.
 
-**Contribution norms and cosine:** only one block erases more than it writes: block 5, the one with a mean cosine below 0. That is why the
+**Contribution norms and cosine:** only one layer erases more than it writes: layer 5, the one with a mean cosine below 0. That is why the
 ruler has a turn here, and none in the sums.
 
 **KL has no mark:** the mean KL does not fall below half of its maximum before the last layer.""",
@@ -234,15 +234,15 @@ the twin shows as well was not learned.
 threshold, not that anything was computed: this twin continues with `n=n=n=`.
 
 **What both show.**
-- *Overlap* with the output climbs along nearly the same curve. Any stack of blocks that adds to a stream comes nearer to its own output.
+- *Overlap* with the output climbs along nearly the same curve. Any stack of layers that adds to a stream comes nearer to its own output.
 - *KL* falls just as steadily, with the layers in the same order, but from 0.06 nats where the model falls from 12.7. The criterion divides by
 the maximum, so it cannot see this: look at the scale, not only at the shape.
-- *Layer skip:* early blocks disturb later ones more than late ones do, in the twin too.
+- *Layer skip:* early layers disturb later ones more than late ones do, in the twin too.
 
 **What only the model shows.**
-- *Contribution norms:* its first block writes 28 times the stream, the middle little, the last 2.5 times. The twin's only fade.
-- *Cosine:* above 0 in every block, that is building on what is there. The twin's wavers around 0, as random directions do.
-- *The prediction:* without its first block the model's changes by 1.4, the most there can be; the twin's by a hundredth, for it has hardly one
+- *Contribution norms:* its first layer writes 28 times the stream, the middle little, the last 2.5 times. The twin's only fade.
+- *Cosine:* above 0 in every layer, that is building on what is there. The twin's wavers around 0, as random directions do.
+- *The prediction:* without its first layer the model's changes by 1.4, the most there can be; the twin's by a hundredth, for it has hardly one
 to lose: its best token has 0.2 %.
 
 So hold a curve against a twin before it is called a finding: the *Control* beside Run draws it dashed behind the model's, and *Compare two* puts
@@ -283,14 +283,14 @@ both side by side. This is one twin; another seed gives other marks on the ruler
         "real-disagree",
         "english-d",
         "A real model: three criteria, three depths",
-        """SmolLM2, 30 blocks, reads a story of three sentences and says where the bag is: ` school`, with one chance in nine, just ahead of words like
+        """SmolLM2, 30 layers, reads a story of three sentences and says where the bag is: ` school`, with one chance in nine, just ahead of words like
 ` bottom`. The **KL** rule says layer 1, the **cosine** rule 12, the **overlap** rule 23.
 
 **Which is the effective depth?** None alone; each answers its own question.
 
 - *KL at layer 1* says that depth 0 is far off, not that layer 1 is near: the mean KL falls from 13.6 nats to 6.3 there, and stays about 5.5 until depth
 18. *A real model: why the KL rule says layer 1* tells why.
-- *Cosine after layer 12:* block 11 erases (mean cosine −0.23) and so does block 12, hardly; from block 13 on nearly all blocks build on what is there.
+- *Cosine after layer 12:* layer 11 erases (mean cosine −0.23) and so does layer 12, hardly; from layer 13 on nearly all layers build on what is there.
 - *Overlap at layer 23* is the first to look at the words: the best five tokens of the lens begin to be the output's.
 
 **The answer itself comes last.** At the asking token the lens reads a space up to depth 25, with up to 99 %, then ` same`, ` end`, ` other`, ` bottom`:
@@ -317,11 +317,11 @@ both side by side. This is one twin; another seed gives other marks on the ruler
         """The capital of Japan, and SmolLM2 knows it. **Look at the first column** of the contribution norms: dark nearly everywhere, and bright in one row
 of the middle, layer 11.
 
-That block's MLP writes a vector of norm 22 661 into the first token, whose stream was 132 long; the other tokens' median is about 140 there. From then on
+That layer's MLP writes a vector of norm 22 661 into the first token, whose stream was 132 long; the other tokens' median is about 140 there. From then on
 the first token is up to 172 times as long as the median token, whatever stands there: a **sink**, as most trained models have one. Attention heads that
-have nothing to look at look at it. The last two blocks take most of it back.
+have nothing to look at look at it. The last two layers take most of it back.
 
-**What it does to the figures.** Later blocks add to the first token what they add to all, a few hundredths of its length: the dark column. A *mean* over
+**What it does to the figures.** Later layers add to the first token what they add to all, a few hundredths of its length: the dark column. A *mean* over
 tokens is the sink's: at layer 11 the mean ratio is 8.9, without this token it would be below 0.6. So the switch *first token* on Home, and the criteria
 without sinks: here they give the same layers, 24 by cosine and 21 by overlap. A finding that holds with and without it is one about the prompt.""",
         (
@@ -347,7 +347,7 @@ without sinks: here they give the same layers, 24 by cosine and 21 by overlap. A
 
 **The rule** takes the first layer behind which the mean KL is below half of its maximum. **The maximum is depth 0's**, 15.5 nats, and it tells
 little of the model: embedding and head are the same matrix, so at depth 0 the lens is certain of one token, of the one just *read* at 14 of these 21 (else
-of one with a long embedding, like ` strugg`), and that is never the one that comes *next*. One block ends that, at 7.4 nats, just below half. The lens is not near the output: up to depth 16 the mean stays above 5 nats.
+of one with a long embedding, like ` strugg`), and that is never the one that comes *next*. One layer ends that, at 7.4 nats, just below half. The lens is not near the output: up to depth 16 the mean stays above 5 nats.
 
 **The same rule from depth 1 on** finds layer 23, as overlap does. The papers' figure stays as it is, beside this one; where the two are far apart, the
 embedding has decided the first.

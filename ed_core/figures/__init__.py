@@ -14,7 +14,7 @@ from .pair import PAIR_RULER_HEIGHT, difference_map, pair_curves, pair_ruler
 from .panel import View
 from .ruler import depth_ruler
 from .skips import boundary_map, effect_on_layers, skip_map
-from .studies import VARIANTS, study_curves, study_depths, study_levels
+from .studies import VARIANTS, study_curves, study_depths, study_levels, study_sizes
 from .text import shown, visible
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "study_curves",
     "study_depths",
     "study_levels",
+    "study_sizes",
     "token_map",
     "token_profile",
     "visible",

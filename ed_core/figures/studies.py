@@ -3,6 +3,7 @@ over it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
 from ..depth.side_by_side import relative_depth
+from ..sources.published import TRAINING
 from . import colours
 from .canvas import PLAIN, Canvas, axis_title
 from .text import escaped
@@ -24,17 +26,26 @@ VARIANTS = {
 TICKS = [0, 0.25, 0.5, 0.75, 1]
 NOT_DEFINED = "not defined"
 PUBLISHED = "published"
+THRESHOLD = "#7F7F7F"  # other thresholds
+SOURCES = {"measured": colours.BOTH, PUBLISHED: colours.OTHERS[0]}
+SHAPES = dict(zip((*TRAINING, ""), ("circle", "square", "diamond", "triangle-up", "cross")))
+SHORT = dict(zip((*TRAINING, ""), ("base", "math", "instruct", "long CoT", "unknown")))  # of a legend on a phone
 LINES = (colours.ATTENTION, colours.MLP, colours.BOTH, *colours.OTHERS)
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def study_depths(
-    rows: Sequence[Mapping], label: str, published: Sequence[tuple[str, str, float, str]] = (), width_px: int = 1100
+    rows: Sequence[Mapping],
+    label: str,
+    published: Sequence[tuple[str, str, float, str]] = (),
+    width_px: int = 1100,
+    thresholds: Mapping[str, tuple[float, float]] | None = None,
 ) -> go.Figure:
     """One line per value of `label` (a column of the rows), on it a mark per criterion at its ratio `(ED + 1) / L` with
     the range over prompts; the papers' rule is filled, a variant hollow. One that is not defined is said beside the
     line's name. Criteria that share a line stand a little apart. `published`: (model, criterion, ratio, set), small
-    crosses on lines of their own."""
+    crosses on lines of their own. `thresholds`: by line, from which ratio to which other thresholds move it, a faint
+    band. A criterion that is none of the papers' three is an estimator of another kind, in one colour."""
     lines = list(dict.fromkeys(row[label] for row in rows))
     crosses = [f"{model}, {PUBLISHED}" for model in dict.fromkeys(one[0] for one in published)]
     y = {name: -i for i, name in enumerate([*lines, *crosses])}
@@ -42,6 +53,12 @@ def study_depths(
     canvas = Canvas(height, (SIDE, SIDE, TOP, BOTTOM), uirevision="studies", width_px=width_px)
     apart = max(len({row["criterion"] for row in rows if row[label] == name}) for name in lines) > 1
     missing: dict[str, list[str]] = {}
+    for name, ends in (thresholds or {}).items():
+        band = dict(mode="lines", line=dict(width=14, color=_faint(THRESHOLD)), hoverinfo="skip", showlegend=False)
+        canvas.add("scatter", x=list(ends), y=[y[name]] * 2, name=f"thresholds {escaped(name)}", **band)
+    others = [row for row in rows if row["criterion"] not in colours.CRITERIA]
+    if others:
+        _marks(canvas, None, colours.BOTH, others, label, y, False)
     for criterion, colour in colours.CRITERIA.items():
         own = [row for row in rows if row["criterion"] == criterion]
         for row in own:
@@ -121,6 +138,108 @@ def study_curves(
     return canvas.figure()
 
 
+def study_sizes(
+    points: Sequence[Mapping], lines: Mapping[str, Sequence[tuple[int | float, float]]], width_px: int = 1100
+) -> go.Figure:
+    """Effective-depth ratios against size, of one criterion. `points`: `model`, `parameters`, `ratio`, `low`, `high`
+    (of the ratio, NaN without), `training`, `set`, `source`; measured ones filled, with their range over prompts,
+    published ones hollow, one shape for each kind of training. `lines`: by source the two ends of the line through its
+    points, (parameters, ratio)."""
+    canvas = Canvas(380, (64, 16, 64, 48), uirevision="sizes", width_px=width_px)
+    kinds = [kind for kind in (*TRAINING, "") if any(p["training"] == kind for p in points)]
+    told = set()
+    for source, colour in SOURCES.items():
+        for kind in kinds:
+            own = [p for p in points if (p["source"], p["training"]) == (source, kind)]
+            if not own:
+                continue
+            ratios, low, high = (np.array([p[key] for p in own], float) for key in ("ratio", "low", "high"))
+            canvas.add(
+                "scatter",
+                x=[p["parameters"] for p in own],
+                y=ratios,
+                mode="markers",
+                name=SHORT[kind],
+                legendgroup=SHORT[kind],
+                showlegend=kind not in told,
+                meta=source,
+                marker=dict(
+                    symbol=SHAPES[kind],
+                    size=9,
+                    color=colour if source != PUBLISHED else colours.CLEAR,
+                    line=dict(width=2, color=colour),
+                ),
+                error_y=dict(
+                    type="data",
+                    symmetric=False,
+                    array=np.nan_to_num(high - ratios),
+                    arrayminus=np.nan_to_num(ratios - low),
+                    color=colour,
+                    thickness=1.5,
+                    width=4,
+                ),
+                text=[_point(p) for p in own],
+                hoverinfo="text",
+            )
+            told.add(kind)
+    for source, ends in lines.items():
+        canvas.add(
+            "scatter",
+            x=[at for at, _ in ends],
+            y=[ratio for _, ratio in ends],
+            mode="lines",
+            name=f"line, {source}",
+            showlegend=False,
+            line=dict(color=SOURCES[source], width=2, dash="dash" if source == PUBLISHED else "solid"),
+            hoverinfo="skip",
+        )
+    sizes = np.log10([float(p["parameters"]) for p in points] or [1e9])
+    around = 0.08 * max(float(np.ptp(sizes)), 0.5)
+    canvas.layout["xaxis"] = dict(
+        PLAIN,
+        **log_sizes(sizes),
+        range=[float(sizes.min()) - around, float(sizes.max()) + around],
+        title=axis_title("parameters"),
+    )
+    share = axis_title("share of the layers, (depth + 1) / layers")
+    canvas.layout["yaxis"] = dict(
+        PLAIN, range=[_floor(points), 1.03], showgrid=True, gridcolor=colours.FAINT, title=share
+    )
+    canvas.layout["showlegend"] = True
+    canvas.layout["legend"] = dict(
+        orientation="h", x=0, y=1, yanchor="bottom", xanchor="left", entrywidth=48, font=dict(size=11)
+    )
+    return canvas.figure()
+
+
+def log_sizes(logs: np.ndarray) -> dict:
+    """A logarithmic axis of parameters, labelled 1M, 3M, 10M … within the range of `logs`."""
+    low, high = math.floor(float(logs.min())), math.ceil(float(logs.max()) + 1e-9)
+    steps = (1, 3) if float(np.ptp(logs)) < 2 else (1,)
+    at = [step * 10.0**power for power in range(low, high + 1) for step in steps]
+    return dict(type="log", tickvals=at, ticktext=[_parameters(one) for one in at])
+
+
+def _floor(points: Sequence[Mapping]) -> float:
+    """Where an axis of ratios begins: a tenth of the whole or more below everything."""
+    lowest = min((min(p["ratio"], np.nan_to_num(p["low"], nan=1.0)) for p in points), default=0.0)
+    return max(-0.02, math.floor(10 * lowest - 1) / 10)
+
+
+def _parameters(n: int | float) -> str:
+    """A number of parameters, short: 1.5B, 135M."""
+    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if n >= unit:
+            return f"{n / unit:.3g}{letter}"
+    return f"{n:.0f}"
+
+
+def _point(p: Mapping) -> str:
+    told = f"{escaped(p['model'])}, {escaped(p['set'])}<br>{p['source']}, {_parameters(p['parameters'])} parameters"
+    told += f"<br>ratio {p['ratio']:.2f}"
+    return told + (f", 5 to 95 % over prompts: {p['low']:.2f} to {p['high']:.2f}" if np.isfinite(p["low"]) else "")
+
+
 def study_levels(
     scores: Mapping[str, Sequence[Mapping]], n_layers: Mapping[str, int], height: int = 360, width_px: int = 1100
 ) -> go.Figure:
@@ -178,9 +297,9 @@ def study_levels(
 
 
 def _marks(
-    canvas: Canvas, criterion: str, colour: str, rows: Sequence[Mapping], label: str, y: Mapping, apart: bool
+    canvas: Canvas, criterion: str | None, colour: str, rows: Sequence[Mapping], label: str, y: Mapping, apart: bool
 ) -> None:
-    at = {"cosine": 0.12, "kl": 0.0, "overlap": -0.12}[criterion] * apart
+    at = {"cosine": 0.12, "overlap": -0.12}.get(criterion, 0.0) * apart
 
     def ends(end: str) -> np.ndarray:
         return np.array([np.nan if row[end] is None else (row[end] + 1) / row["n_layers"] for row in rows])
@@ -193,7 +312,9 @@ def _marks(
         mode="markers",
         marker=dict(
             size=9,
-            color=[colour if row["variant"] == "paper" else colours.CLEAR for row in rows],
+            color=[
+                colours.CLEAR if row["variant"] in VARIANTS and row["variant"] != "paper" else colour for row in rows
+            ],
             line=dict(width=2, color=colour),
         ),
         error_x=dict(
@@ -205,19 +326,19 @@ def _marks(
             thickness=1.5,
             width=3,
         ),
-        name=colours.CRITERION_NAMES[criterion],
+        name=colours.CRITERION_NAMES[criterion] if criterion else "another estimator",
         text=[_hover(row, label) for row in rows],
         hoverinfo="text",
     )
 
 
 def _hover(row: Mapping, label: str) -> str:
-    told = (
-        f"{escaped(str(row[label]))}<br>{colours.CRITERION_NAMES[row['criterion']]}, {VARIANTS[row['variant']]}: layer "
-    )
-    told += f"{row['depth']:g} of {row['n_layers']}, {row['ratio']:.2f}"
+    told = f"{escaped(str(row[label]))}<br>"
+    if row["criterion"] in colours.CRITERIA:
+        told += f"{colours.CRITERION_NAMES[row['criterion']]}, {VARIANTS[row['variant']]}: "
+    told += f"layer {row['depth']:.4g} of {row['n_layers']}, {row['ratio']:.2f}"
     if row["low"] is not None:
-        told += f"<br>5 to 95 % over {row['prompts']} prompts: {row['low']:g} to {row['high']:g}"
+        told += f"<br>5 to 95 % over {row['prompts']} prompts: {row['low']:.4g} to {row['high']:.4g}"
     if row["undefined"]:
         told += f"<br>not defined in {row['undefined']:.0%} of the resamples"
     return told

@@ -105,10 +105,22 @@ def look(folder: Folder, label: str, name: str, kind: str = "effect") -> Difficu
                 f"Level {group.rpartition('/')[2]} of {name} has no prompt that is computed on {label} yet."
             )
         values = columns[kind][keep]
-        levels.append(_level(group.rpartition("/")[2], values, kind, tuple(marks[ran[keep]]), drawn))
+        levels.append(over_prompts(group.rpartition("/")[2], values, kind, tuple(marks[ran[keep]]), drawn))
         effects.append(values)
     n_layers = columns["output"].shape[1]
     return Difficulty(label, name, kind, n_layers, tuple(levels), _trend(levels, effects, kind, drawn))
+
+
+def over_prompts(name: str, values: np.ndarray, kind: str, pairs: tuple[str, ...], drawn: np.random.Generator) -> Level:
+    """The depth score of prompts put together. `values`: the effects `[prompt, skipped, layer]` or, of the prediction,
+    `[prompt, skipped]`; `drawn`: what the interval's resamples come from."""
+    own = np.asarray(score(values, kind))
+    low = high = np.nan
+    if len(values) >= FEWEST:
+        again = _again(values, kind, drawn)
+        low, high = np.nanquantile(again, ENDS) if np.isfinite(again).any() else (np.nan, np.nan)
+    maximum = score(np.fmax.reduce(values), kind)
+    return Level(name, maximum, score(_mean(values), kind), float(low), float(high), own, pairs)
 
 
 def score(values: np.ndarray, kind: str) -> float | np.ndarray:
@@ -137,16 +149,6 @@ def _again(values: np.ndarray, kind: str, drawn: np.random.Generator) -> np.ndar
     with np.errstate(invalid="ignore"):
         mean = (counts @ flat[0]) / (counts @ flat[1])
     return np.asarray(score(mean.reshape(RESAMPLES, *values.shape[1:]), kind))
-
-
-def _level(name: str, values: np.ndarray, kind: str, pairs: tuple[str, ...], drawn: np.random.Generator) -> Level:
-    own = np.asarray(score(values, kind))
-    low = high = np.nan
-    if len(values) >= FEWEST:
-        again = _again(values, kind, drawn)
-        low, high = np.nanquantile(again, ENDS) if np.isfinite(again).any() else (np.nan, np.nan)
-    maximum = score(np.fmax.reduce(values), kind)
-    return Level(name, maximum, score(_mean(values), kind), float(low), float(high), own, pairs)
 
 
 def _trend(levels: Sequence[Level], effects: Sequence[np.ndarray], kind: str, drawn: np.random.Generator) -> Trend:

@@ -17,11 +17,12 @@ from .. import disk
 from ..errors import EffectiveDepthError, StudyError
 from ..prompts import max_tokens
 from ..service.resolve import resolve
-from ..sources import controls, tokens
-from ..sources.specs import n_layers, size_of
+from ..sources import controls, sizes, tokens
+from ..sources.specs import config_of, n_layers, size_of
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
+from .formats import FORMATS
 from .sets import Example, PromptSet, load
-from .study import ModelEntry, ProbeEntry, Study, write
+from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest, write
 
 FORMAT = 1  # raise when an item's file is written otherwise: older ones are then computed anew
 PLAN, ITEMS, FAILURES, STUDY = "plan.json", "items", "failures", "study.toml"
@@ -98,6 +99,10 @@ def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
     """The plan of a study whose file lies in `folder`. A model that cannot be found is noted, a set that cannot be had
     is refused."""
     models = _labelled(study.models, [_spec(entry, device) for entry in study.models])
+    labels = [model.label for model in models]
+    for name in (name for pair in study.pairs for name in (pair.base, pair.other)):
+        if name not in labels:
+            raise StudyError(f"A pair of the study names {name!r}, which no model is called; {nearest(name, labels)}")
     first = next((entry.source for entry, m in zip(study.models, models) if not m.trouble), study.models[0].source)
     sets = tuple(load(entry, folder, first) for entry in study.sets)
     probes = [_identity(entry) for entry in study.probes]
@@ -117,14 +122,16 @@ def write_plan(plan: Plan, out: Path) -> None:
         "sets": [
             {
                 "name": s.name,
+                **({"of": published} if (published := _published(entry)) else {}),
                 "left_out": s.left_out,
                 "ids": [e.prompt.id for e in s.examples],
                 "levels": [e.level for e in s.examples] if s.levels else [],
                 "pairs": [e.pair for e in s.examples] if any(e.pair for e in s.examples) else [],
                 "chunks": [chunk.digest for chunk in chunks],
             }
-            for s, chunks in zip(plan.sets, plan.chunks)
+            for entry, s, chunks in zip(plan.study.sets, plan.sets, plan.chunks)
         ],
+        **({"pairs": [[one.base, one.other] for one in plan.study.pairs]} if plan.study.pairs else {}),
     }
     try:
         (out / ITEMS).mkdir(parents=True, exist_ok=True)
@@ -233,7 +240,21 @@ def _told(model: StudyModel) -> dict:
         "control": spec.control,
         "seed": spec.control_seed,
         "n_layers": n_layers(spec),
+        "parameters": parameters(spec),
     }
+
+
+def parameters(spec: ModelSpec) -> int | None:
+    """How many parameters a model has, by its config; None where that does not tell."""
+    try:
+        return sizes.read(config_of(spec)).parameters
+    except EffectiveDepthError:
+        return None
+
+
+def _published(entry: SetEntry) -> str:
+    """The published set that an entry's prompts are of, "" where they are of none."""
+    return entry.format or (entry.hub if entry.hub in FORMATS else "")
 
 
 def _identity(entry: ProbeEntry) -> list:

@@ -11,7 +11,7 @@ import pyarrow
 from .. import disk
 from ..depth.criteria import FEWEST, RESAMPLES
 from ..errors import StudyError
-from . import items, tables
+from . import agreement, items, tables
 from .folder import Folder, open_folder
 from .running import failures
 
@@ -83,6 +83,9 @@ def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping]) -> Itera
         yield f"| {' | '.join(cells)} |"
     yield ""
     yield from (f"- {said.sentence}" for said in tables.statements(folder, label, name).values())
+    if name in folder.sets:  # of levels the table says it
+        yield from ("", "Do the estimators agree?", "")
+        yield from (f"- {said}" for said in agreement.sentences(agreement.estimates(folder, label, name, rows)))
 
 
 def spread(row: Mapping) -> str:

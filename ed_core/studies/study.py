@@ -125,6 +125,13 @@ class SetEntry(_Strict):
         return self
 
 
+class PairEntry(_Strict):
+    """Two models of the study that are compared, by their labels: a base and what was trained from it."""
+
+    base: str = Field(min_length=1)
+    other: str = Field(min_length=1)
+
+
 def _entries(kind: str) -> BeforeValidator:
     """A list whose items may be a name alone; `kind` is the key that the name then stands for."""
 
@@ -138,13 +145,14 @@ def _entries(kind: str) -> BeforeValidator:
 
 class Study(_Strict):
     """The whole file. `chunk`: prompts of one item, which is what a run that was stopped may lose of its work. `seed`:
-    of the bootstrap."""
+    of the bootstrap. `pairs`: models to be compared two by two."""
 
     name: str = Field(pattern=f"^{NAME}$")
     note: str = Field("", max_length=4000)
     models: Annotated[tuple[ModelEntry, ...], _entries("source")] = Field(min_length=1)
     probes: Annotated[tuple[ProbeEntry, ...], _entries("name")] = Field(min_length=1)
     sets: Annotated[tuple[SetEntry, ...], _entries("name")] = Field(min_length=1)
+    pairs: Annotated[tuple[PairEntry, ...], _entries("base")] = ()
     chunk: int = Field(8, ge=1, le=1000)
     seed: int = Field(0, ge=0)
 
@@ -191,6 +199,8 @@ def write(study: Study) -> str:
     for key, short in (("models", "source"), ("probes", "name")):
         items = [item[short] if list(item) == [short] else item for item in data[key]]
         lines.append(f"{key} = {_toml(items)}")
+    if "pairs" in data:
+        lines.append(f"pairs = {_toml(data['pairs'])}")
     for entry in data["sets"]:
         lines += ["", "[[sets]]", *(f"{key} = {_toml(value)}" for key, value in entry.items())]
     return "\n".join(lines) + "\n"
@@ -229,9 +239,10 @@ def _wrong(error: ValidationError, name: str) -> str:
 
 def _keys(place: str) -> Collection[str]:
     """What may stand at a place of the file."""
+    kinds = {"models": ModelEntry, "probes": ProbeEntry, "sets": SetEntry, "columns": Columns, "pairs": PairEntry}
     kind: type[BaseModel] = Study
     for part in re.findall(r"[a-z_]+", place):
-        kind = {"models": ModelEntry, "probes": ProbeEntry, "sets": SetEntry, "columns": Columns}.get(part, kind)
+        kind = kinds.get(part, kind)
     return tuple(kind.model_fields)
 
 

@@ -152,6 +152,11 @@ def curves(folder: Folder, some: Sums, criterion: str, variant: str) -> tuple[di
     return (sums, counts) if criterion == "cosine" else ({n: v[:, :-1] for n, v in sums.items()}, counts)
 
 
+def curve_of(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
+    """The curve over all tokens of all prompts, `[layer]`."""
+    return np.mean([v.sum(0) for v in sums.values()], 0) / counts.sum()
+
+
 def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Statement]:
     """What each criterion says of a model on a set or one of its levels, with its interval and its variants."""
     name = next(name for name in folder.sets if group in folder.groups(name))
@@ -161,13 +166,13 @@ def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Stat
         found = curves(folder, some, criterion, "paper")
         if found is None or not found[1].sum() or next(iter(found[0].values())).shape[1] < 2:
             continue
-        curve, judged = _whole(*found), rule(_whole(*found))
+        curve, judged = curve_of(*found), rule(curve_of(*found))
         without = curves(folder, some, criterion, "without_sinks")
         if without is not None and without[1].sum():
-            judged = replace(judged, without_sinks=rule(_whole(*without)))
+            judged = replace(judged, without_sinks=rule(curve_of(*without)))
         within = None
         if len(found[1]) >= FEWEST:
-            within = interval(_resampled_depths(folder, criterion, "paper", *found))
+            within = interval(resampled_depths(folder, criterion, "paper", *found))
         lens = some.probe("logit_lens")
         echo = float(lens["echo"] @ lens["n_tokens"] / lens["n_tokens"].sum()) if lens else 0.0
         k = getattr(folder.probe("logit_lens"), "k", 5) if lens else 5
@@ -175,12 +180,9 @@ def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Stat
     return said
 
 
-def _whole(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
-    """The curve over all tokens of all prompts, `[layer]`."""
-    return np.mean([v.sum(0) for v in sums.values()], 0) / counts.sum()
-
-
-def _resampled_depths(folder: Folder, criterion: str, variant: str, sums: Mapping, counts: np.ndarray) -> np.ndarray:
+def resampled_depths(folder: Folder, criterion: str, variant: str, sums: Mapping, counts: np.ndarray) -> np.ndarray:
+    """A criterion's depth in every resample of the prompts, `[resample]`, NaN where it is not defined. The same prompts
+    are drawn for every model that has as many, so that models are compared on the same prompts."""
     drawn = resampled(sums, counts, RESAMPLES, folder.plan["seed"])
     return depths(criterion, np.mean(list(drawn.values()), 0), variant)
 
@@ -196,9 +198,9 @@ def _criteria(folder: Folder, some: Sums) -> Iterator[tuple]:
             n, layers = len(counts), next(iter(sums.values())).shape[1]
             depth, low, high, undefined = np.nan, np.nan, np.nan, np.nan
             if counts.sum():
-                depth = depths(criterion, _whole(sums, counts)[None], variant)[0]
+                depth = depths(criterion, curve_of(sums, counts)[None], variant)[0]
             if n >= FEWEST and counts.sum() and layers > 1:
-                low, high, undefined = interval(_resampled_depths(folder, criterion, variant, sums, counts))
+                low, high, undefined = interval(resampled_depths(folder, criterion, variant, sums, counts))
             yield criterion, variant, depth, (depth + 1) / layers, low, high, undefined, n, layers
 
 

@@ -15,7 +15,7 @@ from ed_ui.link_parameters import choice, text
 def page() -> None:
     st.subheader("Depth and difficulty", anchor=False)
     names = [text(name, f"difficulty.{name}") for name in ("study", "set")]
-    link.own([*names, choice("effect", "difficulty.kind", "effect", difficulty.KINDS)])
+    link.own([*names, choice("effect", "difficulty.kind", "effect", tuple(difficulty.KINDS))])
     common_link.say_troubles()
     known = {name: out for name, out in study_runs.known().items() if graded(out)}
     if not known:

@@ -8,16 +8,18 @@ from ed_core import figures
 from ed_core.errors import EffectiveDepthError
 from ed_core.probes import find
 from ed_core.sources.published import published, published_marks
+from ed_core.studies import agreement as estimators
 from ed_core.studies import bundle, items, report, running, study, tables
 from ed_core.studies.folder import Folder
 from ed_core.studies.plan import PLAN
-from ed_ui import common_link, guard, link, remembered, show, study_runs
+from ed_ui import common_link, guard, link, literature, remembered, show, study_runs
 from ed_ui.link_parameters import text
 
 
 def page() -> None:
     st.subheader("Studies", anchor=False)
-    link.own([text(name, f"studies.{name}") for name in ("study", "set", "models", "curve")])
+    own = [text(name, f"studies.{name}") for name in ("study", "set", "models", "curve")]
+    link.own([*own, *literature.LINKED])
     common_link.say_troubles()
     known = study_runs.known()
     new(bool(known))
@@ -94,8 +96,9 @@ def body(out) -> None:
     name = chosen(row, "Prompt set", "studies.set", list(dict.fromkeys(r["set"] for r in verdict)), width=320)
     of_set = [r for r in verdict if r["set"] == name]
     depths(row, of_set)
-    agreement(of_set)
+    agreement(folder, of_set, name)
     curves(folder, summary, name)
+    literature.panel(folder, name)
     words(folder, of_set, name)
     exports(folder)
 
@@ -143,8 +146,8 @@ def depths(row, rows: list[dict]) -> None:
         st.caption(CAVEAT)
 
 
-def agreement(rows: list[dict]) -> None:
-    """One model, every rule and variant: where they disagree."""
+def agreement(folder: Folder, rows: list[dict], name: str) -> None:
+    """One model, every estimator of depth: where they disagree, and what moves them."""
     place = st.container(horizontal=True, vertical_alignment="bottom")
     model = chosen(place, "Model", "studies.model", list(dict.fromkeys(r["model"] for r in rows)), width=420)
     own = [
@@ -152,7 +155,21 @@ def agreement(rows: list[dict]) -> None:
         for r in rows
         if r["model"] == model
     ]
-    show.figure("study-agreement", figures.study_depths(own, "rule"), AGREEMENT, reading=READING)
+    found = estimators.estimates(folder, model, name, rows)
+    papers = {one.name: RULE.format(report.CALLED[one.name], figures.VARIANTS["paper"]) for one in found if one.instead}
+    others = [
+        vars(one) | {"rule": one.label, "criterion": one.name, "variant": "", "ratio": one.ratio, "undefined": None}
+        for one in found
+        if one.depth is not None and one.name not in papers
+    ]
+    bands = {
+        papers[one.name]: tuple((end + 1) / one.n_layers for end in one.thresholds)
+        for one in found
+        if one.thresholds and one.name in papers
+    }
+    fig = figures.study_depths([*own, *others], "rule", thresholds=bands)
+    show.figure("study-agreement", fig, AGREEMENT, reading=READING + BANDS)
+    st.markdown("\n".join(f"- {show.plain(one)}" for one in estimators.sentences(found)))
 
 
 def curves(folder: Folder, summary: list[dict], name: str) -> None:
@@ -229,11 +246,18 @@ HELP = (
 )
 RULE = "{}, {}"
 DEPTHS = "**Effective depth by model** · the papers' three rules with their range over prompts; never averaged"
-AGREEMENT = "**Do the rules agree?** · every rule and variant of one model on one axis; hollow: a variant"
+AGREEMENT = (
+    "**Do the estimators agree?** · all of one model on one axis; hollow: a variant; grey: what other thresholds give"
+)
 READING = (
     "A mark stands at `(depth + 1) / layers`. The bar behind it is the 5 to 95 % range of a bootstrap over prompts, "
     "from 5 prompts up. The cosine reads what a layer writes, KL and overlap what stands before it: one layer apart by "
     "definition."
+)
+BANDS = (
+    " The grey band is where the rule stands while its threshold moves: the cosine's 0 by 0.05 either way, KL's half "
+    "from a quarter to three quarters, the overlap's 0.3 from 0.1 to 0.5. The settle depth is the mean over tokens, "
+    "its mark the layer before it; the depth score weighs each layer's number by what breaks without it."
 )
 CAVEAT = (
     "Published: Hu et al. 2025, arXiv 2512.14064, 10 prompts, int8. Compare depths, not curves: their released code "

@@ -1,0 +1,174 @@
+"""Do the estimators of depth agree? Every one of them on one axis, with its interval over prompts, what other
+thresholds give, and what sets them apart. Numpy only.
+
+They answer different questions and are never averaged: the cosine reads what a layer writes, KL and overlap what stands
+before it, the settle depth the lens' best guess, the depth score how much later layers lose without one. All are block
+indices here, `0..L-1`, with the ratio `(depth + 1) / L`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..depth.criteria import ENDS, FEWEST, RESAMPLES, depths, resampled
+from ..depth.verdict import BANDS
+from ..depth.wording import TENTH
+from . import difficulty, tables
+from .folder import Folder
+
+RULES = {"cosine": "cosine rule", "kl": "KL rule", "overlap": "overlap rule"}
+OTHERS = {
+    "settle": "Settle depth",
+    "effect": "Depth score, effect on later layers",
+    "output": "Depth score, change of the prediction",
+}
+INSTEAD = {
+    "stable": "for good only from {}",
+    "from_depth_1": "without depth 0 at {}",
+    "without_sinks": "without the sinks at {}",
+}
+NOWHERE = {
+    "stable": "nowhere for good",
+    "from_depth_1": "without depth 0 nowhere",
+    "without_sinks": "without the sinks nowhere",
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One estimator of depth on one model and set. `depth`, `low`, `high`: block indices, None where there is none;
+    `thresholds`: the smallest and largest depth that other thresholds give (`verdict.BANDS`), None for an estimator
+    without one. `instead`: what variants of a rule give, by their name, None where one is not defined."""
+
+    name: str
+    depth: float | None
+    low: float | None
+    high: float | None
+    n_layers: int
+    prompts: int
+    thresholds: tuple[float, float] | None = None
+    instead: Mapping[str, float | None] | None = None
+
+    @property
+    def label(self) -> str:
+        return (RULES | OTHERS)[self.name]
+
+    @property
+    def ratio(self) -> float | None:
+        """`(depth + 1) / L`."""
+        return None if self.depth is None else (self.depth + 1) / self.n_layers
+
+
+def estimates(folder: Folder, label: str, group: str, verdict: Sequence[Mapping]) -> list[Estimate]:
+    """Every estimator that a study has of a model on a set or one of its levels. `verdict`: rows of its table."""
+    name = next(name for name in folder.sets if group in folder.groups(name))
+    some = folder.sums(label, name).of(folder.groups(name)[group])
+    own = [row for row in verdict if row["model"] == label and row["set"] == group]
+    found = []
+    for criterion in RULES:
+        by_variant = {row["variant"]: row for row in own if row["criterion"] == criterion}
+        if paper := by_variant.get("paper"):
+            instead = {variant: row["depth"] for variant, row in by_variant.items() if variant != "paper"}
+            ends = _at_thresholds(folder, some, criterion)
+            numbers = [paper[key] for key in ("depth", "low", "high", "n_layers", "prompts")]
+            found.append(Estimate(criterion, *numbers, ends, instead))
+    if lens := some.probe("logit_lens"):
+        found.append(_settle(folder, lens))
+    if skip := some.probe(difficulty.PROBE):
+        for kind in difficulty.KINDS:
+            level = difficulty.over_prompts(group, skip[kind], kind, (), np.random.default_rng(folder.plan["seed"]))
+            ends = [None if np.isnan(v) else float(v) for v in (level.mean, level.low, level.high)]
+            found.append(Estimate(kind, *ends, skip["output"].shape[1], len(skip["output"])))
+    return found
+
+
+def sentences(found: Sequence[Estimate]) -> list[str]:
+    """Where the papers' three rules disagree, and what moves each; what the other estimators give."""
+    rules = [one for one in found if one.name in RULES]
+    there = sorted((one for one in rules if one.depth is not None), key=lambda one: one.depth)
+    told = [_apart(there, len(there) == len(rules))] if len(there) > 1 else []
+    for one in rules:
+        moved = _moved(one)
+        if one.depth is None:
+            told.append(f"The {one.label} gives no depth{f'; {_and(moved)}' if moved else ''}.")
+        elif moved:
+            told.append(f"The {one.label} stands at layer {_layer(one.depth)}; {_and(moved)}.")
+    for one in found:
+        if one.name in OTHERS and one.depth is not None:
+            what, more = (
+                (", where the lens' best guess changes last: depth", 1) if one.name == "settle" else (": layer", 0)
+            )
+            ends = "" if one.low is None else f" ({one.low + more:.1f} to {one.high + more:.1f})"
+            told.append(f"{one.label}{what} {one.depth + more:.1f} of {one.n_layers}{ends}.")
+    return told
+
+
+def _apart(there: Sequence[Estimate], all_of_them: bool) -> str:
+    """Of the rules that give a depth, by depth."""
+    which = "The rules" if all_of_them else "The rules that give a depth"
+    first, last = there[0], there[-1]
+    places = _and([f"{one.label} {_layer(one.depth)}" for one in there])
+    if last.depth - first.depth <= _far(first):
+        within = "a tenth of the" if _far(first) > 1 else "one of"
+        return f"{which} agree within {within} {first.n_layers} layers: {places}."
+    said = f"{which} stand up to {_layer(last.depth - first.depth)} of {first.n_layers} layers apart: {places}."
+    if first.high is None or last.low is None:
+        return f"{said} With fewer than {FEWEST} prompts nobody can tell whether more would bring them together."
+    if first.high < last.low:
+        return (
+            f"{said} The ranges over prompts of the {first.label} and the {last.label} do not meet: more prompts would "
+            "not bring them together."
+        )
+    return f"{said} Their ranges over prompts meet: more prompts may bring them together."
+
+
+def _far(one: Estimate) -> float:
+    """What counts as another place: a tenth of the layers, at least one layer (the cosine reads what a layer writes,
+    the others what stands before it: they are one apart by definition)."""
+    return max(TENTH * one.n_layers, 1.0)
+
+
+def _moved(one: Estimate) -> list[str]:
+    """What gives another place than the rule itself."""
+    said = []
+    if one.thresholds and (one.depth is None or max(abs(end - one.depth) for end in one.thresholds) > _far(one)):
+        low, high = map(_layer, one.thresholds)
+        said.append(f"other thresholds put it {f'at {low}' if low == high else f'between {low} and {high}'}")
+    for variant, depth in (one.instead or {}).items():
+        if depth is None:
+            said += [NOWHERE[variant]] if one.depth is not None else []
+        elif one.depth is None or abs(depth - one.depth) > _far(one):
+            said.append(INSTEAD[variant].format(_layer(depth)))
+    return said
+
+
+def _at_thresholds(folder: Folder, some, criterion: str) -> tuple[float, float] | None:
+    read = tables.curves(folder, some, criterion, "paper")
+    if read is None or not read[1].sum():
+        return None
+    curve = tables.curve_of(*read)[None]
+    given = np.array([depths(criterion, curve, threshold=float(at))[0] for at in BANDS[criterion]])
+    given = given[np.isfinite(given)]
+    return (float(given.min()), float(given.max())) if len(given) else None
+
+
+def _settle(folder: Folder, lens: Mapping[str, np.ndarray]) -> Estimate:
+    """The layer after which the lens' best guess no longer changes: the mean over tokens of `settle_depth`, less one;
+    -1 means that nothing is left to do from the start."""
+    sums, counts = lens["settle_depth.sum"], lens["n_tokens"]
+    low = high = None
+    if len(counts) >= FEWEST:
+        again = resampled({"": sums.reshape(len(sums), -1)}, counts, RESAMPLES, folder.plan["seed"])[""]
+        low, high = (float(end) - 1 for end in np.quantile(again, ENDS))
+    depth = float(sums.sum() / counts.sum()) - 1
+    return Estimate("settle", depth, low, high, lens["kl.sum"].shape[1] - 1, len(counts))
+
+
+def _layer(depth: float) -> str:
+    return f"{depth:.0f}" if depth == round(depth) else f"{depth:.1f}"
+
+
+def _and(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))

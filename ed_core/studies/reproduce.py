@@ -1,0 +1,331 @@
+"""Published figures measured anew: a paper's protocol as studies, and an answer for each of its entries. Numpy only.
+
+Protocols: [H25] Hu et al. 2025 (arXiv 2512.14064), effective depth by three rules on the first 10 prompts of HellaSwag
+and GSM8K and the first 5 of AIME24 that have 400 tokens or fewer, in int8; [C25] Csordás et al. 2025 (arXiv
+2505.13898), contributions and future effects on GSM8K (20 and 10 prompts), depth scores by level on MQuAKE and MATH (20
+prompts a level, shuffled with seed 42)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..depth.criteria import ENDS, FEWEST, resampled
+from ..errors import StudyError
+from ..probes.scores import layer_effect
+from ..sources import tokens
+from ..sources.published import CAVEATS, CITATION
+from ..sources.specs import named
+from ..types import Prompt
+from . import difficulty, points, report, tables
+from .folder import Folder
+from .formats import FORMATS
+from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
+from .trends import signed
+
+TOKENIZER, LONGEST = "Qwen/Qwen2.5-1.5B-Instruct", 400  # what AIME24's prompts are counted with, and at most have [H25]
+SAME, NOT_DEFINED, NO_ENTRY = "the same layer", "not defined", "no published entry"
+CANNOT_TELL, AS_PUBLISHED = "cannot be told", "as published"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One figure, measured beside published, in words as they are printed. `range`: 5 to 95 % over prompts."""
+
+    model: str
+    set: str
+    quantity: str
+    measured: str
+    range: str
+    published: str
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper that can be measured anew. `sets`: those it reads; `precision`: what it ran in; `parts`: its studies, by
+    name, of models and set entries; `entries`: what a folder of one of them says; `told`: what to know of its
+    figures."""
+
+    name: str
+    citation: str
+    sets: tuple[str, ...]
+    precision: str
+    parts: Callable[[Sequence[ModelEntry], Mapping[str, SetEntry], int | None], dict[str, Study]]
+    entries: Callable[[Folder], Iterator[Entry]]
+    told: tuple[str, ...]
+
+
+def find(name: str) -> Paper:
+    if name not in PAPERS:
+        raise StudyError(f"There is no protocol of {name!r}; {nearest(name, list(PAPERS))}")
+    return PAPERS[name]
+
+
+def chosen(paper: Paper, given: Sequence[str], first_model: str) -> dict[str, SetEntry]:
+    """The paper's sets, from the hub or from local files with its columns: `given` are names or NAME=FILE, all of the
+    paper's where there are none. `first_model`: whose tokens are counted where the paper's tokenizer is not here."""
+    found = {}
+    for text in given or paper.sets:
+        name, equals, file = text.partition("=")
+        if name not in paper.sets:
+            raise StudyError(f"{paper.name} has no set {name!r}; {nearest(name, paper.sets)}")
+        if equals and not Path(file).expanduser().is_file():
+            raise StudyError(f"--sets {name}: there is no file {file!r}; give a .jsonl, .csv or .parquet of the set.")
+        here = {"file": str(Path(file).expanduser().resolve()), "format": name} if equals else {"hub": name}
+        found[name] = SetEntry(name=name, **here, **_short(name, first_model))
+    return found
+
+
+def _short(name: str, first_model: str) -> dict:
+    """Which prompts of a set are short enough [H25]: of AIME24 alone."""
+    if name != "aime24":
+        return {}
+    counts = tokens.preview(named(TOKENIZER), Prompt(".")) is not None
+    return {"max_tokens": LONGEST, "tokenizer": TOKENIZER if counts else first_model}
+
+
+def parts(
+    paper: Paper, models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit: int | None = None
+) -> dict[str, Study]:
+    """The paper's protocol as studies, by name. `limit`: prompts of each set (of each level where it has levels) in
+    place of the paper's number."""
+    return paper.parts(models, sets, limit)
+
+
+# ---------------------------------------------------------------- Hu et al. 2025
+
+
+def _hu_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit: int | None) -> dict[str, Study]:
+    few = tuple(
+        entry.model_copy(update={"limit": limit or FORMATS[name].prompts}) for name, entry in sorted(sets.items())
+    )
+    probes = (ProbeEntry(name="contributions"), ProbeEntry(name="logit_lens"))
+    return {"hu2025": Study(name="hu2025", note=f"The protocol of {CITATION}.", models=models, probes=probes, sets=few)}
+
+
+def _hu_entries(folder: Folder) -> Iterator[Entry]:
+    for row in tables.stored(folder, "verdict").to_pylist():
+        if row["variant"] != "paper" or row["set"] not in folder.sets:
+            continue
+        model = folder.models[row["model"]]
+        names = dict.fromkeys(() if model.get("control") else (row["model"], model.get("name", "")))
+        of = points.published_name(folder, row["set"])
+        found = (points.entry_of(name, row["n_layers"], of, row["criterion"]) for name in names)
+        published = next((one.effective_depth for one in found if one), None)
+        yield Entry(
+            row["model"],
+            row["set"],
+            report.CALLED[row["criterion"]],
+            report.number(row["depth"]),
+            report.spread(row),
+            "" if published is None else str(published),
+            judged(row["depth"], row["low"], row["high"], published),
+        )
+
+
+def judged(depth: float | None, low: float | None, high: float | None, published: int | None) -> str:
+    """What a measured depth says of a published one, in layers. "within": the published one lies in the range over
+    prompts; "differs by": it does not, or there is no range."""
+    if depth is None:
+        return NOT_DEFINED
+    if published is None:
+        return NO_ENTRY
+    apart = round(depth - published)
+    if not apart:
+        return SAME
+    layers = f"{abs(apart)} layer{'s' * (abs(apart) != 1)}"
+    if low is None or high is None:
+        return f"differs by {layers}, no range to judge it by"
+    if low <= published <= high:
+        return f"within {layers}, inside the range"
+    return f"differs by {layers}, outside the range"
+
+
+# ---------------------------------------------------------------- Csordás et al. 2025
+
+
+def _csordas_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit: int | None) -> dict[str, Study]:
+    found = {}
+    for name, entry in sets.items():
+        if name == "gsm8k":
+            skips = ProbeEntry(name="layer_skip", limit=min(10, limit or 10), mode="future")
+            probes: tuple[ProbeEntry, ...] = (ProbeEntry(name="contributions"), skips)
+            chosen = entry.model_copy(update={"limit": limit or 20})
+        else:
+            at, levels = LEVELS[name]
+            probes = (ProbeEntry(name="layer_skip", mode="future", boundaries=at),)
+            chosen = entry.model_copy(update={"levels": levels, "per_level": limit or 20, "seed": 42})
+        note = f"The protocol of {C25} on {name}."
+        part = f"csordas2025-{name}"
+        found[part] = Study(name=part, note=note, models=models, probes=probes, sets=(chosen,))
+    return found
+
+
+def _csordas_entries(folder: Folder) -> Iterator[Entry]:
+    for label, model in folder.models.items():
+        names = () if model.get("control") else (label, model.get("name", ""))
+        anchored = any(name.lower().removeprefix("meta-") == "llama-3.1-70b" for name in names)
+        for name in folder.sets:
+            if not len(some := folder.sums(label, name)):
+                continue
+            if written := some.probe("contributions"):
+                yield from _ratios(label, name, written, folder.plan["seed"], anchored)
+            if (skipped := some.probe(difficulty.PROBE)) and name == "gsm8k":
+                yield from _futures(label, name, skipped, folder.plan["seed"])
+            if name in LEVELS:
+                yield from _scores(folder, label, name)
+
+
+def _ratios(label: str, name: str, columns: Mapping[str, np.ndarray], seed: int, anchored: bool) -> Iterator[Entry]:
+    """The median over the layers of each half of `|D| / |h|`, which stands for a half better than a mean: the first
+    layer adds to a small stream."""
+    sums, counts = {"": columns["layer_ratio.sum"]}, columns["n_tokens"]
+    whole = sums[""].sum(0) / counts.sum()
+    again = resampled(sums, counts, seed=seed)[""] if len(counts) >= FEWEST else None
+    half = len(whole) // 2
+    for which, of_half, (sign, bound) in zip(("first", "second"), (slice(half), slice(half, None)), ANCHORS):
+        value = float(np.median(whole[of_half]))
+        told, holds = f"{'more' if sign > 0 else 'less'} than {bound}", (value - bound) * sign > 0
+        verdict = (AS_PUBLISHED if holds else "differs") if anchored else NO_ENTRY
+        ends = None if again is None else np.quantile(np.median(again[:, of_half], 1), ENDS)
+        quantity = f"layer ratio, {which} half"
+        yield Entry(label, name, quantity, f"{value:.3f}", _ends(ends), told if anchored else "", verdict)
+
+
+def _futures(label: str, name: str, columns: Mapping[str, np.ndarray], seed: int) -> Iterator[Entry]:
+    """What leaving out a layer of the second half does to later tokens, over what one of the first half does: means
+    over prompts and layers; of the effect on later layers the last layer, which has none after it, is left out."""
+    for kind, called in difficulty.KINDS.items():
+        effects = layer_effect(columns[kind])[:, :-1] if kind == "effect" else columns[kind]
+        effects = effects[np.isfinite(effects).all(1)]
+        n, layers = len(effects), columns["output"].shape[1]
+        if not n:
+            continue
+        value = float(_second_over_first(effects.mean(0)[None], layers // 2)[0])
+        ends = None
+        if n >= FEWEST:
+            again = resampled({"": effects}, np.ones(n), seed=seed)[""]
+            ends = np.quantile(_second_over_first(again, layers // 2), ENDS)
+        quantity = f"future {called}, second half over first"
+        words = "almost none in the second half (in words)"
+        yield Entry(label, name, quantity, f"{value:.3f}", _ends(ends), words, NO_ENTRY)
+
+
+def _second_over_first(effects: np.ndarray, half: int) -> np.ndarray:
+    """`[resample, layer]` → `[resample]`."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return effects[:, half:].mean(1) / effects[:, :half].mean(1)
+
+
+def _scores(folder: Folder, label: str, name: str) -> Iterator[Entry]:
+    words = "does not move (in words)"
+    for kind, called in difficulty.KINDS.items():
+        quantity = f"depth score by level ({called}), layers a level"
+        try:
+            found = difficulty.look(folder, label, name, kind)
+        except StudyError as error:
+            yield Entry(label, name, quantity, "–", "", words, f"{NOT_DEFINED}: {error}")
+            continue
+        trend = found.trend
+        ends = None if not np.isfinite(trend.low) else (trend.low, trend.high)
+        verdict = moved(trend, len(found.levels))
+        yield Entry(label, name, quantity, signed(trend.slope, 2), _ends(ends, True), words, verdict)
+
+
+def moved(trend: difficulty.Trend, n_levels: int) -> str:
+    """What a trend over levels says of "does not move": as published where all of its range is less than one layer from
+    the first level to the last, which is the finest that a depth is counted in."""
+    if not np.isfinite(trend.slope):
+        return NOT_DEFINED
+    if not np.isfinite(trend.low):
+        return f"{CANNOT_TELL}: no range over prompts"
+    if max(abs(trend.low), abs(trend.high)) * (n_levels - 1) < 1:
+        return f"{AS_PUBLISHED}: less than one layer from the first level to the last"
+    if trend.low > 0 or trend.high < 0:
+        return f"differs: harder prompts go {'deeper' if trend.low > 0 else 'less deep'}"
+    return f"{CANNOT_TELL}: the range holds a rise, a fall and neither"
+
+
+def _ends(ends: Sequence[float] | np.ndarray | None, sign: bool = False) -> str:
+    if ends is None or not np.isfinite(ends).all():
+        return ""
+    low, high = (signed(float(end), 2) if sign else f"{end:.3f}" for end in ends)
+    return low if low == high else f"{low} to {high}"
+
+
+# ---------------------------------------------------------------- words
+
+
+def table(entries: Sequence[Entry]) -> list[str]:
+    """Lines of aligned columns."""
+    rows = [HEAD, *([getattr(e, name) for name in HEAD] for e in entries)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
+
+
+def markdown(paper: Paper, entries: Sequence[Entry], notes: Sequence[str]) -> str:
+    """The report: what was run, measured beside published, and what to know of both."""
+    lines = [f"# {paper.name}, measured anew", "", f"{paper.citation}.", "", *(f"- {note}" for note in notes), ""]
+    lines += [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
+    lines += [f"| {' | '.join(_cell(getattr(e, name)) for name in HEAD)} |" for e in entries]
+    lines += ["", f"Ranges are 5 to 95 % of a bootstrap over prompts, from {FEWEST} prompts up.", ""]
+    return "\n".join([*lines, *(f"- {told}" for told in paper.told), ""])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def counted(entries: Sequence[Entry]) -> str:
+    """How many entries came out how, in one line."""
+    kinds: dict[str, int] = {}
+    for e in entries:
+        kind = next(
+            (k for k in (SAME, "within", "differs", CANNOT_TELL, AS_PUBLISHED) if e.verdict.startswith(k)), e.verdict
+        )
+        kind = NOT_DEFINED if kind.startswith(NOT_DEFINED) else kind
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return ", ".join(f"{n} {kind}" for kind, n in kinds.items()) or "no entry"
+
+
+HEAD = ["model", "set", "quantity", "measured", "range", "published", "verdict"]
+C25 = "Csordás et al. 2025, arXiv 2505.13898"
+ANCHORS = ((1, 0.15), (-1, 0.05))  # of |D| / |h| in each half of Llama-3.1-70B on GSM8K [C25 §3.1]
+LEVELS = {"mquake": ("answer", ("2", "3", "4")), "math": ("within_answer", ("1", "2", "3", "4", "5"))}
+PAPERS = {
+    "hu2025": Paper(
+        "hu2025",
+        "Hu et al. 2025, What Affects the Effective Depth of Large Language Models?, arXiv 2512.14064",
+        ("hellaswag", "gsm8k", "aime24"),
+        "int8",
+        _hu_parts,
+        _hu_entries,
+        (
+            "Depths are layers counted from 0; their papers' three rules read different things and are never averaged.",
+            "*within*: the published depth lies in the measured range over prompts; *differs*: it does not, or there "
+            "is no range.",
+            *(f"Published: {caveat}" for caveat in CAVEATS),
+        ),
+    ),
+    "csordas2025": Paper(
+        "csordas2025",
+        "Csordás et al. 2025, Do Language Models Use Their Depth Efficiently?, NeurIPS 2025, arXiv 2505.13898",
+        ("gsm8k", "mquake", "math"),
+        "bf16",
+        _csordas_parts,
+        _csordas_entries,
+        (
+            "The paper gives most of this in figures and words. Its one number used here: of Llama-3.1-70B on GSM8K a "
+            "layer ratio of more than 0.15 in the first half and less than 0.05 in the second. Here a half is the "
+            "median over its layers of the mean over tokens.",
+            "Depth scores: the slope of a straight line through the levels. *as published*: all of its range is less "
+            "than one layer from the first level to the last, the finest that a depth is counted in; *cannot be told*: "
+            "the range is wider than that, and holds 0. The paper's norms are taken in bf16; here everything is "
+            "upcast to float32 first.",
+        ),
+    ),
+}

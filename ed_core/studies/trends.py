@@ -1,0 +1,338 @@
+"""What effective depths of several models say together: the ratio against size, and one model against another, each
+with its interval and one sentence of what the data support. Numpy only.
+
+Measured and published points never share a line. Where points were measured, the interval is a bootstrap over prompts,
+which all models share, and holds for these models alone. Where they were published without their prompts, models are
+drawn anew (size), or Student's t is taken over sets or over pairs of models (differences)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..depth.criteria import FEWEST, RESAMPLES, Interval, interval
+from ..errors import StudyError
+from .points import MEASURED, Point
+
+CALLED = {"cosine": "the cosine", "kl": "KL", "overlap": "the overlap"}
+LEVEL = 0.9  # what an interval from 5 to 95 % holds
+POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles
+
+
+# ---------------------------------------------------------------- the ratio against size
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A straight line of the ratio `(ED + 1) / L` on `log10(parameters)` by least squares, each set with a height of
+    its own. `slope`: the ratio's change per tenfold parameters; `low` and `high`: its 5 and 95 % quantiles over
+    resamples of `over` ("prompts" or "models"), NaN without; `undefined`: the share of resamples without a line.
+    `start` and `end`: smallest and largest model as (parameters, ratio on the line), sets averaged. `finest`: one
+    layer of the shallowest model, as a ratio; `sizes`: how many sizes there are; `left_out`: models whose size is not
+    known or that have no depth by this rule. `without`: the line without the model that moves the slope most; None
+    below four models."""
+
+    criterion: str
+    source: str
+    models: tuple[str, ...]
+    sets: tuple[str, ...]
+    slope: float
+    low: float
+    high: float
+    undefined: float
+    over: str
+    start: tuple[int, float]
+    end: tuple[int, float]
+    finest: float
+    sizes: int
+    left_out: tuple[str, ...]
+    without: Slope | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What the data support, with its figures."""
+        ends = f"{size(self.start[0])} to {size(self.end[0])} parameters"
+        told = (
+            f"By {CALLED[self.criterion]}, over {len(self.models)} {self.source} models of {ends} on "
+            f"{_listed(self.sets)}, the ratio changes by {signed(self.slope)} per tenfold parameters"
+        )
+        if not np.isfinite(self.low):
+            few = f"fewer than {FEWEST} prompts" if self.over == "prompts" else f"fewer than {FEWEST} models"
+            return f"{told}. With {few} there is no interval, and no conclusion.{self._aside}"
+        told += f" ({_range(self.low, self.high, self.over)}"
+        told += f"; no line in {self.undefined:.0%} of the resamples)" if self.undefined else ")"
+        if self.sizes == 2:
+            return f"{told}. From two sizes no trend can be told: the line is their difference.{self._aside}"
+        alone = f" for these {len(self.models)} models" if self.over == "prompts" else ""
+        if self.trend:
+            verdict = f"It {'rises' if self.trend > 0 else 'falls'} with size{alone}"
+        else:
+            verdict = f"Whether it rises or falls with size{alone} cannot be told from these"
+        if max(abs(self.low), abs(self.high)) < self.finest:
+            verdict += f", and all of the interval is less than one layer of the shallowest model ({self.finest:.3f})"
+        return f"{told}. {verdict}.{self._aside}"
+
+    @property
+    def trend(self) -> int:
+        """1 where the interval lies above 0, -1 where below, 0 where it holds 0 or there is none."""
+        return int(self.low > 0) - int(self.high < 0)
+
+    @property
+    def _aside(self) -> str:
+        told = ""
+        if (rest := self.without) is not None:
+            (name,) = set(self.models) - set(rest.models)
+            told = f" Without {name}, which moves it most, it is {signed(rest.slope)}"
+            if np.isfinite(rest.low) and np.isfinite(self.low):
+                told += f" ({signed(rest.low)} to {signed(rest.high)})"
+                told += "" if rest.trend == self.trend else ", which changes the conclusion"
+            told += "."
+        if self.left_out:
+            told += f" Left out, without a size or without a depth: {', '.join(self.left_out)}."
+        return told
+
+
+def slope(points: Iterable[Point], seed: int = 0) -> Slope:
+    """The line through points of one criterion and one source. `StudyError` below two sizes."""
+    points = list(points)
+    if len({(p.criterion, p.source) for p in points}) != 1:
+        raise StudyError("A line against size needs points of one criterion, all measured or all published.")
+    used = [p for p in points if p.parameters and np.isfinite(p.ratio)]
+    if len({p.parameters for p in used}) < 2:
+        raise StudyError("A line against size needs models of two sizes or more that have a depth by this rule.")
+    models = tuple(dict.fromkeys(p.model for p in used))
+    left_out = tuple(dict.fromkeys(p.model for p in points if p.model not in models))
+    whole = _line(used, left_out, seed)
+    rest = [[p for p in used if p.model != name] for name in models]
+    lines = [_line(some, left_out, seed) for some in rest if len({p.parameters for p in some}) > 1]
+    most = max(lines, key=lambda one: abs(one.slope - whole.slope), default=None)
+    return replace(whole, without=most if len(models) > 3 else None)
+
+
+def _line(used: list[Point], left_out: tuple[str, ...], seed: int) -> Slope:
+    models, sets = (tuple(dict.fromkeys(getattr(p, of) for p in used)) for of in ("model", "set"))
+    x, y = np.log10([float(p.parameters or 1) for p in used]), np.array([p.ratio for p in used])
+    of_set = np.array([sets.index(p.set) for p in used])
+    measured, again = used[0].source == MEASURED, np.empty(0)
+    if measured and all(len(p.drawn) for p in used):
+        again = _slopes(x, np.stack([p.drawn for p in used], 1), of_set, np.ones((1, len(used))))
+    elif not measured and len(models) >= FEWEST:
+        drawn = np.random.default_rng(seed).multinomial(len(models), np.full(len(models), 1 / len(models)), RESAMPLES)
+        again = _slopes(x, y[None], of_set, drawn[:, [models.index(p.model) for p in used]].astype(float))
+    found = interval(again) if len(again) else Interval(np.nan, np.nan, 0.0)
+    whole = float(_slopes(x, y[None], of_set, np.ones((1, len(used))))[0])
+    height = np.mean([y[of_set == s].mean() - whole * x[of_set == s].mean() for s in range(len(sets))])
+    start, end = ((round(10**at), float(height + whole * at)) for at in (x.min(), x.max()))
+    finest, sizes = 1 / min(p.n_layers for p in used), len(set(x))
+    over = "prompts" if measured else "models"
+    told = (
+        used[0].criterion,
+        used[0].source,
+        models,
+        sets,
+        whole,
+        *found,
+        over,
+        start,
+        end,
+        finest,
+        sizes,
+        left_out,
+    )
+    return Slope(*told)
+
+
+def _slopes(x: np.ndarray, y: np.ndarray, of_set: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Slopes `[resample]` of `y` `[resample or 1, point]` on `x` `[point]` with weights `[resample or 1, point]`, a
+    height of its own for each set; NaN where all points of a set that count have one size, or a value is missing."""
+    above = below = 0.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for s in np.unique(of_set):
+            here = of_set == s
+            w, x_s, y_s = weights[:, here], x[here], y[:, here]
+            total = w.sum(1, keepdims=True)
+            dx = x_s - np.where(total > 0, (w @ x_s[:, None]) / total, 0.0)
+            above = above + (w * dx * y_s).sum(1)
+            below = below + (w * dx * dx).sum(1)
+        return np.where(below > 1e-12, above / below, np.nan)
+
+
+# ---------------------------------------------------------------- one model against another
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`other` less `base`, in shares of the depth, by one criterion. `low` and `high`: 5 and 95 %, over `n` of `over`
+    ("prompts", "sets", "pairs of models"), NaN without; `undefined`: the share of resamples in which one of the two has
+    no depth; `n_layers`: of the two where they are equal, else None. `same`: all values were one number, so that no
+    spread could be seen. `where`: the sets. `spread`: the standard deviation of the difference over resamples of the
+    prompts, NaN without."""
+
+    base: str
+    other: str
+    criterion: str
+    source: str
+    where: tuple[str, ...]
+    difference: float
+    low: float
+    high: float
+    undefined: float
+    over: str
+    n: int
+    n_layers: int | None
+    same: bool = False
+    spread: float = np.nan
+
+    @property
+    def needed(self) -> int | None:
+        """How many prompts a study like this one needs to tell the two apart four times of five, if the difference is
+        what it was here: `n ((1.645 + 0.842) s / d)²`, s the spread over its n prompts (an interval from 5 to 95 %, a
+        power of 80 %). None where there is no spread or no difference."""
+        if not self.spread > 0 or abs(self.difference) < 5e-4:
+            return None
+        return math.ceil(self.n * (POWER * self.spread / self.difference) ** 2)
+
+    @property
+    def sentence(self) -> str:
+        """What the data support, with its figures."""
+        by, n = f"By {CALLED[self.criterion]},", self.n_layers
+        if abs(self.difference) < 5e-4:
+            told = f"{by} {self.other} and {self.base} lie equally deep"
+        else:
+            layers = f" ({abs(self.difference) * n:.1f} of {n} layers)" if n else ""
+            how = "deeper" if self.difference > 0 else "less deep"
+            told = f"{by} {self.other} lies {abs(self.difference):.3f} of the depth{layers} {how} than {self.base}"
+        told += f", {self.source} on {_listed(self.where)}"
+        if self.same:
+            return f"{told}: the same on all {self.n} {self.over}, in whole layers, so no interval can be given."
+        if not np.isfinite(self.low):
+            few = f"fewer than {FEWEST} prompts" if self.over == "prompts" else f"one of {self.over}"
+            return f"{told}. With {few} there is no interval, and no conclusion."
+        told += f" ({_range(self.low, self.high, f'{self.n} {self.over}')}"
+        told += f"; not defined in {self.undefined:.0%} of the resamples)" if self.undefined else ")"
+        if self.low <= 0 <= self.high:
+            more = ""
+            if (needed := self.needed) is not None and needed > self.n:
+                more = f" If the difference is what it is here, about {_rounded(needed)} prompts would tell."
+            return f"{told}. Which of the two goes deeper cannot be told from these.{more}"
+        deeper = self.other if self.low > 0 else self.base
+        return f"{told}. {deeper[0].upper() if deeper.startswith('the ') else deeper[0]}{deeper[1:]} goes deeper here."
+
+
+def difference(points: Iterable[Point], base: str, other: str) -> Difference:
+    """Two models on the sets that both were measured (or published) on; measured ones on one set, paired over the same
+    prompts. `StudyError` where there is nothing to compare."""
+    points = [p for p in points if p.model in (base, other)]
+    if len({(p.criterion, p.source) for p in points}) != 1:
+        raise StudyError("A difference needs points of one criterion, all measured or all published.")
+    by_model = {name: {p.set: p for p in points if p.model == name and np.isfinite(p.ratio)} for name in (base, other)}
+    shared = [name for name in by_model[base] if name in by_model[other]]
+    if not shared:
+        raise StudyError(f"{base} and {other} have no set on which both have a depth by {CALLED[points[0].criterion]}.")
+    pairs = [(by_model[base][name], by_model[other][name]) for name in shared]
+    layers = {p.n_layers for pair in pairs for p in pair}
+    one, two = pairs[0]
+    told = (base, other, one.criterion, one.source, tuple(shared))
+    n_layers = layers.pop() if len(layers) == 1 else None
+    each = np.array([b.ratio - a.ratio for a, b in pairs])
+    if one.source == MEASURED:
+        if len(pairs) > 1:
+            raise StudyError("Measured models are compared on one set at a time.")
+        low, high, undefined, spread = np.nan, np.nan, 0.0, np.nan
+        if len(one.drawn) and len(one.drawn) == len(two.drawn) and one.prompts == two.prompts:
+            low, high, undefined = interval(two.drawn - one.drawn)
+            again = (two.drawn - one.drawn)[np.isfinite(two.drawn - one.drawn)]
+            spread = float(again.std()) if len(again) else np.nan
+        over = ("prompts", one.prompts, n_layers)
+        return Difference(*told, float(each[0]), low, high, undefined, *over, spread=spread)
+    return Difference(*told, float(each.mean()), *around(each), 0.0, "sets", len(each), n_layers, _same(each))
+
+
+def over_pairs(points: Iterable[Point], pairs: Iterable[tuple[str, str]], base: str, other: str) -> Difference:
+    """The mean difference over several published pairs of models, each the mean over its sets. `base`, `other`: what
+    the sentence calls the two sides."""
+    points, found = list(points), []
+    for pair in pairs:
+        try:
+            found.append(difference(points, *pair))
+        except StudyError:
+            continue  # not among these points
+    if not found:
+        raise StudyError("None of these pairs of models is among the points.")
+    each = np.array([one.difference for one in found])
+    where = tuple(dict.fromkeys(name for one in found for name in one.where))
+    told = (base, other, found[0].criterion, found[0].source, where, float(each.mean()), *around(each))
+    return Difference(*told, 0.0, "pairs of models", len(each), None, _same(each))
+
+
+def around(values: ArrayLike) -> tuple[float, float]:
+    """The 5 to 95 % interval of a mean by Student's t, `mean ± t · s / √n` with n - 1 degrees of freedom; NaN below two
+    values, and where all are one number."""
+    each = np.asarray(values, float)
+    if len(each) < 2 or _same(each):
+        return np.nan, np.nan
+    half = student(len(each) - 1) * each.std(ddof=1) / math.sqrt(len(each))
+    return float(each.mean() - half), float(each.mean() + half)
+
+
+def student(df: int, level: float = LEVEL) -> float:
+    """The t between whose negative and itself Student's distribution with `df` degrees of freedom holds `level`, by its
+    closed sum for whole degrees (Abramowitz and Stegun 26.7.3, 26.7.4) and bisection."""
+
+    def held(t: float) -> float:
+        angle = math.atan(t / math.sqrt(df))
+        cosine, term, total = math.cos(angle), 1.0, 0.0
+        odd = df % 2
+        for k in range((df - odd) // 2):
+            total += term
+            term *= cosine**2 * (2 * k + 1 + odd) / (2 * k + 2 + odd)
+        if odd:
+            return 2 / math.pi * (angle + math.sin(angle) * cosine * total)
+        return math.sin(angle) * total
+
+    low, high = 0.0, 1e4
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if held(middle) < level else (low, middle)
+    return high
+
+
+def _same(each: np.ndarray) -> bool:
+    return len(each) > 1 and bool(np.ptp(each) < 1e-9)
+
+
+# ---------------------------------------------------------------- words
+
+
+def signed(value: int | float, digits: int = 3) -> str:
+    """A number with its sign, a minus as one is printed; a rounded zero has none."""
+    text = f"{value:+.{digits}f}"
+    return text.lstrip("+-") if not float(text) else text.replace("-", "−")
+
+
+def _range(low: float, high: float, over: str) -> str:
+    if low == high:
+        return f"5–95 % over {over}: nothing but {signed(low)}, in whole layers"
+    return f"5–95 % over {over}: {signed(low)} to {signed(high)}"
+
+
+def size(parameters: int | float) -> str:
+    """A number of parameters as it is written: 1.5 billion, 135 million."""
+    for unit, name in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if parameters >= unit:
+            return f"{parameters / unit:.3g} {name}"
+    return f"{parameters:.0f}"
+
+
+def _rounded(n: int) -> int:
+    """To two digits, upwards: an estimate of an estimate."""
+    step = 10 ** max(len(str(n)) - 2, 0)
+    return -(-n // step) * step
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

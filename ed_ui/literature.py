@@ -1,0 +1,176 @@
+"""A study beside what is published: the table, the ratio against size, one model against another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import streamlit as st
+
+from ed_core import figures
+from ed_core.errors import EffectiveDepthError, StudyError
+from ed_core.sources.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
+from ed_core.studies import points, trends
+from ed_core.studies.folder import Folder
+from ed_core.studies.points import Point
+from ed_ui import remembered, show, study_runs
+from ed_ui.link_parameters import choice
+
+EVERY = "all"
+SIZES = {
+    EVERY: (0.0, math.inf),
+    "under 3B": (0.0, 3e9),
+    "3B to 10B": (3e9, 1e10),
+    "10B and more": (1e10, math.inf),
+}  # parameters
+CRITERIA = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
+SETS = [EVERY, *dict.fromkeys(p.dataset for p in published())]
+LINKED = (
+    choice("beside", "studies.published_set", EVERY, SETS),
+    choice("training", "studies.training", EVERY, [EVERY, *TRAINING]),
+    choice("size", "studies.size", EVERY, list(SIZES)),
+    choice("rule", "studies.criterion", "overlap", list(CRITERIA)),
+)  # what a link to the page carries of it
+KINDS = {"base": PAIRS, "instruct": INSTRUCT_PAIRS}
+
+
+def panel(folder: Folder, group: str) -> None:
+    """All of it, for a set of a study or one of its levels."""
+    st.subheader("Beside what is published", anchor=False)
+    row = st.container(horizontal=True, vertical_alignment="bottom")
+    dataset = _chosen(row, "Published set", "studies.published_set", SETS)
+    training = _chosen(row, "Training", "studies.training", [EVERY, *TRAINING])
+    band = _chosen(row, "Size", "studies.size", list(SIZES))
+    criterion = remembered.widget(
+        row.segmented_control,
+        "Rule",
+        "studies.criterion",
+        "overlap",
+        options=list(CRITERIA),
+        format_func=CRITERIA.get,
+        required=True,
+    )
+    measured = study_runs.points(folder.out, group)
+    others = [p for p in points.published_points() if dataset in (EVERY, p.set)]
+    shown = [[p for p in some if training in (EVERY, p.training) and _fits(p, band)] for some in (measured, others)]
+    table(*shown)
+    against_size(folder, *([p for p in some if p.criterion == criterion] for some in shown))
+    pairs(folder, *([p for p in some if p.criterion == criterion] for some in (measured, others)))
+
+
+def table(measured: Sequence[Point], others: Sequence[Point]) -> None:
+    """One line per model and set: measured depths with their ranges, published ones beside them."""
+    rows = points.side_by_side(measured, others)
+    st.markdown("**Depths, measured and published** · layers counted from 0, the range over prompts in brackets")
+    if not rows:
+        st.caption("Nothing measured or published fits this choice.")
+        return
+    columns = [f"{c} {s}" for c in CRITERIA for s in (points.MEASURED, points.PUBLISHED)]
+    there = [name for name in columns if any(name in row for row in rows)]
+    st.dataframe(
+        [dict.fromkeys(there, "") | row for row in rows],
+        hide_index=True,
+        height=min(36 * (len(rows) + 1) + 3, 400),
+        column_order=["model", "parameters", "training", "layers", "set", *there],
+        column_config={
+            "parameters": st.column_config.NumberColumn("parameters, billions", format="%.3g"),
+            **{name: name.replace("kl", "KL") for name in there},
+        },
+    )
+    st.caption(f"Published: {CITATION}. {' '.join(CAVEATS)}")
+
+
+def against_size(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) -> None:
+    """The ratio over the number of parameters, with a line and its sentence for each source."""
+    learned = [p for p in measured if not folder.models[p.model].get("control")]
+    said, lines, drawn = [], {}, []
+    for source, some in ((points.MEASURED, learned), (points.PUBLISHED, others)):
+        drawn += [p for p in some if p.parameters and math.isfinite(p.ratio)]
+        try:
+            found = trends.slope(some)
+            lines[source] = (found.start, found.end)
+            said.append(found.sentence)
+        except StudyError as error:
+            said.append(
+                f"{source.capitalize()}: {error}" if some else f"{source.capitalize()}: nothing fits this choice."
+            )
+    if drawn:
+        fig = figures.study_sizes([_plain(p) for p in drawn], lines)
+        show.figure("study-sizes", fig, AGAINST_SIZE, reading=READING_SIZE)
+    for sentence in said:
+        st.markdown(f"- {show.plain(sentence)}")
+
+
+def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) -> None:
+    """One model against another: two of the study, and the published pairs."""
+    st.markdown("**One model against another** · the difference in depth with its interval")
+    labels = list(dict.fromkeys(p.model for p in measured))
+    if len(labels) > 1:
+        named = [tuple(pair) for pair in folder.plan.get("pairs", []) if set(pair) <= set(labels)]
+        known = [p for pair in (*PAIRS, *INSTRUCT_PAIRS) if (p := _in_study(folder, pair, labels))]
+        first, second = next(iter([*named, *known]), (labels[0], labels[1]))
+        row = st.container(horizontal=True, vertical_alignment="bottom")
+        base = _chosen(row, "From", "studies.base", [first, *(label for label in labels if label != first)], 300)
+        rest = [label for label in (second, *labels) if label != base]
+        other = _chosen(row, "To", "studies.other", list(dict.fromkeys(rest)), 300)
+        for pair in dict.fromkeys([*named, *known, (base, other)]):
+            _say(measured, *pair)
+    for kind, of_kind in KINDS.items():
+        try:
+            told = trends.over_pairs(others, of_kind, f"the {kind} model", "the long-chain-of-thought model")
+            st.markdown(f"- {show.plain(told.sentence)}")
+        except StudyError:
+            st.caption(f"No published pair of {kind} and long-chain-of-thought model fits this choice.")
+    with st.expander("The published pairs one by one", icon=":material/compare_arrows:"):
+        for pair in (*PAIRS, *INSTRUCT_PAIRS):
+            _say(others, *pair)
+        st.caption(ABOUT_PAIRS)
+
+
+def _say(some: Sequence[Point], base: str, other: str) -> None:
+    try:
+        st.markdown(f"- {show.plain(trends.difference(some, base, other).sentence)}")
+    except EffectiveDepthError as error:
+        st.caption(show.plain(str(error)))
+
+
+def _in_study(folder: Folder, pair: tuple[str, str], labels: Sequence[str]) -> tuple[str, str] | None:
+    """The labels of a known pair, where the study has both."""
+    found = [
+        next((l for l in labels if folder.models[l].get("name") == name and not folder.models[l].get("control")), "")
+        for name in pair
+    ]
+    return (found[0], found[1]) if all(found) else None
+
+
+def _chosen(row, label: str, key: str, options: list[str], width: int = 200) -> str:
+    """A box of names; where the remembered one is not among them, the first."""
+    if remembered.value(key) not in options:
+        remembered.put({key: options[0]})
+    return remembered.widget(row.selectbox, label, key, options[0], options=options, width=width)
+
+
+def _fits(p: Point, band: str) -> bool:
+    low, high = SIZES[band]
+    return band == EVERY or (p.parameters is not None and low <= p.parameters < high)
+
+
+def _plain(p: Point) -> dict:
+    return {k: getattr(p, k) for k in ("model", "parameters", "ratio", "low", "high", "training", "set", "source")}
+
+
+AGAINST_SIZE = (
+    "**Effective depth against size** · filled: measured, with the range over prompts; hollow, dashed line: published"
+)
+READING_SIZE = (
+    "The line is fitted by least squares to the ratio over `log10(parameters)`, each set with a height of its own; "
+    "measured and published points never share one. What is published has no prompts to draw anew, so its interval "
+    "draws models (from five up); a measured one draws prompts and holds for these models alone. The published models "
+    "are of one family, in four sizes and three depths. KL and overlap can reach `(L − 1) / L` at most, which is "
+    "0.96 with 28 layers and 0.98 with 64."
+)
+ABOUT_PAIRS = (
+    "Each distilled model beside what it was trained from (DeepSeek-AI 2025, arXiv 2501.12948), then beside the "
+    "instruct model of its shape. The interval is Student's t over three sets, as if they were drawn from sets like "
+    "them; it is wide for that reason."
+)

@@ -1,0 +1,109 @@
+"""The estimators of depth side by side: each equals what its own place says, no sentence claims more."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ed_core.depth.criteria import by_kl, by_overlap
+from ed_core.depth.verdict import BANDS
+from ed_core.sources.bundled import STUDIES
+from ed_core.studies import agreement, difficulty, tables
+from ed_core.studies.agreement import Estimate
+from ed_core.studies.folder import open_folder
+
+MODEL, SET = "ed-demo-16", "sums"
+
+
+@pytest.fixture(scope="module")
+def folder():
+    return open_folder(STUDIES / "toys")
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    rows = tables.stored(folder, "verdict").to_pylist()
+    return {one.name: one for one in agreement.estimates(folder, MODEL, SET, rows)}
+
+
+def value(folder, measure: str) -> dict:
+    rows = tables.stored(folder, "summary").to_pylist()
+    return next(r for r in rows if (r["model"], r["set"], f"{r['probe']}.{r['measure']}") == (MODEL, SET, measure))
+
+
+def curve(folder, name: str) -> np.ndarray:
+    """The aggregated curve from the summary, without the output."""
+    rows = tables.stored(folder, "summary").to_pylist()
+    own = [r for r in rows if (r["model"], r["set"], r["probe"], r["measure"]) == (MODEL, SET, "logit_lens", name)]
+    return np.array([r["value"] for r in sorted(own, key=lambda r: r["layer"])])[:-1]
+
+
+@pytest.mark.parametrize("name, rule", [("kl", by_kl), ("overlap", by_overlap)])
+def test_a_band_holds_what_the_rule_gives_at_each_threshold(folder, found, name, rule):
+    given = [rule(curve(folder, name), at).depth for at in BANDS[name]]
+    given = [depth for depth in given if depth is not None]
+    assert found[name].thresholds == (min(given), max(given)) and min(given) < max(given)
+    assert found[name].depth == rule(curve(folder, name)).depth
+
+
+def test_what_variants_give_is_the_tables(folder, found):
+    for row in tables.stored(folder, "verdict").to_pylist():
+        if (row["model"], row["set"]) == (MODEL, SET) and row["variant"] != "paper":
+            assert found[row["criterion"]].instead[row["variant"]] == row["depth"]
+
+
+def test_the_settle_depths_mark_is_the_layer_before_it(folder, found):
+    settle, row = found["settle"], value(folder, "logit_lens.settle_depth")
+    assert settle.depth == pytest.approx(row["value"] - 1) and settle.n_layers == 16
+    assert (settle.low, settle.high) == pytest.approx((row["low"] - 1, row["high"] - 1))
+    assert settle.ratio == pytest.approx(row["value"] / 16)
+
+
+def test_depth_scores_are_the_effects_centre(folder, found):
+    columns = folder.sums(MODEL, SET).probe("layer_skip")
+    output, effect = columns["output"].mean(0), columns["effect"].mean(0)
+    later = [sum(effect[s][s + 1 :]) / max(15 - s, 1) for s in range(16)]
+    for name, e in (("output", output), ("effect", np.array(later))):
+        centre = sum(s * e[s] for s in range(16)) / sum(e)
+        assert found[name].depth == pytest.approx(centre, rel=1e-6)
+        assert found[name].low < found[name].depth < found[name].high
+    assert set(difficulty.KINDS) == {"effect", "output"}
+
+
+def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
+    numbers = [None if n is None else float(n) for n in (depth, low, high)]
+    return Estimate(name, *numbers, layers, 20, **more)
+
+
+@pytest.mark.parametrize(
+    "given, says, never",
+    [
+        ([rule("cosine", 20), rule("kl", 18), rule("overlap", 21)], ["agree within a tenth of the 30"], ["apart"]),
+        ([rule("kl", 5, 5, 5, 8), rule("overlap", 4, 4, 4, 8)], ["agree within one of 8 layers"], ["apart"]),
+        (
+            [rule("cosine", 20, 19, 21), rule("kl", 7, 6, 8), rule("overlap", 19, 18, 21)],
+            ["up to 13 of 30 layers apart: KL rule 7, overlap rule 19 and cosine rule 20", "do not meet"],
+            ["agree", "may bring"],
+        ),
+        ([rule("cosine", 20, 12, 22), rule("kl", 12, 7, 15)], ["8 of 30", "may bring them together"], ["do not meet"]),
+        ([rule("cosine", 20), rule("kl", 7)], ["nobody can tell"], ["do not meet", "may bring"]),
+        (
+            [rule("cosine", None), rule("kl", 7, 7, 7), rule("overlap", 8, 8, 8)],
+            ["The rules that give a depth agree", "The cosine rule gives no depth."],
+            ["cosine rule stands", "The rules agree"],
+        ),
+        ([rule("kl", 7, thresholds=(3.0, 13.0))], ["at layer 7; other thresholds put it between 3 and 13."], ["apart"]),
+        ([rule("kl", 7, thresholds=(5.0, 9.0))], [], ["thresholds"]),
+        ([rule("kl", None, thresholds=(4.0, 4.0))], ["no depth; other thresholds put it at 4."], ["between"]),
+        (
+            [rule("kl", 7, instead={"stable": None, "from_depth_1": 16.0, "without_sinks": 8.0})],
+            ["nowhere for good", "without depth 0 at 16"],
+            ["sinks"],
+        ),
+        ([rule("settle", 23.8, 23.1, 24.2)], ["changes last: depth 24.8 of 30 (24.1 to 25.2)."], ["rule"]),
+    ],
+)
+def test_sentences(given, says, never):
+    told = " ".join(agreement.sentences(given))
+    assert all(one in told for one in says), told
+    assert not any(one in told for one in never), told

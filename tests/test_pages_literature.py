@@ -1,0 +1,88 @@
+"""The Studies page beside what is published: what it lists, draws and says is what the table and the study hold."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from ed_core import settings
+from ed_core.sources.bundled import STUDIES
+from ed_core.sources.published import PAIRS
+from ed_core.studies import points, trends
+from ed_core.studies.folder import open_folder
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch):
+    """The page on the bundled study."""
+    import ed_ui.running
+    from ed_core.service.jobs import Jobs
+
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
+    test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
+    test.switch_page("pages/compare/studies.py")
+    return test.run()
+
+
+def words(test: AppTest) -> str:
+    return " ".join(m.value for m in (*test.markdown, *test.caption)).replace("\\", "")
+
+
+def drawn(test: AppTest) -> list[dict]:
+    """The traces of the figure against size."""
+    specs = [json.loads(one.proto.spec) for one in test.get("plotly_chart")]
+    return next(spec["data"] for spec in specs if "parameters" in spec["layout"]["xaxis"]["title"]["text"])
+
+
+def values(of) -> list[float]:
+    import base64
+
+    if isinstance(of, dict):
+        of = np.frombuffer(base64.b64decode(of["bdata"]), of["dtype"])
+    return [float(v) for v in of]
+
+
+def test_the_published_table_stands_beside_what_was_measured(opened):
+    assert not opened.exception and not opened.error
+    frame = opened.dataframe[0].value
+    assert len(frame) == 2 + 36 and "2512.14064" in words(opened) and "stray dip" in words(opened)
+    row = frame[(frame["model"] == "Qwen2.5-7B-Instruct") & (frame["set"] == "gsm8k")].iloc[0]
+    assert (row["cosine published"], row["kl published"], row["overlap published"]) == ("20", "25", "26")
+    measured = points.measured_points(open_folder(STUDIES / "toys"), "sums")
+    for p in measured:
+        own = frame[(frame["model"] == p.model) & (frame["set"] == "sums")].iloc[0]
+        assert own[f"{p.criterion} measured"] == points.in_words(p)
+
+
+def test_what_is_chosen_is_what_is_listed_drawn_and_spoken_of(opened):
+    opened.selectbox(key="studies.published_set").set_value("aime24")
+    opened.selectbox(key="studies.training").set_value("instruct")
+    opened.selectbox(key="studies.size").set_value("3B to 10B").run()
+    frame = opened.dataframe[0].value
+    assert [(r["model"], r["set"]) for _, r in frame.iterrows()] == [("Qwen2.5-7B-Instruct", "aime24")]
+    opened.selectbox(key="studies.size").set_value("all").run()
+    some = [
+        p for p in points.published_points() if (p.set, p.training, p.criterion) == ("aime24", "instruct", "overlap")
+    ]
+    marks, line = drawn(opened)
+    assert values(marks["x"]) == [p.parameters for p in some] and values(marks["y"]) == [p.ratio for p in some]
+    found = trends.slope(some)
+    assert values(line["y"]) == [found.start[1], found.end[1]] and found.sentence in words(opened)
+
+
+def test_every_rule_has_its_own_sentences_on_size_and_pairs(opened):
+    for criterion in ("cosine", "kl"):
+        opened.segmented_control(key="studies.criterion").set_value(criterion).run()
+        own = [p for p in points.published_points() if p.criterion == criterion]
+        assert trends.slope(own).sentence in words(opened)
+        told = trends.over_pairs(own, PAIRS, "the base model", "the long-chain-of-thought model")
+        assert told.sentence in words(opened)
+        assert all(trends.difference(own, *pair).sentence in words(opened) for pair in PAIRS)
+    measured = [p for p in points.measured_points(open_folder(STUDIES / "toys"), "sums") if p.criterion == "kl"]
+    assert trends.difference(measured, "ed-demo-8", "ed-demo-16").sentence in words(opened)
+    opened.selectbox(key="studies.base").set_value("ed-demo-16").run()
+    assert trends.difference(measured, "ed-demo-16", "ed-demo-8").sentence in words(opened)

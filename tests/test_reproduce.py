@@ -1,0 +1,265 @@
+"""`reproduce`: the protocols are the papers', verdicts say what the figures say, and the command runs offline on local
+models and files."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+
+from ed_core.commands import main
+from ed_core.errors import StudyError
+from ed_core.probes.scores import layer_effect
+from ed_core.sources.published import Published, published
+from ed_core.studies import difficulty, reproduce, study, tables
+from ed_core.studies.folder import open_folder
+
+MODELS = [study.ModelEntry(source="ed-demo-8")]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Small local files with the hub's columns."""
+    here = tmp_path_factory.mktemp("sets")
+    gsm = [{"question": f"What is {i} + {i}?", "answer": f"{i} + {i} = {2 * i}\n#### {2 * i}"} for i in range(12)]
+    aime = [{"Problem": f"Find {i}." * (1 + 200 * (i == 1)), "Solution": f"It is {i}."} for i in range(7)]
+    endings = [
+        {"ctx": f"He has {i} cats", "endings": ["that run", ", all grey"], "label": str(i % 2)} for i in range(6)
+    ]
+    hops = [
+        {"questions": [f"Whose is {i}?"], "answer": "Ann", "orig_triples": [[1, 2, 3]] * (2 + i % 3)} for i in range(18)
+    ]
+    rows = {"gsm8k": gsm, "aime24": aime, "hellaswag": endings, "mquake": hops}
+    for name, of_set in rows.items():
+        (here / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of_set), encoding="utf-8")
+    return here
+
+
+def ran(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = main(["reproduce", *map(str, arguments)])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+# ---------------------------------------------------------------- the protocols
+
+
+def test_hu2025_is_ten_prompts_of_two_sets_and_five_short_ones_of_the_third(files):
+    paper = reproduce.find("hu2025")
+    sets = reproduce.chosen(paper, [], "ed-demo-8")
+    assert {name: entry.hub for name, entry in sets.items()} == {n: n for n in ("hellaswag", "gsm8k", "aime24")}
+    (made,) = reproduce.parts(paper, MODELS, sets).values()
+    assert {s.name: s.limit for s in made.sets} == {"hellaswag": 10, "gsm8k": 10, "aime24": 5}
+    assert {s.name: s.max_tokens for s in made.sets} == {"hellaswag": None, "gsm8k": None, "aime24": 400}
+    assert all(s.seed is None and not s.levels for s in made.sets), "the first prompts, in order"
+    assert [(p.name, p.parameters) for p in made.probes] == [("contributions", {}), ("logit_lens", {})]
+    assert study.parse(study.write(made)) == made
+    (fewer,) = reproduce.parts(paper, MODELS, sets, 3).values()
+    assert {s.limit for s in fewer.sets} == {3}
+    (local,) = reproduce.chosen(paper, [f"gsm8k={files / 'gsm8k.jsonl'}"], "m").values()
+    assert (local.file, local.format, local.hub) == (str(files / "gsm8k.jsonl"), "gsm8k", "")
+
+
+def test_csordas2025_is_future_effects_with_split_points_at_the_answers():
+    paper = reproduce.find("csordas2025")
+    made = reproduce.parts(paper, MODELS, reproduce.chosen(paper, [], "ed-demo-8"))
+    assert list(made) == ["csordas2025-gsm8k", "csordas2025-mquake", "csordas2025-math"]
+    gsm, hops, math = made.values()
+    assert gsm.sets[0].limit == 20 and gsm.probes[1].limit == 10 and gsm.probes[1].parameters["mode"] == "future"
+    for one, at, levels in ((hops, "answer", ("2", "3", "4")), (math, "within_answer", ("1", "2", "3", "4", "5"))):
+        assert (one.sets[0].per_level, one.sets[0].seed, one.sets[0].levels) == (20, 42, levels)
+        assert (one.probes[0].split_points, one.probes[0].parameters["mode"]) == (at, "future")
+    assert all(study.parse(study.write(one)) == one for one in made.values())
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["hu2024", "--models", "ed-demo-8"], "no protocol of 'hu2024'; did you mean 'hu2025'?"),
+        (["hu2025", "--models", "ed-demo-8", "--sets", "gsm9k"], "hu2025 has no set 'gsm9k'; did you mean 'gsm8k'?"),
+        (["hu2025", "--models", "ed-demo-8", "--sets", "math"], "hu2025 has no set 'math'"),
+        (["hu2025", "--models", "ed-demo-8", "--sets", "gsm8k=no.jsonl"], "there is no file 'no.jsonl'"),
+        (["hu2025", "--models", "ed-demo-8", "--limit", "0"], "--limit is 0; expected 1 or more"),
+        (["hu2025", "--models", "Qwen2.5=", "--sets", "gsm8k"], "names no model"),
+        (["hu2025", "--models", "ed-demo-8", "--precision", "int9"], "The precision is 'int9'"),
+        (["hu2025", "--models", "ed-demo-8", "--precision", "auto"], "needs one that is told"),
+    ],
+)
+def test_what_is_not_known_is_refused_in_one_sentence(capsys, tmp_path, arguments, told):
+    code, out, err = ran(capsys, *arguments, "--out", tmp_path / "out")
+    assert code == 2 and told in err and not out and not (tmp_path / "out").exists()
+
+
+def test_a_set_that_cannot_be_had_says_what_to_give_before_anything_is_computed(capsys, tmp_path, files, monkeypatch):
+    from ed_core.studies import sets
+
+    def refuse(name):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(sets, "_at_once", refuse)
+    given = [f"gsm8k={files / 'gsm8k.jsonl'}", "hellaswag"]
+    code, _, err = ran(capsys, "hu2025", "--models", "ed-demo-8", "--sets", *given, "--out", tmp_path / "out")
+    assert code == 2 and "Give a local copy with the hub's columns: --sets hellaswag=FILE." in err
+    assert "file =" not in err and not (tmp_path / "out").exists()
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+@pytest.mark.parametrize(
+    "measured, low, high, there, told",
+    [
+        (20.0, 18.0, 21.0, 20, "the same layer"),
+        (20.0, None, None, 20, "the same layer"),
+        (20.0, 18.0, 21.0, 18, "within 2 layers, inside the range"),
+        (20.0, 18.0, 21.0, 21, "within 1 layer, inside the range"),
+        (20.0, 19.5, 21.0, 19, "differs by 1 layer, outside the range"),
+        (20.0, 20.0, 20.0, 1, "differs by 19 layers, outside the range"),
+        (20.0, None, None, 22, "differs by 2 layers, no range to judge it by"),
+        (20.0, 18.0, 21.0, None, "no published entry"),
+        (None, None, None, 20, "not defined"),
+        (None, None, None, None, "not defined"),
+    ],
+)
+def test_a_verdict_is_what_the_figures_say(measured, low, high, there, told):
+    assert reproduce.judged(measured, low, high, there) == told
+
+
+@pytest.mark.parametrize(
+    "slope, low, high, told",
+    [
+        (0.1, -0.2, 0.24, "as published"),
+        (0.1, 0.05, 0.24, "as published"),
+        (0.1, -0.2, 0.26, "cannot be told"),
+        (0.9, 0.5, 1.5, "differs: harder prompts go deeper"),
+        (-0.9, -1.5, -0.5, "differs: harder prompts go less deep"),
+        (0.1, np.nan, np.nan, "cannot be told: no range"),
+        (np.nan, np.nan, np.nan, "not defined"),
+    ],
+)
+def test_no_movement_is_said_only_where_the_range_holds_nothing_else(slope, low, high, told):
+    trend = difficulty.Trend(3.0, 3.0, slope, low, high, 0, np.nan)
+    assert reproduce.moved(trend, 5).startswith(told), "four steps of a quarter layer are one layer"
+
+
+def test_the_one_number_of_csordas_is_held_against_its_model_alone():
+    ratio = np.array([[3.0, 0.2, 0.3, 0.2, 0.04, 0.03, 0.06, 0.01]] * 6)
+    columns = {"layer_ratio.sum": ratio * 10, "n_tokens": np.full(6, 10.0)}
+    first, second = reproduce._ratios("Llama-3.1-70B", "gsm8k", columns, 0, True)
+    assert (first.measured, second.measured) == ("0.250", "0.035"), "medians over layers: the first layer is no outlier"
+    assert (first.verdict, second.verdict) == ("as published", "as published")
+    assert (first.published, second.published) == ("more than 0.15", "less than 0.05")
+    assert first.range == "0.250", "all prompts are alike"
+    columns["layer_ratio.sum"] = np.full((6, 8), 1.0)
+    assert [e.verdict for e in reproduce._ratios("m", "gsm8k", columns, 0, True)] == ["differs", "differs"]
+    assert [e.verdict for e in reproduce._ratios("m", "gsm8k", columns, 0, False)] == ["no published entry"] * 2
+
+
+def test_future_effects_are_the_second_halfs_over_the_firsts():
+    effect = np.zeros((5, 6, 6))
+    effect[:, :3] = 0.6
+    effect[:, 3:5] = 0.15
+    columns = {"effect": np.triu(effect, 1), "output": np.full((5, 6), [0.4, 0.4, 0.4, 0.1, 0.1, 0.1])}
+    layers, output = reproduce._futures("m", "gsm8k", columns, 0)
+    assert layer_effect(columns["effect"])[0, -1] == 0, "the last layer has none after it and does not count"
+    assert (layers.measured, layers.range) == ("0.250", "0.250") and output.measured == "0.250"
+    assert {layers.verdict, output.verdict} == {"no published entry"}
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_measured_stands_beside_published_and_a_second_run_computes_nothing(capsys, tmp_path, files, monkeypatch):
+    """A published entry is made up for the bundled model, so that every verdict is met on a model that is here."""
+    from ed_core.studies import points
+
+    given = [f"{name}={files / name}.jsonl" for name in ("gsm8k", "aime24", "hellaswag")]
+    out = tmp_path / "out"
+    command = ["hu2025", "--models", "ed-demo-8", "--precision", "float32", "--sets", *given, "--out", out]
+    code, said, _ = ran(capsys, *command)
+    folder = open_folder(out / "hu2025")
+    assert code == 0 and "Precision fp32, while the paper ran in int8" in said
+    assert {name: len(one["ids"]) for name, one in folder.sets.items()} == {"aime24": 5, "gsm8k": 10, "hellaswag": 6}
+    assert folder.sets["aime24"]["ids"] == ["0", "2", "3", "4", "5"] and folder.sets["aime24"]["left_out"] == 1
+    assert "counted with ed-demo-8, where the paper counts with Qwen/Qwen2.5-1.5B-Instruct" in said
+    rows = [r for r in tables.stored(folder, "verdict").to_pylist() if r["variant"] == "paper"]
+    entries = list(reproduce.find("hu2025").entries(folder))
+    assert len(entries) == len(rows) == 9 and {e.published for e in entries} == {""}
+    for e, row in zip(entries, rows):
+        depth = "–" if row["depth"] is None else f"{row['depth']:.0f}"
+        assert (e.model, e.set, e.measured) == (row["model"], row["set"], depth)
+        assert e.verdict == ("not defined" if row["depth"] is None else "no published entry")
+        assert f"| {e.set} | {e.quantity} | {e.measured} | {e.range} |" in (out / "report.md").read_text("utf-8")
+    defined = next(r for r in rows if r["depth"] is not None)
+    apart = Published("x/ed-demo-8", 8, defined["set"], defined["criterion"], int(defined["depth"]) + 7, 0.0)
+    monkeypatch.setattr(points, "published", lambda: (*published(), apart))
+    code, said, _ = ran(capsys, *command)
+    assert code == 0 and "0 computed, 4 there" in said
+    assert "differs by 7 layers, outside the range" in said and "1 differs" in said
+
+
+def test_a_name_says_which_published_model_a_folder_holds_but_not_against_its_layers(capsys, tmp_path, files):
+    given = ["--sets", f"gsm8k={files / 'gsm8k.jsonl'}", "--limit", "1", "--precision", "float32", "--out", tmp_path]
+    code, said, _ = ran(capsys, "hu2025", "--models", "Qwen/Qwen2.5-1.5B-Instruct=ed-demo-8", *given)
+    assert code == 0 and "Qwen2.5-1.5B-Instruct  gsm8k" in said
+    assert "no published entry" in said and "differs" not in said, "eight layers are not the 28 that were published"
+
+
+def test_a_model_that_cannot_be_opened_is_told_and_the_rest_is_there(capsys, tmp_path, files):
+    given = ["--sets", f"gsm8k={files / 'gsm8k.jsonl'}", "--limit", "1", "--precision", "float32", "--out", tmp_path]
+    code, said, err = ran(capsys, "hu2025", "--models", "ed-demo-8", str(tmp_path / "nothing" / "there"), *given)
+    assert code == 1 and "there failed" in err and "ed-demo-8  gsm8k" in said
+    assert "there failed (hu2025)" in (tmp_path / "report.md").read_text("utf-8")
+
+
+def test_csordas_runs_part_by_part_on_local_files(capsys, tmp_path, files):
+    given = [f"{name}={files / name}.jsonl" for name in ("gsm8k", "mquake")]
+    command = ["csordas2025", "--models", "ed-demo-8", "--limit", "5", "--precision", "float32", "--sets", *given]
+    code, said, _ = ran(capsys, *command, "--out", tmp_path)
+    assert code == 0 and "Sets of the paper that are not run: math." in said
+    told = (tmp_path / "report.md").read_text("utf-8")
+    for quantity in ("layer ratio, first half", "future effect on later layers", "depth score by level"):
+        assert quantity in said and quantity in told
+    found = difficulty.look(open_folder(tmp_path / "csordas2025-mquake"), "ed-demo-8", "mquake", "output")
+    assert f"{found.trend.slope:+.2f}".replace("-", "−").lstrip("+") in said.replace("+", "")
+
+
+def test_without_the_library_it_runs_in_float32_and_says_so(monkeypatch):
+    from ed_core.commands.reproduce import _precision
+
+    assert _precision(None, "int8", "cpu")[0] == ("int8" if importlib.util.find_spec("bitsandbytes") else "fp32")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    found, told = _precision(None, "int8", "cpu")
+    assert found == "fp32" and "while the paper ran in int8 (the package bitsandbytes is not installed)" in told
+    assert _precision(None, "bf16", "cpu") == ("bf16", "Precision bf16, as the paper's.")
+    assert _precision("bfloat16", "int8", "cpu")[0] == "bf16"
+
+
+def test_a_count_of_verdicts_names_every_kind():
+    told = ["the same layer", "within 2 layers, inside the range", "differs by 1 layer, outside the range", "differs"]
+    told += ["not defined: no levels", "as published: less than one layer", "no published entry"]
+    entries = [reproduce.Entry("m", "s", "q", "1", "", "2", verdict) for verdict in told]
+    assert reproduce.counted(entries) == (
+        "1 the same layer, 1 within, 2 differs, 1 not defined, 1 as published, 1 no published entry"
+    )
+    assert reproduce.counted([]) == "no entry"
+    assert "| a\\|b |" in reproduce.markdown(
+        reproduce.find("hu2025"), [reproduce.Entry("a|b", "s", "q", "1", "", "2", "x")], []
+    )
+
+
+def test_a_study_may_name_its_pairs_and_a_name_that_no_model_has_is_refused(tmp_path):
+    from ed_core.studies import plan
+
+    text = 'name = "p"\nmodels = ["ed-demo-8", "ed-demo-16"]\nprobes = ["contributions"]\n'
+    text += 'pairs = [{base = "ed-demo-8", other = "ed-demo-16"}]\n[[sets]]\nname = "s"\nbundled = "copy"\nlimit = 1\n'
+    found = study.parse(text)
+    assert study.parse(study.write(found)) == found
+    plan.write_plan(plan.make(found, tmp_path), tmp_path)
+    assert open_folder(tmp_path).plan["pairs"] == [["ed-demo-8", "ed-demo-16"]]
+    with pytest.raises(StudyError, match="names 'ed-demo-61', which no model is called; did you mean 'ed-demo-16'"):
+        plan.make(study.parse(text.replace('other = "ed-demo-16"', 'other = "ed-demo-61"')), tmp_path)
+    with pytest.raises(StudyError, match=r"pairs\[0\] has no key 'bas'; did you mean 'base'"):
+        study.parse(text.replace("base =", "bas ="))

@@ -1,0 +1,325 @@
+"""Effective depth over several models: lines and differences of made-up points whose answer is known, against numpy's
+polyfit and Student's tables, and what the sentences may say of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from ed_core.depth.criteria import FEWEST
+from ed_core.errors import StudyError
+from ed_core.figures import study_sizes
+from ed_core.figures.studies import log_sizes
+from ed_core.sources import published as source
+from ed_core.sources.bundled import MODELS, STUDIES
+from ed_core.studies import points, tables, trends
+from ed_core.studies.folder import open_folder
+from ed_core.studies.points import MEASURED, PUBLISHED, Point
+
+SIZES = (1_500_000_000, 7_600_000_000, 14_800_000_000, 32_800_000_000)
+
+
+def point(model, ratio, parameters=1_000_000_000, where="s", kind=PUBLISHED, layers=28, drawn=(), low=np.nan, **more):
+    given = dict(training="", of="", criterion="kl", prompts=len(drawn) and 9, drawn=np.array(drawn, float))
+    return Point(model=model, parameters=parameters, set=where, ratio=ratio, n_layers=layers, source=kind, low=low,
+                 **(given | more))  # fmt: skip
+
+
+def made(slope, noise=0.0, seed=0, sets=("a", "b"), each=3):
+    """Models of four sizes on a line of that slope, a height of its own for each set."""
+    drawn = np.random.default_rng(seed)
+    of_model = {(i, j): drawn.normal(0, noise) for i in range(len(SIZES)) for j in range(each)}
+    return [
+        point(f"m{i}{j}", 0.4 + 0.2 * k + slope * math.log10(n / 1e9) + of_model[i, j], n, where)
+        for k, where in enumerate(sets)
+        for i, n in enumerate(SIZES)
+        for j in range(each)
+    ]
+
+
+# ---------------------------------------------------------------- the published table
+
+
+def test_every_published_entry_is_a_point_with_its_size_and_training():
+    found = points.published_points()
+    assert len(found) == len(source.published()) == 108
+    for p, row in zip(found, source.published()):
+        assert (p.depth, p.ratio) == (pytest.approx(row.effective_depth), pytest.approx(row.ratio, abs=0.0051))
+        billions = float(row.name.removesuffix("-Instruct").rsplit("-", 1)[-1].removesuffix("B"))
+        assert p.parameters == pytest.approx(billions * 1e9, rel=0.2) and p.source == PUBLISHED
+    kinds = {name: [p.model for p in found if p.training == name] for name in source.TRAINING}
+    assert {name: len(set(models)) for name, models in kinds.items()} == dict(
+        zip(source.TRAINING, (2, 2, 4, 4), strict=True)
+    )
+    named = {p.model for p in found}
+    assert all(set(pair) <= named for pair in (*source.PAIRS, *source.INSTRUCT_PAIRS))
+
+
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        ("Qwen/Qwen2.5-14B", "base"),
+        ("Qwen/Qwen2.5-Math-7B", "mathematics"),
+        ("Qwen/Qwen2.5-Math-7B-Instruct", "instruct"),
+        ("Qwen/Qwen3-8B-Base", "base"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "long chain of thought"),
+        ("Qwen/Qwen3-8B", ""),
+        ("ed-demo-8", ""),
+    ],
+)
+def test_how_a_model_was_trained_is_told_only_where_its_name_tells(name, kind):
+    assert source.training(name) == kind
+
+
+def test_a_published_entry_belongs_to_a_name_and_a_number_of_layers():
+    found = points.entry_of("/somewhere/qwen2.5-1.5b-instruct", 28, "gsm8k", "cosine")
+    assert found.effective_depth == 20
+    assert points.entry_of("Qwen2.5-1.5B-Instruct", 27, "gsm8k", "cosine") is None
+    assert points.entry_of("Qwen2.5-1.5B-Instruct", 28, "sums", "cosine") is None
+    assert points.entry_of("", 28, "gsm8k", "cosine") is None
+
+
+# ---------------------------------------------------------------- measured points
+
+
+def test_measured_points_are_the_cells_of_the_verdict_with_their_ranges():
+    folder = open_folder(STUDIES / "toys")
+    rows = {(r["model"], r["set"], r["criterion"]): r for r in tables.stored(folder, "verdict").to_pylist()
+            if r["variant"] == "paper"}  # fmt: skip
+    for group in ("sums", "sums/3"):
+        found = points.measured_points(folder, group)
+        assert len(found) == 6
+        for p in found:
+            row = rows[p.model, group, p.criterion]
+            depth = np.nan if row["depth"] is None else row["depth"]
+            assert p.depth == pytest.approx(depth, nan_ok=True) and p.prompts == row["prompts"]
+            for end in ("low", "high"):
+                expected = np.nan if row[end] is None else (row[end] + 1) / row["n_layers"]
+                assert getattr(p, end) == pytest.approx(expected, nan_ok=True)
+            with safe_open(next(MODELS[p.model].glob("*.safetensors")), "np") as weights:
+                sizes = [math.prod(weights.get_slice(name).get_shape()) for name in weights.keys()]  # noqa: SIM118
+            assert p.parameters == sum(sizes) and p.of == "" and p.source == MEASURED
+
+
+def test_models_are_compared_on_the_prompts_that_all_of_them_have_been_through(monkeypatch):
+    folder = open_folder(STUDIES / "toys")
+    whole = folder.sums
+    monkeypatch.setattr(
+        type(folder), "sums", lambda self, l, n: whole(l, n).of(np.arange(40)) if l == "ed-demo-8" else whole(l, n)
+    )
+    assert {p.prompts for p in points.measured_points(folder, "sums")} == {40}
+    assert {p.prompts for p in points.measured_points(folder, "sums", ["ed-demo-16"])} == {80}
+
+
+def test_a_published_entry_stands_in_the_row_of_the_model_that_was_measured():
+    measured = [point("Qwen2.5-7B-Instruct", 0.5, where="mine", of="gsm8k", kind=MEASURED, low=0.5, high=13 / 28)]
+    rows = points.side_by_side(measured, points.published_points())
+    own = [row for row in rows if row["model"] == "Qwen2.5-7B-Instruct"]
+    assert [row["set"] for row in own] == ["mine", "hellaswag", "aime24"] and len(rows) == 36
+    assert own[0]["kl measured"] == "13 (13 to 12)" and own[0]["kl published"] == "25"
+    assert "kl measured" not in own[1] and own[1]["kl published"] == "25"
+    assert points.in_words(point("m", np.nan)) == "–" and points.in_words(point("m", 0.5)) == "13"
+
+
+# ---------------------------------------------------------------- against size
+
+
+@pytest.mark.parametrize("true", [-0.1, 0.0, 0.07])
+def test_the_slope_is_the_one_the_points_were_made_with_and_polyfits(true):
+    found = trends.slope(made(true))
+    assert found.slope == pytest.approx(true, abs=1e-12) and found.sizes == 4 and found.over == "models"
+    assert (found.low, found.high) == (pytest.approx(true, abs=1e-9), pytest.approx(true, abs=1e-9))
+    assert found.start == (SIZES[0], pytest.approx(0.5 + true * math.log10(1.5)))
+    noisy = made(true, 0.05)
+    for some in ([p for p in noisy if p.set == "a"], noisy):
+        by_model = {p.model: [q.ratio for q in some if q.model == p.model] for p in some}
+        x = [math.log10(next(p.parameters for p in some if p.model == name)) for name in by_model]
+        expected = np.polyfit(x, [np.mean(ratios) for ratios in by_model.values()], 1)
+        assert trends.slope(some).slope == pytest.approx(expected[0])
+        line = trends.slope(some)
+        assert line.end[1] == pytest.approx(np.polyval(expected, math.log10(SIZES[-1])))
+
+
+def test_sets_of_unlike_height_do_not_tilt_the_line():
+    """Small models on a low set, large ones on a high set too: the gap between the sets is no trend."""
+    some = [p for p in made(0.0) if p.set == "a" or p.parameters > 1e10]
+    assert trends.slope(some).slope == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_interval_over_models_holds_the_true_slope_about_as_often_as_it_says():
+    held = [(f := trends.slope(made(0.05, 0.04, seed=i), seed=i)).low <= 0.05 <= f.high for i in range(100)]
+    assert 0.78 <= np.mean(held) <= 0.98  # a bootstrap of 12 models is a little narrow: 0.9 is what it says
+
+
+def test_a_measured_line_is_fitted_anew_in_every_resample_of_the_prompts():
+    rng = np.random.default_rng(1)
+    drawn = {name: rng.choice([0.4, 0.5, 0.6], 1000) for name in "abc"}
+    some = [point(n, 0.5, size, kind=MEASURED, drawn=drawn[n]) for n, size in zip("abc", SIZES)]
+    each = [np.polyfit(np.log10(SIZES[:3]), [drawn[n][i] for n in "abc"], 1)[0] for i in range(1000)]
+    found = trends.slope(some)
+    assert (found.low, found.high) == (pytest.approx(np.quantile(each, 0.05)), pytest.approx(np.quantile(each, 0.95)))
+    assert found.over == "prompts" and found.without is None
+    drawn["a"][:250] = np.nan
+    some[0] = replace(some[0], drawn=drawn["a"])
+    assert trends.slope(some).undefined == 0.25 and "no line in 25%" in trends.slope(some).sentence
+
+
+def test_the_sentence_never_goes_beyond_the_interval():
+    wide = trends.slope(made(0.01, 0.2))
+    assert wide.low < 0 < wide.high and "cannot be told from these" in wide.sentence
+    for line in (wide, trends.slope(made(0.0))):
+        assert "constant" not in line.sentence and not line.trend
+    rising = trends.slope(made(0.1, 0.01))
+    assert "It rises with size." in rising.sentence and trends.signed(rising.slope) in rising.sentence
+    falling = trends.slope(made(-0.1, 0.01))
+    assert "It falls with size." in falling.sentence and "−" in falling.sentence
+    small = trends.slope(made(0.02, 0.001))
+    assert small.low > 0 and "It rises with size, and all of the interval is less than one layer" in small.sentence
+    assert "less than one layer" not in wide.sentence and "less than one layer" not in rising.sentence
+
+
+def test_two_sizes_are_a_difference_and_few_models_have_no_interval():
+    two = [point(n, r, size, kind=MEASURED, drawn=[r] * 9) for n, r, size in zip("ab", (0.5, 0.6), SIZES)]
+    told = trends.slope(two).sentence
+    assert "From two sizes no trend can be told" in told and "rises" not in told and "in whole layers" in told
+    few = made(0.1, each=1, sets=("a",))
+    assert len(few) < FEWEST and "no interval, and no conclusion" in trends.slope(few).sentence
+    none = trends.slope([replace(p, source=MEASURED) for p in few])
+    assert "fewer than 5 prompts" in none.sentence and math.isnan(none.low)
+    with pytest.raises(StudyError, match="two sizes or more"):
+        trends.slope([few[0], replace(few[1], ratio=np.nan)])
+    with pytest.raises(StudyError, match="one criterion"):
+        trends.slope([few[0], replace(few[1], criterion="cosine")])
+    left = trends.slope([*few, point("unsized", 0.5, None), point("never", np.nan, SIZES[0])])
+    assert left.left_out == ("unsized", "never") and "Left out" in left.sentence
+
+
+def test_the_model_on_which_a_conclusion_rests_is_named():
+    some = [point(f"m{i}{j}", 0.7, n, "a") for i, n in enumerate(SIZES) for j in range(3)]
+    some[0] = replace(some[0], ratio=0.1)
+    found = trends.slope(some)
+    assert set(found.models) - set(found.without.models) == {"m00"} and found.without.slope == pytest.approx(0)
+    assert "Without m00, which moves it most, it is 0.000" in found.sentence
+    kl = trends.slope(p for p in points.published_points() if p.criterion == "kl")
+    assert "Without DeepSeek-R1-Distill-Qwen-1.5B" in kl.sentence and kl.slope > 1.5 * kl.without.slope
+
+
+# ---------------------------------------------------------------- one against another
+
+
+@pytest.mark.parametrize("df, t", [(1, 6.3138), (2, 2.9200), (3, 2.3534), (4, 2.1318), (11, 1.7959), (30, 1.6973)])
+def test_students_t_is_that_of_the_tables(df, t):
+    assert trends.student(df) == pytest.approx(t, abs=5e-5)
+
+
+def test_published_pairs_are_compared_over_the_sets_they_share():
+    some = [point("a", v, where=s) for s, v in zip("xyz", (0.50, 0.60, 0.70))]
+    some += [point("b", v, where=s) for s, v in zip("xyzw", (0.55, 0.70, 0.85, 0.1))]
+    found = trends.difference(some, "a", "b")
+    each = np.array([0.05, 0.10, 0.15])
+    half = 2.91999 * each.std(ddof=1) / math.sqrt(3)
+    assert found.difference == pytest.approx(0.1) and found.where == ("x", "y", "z") and found.n == 3
+    assert (found.low, found.high) == (pytest.approx(0.1 - half, abs=1e-5), pytest.approx(0.1 + half, abs=1e-5))
+    assert "b lies 0.100 of the depth (2.8 of 28 layers) deeper than a" in found.sentence
+    assert "b goes deeper here" in found.sentence
+    back = trends.difference(some, "b", "a")
+    assert back.difference == -found.difference and "less deep than b" in back.sentence
+    assert "b goes deeper here" in back.sentence
+    level = [replace(p, ratio=0.6 if p.model == "b" else 0.5) for p in some]
+    assert "the same on all 3 sets, in whole layers, so no interval" in trends.difference(level, "a", "b").sentence
+    with pytest.raises(StudyError, match="no set on which both"):
+        trends.difference([p for p in some if p.set == "w"], "a", "b")
+
+
+def test_measured_models_are_compared_resample_by_resample():
+    rng = np.random.default_rng(0)
+    shared = rng.normal(0.5, 0.1, 1000)
+    a = point("a", 0.50, kind=MEASURED, drawn=shared, layers=28)
+    b = point("b", 0.53, kind=MEASURED, drawn=shared + 0.03 + rng.normal(0, 0.001, 1000), layers=36)
+    found = trends.difference([a, b], "a", "b")
+    assert 0.027 < found.low < 0.03 < found.high < 0.033 and found.over == "prompts" and found.n_layers is None
+    assert "b goes deeper here" in found.sentence
+    apart = trends.difference([a, replace(b, drawn=rng.permutation(b.drawn))], "a", "b")
+    assert apart.low < 0 < apart.high and "cannot be told" in apart.sentence
+    fewer = trends.difference([a, replace(b, prompts=4)], "a", "b")
+    assert "no interval, and no conclusion" in fewer.sentence
+
+
+def test_so_many_prompts_as_are_named_tell_two_models_apart_four_times_of_five():
+    rng, gap, spread, n = np.random.default_rng(5), 0.1, 0.25, 20
+    more = dict(kind=MEASURED, prompts=n)
+    a = point("a", 0.5, drawn=np.full(4000, 0.5), **more)
+    b = point("b", 0.5 + gap, drawn=0.5 + gap + rng.normal(0, spread / math.sqrt(n), 4000), **more)
+    found = trends.difference([a, b], "a", "b")
+    assert found.needed == pytest.approx((2.487 * spread / gap) ** 2, rel=0.05)
+    told = 0
+    for _ in range(400):  # studies of that many prompts
+        own = rng.normal(gap, spread, found.needed)
+        again = rng.multinomial(len(own), np.full(len(own), 1 / len(own)), 400) @ own / len(own)
+        told += np.quantile(again, 0.05) > 0
+    assert 0.72 <= told / 400 <= 0.88
+    close = trends.difference([a, replace(b, ratio=0.52, drawn=b.drawn - 0.08)], "a", "b")
+    assert close.needed > 900 and close.sentence.endswith(f"about {-(-close.needed // 10) * 10} prompts would tell.")
+    assert trends.difference([a, replace(b, ratio=0.5)], "a", "b").needed is None, "no difference, no number"
+    assert trends.difference([a, replace(a, model="b", ratio=0.6)], "a", "b").needed is None, "no spread, no number"
+
+
+def test_the_published_pairs_say_what_the_table_supports():
+    told = {
+        (criterion, kind): trends.over_pairs(
+            [p for p in points.published_points() if p.criterion == criterion], pairs, "the one", "the other"
+        )
+        for criterion in ("cosine", "kl", "overlap")
+        for kind, pairs in (("base", source.PAIRS), ("instruct", source.INSTRUCT_PAIRS))
+    }
+    assert all(one.n == 4 and one.over == "pairs of models" for one in told.values())
+    assert all("cannot be told" in told[criterion, "base"].sentence for criterion in ("cosine", "kl", "overlap"))
+    assert "The one goes deeper here" in told["cosine", "instruct"].sentence
+    by_hand = [
+        np.mean([points.entry_of(m, n, s, "overlap").effective_depth + 1 for s in ("hellaswag", "gsm8k", "aime24")]) / n
+        for pair, n in zip(source.PAIRS, (28, 28, 48, 64))
+        for m in pair
+    ]
+    expected = np.mean(np.subtract(by_hand[1::2], by_hand[::2]))
+    assert told["overlap", "base"].difference == pytest.approx(expected)
+    with pytest.raises(StudyError, match="None of these pairs"):
+        trends.over_pairs([point("a", 0.5)], source.PAIRS, "x", "y")
+
+
+# ---------------------------------------------------------------- in a figure
+
+
+def test_points_stand_at_their_size_and_ratio_and_lines_at_their_ends():
+    rows = [
+        dict(model="m<b>", parameters=1e9, ratio=0.5, low=0.4, high=0.7, training="base", set="s", source=MEASURED),
+        dict(model="n", parameters=1e10, ratio=0.6, low=np.nan, high=np.nan, training="", set="s", source=PUBLISHED),
+    ]
+    fig = study_sizes(rows, {PUBLISHED: ((1e9, 0.5), (1e10, 0.6))})
+    measured, published, line = fig.data
+    assert (measured.meta, list(measured.x), list(measured.y)) == (MEASURED, [1e9], [0.5])
+    assert measured.error_y.array[0] == pytest.approx(0.2) and measured.error_y.arrayminus[0] == pytest.approx(0.1)
+    assert published.marker.color == "rgba(0,0,0,0)" != measured.marker.color and published.error_y.array[0] == 0
+    assert "&lt;b&gt;" in measured.text[0] and "0.40 to 0.70" in measured.text[0] and "range" not in published.text[0]
+    assert list(line.x) == [1e9, 1e10] and list(line.y) == [0.5, 0.6]
+    assert fig.layout.yaxis.range[0] <= 0.4 and fig.layout.xaxis.range[0] < 9 < 10 < fig.layout.xaxis.range[1]
+    assert log_sizes(np.array([9.0, 9.5]))["ticktext"] == ["1B", "3B", "10B", "30B"]
+    assert study_sizes([], {}).data == ()
+
+
+def test_the_lines_that_are_written_down_are_those_of_the_table():
+    written = (Path(__file__).parent.parent / "docs" / "studies.md").read_text(encoding="utf-8")
+    for criterion, called in {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}.items():
+        own = [p for p in points.published_points() if p.criterion == criterion]
+        line = trends.slope(own)
+        (name,) = set(line.models) - set(line.without.models)
+        cells = [f"{trends.signed(f.low)} to {trends.signed(f.high)}" for f in (line, line.without)]
+        slope, rest = trends.signed(line.slope), trends.signed(line.without.slope)
+        assert f"| {called} | {slope} | {cells[0]} | {rest} ({cells[1]}), {name} |" in written
+    cosine = [p for p in points.published_points() if p.criterion == "cosine"]
+    pair = trends.over_pairs(cosine, source.INSTRUCT_PAIRS, "a", "b")
+    assert f"({trends.signed(pair.difference)} of the depth, 5–95 % {trends.signed(pair.low)} to" in written
