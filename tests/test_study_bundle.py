@@ -23,9 +23,12 @@ from ed_core.studies.folder import open_folder
 from ed_core.types import canonical_json
 
 TOML = (
-    'name = "mine"\nmodels = ["ed-demo-8"]\nprobes = ["contributions", "logit_lens"]\nchunk = 3\n'
+    'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nprobes = ["contributions", "logit_lens"]\nchunk = 3\n'
+    'pairs = [{base = "ed-demo-8", other = "ed-demo-16"}]\n'
     '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\nper_level = 4\n'
 )
+
+FIRST = "set == 'sums' and model == 'ed-demo-8'"
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +163,7 @@ DAMAGE = {
     "a plan of another study": (_plan(lambda p: p.update(seed=7)), True, "is not the plan of study.toml"),
     "a plan with more": (_plan(lambda p: p.update(more=1)), True, "more: Extra inputs"),
     "a plan of other types": (_plan(lambda p: p["sets"][0].update(left_out="0")), True, "left_out"),
+    "a pair of nobody's": (_plan(lambda p: p["pairs"].append(["a", "b"])), True, "is not the plan of study.toml"),
     "too few chunks": (_plan(lambda p: p["sets"][0]["chunks"].pop()), True, "the chunks of sums"),
     "levels": (_plan(lambda p: p["sets"][0]["levels"].pop()), True, "the levels or pairs of sums"),
     "an unknown probe": (_plan(lambda p: p["probes"][0].update(name="x")), True, "is not the plan of study.toml"),
@@ -247,12 +251,12 @@ def test_tables_lie_beside_each_other_as_parquet_and_csv(computed):
 
 def test_prompt_by_prompt_the_numbers_come_to_the_aggregates(computed):
     folder = open_folder(computed)
-    found = export.prompts(folder).to_pandas()
+    found = export.prompts(folder).to_pandas().query("model == 'ed-demo-8'")
     assert set(found.prompt) == {f"{level}-{i}" for level in (2, 3) for i in range(4)}
     lens = folder.sums("ed-demo-8", "sums").probe("logit_lens")
     kl = found[(found.probe == "logit_lens") & (found.measure == "kl") & (found.layer == 3)].value.to_numpy()
     np.testing.assert_allclose(kl, lens["kl.sum"][:, 3] / lens["n_tokens"], rtol=1e-6)
-    whole = tables.stored(folder, "summary").to_pandas().query("set == 'sums' and measure == 'kl' and layer == 3")
+    whole = tables.stored(folder, "summary").to_pandas().query(f"{FIRST} and measure == 'kl' and layer == 3")
     assert (kl * lens["n_tokens"]).sum() / lens["n_tokens"].sum() == pytest.approx(whole.value.item(), rel=1e-6)
 
 
@@ -261,9 +265,9 @@ def test_arrays_are_the_aggregates_and_the_verdicts(computed, tmp_path):
     assert main(["study", str(computed), "--export", str(tmp_path / "a.npz"), str(tmp_path / "prompts.parquet")]) == 0
     summary, verdict = (tables.stored(folder, name).to_pandas() for name in ("summary", "verdict"))
     with np.load(tmp_path / "a.npz", allow_pickle=False) as data:
-        whole = summary[(summary.set == "sums") & (summary.measure == "layer_ratio")].value.to_numpy()
+        whole = summary.query(f"{FIRST} and measure == 'layer_ratio'").value.to_numpy()
         np.testing.assert_array_equal(data["ed-demo-8/sums/contributions.layer_ratio"].astype(float), whole)
-        row = verdict.query("set == 'sums' and criterion == 'kl' and variant == 'stable'").iloc[0]
+        row = verdict.query(f"{FIRST} and criterion == 'kl' and variant == 'stable'").iloc[0]
         expected = [row[c] for c in ("depth", "ratio", "low", "high", "undefined")]
         np.testing.assert_array_equal(data["ed-demo-8/sums/effective_depth.kl.stable"], expected)
     assert parquet.read_table(tmp_path / "prompts.parquet").equals(export.prompts(folder))
@@ -277,7 +281,7 @@ def test_figures_are_drawn_of_what_the_tables_hold(computed):
     verdict = tables.stored(folder, "verdict").to_pandas().query("set == 'sums' and variant == 'paper'")
     drawn = {x for trace in export.figure(folder, "depths").data for x in (trace.x if trace.x is not None else ())}
     assert {r for r in verdict.ratio if np.isfinite(r)} <= drawn
-    curve = tables.stored(folder, "summary").to_pandas().query("set == 'sums' and measure == 'kl'").value
+    curve = tables.stored(folder, "summary").to_pandas().query(f"{FIRST} and measure == 'kl'").value
     lines = [list(trace.y) for trace in export.figure(folder, "logit_lens.kl").data]
     assert any(np.array_equal(line, curve) for line in lines if len(line) == len(curve))
 

@@ -30,6 +30,7 @@ from ..probes import find
 from ..types import canonical_json
 from . import items, report, tables
 from .folder import Folder, open_folder
+from .formats import FORMATS
 from .plan import FAILURES, FORMAT, ITEMS, PLAN, STUDY
 from .study import NAME, SPLIT_POINTS, parse
 
@@ -77,6 +78,7 @@ class _Model(_Told):
     control: str = ""
     seed: int = 0
     n_layers: int | None = Field(None, ge=1, le=10_000)
+    parameters: int | None = Field(None, ge=0)
 
 
 class _Probe(_Told):
@@ -87,6 +89,7 @@ class _Probe(_Told):
 
 class _Set(_Told):
     name: str = Field(pattern=f"^{NAME}$")
+    of: str = ""
     left_out: int = Field(ge=0)
     ids: list[str]
     levels: list[str]
@@ -105,6 +108,7 @@ class _Plan(_Told):
     models: list[_Model] = Field(min_length=1)
     probes: list[_Probe] = Field(min_length=1)
     sets: list[_Set] = Field(min_length=1)
+    pairs: list[list[str]] = []
 
 
 def write(out: str | Path, file: str | Path) -> str:
@@ -290,6 +294,9 @@ def _plan(content: Mapping[str, bytes]) -> _Plan:
     study = parse(content[STUDY].decode(), STUDY)
     same = (plan.name, plan.note, plan.seed, plan.chunk) == (study.name, study.note, study.seed, study.chunk)
     same &= [one.name for one in plan.sets] == [one.name for one in study.sets]
+    same &= plan.pairs == [[pair.base, pair.other] for pair in study.pairs]
+    same &= {name for pair in plan.pairs for name in pair} <= {model.label for model in plan.models}
+    same &= [one.of in ("", *FORMATS) for one in plan.sets] == [True] * len(study.sets)
     same &= len(plan.models) == len(study.models) == len({model.label for model in plan.models})
     same &= [(p.name, p.limit) for p in plan.probes] == [(p.name, p.limit) for p in study.probes]
     same &= [p.parameters for p in plan.probes] == [_as_json(p.parameters) for p in study.probes]
