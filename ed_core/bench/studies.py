@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from statistics import median
 
+from ..errors import JobError
 from . import Row
 
 PROMPTS, PER_ITEM, LAYERS, TOKENS = 10_000, 8, 24, 64
@@ -104,7 +105,7 @@ def _overhead(here: Path) -> Row:
         engine._opened = opened
         done = running.run(made, out, engine=lambda *_: engine)
         if done.counts[running.COMPUTED] != made.n_items:
-            raise AssertionError(done)
+            raise JobError(f"The study did not end well: {done}.")
 
     bare()
     ratios = []
@@ -128,15 +129,21 @@ def _shards(here: Path) -> Row:
     def begun(out: str, *more: str) -> subprocess.Popen:
         return subprocess.Popen([*command, "--out", str(here / out), *more], stdout=subprocess.DEVNULL, env=environment)
 
+    def ended(processes: list[subprocess.Popen]) -> float:
+        """CPU seconds of all."""
+        before = os.times()
+        if sum(process.wait() for process in processes):
+            raise JobError("A shard did not end well; what went wrong stands above.")
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
     begin = time.monotonic()
-    ended = [begun("one").wait()]
+    work_alone = ended([begun("one")])
     alone = time.monotonic() - begin
     begin = time.monotonic()
-    ended += [process.wait() for process in [begun("two", "--shard", f"{i}/2") for i in (1, 2)]]
+    work_two = ended([begun("two", "--shard", f"{i}/2") for i in (1, 2)])
     two = time.monotonic() - begin
-    if any(ended):
-        raise AssertionError(f"a shard ended with {max(ended)}")
-    told = f"{alone / two:.2f} x ({two:.1f} s for {alone:.1f} s; load {os.getloadavg()[0]:.1f})"
+    told = f"{alone / two:.2f} x ({two:.0f} s for {alone:.0f} s; CPU {work_two:.0f} s for {work_alone:.0f} s)"
     return Row("two shards on two cores against one on one", told, ">= 1.6 x", alone / two >= SHARDS)
 
 
