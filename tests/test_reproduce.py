@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ed_core.commands import main
+from ed_core.commands import studies as commands
 from ed_core.errors import StudyError
 from ed_core.probes.scores import layer_effect
 from ed_core.sources.published import Published, published
@@ -205,6 +206,24 @@ def test_a_name_says_which_published_model_a_folder_holds_but_not_against_its_la
     code, said, _ = ran(capsys, "hu2025", "--models", "Qwen/Qwen2.5-1.5B-Instruct=ed-demo-8", *given)
     assert code == 0 and "Qwen2.5-1.5B-Instruct  gsm8k" in said
     assert "no published entry" in said and "differs" not in said, "eight layers are not the 28 that were published"
+
+
+def test_the_engine_reaches_every_part(tmp_path, files, monkeypatch):
+    seen = []
+    monkeypatch.setattr(commands, "study", lambda args: seen.append((args.engine, args.address, args.dry_run)) or 0)
+    given = [
+        "--sets",
+        f"gsm8k={files / 'gsm8k.jsonl'}",
+        "--engine",
+        "ray",
+        "--address",
+        "host:6379",
+        "--dry-run",
+        "--out",
+        str(tmp_path),
+    ]
+    assert main(["reproduce", "hu2025", "--models", "ed-demo-8", *given]) == 0
+    assert seen and set(seen) == {("ray", "host:6379", True)}
 
 
 def test_a_model_that_cannot_be_opened_is_told_and_the_rest_is_there(capsys, tmp_path, files):

@@ -40,6 +40,7 @@ def add(commands) -> None:
     )
     p.add_argument("--precision", metavar="P", help="the paper's where it can be had, unless given: int8, float32, …")
     p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
+    studies.add_engine(p)
     p.add_argument("--out", metavar="DIR", help="where it is kept and goes on from; a folder of the paper's name here")
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.set_defaults(run=reproduce)
@@ -71,7 +72,7 @@ def reproduce(args) -> int:
     except OSError as error:
         raise StudyError(f"The folder {out} cannot be written: {disk.why(error)}") from error
     for name in parts:
-        code = max(code, _study(out, name, device, args.dry_run))
+        code = max(code, _study(out, name, device, args))
         if not args.dry_run:
             entries += paper.entries(open_folder(out / name))
             notes += [f"{label} failed ({name}): {failed}" for label, failed in failures(out / name).items()]
@@ -82,12 +83,12 @@ def reproduce(args) -> int:
     return code
 
 
-def _study(out: Path, name: str, device: str, dry_run: bool) -> int:
+def _study(out: Path, name: str, device: str, asked) -> int:
     """One part, as `study` runs it: resumed where it was stopped."""
     parser = argparse.ArgumentParser()
     studies.add(parser.add_subparsers())
     args = parser.parse_args(["study", str(out / f"{name}.toml"), "--out", str(out / name), "--device", device])
-    args.dry_run = dry_run
+    args.dry_run, args.engine, args.address = asked.dry_run, asked.engine, asked.address
     return args.run(args) or 0
 
 

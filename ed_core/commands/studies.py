@@ -30,9 +30,14 @@ def add(commands) -> None:
     p.add_argument("--merge", action="store_true", help="compute nothing: write the tables of what is there")
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
+    add_engine(p)
+    p.set_defaults(run=study)
+
+
+def add_engine(p) -> None:
+    """The arguments that say who computes."""
     p.add_argument("--engine", choices=("here", "ray"), default="here", help="who computes: this process, or Ray")
     p.add_argument("--address", default="", metavar="A", help="of a Ray cluster that runs; one of its own unless given")
-    p.set_defaults(run=study)
 
 
 def study(args) -> int:
@@ -62,7 +67,9 @@ def study(args) -> int:
         print(f"ed_core: {label} failed: {why}", file=sys.stderr)
     expected = planning.seconds_of(plan, device)
     told = "" if expected is None else f", about {duration(expected[0])} by the estimate if all is computed"
-    print(f"{written.name}: {len(usable)} models × {plan.n_prompts} prompts, {plan.n_items} items{told}", flush=True)
+    size = [(len(usable), "model"), (plan.n_prompts, "prompt"), (plan.n_items, "item")]
+    models, prompts, parts = (f"{n} {what}{'s' * (n != 1)}" for n, what in size)
+    print(f"{written.name}: {models} × {prompts}, {parts}{told}", flush=True)
     if args.dry_run:
         return 1 if trouble else 0
     require_room("The study", planning.bytes_of(plan), out, "--out")
