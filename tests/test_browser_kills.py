@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from kept_cases import small
+from test_browser import wait
 
 from ed_core.bench.browser import App
 from ed_core.cases.kept import Kept
@@ -89,7 +90,7 @@ def _life(
         home.get_by_role("button", name="Run", exact=True).click()
         study.goto(f"{app.address}/case?id={id}")
         study.get_by_role("button", name="Edit", exact=True).wait_for()
-        home.get_by_role("button", name="Save", exact=True).and_(home.locator(":enabled")).wait_for()
+        wait(home, home.get_by_role("button", name="Save", exact=True).is_enabled)
         context.set_default_timeout(PATIENCE)
         killer = threading.Timer(seconds, app.kill)
         killer.start()

@@ -102,7 +102,12 @@ def test_a_model_beside_its_twin_plots_what_the_command_line_writes(server, page
     page.get_by_role("button", name="Swap sides").click()
     wait(page, lambda: "A: ed-demo-8, untrained twin, seed 7" in plotted(page, "logit_lens-kl"))
     turned = of_map(own, "logit_lens").astype(float) - of_map(twin, "logit_lens")
-    wait(page, lambda: np.sign(plotted(page, "logit_lens-difference")["z"][0, 0]) == np.sign(turned[0, 0]))
+
+    def sign() -> float | None:
+        shown = plotted(page, "logit_lens-difference").get("z")  # not while it is drawn anew
+        return None if shown is None else np.sign(shown[0, 0])
+
+    wait(page, lambda: sign() == np.sign(turned[0, 0]))
     near(plotted(page, "logit_lens-difference")["z"], turned)
     settled(page)
     assert "swapped=true" in page.url

@@ -25,6 +25,7 @@ def opened(tmp_path, monkeypatch):
     monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
     test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
     test.switch_page("pages/compare/studies.py")
+    test.query_params["study"] = "toys"
     return test.run()
 
 

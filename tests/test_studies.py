@@ -264,6 +264,20 @@ def test_the_aggregates_are_those_that_run_writes(done):
         assert set(of_model.prompts) == {10} and set(of_model.tokens) == {int(expected["n_tokens"])}
 
 
+def test_no_prompts_text_is_anywhere_in_a_studys_folder(done, folder):
+    texts = [json.loads(line) for line in (folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines()]
+    words = {word for row in texts for word in (row["text"], row["answer"]) if len(word) > 8}
+    files = [file for file in done[0].rglob("*") if file.is_file()]
+    assert words and len(files) > 8
+    for file in files:
+        held = file.read_bytes().decode("utf-8", "ignore")
+        if file.suffix == ".parquet":
+            held += str(parquet.read_schema(file).metadata)
+        assert not [word for word in words if word in held or json.dumps(word)[1:-1] in held], file.name
+    certificate = json.loads(parquet.read_schema(next(done[0].glob("items/*/*.parquet"))).metadata[b"certificate"])
+    assert {"model", "libraries", "identities", "precision"} <= certificate.keys()
+
+
 def test_the_verdicts_are_those_that_run_writes(done):
     out, alone = done
     verdict = rows(out / "verdict.parquet").set_index(["model", "set", "criterion", "variant"])

@@ -4,8 +4,8 @@
 Column `<probe>.<sum>`, for instance `contributions.attn_cos.sum` `[layer]`; `<probe>.<measure>.no_sinks` is the sum
 over tokens that are no sinks, `<probe>.n_no_sinks` their number (null where the sinks cannot be told);
 `logit_lens.echo` the share of tokens that the lens at depth 0 takes for the token just read. A sum that a
-prompt does not have (a probe that took fewer) is null. The columns' shapes, the certificate of the first result and
-what went with it stand in the file's metadata."""
+prompt does not have (a probe that took fewer) is null. The columns' shapes and the first result's certificate, without
+its prompt, stand in the file's metadata."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ..probes import Probe
 
 CURVES = {"contributions": COSINES, "logit_lens": ("kl", "overlap")}  # what the criteria read
+OF_ONE = ("prompt", "probe", "run", "seconds", "time")  # parts of a certificate that are of one result
 TIMES = "seconds."  # how columns begin that say how long something took: no measures
 
 
@@ -76,18 +77,23 @@ def compute(
             if i in places:
                 request = _probe(model, entry, example.prompt).request(item.model.spec, example.prompt)
                 results[entry.name] = engine.run(model, request, cancelled=cancelled)
-        row, certificate = _row(results), certificate or next(iter(results.values())).provenance
+        row, certificate = _row(results), certificate or _of_all(next(iter(results.values())).provenance)
         shapes |= {name: np.shape(value) for name, value in row.items()}
         rows.append(row)
         done()
     told = {
         "shapes": json.dumps(shapes),
-        "certificate": json.dumps(dict(certificate or {}), sort_keys=True),
+        "certificate": json.dumps(certificate or {}, sort_keys=True),
         "host": platform.node(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     columns = {name: _column([row.get(name) for row in rows]) for name in sorted({n for row in rows for n in row})}
     return pyarrow.table(columns).replace_schema_metadata(told)
+
+
+def _of_all(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """A result's certificate without what is of that one prompt: its text above all."""
+    return {name: value for name, value in provenance.items() if name not in OF_ONE}
 
 
 def write(out: Path, item: Item, table: pyarrow.Table) -> None:
