@@ -1,110 +1,333 @@
-"""What studies say of uncertainty against SciPy and statsmodels, which the app itself does without."""
+"""Models whose answers are known before anything is computed: silent, echoing, constant and linear blocks, written down
+by hand."""
 
-from __future__ import annotations
-
-import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import scipy.stats
-import statsmodels.api as sm
-from statsmodels.regression.mixed_linear_model import MixedLM
-from test_trends import made
+import torch
+from small_models import FAMILIES, byte_tokenizer, random_model
+from torch import nn
 
-from ed_core.depth.criteria import ENDS, depths, interval, resampled
-from ed_core.sources.bundled import STUDIES
-from ed_core.studies import difficulty, tables, trends
-from ed_core.studies.folder import open_folder
+from ed_core.architectures import Architecture
+from ed_core.models.language_model import LanguageModel
+from ed_core.models.verify import verify
+from ed_core.probes import Contributions, LayerSkip, LogitLens
+from ed_core.results.aggregate import aggregate
+from ed_core.types import ModelSpec, Prompt
+
+PROMPT = Prompt("The quick brown fox")  # 19 tokens
+N_TOKENS, D_MODEL = 19, 8
 
 
-@pytest.fixture(scope="module")
-def folder():
-    return open_folder(STUDIES / "toys")
+class Sublayer(nn.Module):
+    def __init__(self, write):
+        super().__init__()
+        self.write = write
+
+    def forward(self, hidden):
+        return self.write(hidden)
 
 
-def test_the_interval_of_a_token_weighted_mean_is_scipys_bootstrap():
-    rng = np.random.default_rng(1)
-    counts = rng.integers(5, 200, 12).astype(float)
-    sums = rng.normal(1.0, 0.4, 12) * counts
-    ours = np.quantile(resampled({"": sums[:, None]}, counts, 20_000, seed=3)[""][:, 0], ENDS)
-    theirs = scipy.stats.bootstrap(
-        (sums, counts),
-        lambda s, c, axis: s.sum(axis) / c.sum(axis),
-        paired=True,
-        n_resamples=20_000,
-        confidence_level=ENDS[1] - ENDS[0],
-        method="percentile",
-        rng=np.random.default_rng(4),
+class Block(nn.Module):
+    def __init__(self, attn, mlp):
+        super().__init__()
+        self.attn, self.mlp = Sublayer(attn), Sublayer(mlp)
+
+    def forward(self, hidden_states):
+        hidden = hidden_states + self.attn(hidden_states)
+        return hidden + self.mlp(hidden)
+
+
+class Stack(nn.Module):
+    """Random embeddings, the given blocks, no norm, a random head: `blocks` are pairs of functions of the stream."""
+
+    def __init__(self, blocks, head=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.config = SimpleNamespace(hidden_size=D_MODEL)
+        self.embed = nn.Embedding(256, D_MODEL)
+        self.blocks = nn.ModuleList(Block(*pair) for pair in blocks)
+        self.norm = nn.Identity()
+        self.head = nn.Linear(D_MODEL, 11, bias=False)
+        if head is not None:
+            self.head.weight.data = head
+
+    def get_output_embeddings(self):
+        return self.head
+
+    def forward(self, input_ids, use_cache):
+        hidden = self.embed(input_ids)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return SimpleNamespace(logits=self.head(self.norm(hidden)))
+
+
+def stack(*blocks, head=None) -> LanguageModel:
+    described = Architecture("Stack", ("stack",), blocks="blocks", final_norm="norm", attn="attn")
+    model = LanguageModel(Stack(blocks, head), byte_tokenizer(), described, ModelSpec("stack", content_hash="stack"))
+    verify(model).require(described)
+    return model
+
+
+def nothing(hidden):
+    return torch.zeros_like(hidden)
+
+
+def echo(c):
+    return lambda hidden: c * hidden
+
+
+def constant(vector):
+    return lambda hidden: vector.expand_as(hidden)
+
+
+def linear(matrix):
+    return lambda hidden: hidden @ matrix.T
+
+
+def before(matrix):
+    """Attention to the token before, nothing else: the first token has none."""
+    return lambda hidden: torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, :-1]], dim=1) @ matrix.T
+
+
+def unit(i):
+    return torch.eye(D_MODEL)[i]
+
+
+def silence(model, layers):
+    """No attention and no MLP writes anything in these blocks of a Llama."""
+    with torch.no_grad():
+        for layer in layers:
+            model.blocks[layer].self_attn.o_proj.weight.zero_()
+            model.blocks[layer].mlp.down_proj.weight.zero_()
+    return model
+
+
+def is_close(found, expected, at_most=2e-6):
+    np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), rtol=1e-5, atol=at_most)
+
+
+# ---------------------------------------------------------------- blocks that write nothing
+
+
+def test_silent_blocks_contribute_nothing_and_nobody_misses_them(measure):
+    model = silence(random_model("llama"), range(5))
+    written = measure(model, Contributions(), PROMPT)
+    for name in ("attn_ratio", "mlp_ratio", "layer_ratio", "attn_cos", "mlp_cos", "layer_cos", "attn_norm", "mlp_norm"):
+        assert not written[name].any(), name
+    is_close(written["io_cos"], 1)
+    is_close(written["block_influence"], 0)
+    lens = measure(model, LogitLens(), PROMPT)
+    is_close(lens["kl"], 0)
+    is_close(lens["jsd"], 0)
+    assert (lens["overlap"] == 1).all() and (lens["rank"] == 1).all() and not lens["settle_depth"].any()
+    for part in ("layer", "attention", "mlp"):
+        skipped = measure(model, LayerSkip(part=part), PROMPT)
+        assert not skipped["effect"].any() and (skipped["top1_kept"] == 1).all()
+        is_close(skipped["output"], 0)
+
+
+@pytest.mark.parametrize("loud", [0, 2, 4])
+def test_the_only_block_that_writes_is_the_only_one_missed(measure, loud):
+    model = silence(random_model("llama"), set(range(5)) - {loud})
+    skipped = measure(model, LayerSkip(), PROMPT)
+    is_close(skipped["effect"], np.diag(np.arange(5) == loud).astype(float))
+    assert skipped["output"].argmax() == loud and skipped["output"][loud] > 1e-3
+    is_close(np.delete(skipped["output"], loud), 0)
+    lens = measure(model, LogitLens(), PROMPT)
+    is_close(lens["kl"][loud + 1 :], 0)
+    assert (lens["kl"][: loud + 1].max(-1) > 1e-3).all()
+
+
+# ---------------------------------------------------------------- directions and lengths
+
+
+@pytest.mark.parametrize("c", [0.5, 3.0, -0.25, -1.5])
+def test_an_echo_has_cosine_one_with_the_sign_of_its_factor_and_that_ratio(measure, c):
+    found = measure(stack((echo(c), nothing), (nothing, echo(c)), (echo(c), echo(c))), Contributions(), PROMPT)
+    is_close(found["attn_ratio"], np.abs([[c], [0], [c]]))
+    is_close(found["mlp_ratio"], np.abs([[0], [c], [c]]))
+    is_close(found["layer_ratio"], np.abs([[c], [c], [c * (2 + c)]]))
+    is_close(found["attn_cos"], np.sign([[c], [0], [c]]))
+    is_close(found["mlp_cos"], np.sign([[0], [c], [c]]))
+    is_close(found["layer_cos"], np.sign([[c], [c], [c * (2 + c)]]))
+    is_close(found["io_cos"], np.sign([[1 + c], [1 + c], [1]]))
+    is_close(found["block_influence"], 1 - np.sign([[1 + c], [1 + c], [1]]))
+    growth = np.abs(np.cumprod([1, 1 + c, 1 + c, (1 + c) ** 2]))
+    is_close(found["resid_norm"] / found["resid_norm"][0], growth[:, None])
+
+
+def test_an_orthogonal_write_has_cosine_zero_and_pythagoras_length(measure):
+    turn = torch.zeros(D_MODEL, D_MODEL)
+    for i in range(0, D_MODEL, 2):
+        turn[i, i + 1], turn[i + 1, i] = -1, 1  # a quarter turn in every plane
+    found = measure(stack((nothing, linear(turn)), (linear(turn), nothing)), Contributions(), PROMPT)
+    is_close(found["layer_cos"], 0)
+    is_close(found["layer_ratio"], 1)
+    is_close(found["io_cos"], 2**-0.5)
+    is_close(found["resid_norm"] / found["resid_norm"][0], np.sqrt([[1], [2], [4]]))
+
+
+def test_an_erasing_block_points_back(measure):
+    found = measure(stack((echo(-1), nothing), (nothing, nothing)), Contributions(), PROMPT)
+    is_close(found["attn_cos"][0], -1)
+    is_close(found["attn_ratio"][0], 1)
+    assert (
+        not found["resid_norm"][1:].any() and not found["io_cos"].any()
+    )  # nothing is left: the cosine with nothing is 0
+
+
+# ---------------------------------------------------------------- skips
+
+
+def constant_stack():
+    return stack(*((constant(unit(l)), constant(2 * unit(l + 4))) for l in range(4)))
+
+
+def test_constant_writers_do_not_read_each_other_but_all_reach_the_output(measure):
+    model = constant_stack()
+    found = measure(model, LayerSkip(), PROMPT)
+    is_close(found["effect"], np.eye(4))
+    final = model.hf.embed(model.tensor(model.encode(PROMPT)))[0] + torch.tensor([1.0] * 4 + [2.0] * 4)
+    for s in range(4):
+        without = final - unit(s) - 2 * unit(s + 4)
+        change = (model.head(final).softmax(-1) - model.head(without).softmax(-1)).norm(dim=-1).detach().numpy()
+        change[0] = 0  # the first token is never intervened on
+        is_close(found["output_pos"][s], change)
+        is_close(found["output"][s], change.max())
+        same = model.head(final).argmax(-1) == model.head(without).argmax(-1)
+        is_close(found["top1_kept"][s], (same[1:].sum() + 1) / N_TOKENS)
+
+
+@pytest.mark.parametrize("part, length", [("attention", 1), ("mlp", 2)])
+def test_a_skipped_part_takes_its_own_share_of_the_update(measure, part, length):
+    found = measure(constant_stack(), LayerSkip(part=part), PROMPT)
+    is_close(found["effect"], np.eye(4) * length / 5**0.5)
+
+
+def test_constant_writers_have_no_future_effect(measure):
+    found = measure(constant_stack(), LayerSkip(mode="future", boundaries=(5, 9)), PROMPT)
+    assert not found["effect"].any() and not found["output"].any() and (found["top1_kept"] == 1).all()
+
+
+def test_effects_in_a_linear_stack_are_matrix_algebra(measure):
+    """With D[l] = W[l] h[l], all is known in closed form from the embeddings."""
+    torch.manual_seed(1)
+    weights = [torch.randn(D_MODEL, D_MODEL) / 4 for _ in range(4)]
+    model = stack(*((nothing, linear(w)) for w in weights))
+    embedded = model.hf.embed(model.tensor(model.encode(PROMPT)))[0].detach().double().numpy()
+    matrices = [w.double().numpy() for w in weights]
+
+    def updates(skipped):
+        hidden, found = embedded, []
+        for l, w in enumerate(matrices):
+            update = hidden @ w.T * (0 if l == skipped else 1)
+            found.append(update)
+            hidden = hidden + update
+        return np.array(found)
+
+    base = updates(None)
+    change = [np.linalg.norm(updates(s) - base, axis=-1) / np.linalg.norm(base, axis=-1) for s in range(4)]
+    is_close(measure(model, LayerSkip(), PROMPT)["effect"], np.array(change)[:, :, 1:].max(-1))
+
+
+def test_the_future_sees_exactly_what_was_carried_over_the_boundary(measure):
+    """Block 0 writes coordinate 0; block 1 carries it to the next token; block 2 reads it there, and only block 2 can
+    notice."""
+    carry = torch.zeros(D_MODEL, D_MODEL)
+    carry[1, 0] = 1
+    read = torch.zeros(D_MODEL, D_MODEL)
+    read[2, 1] = 1
+    model = stack((nothing, constant(3 * unit(0))), (before(carry), nothing), (nothing, linear(read)))
+    with torch.no_grad():
+        model.hf.embed.weight.fill_(1.0)
+    # In every token after the first: D[1] = (1 + 3) e1 and D[2] = (1 + 4) e2. Without block 0 before the boundary, the
+    # boundary token alone gets 1 instead of 4 from its neighbour; without block 1, 0 on its own, but its neighbour's is
+    # its own affair.
+    found = measure(model, LayerSkip(mode="future", boundaries=(6,)), PROMPT)
+    is_close(found["effect"], np.array([[0, 3 / 4, 3 / 5], [0, 0, 0], [0, 0, 0]]))
+    current = measure(model, LayerSkip(), PROMPT)
+    is_close(current["effect"], np.array([[1, 3 / 4, 3 / 5], [0, 1, 4 / 5], [0, 0, 1]]))
+    is_close(measure(model, LayerSkip(mode="future", boundaries=(2,)), PROMPT)["effect"], found["effect"])
+
+
+def test_the_first_token_is_never_left_out(measure):
+    """Token 1 reads token 0 only, which keeps what block 0 gave it; token 2 reads token 1, which does not."""
+    model = stack((nothing, constant(unit(0))), (before(torch.eye(D_MODEL)), nothing))
+    is_close(measure(model, LayerSkip(), Prompt("ab"))["effect"], np.eye(2))
+    assert measure(model, LayerSkip(), Prompt("abc"))["effect"][0, 1] > 0.1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_triangles_and_diagonals(model_of, measure, family):
+    current = measure(model_of(family), LayerSkip(), PROMPT)["effect"]
+    is_close(np.diag(current), 1)
+    future = measure(model_of(family), LayerSkip(mode="future", boundaries=(8,)), PROMPT)["effect"]
+    assert not np.diag(future).any()
+    for effect in (current, future):
+        assert not np.tril(effect, -1).any() and (effect[np.triu_indices(5, 1)] > 0).all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_reaches_back_in_time(model_of, family):
+    """Leaving a block out from a token on changes no token before it, to the last bit, and every one from there on."""
+    model, at = model_of(family), 12
+    trace = model.trace(model.tensor(model.encode(PROMPT)))
+    edit = lambda added: torch.cat([added[:, :at], torch.zeros_like(added[:, at:])], dim=1)
+    *_, hidden = model.run_block(trace, 1, trace.resid[1], attn_edit=edit, mlp_edit=edit)
+    for layer in range(2, model.n_layers):
+        *_, hidden = model.run_block(trace, layer, hidden)
+    changed = (hidden != trace.resid[-1])[0].any(-1)
+    assert not changed[:at].any() and changed[at:].all()
+
+
+# ---------------------------------------------------------------- the lens
+
+
+@pytest.mark.parametrize("layer", [0, 5, 6, 7])
+def test_a_lens_that_settles_where_the_answer_is_written(measure, layer):
+    """One block of eight writes the answer's direction; every token starts out predicting something else."""
+    blocks = [(nothing, nothing)] * 8
+    blocks[layer] = (constant(20 * unit(3)), nothing)
+    model = stack(*blocks, head=torch.eye(11, D_MODEL))
+    with torch.no_grad():
+        model.hf.embed.weight.copy_(10 * unit(1) + unit(3))
+    probe = LogitLens(k=2)
+    found = measure(model, probe, PROMPT)
+    behind = np.arange(9)[:, None] > layer
+    is_close(found["top1_match"], behind)
+    is_close(found["rank"], np.where(behind, 1, 2))
+    is_close(found["overlap"], 1)  # the same two tokens, in the other order
+    assert (found["settle_depth"] == layer + 1).all()
+    assert (found["top_ids"][:, :, 0] == np.where(behind, 3, 1)).all() and set(found.token_text) == {1, 3}
+
+    def distribution(at_one, at_three):
+        logits = np.zeros(11)
+        logits[[1, 3]] = at_one, at_three
+        return np.exp(logits) / np.exp(logits).sum()
+
+    early, late = distribution(10, 1), distribution(10, 21)
+    middle = (early + late) / 2
+    is_close(found["kl"], np.where(behind, 0, (early * np.log(early / late)).sum()))
+    is_close(
+        found["jsd"], np.where(behind, 0, (early * np.log2(early / middle) + late * np.log2(late / middle)).sum() / 2)
     )
-    spread = theirs.standard_error
-    assert ours == pytest.approx(theirs.confidence_interval, abs=0.05 * spread)
+    is_close(found["entropy"], np.where(behind, -(late * np.log(late)).sum(), -(early * np.log(early)).sum()))
+    is_close(found["top_probs"][0, :, 0], early[1])
+    summed = aggregate(probe, [found.summary])
+    is_close(summed["mrr"], np.where(behind[:, 0], 1, 1 / 2))
+    is_close(summed["settle_depth"], layer + 1)
+    is_close(summed["deep_thinking_ratio"], layer + 1 >= 7)  # ceil(0.85 * 8) = 7
 
 
-def test_the_interval_of_a_depth_is_scipys_bootstrap(folder):
-    """The whole way on real sums: curves made anew in every resample, the rule read off each."""
-    model, name = "ed-demo-16", "look-ups"
-    some = folder.sums(model, name)
-    sums, counts = tables.curves(folder, some, "overlap", "paper")
-    (curve,) = sums.values()
-
-    def depth(places, axis):
-        drawn = np.moveaxis(places.astype(int), axis, -1)
-        flat = drawn.reshape(-1, drawn.shape[-1])
-        curves = np.stack([curve[one].sum(0) / counts[one].sum() for one in flat])
-        return depths("overlap", curves).reshape(drawn.shape[:-1])
-
-    theirs = scipy.stats.bootstrap(
-        (np.arange(len(counts)),),
-        depth,
-        n_resamples=4000,
-        confidence_level=ENDS[1] - ENDS[0],
-        method="percentile",
-        rng=np.random.default_rng(5),
-    )
-    row = next(
-        r
-        for r in tables.stored(folder, "verdict").to_pylist()
-        if (r["model"], r["set"], r["criterion"], r["variant"]) == (model, name, "overlap", "paper")
-    )
-    low, high, undefined = interval(theirs.bootstrap_distribution)
-    assert (row["low"], row["high"]) == (low, high) and row["low"] < row["high"]
-    assert row["undefined"] == pytest.approx(undefined, abs=0.02)
-
-
-@pytest.mark.parametrize("df", [1, 2, 3, 7, 30])
-def test_students_t_is_scipys(df):
-    assert trends.student(df) == pytest.approx(scipy.stats.t.ppf(0.95, df), rel=1e-9)
-    values = np.random.default_rng(df).normal(0.1, 1, df + 1)
-    theirs = scipy.stats.t.interval(0.9, df, loc=values.mean(), scale=scipy.stats.sem(values))
-    assert trends.around(values) == pytest.approx(theirs)
-
-
-def test_the_line_against_size_is_the_one_of_least_squares_with_a_height_for_each_set():
-    some = made(0.07, noise=0.05, seed=8, sets=("a", "b", "c"))
-    x = np.log10([p.parameters for p in some])
-    heights = np.array([[p.set == name for name in "abc"] for p in some], float)
-    theirs = sm.OLS(np.array([p.ratio for p in some]), np.column_stack([x, heights])).fit()
-    assert trends.slope(some).slope == pytest.approx(theirs.params[0], rel=1e-9)
-
-
-@pytest.mark.filterwarnings("ignore::statsmodels.tools.sm_exceptions.ConvergenceWarning")  # pairs differ hardly
-@pytest.mark.parametrize("kind", difficulty.KINDS)
-def test_the_trend_over_pairs_is_that_of_a_mixed_model(folder, kind):
-    """A random line for each pair: with every level there once, its mean slope is the mean of the pairs' own, and the
-    interval that of a normal round it."""
-    found = difficulty.look(folder, "ed-demo-8", "look-ups", kind)
-    n_levels, n_pairs = len(found.levels), found.trend.paired
-    assert n_pairs >= 10
-    by_pair = [dict(zip(level.pairs, level.own)) for level in found.levels]
-    pairs = [pair for pair in by_pair[0] if all(pair in of for of in by_pair)]
-    y = np.array([of[pair] for pair in pairs for of in by_pair])
-    x = np.tile(np.arange(n_levels) - (n_levels - 1) / 2, len(pairs))
-    design = sm.add_constant(x)
-    groups = np.repeat(np.arange(len(pairs)), n_levels)
-    theirs = MixedLM(y / y.std(), design, groups, exog_re=design).fit()
-    assert theirs.converged
-    slope, error = theirs.fe_params[1] * y.std(), theirs.bse_fe[1] * y.std()
-    assert found.trend.slope == pytest.approx(slope, rel=1e-6)
-    half = 1.645 * error
-    assert (found.trend.high - found.trend.low) / 2 == pytest.approx(half, rel=0.25)
-    assert math.isclose((found.trend.high + found.trend.low) / 2, slope, abs_tol=0.25 * half)
+def test_a_top_one_that_comes_and_goes_settles_late(measure):
+    """Right at depths 1 and 3 on: the first match does not count, the last mismatch does."""
+    swing = [(constant(s * 20 * unit(3)), nothing) for s in (1, -1, 1)]
+    model = stack(*swing, head=torch.eye(11, D_MODEL))
+    with torch.no_grad():
+        model.hf.embed.weight.copy_(10 * unit(1))
+    found = measure(model, LogitLens(), PROMPT)
+    assert (found["settle_depth"] == 3).all() and found["top1_match"][:, 0].tolist() == [0, 1, 0, 1]
+    # The running minimum of the divergence falls at depth 1 already: no deep thinking.
+    assert aggregate(LogitLens(), [found.summary])["deep_thinking_ratio"] == 0

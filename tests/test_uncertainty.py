@@ -1,0 +1,110 @@
+"""What studies say of uncertainty against SciPy and statsmodels, which the app itself does without."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import statsmodels.api as sm
+from statsmodels.regression.mixed_linear_model import MixedLM
+from test_trends import made
+
+from ed_core.depth.criteria import ENDS, depths, interval, resampled
+from ed_core.sources.bundled import STUDIES
+from ed_core.studies import difficulty, tables, trends
+from ed_core.studies.folder import open_folder
+
+
+@pytest.fixture(scope="module")
+def folder():
+    return open_folder(STUDIES / "toys")
+
+
+def test_the_interval_of_a_token_weighted_mean_is_scipys_bootstrap():
+    rng = np.random.default_rng(1)
+    counts = rng.integers(5, 200, 12).astype(float)
+    sums = rng.normal(1.0, 0.4, 12) * counts
+    ours = np.quantile(resampled({"": sums[:, None]}, counts, 20_000, seed=3)[""][:, 0], ENDS)
+    theirs = scipy.stats.bootstrap(
+        (sums, counts),
+        lambda s, c, axis: s.sum(axis) / c.sum(axis),
+        paired=True,
+        n_resamples=20_000,
+        confidence_level=ENDS[1] - ENDS[0],
+        method="percentile",
+        rng=np.random.default_rng(4),
+    )
+    spread = theirs.standard_error
+    assert ours == pytest.approx(theirs.confidence_interval, abs=0.05 * spread)
+
+
+def test_the_interval_of_a_depth_is_scipys_bootstrap(folder):
+    """The whole way on real sums: curves made anew in every resample, the rule read off each."""
+    model, name = "ed-demo-16", "look-ups"
+    some = folder.sums(model, name)
+    sums, counts = tables.curves(folder, some, "overlap", "paper")
+    (curve,) = sums.values()
+
+    def depth(places, axis):
+        drawn = np.moveaxis(places.astype(int), axis, -1)
+        flat = drawn.reshape(-1, drawn.shape[-1])
+        curves = np.stack([curve[one].sum(0) / counts[one].sum() for one in flat])
+        return depths("overlap", curves).reshape(drawn.shape[:-1])
+
+    theirs = scipy.stats.bootstrap(
+        (np.arange(len(counts)),),
+        depth,
+        n_resamples=4000,
+        confidence_level=ENDS[1] - ENDS[0],
+        method="percentile",
+        rng=np.random.default_rng(5),
+    )
+    row = next(
+        r
+        for r in tables.stored(folder, "verdict").to_pylist()
+        if (r["model"], r["set"], r["criterion"], r["variant"]) == (model, name, "overlap", "paper")
+    )
+    low, high, undefined = interval(theirs.bootstrap_distribution)
+    assert (row["low"], row["high"]) == (low, high) and row["low"] < row["high"]
+    assert row["undefined"] == pytest.approx(undefined, abs=0.02)
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 7, 30])
+def test_students_t_is_scipys(df):
+    assert trends.student(df) == pytest.approx(scipy.stats.t.ppf(0.95, df), rel=1e-9)
+    values = np.random.default_rng(df).normal(0.1, 1, df + 1)
+    theirs = scipy.stats.t.interval(0.9, df, loc=values.mean(), scale=scipy.stats.sem(values))
+    assert trends.around(values) == pytest.approx(theirs)
+
+
+def test_the_line_against_size_is_the_one_of_least_squares_with_a_height_for_each_set():
+    some = made(0.07, noise=0.05, seed=8, sets=("a", "b", "c"))
+    x = np.log10([p.parameters for p in some])
+    heights = np.array([[p.set == name for name in "abc"] for p in some], float)
+    theirs = sm.OLS(np.array([p.ratio for p in some]), np.column_stack([x, heights])).fit()
+    assert trends.slope(some).slope == pytest.approx(theirs.params[0], rel=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore::statsmodels.tools.sm_exceptions.ConvergenceWarning")  # pairs differ hardly
+@pytest.mark.parametrize("kind", difficulty.KINDS)
+def test_the_trend_over_pairs_is_that_of_a_mixed_model(folder, kind):
+    """A random line for each pair: with every level there once, its mean slope is the mean of the pairs' own, and the
+    interval that of a normal round it."""
+    found = difficulty.look(folder, "ed-demo-8", "look-ups", kind)
+    n_levels, n_pairs = len(found.levels), found.trend.paired
+    assert n_pairs >= 10
+    by_pair = [dict(zip(level.pairs, level.own)) for level in found.levels]
+    pairs = [pair for pair in by_pair[0] if all(pair in of for of in by_pair)]
+    y = np.array([of[pair] for pair in pairs for of in by_pair])
+    x = np.tile(np.arange(n_levels) - (n_levels - 1) / 2, len(pairs))
+    design = sm.add_constant(x)
+    groups = np.repeat(np.arange(len(pairs)), n_levels)
+    theirs = MixedLM(y / y.std(), design, groups, exog_re=design).fit()
+    assert theirs.converged
+    slope, error = theirs.fe_params[1] * y.std(), theirs.bse_fe[1] * y.std()
+    assert found.trend.slope == pytest.approx(slope, rel=1e-6)
+    half = 1.645 * error
+    assert (found.trend.high - found.trend.low) / 2 == pytest.approx(half, rel=0.25)
+    assert math.isclose((found.trend.high + found.trend.low) / 2, slope, abs_tol=0.25 * half)
