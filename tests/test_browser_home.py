@@ -103,7 +103,11 @@ def test_what_was_typed_survives_a_reload_and_an_example_over_it(server, page):
     page.get_by_role("button", name="Undo").click()
     wait(page, lambda: boxes(page) == ("3 + 3 = ", "6"))
     settled(page)  # until the pill is drawn as no longer chosen, a click on it means "not this one"
-    page.locator(".st-key-task").get_by_text("Copying", exact=True).click()
+    for _ in range(5):  # a click that follows an Undo at once may be undone by what the box still says: see the log
+        page.locator(".st-key-task").get_by_text("Copying", exact=True).click()
+        settled(page)
+        if "example=" in page.url:
+            break
     wait(page, lambda: "example=" in page.url)
     settled(page)
     page.reload()
