@@ -38,9 +38,9 @@ def panel(folder: Folder, group: str) -> None:
     """All of it, for a set of a study or one of its levels."""
     st.subheader("Beside what is published", anchor=False)
     row = st.container(horizontal=True, vertical_alignment="bottom")
-    dataset = _chosen(row, "Published set", "studies.published_set", SETS)
-    training = _chosen(row, "Training", "studies.training", [EVERY, *TRAINING])
-    band = _chosen(row, "Size", "studies.size", list(SIZES))
+    dataset = remembered.one_of(row.selectbox, "Published set", "studies.published_set", SETS, width=200)
+    training = remembered.one_of(row.selectbox, "Training", "studies.training", [EVERY, *TRAINING], width=200)
+    band = remembered.one_of(row.selectbox, "Size", "studies.size", list(SIZES), width=200)
     criterion = remembered.widget(
         row.segmented_control,
         "Rule",
@@ -110,9 +110,11 @@ def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) ->
         known = [p for pair in (*PAIRS, *INSTRUCT_PAIRS) if (p := _in_study(folder, pair, labels))]
         first, second = next(iter([*named, *known]), (labels[0], labels[1]))
         row = st.container(horizontal=True, vertical_alignment="bottom")
-        base = _chosen(row, "From", "studies.base", [first, *(label for label in labels if label != first)], 300)
+        base = remembered.one_of(
+            row.selectbox, "From", "studies.base", [first, *(label for label in labels if label != first)], width=300
+        )
         rest = [label for label in (second, *labels) if label != base]
-        other = _chosen(row, "To", "studies.other", list(dict.fromkeys(rest)), 300)
+        other = remembered.one_of(row.selectbox, "To", "studies.other", list(dict.fromkeys(rest)), width=300)
         for pair in dict.fromkeys([*named, *known, (base, other)]):
             _say(measured, *pair)
     for kind, of_kind in KINDS.items():
@@ -141,13 +143,6 @@ def _in_study(folder: Folder, pair: tuple[str, str], labels: Sequence[str]) -> t
         for name in pair
     ]
     return (found[0], found[1]) if all(found) else None
-
-
-def _chosen(row, label: str, key: str, options: list[str], width: int = 200) -> str:
-    """A box of names; where the remembered one is not among them, the first."""
-    if remembered.value(key) not in options:
-        remembered.put({key: options[0]})
-    return remembered.widget(row.selectbox, label, key, options[0], options=options, width=width)
 
 
 def _fits(p: Point, band: str) -> bool:

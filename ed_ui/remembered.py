@@ -45,6 +45,13 @@ def widget(
     return draw(label, key=key, on_change=changed, args=(key,), **more)
 
 
+def one_of(draw: Callable, label: str, key: str, options: list[str], **more: Any) -> str:
+    """Draw a box of names; where the remembered one is not among them, it holds the first."""
+    if value(key) not in options:
+        put({key: options[0]})
+    return widget(draw, label, key, options[0], options=options, **more)
+
+
 def window(key: str, n: int, most: int) -> tuple[int, int] | None:
     """First and last of the tokens shown where a figure holds only the `most` of `n`: as chosen where that fits the
     prompt, else the last."""

@@ -15,7 +15,7 @@ from ed_core import settings
 from ed_core.commands import main
 from ed_core.errors import ImportRefused, NotAllowed, StudyError
 from ed_core.figures import study_curves, study_depths
-from ed_core.sources.published import published, published_marks
+from ed_core.sources.published import CAVEATS, CITATION, published, published_marks
 from ed_core.studies import bundle, items
 from ed_core.studies.folder import open_folder
 from ed_ui import study_runs
@@ -98,7 +98,8 @@ def test_published_depths_stand_beside_with_what_they_are_worth(opened):
     found, marks = plotted(opened, 0), published_marks(model)
     crosses = [x for name in ("cosine", "kl", "overlap") for x in values(found[f"published {name}"]["x"])]
     assert sorted(crosses) == sorted(ratio for *_, ratio, _ in marks) and crosses
-    assert any("10 prompts, int8" in caption.value for caption in opened.caption)
+    worth = f"Published: {CITATION}. {' '.join(CAVEATS)}"
+    assert [caption.value for caption in opened.caption].count(worth) == 2, "at these marks, and at the table"
 
 
 def test_a_text_that_is_no_study_is_refused_on_the_page(opened):

@@ -81,14 +81,18 @@ def figure(folder: Folder, name: str) -> go.Figure:
     fit = {line: rows for line, rows in curves.items() if len(rows) in (layers[line], layers[line] + 1)}
     if not fit:
         raise ParameterError(f"There is no figure {name!r} of this study; expected one of {', '.join(measures)}.")
-    probe, _, measure = name.partition(".")
-    units = {spec.name: spec.unit for spec in find(probe).measures}
-    unit = units.get(measure) or units.get(measure.removesuffix("_mean")) or measure.replace("_", " ")
     return figures.study_curves(
         {line: tuple([r[k] for r in rows] for k in ("value", "low", "high")) for line, rows in fit.items()},
         layers,
-        unit,
+        unit_of(name),
     )
+
+
+def unit_of(curve: str) -> str:
+    """The unit of `<probe>.<measure>`, where it is a measure of the probe's or its mean; else its name."""
+    probe, _, name = curve.partition(".")
+    units = {spec.name: spec.unit for spec in find(probe).measures}
+    return units.get(name) or units.get(name.removesuffix("_mean")) or name.replace("_", " ")
 
 
 def _prompts(folder: Folder) -> Iterator[list]:

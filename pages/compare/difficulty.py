@@ -22,8 +22,8 @@ def page() -> None:
         st.info(NONE, icon=":material/stairs:")
         return
     row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row")
-    folder = open_folder(known[chosen(row, "Study", "difficulty.study", list(known))])
-    name = chosen(row, "Prompt set", "difficulty.set", levelled(folder))
+    folder = open_folder(known[remembered.one_of(row.selectbox, "Study", "difficulty.study", list(known), width=320)])
+    name = remembered.one_of(row.selectbox, "Prompt set", "difficulty.set", levelled(folder), width=320)
     kind = remembered.widget(
         row.segmented_control,
         "Effect of a skip",
@@ -51,13 +51,6 @@ def levelled(folder: Folder) -> list[str]:
     """The sets with two levels or more, of a study that skips layers."""
     skips = any(probe["name"] == difficulty.PROBE for probe in folder.plan["probes"])
     return [name for name in folder.sets if skips and len(folder.groups(name)) > 2]
-
-
-def chosen(row, label: str, key: str, options: list[str]) -> str:
-    """A box of names; where the remembered one is not among them, the first."""
-    if remembered.value(key) not in options:
-        remembered.put({key: options[0]})
-    return remembered.widget(row.selectbox, label, key, options[0], options=options, width=320)
 
 
 def body(folder: Folder, name: str, kind: str) -> None:

@@ -6,10 +6,9 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.errors import EffectiveDepthError
-from ed_core.probes import find
-from ed_core.sources.published import published, published_marks
+from ed_core.sources.published import CAVEATS, CITATION, published, published_marks
 from ed_core.studies import agreement as estimators
-from ed_core.studies import bundle, items, report, running, study, tables
+from ed_core.studies import bundle, export, items, report, running, study, tables
 from ed_core.studies.folder import Folder
 from ed_core.studies.plan import PLAN
 from ed_ui import common_link, guard, link, literature, remembered, show, study_runs
@@ -27,7 +26,7 @@ def page() -> None:
         st.info("There is no study yet. Write one above, and start it.", icon=":material/science:")
         return
     row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row")
-    name = chosen(row, "Study", "studies.study", list(known))
+    name = remembered.one_of(row.selectbox, "Study", "studies.study", list(known))
     common_link.write()
     link.share(row)
     out = known[name]
@@ -69,13 +68,6 @@ def taken() -> None:
         remembered.put({"studies.refused": str(error)})
 
 
-def chosen(row, label: str, key: str, options: list[str], **more) -> str:
-    """A box of names; where the remembered one is not among them, the first."""
-    if remembered.value(key) not in options:
-        remembered.put({key: options[0]})
-    return remembered.widget(row.selectbox, label, key, options[0], options=options, **more)
-
-
 def body(out) -> None:
     """All of one study; drawn again every two seconds while it runs."""
     process = study_runs.running(out)
@@ -93,7 +85,9 @@ def body(out) -> None:
         st.info("Nothing is computed yet; figures come with the first prompts.", icon=":material/hourglass_empty:")
         return
     row = st.container(horizontal=True, vertical_alignment="bottom")
-    name = chosen(row, "Prompt set", "studies.set", list(dict.fromkeys(r["set"] for r in verdict)), width=320)
+    name = remembered.one_of(
+        row.selectbox, "Prompt set", "studies.set", list(dict.fromkeys(r["set"] for r in verdict)), width=320
+    )
     of_set = [r for r in verdict if r["set"] == name]
     depths(row, of_set)
     agreement(folder, of_set, name)
@@ -138,18 +132,22 @@ def status(folder: Folder, process) -> None:
 def depths(row, rows: list[dict]) -> None:
     """Every model's depth by the papers' rules, beside published ones."""
     models = ["", *dict.fromkeys(one.model.rsplit("/", 1)[-1] for one in published())]
-    beside = chosen(row, "Published beside", "studies.published", models, format_func=lambda m: m or "none", width=280)
+    beside = remembered.one_of(
+        row.selectbox, "Published beside", "studies.published", models, format_func=lambda m: m or "none", width=280
+    )
     marks = published_marks(beside) if beside else []
     fig = figures.study_depths([r for r in rows if r["variant"] == "paper"], "model", marks)
     show.figure("study-depths", fig, DEPTHS, reading=READING)
     if marks:
-        st.caption(CAVEAT)
+        st.caption(f"Published: {CITATION}. {' '.join(CAVEATS)}")
 
 
 def agreement(folder: Folder, rows: list[dict], name: str) -> None:
     """One model, every estimator of depth: where they disagree, and what moves them."""
     place = st.container(horizontal=True, vertical_alignment="bottom")
-    model = chosen(place, "Model", "studies.model", list(dict.fromkeys(r["model"] for r in rows)), width=420)
+    model = remembered.one_of(
+        place.selectbox, "Model", "studies.model", list(dict.fromkeys(r["model"] for r in rows)), width=420
+    )
     own = [
         r | {"rule": RULE.format(report.CALLED[r["criterion"]], figures.VARIANTS[r["variant"]])}
         for r in rows
@@ -180,7 +178,9 @@ def curves(folder: Folder, summary: list[dict], name: str) -> None:
         return
     place = st.container(horizontal=True, vertical_alignment="bottom")
     default = [m for m in ("logit_lens.kl", "contributions.layer_cos") if m in measures]
-    measure = chosen(place, "Curve", "studies.curve", [*default, *(m for m in measures if m not in default)], width=420)
+    measure = remembered.one_of(
+        place.selectbox, "Curve", "studies.curve", [*default, *(m for m in measures if m not in default)], width=420
+    )
     found = {}
     for label, model in folder.models.items():
         own = [r for r in rows if r["model"] == label and f"{r['probe']}.{r['measure']}" == measure]
@@ -189,15 +189,8 @@ def curves(folder: Folder, summary: list[dict], name: str) -> None:
             found[label] = tuple(values)
     if found:
         layers = {label: model.get("n_layers") for label, model in folder.models.items()}
-        fig = figures.study_curves(found, layers, unit_of(measure))
+        fig = figures.study_curves(found, layers, export.unit_of(measure))
         show.figure("study-curves", fig, f"**{measure}** · over relative depth; shaded: 5 to 95 % over prompts")
-
-
-def unit_of(measure: str) -> str:
-    """A curve's unit, where it is a measure of a probe's or its mean; else its name."""
-    probe, _, name = measure.partition(".")
-    units = {spec.name: spec.unit for spec in find(probe).measures}
-    return units.get(name) or units.get(name.removesuffix("_mean")) or name.replace("_", " ")
 
 
 def words(folder: Folder, rows: list[dict], name: str) -> None:
@@ -258,10 +251,6 @@ BANDS = (
     " The grey band is where the rule stands while its threshold moves: the cosine's 0 by 0.05 either way, KL's half "
     "from a quarter to three quarters, the overlap's 0.3 from 0.1 to 0.5. The settle depth is the mean over tokens, "
     "its mark the layer before it; the depth score weighs each layer's number by what breaks without it."
-)
-CAVEAT = (
-    "Published: Hu et al. 2025, arXiv 2512.14064, 10 prompts, int8. Compare depths, not curves: their released code "
-    "averages over features where tokens are meant, which leaves the depths and changes the amplitudes."
 )
 
 page()
