@@ -7,6 +7,7 @@ EffectiveDepthError
 │   ├── PromptFileError        a malformed or empty .jsonl
 │   ├── ParameterError         an unknown probe, parameter or value
 │   ├── StudyError             a study's file, prompt set or folder that cannot be used like this
+│   ├── FitRefused             a fitted lens or map that is damaged, or of another model
 │   ├── SettingsError          a setting of this installation that is unknown, or does not fit
 │   ├── NotAllowed             what the settings of this installation do not allow
 │   ├── CaseError              a case study that is not there, or cannot be written like this
@@ -54,6 +55,10 @@ class ParameterError(InputError):
 
 class StudyError(InputError):
     """A study's file, prompt set or folder that cannot be used like this; names the place."""
+
+
+class FitRefused(InputError):
+    """A fitted lens or map that cannot be read, or was fitted to another model; or prompts too few to fit one."""
 
 
 class SettingsError(InputError):

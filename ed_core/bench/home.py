@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from .. import settings
 from ..errors import EffectiveDepthError
 from ..service.jobs import Jobs
 from ..service.resolve import resolve
@@ -61,7 +60,7 @@ def in_browser() -> list[Row]:
             tempfile.TemporaryDirectory() as folder,
             chromium() as browser,
             live.warm_worker(name) as jobs,
-            serving(with_models(Path(folder))) as app,
+            serving(live.with_models(Path(folder))) as app,
         ):
             page = opened(browser, app.address, name)
             alone, beside, in_page = [], [], []
@@ -74,14 +73,6 @@ def in_browser() -> list[Row]:
     except EffectiveDepthError as error:
         return [skipped(str(error))]
     return rows(alone, beside, in_page)
-
-
-def with_models(cache: Path) -> Path:
-    """An empty cache in which the models fetched here lie too."""
-    for name in ("converted", "gguf"):
-        if (there := settings.current().cache / name).is_dir():
-            (cache / name).symlink_to(there, target_is_directory=True)
-    return cache
 
 
 def skipped(why: str) -> Row:

@@ -11,8 +11,10 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from .. import settings
 from ..errors import JobError
 from ..probes import Continuation, Contributions, LayerSkip, LogitLens
 from ..service.jobs import Job, Jobs
@@ -58,8 +60,9 @@ def home(text: str) -> list[Request]:
 @contextmanager
 def warm_worker(model: str = MODEL) -> Iterator[Jobs]:
     """A queue with a store of its own whose worker has opened the model."""
+    before = os.environ.get("ED_CACHE")
     with TemporaryDirectory() as folder:
-        os.environ["ED_CACHE"] = folder
+        os.environ["ED_CACHE"] = str(with_models(Path(folder)))
         jobs = Jobs()
         try:
             opened = jobs.submit(Contributions().request(resolve(model), Prompt(WARM_UP)), "bench")
@@ -67,6 +70,17 @@ def warm_worker(model: str = MODEL) -> Iterator[Jobs]:
             yield jobs
         finally:
             jobs.close()
+            os.environ.pop("ED_CACHE")
+            if before is not None:
+                os.environ["ED_CACHE"] = before
+
+
+def with_models(cache: Path) -> Path:
+    """An empty cache in which the models fetched here lie too."""
+    for name in ("converted", "gguf"):
+        if (there := settings.current().cache / name).is_dir():
+            (cache / name).symlink_to(there.resolve(), target_is_directory=True)
+    return cache
 
 
 def wait(condition, submitted: list[Job]) -> None:

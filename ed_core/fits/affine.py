@@ -1,0 +1,130 @@
+"""The affine lens: `A_l, b_l` by least squares from `h[l]` to `h[L]`, in one pass over the prompts.
+
+It minimises squared error and not the divergence, so it is not the tuned lens (arXiv 2303.08112). Source: Din et al.
+2023, arXiv 2303.09435; METHODS: float64 Gram matrices, intercept not penalised, ridge 1e-6 tr(G) / d."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import FitRefused
+from ..models.language_model import LanguageModel
+from ..types import Prompt
+from . import checkpoint
+from .file import weights_of, write
+from .grams import RIDGE, Sums
+from .judged import judge
+from .streams import Streams, Tick, silent, split
+
+ENOUGH = 10  # tokens per dimension below which a fit is said to be of few
+BYTES = 1 << 30  # that the sums may take
+PASSES, JUDGED = 0.7, 0.3  # about the share of the time
+
+
+def fit(
+    model: LanguageModel,
+    prompts: Sequence[Prompt],
+    out: Path,
+    test: Sequence[Prompt] | None = None,
+    tick: Tick = silent,
+    memory: int = BYTES,
+) -> dict:
+    """Fit, judge on held-out prompts, and write `out`; the certificate comes back.
+
+    Tokens: those of the prompts but the first of each. Memory: the sums of as many depths at once as `memory` holds,
+    the rest in further passes. `FitRefused` where a depth would have no tokens."""
+    used, held_out = split(prompts, test)
+    streams = Streams(model, used)
+    what = {
+        "kind": "affine",
+        "n_layers": model.n_layers,
+        "d_model": model.d_model,
+        "model": {"name": model.spec.name, "precision": model.spec.precision, "identity": weights_of(model.spec)},
+        "prompts": {"n": len(used), "digest": checkpoint.of_prompts(used)},
+        "ridge": RIDGE,
+    }
+    part = checkpoint.beside(out)
+    fitted, shuffled, tokens, mean = {}, {}, 0, torch.zeros(model.d_model)
+    groups = _groups(model, memory)
+    for number, depths in enumerate(groups):
+        kept = checkpoint.Checkpoint(part, what, depths)
+        sums = _summed(streams, depths, kept, lambda share: tick(PASSES * (number + share) / len(groups)))
+        tokens = sums[0].n
+        if not tokens:
+            raise FitRefused("No prompt of the set has a token besides its first; give longer ones.")
+        d = model.d_model
+        for depth, found in zip(depths, sums):
+            fitted[depth] = tuple(x.float() for x in found.solve(slice(d)))
+            shuffled[depth] = tuple(x.float() for x in found.solve(slice(d, 2 * d)))
+        mean = (sums[0].y[:d] / tokens).float()
+    judged = judge(
+        model,
+        Streams(model, held_out),
+        _lens(fitted),
+        {"shuffled": _lens(shuffled)},
+        mean,
+        lambda share: tick(PASSES + JUDGED * share),
+    )
+    what["prompts"] |= {"tokens": tokens, "too_short": streams.too_short // len(groups)}
+    few = tokens < ENOUGH * model.d_model
+    what |= {
+        "held_out": {"n": len(held_out), "digest": checkpoint.of_prompts(held_out)} | judged,
+        "notes": [f"{tokens} tokens are few for {model.d_model} dimensions; {ENOUGH} to one are advised."] * few,
+    }
+    tensors = {f"{name}.{depth}": x.cpu().numpy() for depth, ab in fitted.items() for name, x in zip("Ab", ab)}
+    write(out, tensors | {"mean": mean.cpu().numpy()}, what)
+    checkpoint.Checkpoint(part).done()
+    return what
+
+
+def _groups(model: LanguageModel, memory: int) -> list[tuple[int, ...]]:
+    """Source depths whose sums are held at once: a Gram matrix each, and the products with targets and shuffled
+    ones."""
+    each = max(1, memory // (3 * 8 * model.d_model**2))
+    return [tuple(range(i, min(i + each, model.n_layers))) for i in range(0, model.n_layers, each)]
+
+
+def _summed(streams: Streams, depths: Sequence[int], kept: checkpoint.Checkpoint, tick: Tick) -> list[Sums]:
+    """One pass over the prompts: for each source depth, with targets `[h[L], h[L] of other tokens]`.
+
+    The other tokens are drawn from the prompt before, by a generator of this prompt's number: the same whoever sums, in
+    whatever pieces."""
+    model = streams.model
+    sums = [Sums(model.d_model, 2 * model.d_model, model.device) for _ in depths]
+    begin = 0
+    if (found := kept.read()) is not None:
+        begin = int(found["next"])
+        for depth, one in zip(depths, sums):
+            one.restore({name: found[f"{depth}.{name}"] for name in one.arrays()})
+    before = _targets_before(streams, begin)
+    for i, resid in streams.each(begin):
+        y = resid[-1]
+        pool = y if before is None else before
+        drawn = torch.randint(len(pool), (len(y),), generator=torch.Generator().manual_seed(i)).to(y.device)
+        for depth, one in zip(depths, sums):
+            one.add(resid[depth], y, pool[drawn])
+        before = y
+        tick((i + 1) / len(streams.prompts))
+        kept.write(
+            {f"{depth}.{name}": a for depth, one in zip(depths, sums) for name, a in one.arrays().items()}
+            | {"next": np.asarray(i + 1)}
+        )
+    return sums
+
+
+def _targets_before(streams: Streams, begin: int) -> Tensor | None:
+    """`h[L]` of the last prompt before `begin` that has tokens."""
+    for i in reversed(range(begin)):
+        one = Streams(streams.model, streams.prompts[i : i + 1], streams.first)
+        for _, resid in one.each():
+            return resid[-1]
+    return None
+
+
+def _lens(maps: dict[int, tuple[Tensor, Tensor]]):
+    return lambda depth, h: h.float() @ maps[depth][0].T + maps[depth][1]

@@ -1,0 +1,63 @@
+"""What a fit has summed up so far, in a file beside the one it will write: stopped anywhere, it goes on from there."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import disk
+from ..types import Prompt, canonical_json
+
+EVERY = 60.0  # seconds
+
+
+def digest(*what: Any) -> str:
+    """What a fit is made of, as 32 hex digits."""
+    return hashlib.sha256(canonical_json(what).encode()).hexdigest()[:32]
+
+
+def of_prompts(prompts: Sequence[Prompt]) -> str:
+    """A prompt set by its content."""
+    return digest([p.identity() for p in prompts])
+
+
+class Checkpoint:
+    """The sums of one fit, `what` says which; another fit's are not read. Without a `file` nothing is kept."""
+
+    def __init__(self, file: Path | None, *what: Any):
+        self.file, self.what = file, digest(*what)
+        self._written = time.monotonic()
+
+    def read(self) -> Mapping[str, np.ndarray] | None:
+        """The sums kept last, or None where there are none of this fit; a damaged file counts as none."""
+        if self.file is None or not self.file.is_file():
+            return None
+        try:
+            with np.load(self.file, allow_pickle=False) as kept:
+                found = {name: kept[name] for name in kept.files}
+        except (OSError, ValueError, KeyError, EOFError):
+            return None
+        return found if str(found.pop("what", "")) == self.what else None
+
+    def write(self, arrays: Mapping[str, np.ndarray], now: bool = False) -> None:
+        """Keep the sums, once a minute unless `now`."""
+        if self.file is None or (not now and time.monotonic() - self._written < EVERY):
+            return
+        with disk.written(self.file) as handle:
+            np.savez(handle, what=np.asarray(self.what), **arrays)
+        self._written = time.monotonic()
+
+    def done(self) -> None:
+        """The fit is written: its sums are not needed any more."""
+        if self.file is not None:
+            self.file.unlink(missing_ok=True)
+
+
+def beside(out: Path) -> Path:
+    """Where the sums of the fit that `out` will hold are kept."""
+    return out.with_name(f"{out.name}.part")

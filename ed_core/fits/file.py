@@ -1,0 +1,141 @@
+"""The file of a fitted lens: safetensors, its certificate as JSON in the header. Torch-free.
+
+Affine lens: `A.<l>` `[d, d]` and `b.<l>` `[d]` for every depth l < L, read as `A h + b`; Jacobian lens: `J.<l>`
+`[d, d]`, read as `J h`. `mean` `[d]`, where there is one, is the mean of `h[L]` over the tokens fitted on, which
+predicts the same at every depth. Numbers may be float32, float16 or bfloat16."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from .. import disk
+from ..errors import BrokenWeights, FitRefused
+from ..sources import weights
+from ..types import ModelSpec
+
+ENDING = ".safetensors"
+FORMAT, VERSION = "effective-depth fit", 1
+TENSORS = {"affine": ("A", "b"), "jacobian": ("J",)}
+PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt")
+DTYPES = ("F32", "F16", "BF16")
+MOST_CERTIFICATE = 4 << 20  # bytes of JSON
+AGAIN = "fit it anew with `python -m ed_core fit`"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted lens as its file's header tells of it. `kind`: "affine" or "jacobian"; `certificate`: model, prompts,
+    tokens, how it was fitted and how well it holds on held-out prompts."""
+
+    path: Path
+    kind: str
+    n_layers: int
+    d_model: int
+    certificate: Mapping[str, Any] = field(repr=False)
+    has_mean: bool = False
+
+    @cached_property
+    def content(self) -> str:
+        """SHA-256 of the file: the fit's identity in keys."""
+        return _content(self.path, self.path.stat().st_mtime_ns, self.path.stat().st_size)
+
+    def require(self, model: ModelSpec) -> None:
+        """Refuse a model whose weights it was not fitted to."""
+        fitted, asked = self.certificate["model"], weights_of(model)
+        if fitted["identity"] != asked:
+            kind = " twin" if fitted["identity"].get("control") != asked["control"] else ""
+            raise FitRefused(
+                f"{self.path.name} was fitted to {fitted['name']}{kind and ' or a' + kind}, not to {model.name} as it "
+                f"is opened here; a lens holds for the weights it was fitted to: {AGAIN} --model {model.name}."
+            )
+
+
+def weights_of(model: ModelSpec) -> dict[str, Any]:
+    """Which weights: a model's identity without how it is run. A lens fitted in float32 may be read in another
+    precision."""
+    kept = ("source", "revision", "content_hash", "adapter", "control", "control_seed")
+    return {name: value for name, value in model.identity().items() if name in kept}
+
+
+def read(path: str | Path) -> Fit:
+    """The fit in a file, checked by its header alone. `FitRefused` says what is wrong with it."""
+    place = Path(path).expanduser()
+    if place.suffix in PICKLES:
+        raise FitRefused(
+            f"{place.name} is a pickle, which may hold a program and is not opened; expected a fit of this program "
+            f"({ENDING}): {AGAIN}."
+        )
+    if not place.is_file():
+        raise FitRefused(f"There is no fit {place}; give the path of a file that `python -m ed_core fit` wrote.")
+    return _read(place, place.stat().st_mtime_ns, place.stat().st_size)
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, changed: int, size: int) -> Fit:
+    try:
+        shapes = weights.header(path)
+        with safe_open(path, framework="np") as file:
+            told = (file.metadata() or {}).get("certificate", "")
+    except (BrokenWeights, SafetensorError, OSError) as error:
+        raise FitRefused(f"{path.name} is damaged or no safetensors file; {AGAIN}.") from error
+    certificate = _certificate(path, told)
+    kind, n_layers, d = certificate["kind"], certificate["n_layers"], certificate["d_model"]
+    expected = {f"{name}.{l}": (d,) if name == "b" else (d, d) for l in range(n_layers) for name in TENSORS[kind]}
+    if (given := shapes.get("mean")) is not None:
+        expected["mean"] = (d,)
+    found = {name: shape for name, (_, shape) in shapes.items()}
+    if found != expected or any(dtype not in DTYPES for dtype, _ in shapes.values()):
+        wrong = next((name for name in expected if found.get(name) != expected[name]), next(iter(found), "nothing"))
+        raise FitRefused(
+            f"{path.name} does not hold what its certificate says ({kind} lens, {n_layers} layers x {d}): at {wrong}; "
+            f"{AGAIN}."
+        )
+    return Fit(path, kind, n_layers, d, certificate, given is not None)
+
+
+def _certificate(path: Path, told: str) -> dict[str, Any]:
+    try:
+        found = json.loads(told) if len(told) <= MOST_CERTIFICATE else None
+    except ValueError:
+        found = None
+    sound = (
+        isinstance(found, dict)
+        and found.get("format") == FORMAT
+        and found.get("kind") in TENSORS
+        and all(isinstance(found.get(name), int) and found[name] > 0 for name in ("n_layers", "d_model", "version"))
+        and isinstance(found.get("model"), dict)
+        and isinstance(found["model"].get("identity"), dict)
+        and isinstance(found["model"].get("name"), str)
+    )
+    if not sound:
+        raise FitRefused(
+            f"{path.name} has no certificate of this program in its header, so nobody can tell which model and prompts "
+            f"it was fitted to; {AGAIN}."
+        )
+    if found["version"] > VERSION:
+        raise FitRefused(f"{path.name} was written by a later version of this program; update it to open the fit.")
+    return found
+
+
+def write(path: Path, tensors: Mapping[str, np.ndarray], certificate: Mapping[str, Any]) -> None:
+    """The file, all or nothing; byte for byte the same from the same numbers."""
+    told = json.dumps({"format": FORMAT, "version": VERSION} | dict(certificate), sort_keys=True, allow_nan=False)
+    data = save({name: np.ascontiguousarray(values) for name, values in sorted(tensors.items())}, {"certificate": told})
+    disk.require_room(path.name, len(data), path.parent, "--out")
+    disk.write(path, data)
+
+
+@lru_cache(maxsize=64)
+def _content(path: Path, changed: int, size: int) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -1,0 +1,76 @@
+"""Least squares from sums: `X'X`, `X'Y` and means of tokens that come in any pieces, float64. Sums of pieces add up, so
+that a fit goes on where it was stopped and shards give what one run gives."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+RIDGE = 1e-6  # lambda = RIDGE * tr(G) / d, with G the centred Gram matrix of the sources
+BLOCKS = 4  # a Gram matrix is symmetric: in BLOCKS x BLOCKS blocks, those above the diagonal are computed
+
+
+class Sums:
+    """Sums over tokens of sources `x [n, d_x]` and targets `y [n, d_y]`: `xx = sum x x'` (its upper blocks until
+    `finished`), `xy = sum x y'`, `x`, `y`, and `yy = sum |y|^2`.
+
+    Products and sums are float64 whatever comes in: with massive activations beside small ones float32 would lose what
+    the small ones say."""
+
+    def __init__(self, d_x: int, d_y: int, device: torch.device | str = "cpu"):
+        wide = {"dtype": torch.float64, "device": device}
+        self.n = 0
+        self.xx, self.xy = torch.zeros(d_x, d_x, **wide), torch.zeros(d_x, d_y, **wide)
+        self.x, self.y, self.yy = torch.zeros(d_x, **wide), torch.zeros(d_y, **wide), torch.zeros((), **wide)
+
+    def add(self, x: Float[Tensor, "n d_x"], *targets: Float[Tensor, "n d_y"]) -> None:
+        """One piece of tokens; targets side by side are one target."""
+        x, y = x.to(self.xx), torch.cat([target.to(self.xx) for target in targets], 1)
+        ends = [len(self.x) * i // BLOCKS for i in range(BLOCKS + 1)]
+        for begin, end in itertools.pairwise(ends):
+            self.xx[begin:end, begin:].addmm_(x[:, begin:end].T, x[:, begin:])
+        self.xy.addmm_(x.T, y)
+        self.n += len(x)
+        self.x += x.sum(0)
+        self.y += y.sum(0)
+        self.yy += (y * y).sum()
+
+    def merge(self, other: Sums) -> None:
+        """The sums over both."""
+        self.n += other.n
+        for name in ("xx", "xy", "x", "y", "yy"):
+            getattr(self, name).add_(getattr(other, name))
+
+    def solve(self, targets: slice = slice(None), ridge: float = RIDGE) -> tuple[Tensor, Tensor]:
+        """`(A [d_y, d_x], b [d_y])`, float64, such that `A x + b` is nearest to y in the sum of squares, with `ridge *
+        tr(G) / d` on A and none on b."""
+        mean_x, mean_y = self.x / self.n, self.y[targets] / self.n
+        gram = torch.triu(self.xx)
+        gram = gram + torch.triu(gram, 1).T - self.n * torch.outer(mean_x, mean_x)
+        cross = self.xy[:, targets] - self.n * torch.outer(mean_x, mean_y)
+        gram.diagonal().add_(max(ridge * float(gram.trace()) / len(gram), torch.finfo(torch.float64).tiny))
+        a = _solved(gram, cross).T
+        return a, mean_y - a @ mean_x
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """For a checkpoint."""
+        named = {name: getattr(self, name).cpu().numpy() for name in ("xx", "xy", "x", "y", "yy")}
+        return named | {"n": np.asarray(self.n)}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self.n = int(arrays["n"])
+        for name in ("xx", "xy", "x", "y", "yy"):
+            getattr(self, name).copy_(torch.from_numpy(arrays[name]))
+
+
+def _solved(gram: Tensor, cross: Tensor) -> Tensor:
+    """`gram^-1 cross`: by Cholesky, and by least squares where rounding has left it not quite positive."""
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    if not failed:
+        return torch.cholesky_solve(cross, factor)
+    return torch.linalg.lstsq(gram.cpu(), cross.cpu(), driver="gelsd").solution.to(cross)

@@ -1,0 +1,171 @@
+"""The Jacobian lens: `J_l`, how `h[L]` changes on average when `h[l]` is changed.
+
+`J_l` = mean over prompts of the mean over valid source positions p of `sum_{p' >= p, valid} d h[L][p'] / d h[l][p]`;
+valid: neither the first 16 positions nor the last. One forward pass and `ceil(d / batch)` backward passes a prompt: a
+one-hot cotangent at output dimension i, at all valid positions at once, gives row i of every J_l.
+
+Source: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..errors import FitRefused
+from ..models.language_model import LanguageModel
+from ..sources.precision import require_gradients
+from ..sweeps.budget import Budget
+from ..types import Prompt
+from . import checkpoint
+from .file import weights_of, write
+from .judged import judge
+from .streams import Streams, Tick, silent, split
+
+FIRST = 16  # positions that are not valid: they are read like no other
+MAX_TOKENS = 128  # of a prompt, as the authors do
+FITTED, JUDGED = 0.95, 0.05  # about the share of the time
+
+
+def fit(
+    model: LanguageModel,
+    prompts: Sequence[Prompt],
+    out: Path,
+    test: Sequence[Prompt] | None = None,
+    tick: Tick = silent,
+    max_tokens: int = MAX_TOKENS,
+    memory: int | None = None,
+) -> dict:
+    """Fit, judge on held-out prompts, and write `out`; the certificate comes back.
+
+    The first `max_tokens` tokens of a prompt are read. Prompts without a valid position are left out and counted;
+    `FitRefused` where fewer than two are left, as the drift between two halves tells whether there are enough."""
+    require_gradients(model.spec.precision, "the Jacobian lens")
+    used, held_out = split(prompts, test)
+    streams = Streams(model, used, max_tokens)
+    what = {
+        "kind": "jacobian",
+        "n_layers": model.n_layers,
+        "d_model": model.d_model,
+        "model": {"name": model.spec.name, "precision": model.spec.precision, "identity": weights_of(model.spec)},
+        "prompts": {"n": len(used), "digest": checkpoint.of_prompts(used), "max_tokens": max_tokens},
+    }
+    kept = checkpoint.Checkpoint(checkpoint.beside(out), what)
+    halves, n, tokens, mean = _summed(streams, kept, lambda share: tick(FITTED * share), memory)
+    if min(n) == 0:
+        raise FitRefused(
+            f"{sum(n)} of {len(used)} prompts have a valid position, being longer than {FIRST + 1} tokens; the "
+            "Jacobian lens needs two at least: give longer prompts."
+        )
+    both = (halves[0] + halves[1]) / sum(n)
+    a, b = (half / m for half, m in zip(halves, n))
+    drift = [float(2 * (x - y).norm() / (x + y).norm()) for x, y in zip(a, b)]
+    maps = both.float()
+    judged = judge(
+        model,
+        Streams(model, held_out, max_tokens),
+        lambda depth, h: h.float() @ maps[depth].T,
+        {},
+        mean,
+        lambda share: tick(FITTED + JUDGED * share),
+    )
+    what["prompts"] |= {"fitted": sum(n), "too_short": len(used) - sum(n), "tokens": tokens}
+    what |= {
+        "drift": [round(one, 9) for one in drift],
+        "held_out": {"n": len(held_out), "digest": checkpoint.of_prompts(held_out)} | judged,
+        "notes": ["The lens is made to be read by ranks: its distribution is not calibrated."],
+    }
+    tensors = {f"J.{depth}": x.cpu().numpy() for depth, x in enumerate(maps)}
+    write(out, tensors | {"mean": mean.cpu().numpy()}, what)
+    kept.done()
+    return what
+
+
+def _summed(
+    streams: Streams, kept: checkpoint.Checkpoint, tick: Tick, memory: int | None
+) -> tuple[list[Tensor], list[int], int, Tensor]:
+    """The sums of every other prompt's Jacobians, `[2][L, d, d]` float64, how many prompts each holds, all their valid
+    tokens, and the mean of `h[L]` over those."""
+    model = streams.model
+    wide = {"dtype": torch.float64, "device": model.device}
+    halves = [torch.zeros(model.n_layers, model.d_model, model.d_model, **wide) for _ in range(2)]
+    n, tokens, begin, total = [0, 0], 0, 0, torch.zeros(model.d_model, **wide)
+    if (found := kept.read()) is not None:
+        begin, tokens, n = int(found["next"]), int(found["tokens"]), found["n"].tolist()
+        total.copy_(torch.from_numpy(found["total"]))
+        for half, values in zip(halves, found["halves"]):
+            half.copy_(torch.from_numpy(values))
+    for i, prompt in enumerate(streams.prompts[begin:], begin):
+        ids = streams.ids(prompt)
+        if len(ids) > FIRST + 1:
+
+            def within(share: float, i: int = i) -> None:
+                tick((i + share) / len(streams.prompts))
+
+            jacobians, last = of_prompt(model, ids, memory, within)
+            half = sum(n) % 2
+            halves[half] += jacobians
+            n[half] += 1
+            tokens += len(last)
+            total += last.to(**wide).sum(0)
+        tick((i + 1) / len(streams.prompts))
+        kept.write(
+            {
+                "next": np.asarray(i + 1),
+                "tokens": np.asarray(tokens),
+                "n": np.asarray(n),
+                "total": total.cpu().numpy(),
+                "halves": np.stack([half.cpu().numpy() for half in halves]),
+            }
+        )
+    return halves, n, tokens, (total / max(tokens, 1)).float()
+
+
+def of_prompt(
+    model: LanguageModel, ids: Sequence[int], memory: int | None = None, tick: Tick = silent
+) -> tuple[Float[Tensor, "depth d d"], Float[Tensor, "valid d"]]:
+    """One prompt's `J_l` for every depth l < L, float64, and `h[L]` at its valid positions."""
+    n_layers, d, n_tokens = model.n_layers, model.d_model, len(ids)
+    valid = slice(FIRST, n_tokens - 1)
+    trace = model.trace(model.tensor(tuple(ids)), keep=1)
+    found = torch.zeros(n_layers, d, d, dtype=torch.float64, device=model.device)
+    budget = Budget(memory, model.device.type, f"The Jacobian lens on {model.spec.name}")
+
+    def most() -> int:
+        return budget.rows(n_tokens, n_layers * model.call_bytes(n_tokens, gradients=True))
+
+    graph: list[Tensor] = []
+
+    def work(dims: slice) -> None:
+        nonlocal graph
+        n_rows = dims.stop - dims.start
+        if not graph or len(graph[0]) < n_rows:
+            graph = []
+            graph = _streams_with_graph(model, trace, n_rows)
+        rows = len(graph[0])
+        cotangent = torch.zeros_like(graph[-1])
+        for row, dim in enumerate(range(dims.start, dims.stop)):
+            cotangent[row, valid, dim] = 1.0
+        slopes = torch.autograd.grad(graph[-1], graph[:-1], cotangent, retain_graph=True)
+        for depth, slope in enumerate(slopes):
+            found[depth, dims] = slope[: min(rows, n_rows), valid].double().mean(1)
+        tick(dims.stop / d)
+
+    for _ in budget.each(d, most, work):
+        pass
+    return found, trace.resid[-1][0, valid]
+
+
+def _streams_with_graph(model: LanguageModel, trace, rows: int) -> list[Tensor]:
+    """`h[0..L]` of so many equal rows, each able to say how the last depends on it."""
+    resid = trace.resid[0].expand(rows, -1, -1).clone().requires_grad_()
+    found = [resid]
+    with torch.enable_grad():
+        for layer in range(model.n_layers):
+            *_, resid = model.run_block(trace, layer, resid)
+            found.append(resid)
+    return found

@@ -1,0 +1,79 @@
+"""The tokens that a fit is made of: the residual streams of a prompt set, prompt by prompt, so that memory does not
+grow with the set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..errors import FitRefused
+from ..models.language_model import LanguageModel
+from ..prompts import max_tokens
+from ..types import Prompt
+
+Tick = Callable[[float], None]
+"""Told the share that is done; what it raises ends the fit."""
+
+
+def silent(share: float) -> None:
+    """Where nobody waits for progress."""
+
+
+@dataclass
+class Streams:
+    """The streams of prompts on a model, the first token of each left out: it is read like no other, and often a sink.
+
+    `first`: only so many tokens of each prompt. `too_short`: prompts that have no token besides the first, counted as
+    they are met."""
+
+    model: LanguageModel
+    prompts: Sequence[Prompt]
+    first: int | None = None
+    too_short: int = field(default=0, init=False)
+
+    def each(self, begin: int = 0) -> Iterator[tuple[int, list[Float[Tensor, "pos d_model"]]]]:
+        """From prompt `begin` on, a prompt's number and its stream at depths 0..L."""
+        for i, prompt in enumerate(self.prompts[begin:], begin):
+            ids = self.ids(prompt)
+            if len(ids) < 2:
+                self.too_short += 1
+                continue
+            with torch.no_grad():
+                trace = self.model.trace(self.model.tensor(ids), keep=1)
+            yield i, [h[0, 1:] for h in trace.resid]
+
+    def ids(self, prompt: Prompt) -> tuple[int, ...]:
+        return self.model.encode(prompt, max_tokens()).ids[: self.first]
+
+
+def same_tokens(a: LanguageModel, b: LanguageModel, prompts: Sequence[Prompt]) -> None:
+    """Refuse two models whose tokenizers read these prompts differently."""
+    for prompt in prompts:
+        one, other = a.encode(prompt, max_tokens()), b.encode(prompt, max_tokens())
+        if one.ids != other.ids:
+            raise FitRefused(
+                f"{a.spec.name} and {b.spec.name} read the same text as different tokens ({len(one)} and {len(other)} "
+                f"of {prompt.text[:40]!r}), so token by token there is nothing to map; choose two models with one "
+                "tokenizer."
+            )
+
+
+def split(prompts: Sequence[Prompt], test: Sequence[Prompt] | None) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
+    """What is fitted on and what is held out: the given test prompts, else every fifth prompt. `FitRefused` where
+    nothing would be left."""
+    if test is not None:
+        texts = {(p.text, p.answer) for p in test}
+        both = sum((p.text, p.answer) in texts for p in prompts)
+        if both:
+            raise FitRefused(f"{both} of the test prompts are among those to fit on; give others.")
+        return prompts, test
+    if len(prompts) < 5:
+        raise FitRefused(
+            f"The set has {len(prompts)} prompts and every fifth is held out to judge the fit; give 5 at least, or a "
+            "test set."
+        )
+    return [p for i, p in enumerate(prompts) if i % 5 != 4], list(prompts[4::5])
