@@ -52,7 +52,9 @@ class Page:
     the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the map has tokens to choose
     a window of; `sound`: whether a result may be compared with others. `needs_answer` tells whether the probe, with
     its parameters, reads the answer's tokens: the page then offers the model's own continuation as one. `height`: of
-    the map, from the number of layers (0 where unknown). `over_sinks`: whether its means may leave the sinks out."""
+    the map, from the number of layers (0 where unknown). `over_sinks`: whether its means may leave the sinks out.
+    `ask` draws the probe's inputs in place of a form of all its parameters. `controlled`: whether a twin can be
+    measured beside it."""
 
     probe: type[Probe]
     teach: str
@@ -68,6 +70,8 @@ class Page:
     parameters: tuple[Parameter, ...] = ()
     height: Callable[[int], int] = lambda _: MAP_HEIGHT
     over_sinks: bool = False
+    ask: Callable[[], Probe] | None = None
+    controlled: bool = True
 
     def show(self) -> None:
         """Everything on such a page; what is below the map may come and go, the map itself stays where it is."""
@@ -83,7 +87,7 @@ class Page:
         )
         common_link.say_troubles()
         prompt_box.draw()
-        chosen, asked = picker.current(), form(probe)
+        chosen, asked = picker.current(), self.ask() if self.ask is not None else form(probe)
         if chosen.spec is None:
             show.error(chosen.trouble)
         elif self.needs_answer(asked) and not prompt_box.prompt().answer:
@@ -91,8 +95,9 @@ class Page:
             texts(self.texts)
         else:
             request = asked.request(chosen.spec, prompt_box.prompt())
-            batch = running.batch(probe.name, control_model.with_control({probe.name: request}))
-            top_row(probe.name, batch)
+            requests = {probe.name: request}
+            batch = running.batch(probe.name, control_model.with_control(requests) if self.controlled else requests)
+            top_row(probe.name, batch, self.controlled)
             live.follow(batch, self._panels)
             result = batch.complete(probe.name)
             if result is not None and self.sound(result):

@@ -15,7 +15,17 @@ from plotly.colors import sample_colorscale, sequential
 ATTENTION, MLP, BOTH = "#0072B2", "#E69F00", "#009E73"
 CRITERIA = {"cosine": "#CC79A7", "kl": "#D55E00", "overlap": "#56B4E9"}
 CRITERION_NAMES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
-NAMED = {"attn": ATTENTION, "attention": ATTENTION, "mlp": MLP, "layer": BOTH, "block": BOTH, "both": BOTH, **CRITERIA}
+LENSES = {"logit": "#8C6BB1", "affine": "#A6761D", "jacobian": "#66A61E"}
+NAMED = {
+    "attn": ATTENTION,
+    "attention": ATTENTION,
+    "mlp": MLP,
+    "layer": BOTH,
+    "block": BOTH,
+    "both": BOTH,
+    **CRITERIA,
+    **LENSES,
+}
 OTHERS = ("#8C6BB1", "#A6761D", "#7F7F7F", "#66A61E")  # curves that are none of the above
 SIDES = ("#8C6BB1", "#A6761D")  # A and B, always told apart by mark and dash as well
 PRECISIONS = {"fp32": "#009E73", "bf16": "#0072B2", "fp16": "#56B4E9", "int8": "#E69F00", "4bit": "#CC79A7"}

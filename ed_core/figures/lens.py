@@ -19,6 +19,7 @@ TOP_SHOWN = 5
 ROW, CELL_FONT, LARGEST_FONT = 15, 10, 13  # pixels: least height of a row; letters on cells, at least and at most
 LETTER_SHARE = 0.58  # of a font's size that a letter is wide, about
 LINE, ROTATED, CUT = 16, 66, 10  # pixels over the map for the predicted tokens: of a line, or rotated; letters of one
+NARROW = 450  # pixels of a panel below which its strip has room for two words
 KL_ENDS = (5.0, 10.0, 20.0, 50.0)
 
 
@@ -27,34 +28,41 @@ def lens_height(n_layers: int, view: View) -> int:
     return max(view.height, TOP + TITLE * bool(view.title) + ROTATED + BOTTOM + ROW * (n_layers + 1))
 
 
-def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = True) -> go.Figure:
+def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = True, lens: str = "") -> go.Figure:
     """What the stream would predict at every depth, rows 0 to L (row l has l blocks behind it, L is the output): the
     best next token stands in the cell where it is another than in the row below, and over the map what the output
     predicts.
 
-    `shade`: "prob" (probability of that token), "kl", "jsd", "entropy" or "rank"; bright is always near the output or
-    sure. The strip holds the mean KL, which the KL criterion reads, whatever the shade."""
+    `shade`: "prob" (probability of that token), "kl", "jsd", "entropy", "rank", or "token_rank" (of a token that was
+    followed); bright is always near the output or
+    sure. The strip holds the mean KL, which the KL criterion reads, whatever the shade. `lens`: what the names of its
+    measures begin with, where a result has several lenses."""
     view = replace(view, height=lens_height(result.n_layers, view))
 
     def shape(r):
         return (r.n_layers + 1, r.n_tokens)
 
-    probs, ids = values_of(result, "top_probs", (*shape(result), 1)), result.measures.get("top_ids")
+    top_probs, kl = f"{lens}top_probs", f"{lens}kl"
+    probs, ids = values_of(result, top_probs, (*shape(result), 1)), result.measures.get(f"{lens}top_ids")
 
     def shaded(r):
-        return values_of(r, "top_probs", (*shape(r), 1))[..., 0] if shade == "prob" else values_of(r, shade, shape(r))
+        if shade == "prob":
+            return values_of(r, top_probs, (*shape(r), 1))[..., 0]
+        return values_of(r, f"{lens}{shade}", shape(r))
 
     def curve(r):
-        return view.read(values_of(r, "kl", shape(r)))
+        return view.read(values_of(r, kl, shape(r)))
 
     z, mean, behind = shaded(result), curve(result), view.behind(curve)
     colour = _shade(shade, view.coloured(result, shaded))
-    unit = unit_of(result, "top_probs" if shade == "prob" else shade)
+    unit = unit_of(result, top_probs if shade == "prob" else f"{lens}{shade}")
     kept = view.beside_sinks(result.n_tokens)
-    without = mean_over_tokens(values_of(result, "kl", shape(result))[:, kept]) if kept else None
-    drawn = [view.together(result, curve), behind.get("behind", []), [] if without is None else without]
+    without = mean_over_tokens(values_of(result, kl, shape(result))[:, kept]) if kept else None
+    beside = [m.values for name, m in result.measures.items() if name.endswith("_kl") and m.values.ndim == 2]
+    others = [view.read(values) for values in beside]  # lenses that stand side by side have one scale
+    drawn = [view.together(result, curve), behind.get("behind", []), [] if without is None else without, *others]
     end = colours.ceiling(np.concatenate(drawn), KL_ENDS)
-    title = read_title("mean KL, nats", view)
+    title = read_title("mean KL, nats" if view.width_px >= NARROW else "mean KL", view)
     strip = Strip(mean, 0.0, end, title, colours.CRITERIA["kl"], **behind, without=without)
     names = {token: visible(words) for token, words in result.token_text.items()}
     lines = lines_of(view.column_px(result.n_tokens))
@@ -95,7 +103,7 @@ def _shade(shade: str, z: np.ndarray) -> colours.Shade:
         return colours.linear(0.0, 1.0)
     if shade == "jsd":
         return colours.linear(0.0, 1.0, reverse=True)
-    if shade == "rank":
+    if shade in ("rank", "token_rank"):
         return colours.logarithmic(*colours.decades(z, (0, 3), (0, 6)), reverse=True)
     return colours.linear(0.0, colours.ceiling(z, KL_ENDS), reverse=True)
 

@@ -28,6 +28,7 @@ SHADES = {
     "jsd": "Jensen–Shannon divergence",
     "entropy": "entropy",
     "rank": "rank of the output",
+    "token_rank": "rank of the token followed",
 }
 
 
@@ -67,7 +68,7 @@ def caption(picture: Picture, result: ProbeResult, look: Look) -> str:
         return SAID[picture.draw](result).text
     if picture.measures[0].startswith("{branch}"):
         return f"{BRANCHES[look.branch]}: {picture.caption}"
-    if picture.measures[0] == "{shade}":
+    if picture.measures[0].endswith("{shade}"):
         return f"{picture.caption}, shaded by {SHADES[look.shade]}"
     if picture.draw == "skip_map" and picture.measures[0] == "effect":
         behind = "" if look.boundary is None else f", behind token {int(result['boundaries'][look.boundary])} only"
@@ -123,6 +124,11 @@ def _skip_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.F
     return skip_map(result, view, measure)
 
 
+def _lens_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.Figure:
+    shown = "top_probs" if look.shade == "prob" else look.shade
+    return lens_map(result, view, look.shade, lens=measure.removesuffix(shown))
+
+
 def _alone(view: View) -> View:
     """Without what belongs to other maps: depth lines, a control's values."""
     return replace(view, depth_lines={}, control=None, control_name="")
@@ -133,7 +139,7 @@ DRAW: dict[str, Callable[[ProbeResult, View, str, Look], go.Figure]] = {
         result, view, measure, look.first_token
     ),
     "cosine_map": lambda result, view, measure, look: cosine_map(result, view, measure, look.first_token),
-    "lens_map": lambda result, view, measure, look: lens_map(result, view, look.shade),
+    "lens_map": _lens_map,
     "skip_map": _skip_map,
     "output_bars": lambda result, view, measure, look: output_bars(result, view),
     "token_map": _token_map,

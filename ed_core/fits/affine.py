@@ -33,8 +33,11 @@ def fit(
     test: Sequence[Prompt] | None = None,
     tick: Tick = silent,
     memory: int = BYTES,
+    rank: int | None = None,
 ) -> dict:
     """Fit, judge on held-out prompts, and write `out`; the certificate comes back.
+
+    `rank`: write `A_l` as `scale I + U V` of this rank, in half precision, which is judged as it is written.
 
     Tokens: those of the prompts but the first of each. Memory: the sums of as many depths at once as `memory` holds,
     the rest in further passes. `FitRefused` where a depth would have no tokens."""
@@ -50,6 +53,7 @@ def fit(
     }
     part = checkpoint.beside(out)
     fitted, shuffled, tokens, mean = {}, {}, 0, torch.zeros(model.d_model)
+    scale = torch.zeros(model.n_layers)
     groups = _groups(model, memory)
     for number, depths in enumerate(groups):
         kept = checkpoint.Checkpoint(part, what, depths)
@@ -59,13 +63,17 @@ def fit(
             raise FitRefused("No prompt of the set has a token besides its first; give longer ones.")
         d = model.d_model
         for depth, found in zip(depths, sums):
-            fitted[depth] = tuple(x.float() for x in found.solve(slice(d)))
+            if rank is None:
+                fitted[depth] = tuple(x.float() for x in found.solve(slice(d)))
+            else:
+                scale[depth], *factors = found.of_rank(rank, slice(d))
+                fitted[depth] = tuple(x.half() for x in factors)
             shuffled[depth] = tuple(x.float() for x in found.solve(slice(d, 2 * d)))
         mean = (sums[0].y[:d] / tokens).float()
     judged = judge(
         model,
         Streams(model, held_out),
-        _lens(fitted),
+        _lens(fitted) if rank is None else _lens_of_rank(scale.to(model.device), fitted),
         {"shuffled": _lens(shuffled)},
         mean,
         lambda share: tick(PASSES + JUDGED * share),
@@ -76,7 +84,10 @@ def fit(
         "held_out": {"n": len(held_out), "digest": checkpoint.of_prompts(held_out)} | judged,
         "notes": [f"{tokens} tokens are few for {model.d_model} dimensions; {ENOUGH} to one are advised."] * few,
     }
-    tensors = {f"{name}.{depth}": x.cpu().numpy() for depth, ab in fitted.items() for name, x in zip("Ab", ab)}
+    names = "Ab" if rank is None else "UVb"
+    tensors = {f"{name}.{depth}": x.cpu().numpy() for depth, parts in fitted.items() for name, x in zip(names, parts)}
+    if rank is not None:
+        what["rank"], tensors["scale"] = rank, scale.numpy()
     write(out, tensors | {"mean": mean.cpu().numpy()}, what)
     checkpoint.Checkpoint(part).done()
     return what
@@ -124,6 +135,14 @@ def _targets_before(streams: Streams, begin: int) -> Tensor | None:
         for _, resid in one.each():
             return resid[-1]
     return None
+
+
+def _lens_of_rank(scale: Tensor, factors: dict[int, tuple[Tensor, Tensor, Tensor]]):
+    def read(depth, h):
+        u, v, b = (x.float() for x in factors[depth])
+        return scale[depth] * h.float() + (h.float() @ v.T) @ u.T + b
+
+    return read
 
 
 def _lens(maps: dict[int, tuple[Tensor, Tensor]]):

@@ -1,6 +1,7 @@
 """The file of a fitted lens: safetensors, its certificate as JSON in the header. Torch-free.
 
-Affine lens: `A.<l>` `[d, d]` and `b.<l>` `[d]` for every depth l < L, read as `A h + b`; Jacobian lens: `J.<l>`
+Affine lens: `A.<l>` `[d, d]` and `b.<l>` `[d]` for every depth l < L, read as `A h + b`; where the certificate has a
+`rank` r, `U.<l>` `[d, r]`, `V.<l>` `[r, d]` and `scale` `[L]` stand for `A = scale I + U V`. Jacobian lens: `J.<l>`
 `[d, d]`, read as `J h`. `mean` `[d]`, where there is one, is the mean of `h[L]` over the tokens fitted on, which
 predicts the same at every depth. Numbers may be float32, float16 or bfloat16."""
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -18,9 +20,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from .. import disk
+from .. import disk, settings
 from ..errors import BrokenWeights, FitRefused
 from ..sources import weights
+from ..sources.bundled import FITS
 from ..types import ModelSpec
 
 ENDING = ".safetensors"
@@ -49,6 +52,12 @@ class Fit:
         """SHA-256 of the file: the fit's identity in keys."""
         return _content(self.path, self.path.stat().st_mtime_ns, self.path.stat().st_size)
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """What a result's birth certificate says of it."""
+        prompts = self.certificate.get("prompts", {})
+        return {"name": self.path.stem, "kind": self.kind, "content": self.content, "prompts": prompts}
+
     def require(self, model: ModelSpec) -> None:
         """Refuse a model whose weights it was not fitted to."""
         fitted, asked = self.certificate["model"], weights_of(model)
@@ -58,6 +67,40 @@ class Fit:
                 f"{self.path.name} was fitted to {fitted['name']}{kind and ' or a' + kind}, not to {model.name} as it "
                 f"is opened here; a lens holds for the weights it was fitted to: {AGAIN} --model {model.name}."
             )
+
+
+def folder() -> Path:
+    """Where the fits of this installation are kept."""
+    return settings.current().cache / "fits"
+
+
+def is_name(text: str) -> bool:
+    """Whether a fit is meant by its name, bundled or kept, and not by a path."""
+    return re.fullmatch(r"[\w][\w.+-]{0,99}", text) is not None and Path(text).suffix not in (ENDING, *PICKLES)
+
+
+def find(text: str) -> Fit:
+    """The fit of that name, bundled or kept, or in that file."""
+    if not is_name(text):
+        return read(text)
+    for place in (FITS, folder()):
+        if (file := place / f"{text}{ENDING}").is_file():
+            return read(file)
+    known = ", ".join(sorted(file.stem for place in (FITS, folder()) for file in place.glob(f"*{ENDING}"))) or "none"
+    raise FitRefused(f"There is no fit {text!r}; those of this installation are: {known}.")
+
+
+def of_model(model: ModelSpec) -> list[Fit]:
+    """The bundled and kept fits of a model's weights, bundled ones first; damaged files are left out."""
+    found = []
+    for file in (*sorted(FITS.glob(f"*{ENDING}")), *sorted(folder().glob(f"*{ENDING}"))):
+        try:
+            fit = read(file)
+            fit.require(model)
+        except FitRefused:
+            continue
+        found.append(fit)
+    return found
 
 
 def weights_of(model: ModelSpec) -> dict[str, Any]:
@@ -90,7 +133,13 @@ def _read(path: Path, changed: int, size: int) -> Fit:
         raise FitRefused(f"{path.name} is damaged or no safetensors file; {AGAIN}.") from error
     certificate = _certificate(path, told)
     kind, n_layers, d = certificate["kind"], certificate["n_layers"], certificate["d_model"]
-    expected = {f"{name}.{l}": (d,) if name == "b" else (d, d) for l in range(n_layers) for name in TENSORS[kind]}
+    shape = {"A": (d, d), "J": (d, d), "b": (d,)}
+    names: tuple[str, ...] = TENSORS[kind]
+    if rank := certificate.get("rank"):
+        names, shape = ("U", "V", "b"), {"U": (d, rank), "V": (rank, d), "b": (d,)}
+    expected: dict[str, tuple[int, ...]] = {f"{name}.{l}": shape[name] for l in range(n_layers) for name in names}
+    if rank:
+        expected["scale"] = (n_layers,)
     if (given := shapes.get("mean")) is not None:
         expected["mean"] = (d,)
     found = {name: shape for name, (_, shape) in shapes.items()}
@@ -113,6 +162,7 @@ def _certificate(path: Path, told: str) -> dict[str, Any]:
         and found.get("format") == FORMAT
         and found.get("kind") in TENSORS
         and all(isinstance(found.get(name), int) and found[name] > 0 for name in ("n_layers", "d_model", "version"))
+        and (found.get("rank") is None or (isinstance(found["rank"], int) and found["kind"] == "affine"))
         and isinstance(found.get("model"), dict)
         and isinstance(found["model"].get("identity"), dict)
         and isinstance(found["model"].get("name"), str)

@@ -50,12 +50,30 @@ class Sums:
         """`(A [d_y, d_x], b [d_y])`, float64, such that `A x + b` is nearest to y in the sum of squares, with `ridge *
         tr(G) / d` on A and none on b."""
         mean_x, mean_y = self.x / self.n, self.y[targets] / self.n
-        gram = torch.triu(self.xx)
-        gram = gram + torch.triu(gram, 1).T - self.n * torch.outer(mean_x, mean_x)
         cross = self.xy[:, targets] - self.n * torch.outer(mean_x, mean_y)
-        gram.diagonal().add_(max(ridge * float(gram.trace()) / len(gram), torch.finfo(torch.float64).tiny))
-        a = _solved(gram, cross).T
+        a = _solved(self.gram(ridge), cross).T
         return a, mean_y - a @ mean_x
+
+    def gram(self, ridge: float = RIDGE) -> Tensor:
+        """The sources' centred Gram matrix `[d_x, d_x]`, with the ridge on its diagonal."""
+        mean, upper = self.x / self.n, torch.triu(self.xx)
+        gram = upper + torch.triu(upper, 1).T - self.n * torch.outer(mean, mean)
+        gram.diagonal().add_(max(ridge * float(gram.trace()) / len(gram), torch.finfo(torch.float64).tiny))
+        return gram
+
+    def of_rank(self, rank: int, targets: slice = slice(None)) -> tuple[float, Tensor, Tensor, Tensor]:
+        """`(scale, U [d, rank], V [rank, d], b [d])`, float64: of all `A = scale I + U V` that keep the least-squares
+        map's scale, the one that is nearest to it on these tokens. Sources and targets have the same width."""
+        a, _ = self.solve(targets)
+        gram = self.gram()
+        scale = float((a * gram).sum() / gram.trace())
+        factor = torch.linalg.cholesky(gram)
+        u, s, v = torch.linalg.svd((a - scale * torch.eye(len(a)).to(a)) @ factor, full_matrices=False)
+        right = torch.linalg.solve_triangular(factor, v[:rank], upper=False, left=False)
+        length = right.norm(dim=1, keepdim=True)
+        u, v = u[:, :rank] * (s[:rank] * length[:, 0]), right / length
+        mean_x, mean_y = self.x / self.n, self.y[targets] / self.n
+        return scale, u, v, mean_y - scale * mean_x - u @ (v @ mean_x)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """For a checkpoint."""

@@ -9,6 +9,7 @@ from .contributions import Contributions
 from .early_exit import EarlyExit
 from .integrated_gradients import IntegratedGradients
 from .layer_skip import LayerSkip
+from .lenses import Lenses
 from .logit_lens import LogitLens
 from .numerics import Numerics
 from .prune import Prune
@@ -17,6 +18,7 @@ from .residual_erasure import ResidualErasure
 PROBES: tuple[type[Probe], ...] = (
     Contributions,
     LogitLens,
+    Lenses,
     LayerSkip,
     ResidualErasure,
     IntegratedGradients,

@@ -186,6 +186,11 @@ class Probe:
         files = tuple((f.name, self.content_hash(f.name)) for f in fields(self) if f.metadata["file"])
         return Request((model,), (prompt,), self.name, chosen, self.version, files)
 
+    def paths(self, parameter: str) -> list[str]:
+        """The files of this machine that a `file` parameter names; what is bundled has a name and is none."""
+        value = getattr(self, parameter)
+        return [] if value == type(self).__dataclass_fields__[parameter].default else [str(value)]
+
     def content_hash(self, parameter: str) -> str:
         """SHA-256 of what a `file` parameter names."""
         raise NotImplementedError

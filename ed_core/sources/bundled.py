@@ -18,6 +18,7 @@ RESULTS: Path = FOLDER / "examples"  # one file per run id
 CASES: Path = FOLDER / "cases"  # one `.edcase` each
 SETS: Path = FOLDER / "sets"  # prompts of each task by difficulty, for studies: one `.jsonl` each
 STUDIES: Path = FOLDER / "studies"  # one folder each
+FITS: Path = FOLDER / "fits"  # fitted lenses of the bundled models and of a real one
 
 
 def load_prompts() -> list[dict]:

@@ -105,10 +105,11 @@ def download(hub_id: str) -> None:
 
 
 def files(probe: object) -> None:
-    """Whether a probe (a dataclass of its parameters) may read the files they name; bundled ones it may."""
+    """Whether a probe (a dataclass of its parameters) may read the files they name; bundled and kept ones it may."""
     for f in fields(probe):
-        if f.metadata["file"] and getattr(probe, f.name) != f.default:
-            file(str(getattr(probe, f.name)))
+        if f.metadata["file"]:
+            for named in probe.paths(f.name):
+                file(named)
 
 
 def _downloaded(path: str) -> str:

@@ -37,6 +37,13 @@ def preview(spec: ModelSpec, prompt: Prompt) -> list[str] | None:
     return [_text(tokenizer, i) for i in ids]
 
 
+def ids(spec: ModelSpec, text: str) -> list[int] | None:
+    """Ids of a text's tokens, without special ones; None where only the model itself could tell."""
+    if (file := _file(spec)) is None:
+        return None
+    return list(_tokenizer(str(file), file.stat().st_mtime_ns).encode(text, add_special_tokens=False).ids)
+
+
 def special(spec: ModelSpec) -> frozenset[str]:
     """Texts of the tokens that the model's tokenizer calls special; empty where it has no tokenizer.json."""
     file = _file(spec)

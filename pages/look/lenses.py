@@ -1,0 +1,176 @@
+"""Does what one reads depend on the lens?"""
+
+from dataclasses import replace
+
+import streamlit as st
+
+from ed_core import figures, fits
+from ed_core.depth import lenses
+from ed_core.errors import FitRefused, ParameterError
+from ed_core.figures import View, pictures
+from ed_core.figures.pictures import Look
+from ed_core.probes import Lenses, Probe
+from ed_core.probes.lenses import LENSES
+from ed_core.sources import tokens
+from ed_core.types import ModelSpec, ProbeResult
+from ed_ui import picker, probe_page, remembered, show
+from ed_ui.link_parameters import Parameter, choice
+
+SHADES = {"probability": "prob", "KL to output": "kl", "Jensen–Shannon": "jsd", "rank of the output": "rank"}
+FOLLOWED = "rank of the followed token"
+WINDOW = 20  # tokens of a map that stands beside two others
+NONE = """No lens is fitted to this model; `python -m ed_core fit affine` and `fit jacobian` fit one. Until then the
+logit lens stands alone."""
+
+
+def names(value: str) -> str:
+    """Fits as a link names them; a path is never taken from a link."""
+    if wrong := [name for name in value.split(",") if name and not fits.is_name(name)]:
+        raise ParameterError(f"fits names {wrong[0]!r}; expected names of fitted lenses.")
+    return value
+
+
+PARAMETERS = (
+    Parameter("fits", "lenses.fit", None, names),
+    choice("shade", "lenses.shade", "probability", (*SHADES, FOLLOWED)),
+)
+
+
+def ask() -> Probe:
+    """The lenses to read with, and a token to follow."""
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="form-lenses")
+    spec = picker.current().spec
+    there = [fit.path.stem for fit in fits.of_model(spec)] if spec is not None else []
+    held = remembered.value("lenses.fit")
+    chosen = there if held is None else [name for name in held.split(",") if name in there]
+    if there:
+        st.session_state["lenses.box"] = chosen
+        row.multiselect(
+            "Fitted lenses",
+            there,
+            key="lenses.box",
+            on_change=lambda: remembered.put({"lenses.fit": ",".join(st.session_state["lenses.box"])}),
+            help="Beside the logit lens. What a fitted lens is worth stands in its certificate, below the maps.",
+            width=420,
+        )
+    more = {"width": 190, "help": "Its rank in every lens, by depth and token; the first token of what is typed."}
+    typed = remembered.widget(
+        row.text_input, "Follow a token", "lenses.text", "", words=True, changed=forget_token, **more
+    )
+    k = probe_page.form(Lenses, ["k"], row).k
+    if typed and spec is not None:
+        st.caption(follow(spec, typed))
+    if spec is not None and not there:
+        st.caption(NONE)
+    return Lenses(fit=",".join(chosen), k=k, token=remembered.value("lenses.token", -1))
+
+
+def forget_token(key: str) -> None:
+    """What is typed names another token."""
+    remembered.note(key)
+    remembered.put({"lenses.token": -1})
+
+
+def follow(spec: ModelSpec, text: str) -> str:
+    """Follow the token that is typed, and say which it is."""
+    found = tokens.ids(spec, text)
+    if not found:
+        return "This model's tokens cannot be told before it is opened: no token is followed."
+    remembered.put({"lenses.token": found[0]})
+    more = f" ({len(found)} tokens; the first is followed)" if len(found) > 1 else ""
+    return f"Followed: {show.code(text, 30)}, id {found[0]}{more}. A leading space counts."
+
+
+def inputs() -> None:
+    options = [*SHADES, *[FOLLOWED] * (remembered.value("lenses.token", -1) >= 0)]
+    if remembered.value("lenses.shade", "probability") not in options:
+        remembered.put({"lenses.shade": "probability"})
+    remembered.widget(st.segmented_control, "Shade", "lenses.shade", "probability", options=options, required=True)
+
+
+def look() -> Look:
+    chosen = remembered.value("lenses.shade", "probability")
+    return Look(shade="token_rank" if chosen == FOLLOWED else SHADES[chosen])
+
+
+def maps(result: ProbeResult, seen: View) -> None:
+    """The lenses side by side, over the same tokens."""
+    there, chosen = list(pictures.pictures(result, look())), look()
+    last = min(seen.window[1] if seen.window else result.n_tokens - 1, result.n_tokens - 1)
+    first = max(seen.window[0] if seen.window else 0, last - WINDOW + 1)
+    narrow = replace(seen, width_px=1100 // len(there), window=(first, last) if result.n_tokens > WINDOW else None)
+    for place, one in zip(st.columns(len(there)), there, strict=True):
+        lens = next(lens for lens, title in LENSES.items() if title == one.title)
+        caption = f"**{one.title}** · cells predict the next token"
+        show.picture(f"map-{lens}", one, result, narrow, chosen, caption, place)
+
+
+def more(result: ProbeResult, seen: View) -> None:
+    if not result.complete:
+        return
+    read = lenses.by_lens([result])
+    with st.container(key="lenses-verdict"):
+        st.markdown(f"**{show.plain(read.sentence)}**")
+        st.markdown(_settle(read))
+    left, right = st.columns(2)
+    for place, (rule, unit, caption) in zip((left, right), CURVES, strict=True):
+        curves = {LENSES[lens]: values for lens, values in read.curves[rule].items()}
+        constant = lenses.constant(result) if rule == "kl" else None
+        behind = {} if constant is None else {lenses.CONTROLS["constant"]: constant}
+        fig = figures.layer_curves(curves, "", unit, x="depth", behind=behind)
+        show.figure(f"lens-{rule}", fig, caption, results=[result], place=place)
+    for fit in result.provenance.get("fits", ()):
+        certificate(fit)
+
+
+def _settle(read: lenses.ByLens) -> str:
+    means = ", ".join(f"{lenses.called(lens)} {mean:.1f}" for lens, mean in read.settle.items())
+    said = [f"Mean settle depth of {read.n_layers}: {means}."]
+    for (a, b), rho in read.agree.items():
+        told = "not defined" if rho is None else f"{rho:+.2f}".replace("-", "−")
+        said.append(f"Which tokens settle late, {lenses.called(a)} against {lenses.called(b)}: ρ = {told}.")
+    return " ".join(said)
+
+
+def certificate(told: dict) -> None:
+    """What a fit is worth, on prompts it was not fitted on, with its controls."""
+    try:
+        fit = fits.find(told["name"])
+    except FitRefused:
+        st.caption(f"The fit {show.plain(told['name'])} is not here any more; its result stands.")
+        return
+    title, (shown, controls) = LENSES[fit.kind], lenses.held_out(fit.certificate)
+    with st.expander(f"Certificate of {fit.path.stem}", expanded=False, icon=":material/verified:"):
+        st.markdown(show.plain(lenses.certified(fit.kind, fit.certificate)))
+        fig = figures.layer_curves(shown, "", "nats", x="depth", behind=controls)
+        caption = f"**{title} on held-out prompts** · KL to the output; dashed: controls"
+        show.figure(f"held-out-{fit.kind}", fig, caption, alt=caption.replace("**", ""))
+        st.json({name: value for name, value in fit.certificate.items() if name != "held_out"}, expanded=False)
+
+
+CURVES = (
+    ("kl", "nats", "**KL to the output** under each lens, mean over tokens; dashed: constant prediction"),
+    ("overlap", "share", "**Best tokens shared with the output** under each lens"),
+)
+TEXTS = {
+    "Look for": "whether a word that the fitted lens reads early stays unseen in the logit lens: then the stream held "
+    "it in other terms, and the logit lens' late settling tells of the lens.",
+    "By construction": "The top row is the model's own output under every lens. The affine lens is fitted to the last "
+    "residual, the Jacobian lens to how it answers to changes.",
+    "Beware": "A lens that does no better than a constant prediction says nothing there. The affine lens is not the "
+    "tuned lens: it minimises squared error. The Jacobian lens is read by ranks, its KL enters no verdict.",
+}
+
+probe_page.Page(
+    Lenses,
+    "Not computed yet. **Run** reads every depth through the logit lens and the fitted ones, side by side.",
+    TEXTS,
+    more,
+    figure=maps,
+    inputs=inputs,
+    sound=lambda _: False,
+    ask=ask,
+    controlled=False,
+    height=lambda n_layers: figures.lens_height(n_layers, figures.View(height=probe_page.MAP_HEIGHT)),
+    parameters=PARAMETERS,
+).show()
