@@ -1,5 +1,5 @@
 """The command line: `python -m ed_core run | verify | estimate | audit | fetch | models | cache | settings | ready |
-bench | study | reproduce | case | backup | restore | check`.
+bench | fit | study | reproduce | case | backup | restore | check`.
 
 Exit code 2 and one sentence for everything refused.
 """
@@ -16,8 +16,8 @@ from ..memory import gigabytes
 from ..notebook.model import Model
 from ..probes import PROBES
 from ..sources import gguf_files, permits
-from . import cases, models, reproduce, studies
-from .models import opened_as
+from . import cases, fits, models, reproduce, studies
+from .models import how_to_open, opened_as
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
         help="one JSON object a line: text, and where needed answer, id",
     )
     p.add_argument("--out", required=True, metavar="FILE.npz")
-    _how_to_open(p)
+    how_to_open(p)
     p.add_argument(
         "--set", action="append", default=[], metavar="PROBE.PARAMETER=VALUE", help="any field of any probe; repeatable"
     )
@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     p.set_defaults(run=run)
     p = commands.add_parser("verify", help="open a model and print its residual identities, layer by layer")
     p.add_argument("model")
-    _how_to_open(p)
+    how_to_open(p)
     p.set_defaults(run=verify)
     p = commands.add_parser("estimate", help="what a model needs in memory and time, before anything is loaded")
     p.add_argument("model", help="a bundled name, a folder, or a hub id of the catalogue")
@@ -132,26 +132,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("names", nargs="*", help="which measurements (all unless given)")
     p.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
     p.set_defaults(run=bench)
+    fits.add(commands)
     studies.add(commands)
     reproduce.add(commands)
     cases.add(commands)
     return top
-
-
-def _how_to_open(p: argparse.ArgumentParser) -> None:
-    """The options that say how a model is to be opened."""
-    p.add_argument("--precision", metavar="P", help="auto, fp32 (unless given), bf16, fp16, int8 or 4bit")
-    p.add_argument("--dtype", help="another name for the unquantized precisions: float32, bfloat16 or float16")
-    p.add_argument("--device", default="cpu", help="auto, cpu, cuda (as many GPUs as it takes), cuda:1 or mps")
-    p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
-    p.add_argument("--offload", default="", metavar="FOLDER", help="where weights may lie that fit into no memory")
-    p.add_argument(
-        "--control",
-        default="",
-        metavar="KIND",
-        help="a twin in the model's place: untrained (random weights) or shuffled (its layers in random order)",
-    )
-    p.add_argument("--seed", type=int, metavar="N", help="which twin (0 unless given)")
 
 
 def run(args) -> None:

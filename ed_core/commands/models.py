@@ -3,12 +3,29 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from ..errors import BrokenWeights, ParameterError
 from ..memory import gigabytes
 from ..notebook import model as opened
 from ..sources import gguf_files
+
+
+def how_to_open(p: argparse.ArgumentParser) -> None:
+    """The options that say how a model is to be opened."""
+    p.add_argument("--precision", metavar="P", help="auto, fp32 (unless given), bf16, fp16, int8 or 4bit")
+    p.add_argument("--dtype", help="another name for the unquantized precisions: float32, bfloat16 or float16")
+    p.add_argument("--device", default="cpu", help="auto, cpu, cuda (as many GPUs as it takes), cuda:1 or mps")
+    p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
+    p.add_argument("--offload", default="", metavar="FOLDER", help="where weights may lie that fit into no memory")
+    p.add_argument(
+        "--control",
+        default="",
+        metavar="KIND",
+        help="a twin in the model's place: untrained (random weights) or shuffled (its layers in random order)",
+    )
+    p.add_argument("--seed", type=int, metavar="N", help="which twin (0 unless given)")
 
 
 def opened_as(args):

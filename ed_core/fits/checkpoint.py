@@ -44,9 +44,13 @@ class Checkpoint:
             return None
         return found if str(found.pop("what", "")) == self.what else None
 
+    def due(self) -> bool:
+        """Whether it is time to keep the sums again."""
+        return self.file is not None and time.monotonic() - self._written >= EVERY
+
     def write(self, arrays: Mapping[str, np.ndarray], now: bool = False) -> None:
         """Keep the sums, once a minute unless `now`."""
-        if self.file is None or (not now and time.monotonic() - self._written < EVERY):
+        if self.file is None or not (now or self.due()):
             return
         with disk.written(self.file) as handle:
             np.savez(handle, what=np.asarray(self.what), **arrays)

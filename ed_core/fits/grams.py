@@ -4,7 +4,7 @@ that a fit goes on where it was stopped and shards give what one run gives."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -49,10 +49,19 @@ class Sums:
     def solve(self, targets: slice = slice(None), ridge: float = RIDGE) -> tuple[Tensor, Tensor]:
         """`(A [d_y, d_x], b [d_y])`, float64, such that `A x + b` is nearest to y in the sum of squares, with `ridge *
         tr(G) / d` on A and none on b."""
-        mean_x, mean_y = self.x / self.n, self.y[targets] / self.n
-        cross = self.xy[:, targets] - self.n * torch.outer(mean_x, mean_y)
-        a = _solved(self.gram(ridge), cross).T
-        return a, mean_y - a @ mean_x
+        return self.solver(ridge)(targets)
+
+    def solver(self, ridge: float = RIDGE) -> Callable[[slice], tuple[Tensor, Tensor]]:
+        """`solve` for any targets, slice by slice, with the Gram matrix decomposed once."""
+        mean_x = self.x / self.n
+        inverse_times = _inverse(self.gram(ridge))
+
+        def solve(targets: slice) -> tuple[Tensor, Tensor]:
+            mean_y = self.y[targets] / self.n
+            a = inverse_times(self.xy[:, targets] - self.n * torch.outer(mean_x, mean_y)).T
+            return a, mean_y - a @ mean_x
+
+        return solve
 
     def gram(self, ridge: float = RIDGE) -> Tensor:
         """The sources' centred Gram matrix `[d_x, d_x]`, with the ridge on its diagonal."""
@@ -86,9 +95,9 @@ class Sums:
             getattr(self, name).copy_(torch.from_numpy(arrays[name]))
 
 
-def _solved(gram: Tensor, cross: Tensor) -> Tensor:
+def _inverse(gram: Tensor) -> Callable[[Tensor], Tensor]:
     """`gram^-1 cross`: by Cholesky, and by least squares where rounding has left it not quite positive."""
     factor, failed = torch.linalg.cholesky_ex(gram)
     if not failed:
-        return torch.cholesky_solve(cross, factor)
-    return torch.linalg.lstsq(gram.cpu(), cross.cpu(), driver="gelsd").solution.to(cross)
+        return lambda cross: torch.cholesky_solve(cross, factor)
+    return lambda cross: torch.linalg.lstsq(gram.cpu(), cross.cpu(), driver="gelsd").solution.to(cross)

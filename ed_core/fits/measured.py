@@ -1,0 +1,228 @@
+"""What linear maps say of models, as files: `fit maps` between two models, `fit replacement` within one. Torch-free.
+
+An `.npz` that `allow_pickle=False` opens: the arrays by their names, and `certificate`, a 0-d string of JSON (models,
+prompts, tokens, ridge, notes)."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar
+from zipfile import BadZipFile
+
+import numpy as np
+
+from .. import disk
+from ..errors import FitRefused, TooLarge
+from ..memory import gigabytes
+
+ENDING = ".npz"
+FORMAT, VERSION = "effective-depth maps", 1
+MOST_BYTES = 64 << 20  # of a file; the maps of two models of 1000 layers each take 32 MB
+FLOAT = 8  # bytes
+
+
+@dataclass(frozen=True)
+class Maps:
+    """The best affine maps `f_ij: h_A[i] -> h_B[j]` of two models that read the same tokens, judged on held-out
+    prompts. Rows are A's taps 0..L_A, columns B's taps 0..L_B; the first token of every prompt is left out.
+
+    `error` `[L_A+1, L_B+1]`: `mean_t |h_B[j] - f_ij(h_A[i])| / |h_B[j]|`.
+    `r2` `[L_A+1, L_B+1]`: `1 - sum_t |h_B[j] - f_ij(h_A[i])|^2 / sum_t |h_B[j] - mean h_B[j]|^2`, over all dimensions.
+    `error_shuffled`, `r2_shuffled`: of maps fitted to targets of other tokens, on the true targets.
+    `error_mean`, `r2_mean` `[L_B+1]`: of the constant that predicts the mean over the tokens fitted on.
+    `tokens`, `test_tokens`: how many were fitted on and judged on. NaN: not computed."""
+
+    error: np.ndarray
+    r2: np.ndarray
+    error_shuffled: np.ndarray
+    r2_shuffled: np.ndarray
+    error_mean: np.ndarray
+    r2_mean: np.ndarray
+    tokens: int
+    test_tokens: int
+    certificate: Mapping[str, Any] = field(repr=False)
+    kind: ClassVar[str] = "maps"
+
+    @property
+    def n_layers(self) -> tuple[int, int]:
+        return self.error.shape[0] - 1, self.error.shape[1] - 1
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What the two models are called."""
+        return self.certificate["a"]["name"], self.certificate["b"]["name"]
+
+    def sound(self) -> bool:
+        both = (self.error, self.r2, self.error_shuffled, self.r2_shuffled)
+        return (
+            self.error.ndim == 2
+            and min(self.error.shape) >= 2
+            and all(one.shape == self.error.shape for one in both)
+            and all(one.shape == self.error.shape[1:] for one in (self.error_mean, self.r2_mean))
+            and all(isinstance(self.certificate.get(side), dict) for side in "ab")
+            and all(isinstance(self.certificate[side].get("name"), str) for side in "ab")
+        )
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What a model loses where block `s` is replaced by the least-squares map `h[s] -> h[s+1]`, on all tokens but the
+    first of each prompt.
+
+    `loss` `[L]`, nats: mean over next tokens of `-log p` with block s replaced, on held-out prompts; `loss_fitted`
+    `[L]`: on the prompts the maps were fitted on, as the paper measures. `whole`, `whole_fitted`: of the whole model.
+    `error` `[L]`: `mean_t |h[s+1] - f(h[s])| / |h[s+1]|` on held-out prompts. `tokens`, `test_tokens`: how many were
+    fitted on and judged on, the first of each prompt not counted."""
+
+    loss: np.ndarray
+    loss_fitted: np.ndarray
+    whole: float
+    whole_fitted: float
+    error: np.ndarray
+    tokens: int
+    test_tokens: int
+    certificate: Mapping[str, Any] = field(repr=False)
+    kind: ClassVar[str] = "replacement"
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.loss)
+
+    @property
+    def name(self) -> str:
+        return self.certificate["model"]["name"]
+
+    def sound(self) -> bool:
+        curves = (self.loss, self.loss_fitted, self.error)
+        model = self.certificate.get("model")
+        return (
+            self.loss.ndim == 1
+            and len(self.loss) > 0
+            and all(one.shape == self.loss.shape for one in curves)
+            and isinstance(model, dict)
+            and isinstance(model.get("name"), str)
+        )
+
+
+KINDS = {one.kind: one for one in (Maps, Replacement)}
+
+
+def packed(found: Maps | Replacement) -> bytes:
+    """The file's bytes, the same from the same numbers."""
+    told = {"format": FORMAT, "version": VERSION, "kind": found.kind} | dict(found.certificate)
+    arrays = {f.name: np.asarray(getattr(found, f.name)) for f in fields(found) if f.name != "certificate"}
+    handle = io.BytesIO()
+    np.savez(handle, **arrays, certificate=np.asarray(json.dumps(told, sort_keys=True, allow_nan=False)))
+    return handle.getvalue()
+
+
+def write(path: Path, found: Maps | Replacement) -> None:
+    """The file, all or nothing."""
+    data = packed(found)
+    disk.require_room(path.name, len(data), path.parent, "--out")
+    disk.write(path, data)
+
+
+def read(path: str | Path) -> Maps | Replacement:
+    """What a file holds. `FitRefused` says what is wrong with it."""
+    place = Path(path).expanduser()
+    if not place.is_file():
+        raise FitRefused(f"There is no file {place}; give one that `python -m ed_core fit maps` wrote.")
+    if place.stat().st_size > MOST_BYTES:
+        raise FitRefused(f"{place.name} is too large to be a file of maps; expected {MOST_BYTES >> 20} MiB at most.")
+    return unpacked(place.read_bytes(), place.name)
+
+
+def unpacked(data: bytes, name: str) -> Maps | Replacement:
+    """The same of bytes that are there already; `name` stands for them in what is refused."""
+    wrong = FitRefused(
+        f"{name} is damaged, or not a file that `python -m ed_core fit maps` or `fit replacement` wrote; make it anew."
+    )
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            if sum(one.file_size for one in file.zip.infolist()) > MOST_BYTES:
+                raise wrong
+            arrays = {key: file[key] for key in file.files}
+        told = json.loads(str(arrays.pop("certificate")))
+        kind = KINDS[told["kind"]]
+        if told["format"] != FORMAT or set(arrays) != {f.name for f in fields(kind)} - {"certificate"}:
+            raise wrong
+        scalars = {key: values.item() for key, values in arrays.items() if values.ndim == 0}
+        curves = {key: np.asarray(values, np.float64) for key, values in arrays.items() if values.ndim}
+        found = kind(**scalars, **curves, certificate=told)
+        sound = found.sound()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile) as error:
+        raise wrong from error
+    if told["version"] > VERSION:
+        raise FitRefused(f"{name} was written by a later version of this program; update it to open the file.")
+    if not sound:
+        raise wrong
+    return found
+
+
+# ---------------------------------------------------------------- memory, before anything is opened
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the sums of `n_taps` sources are held: `each` bytes a source, `at_once` sources a pass over the prompts."""
+
+    n_taps: int
+    each: int
+    at_once: int
+
+    @property
+    def passes(self) -> int:
+        return -(-self.n_taps // self.at_once)
+
+    @property
+    def bytes(self) -> int:
+        """Held at once."""
+        return self.each * self.at_once
+
+    @property
+    def bytes_of_all(self) -> int:
+        """What one pass over the prompts would hold."""
+        return self.each * self.n_taps
+
+    def groups(self, taps: list[int]) -> list[tuple[int, ...]]:
+        """These sources, as many at once as are held."""
+        return [tuple(taps[i : i + self.at_once]) for i in range(0, len(taps), self.at_once)]
+
+    def sentence(self) -> str:
+        """ "29 source taps, 6.2 GB each, 179.0 GB in all: 3 at once (18.5 GB), 10 passes over the prompts"."""
+        passes = f"{self.passes} pass{'es' * (self.passes != 1)} over the prompts"
+        return (
+            f"{self.n_taps} source taps, {gigabytes(self.each)} each, {gigabytes(self.bytes_of_all)} in all: "
+            f"{self.at_once} at once ({gigabytes(self.bytes)}), {passes}"
+        )
+
+
+def plan(n_taps: int, d_x: int, d_y: int, memory: int) -> Plan:
+    """For `n_taps` sources of width `d_x` and targets of width `d_y` side by side: a Gram matrix `[d_x, d_x]` and
+    products `[d_x, d_y]` a source, float64; one source at once at the least."""
+    each = FLOAT * d_x * (d_x + d_y)
+    return Plan(n_taps, each, max(1, min(n_taps, memory // each)))
+
+
+def plan_of_maps(n_layers: tuple[int, int], d_model: tuple[int, int], memory: int) -> Plan:
+    """Of maps from every tap of A to every tap of B, the shuffled targets included."""
+    return plan(n_layers[0] + 1, d_model[0], 2 * (n_layers[1] + 1) * d_model[1], memory)
+
+
+def plan_of_replacement(n_layers: int, d_model: int, memory: int) -> Plan:
+    """Of a map `h[s] -> h[s+1]` for every block."""
+    return plan(n_layers, d_model, d_model, memory)
+
+
+def require_room(planned: Plan, free: int, what: str) -> None:
+    """Refuse where not even one source at once has room."""
+    if planned.each > free:
+        raise TooLarge(
+            f"{what} needs {gigabytes(planned.each)} for the sums of one source tap, and {gigabytes(free)} are free; "
+            "take smaller models, or a machine with more memory."
+        )
