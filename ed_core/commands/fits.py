@@ -17,8 +17,18 @@ SAME = "the same as A's unless given"
 
 def add(commands) -> None:
     """Register the command with the parser's `commands`."""
-    p = commands.add_parser("fit", help="fit linear maps between two models, or in a layer's place, on a prompt set")
+    p = commands.add_parser(
+        "fit", help="fit a lens, linear maps between two models, or maps in the layers' place, on a prompt set"
+    )
     kinds = p.add_subparsers(required=True, metavar="KIND")
+    p = kinds.add_parser("affine", help="the affine lens: least squares from the stream at every depth to the last")
+    p.add_argument(
+        "--rank", type=int, metavar="R", help="keep the matrices to this rank, in half precision: small files"
+    )
+    _of_all_kinds(p, ".safetensors", affine)
+    p = kinds.add_parser("jacobian", help="the Jacobian lens: how the last residual answers to changes, on average")
+    p.add_argument("--max-tokens", type=int, default=128, metavar="N", help="read so many of a prompt's tokens")
+    _of_all_kinds(p, ".safetensors", jacobian)
     p = kinds.add_parser(
         "maps", help="between two models of one tokenizer: how well each tap of B is read off each of A's"
     )
@@ -42,6 +52,49 @@ def _of_all_kinds(p: argparse.ArgumentParser, ending: str, run: Callable) -> Non
     p.add_argument("--dry-run", action="store_true", help="say what the sums take and in how many passes, and stop")
     p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
     p.set_defaults(run=run, ending=ending)
+
+
+def affine(args) -> int:
+    from ..fits import affine as fitting
+    from ..fits import measured
+
+    if args.rank is not None and args.rank < 1:
+        raise ParameterError(f"--rank is {args.rank}; expected 1 at least.")
+
+    def fit(*asked, memory):
+        return fitting.fit(*asked, memory=memory or fitting.BYTES, rank=args.rank)
+
+    return _lens(args, fit, measured.plan_of_affine)
+
+
+def jacobian(args) -> int:
+    from ..fits import jacobian as fitting
+    from ..fits import measured
+
+    most = args.max_tokens
+    if most <= fitting.FIRST + 1:
+        raise ParameterError(f"--max-tokens is {most}; expected {fitting.FIRST + 2} at least.")
+
+    def fit(*asked, memory):
+        return fitting.fit(*asked, memory=memory, max_tokens=most)
+
+    return _lens(args, fit, measured.plan_of_jacobian)
+
+
+def _lens(args, fit: Callable[..., dict], planned: Callable) -> int:
+    from ..fits.measured import BYTES
+
+    if args.dry_run:
+        return _dry_run(args, lambda memory: planned(*_size(args.model), memory), BYTES)
+    from ..depth import lenses
+    from ..models.opening import open_model
+
+    prompts, test, out, memory = _asked(args)
+    model = open_model(opened_as(args))
+    with _bar(args) as tick:
+        made = fit(model, prompts, out, test, tick, memory=memory)
+    print(f"{out}: {lenses.certified(made['kind'], made)}")
+    return 0
 
 
 def maps(args) -> int:
@@ -120,12 +173,12 @@ def _size(source: str) -> tuple[int, int]:
     return size.n_layers, size.d_model
 
 
-def _dry_run(args, planned: Callable) -> int:
-    """What would be held, without opening a model."""
+def _dry_run(args, planned: Callable, usual: int | None = None) -> int:
+    """What would be held, without opening a model; `usual`: the memory where none is given, else what is free."""
     from ..memory import ROOM, free_memory
     from ..sweeps.budget import parse
 
-    memory = parse(args.memory)
+    memory = parse(args.memory) or usual
     if memory is None and args.device != "cpu":
         from ..models import placement
 

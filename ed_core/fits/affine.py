@@ -19,10 +19,10 @@ from . import checkpoint
 from .file import weights_of, write
 from .grams import RIDGE, Sums
 from .judged import judge
+from .measured import BYTES, plan_of_affine
 from .streams import Streams, Tick, silent, split
 
 ENOUGH = 10  # tokens per dimension below which a fit is said to be of few
-BYTES = 1 << 30  # that the sums may take
 PASSES, JUDGED = 0.7, 0.3  # about the share of the time
 
 
@@ -54,7 +54,7 @@ def fit(
     part = checkpoint.beside(out)
     fitted, shuffled, tokens, mean = {}, {}, 0, torch.zeros(model.d_model)
     scale = torch.zeros(model.n_layers)
-    groups = _groups(model, memory)
+    groups = plan_of_affine(model.n_layers, model.d_model, memory).groups(list(range(model.n_layers)))
     for number, depths in enumerate(groups):
         kept = checkpoint.Checkpoint(part, what, depths)
         sums = _summed(streams, depths, kept, lambda share: tick(PASSES * (number + share) / len(groups)))
@@ -93,13 +93,6 @@ def fit(
     return what
 
 
-def _groups(model: LanguageModel, memory: int) -> list[tuple[int, ...]]:
-    """Source depths whose sums are held at once: a Gram matrix each, and the products with targets and shuffled
-    ones."""
-    each = max(1, memory // (3 * 8 * model.d_model**2))
-    return [tuple(range(i, min(i + each, model.n_layers))) for i in range(0, model.n_layers, each)]
-
-
 def _summed(streams: Streams, depths: Sequence[int], kept: checkpoint.Checkpoint, tick: Tick) -> list[Sums]:
     """One pass over the prompts: for each source depth, with targets `[h[L], h[L] of other tokens]`.
 
@@ -121,10 +114,9 @@ def _summed(streams: Streams, depths: Sequence[int], kept: checkpoint.Checkpoint
             one.add(resid[depth], y, pool[drawn])
         before = y
         tick((i + 1) / len(streams.prompts))
-        kept.write(
-            {f"{depth}.{name}": a for depth, one in zip(depths, sums) for name, a in one.arrays().items()}
-            | {"next": np.asarray(i + 1)}
-        )
+        if kept.due():
+            arrays = {f"{depth}.{name}": a for depth, one in zip(depths, sums) for name, a in one.arrays().items()}
+            kept.write(arrays | {"next": np.asarray(i + 1)})
     return sums
 
 

@@ -113,15 +113,16 @@ def _summed(
             tokens += len(last)
             total += last.to(**wide).sum(0)
         tick((i + 1) / len(streams.prompts))
-        kept.write(
-            {
-                "next": np.asarray(i + 1),
-                "tokens": np.asarray(tokens),
-                "n": np.asarray(n),
-                "total": total.cpu().numpy(),
-                "halves": np.stack([half.cpu().numpy() for half in halves]),
-            }
-        )
+        if kept.due():
+            kept.write(
+                {
+                    "next": np.asarray(i + 1),
+                    "tokens": np.asarray(tokens),
+                    "n": np.asarray(n),
+                    "total": total.cpu().numpy(),
+                    "halves": np.stack([half.cpu().numpy() for half in halves]),
+                }
+            )
     return halves, n, tokens, (total / max(tokens, 1)).float()
 
 

@@ -23,6 +23,7 @@ ENDING = ".npz"
 FORMAT, VERSION = "effective-depth maps", 1
 MOST_BYTES = 64 << 20  # of a file; the maps of two models of 1000 layers each take 32 MB
 FLOAT = 8  # bytes
+BYTES = 1 << 30  # that the sums of a lens may take unless told
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,16 @@ def plan(n_taps: int, d_x: int, d_y: int, memory: int) -> Plan:
 def plan_of_maps(n_layers: tuple[int, int], d_model: tuple[int, int], memory: int) -> Plan:
     """Of maps from every tap of A to every tap of B, the shuffled targets included."""
     return plan(n_layers[0] + 1, d_model[0], 2 * (n_layers[1] + 1) * d_model[1], memory)
+
+
+def plan_of_affine(n_layers: int, d_model: int, memory: int) -> Plan:
+    """Of the affine lens at every depth, the shuffled targets included."""
+    return plan(n_layers, d_model, 2 * d_model, memory)
+
+
+def plan_of_jacobian(n_layers: int, d_model: int, memory: int) -> Plan:
+    """Of the sums of Jacobians over either half of the prompts; all depths are held at once, whatever the `memory`."""
+    return Plan(n_layers, 2 * FLOAT * d_model**2, n_layers)
 
 
 def plan_of_replacement(n_layers: int, d_model: int, memory: int) -> Plan:

@@ -1,0 +1,599 @@
+"""Fitted lenses: held against least squares and Jacobians made in other ways, stopped and resumed, and refused where
+they are damaged or of another model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from ed_core import fits
+from ed_core.commands import main
+from ed_core.depth import lenses
+from ed_core.errors import EffectiveDepthError, FitRefused, ParameterError
+from ed_core.fits import affine, checkpoint, jacobian
+from ed_core.fits import file as files
+from ed_core.fits.grams import Sums
+from ed_core.fits.lens import Reader
+from ed_core.probes import Lenses, LogitLens
+from ed_core.service import compute
+from ed_core.sources import bundled
+from ed_core.sources.bundled import FITS, MODELS
+from ed_core.types import Prompt
+
+WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "near", "seven", "old", "wizards")
+
+
+def prompts(n: int, words: int = 6) -> list[Prompt]:
+    rng = np.random.default_rng(0)
+    return [Prompt(" ".join(rng.choice(WORDS, words))) for _ in range(n)]
+
+
+@pytest.fixture(scope="module")
+def model(model_of):
+    return model_of("qwen3")
+
+
+@pytest.fixture(scope="module")
+def fitted(model, tmp_path_factory):
+    out = tmp_path_factory.mktemp("fits") / "mine.safetensors"
+    return out, affine.fit(model, prompts(60), out)
+
+
+@pytest.fixture(scope="module")
+def jacobians(model, tmp_path_factory):
+    out = tmp_path_factory.mktemp("fits") / "answers.safetensors"
+    return out, jacobian.fit(model, prompts(10), out)
+
+
+def tokens_of(model, some):
+    """`[depth][token, d]`, float64, without the first token of each prompt."""
+    streams = [model.trace(model.tensor(model.encode(p))).resid for p in some]
+    return [torch.cat([s[depth][0, 1:] for s in streams]).double() for depth in range(model.n_layers + 1)]
+
+
+# -------------------------------------------------------------------- the affine lens
+
+
+def test_the_affine_lens_is_the_ridge_regression_of_all_tokens_at_once(model, fitted):
+    out, told = fitted
+    used = [p for i, p in enumerate(prompts(60)) if i % 5 != 4]
+    h = tokens_of(model, used)
+    assert told["prompts"]["tokens"] == len(h[0]) and told["prompts"]["n"] == 48
+    held = load_file(out)
+    for depth in range(model.n_layers):
+        x, y = h[depth] - h[depth].mean(0), h[-1] - h[-1].mean(0)
+        ridge = 1e-6 * float((x * x).sum()) / x.shape[1]
+        # least squares with rows for the ridge: no normal equations
+        wide = torch.cat([x, ridge**0.5 * torch.eye(x.shape[1]).double()])
+        a = torch.linalg.lstsq(wide, torch.cat([y, torch.zeros(x.shape[1], y.shape[1]).double()])).solution.T
+        b = h[-1].mean(0) - a @ h[depth].mean(0)
+        predicted = h[depth] @ torch.from_numpy(held[f"A.{depth}"]).double().T + torch.from_numpy(held[f"b.{depth}"])
+        expected = h[depth] @ a.T + b
+        assert (predicted - expected).abs().max() <= 1e-4 * expected.abs().max()
+    assert np.allclose(held["mean"], h[-1].mean(0), atol=1e-5)
+
+
+def test_what_the_certificate_says_of_held_out_prompts_is_counted_anew(model, fitted):
+    out, told = fitted
+    h, held = tokens_of(model, prompts(60)[4::5]), load_file(out)
+    judged = told["held_out"]
+    assert judged["tokens"] == len(h[0]) and judged["n"] == 12
+    y = h[-1]
+    n = judged["kl_tokens"]
+    log_q = model.unembed(y[:n].float()).double().log_softmax(-1)
+    for depth in range(model.n_layers):
+        f = h[depth] @ torch.from_numpy(held[f"A.{depth}"]).double().T + torch.from_numpy(held[f"b.{depth}"])
+        assert judged["relative_error"][depth] == pytest.approx(
+            float(((y - f).norm(dim=1) / y.norm(dim=1)).mean()), rel=1e-4
+        )
+        r2 = 1 - float(((y - f) ** 2).sum() / ((y - y.mean(0)) ** 2).sum())
+        assert judged["r2"][depth] == pytest.approx(r2, abs=1e-4)
+        for name, read in (("lens", f), ("logit", h[depth]), ("constant", torch.from_numpy(held["mean"]).expand_as(y))):
+            log_p = model.unembed(read[:n].float()).double().log_softmax(-1)
+            kl = float((log_p.exp() * (log_p - log_q)).sum(-1).mean())
+            assert judged["kl"][name][depth] == pytest.approx(kl, rel=1e-3, abs=1e-6), name
+
+
+def test_shuffled_targets_give_a_lens_that_knows_nothing_of_its_token(model, fitted):
+    kl = fitted[1]["held_out"]["kl"]
+    assert all(lens < shuffled for lens, shuffled in zip(kl["lens"], kl["shuffled"]))
+
+
+def test_in_groups_stopped_and_resumed_it_is_the_same_fit(model, fitted, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    one_depth = 3 * 8 * model.d_model**2
+    out = tmp_path / "mine.safetensors"
+    asked = []
+
+    def stop(share):
+        asked.append(share)
+        if len(asked) == 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        affine.fit(model, prompts(60), out, tick=stop, memory=2 * one_depth)
+    assert not out.exists() and checkpoint.beside(out).exists()
+    again = []
+    affine.fit(model, prompts(60), out, tick=again.append, memory=2 * one_depth)
+    assert again[0] > asked[0]  # it went on
+    assert not checkpoint.beside(out).exists()
+    whole, found = load_file(fitted[0]), load_file(out)
+    assert whole.keys() == found.keys() and all(np.allclose(whole[k], found[k], atol=1e-6) for k in whole)
+
+
+def test_the_sums_of_another_fit_are_not_gone_on_with(model, tmp_path):
+    other = checkpoint.Checkpoint(tmp_path / "x.part", "one")
+    other.write({"next": np.asarray(3)}, now=True)
+    assert checkpoint.Checkpoint(tmp_path / "x.part", "two").read() is None
+    assert int(checkpoint.Checkpoint(tmp_path / "x.part", "one").read()["next"]) == 3
+    (tmp_path / "x.part").write_bytes(b"PK damaged")
+    assert checkpoint.Checkpoint(tmp_path / "x.part", "one").read() is None
+
+
+@pytest.mark.parametrize("sizes", [(100,), (7, 60, 33), (1,) * 100])
+def test_sums_in_any_pieces_and_merged_give_one_answer(sizes):
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.randn(100, 6, generator=rng) * 50 + 3, torch.randn(100, 4, generator=rng)
+    whole, halves = Sums(6, 4), [Sums(6, 4), Sums(6, 4)]
+    whole.add(x, y)
+    for i, (a, b) in enumerate(zip(x.split(list(sizes)), y.split(list(sizes)))):
+        halves[i % 2].add(a, b)
+    halves[0].merge(halves[1])
+    for one, other in zip(whole.solve(), halves[0].solve()):
+        assert torch.allclose(one, other, atol=1e-10)
+
+
+def test_small_signals_beside_a_massive_one_are_not_lost():
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(500, 3, generator=rng)
+    x[:, 0] = 1e5 + x[:, 0]
+    y = x[:, 1:2] * 1e-2
+    sums = Sums(3, 1)
+    sums.add(x, y)
+    a, _ = sums.solve(ridge=0.0)
+    assert torch.allclose(a, torch.tensor([[0.0, 1e-2, 0.0]]).double(), atol=1e-7)
+
+
+def test_a_lens_of_full_rank_is_the_lens_and_a_lower_one_the_nearest():
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 8, generator=rng).double() @ torch.randn(8, 8, generator=rng).double()
+    y = x @ torch.randn(8, 8, generator=rng).double() + 1
+    sums = Sums(8, 8)
+    sums.add(x, y)
+    a, b = sums.solve()
+    misses = []
+    for rank in (1, 4, 8):
+        scale, u, v, shift = sums.of_rank(rank)
+        low = scale * torch.eye(8).double() + u @ v
+        assert torch.linalg.matrix_rank(u @ v) == rank
+        misses.append(float((y - x @ low.T - shift).square().sum()))
+        factor = torch.linalg.cholesky(sums.gram())
+        spectrum = torch.linalg.svdvals((a - scale * torch.eye(8).double()) @ factor)
+        gap = torch.linalg.matrix_norm((a - low) @ factor) ** 2
+        assert gap == pytest.approx(float((spectrum[rank:] ** 2).sum()), rel=1e-6, abs=1e-9)
+    assert torch.allclose(low, a, atol=1e-8) and torch.allclose(shift, b, atol=1e-8) and misses == sorted(misses)[::-1]
+
+
+def test_few_tokens_are_said_and_too_few_prompts_refused(model, tmp_path):
+    told = affine.fit(model, prompts(5, 2), tmp_path / "few.safetensors")
+    assert f"{told['prompts']['tokens']} tokens are few for {model.d_model} dimensions" in told["notes"][0]
+    with pytest.raises(FitRefused, match="has 4 prompts and every fifth is held out"):
+        affine.fit(model, prompts(4), tmp_path / "fewer.safetensors")
+    with pytest.raises(FitRefused, match="1 of the test prompts are among"):
+        affine.fit(model, prompts(5), tmp_path / "same.safetensors", test=prompts(1))
+    with pytest.raises(FitRefused, match="no prompt .*besides its first|No prompt of the set"):
+        affine.fit(model, [Prompt(c) for c in "abcde"], tmp_path / "none.safetensors")
+
+
+# -------------------------------------------------------------------- the Jacobian lens
+
+
+def answer_to(model, ids, depth, change):
+    """`h[L]` at all positions where `h[depth]` is changed."""
+    trace = model.trace(model.tensor(ids))
+    resid = trace.resid[depth] + change
+    for layer in range(depth, model.n_layers):
+        *_, resid = model.run_block(trace, layer, resid)
+    return resid[0]
+
+
+def test_the_jacobian_is_what_finite_differences_give():
+    from small_models import random_model
+
+    model = random_model("gpt2")  # its norms stay in float64, those of others go through float32
+    model.hf.double()
+    model.dtype = torch.float64
+    ids = model.encode(Prompt("the quick brown fox jumps")).ids
+    found, last = jacobian.of_prompt(model, ids)
+    valid = range(16, len(ids) - 1)
+    assert len(last) == len(valid)
+    rng = np.random.default_rng(1)
+    for depth in (0, 2, model.n_layers - 1):
+        for k in rng.choice(model.d_model, 4, replace=False):
+            column = torch.zeros(model.d_model).double()
+            for p in valid:
+                change = torch.zeros(1, len(ids), model.d_model).double()
+                change[0, p, k] = 1e-5
+                with torch.no_grad():
+                    slope = (answer_to(model, ids, depth, change) - answer_to(model, ids, depth, -change)) / 2e-5
+                column += slope[valid.start : valid.stop].sum(0) / len(valid)
+            assert (found[depth][:, k] - column).abs().max() <= 1e-4 * found[depth].abs().max()
+
+
+def test_a_row_of_the_jacobian_by_hand(model):
+    ids = model.encode(prompts(1)[0]).ids
+    found, _ = jacobian.of_prompt(model, ids)
+    trace, depth, dim = model.trace(model.tensor(ids)), 1, 7
+    leaf = trace.resid[depth].clone().requires_grad_()
+    resid = leaf
+    for layer in range(depth, model.n_layers):
+        *_, resid = model.run_block(trace, layer, resid)
+    resid[0, 16:-1, dim].sum().backward()
+    row = leaf.grad[0, 16:-1].mean(0)
+    assert torch.allclose(found[depth, dim].float(), row, atol=1e-5 * float(found[depth].abs().max()))
+
+
+def test_a_narrow_memory_gives_the_same_jacobian(model):
+    ids = model.encode(prompts(1)[0]).ids
+    wide, narrow = (jacobian.of_prompt(model, ids, memory)[0] for memory in (None, 1))
+    assert torch.allclose(wide, narrow, atol=1e-5)
+
+
+def test_the_jacobian_lens_is_the_mean_over_prompts_and_its_drift_that_of_its_halves(model, jacobians):
+    out, told = jacobians
+    used = [p for i, p in enumerate(prompts(10)) if i % 5 != 4]
+    each = [jacobian.of_prompt(model, model.encode(p).ids)[0] for p in used]
+    held = load_file(out)
+    a, b = torch.stack(each[::2]).mean(0), torch.stack(each[1::2]).mean(0)
+    for depth in range(model.n_layers):
+        mean = torch.stack(each).mean(0)[depth]
+        assert np.allclose(held[f"J.{depth}"], mean, atol=1e-6)
+        drift = 2 * float((a[depth] - b[depth]).norm() / (a[depth] + b[depth]).norm())
+        assert told["drift"][depth] == pytest.approx(drift, rel=1e-5)
+    assert told["prompts"]["fitted"] == 8 and told["prompts"]["too_short"] == 0
+
+
+def test_prompts_without_a_valid_position_are_counted_and_too_few_refused(model, tmp_path):
+    short = [Prompt("abc" + chr(97 + i)) for i in range(4)]
+    told = jacobian.fit(model, [*short, *prompts(6)], tmp_path / "j.safetensors", test=prompts(8)[6:])
+    assert (told["prompts"]["fitted"], told["prompts"]["too_short"]) == (6, 4)
+    with pytest.raises(FitRefused, match="0 of 4 prompts have a valid position"):
+        jacobian.fit(model, short, tmp_path / "k.safetensors", test=prompts(2))
+
+
+def test_the_jacobian_lens_stopped_and_resumed(model, jacobians, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    out = tmp_path / "j.safetensors"
+
+    def stop(share):
+        if share > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        jacobian.fit(model, prompts(10), out, tick=stop)
+    seen = []
+    jacobian.fit(model, prompts(10), out, tick=seen.append)
+    assert seen[0] > 0.3
+    whole, found = load_file(jacobians[0]), load_file(out)
+    assert all(np.allclose(whole[name], found[name], atol=1e-7) for name in whole)
+
+
+def test_only_so_many_tokens_of_a_prompt_are_read(model, tmp_path):
+    told = jacobian.fit(model, prompts(10), tmp_path / "j.safetensors", max_tokens=20)
+    assert told["prompts"]["tokens"] == 8 * 3  # positions 16, 17, 18 of 20
+
+
+# -------------------------------------------------------------------- the probe
+
+
+def test_every_lens_against_a_loop_over_depths_and_tokens(model, fitted, jacobians):
+    prompt, k = prompts(1)[0], 3
+    result = compute.run(model, Lenses(fit=f"{fitted[0]}, {jacobians[0]}", k=k, token=101).request(model.spec, prompt))
+    ids = model.encode(prompt).ids
+    h = [r[0].double() for r in model.trace(model.tensor(ids)).resid]
+    one, other = load_file(fitted[0]), load_file(jacobians[0])
+    maps = {
+        "logit": lambda l, x: x,
+        "affine": lambda l, x: torch.from_numpy(one[f"A.{l}"]).double() @ x + torch.from_numpy(one[f"b.{l}"]).double(),
+        "jacobian": lambda l, x: torch.from_numpy(other[f"J.{l}"]).double() @ x,
+    }
+    for lens, read in maps.items():
+        for t in (0, 3, len(ids) - 1):
+            out = model.unembed(h[-1][t].float()).double()
+            log_q = out.log_softmax(-1)
+            for depth in range(model.n_layers + 1):
+                x = h[depth][t] if depth == model.n_layers else read(depth, h[depth][t])
+                logits = model.unembed(x.float()).double()
+                log_p = logits.log_softmax(-1)
+                kl = float((log_p.exp() * (log_p - log_q)).sum())
+                assert result[f"{lens}_kl"][depth, t] == pytest.approx(kl, rel=1e-3, abs=1e-5)
+                best = set(logits.topk(k).indices.tolist())
+                assert set(result[f"{lens}_top_ids"][depth, t].tolist()) == best
+                share = len(best & set(out.topk(k).indices.tolist())) / k
+                assert result[f"{lens}_overlap"][depth, t] == pytest.approx(share)
+                assert result[f"{lens}_rank"][depth, t] == 1 + int((logits > logits[out.argmax()]).sum())
+                assert result[f"{lens}_token_rank"][depth, t] == 1 + int((logits > logits[101]).sum())
+            top = result[f"{lens}_top_ids"][:, t, 0]
+            settle = next(d for d in range(len(top)) if (top[d:] == top[-1]).all())
+            assert result[f"{lens}_settle_depth"][t] == settle
+    constant = model.unembed(torch.from_numpy(one["mean"])).double().log_softmax(-1)
+    log_q = model.unembed(h[-1].float()).double().log_softmax(-1)
+    expected = (constant.exp() * (constant - log_q)).sum(-1)
+    assert np.allclose(result["constant_kl"], expected, rtol=1e-3)
+
+
+def test_without_fits_it_is_the_logit_lens(model):
+    alone = compute.run(model, Lenses().request(model.spec, prompts(1)[0]))
+    known = compute.run(model, LogitLens().request(model.spec, prompts(1)[0]))
+    assert {name.partition("_")[0] for name in alone.measures} == {"logit"}
+    for name in ("kl", "jsd", "overlap", "rank", "top_ids", "settle_depth"):
+        assert np.array_equal(alone[f"logit_{name}"], known[name])
+
+
+def test_a_fits_content_and_not_its_path_enters_the_key(model, fitted, jacobians, tmp_path):
+    there = tmp_path / "elsewhere.safetensors"
+    shutil.copy(fitted[0], there)
+
+    def key(fit):
+        return Lenses(fit=str(fit)).request(model.spec, prompts(1)[0]).key
+
+    assert key(fitted[0]) == key(there) != key(jacobians[0]) != key("")
+    assert key(f"{there},{jacobians[0]}") == key(f"{jacobians[0]},{there}") != key(there)
+
+
+def test_two_lenses_of_a_kind_and_an_unknown_name_are_refused(model, fitted, tmp_path):
+    there = tmp_path / "again.safetensors"
+    shutil.copy(fitted[0], there)
+    with pytest.raises(ParameterError, match="two affine lenses"):
+        Lenses(fit=f"{fitted[0]},{there}").request(model.spec, prompts(1)[0])
+    with pytest.raises(FitRefused, match="no fit 'nobody'; those of this installation are: .*ed-demo-8-affine"):
+        Lenses(fit="nobody").request(model.spec, prompts(1)[0])
+    with pytest.raises(ParameterError, match=r"lenses.token is 400; this model's ids are 0 to"):
+        compute.run(model, Lenses(token=400).request(model.spec, prompts(1)[0]))
+
+
+def test_a_lens_of_a_rank_is_read_as_it_was_judged(model, tmp_path):
+    out = tmp_path / "low.safetensors"
+    told = affine.fit(model, prompts(30), out, rank=4)
+    reader, y = Reader(fits.read(out), model), []
+    h = tokens_of(model, prompts(30)[4::5])
+    for depth in range(model.n_layers):
+        y.append(float(((h[-1] - reader(depth, h[depth])).norm(dim=1) / h[-1].norm(dim=1)).mean()))
+    assert np.allclose(y, told["held_out"]["relative_error"], rtol=1e-3)
+    assert load_file(out)["U.0"].shape == (model.d_model, 4) and load_file(out)["U.0"].dtype == np.float16
+
+
+# -------------------------------------------------------------------- files
+
+
+def rewritten(source, to, certificate=lambda c: c, tensors=lambda t: t):
+    with safe_open(source, framework="np") as file:
+        told = json.loads(file.metadata()["certificate"])
+    save_file(tensors(load_file(source)), to, {"certificate": json.dumps(certificate(told))})
+    return to
+
+
+BROKEN = {
+    "its tensors": (dict(tensors=lambda t: {k: v for k, v in t.items() if k != "A.1"}), "does not hold .* at A.1"),
+    "one too many": (dict(tensors=lambda t: t | {"C.0": t["b.0"]}), "does not hold what its certificate says"),
+    "a shape": (dict(tensors=lambda t: t | {"b.0": t["b.0"][1:]}), "does not hold .* at b.0"),
+    "numbers of another kind": (
+        dict(tensors=lambda t: t | {"b.0": t["b.0"].astype(np.int32)}),
+        "does not hold what its certificate says",
+    ),
+    "its kind": (dict(certificate=lambda c: c | {"kind": "tuned"}), "no certificate of this program"),
+    "its model": (dict(certificate=lambda c: c | {"model": "qwen3"}), "no certificate of this program"),
+    "a layer more": (dict(certificate=lambda c: c | {"n_layers": 6}), "does not hold .* at A.5"),
+    "a later version": (dict(certificate=lambda c: c | {"version": 2}), "later version"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_file_that_is_not_what_it_says_is_refused(fitted, tmp_path, what):
+    change, said = BROKEN[what]
+    with pytest.raises(FitRefused, match=said):
+        fits.read(rewritten(fitted[0], tmp_path / "broken.safetensors", **change))
+
+
+def test_pickles_cut_foreign_and_missing_files_are_refused(fitted, tmp_path):
+    (tmp_path / "lens.pt").write_bytes(b"\x80\x04.")
+    with pytest.raises(FitRefused, match="lens.pt is a pickle, which may hold a program"):
+        fits.read(tmp_path / "lens.pt")
+    (tmp_path / "cut.safetensors").write_bytes(fitted[0].read_bytes()[:-9])
+    with pytest.raises(FitRefused, match="damaged or no safetensors"):
+        fits.read(tmp_path / "cut.safetensors")
+    save_file({"x": np.ones(3, np.float32)}, tmp_path / "foreign.safetensors")
+    with pytest.raises(FitRefused, match="no certificate of this program"):
+        fits.read(tmp_path / "foreign.safetensors")
+    with pytest.raises(FitRefused, match="There is no fit"):
+        fits.read(tmp_path / "none.safetensors")
+
+
+def test_a_fit_of_other_weights_is_refused_before_anything_runs(model, model_of, fitted):
+    other = replace(model.spec, content_hash="other")
+    for spec in (other, replace(model.spec, control="shuffled")):
+        with pytest.raises(FitRefused, match="was fitted to random-qwen3"):
+            Lenses(fit=str(fitted[0])).request(spec, prompts(1)[0])
+    with pytest.raises(FitRefused, match="was fitted to"):
+        compute.run(model_of("llama"), Lenses(fit=str(fitted[0])).request(model.spec, prompts(1)[0]))
+    narrower = replace(model.spec, precision="bf16", device="cuda")
+    assert Lenses(fit=str(fitted[0])).request(narrower, prompts(1)[0])  # how it is run does not matter
+
+
+def test_the_same_numbers_are_the_same_file(model, fitted, tmp_path):
+    affine.fit(model, prompts(60), tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == fitted[0].read_bytes()
+
+
+def test_fits_are_found_by_name_here_and_in_the_cache(model, fitted, tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    assert fits.of_model(model.spec) == []
+    files.folder().mkdir()
+    shutil.copy(fitted[0], files.folder() / "mine.safetensors")
+    (files.folder() / "damaged.safetensors").write_bytes(b"?")
+    assert [fit.path.stem for fit in fits.of_model(model.spec)] == ["mine"]
+    assert fits.find("mine").content == fits.read(fitted[0]).content
+    assert fits.is_name("ed-demo-8-affine") and not fits.is_name("../mine") and not fits.is_name("mine.safetensors")
+
+
+def test_a_path_needs_leave_and_a_name_does_not(model, fitted, tmp_path, monkeypatch):
+    from ed_core.errors import NotAllowed
+
+    monkeypatch.setenv("ED_LOCAL_FOLDERS", "false")
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    files.folder().mkdir()
+    shutil.copy(fitted[0], files.folder() / "mine.safetensors")
+    assert Lenses(fit="mine").request(model.spec, prompts(1)[0])
+    with pytest.raises(NotAllowed):
+        Lenses(fit=f"mine,{fitted[0]}").request(model.spec, prompts(1)[0])
+
+
+# -------------------------------------------------------------------- what is said
+
+
+def curves(**by_lens):
+    n = len(next(iter(by_lens.values()))[0])
+    criteria = {
+        rule: {
+            lens: judge(np.asarray(pair[i], float)[:-1])
+            for lens, pair in by_lens.items()
+            if not (rule == "kl" and lens == "jacobian")
+        }
+        for i, (rule, judge) in enumerate(lenses.RULES.items())
+    }
+    return lenses.ByLens(criteria, {}, {}, dict.fromkeys(by_lens, 1.0), n - 1)
+
+
+FALLING = [4.0, 3.9, 3.8, 3.7, 1.0, 0.9, 0.5, 0.0], [0.0, 0.1, 0.1, 0.1, 0.5, 0.6, 0.8, 1.0]
+EARLY = [4.0, 1.0, 0.9, 0.8, 0.7, 0.5, 0.2, 0.0], [0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.9, 1.0]
+NEVER = [4.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.2, 1.0]
+
+
+def test_the_sentence_says_whether_the_verdict_depends_on_the_lens():
+    both = curves(logit=FALLING, affine=EARLY)
+    assert both.spread("kl") == 3 and both.spread("overlap") == 4
+    assert both.sentence == (
+        "The KL rule depends on the lens: layer 4 under the logit lens, layer 1 under the affine lens (3 layers of 7 "
+        "apart). The overlap rule depends on the lens: layer 4 under the logit lens, layer 0 under the affine lens (4 "
+        "layers of 7 apart)."
+    )
+    same = curves(logit=FALLING, affine=FALLING)
+    assert same.sentence.startswith("The KL rule hardly depends on the lens") and "(the same)" in same.sentence
+    one = curves(logit=FALLING, affine=NEVER)
+    assert "gives a depth under one lens only, so it depends on the lens" in one.sentence
+    assert "no depth under any lens" in curves(logit=NEVER, affine=NEVER).sentence
+    assert curves(logit=FALLING).sentence.startswith("One lens alone")
+
+
+def test_the_jacobian_lens_has_no_part_in_the_kl_rule():
+    said = curves(logit=FALLING, jacobian=EARLY)
+    assert "jacobian" not in said.criteria["kl"] and "jacobian" in said.criteria["overlap"]
+    assert "The KL rule has one calibrated lens to be read with" in said.sentence
+    assert "layer 0 under the Jacobian lens" in said.sentence
+
+
+def test_by_lens_reads_the_means_and_how_settle_depths_agree(model, fitted, jacobians):
+    some = [compute.run(model, Lenses(fit=f"{fitted[0]},{jacobians[0]}").request(model.spec, p)) for p in prompts(2, 5)]
+    read = lenses.by_lens(some)
+    kl = np.concatenate([r["affine_kl"] for r in some], 1).mean(1)
+    assert np.allclose(read.curves["kl"]["affine"], kl, rtol=1e-5)
+    assert read.criteria["kl"]["affine"] == lenses.by_kl(read.curves["kl"]["affine"][:-1])
+    assert set(read.agree) == {("logit", "affine"), ("logit", "jacobian"), ("affine", "jacobian")}
+    assert read.settle["logit"] == pytest.approx(np.concatenate([r["logit_settle_depth"] for r in some]).mean())
+
+
+def test_the_certificate_in_words_says_where_the_lens_is_mute():
+    held = {"tokens": 1000, "n": 3, "kl": {"lens": [9.0, 2.0, 1.0], "logit": [8.0, 3.0, 2.0], "constant": [5.0] * 3}}
+    told = {"prompts": {"n": 12, "tokens": 4000}, "held_out": held, "notes": []}
+    said = lenses.certified("affine", told)
+    assert "fitted on 4,000 tokens of 12 prompts and judged on 1,000 tokens of 3 others" in said
+    assert "nearer to the output than the logit lens at 2 of 3 depths, not at depth 0" in said
+    assert "At depth 0 its divergence is no smaller than a constant prediction's" in said
+    held["kl"] = {"lens": [4.0, 2.0, 1.0], "logit": [8.0, 3.0, 2.0], "constant": [5.0] * 3}
+    said = lenses.certified("jacobian", told | {"drift": [0.3, 0.1, 0.2]})
+    assert "differ by up to 30%" in said and "enters no verdict" in said
+    assert "At every depth it says more than a constant prediction." in said
+
+
+# -------------------------------------------------------------------- the command line, and what ships
+
+
+def lines(path, some):
+    path.write_text("".join(json.dumps({"text": p.text}) + "\n" for p in some), encoding="utf-8")
+    return str(path)
+
+
+def test_the_commands_fit_and_the_probe_reads_what_they_wrote(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+    texts = [prompt["text"] for prompt in bundled.load_prompts() if prompt["known"]][:10]
+    some = lines(tmp_path / "set.jsonl", [Prompt(text) for text in texts])
+    made = {}
+    for kind, more in (("affine", []), ("jacobian", ["--max-tokens", "24"])):
+        out = made[kind] = tmp_path / f"{kind}.safetensors"
+        assert main(["fit", kind, "--model", "ed-demo-8", "--set", some, "--out", str(out), *more]) == 0
+        assert lenses.LENSES[kind] in capsys.readouterr().out
+        assert fits.read(out).certificate["model"]["name"] == "ed-demo-8"
+    asked = ["run", "lenses", "--model", "ed-demo-8", "--prompts", lines(tmp_path / "one.jsonl", [Prompt(texts[0])])]
+    named = f"lenses.fit={made['affine']},{made['jacobian']}"
+    assert main([*asked, "--set", named, "--out", str(tmp_path / "r.npz")]) == 0
+    with np.load(tmp_path / "r.npz") as found:
+        assert found["lenses.affine_kl.0"].shape == found["lenses.jacobian_rank.0"].shape
+        assert found["lenses.affine_kl"].shape == (9,) and found["lenses.logit_overlap"].shape == (9,)
+        assert np.allclose(found["lenses.affine_kl"], found["lenses.affine_kl.0"].mean(1), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        (["--out", "x.npz"], "expected a file that ends in .safetensors"),
+        (["--out", "nowhere/x.safetensors"], "does not exist; make it first"),
+        (["--out", "x.safetensors", "--rank", "0"], "--rank is 0"),
+        (["--out", "x.safetensors", "--set", "none.jsonl"], "no prompts file none.jsonl"),
+    ],
+)
+def test_what_the_command_refuses(tmp_path, capsys, monkeypatch, more, said):
+    monkeypatch.chdir(tmp_path)
+    some = lines(tmp_path / "set.jsonl", prompts(5))
+    assert main(["fit", "affine", "--model", "ed-demo-8", "--set", some, *more]) == 2
+    assert said in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["set.jsonl"]
+
+
+def test_a_dry_run_says_what_the_sums_take(capsys):
+    asked = ["fit", "affine", "--model", "Qwen/Qwen2.5-14B", "--set", "x", "--out", "x", "--dry-run"]
+    assert main(asked) == 0
+    assert "48 source taps, 629 MB each, 30.2 GB in all: 1 at once" in capsys.readouterr().out
+
+
+SHIPPED = sorted(FITS.glob("*.safetensors"))
+
+
+def test_shipped_fits_are_there_for_the_bundled_models():
+    assert {f"{name}-{kind}" for name in MODELS for kind in ("affine", "jacobian")} <= {file.stem for file in SHIPPED}
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda f: f.stem)
+def test_a_shipped_fit_is_of_its_model_and_its_lens_beats_its_controls(file):
+    fit = fits.read(file)
+    name, _, kind = file.stem.rpartition("-")
+    assert fit.kind == kind and fit.certificate["model"]["name"] == name and fit.has_mean
+    told = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+    assert told == {k: v for k, v in fit.certificate.items() if k not in ("format", "version")}
+    if kind == "affine":
+        kl = fit.certificate["held_out"]["kl"]
+        assert all(lens < logit for lens, logit in zip(kl["lens"], kl["logit"]))
+    if name in MODELS:
+        from ed_core.service.resolve import resolve
+
+        fit.require(resolve(name))
+
+
+def test_every_error_of_a_fit_is_one_of_ours():
+    assert issubclass(FitRefused, EffectiveDepthError)
