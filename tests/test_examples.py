@@ -38,7 +38,9 @@ def test_the_real_model_is_shown_without_its_weights(tmp_path, monkeypatch):
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     lookup.store.cache_clear()
     spec, known = resolve("smollm2", "fp32"), next(p for p in load_prompts() if p["id"] == ENGLISH_EXAMPLE)
-    found = [lookup.find(probe().request(spec, Prompt(known["text"], known["answer"]))) for probe in PROBES]
+    found = [
+        lookup.find(probe.at_first(spec).request(spec, Prompt(known["text"], known["answer"]))) for probe in PROBES
+    ]
     assert all(found) and {r.provenance["model"]["source"] for r in found} == {"smollm2"}
     size = sum((lookup.EXAMPLES / f"{r.request.key}.npz").stat().st_size for r in found)
     assert size <= 400 << 10, f"{size >> 10} KiB"

@@ -24,7 +24,7 @@ from ..types import Prompt
 
 
 def main(names: Sequence[str] = ()) -> None:
-    """Compute every probe (or those of these names) with its defaults and replace the folder's files."""
+    """Compute every probe (or those of these names) as its page asks for it at first; replaces the folder's files."""
     torch.set_num_threads(1)
     prompts = {p["id"]: Prompt(p["text"], p["answer"]) for p in load_prompts()}
     models = compute.Models()
@@ -35,7 +35,7 @@ def main(names: Sequence[str] = ()) -> None:
     for name, prompt, probe in shipped():
         if not names or probe.name in names:
             spec = resolve(name)
-            result = compute.run(models.get(spec), probe().request(spec, prompts[prompt]))
+            result = compute.run(models.get(spec), probe.at_first(spec).request(spec, prompts[prompt]))
             file = EXAMPLES / f"{result.request.key}.npz"
             file.write_bytes(pack(result))
             print(f"{name} {prompt} {probe.name}: {file.name}, {file.stat().st_size // 1024} KiB")

@@ -175,6 +175,11 @@ class Probe:
         hints = typing.get_type_hints(cls)
         return cls(**{name: _parse(cls.name, known[name], hints[name], value) for name, value in values.items()})
 
+    @classmethod
+    def at_first(cls, model: ModelSpec) -> Probe:
+        """The probe as its page asks for it until somebody chooses."""
+        return cls()
+
     def settings(self) -> dict[str, Any]:
         """The parameters that are not at their defaults."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import ParameterError
-from ..fits import Fit, find, is_name
+from ..fits import Fit, find, is_name, of_model
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
 from .base import Probe, parameter
 from .description import Picture, Shape
@@ -138,6 +138,13 @@ class Lenses(Probe):
             twice = next(kind for kind in kinds if kinds.count(kind) > 1)
             raise ParameterError(f"lenses.fit names two {twice} lenses; name one of a kind.")
         return found
+
+    @classmethod
+    def at_first(cls, model: ModelSpec) -> Lenses:
+        """With what is fitted to the model here: the bundled lenses, else the kept ones, one of a kind."""
+        there = of_model(model)
+        first = {fit.kind: fit.path.stem for fit in reversed(there)}
+        return cls(fit=",".join(sorted(first.values())))
 
     def _named(self) -> list[str]:
         return [name.strip() for name in self.fit.split(",") if name.strip()]

@@ -42,7 +42,9 @@ def ask() -> Probe:
     spec = picker.current().spec
     there = [fit.path.stem for fit in fits.of_model(spec)] if spec is not None else []
     held = remembered.value("lenses.fit")
-    chosen = there if held is None else [name for name in held.split(",") if name in there]
+    if held is None and spec is not None:
+        held = Lenses.at_first(spec).fit
+    chosen = [name for name in (held or "").split(",") if name in there]
     if there:
         st.session_state["lenses.box"] = chosen
         row.multiselect(
