@@ -35,7 +35,11 @@ class Place:
 
 
 PLACES: dict[str, Place] = {
-    "home": Place((("branch", "branch", BRANCHES), ("shade", "shade", SHADES), SINKS), ("window", 48), "first_token"),
+    "home": Place(
+        (("branch", "branch", BRANCHES), ("shade", "shade", SHADES), ("lens", "home.lens", {}), SINKS),
+        ("window", 48),
+        "first_token",
+    ),
     "contributions": Place(
         (("measure", "contributions.measure", {}), SINKS),
         first_token="contributions.first_token",

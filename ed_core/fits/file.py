@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from .. import disk, settings
-from ..errors import BrokenWeights, FitRefused
+from ..errors import BrokenWeights, FitRefused, ParameterError
 from ..sources import weights
 from ..sources.bundled import FITS
 from ..types import ModelSpec
@@ -77,6 +77,13 @@ def folder() -> Path:
 def is_name(text: str) -> bool:
     """Whether a fit is meant by its name, bundled or kept, and not by a path."""
     return re.fullmatch(r"[\w][\w.+-]{0,99}", text) is not None and Path(text).suffix not in (ENDING, *PICKLES)
+
+
+def named(text: str) -> str:
+    """Names of fits with commas between them, as a link may have them; a `ParameterError` for anything else."""
+    if wrong := [name for name in text.split(",") if name and not is_name(name)]:
+        raise ParameterError(f"{wrong[0][:40]!r} is no name of a fitted lens; a path is never taken from a link.")
+    return text
 
 
 def find(text: str) -> Fit:

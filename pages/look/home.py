@@ -6,17 +6,18 @@ from functools import partial
 
 import streamlit as st
 
-from ed_core import figures
+from ed_core import figures, fits
 from ed_core.depth import sinks, verdict, wording
 from ed_core.depth.verdict import ALL, ANSWER
 from ed_core.figures import View
 from ed_core.figures.pictures import Look
-from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
+from ed_core.probes import Continuation, Contributions, LayerSkip, Lenses, LogitLens
 from ed_core.probes.description import Picture
+from ed_core.probes.lenses import LENSES
 from ed_core.results import lookup
 from ed_core.sources import specs
 from ed_core.sources.published import published, published_marks
-from ed_core.types import ProbeResult
+from ed_core.types import ModelSpec, ProbeResult
 from ed_ui import (
     common_link,
     control_model,
@@ -32,11 +33,11 @@ from ed_ui import (
     token_drawer,
 )
 from ed_ui.case_view import BRANCHES, SHADES
-from ed_ui.link_parameters import choice, flag, number, span
+from ed_ui.link_parameters import Parameter, choice, flag, number, span
 from ed_ui.remembered import value
 
 WINDOW = 48
-NONE, TOKEN = "none", "token"
+NONE, TOKEN, LOGIT = "none", "token", "logit"
 READ_FOR = {ALL: "all tokens", ANSWER: "the answer", TOKEN: "the selected token"}
 PUBLISHED = (NONE, *dict.fromkeys(p.model.rsplit("/", 1)[-1] for p in published()))
 PROBES = {
@@ -61,6 +62,7 @@ PARAMETERS = (
     number("overlap", "overlap_threshold", 0.3, 0.05, 0.95),
     flag("first_token", "first_token", True),
     flag("sinks", *probe_page.COUNT_SINKS),
+    Parameter("lens", "home.lens", LOGIT, fits.named),
     choice("of", "of", ALL, READ_FOR.keys()),
     choice("published", "published", NONE, PUBLISHED),
     span("tokens", "window"),
@@ -92,10 +94,28 @@ def asked() -> running.Batch:
     spec = picker.required()
     requests = {name: probe.request(spec, prompt_box.prompt()) for name, probe in PROBES.items()}
     measured = {name: request for name, request in requests.items() if name != "continuation"}
+    if (fit := fitted(spec)) is not None:
+        requests["lenses"] = Lenses(fit=fit.path.stem).request(spec, prompt_box.prompt())
     batch = running.batch("home", requests | control_model.with_control(measured))
     row = probe_page.top_row("home", batch, with_control=False, named=False)
     options(row, batch)
     return batch
+
+
+def fitted(spec: ModelSpec) -> fits.Fit | None:
+    """The fitted lens that the lens panel is asked for; None for the logit lens, or where this model has no such."""
+    name = value("home.lens", LOGIT)
+    return next((fit for fit in fits.of_model(spec) if fit.path.stem == name), None) if name != LOGIT else None
+
+
+def maps_of(batch: running.Batch) -> list[tuple[str, str, Picture]]:
+    """The maps: key, probe and picture; the lens panel's is that of the lens that was chosen."""
+    asked = batch.requests.get("lenses")
+    if asked is None:
+        return list(MAPS)
+    kind = fits.find(dict(asked.parameters)["fit"]).kind
+    one = next(one for one in Lenses.pictures if one.title == LENSES[kind])
+    return [*MAPS[:-1], ("lens", "lenses", one)]
 
 
 def welcome() -> None:
@@ -164,7 +184,7 @@ def panels(batch: running.Batch) -> None:
     below, wide = maps.container(), maps.container()
     parts = [
         (place, key, (probe, f"{probe}.control"), partial(panel, batch, key, probe, one, view, look))
-        for place, (key, probe, one) in zip((*upper, left, wide), MAPS, strict=True)
+        for place, (key, probe, one) in zip((*upper, left, wide), maps_of(batch), strict=True)
     ]
     chosen = remembered.token(_n_tokens(batch)) is not None
     read_from, curves = ("contributions", course) if chosen else ("logit_lens", towards_answer)
@@ -187,6 +207,8 @@ def panel(
     if key == "lens":
         n_layers = specs.n_layers(batch.requests[probe].models[0]) or 0
         seen = replace(seen, width_px=WIDE, height=figures.lens_height(n_layers, seen))
+        if probe == "lenses":  # the rules were read off the logit lens
+            seen = replace(seen, depth_lines={})
     show.picture(key, one, batch.result(probe), seen, look)
 
 
@@ -293,6 +315,11 @@ def options(row, batch: running.Batch) -> None:
     with row.popover("Options", icon=":material/tune:", type="tertiary", key="options"):
         remembered.widget(st.segmented_control, "Contribution of", "branch", "both", options=BRANCHES, required=True)
         remembered.widget(st.selectbox, "Lens shade", "shade", "probability", options=list(SHADES))
+        there = [fit.path.stem for fit in fits.of_model(batch.requests["contributions"].models[0])]
+        if value("home.lens", LOGIT) not in (names := [LOGIT, *there]):
+            remembered.forget("home.lens")
+        label = "Lens of the map (the rules read the logit lens)"
+        remembered.widget(st.selectbox, label, "home.lens", LOGIT, options=names)
         if (window := remembered.window("window", n, WINDOW)) is not None:
             remembered.widget(st.slider, "Tokens shown", "window", window, min_value=0, max_value=n - 1)
         if some is not None:

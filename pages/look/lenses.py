@@ -6,7 +6,7 @@ import streamlit as st
 
 from ed_core import figures, fits
 from ed_core.depth import lenses
-from ed_core.errors import FitRefused, ParameterError
+from ed_core.errors import FitRefused
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
 from ed_core.probes import Lenses, Probe
@@ -23,15 +23,8 @@ NONE = """No lens is fitted to this model; `python -m ed_core fit affine` and `f
 logit lens stands alone."""
 
 
-def names(value: str) -> str:
-    """Fits as a link names them; a path is never taken from a link."""
-    if wrong := [name for name in value.split(",") if name and not fits.is_name(name)]:
-        raise ParameterError(f"fits names {wrong[0]!r}; expected names of fitted lenses.")
-    return value
-
-
 PARAMETERS = (
-    Parameter("fits", "lenses.fit", None, names),
+    Parameter("fits", "lenses.fit", None, fits.named),
     choice("shade", "lenses.shade", "probability", (*SHADES, FOLLOWED)),
 )
 
@@ -100,6 +93,8 @@ def maps(result: ProbeResult, seen: View) -> None:
     there, chosen = list(pictures.pictures(result, look())), look()
     last = min(seen.window[1] if seen.window else result.n_tokens - 1, result.n_tokens - 1)
     first = max(seen.window[0] if seen.window else 0, last - WINDOW + 1)
+    if result.n_tokens > WINDOW:
+        st.caption(f"Tokens {first} to {last} of 0 to {result.n_tokens - 1}: side by side there is room for {WINDOW}.")
     narrow = replace(seen, width_px=1100 // len(there), window=(first, last) if result.n_tokens > WINDOW else None)
     for place, one in zip(st.columns(len(there)), there, strict=True):
         lens = next(lens for lens, title in LENSES.items() if title == one.title)

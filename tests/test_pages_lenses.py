@@ -1,0 +1,101 @@
+"""The page Lenses, and Home's choice of lens: what they ask for, and that what they draw is what is stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+from test_pages import numbers, specs
+
+from ed_core.depth import lenses
+from ed_core.probes import Lenses
+from ed_core.results import lookup
+from ed_core.service.resolve import resolve
+from ed_core.sources.bundled import EXAMPLE, load_prompts
+from ed_core.types import Prompt
+
+ROOT = Path(__file__).parents[1]
+BOTH = "ed-demo-8-affine,ed-demo-8-jacobian"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    lookup.store.cache_clear()
+    yield tmp_path
+    lookup.store.cache_clear()
+
+
+def opened(page: str, **query: str) -> AppTest:
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
+    for name, value in query.items():
+        app.query_params[name] = value
+    app.run()
+    app.switch_page(f"pages/look/{page}.py").run()
+    assert not app.exception
+    return app
+
+
+def shipped():
+    known = next(p for p in load_prompts() if p["id"] == EXAMPLE)
+    return lookup.find(Lenses(fit=BOTH).request(resolve("ed-demo-8"), Prompt(known["text"], known["answer"])))
+
+
+def test_the_page_opens_on_the_stored_example_with_all_bundled_lenses(cache):
+    app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
+    assert app.multiselect(key="lenses.box").value == BOTH.split(",")
+    result = shipped()
+    drawn = [fig for fig in specs(app) if fig["data"] and fig["data"][0].get("name") == "z"]
+    assert len(drawn) == 3
+    for fig, lens in zip(drawn, ("logit", "affine", "jacobian")):
+        assert np.allclose(numbers(fig["data"][0]["z"]), result[f"{lens}_top_probs"][..., 0], equal_nan=True)
+    said = " ".join(one.value for one in app.markdown)
+    assert lenses.by_lens([result]).sentence in said.replace("\\", "")
+    assert sum("Certificate of" in one.label for one in app.expander) == 2
+
+
+def test_a_lens_that_is_taken_away_is_not_asked_for(cache):
+    app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
+    app.multiselect(key="lenses.box").set_value(["ed-demo-8-jacobian"]).run()
+    assert app.session_state["lenses.box"] == ["ed-demo-8-jacobian"]
+    assert app.query_params["fits"] == "ed-demo-8-jacobian"
+    app.multiselect(key="lenses.box").set_value([]).run()
+    assert not app.exception
+
+
+def test_a_token_is_followed_by_what_is_typed_and_forgotten_with_it(cache):
+    app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
+    app.text_input(key="lenses.text").set_value("12").run()
+    assert any("2 tokens; the first is followed" in one.value for one in app.caption)
+    assert "token" in app.query_params
+    app.text_input(key="lenses.text").set_value("").run()
+    assert "token" not in app.query_params and not app.exception
+
+
+def test_a_link_names_fits_and_never_a_path(cache):
+    app = opened("lenses", model="ed-demo-8", example=EXAMPLE, fits="ed-demo-8-affine")
+    assert app.multiselect(key="lenses.box").value == ["ed-demo-8-affine"]
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
+    app.query_params["lens"], app.query_params["model"] = "/etc/passwd", "ed-demo-8"
+    app.run()
+    assert any("is no name of a fitted lens" in one.value for one in (*app.warning, *app.info, *app.error))
+
+
+def test_homes_lens_panel_draws_the_lens_that_is_chosen(cache):
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
+    app.query_params["model"], app.query_params["example"], app.query_params["lens"] = (
+        "ed-demo-8",
+        EXAMPLE,
+        "ed-demo-8-affine",
+    )
+    app.run()
+    assert not app.exception
+    assert app.selectbox(key="home.lens").value == "ed-demo-8-affine"
+    assert app.selectbox(key="home.lens").options == ["logit", *BOTH.split(",")]
+    said = [one.value for one in app.caption]
+    teach = [one.value for one in app.markdown]
+    assert any("Affine lens" in one for one in (*said, *teach))  # not computed yet: the panel says what it would show
+    app.selectbox(key="home.lens").set_value("logit").run()
+    assert any("**Logit lens**" in one.value for one in app.caption)
