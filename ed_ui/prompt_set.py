@@ -85,7 +85,8 @@ def _bundled() -> list[Prompt]:
 
 
 def lines(most: int = MOST) -> list[Prompt]:
-    """Prompts of a file or a box, `most` of them, none while nothing is pasted. A file fills the box below it, so that what runs is always what stands there."""
+    """Prompts of a file or a box, `most` of them, none while nothing is pasted. A file fills the box below it, so that
+    what runs is always what stands there."""
     left, right = st.columns([1, 2])
     left.file_uploader(
         "A .jsonl file",
