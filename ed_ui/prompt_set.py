@@ -119,7 +119,7 @@ def lines(most: int = MOST) -> list[Prompt]:
     found = parse_jsonl(remembered.value("prompts.lines"), "The list")
     if len(found) > most:
         st.warning(
-            f"The list holds {len(found)} prompts; the first {most} are taken. The command line takes any number.",
+            f"The list holds {len(found)} prompts; the first {most} are measured. The command line takes any number.",
             icon=":material/content_cut:",
         )
     return found[:most]

@@ -109,6 +109,9 @@ def test_the_command_it_shows_is_what_it_runs(cache):
     assert code == "python -m ed_core " + " ".join(
         wanted("ed-demo-8", "ed-demo-16").arguments("prompts.jsonl", "maps.npz")
     )
+    twin = page(second="ed-demo-8", second_control="shuffled", second_seed="3")
+    (code,) = [c.value for c in twin.code if "ed_core fit" in c.value]
+    assert "--other=ed-demo-8 --other-precision=fp32 --other-control=shuffled --other-seed=3" in code
     assert "9 source taps" in said(test) and "1 pass over the prompts" in said(test)
 
 
