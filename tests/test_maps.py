@@ -253,7 +253,7 @@ def synthetic(best: np.ndarray, n_b: int, error: float = 0.3, control: float = 0
     ("best", "which", "said"),
     [
         (2 * np.arange(1, 9), "same", "large does over 16 layers what small does over 8"),
-        (np.arange(1, 9), "late", "end at 50% of large's depth (layer 8 of 16)"),
+        (np.arange(1, 9), "late", "end at 50 % of large's depth (layer 8 of 16)"),
         (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "do not run in the order of depth"),
         (np.full(8, 7), "unordered", "rank correlation not defined"),
         (np.arange(9, 17), "neither", "neither the same over more layers nor something new"),
@@ -262,7 +262,7 @@ def synthetic(best: np.ndarray, n_b: int, error: float = 0.3, control: float = 0
 def test_the_reading_names_where_the_matches_lie(best, which, said):
     found = synthetic(best, 16)
     assert matching.reading(matching.match(found)) == which
-    assert said in matching.sentence(found) and "8 of 8 source taps" in matching.sentence(found)
+    assert said in matching.sentence(found) and "8 of small's 8 layers match" in matching.sentence(found)
     slope = np.polyfit(np.arange(1, 9) / 8, best / 16, 1)[0]
     assert matching.match(found).slope == pytest.approx(slope) and f"slope {slope:.2f}" in matching.sentence(found)
     assert "By R²" not in matching.sentence(found)
@@ -272,7 +272,7 @@ def test_the_reading_names_where_the_matches_lie(best, which, said):
 def test_nothing_is_read_off_maps_that_a_control_equals(control):
     found = synthetic(2 * np.arange(1, 9), 16)
     equal = replace(found, **{control: np.full(getattr(found, control).shape, 0.32)})
-    assert "cannot be told: 0 of 8 source taps" in matching.sentence(equal)
+    assert "cannot be told: 0 of small's 8 layers" in matching.sentence(equal)
     assert np.isnan(matching.match(equal).slope)
 
 
@@ -330,7 +330,7 @@ def test_the_command_writes_maps_and_says_what_they_say(files, tmp_path, capsys)
     assert main(["fit", "maps", *options, "--other", other, *test, "--out", str(out), "--progress"]) == 0
     said = capsys.readouterr()
     assert "6 source taps" in said.err and "1 pass over the prompts" in said.err and "100 %" in said.err
-    assert "fitted on" in said.out and "source taps" in said.out
+    assert "fitted on" in said.out and "layers match better" in said.out
     with np.load(out, allow_pickle=False) as file:
         assert file["error"].shape == file["r2"].shape == (6, 4) and file["tokens"] > 200
         assert json.loads(str(file["certificate"]))["b"]["n_layers"] == 3

@@ -104,7 +104,9 @@ def body(wanted: Wanted) -> None:
     row.markdown(f":gray-badge[{show.plain(told)}]" if told else "", width="content")
     link.share(row)
     if running:
-        st.progress(wanted.share(), f"{wanted.share():.0%} · prompts run through {names(wanted)}, sums are solved")
+        st.progress(
+            wanted.share(), f"{100 * wanted.share():.0f} % · prompts run through {names(wanted)}, sums are solved"
+        )
     elif trouble := wanted.trouble():
         show.error(trouble)
     if found is not None:
