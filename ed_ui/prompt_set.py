@@ -50,7 +50,7 @@ def choose() -> list[Prompt]:
     if source == ONE:
         prompt_box.draw()
         return [prompt_box.prompt()]
-    return _bundled() if source == BUNDLED else _lines()
+    return _bundled() if source == BUNDLED else lines()
 
 
 def _bundled() -> list[Prompt]:
@@ -84,8 +84,9 @@ def _bundled() -> list[Prompt]:
     return [Prompt(p["text"], p["answer"], p["id"]) for p in chosen]
 
 
-def _lines() -> list[Prompt]:
-    """A file fills the box below it, so that what runs is always what stands there."""
+def lines(most: int = MOST) -> list[Prompt]:
+    """Prompts of a file or a box, `most` of them, none while nothing is pasted. A file fills the box below it, so that
+    what runs is always what stands there."""
     left, right = st.columns([1, 2])
     left.file_uploader(
         "A .jsonl file",
@@ -116,12 +117,12 @@ def _lines() -> list[Prompt]:
         )
         return []
     found = parse_jsonl(remembered.value("prompts.lines"), "The list")
-    if len(found) > MOST:
+    if len(found) > most:
         st.warning(
-            f"The list holds {len(found)} prompts; the first {MOST} are measured. The command line takes any number.",
+            f"The list holds {len(found)} prompts; the first {most} are measured. The command line takes any number.",
             icon=":material/content_cut:",
         )
-    return found[:MOST]
+    return found[:most]
 
 
 def _pasted(key: str) -> None:

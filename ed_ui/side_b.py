@@ -59,7 +59,7 @@ def open_link() -> None:
     link.own((*COMMON, *more))
     _default((*COMMON, *OF_MODEL))
     if not value("two.model"):
-        remembered.put(_first_model())
+        remembered.put(first_model())
     if link.follows(RUN):
         asked = lookup.by_short(value("two.run")).request.prompts[0]
         prompt_box.fill(asked.text, asked.answer, side="two.")
@@ -71,13 +71,13 @@ def open_link() -> None:
         prompt_box.pick(example, "two.")
 
 
-def _first_model() -> dict[str, str]:
+def first_model(of: str = "two") -> dict[str, str]:
     """What stands on side B at first: the other bundled model, which has the same tokens; for any other model its own
     untrained twin."""
     here = picker.model()
     if here not in MODELS:
-        return {"two.model": here, "two.control": "untrained"}
-    return {"two.model": next((name for name in reversed(MODELS) if name != here), here)}
+        return {f"{of}.model": here, f"{of}.control": "untrained"}
+    return {f"{of}.model": next((name for name in reversed(MODELS) if name != here), here)}
 
 
 def _default(parameters: tuple[Parameter, ...]) -> None:
@@ -115,7 +115,7 @@ def sides(spec: ModelSpec) -> tuple[Side, Side]:
         mine, theirs = _parameters()
         rest = {name: find(name)() for name in READS} if mine.name in READS else {}
         return Side(spec, prompt, rest | {mine.name: mine}), Side(spec, prompt, rest | {theirs.name: theirs})
-    there = (_model(spec), prompt) if mode_ == "models" else (spec, _prompt())
+    there = (second_model(spec), prompt) if mode_ == "models" else (spec, _prompt())
     probes = _probes((prompt, there[1]))
     return Side(spec, prompt, probes), Side(*there, probes)
 
@@ -133,14 +133,16 @@ def differences(first: Side, other: Side) -> dict[str, bool]:
     return {name: same_tokens or not pair_panel.over_tokens(name) for name in first.probes}
 
 
-def _model(spec: ModelSpec) -> ModelSpec:
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="form-two-model")
+def second_model(spec: ModelSpec, of: str = "two") -> ModelSpec:
+    """The second model, from its own boxes: `of` a page, by the beginning of its inputs' names. An
+    `EffectiveDepthError` says why there is none."""
+    row = st.container(horizontal=True, vertical_alignment="bottom", key=f"form-{of}-model")
     about = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
-    name = (remembered.widget(row.selectbox, "Model B", "two.model", width=260, **about) or "").strip()
+    name = (remembered.widget(row.selectbox, "Model B", f"{of}.model", width=260, **about) or "").strip()
     precision = remembered.widget(
         row.segmented_control,
         "Model B: precision",
-        "two.precision",
+        f"{of}.precision",
         options=picker.PRECISIONS,
         required=True,
         help=picker.ABOUT_PRECISION,
@@ -148,14 +150,14 @@ def _model(spec: ModelSpec) -> ModelSpec:
     kind = remembered.widget(
         row.selectbox,
         "Model B: control",
-        "two.control",
+        f"{of}.control",
         options=(NONE, *controls.KINDS),
         format_func=lambda kind: controls.KINDS.get(kind, NONE),
         width=190,
         help=CONTROL,
     )
     limits = dict(min_value=0, max_value=controls.MOST)
-    seed = remembered.widget(row.number_input, "Seed", "two.control.seed", width=130, disabled=kind == NONE, **limits)
+    seed = remembered.widget(row.number_input, "Seed", f"{of}.control.seed", width=130, disabled=kind == NONE, **limits)
     found = picker.chosen(name, precision, spec.device)
     # one download is offered at a time
     if (missing := downloads.absent(name)) is not None and downloads.absent(picker.source()) is None:

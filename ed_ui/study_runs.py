@@ -55,22 +55,26 @@ def begin(text: str) -> str:
     try:
         out.mkdir(parents=True, exist_ok=True)
         disk.write(out / FILE, text.encode())
-        command = [sys.executable, "-c", PROGRAM, "study", str(out / FILE), "--out", str(out)]
-        with (out / LOG).open("wb") as log:
-            process = subprocess.Popen(
-                command,
-                cwd=settings.ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"},
-            )
-        told = {"pid": process.pid, "created": psutil.Process(process.pid).create_time()}
-        disk.write(out / RUN, json.dumps(told).encode())
+        start(out, ["study", str(out / FILE), "--out", str(out)])
     except OSError as error:
         raise StudyError(f"The study cannot be started: {disk.why(error)}") from error
     return name
+
+
+def start(out: Path, arguments: list[str]) -> None:
+    """A process of its own that runs this command, under the settings' permits; what it says lies in `out`."""
+    with (out / LOG).open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *arguments],
+            cwd=settings.ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"},
+        )
+    told = {"pid": process.pid, "created": psutil.Process(process.pid).create_time()}
+    disk.write(out / RUN, json.dumps(told).encode())
 
 
 def take_in(data: bytes) -> str:

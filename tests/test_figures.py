@@ -20,6 +20,7 @@ from ed_core.figures.lens import cut
 from ed_core.figures.panel import OVERLAY_LIMIT
 from ed_core.figures.pictures import Look
 from ed_core.figures.text import shown
+from ed_core.fits import measured
 from ed_core.probes import LayerSkip, LogitLens, ResidualErasure, find
 from ed_core.results import aggregate
 from ed_core.results.aggregate import summarize
@@ -649,3 +650,64 @@ def test_means_without_some_tokens_are_those_of_the_others():
         )
         np.testing.assert_allclose(aggregate.without(result, {0, 1, 2, 3})[name], result[name].mean(1), rtol=1e-5)
         np.testing.assert_allclose(aggregate.without(result, (), False)[name], result[name][:, 1:].mean(1), rtol=1e-5)
+
+
+def maps_of_two() -> measured.Maps:
+    """Of a model of 3 layers named like markup and one of 7; the last of A's taps beats no control."""
+    error = np.full((4, 8), 0.6)
+    error[:, 0], error[0] = 0.01, 0.02
+    error[[1, 2, 3], [2, 5, 7]] = 0.2, 0.3, 0.55
+    error[1, 7] = 4.0
+    told = {"a": {"name": "<b>small</b>"}, "b": {"name": "large"}}
+    control, mean = np.full((4, 8), 0.7), np.full(8, 0.58)
+    return measured.Maps(error, 1 - error, control, 1 - control, mean, 1 - mean, 90, 9, told)
+
+
+def test_maps_between_two_models_mark_each_rows_best_match():
+    found = maps_of_two()
+    fig = figures.map_between(found)
+    traces = {trace.name: trace for trace in fig.data}
+    assert np.array_equal(traces["z"].z, found.error) and (traces["z"].zmin, traces["z"].zmax) == (0.2, 1.0)
+    assert list(zip(traces["best"].y, traces["best"].x)) == [(1, 2), (2, 5), (3, 7)]
+    assert list(traces["best"].marker.symbol) == ["circle", "circle", "circle-open"]
+    assert [(s.x0, s.y0) for s in fig.layout.shapes if s.name == "tap 0"] == [(0.5, 0), (0, 0.5)] * 2
+    assert fig.layout.xaxis.tickangle == fig.layout.yaxis.tickangle == 0
+    assert fig.layout.xaxis.title.text.endswith("large") and "<b>" not in fig.layout.yaxis.title.text
+    assert "≥ 1" in traces["z"].colorbar.ticktext, "an error of 4 lies beyond the colours"
+    cell = traces["cells"].text[1 * 8 + 2]
+    assert "error 0.2, R² 0.8" in cell and "shuffled: error 0.7" in cell and "mean only: error 0.58" in cell
+    by_r2 = {trace.name: trace for trace in figures.map_between(found, "r2").data}
+    assert np.array_equal(by_r2["z"].z, found.r2) and list(by_r2["best"].x) == [2, 5, 7]
+    control = {trace.name: trace for trace in figures.map_between(found, control=True).data}
+    assert np.array_equal(control["z"].z, found.error_shuffled) and "best" not in control
+    assert (control["z"].zmin, control["z"].zmax) == (0.2, 1.0), "as the maps themselves"
+
+
+def test_a_map_of_deep_models_keeps_its_height_and_few_labels():
+    shape = (81, 97)
+    error, tall = np.full(shape, 0.5), np.full(97, 0.9)
+    told = {"a": {"name": "a"}, "b": {"name": "b"}}
+    found = measured.Maps(error, error, error, error, tall, tall, 90, 9, told)
+    fig = figures.map_between(found)
+    assert fig.layout.height == figures.map_height(found) < 740
+    assert len(fig.layout.yaxis.tickvals) <= 41 and len(fig.layout.xaxis.tickvals) <= 25
+    assert "cells" not in {trace.name for trace in fig.data} and fig.data[0].hoverinfo == "all"
+
+
+def test_best_matches_stand_on_relative_depth_beside_their_controls():
+    found = maps_of_two()
+    by_error, by_r2 = figures.best_matches(found).data
+    assert np.allclose(by_error.x, [1 / 3, 2 / 3, 1]) and np.allclose(by_error.y, [2 / 7, 5 / 7, 1])
+    assert np.allclose(by_r2.y, by_error.y)
+    best, shuffled, mean = figures.best_errors(found).data
+    assert np.allclose(best.y, [0.2, 0.3, 0.55]) and np.allclose(shuffled.y, 0.7) and np.allclose(mean.y, 0.58)
+
+
+def test_replacement_is_drawn_as_what_it_adds_to_the_loss():
+    told = {"model": {"name": "small"}}
+    found = measured.Replacement(np.array([2.2, 3.0]), np.array([2.0, 2.5]), 2.0, 2.0, np.zeros(2), 90, 9, told)
+    fig = figures.replacement_bars(found)
+    held, fitted = fig.data
+    assert np.allclose(held.y, [10, 50]) and np.allclose(fitted.y, [0, 25])
+    assert [s.y0 for s in fig.layout.shapes if s.name == "useful from here"] == [10]
+    assert "3 instead of 2 nats" in held.text[1]

@@ -84,8 +84,8 @@ def sentence(maps: Maps) -> str:
     found, other = match(maps), match(maps, "r2")
     (a, b), (n_a, n_b) = maps.names, maps.n_layers
     figures = (
-        f"{int(found.matches.sum())} of {n_a} source taps match better than the controls (median error at the best tap "
-        f"{_median(found.error)}, shuffled {_median(found.shuffled)}, mean only {_median(found.mean)})"
+        f"{int(found.matches.sum())} of {a}'s {n_a} layers match better than the controls (median error at the best "
+        f"match {_median(found.error)}, shuffled {_median(found.shuffled)}, mean only {_median(found.mean)})"
     )
     which = reading(found)
     if which == "unclear":
@@ -93,7 +93,7 @@ def sentence(maps: Maps) -> str:
             f"Whether {b} does over its {n_b} layers what {a} does over {n_a} cannot be told: {figures}, and half of "
             f"them would have to, {FEW} at least."
         )
-    end = f"the best matches of {a}'s layers end at {found.reach:.0%} of {b}'s depth"
+    end = f"the best matches of {a}'s layers end at {_share(found.reach)} of {b}'s depth"
     said = {
         "unordered": f"The best matches of {a}'s layers in {b} do not run in the order of depth: neither reading holds",
         "same": f"{_deeper(a, b, n_a, n_b)}: the best matches lie along the diagonal of relative depth",
@@ -123,6 +123,10 @@ def _median(values: np.ndarray) -> str:
     return _figure(float(np.nanmedian(values)))
 
 
+def _share(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
 def _figure(value: float) -> str:
     return f"{value:.2f}" if np.isfinite(value) else "not defined"
 
@@ -145,8 +149,8 @@ def said_of_replacement(found: Replacement) -> str:
     held, fitted = usefulness(found.loss, found.whole), usefulness(found.loss_fitted, found.whole_fitted)
     n = found.n_layers
     said = (
-        f"{round(held * n)} of {n} layers of {found.name} are not replaced by a linear map without raising the loss by "
-        f"more than {RAISED:.0%} on held-out prompts: usefulness {held:.2f}"
+        f"{round(held * n)} of {n} layers of {found.name} raise the loss by more than {_share(RAISED)} on held-out "
+        f"prompts when a linear map takes their place: usefulness {held:.2f}"
     )
     same = "the same" if held == fitted else f"{fitted:.2f}, {abs(held - fitted):.2f} {_way(fitted - held)}"
     return (

@@ -4,6 +4,7 @@ Trace 0 of every map is named "z" and holds the measure's array as it is; what m
 """
 
 from ..sources.published import Published, published, published_marks
+from .between import best_errors, best_matches, map_between, map_height, replacement_bars
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
 from .curves import curves_over_each_other, layer_curves, limit_bars, output_bars, spread_curve, token_profile
 from .describe import describe, describe_curves
@@ -26,6 +27,8 @@ __all__ = [
     "VARIANTS",
     "Published",
     "View",
+    "best_errors",
+    "best_matches",
     "boundary_map",
     "contribution_norms",
     "cosine_map",
@@ -40,6 +43,8 @@ __all__ = [
     "lens_height",
     "lens_map",
     "limit_bars",
+    "map_between",
+    "map_height",
     "miss_curves",
     "miss_map",
     "output_bars",
@@ -49,6 +54,7 @@ __all__ = [
     "published",
     "published_marks",
     "rank_curve",
+    "replacement_bars",
     "shown",
     "skip_map",
     "slope_curves",

@@ -109,6 +109,23 @@ class Replacement:
         )
 
 
+def csv(found: Maps | Replacement) -> str:
+    """A line per pair of taps, or per block; every number in full."""
+    if isinstance(found, Maps):
+        names = ("error", "r2", "error_shuffled", "r2_shuffled")
+        places = np.ndindex(found.error.shape)
+        rows = [
+            [i, j, *(getattr(found, name)[i, j] for name in names), found.error_mean[j], found.r2_mean[j]]
+            for i, j in places
+        ]
+        head = ["tap_a", "tap_b", *names, "error_mean", "r2_mean"]
+    else:
+        head = ["layer", "loss", "loss_whole", "loss_fitted", "loss_fitted_whole", "error"]
+        curves = zip(found.loss, found.loss_fitted, found.error)
+        rows = [[s, loss, found.whole, fitted, found.whole_fitted, off] for s, (loss, fitted, off) in enumerate(curves)]
+    return "".join(",".join(map(str, row)) + "\n" for row in (head, *rows))
+
+
 KINDS = {one.kind: one for one in (Maps, Replacement)}
 
 

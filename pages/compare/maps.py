@@ -1,0 +1,254 @@
+"""Does the deeper model do the same over more layers? Linear maps between two models, and in a layer's place."""
+
+import json
+import shlex
+
+import streamlit as st
+
+from ed_core import figures
+from ed_core.depth import matching
+from ed_core.errors import EffectiveDepthError
+from ed_core.fits import measured
+from ed_core.memory import ROOM, free_memory
+from ed_core.prompts import read_jsonl, to_jsonl
+from ed_core.sources import controls, sizes, specs
+from ed_core.sources.bundled import SETS, load_prompts
+from ed_core.types import ModelSpec, Prompt
+from ed_ui import common_link, fit_runs, guard, link, picker, probe_page, prompt_set, remembered, show, side_b
+from ed_ui.fit_runs import Wanted
+from ed_ui.link_parameters import choice, number, several, text
+
+KINDS = {"between": "Between two models", "within": "Within one model"}
+MIXED = "mixed"
+MOST = 1000  # prompts
+SOURCES = ("Bundled sets", "A file or pasted lines")
+SHOWN = {"error": "Relative error", "r2": "R²", "shuffled": "Error of the shuffled control"}
+POLL = 1.0  # seconds
+
+
+def sets() -> list[str]:
+    """The bundled prompt sets: all tasks mixed, and one a task."""
+    return [MIXED, *sorted(file.stem for file in SETS.glob("*.jsonl"))]
+
+
+def page() -> None:
+    st.subheader("Maps", anchor=False)
+    link.own(PARAMETERS)
+    common_link.say_troubles()
+    remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})
+    row = st.container(horizontal=True, key="form-maps")
+    kind = remembered.widget(
+        row.segmented_control,
+        "What is mapped",
+        "maps.kind",
+        "between",
+        options=list(KINDS),
+        format_func=KINDS.get,
+        required=True,
+        label_visibility="collapsed",
+    )
+    models = chosen_models(kind)
+    prompts = chosen_prompts()
+    common_link.write()
+    if prompts:
+        wanted = Wanted(models, fit_runs.distinct(prompts))
+        guard.fragment(lambda: body(wanted), POLL if wanted.running else None)()
+    opened()
+
+
+def chosen_models(kind: str) -> tuple[ModelSpec, ...]:
+    a = picker.required()
+    if kind == "within":
+        return (a,)
+    if not remembered.value("maps.model"):
+        remembered.put(side_b.first_model("maps"))
+    return a, side_b.second_model(a, "maps")
+
+
+def chosen_prompts() -> list[Prompt]:
+    """The prompts to fit on; every fifth of them is held out."""
+    source = remembered.widget(
+        st.segmented_control,
+        "Prompts",
+        "maps.source",
+        SOURCES[0],
+        options=SOURCES,
+        required=True,
+        label_visibility="collapsed",
+    )
+    if source != SOURCES[0]:
+        return prompt_set.lines(MOST)
+    about = dict(options=sets(), help=ABOUT_SETS, width=620)
+    names = remembered.widget(st.multiselect, "Prompt sets", "maps.sets", [MIXED], **about)
+    found = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()] if MIXED in names else []
+    return found + [p for name in names if name != MIXED for p in read_jsonl(SETS / f"{name}.jsonl")]
+
+
+def body(wanted: Wanted) -> None:
+    """Run, what it takes, how far it is, and what came of it; drawn again every second while it runs."""
+    running, found = wanted.running, wanted.found()
+    if not running and remembered.value("maps.watched") == str(wanted.out):
+        remembered.forget("maps.watched")
+        st.rerun()
+    if running:
+        remembered.put({"maps.watched": str(wanted.out)})
+    row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
+    off = running or found is not None
+    if row.button("Run", key="run.maps", type="primary", icon=":material/play_arrow:", disabled=off):
+        wanted.begin()
+        st.rerun()
+    if row.button("Cancel", key="cancel.maps", icon=":material/stop:", disabled=not running):
+        wanted.stop()
+        st.rerun()
+    told = "stored" if found is not None else takes(wanted)
+    row.markdown(f":gray-badge[{show.plain(told)}]" if told else "", width="content")
+    link.share(row)
+    if running:
+        st.progress(
+            wanted.share(), f"{100 * wanted.share():.0f} % · prompts run through {names(wanted)}, sums are solved"
+        )
+    elif trouble := wanted.trouble():
+        show.error(trouble)
+    if found is not None:
+        shown(found, "maps")
+    elif not running:
+        show.empty("Maps", TEACH, 120, first=True)
+        probe_page.texts(TEXTS)
+    with st.expander("The same from the command line"):
+        command(wanted)
+
+
+def names(wanted: Wanted) -> str:
+    return show.plain(" and ".join(model.name for model in wanted.models))
+
+
+def takes(wanted: Wanted) -> str:
+    """Memory and passes of a run; "" where a size is not known."""
+    try:
+        found = [sizes.read(specs.config_of(model)) for model in wanted.models]
+    except EffectiveDepthError:
+        return ""
+    memory = int(ROOM * free_memory())
+    if len(found) == 1:
+        return measured.plan_of_replacement(found[0].n_layers, found[0].d_model, memory).sentence()
+    layers, widths = zip(*((size.n_layers, size.d_model) for size in found), strict=True)
+    return measured.plan_of_maps(layers, widths, memory).sentence()
+
+
+def shown(found: measured.Maps | measured.Replacement, key: str) -> None:
+    """Everything a file of maps holds."""
+    for note in found.certificate.get("notes", ()):
+        st.info(show.plain(note), icon=":material/info:")
+    if isinstance(found, measured.Maps):
+        between(found, key)
+    else:
+        within(found, key)
+    st.caption(
+        f"Fitted on {found.tokens} tokens, judged on {found.test_tokens} of other prompts; the first token of each "
+        "prompt is left out."
+    )
+
+
+def between(found: measured.Maps, key: str) -> None:
+    st.markdown(f"**{show.plain(matching.sentence(found))}**")
+    which = remembered.widget(
+        st.segmented_control,
+        "Shown",
+        f"{key}.measure",
+        "error",
+        options=list(SHOWN),
+        format_func=SHOWN.get,
+        required=True,
+        label_visibility="collapsed",
+    )
+    measure, control = ("error", True) if which == "shuffled" else (which, False)
+    (a, b), about = map(show.plain, found.names), lambda: details(found, key)
+    fig = figures.map_between(found, measure, control)
+    show.figure(
+        f"{key}-map", fig, f"**{SHOWN[which]}** · {a} → {b}; {RINGS}", about=about, alt=matching.sentence(found)
+    )
+    left, right = st.columns(2)
+    show.figure(f"{key}-best", figures.best_matches(found), BEST, about=lambda: st.markdown(READING), place=left)
+    show.figure(f"{key}-errors", figures.best_errors(found), ERRORS, about=lambda: st.markdown(CONTROLS), place=right)
+    probe_page.texts(TEXTS)
+
+
+def within(found: measured.Replacement, key: str) -> None:
+    said = matching.said_of_replacement(found)
+    st.markdown(f"**{show.plain(said)}**")
+    fig = figures.replacement_bars(found)
+    show.figure(f"{key}-replaced", fig, REPLACED, about=lambda: details(found, key), alt=said)
+    probe_page.texts(TEXTS_WITHIN)
+
+
+def details(found: measured.Maps | measured.Replacement, key: str) -> None:
+    """What the numbers are, the numbers, and where they came from."""
+    st.markdown(type(found).__doc__)
+    row = st.container(horizontal=True)
+    look = {"icon": ":material/download:", "on_click": "ignore"}
+    name = f"{found.kind}{measured.ENDING}"
+    row.download_button(name, measured.packed(found), name, "application/octet-stream", key=f"npz-{key}", **look)
+    row.download_button("CSV", measured.csv(found), f"{found.kind}.csv", "text/csv", key=f"csv-{key}", **look)
+    st.markdown("**Where it came from**")
+    st.json(json.dumps(dict(found.certificate)), expanded=False)
+
+
+def command(wanted: Wanted) -> None:
+    arguments = wanted.arguments("prompts.jsonl", f"{wanted.kind}{measured.ENDING}")
+    st.code(f"python -m ed_core {shlex.join(arguments)}", language="bash")
+    lines = to_jsonl(wanted.prompts)
+    st.download_button("prompts.jsonl", lines, "prompts.jsonl", "application/jsonl", icon=":material/download:")
+
+
+def opened() -> None:
+    """A file that the command made, on another machine perhaps."""
+    with st.expander("Open a file that the command line made"):
+        file = st.file_uploader("maps.npz or replacement.npz", type="npz", key="maps.file")
+        if file is not None:
+            shown(measured.unpacked(file.getvalue(), file.name), "opened")
+
+
+PARAMETERS = (
+    choice("maps", "maps.kind", "between", tuple(KINDS)),
+    text("second", "maps.model"),
+    choice("second_precision", "maps.precision", picker.AUTO, picker.PRECISIONS),
+    choice("second_control", "maps.control", side_b.NONE, (side_b.NONE, *controls.KINDS)),
+    number("second_seed", "maps.control.seed", 0, 0, controls.MOST, int),
+    several("sets", "maps.sets", [MIXED], sets()),
+    choice("shown", "maps.measure", "error", tuple(SHOWN)),
+)
+ABOUT_SETS = (
+    "mixed: the bundled prompts of all tasks; the others hold 60 to 100 prompts of one task each. A map needs more "
+    "tokens than the model has dimensions, ten times as many at best; a real model takes a file of its own."
+)
+RINGS = "a mark on each row's best match, hollow where it does not beat the controls; tap 0, the embedding, apart"
+BEST = "**Best matches** · dotted: the same share of the depth in both models"
+ERRORS = "**Against the controls** · error at each layer's best match"
+REPLACED = (
+    "**Loss with one layer replaced by a linear map** · dashed: 10 % more, from where on a layer counts as useful"
+)
+READING = """Along the dotted line the deeper model does over more layers what the shallower one does over fewer.
+Matches that end early say that the deeper model's last layers make something the other never has. The smallest error
+and the largest R² may lie at different taps: the error is measured against the whole vector, R² against what varies."""
+CONTROLS = """*Shuffled tokens*: maps fitted to targets of other tokens, judged on the true ones. *Mean only*: the mean
+of the tokens fitted on, whatever the source. Where a few huge values rule the stream, both are nearly as good as a
+map."""
+TEACH = (
+    "Not computed yet. **Run** sends the prompts through the model, or both models, and solves for the best linear map "
+    "of every pair of taps; a fifth of the prompts is held out to judge it."
+)
+TEXTS = {
+    "Why ask": "A deeper model may do something new in its further layers, or the same in smaller steps: then the best "
+    "matches lie on the diagonal (Csordás et al. 2025, §6, who train each map; here it is solved for).",
+    "Look for": "Marks along the diagonal, and a gap to both controls.",
+    "Beware": "A linear map that is good says that what B holds can be read off A, not that both compute it alike. Few "
+    "tokens for many dimensions make every map look worse.",
+}
+TEXTS_WITHIN = {
+    "The paper measures": "The share of layers whose linear replacement raises the loss by more than 10 %, on the text "
+    "that the maps were fitted on (arXiv 2603.15389).",
+    "Look for": "Layers above the dashed line, and where bars and diamonds part: what held only there.",
+    "Beware": "One layer at a time: layers that can each be replaced cannot therefore all be.",
+}
+
+page()

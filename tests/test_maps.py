@@ -1,0 +1,373 @@
+"""Maps between two models and linear replacement within one, against naive twins: stacked tokens, `lstsq` pair by pair,
+hooks; what is read off them, their files, and the command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from small_models import byte_tokenizer, random_model, save_random
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from ed_core.commands import main
+from ed_core.depth import matching
+from ed_core.errors import FitRefused, TooLarge
+from ed_core.fits import checkpoint, maps, measured, replacement
+from ed_core.types import Prompt
+
+TEXT = "the cat sat on a mat while seven dogs ran over the hill and back again before it rained 1 + 2 = 3"
+WORDS = TEXT.split()
+
+
+def prompts(n: int, seed: int = 0) -> list[Prompt]:
+    """Of 10 to 60 tokens each, one a byte."""
+    draw = np.random.default_rng(seed)
+    return [Prompt(" ".join(draw.choice(WORDS, draw.integers(3, 14)))) for _ in range(n)]
+
+
+USED, HELD_OUT = prompts(12), prompts(5, seed=1)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Two models of one tokenizer, of different depth and width."""
+    return random_model("llama"), random_model("qwen3", num_hidden_layers=3)
+
+
+def stacked(model, of: list[Prompt]) -> list[list[torch.Tensor]]:
+    """Per tap, each prompt's stream without its first token, float64."""
+    traces = [model.trace(model.tensor(model.encode(p))) for p in of]
+    return [[t.resid[tap][0, 1:].double() for t in traces] for tap in range(model.n_layers + 1)]
+
+
+def naive_map(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Least squares on stacked tokens, the ridge as further rows."""
+    mean_x, mean_y = x.mean(0), y.mean(0)
+    x = x - mean_x
+    ridge = (1e-6 * (x * x).sum() / x.shape[1]).sqrt() * torch.eye(x.shape[1]).double()
+    more = torch.zeros(x.shape[1], y.shape[1]).double()
+    a = torch.linalg.lstsq(torch.cat([x, ridge]), torch.cat([y - mean_y, more]), driver="gelsd").solution
+    return a, mean_y - mean_x @ a
+
+
+def naive_figures(guess: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
+    apart = (guess - y).norm(dim=1)
+    spread = ((y - y.mean(0)) ** 2).sum()
+    return float((apart / y.norm(dim=1)).mean()), float(1 - (apart**2).sum() / spread)
+
+
+def other_tokens(of_prompts: list[torch.Tensor]) -> torch.Tensor:
+    """For each token one of the prompt before, drawn by the prompt's number; for the first prompt's, of itself."""
+    found = []
+    for i, y in enumerate(of_prompts):
+        pool = of_prompts[max(i - 1, 0)]
+        found.append(pool[torch.randint(len(pool), (len(y),), generator=torch.Generator().manual_seed(i))])
+    return torch.cat(found)
+
+
+def test_every_pair_of_taps_agrees_with_least_squares_on_stacked_tokens(pair):
+    a, b = pair
+    found = maps.fit(a, b, USED, test=HELD_OUT)
+    x, y, x_test, y_test = (stacked(m, of) for of in (USED, HELD_OUT) for m in pair)
+    assert found.error.shape == found.r2.shape == (a.n_layers + 1, b.n_layers + 1)
+    assert found.tokens == sum(map(len, x[0])) and found.test_tokens == sum(map(len, x_test[0]))
+    for j in range(b.n_layers + 1):
+        true = torch.cat(y_test[j])
+        mean = torch.cat(y[j]).mean(0).expand_as(true)
+        assert np.allclose((found.error_mean[j], found.r2_mean[j]), naive_figures(mean, true), rtol=0, atol=1e-6)
+        for i in range(a.n_layers + 1):
+            source, test = torch.cat(x[i]), torch.cat(x_test[i])
+            weights, constant = naive_map(source, torch.cat(y[j]))
+            expected = naive_figures(test @ weights + constant, true)
+            assert np.allclose((found.error[i, j], found.r2[i, j]), expected, rtol=0, atol=1e-6), (i, j)
+            weights, constant = naive_map(source, other_tokens(y[j]))
+            expected = naive_figures(test @ weights + constant, true)
+            shuffled = (found.error_shuffled[i, j], found.r2_shuffled[i, j])
+            assert np.allclose(shuffled, expected, rtol=0, atol=1e-6), (i, j)
+
+
+def test_a_rotated_copy_is_found_again_tap_by_tap():
+    a, b = random_model("llama"), random_model("llama")
+    turn = torch.linalg.qr(torch.randn(b.d_model, b.d_model, generator=torch.Generator().manual_seed(3)))[0]
+    own = b.trace
+
+    def turned(ids, keep=0):
+        trace = own(ids, keep=keep)
+        trace.resid = [h @ turn + 0.5 for h in trace.resid]
+        return trace
+
+    b.trace = turned
+    found = maps.fit(a, b, USED, test=HELD_OUT)
+    error, r2 = found.error.diagonal()[1:], found.r2.diagonal()[1:]  # at tap 0 a new prompt may have new letters
+    assert error.max() < 1e-5 and r2.min() > 0.9999
+    assert (matching.match(found).best == np.arange(1, a.n_layers + 1)).all()
+    assert "do the same at the same depth" in matching.sentence(found)
+    assert "slope 1.00, rank correlation 1.00" in matching.sentence(found)
+
+
+def test_no_number_depends_on_how_much_is_held_at_once(pair, monkeypatch):
+    a, b = pair
+    whole = maps.fit(a, b, USED, test=HELD_OUT)
+    planned = maps.plan(a, b, 1)
+    assert (planned.at_once, planned.passes) == (1, a.n_layers + 1)
+    in_turn = maps.fit(a, b, USED, test=HELD_OUT, memory=2 * planned.each)
+    monkeypatch.setattr(maps, "PIECE", 1)
+    by_token = maps.fit(a, b, USED, test=HELD_OUT)
+    for name in (*maps.PER_PAIR, *maps.OF_MEAN):
+        assert (getattr(whole, name) == getattr(in_turn, name)).all()
+        assert np.allclose(getattr(whole, name), getattr(by_token, name), rtol=0, atol=1e-9)
+
+
+class Stopped(Exception):
+    """What ends a fit in the middle."""
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("fit", ["maps", "replacement"])
+def test_a_fit_that_was_stopped_goes_on_from_there(pair, tmp_path, monkeypatch, fit, share):
+    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    of = pair if fit == "maps" else pair[:1]
+    module = maps if fit == "maps" else replacement
+    out, memory = tmp_path / "found.npz", 2 * module.plan(*of, 1).each
+
+    def stop(done: float) -> None:
+        if done > share:
+            raise Stopped
+
+    shares: list[float] = []
+    whole = module.fit(*of, USED, test=HELD_OUT, tick=shares.append, memory=memory)
+    assert shares == sorted(shares) and shares[-1] == 1 and shares[0] < 0.1
+    with pytest.raises(Stopped):
+        module.fit(*of, USED, out, HELD_OUT, stop, memory)
+    assert checkpoint.beside(out).is_file() and not out.is_file()
+    shares.clear()
+    again = module.fit(*of, USED, out, HELD_OUT, shares.append, memory)
+    assert not checkpoint.beside(out).is_file() and shares[0] > share - 0.4
+    for values, expected in zip(vars(again).values(), vars(whole).values()):
+        assert isinstance(values, dict) or np.array_equal(values, expected)
+    assert measured.packed(measured.read(out)) == measured.packed(whole)
+
+
+def test_other_prompts_do_not_take_over_what_was_kept(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    out, others = tmp_path / "found.npz", prompts(12, seed=5)
+    with pytest.raises(Stopped):
+        replacement.fit(pair[0], USED, out, HELD_OUT, lambda share: (_ for _ in ()).throw(Stopped))
+    found = replacement.fit(pair[0], others, out, HELD_OUT)
+    assert (found.loss == replacement.fit(pair[0], others, test=HELD_OUT).loss).all()
+
+
+def test_two_tokenizers_are_refused(pair):
+    b = random_model("qwen3", num_hidden_layers=3)
+    vocab = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet(), reverse=True))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    b.tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    with pytest.raises(FitRefused, match="different tokens"):
+        maps.fit(pair[0], b, USED, test=HELD_OUT)
+    b.tokenizer = byte_tokenizer()
+    assert maps.fit(pair[0], b, USED, test=HELD_OUT).tokens
+
+
+def test_no_more_tokens_than_dimensions_are_refused_with_both_numbers(pair):
+    a, b = pair
+    d = a.d_model
+    exactly = [Prompt("x" * (d + 1))]
+    for fit in (lambda of: maps.fit(a, b, of, test=HELD_OUT), lambda of: replacement.fit(a, of, test=HELD_OUT)):
+        with pytest.raises(FitRefused, match=rf"have {d} tokens .* has {d} dimensions.* {d + 1} tokens at least"):
+            fit(exactly)
+        assert fit([Prompt(" ".join(WORDS * 2)[: d + 2])]).certificate["notes"], (
+            "one more is enough, and said to be few"
+        )
+    with pytest.raises(FitRefused, match="No held-out prompt"):
+        maps.fit(a, b, USED, test=[Prompt("x")])
+
+
+def test_a_replaced_block_costs_what_a_hook_in_its_place_costs(pair):
+    model = pair[0]
+    found = replacement.fit(model, USED, test=HELD_OUT)
+    x, x_test = stacked(model, USED), stacked(model, HELD_OUT)
+
+    def loss(of: list[Prompt]) -> float:
+        lost = []
+        for prompt in of:
+            ids = model.tensor(model.encode(prompt))
+            logits = model.hf(input_ids=ids, use_cache=False).logits[0, :-1]
+            lost.append(torch.nn.functional.cross_entropy(logits.double(), ids[0, 1:], reduction="none"))
+        return float(torch.cat(lost).mean())
+
+    assert abs(found.whole - loss(HELD_OUT)) < 1e-5 and abs(found.whole_fitted - loss(USED)) < 1e-5
+    for block in range(model.n_layers):
+        weights, constant = naive_map(torch.cat(x[block]), torch.cat(x[block + 1]))
+
+        def put(module, args, kwargs, output, weights=weights, constant=constant):
+            h, out = args[0] if args else kwargs["hidden_states"], output[0] if isinstance(output, tuple) else output
+            out = out.clone()
+            out[:, 1:] = (h[:, 1:].double() @ weights + constant).to(out)
+            return (out, *output[1:]) if isinstance(output, tuple) else out
+
+        hook = model.blocks[block].register_forward_hook(put, with_kwargs=True)
+        try:
+            assert abs(found.loss[block] - loss(HELD_OUT)) < 1e-5, block
+            assert abs(found.loss_fitted[block] - loss(USED)) < 1e-5, block
+        finally:
+            hook.remove()
+        guess, true = torch.cat(x_test[block]) @ weights + constant, torch.cat(x_test[block + 1])
+        assert abs(found.error[block] - naive_figures(guess, true)[0]) < 1e-6
+
+
+def test_the_plan_needs_no_model_and_says_what_a_large_pair_takes():
+    found = measured.plan_of_maps((28, 48), (1536, 5120), 20 << 30)
+    assert found.each == 8 * 1536 * (1536 + 2 * 49 * 5120)
+    assert (found.at_once, found.passes, found.n_taps) == (3, 10, 29) and found.bytes <= 20 << 30
+    assert found.sentence() == (
+        "29 source taps, 6.2 GB each, 179.4 GB in all: 3 at once (18.6 GB), 10 passes over the prompts"
+    )
+    assert found.groups([0, 1, 2, 5]) == [(0, 1, 2), (5,)]
+    with pytest.raises(TooLarge, match=r"6\.2 GB .* 1\.0 GB are free"):
+        measured.require_room(found, 10**9, "It")
+
+
+# ---------------------------------------------------------------- what is read off them
+
+
+def synthetic(best: np.ndarray, n_b: int, error: float = 0.3, control: float = 0.9) -> measured.Maps:
+    """Maps whose best match of source tap i is `best[i - 1]`, by error and by R² alike."""
+    n_a = len(best)
+    off = np.full((n_a + 1, n_b + 1), 0.8)
+    off[0, :] = off[:, 0] = 0.01  # taps 0, which are left out
+    off[np.arange(1, n_a + 1), best] = error
+    shape = off.shape
+    told = {side: {"name": name} for side, name in zip("ab", ("small", "large"))}
+    controls = dict(error_mean=np.full(shape[1], control), r2_mean=np.zeros(shape[1]))
+    return measured.Maps(
+        off, 1 - off, np.full(shape, control), np.zeros(shape), **controls, tokens=9, test_tokens=9, certificate=told
+    )
+
+
+@pytest.mark.parametrize(
+    ("best", "which", "said"),
+    [
+        (2 * np.arange(1, 9), "same", "large does over 16 layers what small does over 8"),
+        (np.arange(1, 9), "late", "end at 50 % of large's depth (layer 8 of 16)"),
+        (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "do not run in the order of depth"),
+        (np.full(8, 7), "unordered", "rank correlation not defined"),
+        (np.arange(9, 17), "neither", "neither the same over more layers nor something new"),
+    ],
+)
+def test_the_reading_names_where_the_matches_lie(best, which, said):
+    found = synthetic(best, 16)
+    assert matching.reading(matching.match(found)) == which
+    assert said in matching.sentence(found) and "8 of small's 8 layers match" in matching.sentence(found)
+    slope = np.polyfit(np.arange(1, 9) / 8, best / 16, 1)[0]
+    assert matching.match(found).slope == pytest.approx(slope) and f"slope {slope:.2f}" in matching.sentence(found)
+    assert "By R²" not in matching.sentence(found)
+
+
+@pytest.mark.parametrize("control", ["error_shuffled", "error_mean"])
+def test_nothing_is_read_off_maps_that_a_control_equals(control):
+    found = synthetic(2 * np.arange(1, 9), 16)
+    equal = replace(found, **{control: np.full(getattr(found, control).shape, 0.32)})
+    assert "cannot be told: 0 of small's 8 layers" in matching.sentence(equal)
+    assert np.isnan(matching.match(equal).slope)
+
+
+def test_a_reading_that_depends_on_the_measure_is_said_to():
+    found = synthetic(2 * np.arange(1, 9), 16)
+    other = synthetic(np.full(8, 7), 16)
+    both = replace(found, r2=other.r2, error=np.minimum(found.error, other.error))
+    both.error[np.arange(1, 9), 2 * np.arange(1, 9)] = 0.2
+    assert matching.sentence(both).startswith("large does over 16 layers")
+    assert "By R² instead of the error the matches lie otherwise" in matching.sentence(both)
+
+
+def test_usefulness_counts_the_blocks_that_raise_the_loss_by_more_than_a_tenth():
+    loss = np.array([1.0, 1.0999, 1.2, 3.0])
+    assert matching.usefulness(loss, 1.0) == 0.5 and matching.usefulness(2 * loss, 2.0) == 0.5
+    found = measured.Replacement(
+        loss, np.array([1.0, 1.0, 1.0, 2.0]), 1.0, 1.0, loss, 9, 9, {"model": {"name": "small"}}
+    )
+    said = matching.said_of_replacement(found)
+    assert "2 of 4 layers of small" in said and "usefulness 0.50" in said and "it is 0.25, 0.25 less" in said
+
+
+# ---------------------------------------------------------------- files and the command
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    good = measured.packed(synthetic(np.arange(1, 9), 16))
+    assert measured.unpacked(good, "x").n_layers == (8, 16)
+    with pytest.raises(FitRefused, match="There is no file"):
+        measured.read(tmp_path / "none.npz")
+    np.savez(tmp_path / "other.npz", error=np.zeros((2, 2)))
+    np.savez(tmp_path / "object.npz", certificate=np.array([{}], object))
+    for data in (b"", good[: len(good) // 2], *((tmp_path / f"{n}.npz").read_bytes() for n in ("other", "object"))):
+        with pytest.raises(FitRefused, match="x is damaged"):
+            measured.unpacked(data, "x")
+    found = measured.unpacked(good, "x")
+    with pytest.raises(FitRefused, match="x is damaged"):
+        measured.unpacked(measured.packed(replace(found, error_mean=np.zeros(3))), "x")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, small_folder):
+    """A second model of the same tokenizer, and two prompt files."""
+    place = tmp_path_factory.mktemp("maps")
+    other = save_random(place / "other", num_hidden_layers=3)
+    for name, of in (("set", USED), ("test", HELD_OUT)):
+        (place / f"{name}.jsonl").write_text("".join(json.dumps({"text": p.text}) + "\n" for p in of))
+    return ["--model", str(small_folder), "--set", str(place / "set.jsonl")], str(other), place
+
+
+def test_the_command_writes_maps_and_says_what_they_say(files, tmp_path, capsys):
+    options, other, place = files
+    out = tmp_path / "maps.npz"
+    test = ["--test", str(place / "test.jsonl")]
+    assert main(["fit", "maps", *options, "--other", other, *test, "--out", str(out), "--progress"]) == 0
+    said = capsys.readouterr()
+    assert "6 source taps" in said.err and "1 pass over the prompts" in said.err and "100 %" in said.err
+    assert "fitted on" in said.out and "layers match better" in said.out
+    with np.load(out, allow_pickle=False) as file:
+        assert file["error"].shape == file["r2"].shape == (6, 4) and file["tokens"] > 200
+        assert json.loads(str(file["certificate"]))["b"]["n_layers"] == 3
+    found = measured.read(out)
+    assert found.test_tokens == sum(len(p.text) - 1 for p in HELD_OUT)
+    assert main(["fit", "maps", *options, "--other", other, "--out", str(out)]) == 0, "without a test set"
+    assert measured.read(out).certificate["held_out"]["n"] == len(USED) // 5
+    capsys.readouterr()
+
+
+def test_the_command_replaces_layers(files, tmp_path, capsys):
+    options, _, place = files
+    out = tmp_path / "replaced.npz"
+    assert main(["fit", "replacement", *options, "--test", str(place / "test.jsonl"), "--out", str(out)]) == 0
+    assert "usefulness" in capsys.readouterr().out
+    found = measured.read(out)
+    assert isinstance(found, measured.Replacement) and found.loss.shape == (5,)
+
+
+def test_what_the_command_cannot_do_is_said_in_one_sentence(files, tmp_path, capsys):
+    options, other, _ = files
+    fit = ["fit", "maps", *options, "--other", other]
+    for more, said in (
+        (["--out", str(tmp_path / "maps.txt")], "ends in .npz"),
+        (["--out", str(tmp_path / "no" / "maps.npz")], "does not exist"),
+        (["--out", str(tmp_path / "m.npz"), "--test", str(tmp_path / "none.jsonl")], "no prompts file"),
+        (["--out", str(tmp_path / "m.npz"), "--memory", "much"], "memory budget"),
+        (["--out", str(tmp_path / "m.npz"), "--other-seed", "1"], "--seed is a control's"),
+    ):
+        assert main([*fit, *more]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_dry_run_opens_nothing(capsys, monkeypatch):
+    monkeypatch.setattr("ed_core.models.opening.open_model", lambda spec: pytest.fail("a model was opened"))
+    fit = ["--model", "ed-demo-8", "--set", "none.jsonl", "--out", "x.npz", "--dry-run", "--memory", "10M"]
+    assert main(["fit", "maps", "--other", "ed-demo-16", *fit]) == 0
+    assert capsys.readouterr().out.startswith("9 source taps, 5 MB each, 41 MB in all: 2 at once")
+    assert main(["fit", "replacement", *fit]) == 0
+    assert capsys.readouterr().out.startswith("8 source taps, 0 MB each, 2 MB in all: 8 at once")

@@ -1,0 +1,150 @@
+"""The Maps page: it draws what the command writes, runs it, stops it, and opens its files."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hosted_app import until
+from streamlit.testing.v1 import AppTest
+
+from ed_core import settings
+from ed_core.depth import matching
+from ed_core.errors import FitRefused, NotAllowed
+from ed_core.fits import measured
+from ed_core.service.resolve import resolve
+from ed_core.sources.bundled import load_prompts
+from ed_core.types import Prompt
+from ed_ui import fit_runs, show, study_runs
+
+MIXED = fit_runs.distinct([Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()])
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    import ed_ui.running
+    from ed_core.service.jobs import Jobs
+
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
+    return tmp_path
+
+
+def page(**query) -> AppTest:
+    test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
+    test.switch_page("pages/compare/maps.py")
+    for name, value in ({"model": "ed-demo-8", "precision": "fp32", "second_precision": "fp32"} | query).items():
+        test.query_params[name] = value
+    return test.run()
+
+
+def wanted(*names: str) -> fit_runs.Wanted:
+    return fit_runs.Wanted(tuple(resolve(name) for name in names), MIXED)
+
+
+def stored(of: fit_runs.Wanted) -> measured.Maps | measured.Replacement:
+    """Some numbers where the page looks for those of this fit."""
+    draw = np.random.default_rng(0)
+    told = {side: {"name": model.name} for side, model in zip("ab", of.models)} | {"notes": ["so few."]}
+    if of.kind == "maps":
+        error, r2 = (draw.uniform(0.2, 0.9, (9, 17)) for _ in range(2))
+        controls = dict(error_mean=np.full(17, 0.95), r2_mean=np.zeros(17))
+        found = measured.Maps(error, r2, error + 0.05, r2 - 1, **controls, tokens=400, test_tokens=90, certificate=told)
+    else:
+        told = {"model": {"name": of.models[0].name}, "notes": []}
+        curves = (draw.uniform(2, 3, 8) for _ in range(3))
+        loss, fitted, error = curves
+        found = measured.Replacement(loss, fitted, 2.0, 2.1, error, 400, 90, told)
+    of.out.mkdir(parents=True)
+    measured.write(of.out / fit_runs.FOUND, found)
+    return found
+
+
+def figures(test: AppTest) -> dict[str, dict]:
+    """Every trace of every figure by its name."""
+    specs = [json.loads(chart.proto.spec) for chart in test.get("plotly_chart")]
+    return {trace["name"]: trace for spec in specs for trace in spec["data"]}
+
+
+def said(test: AppTest) -> str:
+    return " ".join(one.value for kind in (test.markdown, test.caption, test.info, test.error) for one in kind)
+
+
+def test_the_page_draws_what_is_stored_and_says_what_it_means(cache):
+    found = stored(wanted("ed-demo-8", "ed-demo-16"))
+    test = page(second="ed-demo-16", shown="r2")
+    assert not test.exception and not test.error
+    assert show.plain(matching.sentence(found)) in said(test) and "so few" in said(test)
+    assert "Fitted on 400 tokens, judged on 90" in said(test)
+    from test_pages import numbers
+
+    drawn = figures(test)
+    assert np.allclose(numbers(drawn["z"]["z"]), found.r2)
+    assert np.allclose(numbers(drawn["best"]["x"]), matching.match(found, "r2").best)
+    assert np.allclose(numbers(drawn["best match"]["y"]), matching.match(found).error)
+    test.segmented_control(key="maps.measure").set_value("error").run()
+    assert np.allclose(numbers(figures(test)["z"]["z"]), found.error)
+    test.segmented_control(key="maps.measure").set_value("shuffled").run()
+    assert np.allclose(numbers(figures(test)["z"]["z"]), found.error_shuffled) and "best" not in figures(test)
+    assert test.query_params["shown"] == ["shuffled"] or test.query_params["shown"] == "shuffled"
+    assert test.button(key="run.maps").disabled and test.button(key="cancel.maps").disabled
+
+
+def test_replacement_is_drawn_in_per_cent_of_the_loss(cache):
+    found = stored(wanted("ed-demo-8"))
+    test = page(maps="within")
+    assert not test.exception and not test.error
+    from test_pages import numbers
+
+    drawn = figures(test)
+    assert np.allclose(numbers(drawn["held-out prompts"]["y"]), 100 * (found.loss / 2.0 - 1))
+    assert np.allclose(numbers(drawn["prompts fitted on"]["y"]), 100 * (found.loss_fitted / 2.1 - 1))
+    assert show.plain(matching.said_of_replacement(found)) in said(test)
+
+
+def test_the_command_it_shows_is_what_it_runs(cache):
+    test = page(second="ed-demo-16")
+    (code,) = [c.value for c in test.code if "ed_core fit" in c.value]
+    assert code == "python -m ed_core " + " ".join(
+        wanted("ed-demo-8", "ed-demo-16").arguments("prompts.jsonl", "maps.npz")
+    )
+    twin = page(second="ed-demo-8", second_control="shuffled", second_seed="3")
+    (code,) = [c.value for c in twin.code if "ed_core fit" in c.value]
+    assert "--other=ed-demo-8 --other-precision=fp32 --other-control=shuffled --other-seed=3" in code
+    assert "9 source taps" in said(test) and "1 pass over the prompts" in said(test)
+
+
+def test_run_fits_in_a_process_of_its_own_and_cancel_ends_it(cache):
+    of = wanted("ed-demo-8")
+    test = page(maps="within")
+    assert not test.button(key="run.maps").disabled and "Not computed yet" in said(test)
+    test.button(key="run.maps").click().run()
+    assert of.running and not test.button(key="cancel.maps").disabled
+    with pytest.raises(FitRefused, match="Another fit"):
+        wanted("ed-demo-16").begin()
+    test.button(key="cancel.maps").click().run()
+    until(lambda: not of.running)
+    assert of.found() is None and of.trouble() == ""
+    of.begin()
+    until(lambda: not of.running, 120)
+    assert of.found() is not None, of.trouble()
+    assert of.share() in (0.0, 1.0) and of.found().loss.shape == (8,)
+    assert "usefulness" in said(page(maps="within"))
+
+
+def test_why_a_fit_failed_is_said(cache):
+    of = fit_runs.Wanted((resolve("ed-demo-8"),), tuple(Prompt(f"{i} + 1 = ") for i in range(5)))
+    of.begin()
+    until(lambda: not of.running, 60)
+    assert "needs more tokens than dimensions" in of.trouble() and of.found() is None
+    (of.out / study_runs.LOG).write_text("41 %\n")
+    assert "ended before it was done; it said last: 41 %" in of.trouble() and of.share() == 0.41
+    of.stop()
+    assert of.trouble() == ""
+
+
+def test_an_installation_without_studies_fits_nothing(cache, monkeypatch):
+    monkeypatch.setenv("ED_STUDIES", "false")
+    with pytest.raises(NotAllowed, match="fits no maps"):
+        wanted("ed-demo-8").begin()
