@@ -17,6 +17,7 @@ PAGES = (
     "gradients",
     "prune",
     "audit",
+    "maps",
     "studies",
     "difficulty",
 )

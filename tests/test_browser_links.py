@@ -21,6 +21,7 @@ PAGES = {  # path: heading, a parameter of its own in the URL, how it shows
     "erase": ("Erase", "target=future", ("radio", "later tokens")),
     "gradients": ("Gradients", "nodes=65", ("spinbutton", "65")),
     "prune": ("Prune and exit", "prompts=bundled", ("radio", "Bundled prompts")),
+    "maps": ("Maps", "maps=within", ("radio", "Within one model")),
     "audit": ("Precision audit", "precisions=fp32,bf16,int8", ("button", "int8")),
 }
 
@@ -89,7 +90,7 @@ def test_a_link_to_a_page_opens_in_a_fresh_session_and_after_a_reload(server, pa
         assert (
             own in page.url.replace("%2C", ",") and query(page)["model"] == MODEL and query(page)["precision"] == "bf16"
         )
-        assert name in ("prune", "audit") or wait(page, lambda: prompt(page).startswith("Copy"))
+        assert name in ("prune", "audit", "maps") or wait(page, lambda: prompt(page).startswith("Copy"))
         assert page.get_by_role("heading", name=heading).count() or not heading
         page.locator("[data-testid=stSidebar]").get_by_text("Precision", exact=True).first.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing is cut off"

@@ -13,6 +13,7 @@ from small_models import byte_tokenizer, random_model, save_random
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from ed_core import figures
 from ed_core.commands import main
 from ed_core.depth import matching
 from ed_core.errors import FitRefused, TooLarge
@@ -309,8 +310,28 @@ def test_a_damaged_file_is_refused(tmp_path):
         with pytest.raises(FitRefused, match="x is damaged"):
             measured.unpacked(data, "x")
     found = measured.unpacked(good, "x")
-    with pytest.raises(FitRefused, match="x is damaged"):
-        measured.unpacked(measured.packed(replace(found, error_mean=np.zeros(3))), "x")
+    for wrong in (
+        {"error_mean": np.zeros(3)},
+        {"r2": np.zeros((9, 16))},
+        {"certificate": {"a": {"name": "small"}}},
+        {"certificate": {**found.certificate, "b": {"name": 7}}},
+        {"certificate": {**found.certificate, "notes": "all one"}},
+        {"certificate": {**found.certificate, "kind": "replacement"}},
+    ):
+        with pytest.raises(FitRefused, match="x is damaged"):
+            measured.unpacked(measured.packed(replace(found, **wrong)), "x")
+    with pytest.raises(FitRefused, match="later version"):
+        measured.unpacked(measured.packed(replace(found, certificate={**found.certificate, "version": 99})), "x")
+
+
+def test_what_is_not_a_number_is_drawn_and_said_all_the_same():
+    found = synthetic(np.arange(1, 9), 16)
+    for name in (*maps.PER_PAIR, *maps.OF_MEAN):
+        getattr(found, name)[...] = np.nan
+    assert "cannot be told" in matching.sentence(found)
+    for draw in (figures.map_between, figures.best_matches, figures.best_errors):
+        assert draw(found).data
+    assert measured.csv(found).count("\n") == 1 + 9 * 17
 
 
 @pytest.fixture(scope="module")

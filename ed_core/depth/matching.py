@@ -120,7 +120,8 @@ def _deeper(a: str, b: str, n_a: int, n_b: int) -> str:
 
 
 def _median(values: np.ndarray) -> str:
-    return _figure(float(np.nanmedian(values)))
+    finite = values[np.isfinite(values)]
+    return _figure(float(np.median(finite)) if len(finite) else float("nan"))
 
 
 def _share(value: float) -> str:

@@ -166,8 +166,14 @@ def unpacked(data: bytes, name: str) -> Maps | Replacement:
                 raise wrong
             arrays = {key: file[key] for key in file.files}
         told = json.loads(str(arrays.pop("certificate")))
-        kind = KINDS[told["kind"]]
-        if told["format"] != FORMAT or set(arrays) != {f.name for f in fields(kind)} - {"certificate"}:
+        kind, notes = KINDS[told["kind"]], told.get("notes", [])
+        if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+            raise wrong
+        if (
+            told["format"] != FORMAT
+            or not isinstance(told["version"], int)
+            or set(arrays) != {f.name for f in fields(kind)} - {"certificate"}
+        ):
             raise wrong
         scalars = {key: values.item() for key, values in arrays.items() if values.ndim == 0}
         curves = {key: np.asarray(values, np.float64) for key, values in arrays.items() if values.ndim}

@@ -14,7 +14,19 @@ from ed_core.prompts import read_jsonl, to_jsonl
 from ed_core.sources import controls, sizes, specs
 from ed_core.sources.bundled import SETS, load_prompts
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import common_link, fit_runs, guard, link, picker, probe_page, prompt_set, remembered, show, side_b
+from ed_ui import (
+    common_link,
+    fit_runs,
+    guard,
+    link,
+    picker,
+    probe_page,
+    prompt_box,
+    prompt_set,
+    remembered,
+    show,
+    side_b,
+)
 from ed_ui.fit_runs import Wanted
 from ed_ui.link_parameters import choice, number, several, text
 
@@ -29,6 +41,12 @@ POLL = 1.0  # seconds
 def sets() -> list[str]:
     """The bundled prompt sets: all tasks mixed, and one a task."""
     return [MIXED, *sorted(file.stem for file in SETS.glob("*.jsonl"))]
+
+
+def named(name: str) -> str:
+    """What a set is called on its button."""
+    tail = ", worked" if name.endswith("_worked") else ""
+    return "Mixed" if name == MIXED else prompt_box.task_name(name.removesuffix("_worked")) + tail
 
 
 def page() -> None:
@@ -78,8 +96,10 @@ def chosen_prompts() -> list[Prompt]:
     )
     if source != SOURCES[0]:
         return prompt_set.lines(MOST)
-    about = dict(options=sets(), help=ABOUT_SETS, width=620)
-    names = remembered.widget(st.multiselect, "Prompt sets", "maps.sets", [MIXED], **about)
+    about = dict(options=sets(), format_func=named, selection_mode="multi", help=ABOUT_SETS)
+    names = remembered.widget(st.pills, "Prompt sets", "maps.sets", [MIXED], **about)
+    if not names:
+        st.info("No prompt set is chosen; choose at least one.", icon=":material/playlist_add:")
     found = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()] if MIXED in names else []
     return found + [p for name in names if name != MIXED for p in read_jsonl(SETS / f"{name}.jsonl")]
 
