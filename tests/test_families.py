@@ -27,6 +27,7 @@ from ed_core.probes import (
     EarlyExit,
     IntegratedGradients,
     LayerSkip,
+    Lenses,
     LogitLens,
     Numerics,
     Prune,
@@ -69,6 +70,13 @@ def probe_contributions(model, measure):
 
 def probe_logit_lens(model, measure):
     yield measure(model, LogitLens(), PROMPT).measures, naive.logit_lens(model.hf, model.encode(PROMPT).ids, k=5)
+
+
+def probe_lenses(model, measure):
+    """The logit lens among them; fitted ones are held against a loop in test_fits."""
+    found = measure(model, Lenses(), PROMPT).measures
+    expected = naive.logit_lens(model.hf, model.encode(PROMPT).ids, k=5)
+    yield found, {name: expected[name.removeprefix("logit_")] for name in found}
 
 
 def probe_layer_skip(model, measure):

@@ -21,6 +21,7 @@ from ed_core.fits import affine, checkpoint, jacobian
 from ed_core.fits import file as files
 from ed_core.fits.grams import Sums
 from ed_core.fits.lens import Reader
+from ed_core.fits.streams import split
 from ed_core.probes import Lenses, LogitLens
 from ed_core.service import compute
 from ed_core.sources import bundled
@@ -106,7 +107,8 @@ def test_shuffled_targets_give_a_lens_that_knows_nothing_of_its_token(model, fit
     assert all(lens < shuffled for lens, shuffled in zip(kl["lens"], kl["shuffled"]))
 
 
-def test_in_groups_stopped_and_resumed_it_is_the_same_fit(model, fitted, tmp_path, monkeypatch):
+@pytest.mark.parametrize("ticks", [30, 80])  # in the first group of depths, in the second
+def test_in_groups_stopped_and_resumed_it_is_the_same_fit(model, fitted, tmp_path, monkeypatch, ticks):
     monkeypatch.setattr(checkpoint, "EVERY", 0.0)
     one_depth = 3 * 8 * model.d_model**2
     out = tmp_path / "mine.safetensors"
@@ -114,7 +116,7 @@ def test_in_groups_stopped_and_resumed_it_is_the_same_fit(model, fitted, tmp_pat
 
     def stop(share):
         asked.append(share)
-        if len(asked) == 30:
+        if len(asked) == ticks:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -122,10 +124,22 @@ def test_in_groups_stopped_and_resumed_it_is_the_same_fit(model, fitted, tmp_pat
     assert not out.exists() and checkpoint.beside(out).exists()
     again = []
     affine.fit(model, prompts(60), out, tick=again.append, memory=2 * one_depth)
-    assert again[0] > asked[0]  # it went on
-    assert not checkpoint.beside(out).exists()
+    assert len(again) == len(asked_whole := seen_by(model, tmp_path)) - (ticks - 1)  # it went on from the last prompt
+    assert again[-1] == asked_whole[-1] and [p.name for p in tmp_path.glob("mine*")] == [out.name]
     whole, found = load_file(fitted[0]), load_file(out)
     assert whole.keys() == found.keys() and all(np.allclose(whole[k], found[k], atol=1e-6) for k in whole)
+
+
+def seen_by(model, folder) -> list[float]:
+    """What an undisturbed fit of two depths at a time says of its progress."""
+    seen = []
+    affine.fit(model, prompts(60), folder / "whole.safetensors", tick=seen.append, memory=2 * 3 * 8 * model.d_model**2)
+    return seen
+
+
+def test_a_text_that_comes_twice_is_not_held_out_from_itself():
+    used, held_out = split([*prompts(10), *prompts(10)], None)
+    assert (len(used), len(held_out)) == (8, 2) and not {p.text for p in used} & {p.text for p in held_out}
 
 
 def test_the_sums_of_another_fit_are_not_gone_on_with(model, tmp_path):

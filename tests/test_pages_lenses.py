@@ -45,7 +45,7 @@ def shipped():
 
 def test_the_page_opens_on_the_stored_example_with_all_bundled_lenses(cache):
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
-    assert app.multiselect(key="lenses.box").value == BOTH.split(",")
+    assert app.pills(key="lenses.box").value == BOTH.split(",")
     result = shipped()
     drawn = [fig for fig in specs(app) if fig["data"] and fig["data"][0].get("name") == "z"]
     assert len(drawn) == 3
@@ -58,10 +58,10 @@ def test_the_page_opens_on_the_stored_example_with_all_bundled_lenses(cache):
 
 def test_a_lens_that_is_taken_away_is_not_asked_for(cache):
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
-    app.multiselect(key="lenses.box").set_value(["ed-demo-8-jacobian"]).run()
+    app.pills(key="lenses.box").set_value(["ed-demo-8-jacobian"]).run()
     assert app.session_state["lenses.box"] == ["ed-demo-8-jacobian"]
     assert app.query_params["fits"] == "ed-demo-8-jacobian"
-    app.multiselect(key="lenses.box").set_value([]).run()
+    app.pills(key="lenses.box").set_value([]).run()
     assert not app.exception
 
 
@@ -76,7 +76,7 @@ def test_a_token_is_followed_by_what_is_typed_and_forgotten_with_it(cache):
 
 def test_a_link_names_fits_and_never_a_path(cache):
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE, fits="ed-demo-8-affine")
-    assert app.multiselect(key="lenses.box").value == ["ed-demo-8-affine"]
+    assert app.pills(key="lenses.box").value == ["ed-demo-8-affine"]
     app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
     app.query_params["lens"], app.query_params["model"] = "/etc/passwd", "ed-demo-8"
     app.run()

@@ -51,13 +51,14 @@ def fit(
         "prompts": {"n": len(used), "digest": checkpoint.of_prompts(used)},
         "ridge": RIDGE,
     }
-    part = checkpoint.beside(out)
+    checkpoints = []
     fitted, shuffled, tokens, mean = {}, {}, 0, torch.zeros(model.d_model)
     scale = torch.zeros(model.n_layers)
     groups = plan_of_affine(model.n_layers, model.d_model, memory).groups(list(range(model.n_layers)))
     for number, depths in enumerate(groups):
-        kept = checkpoint.Checkpoint(part, what, depths)
+        checkpoints.append(kept := checkpoint.Checkpoint(checkpoint.beside(out, number), what, depths, rank))
         sums = _summed(streams, depths, kept, lambda share: tick(PASSES * (number + share) / len(groups)))
+        kept.write(_arrays(depths, sums, len(used)), now=len(groups) > 1)
         tokens = sums[0].n
         if not tokens:
             raise FitRefused("No prompt of the set has a token besides its first; give longer ones.")
@@ -78,7 +79,7 @@ def fit(
         mean,
         lambda share: tick(PASSES + JUDGED * share),
     )
-    what["prompts"] |= {"tokens": tokens, "too_short": streams.too_short // len(groups)}
+    what["prompts"] |= {"tokens": tokens, "too_short": streams.too_short()}
     few = tokens < ENOUGH * model.d_model
     what |= {
         "held_out": {"n": len(held_out), "digest": checkpoint.of_prompts(held_out)} | judged,
@@ -89,7 +90,8 @@ def fit(
     if rank is not None:
         what["rank"], tensors["scale"] = rank, scale.numpy()
     write(out, tensors | {"mean": mean.cpu().numpy()}, what)
-    checkpoint.Checkpoint(part).done()
+    for kept in checkpoints:
+        kept.done()
     return what
 
 
@@ -115,9 +117,14 @@ def _summed(streams: Streams, depths: Sequence[int], kept: checkpoint.Checkpoint
         before = y
         tick((i + 1) / len(streams.prompts))
         if kept.due():
-            arrays = {f"{depth}.{name}": a for depth, one in zip(depths, sums) for name, a in one.arrays().items()}
-            kept.write(arrays | {"next": np.asarray(i + 1)})
+            kept.write(_arrays(depths, sums, i + 1))
     return sums
+
+
+def _arrays(depths: Sequence[int], sums: Sequence[Sums], following: int) -> dict[str, np.ndarray]:
+    """The sums up to the prompt before `following`."""
+    arrays = {f"{depth}.{name}": a for depth, one in zip(depths, sums) for name, a in one.arrays().items()}
+    return arrays | {"next": np.asarray(following)}
 
 
 def _targets_before(streams: Streams, begin: int) -> Tensor | None:

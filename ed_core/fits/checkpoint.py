@@ -62,6 +62,6 @@ class Checkpoint:
             self.file.unlink(missing_ok=True)
 
 
-def beside(out: Path) -> Path:
-    """Where the sums of the fit that `out` will hold are kept."""
-    return out.with_name(f"{out.name}.part")
+def beside(out: Path, number: int = 0) -> Path:
+    """Where the sums of the fit that `out` will hold are kept; `number`: of the group, where there are several."""
+    return out.with_name(f"{out.name}.{number or ''}part")

@@ -4,7 +4,7 @@ grow with the set."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -27,24 +27,25 @@ def silent(share: float) -> None:
 class Streams:
     """The streams of prompts on a model, the first token of each left out: it is read like no other, and often a sink.
 
-    `first`: only so many tokens of each prompt. `too_short`: prompts that have no token besides the first, counted as
-    they are met."""
+    `first`: only so many tokens of each prompt."""
 
     model: LanguageModel
     prompts: Sequence[Prompt]
     first: int | None = None
-    too_short: int = field(default=0, init=False)
 
     def each(self, begin: int = 0) -> Iterator[tuple[int, list[Float[Tensor, "pos d_model"]]]]:
         """From prompt `begin` on, a prompt's number and its stream at depths 0..L."""
         for i, prompt in enumerate(self.prompts[begin:], begin):
             ids = self.ids(prompt)
             if len(ids) < 2:
-                self.too_short += 1
                 continue
             with torch.no_grad():
                 trace = self.model.trace(self.model.tensor(ids), keep=1)
             yield i, [h[0, 1:] for h in trace.resid]
+
+    def too_short(self) -> int:
+        """How many prompts have no token besides the first."""
+        return sum(len(self.ids(prompt)) < 2 for prompt in self.prompts)
 
     def ids(self, prompt: Prompt) -> tuple[int, ...]:
         return self.model.encode(prompt, max_tokens()).ids[: self.first]
@@ -63,8 +64,9 @@ def same_tokens(a: LanguageModel, b: LanguageModel, prompts: Sequence[Prompt]) -
 
 
 def split(prompts: Sequence[Prompt], test: Sequence[Prompt] | None) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
-    """What is fitted on and what is held out: the given test prompts, else every fifth prompt. `FitRefused` where
-    nothing would be left."""
+    """What is fitted on and what is held out: the given test prompts, else every fifth prompt, each text once.
+    `FitRefused` where nothing would be left."""
+    prompts = list({(p.text, p.answer): p for p in prompts}.values())
     if test is not None:
         texts = {(p.text, p.answer) for p in test}
         both = sum((p.text, p.answer) in texts for p in prompts)

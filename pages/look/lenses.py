@@ -40,13 +40,13 @@ def ask() -> Probe:
     chosen = [name for name in (held or "").split(",") if name in there]
     if there:
         st.session_state["lenses.box"] = chosen
-        row.multiselect(
+        row.pills(
             "Fitted lenses",
             there,
+            selection_mode="multi",
             key="lenses.box",
             on_change=lambda: remembered.put({"lenses.fit": ",".join(st.session_state["lenses.box"])}),
             help="Beside the logit lens. What a fitted lens is worth stands in its certificate, below the maps.",
-            width=420,
         )
     more = {"width": 190, "help": "Its rank in every lens, by depth and token; the first token of what is typed."}
     typed = remembered.widget(
