@@ -45,7 +45,7 @@ PLACES: dict[str, Place] = {
         first_token="contributions.first_token",
     ),
     "logit_lens": Place((("shade", "logit_lens.shade", SHADES), SINKS)),
-    "lenses": Place((("shade", "lenses.shade", SHADES),)),
+    "lenses": Place((("shade", "lenses.shade", SHADES | {"rank of the followed token": "token_rank"}),)),
     "residual_erasure": Place((SINKS,)),
     "layer_skip": Place((("boundary", "skip.boundary", {}),)),
     "two": Place((("swapped", "two.swapped", {}),)),

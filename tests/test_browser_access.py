@@ -11,6 +11,7 @@ PAGES = (
     "",
     "contributions",
     "logit_lens",
+    "lenses",
     "numerics",
     "skip",
     "erase",
@@ -21,7 +22,7 @@ PAGES = (
     "studies",
     "difficulty",
 )
-FIGURES = {*PAGES[:6], "studies", "difficulty"}  # what these show at once
+FIGURES = {*PAGES[:7], "studies", "difficulty"}  # what these show at once
 GROUND = "getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor"
 STREAMLITS_OWN = {"list", "listitem"}  # its navigation puts <div> between <ul> and <li>
 

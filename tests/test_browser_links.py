@@ -17,6 +17,7 @@ PAGES = {  # path: heading, a parameter of its own in the URL, how it shows
     "": ("", "branch=mlp", ("radio", "MLP")),
     "contributions": ("Contributions", "measure=attn_cos", ("combobox", "Attention: direction")),
     "logit_lens": ("Logit lens", "shade=rank", ("radio", "rank of the output")),
+    "lenses": ("Lenses", "shade=jsd", ("radio", "Jensen–Shannon")),
     "skip": ("Layer skip", "mode=future", ("radio", "later tokens")),
     "erase": ("Erase", "target=future", ("radio", "later tokens")),
     "gradients": ("Gradients", "nodes=65", ("spinbutton", "65")),

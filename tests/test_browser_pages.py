@@ -24,8 +24,8 @@ PLOTTED = """key => {
 }"""
 
 
-def command_line(folder, prompts: list[Prompt], *probes: str) -> dict[str, np.ndarray]:
-    """The command line's arrays for these prompts, computed anew."""
+def command_line(folder, prompts: list[Prompt], *probes: str, given: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
+    """The command line's arrays for these prompts, computed anew; `given`: PROBE.PARAMETER=VALUE."""
     folder.mkdir()
     (folder / "p.jsonl").write_text(to_jsonl(prompts), encoding="utf-8")
     command = [
@@ -38,6 +38,7 @@ def command_line(folder, prompts: list[Prompt], *probes: str) -> dict[str, np.nd
         "--out",
         str(folder / "r.npz"),
         "--no-cache",
+        *(part for one in given for part in ("--set", one)),
     ]
     assert main(command) == 0
     with np.load(folder / "r.npz", allow_pickle=False) as data:
@@ -155,6 +156,29 @@ def test_pruning_over_bundled_prompts_plots_what_the_command_line_writes(server,
         and kept["measured"]["n_tokens"] == three["n_tokens"]
     )
     assert kept["measured"]["kl"] == pytest.approx(three["prune.kl"].min())
+
+
+def test_the_lenses_stand_side_by_side_and_a_token_is_followed(server, page, tmp_path):
+    """What is plotted is what the command line writes, of every lens; and the certificates are there."""
+    names = [f"{MODEL}-{kind}" for kind in ("affine", "jacobian")]
+    given = (f"lenses.fit={','.join(names)}", "lenses.follow=12")
+    expected = command_line(tmp_path / "lenses", [Prompt(TEXT, ANSWER)], "lenses", given=given)
+    run(page, f"{server}/lenses?model={MODEL}&shade=kl&follow=12")
+    wait(page, lambda: "Affine lens" in plotted(page, "lens-overlap"))
+    settled(page)
+    for lens in ("logit", "affine", "jacobian"):
+        shown = plotted(page, f"map-{lens}")["z"]
+        assert np.allclose(shown, expected[f"lenses.{lens}_kl.0"], rtol=1e-5, atol=1e-6), lens
+        curve = plotted(page, "lens-overlap")[f"{lens.capitalize()} lens"]
+        assert np.allclose(curve, expected[f"lenses.{lens}_overlap"], rtol=1e-5), lens
+    assert np.allclose(plotted(page, "lens-kl")["constant prediction"], expected["lenses.constant_kl"], rtol=1e-4)
+    page.get_by_text("rank of the followed token", exact=True).click()
+    ranks = expected["lenses.affine_token_rank.0"]
+    wait(page, lambda: np.array_equal(plotted(page, "map-affine").get("z", 0), ranks))
+    page.get_by_text(f"Certificate of {names[0]}").click()
+    wait(page, lambda: "targets shuffled" in plotted(page, "held-out-affine"))
+    assert page.get_by_text("fitted on 46,666 tokens of 704 prompts").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing is cut off"
 
 
 def test_measuring_the_bundled_set_fills_the_spread(server, page):

@@ -309,7 +309,7 @@ def test_only_so_many_tokens_of_a_prompt_are_read(model, tmp_path):
 
 def test_every_lens_against_a_loop_over_depths_and_tokens(model, fitted, jacobians):
     prompt, k = prompts(1)[0], 3
-    result = compute.run(model, Lenses(fit=f"{fitted[0]}, {jacobians[0]}", k=k, token=101).request(model.spec, prompt))
+    result = compute.run(model, Lenses(fit=f"{fitted[0]}, {jacobians[0]}", k=k, follow=101).request(model.spec, prompt))
     ids = model.encode(prompt).ids
     h = [r[0].double() for r in model.trace(model.tensor(ids)).resid]
     one, other = load_file(fitted[0]), load_file(jacobians[0])
@@ -369,8 +369,8 @@ def test_two_lenses_of_a_kind_and_an_unknown_name_are_refused(model, fitted, tmp
         Lenses(fit=f"{fitted[0]},{there}").request(model.spec, prompts(1)[0])
     with pytest.raises(FitRefused, match="no fit 'nobody'; those of this installation are: .*ed-demo-8-affine"):
         Lenses(fit="nobody").request(model.spec, prompts(1)[0])
-    with pytest.raises(ParameterError, match=r"lenses.token is 400; this model's ids are 0 to"):
-        compute.run(model, Lenses(token=400).request(model.spec, prompts(1)[0]))
+    with pytest.raises(ParameterError, match=r"lenses.follow is 400; this model's ids are 0 to"):
+        compute.run(model, Lenses(follow=400).request(model.spec, prompts(1)[0]))
 
 
 def test_a_lens_of_a_rank_is_read_as_it_was_judged(model, tmp_path):
@@ -518,6 +518,7 @@ def test_by_lens_reads_the_means_and_how_settle_depths_agree(model, fitted, jaco
     read = lenses.by_lens(some)
     kl = np.concatenate([r["affine_kl"] for r in some], 1).mean(1)
     assert np.allclose(read.curves["kl"]["affine"], kl, rtol=1e-5)
+    assert set(read.criteria["kl"]) == {"logit", "affine"} and set(read.criteria["overlap"]) == set(read.settle)
     assert read.criteria["kl"]["affine"] == lenses.by_kl(read.curves["kl"]["affine"][:-1])
     assert set(read.agree) == {("logit", "affine"), ("logit", "jacobian"), ("affine", "jacobian")}
     assert read.settle["logit"] == pytest.approx(np.concatenate([r["logit_settle_depth"] for r in some]).mean())

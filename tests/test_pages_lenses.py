@@ -69,9 +69,9 @@ def test_a_token_is_followed_by_what_is_typed_and_forgotten_with_it(cache):
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
     app.text_input(key="lenses.text").set_value("12").run()
     assert any("2 tokens; the first is followed" in one.value for one in app.caption)
-    assert "token" in app.query_params
+    assert "follow" in app.query_params
     app.text_input(key="lenses.text").set_value("").run()
-    assert "token" not in app.query_params and not app.exception
+    assert "follow" not in app.query_params and not app.exception
 
 
 def test_a_link_names_fits_and_never_a_path(cache):

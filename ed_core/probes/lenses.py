@@ -85,7 +85,7 @@ class Lenses(Probe):
         label="Fitted lenses",
     )
     k: int = parameter(5, "best tokens compared and listed", low=1, high=50, label="Best tokens compared")
-    token: int = parameter(-1, "a token id whose rank is followed; -1: none", low=-1, label="Token followed")
+    follow: int = parameter(-1, "a token id whose rank is followed; -1: none", low=-1, label="Token followed")
 
     name: ClassVar[str] = "lenses"
     title: ClassVar[str] = "Lenses"
@@ -170,8 +170,8 @@ class Lenses(Probe):
         from ..sweeps import metrics
 
         n_depths, n_tokens, k = model.n_layers + 1, len(encoding), min(self.k, model.d_vocab)
-        if self.token >= model.d_vocab:
-            raise ParameterError(f"lenses.token is {self.token}; this model's ids are 0 to {model.d_vocab - 1}.")
+        if self.follow >= model.d_vocab:
+            raise ParameterError(f"lenses.follow is {self.follow}; this model's ids are 0 to {model.d_vocab - 1}.")
         fits = self.fits()
         for fit in fits:
             fit.require(model.spec)
@@ -182,7 +182,7 @@ class Lenses(Probe):
             for name in ("top_ids", "top_probs"):
                 record.allocate(f"{lens}_{name}", (n_depths, n_tokens, k))
             record.allocate(f"{lens}_settle_depth", (n_tokens,))
-            if self.token >= 0:
+            if self.follow >= 0:
                 record.allocate(f"{lens}_token_rank", (n_depths, n_tokens))
         mean = next(
             (reader.mean for reader in readers.values() if reader is not None and reader.mean is not None), None
@@ -218,8 +218,8 @@ class Lenses(Probe):
                         "top_ids": read["ids"],
                         "top_probs": read["best"].exp(),
                     }
-                    if self.token >= 0:
-                        target = torch.full((len(logits),), self.token, device=logits.device)
+                    if self.follow >= 0:
+                        target = torch.full((len(logits),), self.follow, device=logits.device)
                         row["token_rank"] = metrics.rank(logits, target)
                     for name, values in row.items():
                         record.write(f"{lens}_{name}", (depth, at), values)

@@ -16,8 +16,14 @@ from ed_core.types import ModelSpec, ProbeResult
 from ed_ui import picker, probe_page, remembered, show
 from ed_ui.link_parameters import Parameter, choice
 
-SHADES = {"probability": "prob", "KL to output": "kl", "Jensen–Shannon": "jsd", "rank of the output": "rank"}
 FOLLOWED = "rank of the followed token"
+SHADES = {
+    "probability": "prob",
+    "KL to output": "kl",
+    "Jensen–Shannon": "jsd",
+    "rank of the output": "rank",
+    FOLLOWED: "token_rank",
+}
 WINDOW = 20  # tokens of a map that stands beside two others
 NONE = """No lens is fitted to this model; `python -m ed_core fit affine` and `fit jacobian` fit one. Until then the
 logit lens stands alone."""
@@ -25,7 +31,7 @@ logit lens stands alone."""
 
 PARAMETERS = (
     Parameter("fits", "lenses.fit", None, fits.named),
-    choice("shade", "lenses.shade", "probability", (*SHADES, FOLLOWED)),
+    choice("shade", "lenses.shade", "probability", SHADES),
 )
 
 
@@ -57,13 +63,13 @@ def ask() -> Probe:
         st.caption(follow(spec, typed))
     if spec is not None and not there:
         st.caption(NONE)
-    return Lenses(fit=",".join(chosen), k=k, token=remembered.value("lenses.token", -1))
+    return Lenses(fit=",".join(chosen), k=k, follow=remembered.value("lenses.follow", -1))
 
 
 def forget_token(key: str) -> None:
     """What is typed names another token."""
     remembered.note(key)
-    remembered.put({"lenses.token": -1})
+    remembered.put({"lenses.follow": -1})
 
 
 def follow(spec: ModelSpec, text: str) -> str:
@@ -71,21 +77,20 @@ def follow(spec: ModelSpec, text: str) -> str:
     found = tokens.ids(spec, text)
     if not found:
         return "This model's tokens cannot be told before it is opened: no token is followed."
-    remembered.put({"lenses.token": found[0]})
+    remembered.put({"lenses.follow": found[0]})
     more = f" ({len(found)} tokens; the first is followed)" if len(found) > 1 else ""
     return f"Followed: {show.code(text, 30)}, id {found[0]}{more}. A leading space counts."
 
 
 def inputs() -> None:
-    options = [*SHADES, *[FOLLOWED] * (remembered.value("lenses.token", -1) >= 0)]
+    options = [one for one in SHADES if one != FOLLOWED or remembered.value("lenses.follow", -1) >= 0]
     if remembered.value("lenses.shade", "probability") not in options:
         remembered.put({"lenses.shade": "probability"})
     remembered.widget(st.segmented_control, "Shade", "lenses.shade", "probability", options=options, required=True)
 
 
 def look() -> Look:
-    chosen = remembered.value("lenses.shade", "probability")
-    return Look(shade="token_rank" if chosen == FOLLOWED else SHADES[chosen])
+    return Look(shade=SHADES[remembered.value("lenses.shade", "probability")])
 
 
 def maps(result: ProbeResult, seen: View) -> None:
