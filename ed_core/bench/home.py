@@ -27,8 +27,10 @@ from .browser import chromium, serving
 SMALL = "smollm2"
 ROUNDS = int(os.environ.get("ED_BENCH_ROUNDS", "3"))
 RATIO, SLOWDOWN, FIRST_SECONDS = 1.3, 2.5, 0.5
-STORY = (
+STORY = (  # 64 tokens with its number, for SmolLM2
     "The quick brown fox jumps over the lazy dog near the river bank, while seven old wizards quietly brew a potion. "
+    "A baker sells bread rolls in the morning and cakes in the afternoon; on Monday she sells twice as many rolls as "
+    "cakes, and on Tuesday she sells three more of each. Story "
 )
 BUSY = (sys.executable, "-c", "while True: pass")
 # From the click on Run: when the first panel has something, and when the verdict stands and nothing runs.

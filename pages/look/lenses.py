@@ -146,7 +146,7 @@ def certificate(told: dict) -> None:
         st.markdown(show.plain(lenses.certified(fit.kind, fit.certificate)))
         fig = figures.layer_curves(shown, "", "nats", x="depth", behind=controls)
         caption = f"**{title} on held-out prompts** · KL to the output; dashed: controls"
-        show.figure(f"held-out-{fit.kind}", fig, caption, alt=caption.replace("**", ""))
+        show.figure(f"held-out-{fit.kind}", fig, caption)
         st.json({name: value for name, value in fit.certificate.items() if name != "held_out"}, expanded=False)
 
 
