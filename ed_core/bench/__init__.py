@@ -24,6 +24,7 @@ MEASUREMENTS = {
     "cancel": ("cancel", 2),
     "opening": ("opening", 1),
     "studies": ("studies", 1),
+    "fits": ("fits", 1),
 }
 """Name: the module whose `measure` makes the rows, and the threads it may use."""
 

@@ -22,6 +22,7 @@ from .judged import judge
 from .measured import BYTES, plan_of_affine
 from .streams import Streams, Tick, silent, split
 
+AT_ONCE = 512  # tokens that are summed together
 ENOUGH = 10  # tokens per dimension below which a fit is said to be of few
 PASSES, JUDGED = 0.7, 0.3  # about the share of the time
 
@@ -107,18 +108,29 @@ def _summed(streams: Streams, depths: Sequence[int], kept: checkpoint.Checkpoint
         begin = int(found["next"])
         for depth, one in zip(depths, sums):
             one.restore({name: found[f"{depth}.{name}"] for name in one.arrays()})
-    before = _targets_before(streams, begin)
+    before, waiting, n_prompts = _targets_before(streams, begin), [], len(streams.prompts)
     for i, resid in streams.each(begin):
         y = resid[-1]
         pool = y if before is None else before
         drawn = torch.randint(len(pool), (len(y),), generator=torch.Generator().manual_seed(i)).to(y.device)
-        for depth, one in zip(depths, sums):
-            one.add(resid[depth], y, pool[drawn])
+        waiting.append([*(resid[depth] for depth in depths), y, pool[drawn]])
         before = y
-        tick((i + 1) / len(streams.prompts))
-        if kept.due():
+        if sum(len(one[-1]) for one in waiting) >= AT_ONCE or kept.due():
+            _add(waiting, sums)
+        tick((i + 1) / n_prompts)
+        if kept.due() and not waiting:
             kept.write(_arrays(depths, sums, i + 1))
+    _add(waiting, sums)
     return sums
+
+
+def _add(waiting: list[list[Tensor]], sums: Sequence[Sums]) -> None:
+    """Sum up the prompts that wait, together: one at a time most of the time would go into reading and writing sums."""
+    if waiting:
+        *sources, targets, others = (torch.cat(parts) for parts in zip(*waiting))
+        for source, one in zip(sources, sums):
+            one.add(source, targets, others)
+        waiting.clear()
 
 
 def _arrays(depths: Sequence[int], sums: Sequence[Sums], following: int) -> dict[str, np.ndarray]:
