@@ -9,13 +9,15 @@ os.environ.update(OMP_WAIT_POLICY="PASSIVE", OMP_NUM_THREADS="1", HF_HUB_OFFLINE
 
 import gc
 import logging
-import subprocess
+import shutil
 import sys
 from functools import cache
 from pathlib import Path
 
+import prepared
 import pytest
 import type_checks
+from filelock import FileLock
 
 type_checks.install()
 gc.disable()  # while torch is imported and the tests are collected
@@ -44,6 +46,26 @@ def pytest_collection_finish():
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
     gc.enable()
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory):
+    """`made_once(name, make)`: a folder that `make(folder)` fills, by whichever of the processes that share the tests
+    needs it first; the others wait for it. No test changes what is in it."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def made(name, make):
+        place, whole = base / name, base / f"{name}.whole"
+        with FileLock(base / f"{name}.lock"):
+            if not whole.exists():
+                shutil.rmtree(place, ignore_errors=True)  # of one that failed
+                place.mkdir()
+                make(place)
+                whole.touch()
+        return place
+
+    return made
 
 
 @pytest.fixture(scope="session")
@@ -130,7 +152,8 @@ def hub_model(tmp_path_factory):
 
 @pytest.fixture
 def client(tmp_path):
-    """`client(hub, code or arguments…)`: a fresh process whose hub is the given one; `(exit code, stdout, stderr)`."""
+    """`client(hub, code or arguments…)`: a process of its own (`prepared`) whose hub is the given one; `(exit code,
+    stdout, stderr)`."""
 
     def run(hub, *arguments, code="", **environment):
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TRANSFORMERS_"))}
@@ -141,9 +164,7 @@ def client(tmp_path):
             "HF_HUB_DISABLE_XET": "1",
         }
         command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "ed_core", *arguments]
-        done = subprocess.run(
-            command, cwd=ROOT, env=clean | more | environment, capture_output=True, text=True, timeout=120
-        )
+        done = prepared.run(command, ROOT, clean | more | environment, timeout=120)
         return done.returncode, done.stdout, done.stderr.strip()
 
     return run

@@ -108,9 +108,11 @@ def test_a_text_that_is_no_study_is_refused_on_the_page(opened):
     assert "has no key 'modle'" in opened.error[0].value.replace("\\", "")
 
 
-def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(cache):
-    many = TOML.replace("per_level = 3", "per_level = 20").replace("[2, 3]", "[2, 3, 4, 5, 6]") + "\n"
+def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(cache, monkeypatch):
+    many = "chunk = 2\n" + TOML.replace("per_level = 3", "per_level = 5").replace("[2, 3]", "[2, 3, 4, 5, 6]") + "\n"
+    monkeypatch.setenv("ED_TEST_STEP_DELAY", "0.05")  # of the process to be stopped: a minute in which to do it
     name = study_runs.begin(many)
+    monkeypatch.delenv("ED_TEST_STEP_DELAY")
     out = cache / "studies" / name
     with pytest.raises(StudyError, match="is running already"):
         study_runs.begin(many)

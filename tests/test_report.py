@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
+import prepared
 import pytest
 from kept_cases import case, results, small
 
@@ -289,7 +290,7 @@ def test_twins_precisions_and_adapters_come_out_bitwise_the_same(variants, tmp_p
     kept = case_study.make("x", runs)
     assert len(kept.views) == 3
     run_shell(kept, tmp_path, """printf '%s\\0' "$@" >> words; printf '\\n\\0' >> words""")
-    subprocess.run([sys.executable, "-c", WORDS], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+    prepared.run([sys.executable, "-c", WORDS], tmp_path, os.environ | {"PYTHONPATH": str(ROOT)}).check_returncode()
     files = [np.load(tmp_path / f"case-{kept.id}-{i}.npz", allow_pickle=False) for i in (1, 2, 3)]
     same_bits(kept, lambda i, probe, name: files[i][f"{probe}.{name}.0"])
     space: dict = {}

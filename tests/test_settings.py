@@ -9,6 +9,7 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import prepared
 import pytest
 from test_pages import app, session_of
 
@@ -292,7 +293,6 @@ def test_a_request_made_elsewhere_is_refused_at_the_queue(write, small_folder, t
 
 
 def test_the_command_line_is_the_owners(small_folder, tmp_path):
-    import subprocess
     import sys
 
     env = os.environ | {"ED_LOCAL_FOLDERS": "false", "ED_MAX_TOKENS_LAYERS": "1", "ED_CACHE": str(tmp_path)}
@@ -310,9 +310,9 @@ def test_the_command_line_is_the_owners(small_folder, tmp_path):
         "--out",
         str(tmp_path / "r.npz"),
     ]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    done = prepared.run(command, ROOT, env)
     assert done.returncode == 0, done.stderr
-    wrong = subprocess.run(command, cwd=ROOT, env=env | {"ED_LOGNI": "off"}, capture_output=True, text=True)
+    wrong = prepared.run(command, ROOT, env | {"ED_LOGNI": "off"})
     assert wrong.returncode == 2 and "did you mean ED_LOGIN?" in wrong.stderr and "Traceback" not in wrong.stderr
 
 

@@ -43,23 +43,30 @@ def folder(tmp_path_factory):
     return here
 
 
+MINE = (
+    'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nchunk = 4\n'
+    'probes = ["contributions", "logit_lens", {name = "layer_skip", mode = "future"}]\n' + SET
+)
+
+
 @pytest.fixture(scope="module")
-def done(folder):
+def done(folder, made_once):
     """Two models through three probes, and the same by `run`."""
-    text = (
-        'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nchunk = 4\n'
-        'probes = ["contributions", "logit_lens", {name = "layer_skip", mode = "future"}]\n' + SET
-    )
-    (folder / "mine.toml").write_text(text, encoding="utf-8")
-    assert main(["study", str(folder / "mine.toml"), "--out", str(folder / "out")]) == 0
-    alone = {}
+
+    def make(here):
+        shutil.copy(folder / "prompts.jsonl", here)
+        (here / "mine.toml").write_text(MINE, encoding="utf-8")
+        assert main(["study", str(here / "mine.toml"), "--out", str(here / "out")]) == 0
+        for model in ("ed-demo-8", "ed-demo-16"):
+            arguments = ["run", "contributions", "logit_lens", "layer_skip", "--model", model, "--no-cache"]
+            arguments += ["--set", "layer_skip.mode=future", "--prompts", str(here / "prompts.jsonl")]
+            assert main([*arguments, "--out", str(here / f"{model}.npz")]) == 0
+
+    here, alone = made_once("studies", make), {}
     for model in ("ed-demo-8", "ed-demo-16"):
-        arguments = ["run", "contributions", "logit_lens", "layer_skip", "--model", model, "--no-cache"]
-        arguments += ["--set", "layer_skip.mode=future", "--prompts", str(folder / "prompts.jsonl")]
-        assert main([*arguments, "--out", str(folder / f"{model}.npz")]) == 0
-        with np.load(folder / f"{model}.npz", allow_pickle=False) as data:
+        with np.load(here / f"{model}.npz", allow_pickle=False) as data:
             alone[model] = dict(data)
-    return folder / "out", alone
+    return here / "out", alone
 
 
 def rows(file) -> pd.DataFrame:
@@ -520,7 +527,8 @@ def test_models_are_told_apart_by_their_labels(folder):
 
 
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "a/b", "1"])
-def test_a_shard_that_makes_no_sense_is_refused(folder, shard, done, capsys):
+def test_a_shard_that_makes_no_sense_is_refused(folder, shard, capsys):
+    (folder / "mine.toml").write_text(MINE, encoding="utf-8")
     assert main(["study", str(folder / "mine.toml"), "--out", str(folder / "x"), "--shard", shard]) == 2
     assert "expected I/N" in capsys.readouterr().err
 

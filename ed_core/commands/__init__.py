@@ -7,6 +7,8 @@ Exit code 2 and one sentence for everything refused.
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import os
 import sys
 from pathlib import Path
@@ -21,6 +23,7 @@ from .models import how_to_open, opened_as
 
 
 def main(argv: list[str] | None = None) -> int:
+    atexit.register(gc.freeze)  # Python ends without looking once more through all that torch holds: a second
     try:
         try:
             return _main(argv)
