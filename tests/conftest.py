@@ -187,7 +187,8 @@ def failures():
 def browser():
     from ed_core.bench.browser import chromium
 
-    with chromium() as started:
+    # a page that waits moves: painted as often as its scripts ask for, not as often as it could be
+    with chromium("--disable-threaded-animation") as started:
         yield started
 
 

@@ -104,8 +104,8 @@ def serving(cache: Path, script: Path | str = "app.py", **more: str) -> Iterator
 
 
 @contextmanager
-def chromium() -> Iterator:
-    """A browser without a window."""
+def chromium(*more: str) -> Iterator:
+    """A browser without a window, started with these switches too."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -116,7 +116,7 @@ def chromium() -> Iterator:
             "This measurement drives a browser and finds no Chromium; install the system's chromium package."
         )
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=path, args=[*FLAGS, *more])
         try:
             yield browser
         finally:
