@@ -13,7 +13,8 @@ from ed_core.memory import free_memory
 from ed_core.probes import find
 from ed_core.results import lookup
 from ed_core.service.estimate import duration
-from ed_core.service.jobs import Job, Jobs
+from ed_core.service.job import Job
+from ed_core.service.jobs import Jobs
 from ed_core.types import Request
 from ed_ui import link, outlook, session, show, streamlit_edges, visitor
 from ed_ui.session import Batch

@@ -15,6 +15,7 @@ from hosted_app import until
 from kept_cases import results
 
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
+from ed_core.service import job as job_module
 from ed_core.service import jobs as jobs_module
 from ed_core.service.jobs import Jobs
 from ed_core.service.resolve import resolve
@@ -48,7 +49,7 @@ def request(spec, probe=Contributions(), text=TEXT):
 
 def test_whoever_looks_while_a_result_is_unpacked_gets_that_one(monkeypatch, spec):
     """Two sessions follow one job; in the end neither is left with a partial result."""
-    job, begun, go, seen = jobs_module.Job(request(spec), {"me", "you"}), threading.Event(), threading.Event(), []
+    job, begun, go, seen = job_module.Job(request(spec), {"me", "you"}), threading.Event(), threading.Event(), []
     complete = results()["contributions"]
     partial = replace(complete, complete=False)
 
@@ -59,7 +60,7 @@ def test_whoever_looks_while_a_result_is_unpacked_gets_that_one(monkeypatch, spe
         assert go.wait(60)
         return complete
 
-    monkeypatch.setattr(jobs_module, "unpack", unpack)
+    monkeypatch.setattr(job_module, "unpack", unpack)
     job.arrived(b"partial")
     assert job.result is partial
     job.arrived(b"complete")
@@ -99,7 +100,7 @@ def test_equal_requests_share_a_job_and_a_cancel_leaves_the_other_viewer(jobs, s
 def test_cancel_ends_a_running_job_and_the_next_one_runs(jobs, spec):
     long, waiting = jobs.submit(request(spec, LONG), "me"), jobs.submit(request(spec, LogitLens()), "me")
     until(lambda: long.result is not None)
-    assert jobs.position(waiting) == 1
+    assert jobs.place(waiting).ahead == 1
     jobs.cancel(long, "me")
     until(lambda: jobs.poll(long).over)
     assert long.state == "cancelled" and long.result.progress < 1, "in the middle"
@@ -138,7 +139,7 @@ def test_a_killed_worker_is_reported_and_the_queue_goes_on(jobs, spec):
 def test_a_job_nobody_polls_is_cancelled(jobs, spec, monkeypatch):
     monkeypatch.setattr(jobs_module, "ABANDONED_SECONDS", 3.0)
     left, watched = jobs.submit(request(spec, LONG), "gone"), jobs.submit(request(spec), "here")
-    until(lambda: jobs.poll(watched).over)
+    until(lambda: jobs.poll(watched).over and left.over)
     assert left.state == "cancelled" and watched.state == "done"
 
 

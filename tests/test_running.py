@@ -12,7 +12,7 @@ from ed_core.errors import Cancelled, JobError, PromptError
 from ed_core.probes import Contributions
 from ed_core.results import lookup
 from ed_core.results.wire import pack
-from ed_core.service.jobs import Job
+from ed_core.service.job import Job
 from ed_core.service.resolve import resolve
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import control_model, outlook, running, session
