@@ -13,11 +13,14 @@ from dataclasses import replace
 import pytest
 from hosted_app import until
 from kept_cases import results
+from small_models import opened_models
 
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
+from ed_core.service import compute
 from ed_core.service import job as job_module
 from ed_core.service import jobs as jobs_module
 from ed_core.service.jobs import Jobs
+from ed_core.service.pace import Expected
 from ed_core.service.resolve import resolve
 from ed_core.service.worker import receive, send
 from ed_core.types import Prompt
@@ -124,6 +127,38 @@ def test_a_queued_job_is_cancelled_without_running(jobs, spec):
     jobs.cancel(queued, "me")
     assert queued.state == "cancelled" and queued.result is None
     until(lambda: jobs.poll(running).over)
+
+
+def test_a_short_job_passes_a_long_one_of_another_visitor(jobs, spec, monkeypatch):
+    """In the worker itself: both are there in the end, and the long one's partial result was on the screen meanwhile."""
+    expected = {"continuation": Expected(100.0), "logit_lens": Expected(2.0)}
+    monkeypatch.setattr(jobs._pace, "expect", lambda request: expected[request.probe])
+    asked = request(spec, LONG)
+    long, short = jobs.submit(asked, "me"), jobs.submit(request(spec, LogitLens()), "you")
+    seen = []
+
+    def over():
+        if long.gave_way is not None and long.result is not None:
+            seen.append(long.result.progress)
+        return jobs.poll(short).over and jobs.poll(long) is long
+
+    until(over)
+    assert short.state == "done" and long.state == "running" and seen and max(seen) < 1
+    until(lambda: jobs.poll(long).over)
+    assert long.state == "done" and long.away > 0
+    whole = compute.run(opened_models().get(spec), asked)
+    for name, measure in long.result.measures.items():
+        assert measure.values.tobytes() == whole.measures[name].values.tobytes(), name
+
+
+def test_a_worker_killed_while_one_job_runs_inside_another_reports_both(jobs, spec, monkeypatch):
+    expected = {"continuation": Expected(100.0), "logit_lens": Expected(2.0)}
+    monkeypatch.setattr(jobs._pace, "expect", lambda request: expected[request.probe])
+    long, short = jobs.submit(request(spec, LONG), "me"), jobs.submit(request(spec, LogitLens()), "you")
+    until(lambda: jobs.poll(long).gave_way is not None and jobs.poll(short).result is not None)
+    os.kill(jobs._worker.pid, signal.SIGKILL)
+    until(lambda: jobs.poll(long).over and jobs.poll(short).over)
+    assert {type(job.error).__name__ for job in (long, short)} == {"WorkerDied"}
 
 
 def test_a_killed_worker_is_reported_and_the_queue_goes_on(jobs, spec):

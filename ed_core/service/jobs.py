@@ -199,16 +199,18 @@ class Jobs:
         one, inner = self._running, self._inside
         free = ROOM * free_memory() if one is not None and self._queue else 0.0
 
-        def ask(job: Job, seconds: float) -> Ask:
-            return Ask(job.id, job.asked_by, job.submitted, seconds, job.alone or not self._fits_inside(job, one, free))
+        def ask(job: Job) -> Ask:
+            alone = job.alone or not self._fits_inside(job, one, free)
+            whole = max(job.expected.seconds, job.worked(now))
+            return Ask(job.id, job.asked_by, job.submitted, job.to_come(now), whole, alone)
 
-        turns = Turns(now, [ask(job, job.expected.seconds) for job in self._queue], dict(self._turn))
+        turns = Turns(now, [ask(job) for job in self._queue], dict(self._turn))
         if one is not None:
-            turns.running = ask(one, one.to_come(now))
+            turns.running = ask(one)
             turns.had = now - (one.resumed or one.started or now)
             turns.owed = one.owed
         if inner is not None:
-            turns.inside = ask(inner, inner.to_come(now))
+            turns.inside = ask(inner)
             turns.owed = inner.worked(now)
         return turns
 
@@ -288,7 +290,8 @@ class Jobs:
             self._end(job, "cancelled" if isinstance(error, Cancelled) else "failed", error)
         elif kind == "later":
             self._again(job)
-        self._dispatch()
+        if kind in ("done", "failed", "later"):
+            self._dispatch()
 
     def _again(self, job: Job) -> None:
         """What did not fit inside another job waits until it can run by itself."""

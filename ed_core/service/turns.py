@@ -16,18 +16,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 SHORT_SECONDS = 10.0  # what takes no longer passes at once; what does, once the other has computed for as long
+SHARE, SHARE_OF_LONG = 1 / 2, 1 / 5  # of the other's whole time, which it may take at most: a short one, a longer one
+SOON_SECONDS = 1.0  # nobody passes so shortly before one whose turn is earlier
 WORTH_SECONDS = 2.0  # what has less than this left is not interrupted
 
 
 @dataclass(frozen=True)
 class Ask:
-    """One job as it is weighed. `owner`: the visitor it counts for; `came`: when; `seconds`: what it will still take;
-    `alone`: it cannot run inside another one."""
+    """One job as it is weighed. `owner`: the visitor it counts for; `came`: when; `seconds`: what it will still take,
+    `whole`: in all; `alone`: it cannot run inside another one."""
 
     id: str
     owner: str
     came: float
     seconds: float
+    whole: float
     alone: bool = False
 
 
@@ -61,7 +64,9 @@ class Turns:
         """What begins inside the running job, between two of its blocks."""
         if self.running is None or self.inside is not None or self.had < self.owed:
             return None
-        return next((ask for ask in self._in_turn() if self._may_pass(ask) and self._wait(ask) <= 0), None)
+        soon = (ask for ask in self._in_turn() if self._may_pass(ask) and self._wait(ask) <= SOON_SECONDS)
+        first = next(soon, None)
+        return first if first is not None and self._wait(first) <= 0 else None
 
     def forecast(self) -> dict[str, Place]:
         """When each that waits will begin, if nobody comes or goes."""
@@ -88,13 +93,21 @@ class Turns:
         oldest: dict[str, Ask] = {}
         for ask in self.waiting:
             oldest.setdefault(ask.owner, ask)
-        return iter(sorted(oldest.values(), key=lambda ask: max(ask.came, self.last.get(ask.owner, ask.came))))
+
+        def since(ask: Ask) -> tuple[float, bool]:
+            return max(ask.came, self.last.get(ask.owner, ask.came)), ask.owner in self.last
+
+        return iter(sorted(oldest.values(), key=since))
 
     def _may_pass(self, ask: Ask) -> bool:
-        """Whether this one is short beside what the running job has still to do."""
-        one = self.running
+        """Whether this one is short beside the running job. What that is said to take in all decides, not what is left
+        of it: the answer stays what it was when somebody was told how long he waits."""
+        one, share = self.running, SHARE if ask.seconds <= SHORT_SECONDS else SHARE_OF_LONG
         return (
-            ask.owner != one.owner and not ask.alone and one.seconds > WORTH_SECONDS and 2 * ask.seconds <= one.seconds
+            ask.owner != one.owner
+            and not ask.alone
+            and one.seconds > WORTH_SECONDS
+            and ask.seconds <= share * one.whole
         )
 
     def _wait(self, ask: Ask) -> float:
