@@ -16,7 +16,7 @@ from kept_cases import results
 from small_models import opened_models
 
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
-from ed_core.service import compute
+from ed_core.service import compute, turns
 from ed_core.service import job as job_module
 from ed_core.service import jobs as jobs_module
 from ed_core.service.jobs import Jobs
@@ -129,35 +129,35 @@ def test_a_queued_job_is_cancelled_without_running(jobs, spec):
     until(lambda: jobs.poll(running).over)
 
 
+def by_tokens(monkeypatch, jobs):
+    """The worker's jobs are expected to take as many seconds as they go on for tokens."""
+    expected = lambda request: Expected(float(dict(request.parameters)["n_tokens"]))
+    monkeypatch.setattr(jobs._pace, "expect", expected)
+
+
 def test_a_short_job_passes_a_long_one_of_another_visitor(jobs, spec, monkeypatch):
-    """In the worker itself: both are there in the end, and the long one's partial result was on the screen meanwhile."""
-    expected = {"continuation": Expected(100.0), "logit_lens": Expected(2.0)}
-    monkeypatch.setattr(jobs._pace, "expect", lambda request: expected[request.probe])
-    asked = request(spec, LONG)
-    long, short = jobs.submit(asked, "me"), jobs.submit(request(spec, LogitLens()), "you")
-    seen = []
-
-    def over():
-        if long.gave_way is not None and long.result is not None:
-            seen.append(long.result.progress)
-        return jobs.poll(short).over and jobs.poll(long) is long
-
-    until(over)
-    assert short.state == "done" and long.state == "running" and seen and max(seen) < 1
+    """In the worker itself: the long one's partial result stays on the screen meanwhile, and nobody's numbers
+    change."""
+    by_tokens(monkeypatch, jobs)
+    asked = request(spec, LONG), request(spec, Continuation(n_tokens=4))
+    long, short = jobs.submit(asked[0], "me"), jobs.submit(asked[1], "you")
+    until(lambda: [jobs.poll(long), jobs.poll(short)] and short.over)
+    assert short.state == "done" and long.state == "running" and 0 < long.result.progress < 1
     until(lambda: jobs.poll(long).over)
     assert long.state == "done" and long.away > 0
-    whole = compute.run(opened_models().get(spec), asked)
-    for name, measure in long.result.measures.items():
-        assert measure.values.tobytes() == whole.measures[name].values.tobytes(), name
+    for job, one in zip((long, short), asked):
+        alone = compute.run(opened_models().get(spec), one)
+        for name, measure in job.result.measures.items():
+            assert measure.values.tobytes() == alone.measures[name].values.tobytes(), name
 
 
 def test_a_worker_killed_while_one_job_runs_inside_another_reports_both(jobs, spec, monkeypatch):
-    expected = {"continuation": Expected(100.0), "logit_lens": Expected(2.0)}
-    monkeypatch.setattr(jobs._pace, "expect", lambda request: expected[request.probe])
-    long, short = jobs.submit(request(spec, LONG), "me"), jobs.submit(request(spec, LogitLens()), "you")
-    until(lambda: jobs.poll(long).gave_way is not None and jobs.poll(short).result is not None)
+    by_tokens(monkeypatch, jobs)
+    monkeypatch.setattr(turns, "SHORT_SECONDS", 32.0)
+    long, short = jobs.submit(request(spec, LONG), "me"), jobs.submit(request(spec, Continuation(n_tokens=32)), "you")
+    until(lambda: [jobs.poll(long), jobs.poll(short)] and long.gave_way is not None and short.result is not None)
     os.kill(jobs._worker.pid, signal.SIGKILL)
-    until(lambda: jobs.poll(long).over and jobs.poll(short).over)
+    until(lambda: [jobs.poll(long), jobs.poll(short)] and long.over and short.over)
     assert {type(job.error).__name__ for job in (long, short)} == {"WorkerDied"}
 
 
