@@ -88,6 +88,19 @@ def test_whoever_gives_way_at_every_block_computes_the_same_numbers(spec, name):
     assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled()
 
 
+def test_whoever_gives_way_shows_first_what_there_is(spec):
+    """However little time has passed since it was shown last."""
+    shown, at = [], []
+    compute.run(
+        opened_models().get(spec),
+        LogitLens().request(spec, QUESTION),
+        shown.append,
+        waits=lambda: True,
+        give_way=lambda: at.append(len(shown)),
+    )
+    assert at == list(range(1, len(at) + 1)) and len(at) > 4
+
+
 def test_no_job_goes_first_while_hooks_live(spec):
     """Contributions are read inside the model's own pass: whoever ran the same model then would be recorded too."""
     model, asked = opened_models().get(spec), []
