@@ -36,6 +36,7 @@ if next(entry.model for entry, one in navigated if one.url_path == page.url_path
     picker.sidebar()
 hosting.banner()
 whole = guard.guarded(page.run)
+running.page_ended()
 link.end_of_run()
 browser.listen()
 if not whole:

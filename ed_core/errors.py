@@ -26,6 +26,7 @@ EffectiveDepthError
 │   └── NotFinite              NaN or infinite values in the forward pass
 ├── JobError                   the computation did not finish
 │   ├── Cancelled
+│   ├── OutOfMemory            a probe ran out of memory beside its model
 │   ├── QueueFull              too many jobs are waiting already
 │   ├── WorkerDied             the worker process ended underneath the job
 │   └── ImageFailed            a figure could not be drawn as PNG or SVG
@@ -134,6 +135,10 @@ class JobError(EffectiveDepthError):
 
 class Cancelled(JobError):
     """Somebody asked for the computation to stop, or nobody waits for it any more."""
+
+
+class OutOfMemory(JobError):
+    """Memory ran out while a probe was running, however little was asked for at once."""
 
 
 class QueueFull(JobError):

@@ -136,6 +136,11 @@ class Settings(BaseSettings):
         ),
     )
 
+    metrics: bool = Field(
+        False,
+        description="`/metrics` tells Prometheus how the queue is doing: numbers, never a prompt or a name",
+    )
+
     # where, and how much of the machine
     cache: Path = Field(ROOT / "cache", description="the folder of results and case studies")
     cache_limit: Bytes = Field(

@@ -11,7 +11,7 @@ from hashlib import sha256
 import streamlit as st
 
 from ed_core.errors import EffectiveDepthError
-from ed_ui import session, show
+from ed_ui import metrics, session, show
 
 log = logging.getLogger(__name__)
 FAILED = (
@@ -52,5 +52,6 @@ def _reported(error: Exception) -> str:
     id = sha256(told.encode(errors="replace")).hexdigest()[:8]
     if id not in (known := session.current().failures):
         known.add(id)
+        metrics.failed("page", type(error).__name__)
         log.error("%s\n%s", id, told)
     return id

@@ -13,37 +13,78 @@ from ed_core.memory import free_memory
 from ed_core.probes import find
 from ed_core.results import lookup
 from ed_core.service.estimate import duration
-from ed_core.service.jobs import Job, Jobs
+from ed_core.service.job import Job
+from ed_core.service.jobs import Jobs
+from ed_core.service.pace import Pace
 from ed_core.types import Request
-from ed_ui import link, outlook, session, show, streamlit_edges, visitor
+from ed_ui import link, metrics, outlook, session, show, streamlit_edges, visitor
 from ed_ui.session import Batch
 
 BY_ITSELF = 2.0  # seconds, by the estimate: an example that takes no longer runs as soon as it is chosen
+DRAWN_SECONDS = 120.0  # a page that has not been drawn by then has failed: what it showed before is gone
+BEAT_SECONDS = 0.5  # between two beats of the server's own pulse
+LATE_SECONDS = 2.0  # without one it is stalled
 FIRST_SECONDS = 0.25  # how long Run waits for something to show: a panel that begins at once needs no second run
 
 
 @dataclass
 class Page:
-    """What is open in a browser: Streamlit's id of the session, and the requests that its page shows."""
+    """What is open in a browser: Streamlit's id of the session, and the requests that its page shows. `former`: those
+    that the run before showed, which stay on the screen until this one (`since`) has ended."""
 
     session: str
     keys: set[str] = field(default_factory=set)
+    former: set[str] = field(default_factory=set)
+    since: float = 0.0
+
+    def shows(self, key: str) -> bool:
+        return key in self.keys or (key in self.former and time.monotonic() - self.since < DRAWN_SECONDS)
+
+
+@dataclass
+class Pulse:
+    """Whether the server can hear anybody at all: the loop that takes their messages beats, where this server has
+    one."""
+
+    last: float | None = None
+
+    def beat(self) -> None:
+        self.last = time.monotonic()
+
+    def hears(self) -> bool:
+        return self.last is None or time.monotonic() - self.last < LATE_SECONDS
 
 
 _open: dict[str, Page] = {}  # by viewer
+pulse = Pulse()
 
 
 @st.cache_resource
 def jobs() -> Jobs:
     """This server's queue, with its worker; one for all sessions."""
-    return Jobs(on_screen=_on_screen)
+    return Jobs(on_screen=_on_screen, hears=pulse.hears, pace=Pace(lookup.estimate), told=metrics.job)
 
 
 def page_begins() -> None:
-    """A run of a whole page has begun: what this session's former page showed is no longer on its screen."""
+    """A run of a whole page has begun."""
     for gone in [name for name, page in list(_open.items()) if not streamlit_edges.connected(page.session)]:
         _open.pop(gone, None)
-    _open[viewer()] = Page(streamlit_edges.session_id())
+    before, now = _open.get(viewer()), time.monotonic()
+    page = _open[viewer()] = Page(streamlit_edges.session_id(), since=now)
+    if before is not None:
+        cut = not before.keys and before.former
+        page.former, page.since = (before.former, before.since) if cut else (before.keys, now)
+
+
+def page_ended() -> None:
+    """It has been drawn: what the run before showed, and this one does not, is no longer on the screen."""
+    if page := _open.get(viewer()):
+        page.former = set()
+
+
+def sessions() -> int:
+    """How many browsers have a page open."""
+    return sum(streamlit_edges.connected(page.session) for page in list(_open.values()))
 
 
 def shown(batch: Batch) -> None:
@@ -55,7 +96,7 @@ def shown(batch: Batch) -> None:
 def _on_screen(job: Job) -> bool:
     """Whether somebody has a page open that shows this job; asked by the queue's own thread."""
     pages = [_open.get(name) for name in list(job.viewers)]
-    return any(p and job.request.key in p.keys and streamlit_edges.connected(p.session) for p in pages)
+    return any(p and p.shows(job.request.key) and streamlit_edges.connected(p.session) for p in pages)
 
 
 def viewer() -> str:
@@ -84,6 +125,7 @@ def batch(page: str, requests: Mapping[str, Request], at_once: int = Batch.at_on
         stored = {name: lookup.find(request) for name, request in requests.items()}
         found = batches[page] = Batch(requests, at_once, page=page)
         found.results.update({name: result for name, result in stored.items() if result is not None})
+        metrics.looked_up(len(found.results), len(stored))
     return found
 
 
@@ -162,21 +204,27 @@ def troubles(batch: Batch) -> dict[str, list[str]]:
 
 
 def status(batch: Batch) -> str:
-    """One line on what is going on: which of the batch's jobs, how far it is, and the time left of all."""
+    """One line on what is going on: which of the batch's jobs, how far it is, and the time left of all; or how many
+    jobs end before one of them begins, and when that will be."""
     for name, job in batch.jobs.items():
         if job.state == "running":
             share = f"{job.result.progress:.0%}" if job.result else ""
             what = name.replace("_", " ").replace(".control", " of the control").replace(".", " · ")
             left = _left(batch, name, job)
+            stage = job.stage or "starting"
             said = (
-                f"{what}: {job.stage or 'starting'}",
+                f"{what}: {stage if job.gave_way is None else 'a shorter job goes first'}",
                 share,
                 _count(batch),
                 f"about {left:.0f} s left" if left else "",
             )
             return " · ".join(filter(None, said))
-    ahead = min((jobs().position(job) for job in batch.jobs.values()), default=0)
-    return f"waiting, {ahead} job{'s' if ahead != 1 else ''} ahead" if batch.jobs else ""
+    places = [jobs().place(job) for job in batch.jobs.values() if not job.over]
+    if not places:
+        return ""
+    first = min(places, key=lambda place: place.seconds)
+    ahead = f"{first.ahead} job{'s' if first.ahead != 1 else ''} ahead" if first.ahead else "next"
+    return f"waiting, {ahead} · begins in {_about(first.seconds)}"
 
 
 def _count(batch: Batch) -> str:

@@ -1,12 +1,13 @@
 """The app as others reach it: `python -m ed_ui.server`. What `streamlit run app.py` serves, and around it a readiness
-check, security headers, and words for a login that did not succeed. It starts the worker at once and refuses to start
-with settings that are wrong.
+check, metrics, security headers, and words for a login that did not succeed. It starts the worker at once and refuses
+to start with settings that are wrong.
 
 It takes the options of `streamlit run` (`--server.port`, …) and their variables (`STREAMLIT_SERVER_PORT`, …).
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ import streamlit
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit.starlette import App
@@ -26,7 +27,7 @@ from streamlit.web.cli import configurator_options
 from ed_core import settings
 from ed_core.errors import SettingsError
 from ed_core.service import health
-from ed_ui import running, streamlit_edges
+from ed_ui import metrics, running, streamlit_edges
 
 APP = Path(__file__).resolve().parent.parent / "app.py"
 # In the page itself, behind what Streamlit puts into its head: the app's own style (`app.py`) reaches the browser after
@@ -153,12 +154,27 @@ def ready(_: Request) -> JSONResponse:
     )
 
 
+def numbers(_: Request) -> Response:
+    """What Prometheus asks for."""
+    jobs = running.jobs()
+    told, kind = metrics.text(jobs.counts(), jobs.models, running.sessions())
+    return Response(told, media_type=kind, headers={"Cache-Control": "no-store"})
+
+
 @asynccontextmanager
 async def lifespan(_: App):
-    """The worker imports torch before the first visitor comes, and ends with the server."""
+    """The worker imports torch before the first visitor comes, and ends with the server; its pulse beats meanwhile."""
     jobs = running.jobs()
+    beating = asyncio.create_task(_beat())
     yield {}
+    beating.cancel()
     jobs.close()
+
+
+async def _beat() -> None:
+    while True:
+        running.pulse.beat()
+        await asyncio.sleep(running.BEAT_SECONDS)
 
 
 @click.command
@@ -173,6 +189,9 @@ def main(**options) -> None:
     streamlit_edges.begin_with_navigation()
     sys.argv[:] = [str(APP)]  # so that .streamlit/ beside app.py is found wherever this was started
     routes = [Route(path, ready) for path in ("/ready", "/{base:path}/ready")]
+    if settings.current().metrics:
+        metrics.instruments()
+        routes += [Route(path, numbers) for path in ("/metrics", "/{base:path}/metrics")]
     given = {name.replace("_", ".", 1): value for name, value in options.items() if value not in (None, ())}
     App(APP, routes=routes, middleware=[Middleware(Door)], lifespan=lifespan).run(config=given)
 

@@ -228,7 +228,7 @@ assert not request().models[0].revision
 jobs, stages = Jobs(), []
 job = jobs.submit(request(), "viewer")
 while not job.over:
-    job.polled = time.monotonic()
+    job.unseen = 0.0
     stages.append(job.stage)
     time.sleep(0.005)
 jobs.close()

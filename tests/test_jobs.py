@@ -13,10 +13,14 @@ from dataclasses import replace
 import pytest
 from hosted_app import until
 from kept_cases import results
+from small_models import opened_models
 
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
+from ed_core.service import compute, turns
+from ed_core.service import job as job_module
 from ed_core.service import jobs as jobs_module
 from ed_core.service.jobs import Jobs
+from ed_core.service.pace import Expected
 from ed_core.service.resolve import resolve
 from ed_core.service.worker import receive, send
 from ed_core.types import Prompt
@@ -48,7 +52,7 @@ def request(spec, probe=Contributions(), text=TEXT):
 
 def test_whoever_looks_while_a_result_is_unpacked_gets_that_one(monkeypatch, spec):
     """Two sessions follow one job; in the end neither is left with a partial result."""
-    job, begun, go, seen = jobs_module.Job(request(spec), {"me", "you"}), threading.Event(), threading.Event(), []
+    job, begun, go, seen = job_module.Job(request(spec), {"me", "you"}), threading.Event(), threading.Event(), []
     complete = results()["contributions"]
     partial = replace(complete, complete=False)
 
@@ -59,7 +63,7 @@ def test_whoever_looks_while_a_result_is_unpacked_gets_that_one(monkeypatch, spe
         assert go.wait(60)
         return complete
 
-    monkeypatch.setattr(jobs_module, "unpack", unpack)
+    monkeypatch.setattr(job_module, "unpack", unpack)
     job.arrived(b"partial")
     assert job.result is partial
     job.arrived(b"complete")
@@ -99,7 +103,7 @@ def test_equal_requests_share_a_job_and_a_cancel_leaves_the_other_viewer(jobs, s
 def test_cancel_ends_a_running_job_and_the_next_one_runs(jobs, spec):
     long, waiting = jobs.submit(request(spec, LONG), "me"), jobs.submit(request(spec, LogitLens()), "me")
     until(lambda: long.result is not None)
-    assert jobs.position(waiting) == 1
+    assert jobs.place(waiting).ahead == 1
     jobs.cancel(long, "me")
     until(lambda: jobs.poll(long).over)
     assert long.state == "cancelled" and long.result.progress < 1, "in the middle"
@@ -125,6 +129,38 @@ def test_a_queued_job_is_cancelled_without_running(jobs, spec):
     until(lambda: jobs.poll(running).over)
 
 
+def by_tokens(monkeypatch, jobs):
+    """The worker's jobs are expected to take as many seconds as they go on for tokens."""
+    expected = lambda request: Expected(float(dict(request.parameters)["n_tokens"]))
+    monkeypatch.setattr(jobs._pace, "expect", expected)
+
+
+def test_a_short_job_passes_a_long_one_of_another_visitor(jobs, spec, monkeypatch):
+    """In the worker itself: the long one's partial result stays on the screen meanwhile, and nobody's numbers
+    change."""
+    by_tokens(monkeypatch, jobs)
+    asked = request(spec, LONG), request(spec, Continuation(n_tokens=4))
+    long, short = jobs.submit(asked[0], "me"), jobs.submit(asked[1], "you")
+    until(lambda: [jobs.poll(long), jobs.poll(short)] and short.over)
+    assert short.state == "done" and long.state == "running" and 0 < long.result.progress < 1
+    until(lambda: jobs.poll(long).over)
+    assert long.state == "done" and long.away > 0
+    for job, one in zip((long, short), asked):
+        alone = compute.run(opened_models().get(spec), one)
+        for name, measure in job.result.measures.items():
+            assert measure.values.tobytes() == alone.measures[name].values.tobytes(), name
+
+
+def test_a_worker_killed_while_one_job_runs_inside_another_reports_both(jobs, spec, monkeypatch):
+    by_tokens(monkeypatch, jobs)
+    monkeypatch.setattr(turns, "SHORT_SECONDS", 32.0)
+    long, short = jobs.submit(request(spec, LONG), "me"), jobs.submit(request(spec, Continuation(n_tokens=32)), "you")
+    until(lambda: [jobs.poll(long), jobs.poll(short)] and long.gave_way is not None and short.result is not None)
+    os.kill(jobs._worker.pid, signal.SIGKILL)
+    until(lambda: [jobs.poll(long), jobs.poll(short)] and long.over and short.over)
+    assert {type(job.error).__name__ for job in (long, short)} == {"WorkerDied"}
+
+
 def test_a_killed_worker_is_reported_and_the_queue_goes_on(jobs, spec):
     victim, next_one = jobs.submit(request(spec, LONG), "me"), jobs.submit(request(spec), "me")
     until(lambda: victim.result is not None)
@@ -138,7 +174,7 @@ def test_a_killed_worker_is_reported_and_the_queue_goes_on(jobs, spec):
 def test_a_job_nobody_polls_is_cancelled(jobs, spec, monkeypatch):
     monkeypatch.setattr(jobs_module, "ABANDONED_SECONDS", 3.0)
     left, watched = jobs.submit(request(spec, LONG), "gone"), jobs.submit(request(spec), "here")
-    until(lambda: jobs.poll(watched).over)
+    until(lambda: jobs.poll(watched).over and left.over)
     assert left.state == "cancelled" and watched.state == "done"
 
 

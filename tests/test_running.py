@@ -12,8 +12,9 @@ from ed_core.errors import Cancelled, JobError, PromptError
 from ed_core.probes import Contributions
 from ed_core.results import lookup
 from ed_core.results.wire import pack
-from ed_core.service.jobs import Job
+from ed_core.service.job import Job
 from ed_core.service.resolve import resolve
+from ed_core.service.turns import Place
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import control_model, outlook, running, session
 
@@ -33,6 +34,9 @@ class Queue:
 
     def cancel(self, job, viewer):
         job.state, job.error = "cancelled", Cancelled("The computation was cancelled.")
+
+    def place(self, job):
+        return self.places[job.request.prompts[0].text]
 
     @property
     def open(self):
@@ -92,6 +96,67 @@ def test_progress_tells_which_of_how_many_and_the_time_left_of_all(queue, monkey
     running.poll(made)
     queue.open[0].state = "running"
     assert "· 2 of 3" in running.status(made)
+
+
+def test_who_waits_is_told_his_place_and_when_it_begins(queue):
+    """That of the first of his jobs; what is over waits no more."""
+    made = batch(3)
+    running.submit(made)
+    queue.places = {"p0": Place(1, 45.3), "p1": Place(3, 90.0), "p2": Place(0, 0.2)}
+    queue.all[2].state = "cancelled"
+    assert running.status(made) == "waiting, 1 job ahead · begins in about 45 s"
+    queue.places |= {"p0": Place(3, 400.0), "p1": Place(0, 0.2)}
+    assert running.status(made) == "waiting, next · begins in about 1 s"
+    queue.places["p1"] = Place(4, 900.0)
+    assert running.status(made) == "waiting, 3 jobs ahead · begins in about 7 min"
+
+
+def test_who_gave_way_is_told(queue):
+    made = batch(1)
+    running.submit(made)
+    job = queue.open[0]
+    job.state, job.stage, job.started, job.gave_way = "running", "computing", 1.0, 2.0
+    assert running.status(made).startswith("contributions · 0: a shorter job goes first")
+
+
+def test_a_visitor_is_there_while_his_page_is_drawn_anew(queue, monkeypatch):
+    """A run of the page that takes long on a stalled server shows nothing yet: what it showed before stays."""
+    there, now = {"tab"}, [0.0]
+    monkeypatch.setattr(running, "_open", {})
+    monkeypatch.setattr(running.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(running.streamlit_edges, "connected", lambda session: session in there)
+    monkeypatch.setattr(running.streamlit_edges, "session_id", lambda: "tab")
+    made = batch(1)
+    job = Job(next(iter(made.requests.values())), {"me"})
+    running.page_begins()
+    assert not running._on_screen(job)
+    running.shown(made)
+    running.page_ended()
+    assert running._on_screen(job) and running.sessions() == 1
+    running.page_begins()
+    assert running._on_screen(job), "not drawn yet"
+    now[0] += running.DRAWN_SECONDS - 1
+    running.page_begins()
+    assert running._on_screen(job), "cut short, and begun anew"
+    now[0] += 2
+    assert not running._on_screen(job), "such a page has failed"
+    now[0] -= 2
+    running.page_ended()
+    assert not running._on_screen(job), "another page is there now"
+    running.shown(made)
+    there.clear()
+    assert not running._on_screen(job) and running.sessions() == 0, "the tab is closed"
+
+
+def test_a_server_without_a_pulse_hears_nobody(monkeypatch):
+    now, pulse = [100.0], running.Pulse()
+    monkeypatch.setattr(running.time, "monotonic", lambda: now[0])
+    assert pulse.hears(), "where nothing beats nothing is missed"
+    pulse.beat()
+    now[0] += running.LATE_SECONDS - 0.1
+    assert pulse.hears()
+    now[0] += 0.2
+    assert not pulse.hears()
 
 
 def test_a_cancel_takes_back_what_was_not_handed_over(queue):

@@ -17,7 +17,8 @@ from tempfile import TemporaryDirectory
 from .. import settings
 from ..errors import JobError
 from ..probes import Continuation, Contributions, LayerSkip, LogitLens
-from ..service.jobs import Job, Jobs
+from ..service.job import Job
+from ..service.jobs import Jobs
 from ..service.resolve import resolve
 from ..types import Prompt, Request
 from . import Row
@@ -88,7 +89,7 @@ def wait(condition, submitted: list[Job]) -> None:
     end = time.monotonic() + GIVE_UP_SECONDS
     while not condition():
         for job in submitted:
-            job.polled = time.monotonic()
+            job.unseen = 0.0
             if job.state == "failed":
                 raise job.error
         if time.monotonic() > end:

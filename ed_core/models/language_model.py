@@ -32,6 +32,21 @@ Resid = Float[Tensor, "batch pos d_model"]
 Edit = Callable[[Tensor], Tensor]
 
 
+class Calls:
+    """A lock that the same thread may take again, and that tells whether it is taken."""
+
+    def __init__(self):
+        self._lock, self.under_way = threading.RLock(), 0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self.under_way += 1
+
+    def __exit__(self, *_) -> None:
+        self.under_way -= 1
+        self._lock.release()
+
+
 class LanguageModel:
     """An opened model. `opening.open_model` is the way in; the constructor takes the parts (tests hand in small random
     models). `identities` are the figures of the last `verify`."""
@@ -62,7 +77,12 @@ class LanguageModel:
         self.bytes = held_bytes(hf_model)
         self.block_order: tuple[int, ...] | None = getattr(hf_model, "block_order", None)  # of a shuffled twin
         self.identities: Identities | None = None
-        self._lock = threading.RLock()
+        self._lock = Calls()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is under way: hooks may live, and whoever ran this model now would run through them."""
+        return self._lock.under_way > 0
 
     def _module(self, root: nn.Module, role: str) -> nn.Module:
         found = find_submodule(root, self.architecture.paths(role))

@@ -8,7 +8,8 @@ import os
 import platform
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
 
@@ -16,7 +17,8 @@ import psutil
 import torch
 
 from .. import settings
-from ..errors import EffectiveDepthError, JobError, ParameterError, TooLarge
+from ..errors import EffectiveDepthError, JobError, OutOfMemory, ParameterError, TooLarge
+from ..memory import gigabytes
 from ..models.language_model import LanguageModel
 from ..models.opening import open_model
 from ..probes import find
@@ -32,30 +34,63 @@ LIBRARIES = ("torch", "transformers", "numpy", "tokenizers")
 
 
 class Models:
-    """Opened models, least recently used first out, within `ED_MODEL_MEMORY` bytes (half of the memory unless set)."""
+    """Opened models, least recently used first out, within `ED_MODEL_MEMORY` bytes (half of the memory unless set).
+    What is held (`hold`) stays: a job that gave way goes on with it."""
 
     def __init__(self, budget: int | None = None):
         self.budget = budget or settings.current().model_memory or psutil.virtual_memory().total // 2
         self._open: OrderedDict[str, LanguageModel] = OrderedDict()
+        self._held: list[LanguageModel] = []
+
+    @property
+    def bytes(self) -> int:
+        """What all that is open takes."""
+        return sum(model.bytes for model in self._open.values())
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @contextmanager
+    def hold(self, model: LanguageModel) -> Iterator[None]:
+        """Do not close this one meanwhile."""
+        self._held.append(model)
+        try:
+            yield
+        finally:
+            self._held.remove(model)
 
     def get(self, spec: ModelSpec) -> LanguageModel:
         """The opened model; opens it, and closes others as the budget asks. The one returned is never among those
-        closed."""
+        closed; `TooLarge` where it and what is held do not fit together."""
         name = repr(sorted(spec.identity().items()))
         while name not in self._open:
             try:
                 self._open[name] = open_model(spec)
             except TooLarge:
-                if not self._open:
+                if not self._close_oldest():
                     raise
-                self._close_oldest()
         self._open.move_to_end(name)
-        while len(self._open) > 1 and sum(m.bytes for m in self._open.values()) > self.budget:
-            self._close_oldest()
-        return self._open[name]
+        model = self._open[name]
+        while self.bytes > self.budget and self._close_oldest(model):
+            pass
+        if self.bytes > self.budget and any(held is not model for held in self._held):
+            self._close(name)
+            raise TooLarge(
+                f"{spec.name} and the model of a job that goes on do not fit the memory for models together "
+                f"({gigabytes(self.budget)}); try again when that job is done."
+            )
+        return model
 
-    def _close_oldest(self) -> None:
-        self._open.popitem(last=False)
+    def _close_oldest(self, asked: LanguageModel | None = None) -> bool:
+        """Whether there was one that may be closed."""
+        kept = [*self._held, asked]
+        name = next((name for name, model in self._open.items() if all(model is not one for one in kept)), None)
+        if name is not None:
+            self._close(name)
+        return name is not None
+
+    def _close(self, name: str) -> None:
+        del self._open[name]
         gc.collect()  # a spread model's hooks refer to themselves
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -67,11 +102,14 @@ def run(
     publish: Callable[[ProbeResult], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     memory: int | None = None,
+    waits: Callable[[], bool] = lambda: False,
+    give_way: Callable[[], None] = lambda: None,
 ) -> ProbeResult:
     """The complete result of a request on an opened model. Raises the tree of `ed_core.errors`, nothing else.
 
     `publish` gets partial results while it runs, `cancelled` is asked between blocks. `memory`: bytes the probe may
-    hold above model and trace (else ED_PROBE_MEMORY, else what suits the device)."""
+    hold above model and trace (else ED_PROBE_MEMORY, else what suits the device). `waits`, `give_way`: between two
+    blocks, outside every call of the model, something shorter may be computed (`Recorder`)."""
     started = time.time()
     prompt, encoding = request.prompts[0], None
     try:
@@ -85,14 +123,24 @@ def run(
         probe.check(len(encoding), encoding.answer_start)
         admission.size(request.probe, len(encoding), model.n_layers, model.spec.precision)
         budget = Budget(memory, model.device.type, f"{request.probe} on {model.spec.name}")
-        record = Recorder(request, probe.measures, encoding, model.n_layers, publish, cancelled, budget)
+        record = Recorder(
+            request,
+            probe.measures,
+            encoding,
+            model.n_layers,
+            publish,
+            cancelled,
+            budget,
+            lambda: not model.busy and waits(),
+            torch.enable_grad()(give_way),  # as a job finds it that begins by itself
+        )
         probe.compute(model, encoding, record)
     except EffectiveDepthError:
         raise
     except Exception as error:
         if ran_out(error):
             length = f" with {len(encoding)} tokens" if encoding else ""
-            raise JobError(
+            raise OutOfMemory(
                 f"{request.probe} ran out of memory on {model.spec.name}{length}; use a shorter prompt, a smaller "
                 "model or a narrower precision."
             ) from None  # from here on nothing holds what filled the memory
@@ -102,7 +150,7 @@ def run(
             f"{str(error).splitlines()[0] if str(error) else ''} "
             "This is a defect; please report it with the model and the prompt."
         ) from error
-    record.provenance.update(certificate(model, request, started) | {"memory": budget.certificate()})
+    record.provenance.update(certificate(model, request, started, record.away) | {"memory": budget.certificate()})
     return summarize(record.result(complete=True))
 
 
@@ -112,8 +160,9 @@ def _version(library: str) -> str:
     return version(library)
 
 
-def certificate(model: LanguageModel, request: Request, started: float) -> dict:
-    """Where a number came from: everything needed to make it again, and who made it when."""
+def certificate(model: LanguageModel, request: Request, started: float, away: float = 0.0) -> dict:
+    """Where a number came from: everything needed to make it again, and who made it when. `away`: seconds in which
+    something else was computed."""
     extra = [
         name
         for name, used in {"bitsandbytes": model.spec.precision in QUANTIZED, "peft": model.spec.adapter}.items()
@@ -143,5 +192,5 @@ def certificate(model: LanguageModel, request: Request, started: float) -> dict:
         "device": f"{model.device.type} ({platform.machine()}, {os.cpu_count()} cores)",
         "libraries": {name: _version(name) for name in (*LIBRARIES, *extra)} | {"python": platform.python_version()},
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-        "seconds": round(time.time() - started, 3),
+        "seconds": round(time.time() - started - away, 3),
     }

@@ -1,9 +1,10 @@
 """The app's side of the worker: a queue of jobs, their progress, cancelling. Torch-free, and safe from many threads at
 once.
 
-The queue lives here and the worker holds only the running job, so that a worker that dies takes nothing else with it.
-Equal requests share a job. A job that nobody has polled for 20 s, and that is on nobody's screen, is cancelled: its tab
-is closed."""
+The queue lives here and the worker holds only what runs, so that a worker that dies takes nothing else with it. Equal
+requests share a job. Whose turn it is, `turns` says; what runs may give way to a shorter job between two blocks, which
+then runs inside it. A job that nobody has polled for 20 s, and that is on nobody's screen, is cancelled: its tab is
+closed. Time in which this server could not hear anybody does not count."""
 
 from __future__ import annotations
 
@@ -13,90 +14,55 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from uuid import uuid4
 
 from .. import settings
 from ..errors import BY_NAME, Cancelled, EffectiveDepthError, QueueFull, WorkerDied
-from ..results.wire import unpack
-from ..types import ProbeResult, Request
+from ..memory import ROOM, free_memory
+from ..types import Request
 from . import admission
-from .worker import receive, send
+from .job import Job
+from .pace import Pace
+from .turns import Ask, Place, Turns
+from .worker import COMPUTING, receive, send
 
 ABANDONED_SECONDS = 20.0
+TICK_SECONDS = 0.5  # between two looks at the queue
+FORECAST_SECONDS = 0.5  # a forecast serves all who ask for so long
 RESTART_SECONDS = 5.0  # an idle worker that ended is started again, at most this often
 ANSWER_SECONDS = 3.0  # how long a worker may take to answer a ping
 STUCK_SECONDS = 10.0  # a cancelled job that has not stopped by then (a model half loaded) takes its worker down
 
 
-@dataclass
-class Job:
-    """One request on its way. `state`: queued, running, done, failed, cancelled."""
-
-    request: Request
-    viewers: set[str]
-    asked_by: str = ""  # the visitor it counts for: whoever joins later adds nothing to compute
-    # of this submission: a late cancel must not hit the next one of the same request
-    id: str = field(default_factory=lambda: uuid4().hex)
-    state: str = "queued"
-    stage: str = ""
-    error: EffectiveDepthError | None = None
-    submitted: float = field(default_factory=time.monotonic)
-    started: float | None = None
-    polled: float = field(default_factory=time.monotonic)
-    cancelling: float | None = None
-    _bytes: bytes = b""
-    _result: ProbeResult | None = None
-    _unpacking: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def over(self) -> bool:
-        return self.state in ("done", "failed", "cancelled")
-
-    @property
-    def result(self) -> ProbeResult | None:
-        """The newest result, partial or complete; unpacked when somebody looks. Whoever looks meanwhile waits for it:
-        the one before it would stay on their page."""
-        with self._unpacking:
-            if self._bytes:
-                data, self._bytes = self._bytes, b""
-                self._result = unpack(data)
-            return self._result
-
-    def arrived(self, packed: bytes) -> None:
-        """Take the place of what came before."""
-        with self._unpacking:
-            self._bytes = packed
-
-    def seconds_left(self) -> float | None:
-        """From the share done so far; None before there is one."""
-        result = self.result
-        if self.started is None or result is None or result.progress <= 0:
-            return None
-        return (time.monotonic() - self.started) * (1 - result.progress) / result.progress
-
-
 class Jobs:
     """Queue in front of one worker process. `warm=True` starts it at once, so that importing torch is over before the
     first click. `on_screen`: whether a page that shows a job is open; a browser that is busy, or a tab in the
-    background, may not poll for minutes."""
+    background, may not poll for minutes. `hears`: whether this server is heard and hears, or is stalled. `pace`: what a
+    request will take. `told` hears what befalls jobs: refused, begun, ended; under the queue's lock."""
 
     def __init__(
         self,
         warm: bool = True,
         command: tuple[str, ...] = (sys.executable, "-m", "ed_core.service.worker"),
         on_screen: Callable[[Job], bool] = lambda job: False,
+        hears: Callable[[], bool] = lambda: True,
+        pace: Pace | None = None,
+        told: Callable[[str, Job], None] = lambda what, job: None,
+        clock: Callable[[], float] = time.monotonic,
     ):
-        self._on_screen = on_screen
+        self._on_screen, self._hears, self._told, self._clock = on_screen, hears, told, clock
+        self._pace = pace or Pace()
         # what the worker can use, with the bytes free there when it started; empty until it is ready
         self.devices: dict[str, int] = {}
+        self.models = (0, 0)  # opened there, and their bytes, when a job ended last
         self._command = command
         self._lock = threading.RLock()
-        self._queue: deque[Job] = deque()
+        self._queue: list[Job] = []
         self._jobs: dict[str, Job] = {}
         self._running: Job | None = None
+        self._inside: Job | None = None  # sent to run inside the running one; queued until the worker takes it up
+        self._turn: dict[str, float] = {}  # when visitors who wait had a turn last
+        self._forecast: tuple[float, dict[str, Place]] | None = None
         self._worker: subprocess.Popen | None = None
         self._closed, self._warm = False, warm
         self._ready, self._started, self._pong = False, 0.0, threading.Event()
@@ -108,29 +74,48 @@ class Jobs:
     def submit(self, request: Request, viewer: str, visitor: str = "") -> Job:
         """Queue a request, or join the job that computes it already. `viewer` is a session, `visitor` who sits there:
         the login, else the session too. `NotAllowed` and `QueueFull` where the settings do not let the request in."""
-        admission.request(request)
         visitor = visitor or viewer
-        with self._lock:
-            job = self._jobs.get(request.key)
-            if job is None or job.over or job.cancelling:
-                self._require_room(visitor)
-                job = self._jobs[request.key] = Job(request, {viewer}, visitor)
-                self._queue.append(job)
-                self._forget_old()
-            job.viewers.add(viewer)
-            job.polled = time.monotonic()
-            self._dispatch()
-            return job
+        try:
+            admission.request(request)
+            expected = self._pace.expect(request)
+            with self._lock:
+                job = self._jobs.get(request.key)
+                if job is None or job.over or job.cancelling:
+                    self._require_room(visitor)
+                    job = Job(request, {viewer}, visitor, expected, submitted=self._clock())
+                    self._jobs[request.key] = job
+                    self._queue.append(job)
+                    self._forget_old()
+                job.viewers.add(viewer)
+                job.unseen = 0.0
+                self._dispatch()
+                return job
+        except EffectiveDepthError as error:
+            self._told("refused", Job(request, set(), error=error))
+            raise
 
     def poll(self, job: Job) -> Job:
         """Say that somebody still looks at this job."""
-        job.polled = time.monotonic()
+        job.unseen = 0.0
         return job
 
-    def position(self, job: Job) -> int:
-        """How many jobs run or wait before this one."""
+    def place(self, job: Job) -> Place:
+        """How many jobs end before this one begins, and how long that takes by what is known now."""
         with self._lock:
-            return self._queue.index(job) + (self._running is not None) if job in self._queue else 0
+            now = self._clock()
+            if self._forecast is None or now - self._forecast[0] > FORECAST_SECONDS:
+                self._forecast = now, self._turns(now).forecast()
+            made, places = self._forecast
+            found = places.get(job.id, Place(0, 0.0))
+            return Place(found.ahead, max(0.0, found.seconds - (now - made)))
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs wait, compute, and gave way, of all visitors."""
+        with self._lock:
+            running = [job for job in (self._running, self._inside) if job is not None and job.state == "running"]
+            away = sum(job.gave_way is not None for job in running)
+            waiting = len(self._under_way()) - len(running)
+            return {"waiting": waiting, "running": len(running) - away, "gave way": away}
 
     def cancel(self, job: Job, viewer: str) -> None:
         """This viewer no longer wants it; it stops when nobody does."""
@@ -138,6 +123,7 @@ class Jobs:
             job.viewers.discard(viewer)
             if not job.viewers:
                 self._cancel(job)
+                self._dispatch()
 
     def trouble(self) -> str:
         """Why this queue can compute nothing at the moment, "" where it can: the worker is asked, and answers even
@@ -159,7 +145,7 @@ class Jobs:
     # ---------------------------------------------------------------- under the lock
 
     def _under_way(self) -> list[Job]:
-        return [*self._queue, *filter(None, [self._running])]
+        return [*self._queue, *filter(None, [self._running, self._inside])]
 
     def _require_room(self, visitor: str) -> None:
         allowed, jobs = settings.current(), self._under_way()
@@ -176,25 +162,86 @@ class Jobs:
             )
 
     def _cancel(self, job: Job) -> None:
-        if job in self._queue:
-            self._queue.remove(job)
-            self._end(job, "cancelled", Cancelled("The computation was cancelled before it began."))
-        elif job is self._running and job.cancelling is None:
-            job.cancelling = time.monotonic()
+        sent = job is self._inside and job.state == "queued"
+        if (
+            sent
+            or (job is self._running and job.cancelling is None)
+            or (job is self._inside and job.cancelling is None)
+        ):
             self._tell({"type": "cancel", "job": job.id})
+        if job in self._queue or sent:
+            self._end(job, "cancelled", Cancelled("The computation was cancelled before it began."))
+        elif job in (self._running, self._inside) and job.cancelling is None:
+            job.cancelling = self._clock()
 
     def _end(self, job: Job, state: str, error: EffectiveDepthError | None = None) -> None:
-        job.state, job.error = state, error
-        if self._running is job:
-            self._running = None
+        self._leave(job)
+        job.state, job.error, job.ended = state, error, self._clock()
+        self._told("ended", job)
+
+    def _leave(self, job: Job) -> None:
+        """Take a job out of its place; what gave way to it goes on, what was to run inside it runs by itself."""
+        self._forecast = None
+        if job in self._queue:
+            self._queue.remove(job)
+        elif job is self._inside:
+            self._inside, outer, now = None, self._running, self._clock()
+            if outer is not None and outer.gave_way is not None:
+                outer.owed, outer.resumed = now - outer.gave_way, now
+                outer.away, outer.gave_way = outer.away + outer.owed, None
+        elif job is self._running:
+            self._running, self._inside = self._inside, None
+            if self._running is not None:
+                self._running.state = "running"
+
+    def _turns(self, now: float) -> Turns:
+        """The queue as the rules see it."""
+        one, inner = self._running, self._inside
+        free = ROOM * free_memory() if one is not None and self._queue else 0.0
+
+        def ask(job: Job) -> Ask:
+            alone = job.alone or not self._fits_inside(job, one, free)
+            whole = max(job.expected.seconds, job.worked(now))
+            return Ask(job.id, job.asked_by, job.submitted, job.to_come(now), whole, alone)
+
+        turns = Turns(now, [ask(job) for job in self._queue], dict(self._turn))
+        if one is not None:
+            turns.running = ask(one)
+            turns.had = now - (one.resumed or one.started or now)
+            turns.owed = one.owed
+        if inner is not None:
+            turns.inside = ask(inner)
+            turns.owed = inner.worked(now)
+        return turns
+
+    @staticmethod
+    def _fits_inside(job: Job, one: Job | None, free: float) -> bool:
+        """Whether there is memory for this job beside the one that runs, as far as that is known here."""
+        if one is None or job.expected.alone:
+            return not job.expected.alone
+        model, other = job.request.models[0], one.request.models[0]
+        weights = 0 if model.identity() == other.identity() else job.expected.weights
+        return model.device != "cpu" or weights + job.expected.sweep + one.expected.sweep <= free
 
     def _dispatch(self) -> None:
-        if self._running is not None or not self._queue or self._closed:
+        """Hand the worker what is to begin now."""
+        self._forecast = None
+        if not self._queue or self._closed or (self._running is not None and self._running.cancelling):
+            return
+        turns = self._turns(self._clock())
+        ask = turns.next() if self._running is None else turns.passing()
+        if ask is None:
             return
         if self._worker is None:
             self._start_worker()
-        job = self._running = self._queue.popleft()
-        job.state, job.started = "running", time.monotonic()
+        job = next(job for job in self._queue if job.id == ask.id)
+        self._queue.remove(job)
+        waiting = {other.asked_by for other in self._queue}
+        self._turn = {who: at for who, at in self._turn.items() if who in waiting} | {job.asked_by: turns.now}
+        if self._running is None:
+            self._running, job.state, job.started = job, "running", turns.now
+        else:
+            self._inside = job
         self._tell({"type": "run", "job": job.id, "request": job.request.to_json()})
 
     def _tell(self, header: dict) -> None:
@@ -203,7 +250,8 @@ class Jobs:
 
     def _start_worker(self) -> None:
         env = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
-        self._ready, self._started = False, time.monotonic()
+        self._ready, self._started, self.models = False, time.monotonic(), (0, 0)
+        self._pace.nothing_open()
         self._worker = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         threading.Thread(target=self._read, args=(self._worker,), daemon=True).start()
 
@@ -211,38 +259,72 @@ class Jobs:
         for key in [k for k, job in self._jobs.items() if job.over][:-keep]:
             del self._jobs[key]
 
+    def _heard(self, header: dict, body: bytes) -> None:
+        """One frame of the worker."""
+        kind = header["type"]
+        if kind == "ready":
+            self.devices, self._ready = header["devices"], True
+        elif kind == "pong":
+            self._pong.set()
+        job = next((one for one in (self._running, self._inside) if one and one.id == header.get("job")), None)
+        if job is None:
+            return
+        if kind == "begun":
+            job.state, job.started = "running", self._clock()
+            if job is self._inside:
+                self._running.gave_way = job.started
+            self._told("begun", job)
+        elif kind == "stage":
+            job.stage = header["text"]
+            job.opened = self._clock() if job.stage == COMPUTING else None
+        elif kind == "partial":
+            job.arrived(body)
+            job.progress = header["progress"]
+        elif kind == "done":
+            job.arrived(body)
+            self.models = tuple(header["models"])
+            self._pace.learn(job.request, header["tokens"], header["seconds"], header["opening"])
+            self._end(job, "done")
+        elif kind == "failed":
+            error = BY_NAME.get(header["error"], EffectiveDepthError)(header["message"])
+            self._end(job, "cancelled" if isinstance(error, Cancelled) else "failed", error)
+        elif kind == "later":
+            self._again(job)
+        if kind in ("done", "failed", "later"):
+            self._dispatch()
+
+    def _again(self, job: Job) -> None:
+        """What did not fit inside another job waits until it can run by itself."""
+        self._leave(job)
+        if job.cancelling:
+            return self._end(job, "cancelled", Cancelled("The computation was cancelled."))
+        job.state, job.stage, job.started, job.opened, job.progress, job.alone = "queued", "", None, None, 0.0, True
+        self._queue.append(job)
+        self._queue.sort(key=lambda one: one.submitted)
+
     # ---------------------------------------------------------------- threads
 
     def _read(self, worker: subprocess.Popen) -> None:
         """Everything one worker says, until it ends."""
         while (frame := receive(worker.stdout)) is not None:
-            header, body = frame
             with self._lock:
-                job = self._running
-                if header["type"] == "ready":
-                    self.devices, self._ready = header["devices"], True
-                elif header["type"] == "pong":
-                    self._pong.set()
-                if job is None or header.get("job") != job.id:
-                    continue
-                if header["type"] == "stage":
-                    job.stage = header["text"]
-                elif header["type"] == "partial":
-                    job.arrived(body)
-                elif header["type"] == "done":
-                    job.arrived(body)
-                    self._end(job, "done")
-                elif header["type"] == "failed":
-                    error = BY_NAME.get(header["error"], EffectiveDepthError)(header["message"])
-                    self._end(job, "cancelled" if isinstance(error, Cancelled) else "failed", error)
-                self._dispatch()
+                self._heard(*frame)
         code = worker.wait()
         with self._lock:
             if self._worker is worker:
                 self._worker = None
-            if self._running is not None and not self._closed:
-                self._end(self._running, *self._why_it_ended(self._running, code))
-            self._dispatch()
+            self._died(code)
+
+    def _died(self, code: int) -> None:
+        """The worker ended, and with it what it computed; what it had not begun waits again."""
+        inner = self._inside
+        if inner is not None and inner.state == "queued":
+            self._again(inner)
+            inner.alone = False
+        for job in (self._inside, self._running):
+            if job is not None and not self._closed:
+                self._end(job, *self._why_it_ended(job, code))
+        self._dispatch()
 
     @staticmethod
     def _why_it_ended(job: Job, code: int) -> tuple[str, EffectiveDepthError]:
@@ -255,16 +337,34 @@ class Jobs:
         )
 
     def _watch(self) -> None:
-        """Cancel what nobody polls, end a worker that does not stop when told, start one again that ended."""
+        """Look after the queue until it is closed."""
+        before = self._clock()
         while not self._closed:
-            time.sleep(0.5)
-            now = time.monotonic()
+            time.sleep(TICK_SECONDS)
             with self._lock:
-                for job in self._under_way():
-                    if now - job.polled > ABANDONED_SECONDS and not self._on_screen(job):
-                        self._cancel(job)
-                if self._warm and self._worker is None and not self._closed and now - self._started > RESTART_SECONDS:
-                    self._start_worker()
-                stuck = self._running and self._running.cancelling and now - self._running.cancelling > STUCK_SECONDS
-                if stuck and self._worker is not None:
-                    self._worker.kill()
+                now = self._clock()
+                self._look_after(now - before)
+                before = now
+
+    def _look_after(self, passed: float) -> None:
+        """Cancel what nobody polls, end a worker that does not stop when told, start one again that ended, and let pass
+        what may by now. `passed`: seconds since the last look; a look that comes late comes from a stalled server,
+        which could hear nobody either."""
+        now, heard = self._clock(), min(passed, 2 * TICK_SECONDS) if self._hears() else 0.0
+        for job in self._under_way():
+            job.unseen = 0.0 if self._on_screen(job) else job.unseen + heard
+            if job.unseen > ABANDONED_SECONDS:
+                self._cancel(job)
+        if (
+            self._warm
+            and self._worker is None
+            and not self._closed
+            and time.monotonic() - self._started > RESTART_SECONDS
+        ):
+            self._start_worker()
+        computing = self._running if self._running is None or self._running.gave_way is None else self._inside
+        if computing is not None and computing.cancelling and self._worker is not None:
+            since = max(computing.cancelling, computing.resumed or 0.0)
+            if now - since > STUCK_SECONDS:
+                self._worker.kill()
+        self._dispatch()

@@ -3,7 +3,10 @@ standard streams.
 
 A process of its own, because a crash or an out-of-memory in native code must not take the pages down, and because the
 app must not import torch. Frames both ways: lengths, a JSON header, bytes of a packed result; nothing is pickled. It
-ends when its input ends."""
+ends when its input ends.
+
+It serves one job after the other, in the order in which they come; one that comes while another is computed is served
+inside that one, between two of its blocks. Who goes first is for the queue to say."""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import queue
 import struct
 import sys
 import threading
+import time
 from io import BufferedIOBase
 from typing import Any
 
@@ -20,6 +24,7 @@ LENGTHS = struct.Struct(">IQ")
 # What reads or opens a page goes a little before what computes for minutes. Not by much: two threads that wait for each
 # other both wait for the one that shares its core, and at 10 that core's other process took nearly all of it.
 NICE = 1
+COMPUTING = "computing"  # the stage once the model is open
 _sending = threading.Lock()  # the worker's listener answers a ping while a result is being sent
 
 
@@ -42,7 +47,7 @@ def receive(stream: BufferedIOBase) -> tuple[dict[str, Any], bytes] | None:
 
 
 def main() -> None:
-    """Serve jobs one after the other until the input ends."""
+    """Serve jobs until the input ends."""
     if hasattr(os, "nice"):  # not on Windows
         os.nice(NICE)
     out = os.fdopen(os.dup(1), "wb")
@@ -69,15 +74,18 @@ def main() -> None:
     send(out, {"type": "ready", "pid": os.getpid(), "devices": placement.overview()})
     while True:
         header = todo.get()
-        serve(header, models, out, cancelled)
-        cancelled.discard(header["job"])
+        serve(header, models, out, cancelled, todo)
 
 
-def serve(header: dict, models, out: BufferedIOBase, cancelled: set[str]) -> None:
-    """Run one job and report it: partial results, then `done` or `failed`."""
+def serve(
+    header: dict, models, out: BufferedIOBase, cancelled: set[str], todo: queue.SimpleQueue[dict] | None = None
+) -> None:
+    """Run one job and report it: partial results, then `done` or `failed`; or `later`, where it does not fit beside the
+    job that it runs inside of. What comes into `todo` meanwhile is served between two blocks; None: this job runs
+    inside another, and no third inside it."""
     from dataclasses import replace
 
-    from ..errors import EffectiveDepthError, StoreError
+    from ..errors import Cancelled, EffectiveDepthError, OutOfMemory, StoreError, TooLarge
     from ..memory import gigabytes
     from ..models import conversion
     from ..results.store import Store
@@ -88,7 +96,11 @@ def serve(header: dict, models, out: BufferedIOBase, cancelled: set[str]) -> Non
     from . import compute
 
     job, request = header["job"], Request.from_json(header["request"])
+    opening = time.monotonic()
+    send(out, {"type": "begun", "job": job})
     try:
+        if job in cancelled:
+            raise Cancelled("The computation was cancelled before it began.")
 
         def come(done, total):
             return f"downloading {request.models[0].name}: {gigabytes(done)} of {gigabytes(total)}"
@@ -108,18 +120,34 @@ def serve(header: dict, models, out: BufferedIOBase, cancelled: set[str]) -> Non
             conversion.ensure(packed, unpacked, lambda: job in cancelled)
         send(out, {"type": "stage", "job": job, "text": f"opening {spec.name}"})
         model = models.get(spec)
-        send(out, {"type": "stage", "job": job, "text": "computing"})
+        opening = time.monotonic() - opening
+        send(out, {"type": "stage", "job": job, "text": COMPUTING})
 
         def publish(result):
-            return send(out, {"type": "partial", "job": job}, pack(result))
+            return send(out, {"type": "partial", "job": job, "progress": result.progress}, pack(result))
 
-        result = compute.run(model, request, publish, lambda: job in cancelled)
+        def give_way():
+            with models.hold(model):
+                serve(todo.get(), models, out, cancelled)
+
+        result = compute.run(
+            model,
+            request,
+            publish,
+            lambda: job in cancelled,
+            waits=lambda: todo is not None and not todo.empty(),
+            give_way=give_way,
+        )
         try:
             Store().put(result)
         except StoreError as error:
             result = with_provenance(result, not_stored=str(error))
-        send(out, {"type": "done", "job": job}, pack(result))
+        took = {"seconds": result.provenance["seconds"], "opening": opening, "tokens": result.n_tokens}
+        send(out, {"type": "done", "job": job, **took, "models": [len(models), models.bytes]}, pack(result))
     except EffectiveDepthError as error:
+        if todo is None and isinstance(error, (OutOfMemory, TooLarge)):
+            send(out, {"type": "later", "job": job})
+            return
         send(out, {"type": "failed", "job": job, "error": type(error).__name__, "message": str(error)})
     except Exception as error:
         send(
@@ -131,6 +159,8 @@ def serve(header: dict, models, out: BufferedIOBase, cancelled: set[str]) -> Non
                 "message": f"{type(error).__name__}: {error}. This is a defect.",
             },
         )
+    finally:
+        cancelled.discard(job)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from .. import settings
-from ..errors import JobError, ParameterError
+from ..errors import OutOfMemory, ParameterError
 
 T = TypeVar("T")
 BYTES = {"cpu": 1 << 30}  # what a probe may hold above the model and its trace; elsewhere 4 GiB
@@ -77,7 +77,7 @@ class Budget:
             if not ran_out(error):
                 raise
             if rows.stop - rows.start == 1:
-                raise JobError(
+                raise OutOfMemory(
                     f"{self.what} ran out of memory with a single row at a time ({_one_line(error)}); use a shorter "
                     "prompt, a smaller model "
                     "or a narrower precision."

@@ -23,7 +23,8 @@ def as_array(values: Any) -> np.ndarray:
 
 class Recorder:
     """Collects one result. `measures` says what may be written; `publish(result)` gets partial ones; `cancelled()` is
-    asked between blocks; `budget` is what the probe may hold."""
+    asked between blocks; `budget` is what the probe may hold. `waits()` is asked there too: whether something shorter
+    waits; what there is is then published, and `give_way()` runs the other. `away`: the seconds that took."""
 
     def __init__(
         self,
@@ -34,6 +35,8 @@ class Recorder:
         publish: Callable[[ProbeResult], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
         budget: Budget | None = None,
+        waits: Callable[[], bool] = lambda: False,
+        give_way: Callable[[], None] = lambda: None,
     ):
         self.budget = budget or Budget(what=request.probe)
         self.request, self.encoding, self.n_layers = request, encoding, n_layers
@@ -44,6 +47,7 @@ class Recorder:
         self.notes = list(encoding.notes)
         self.version, self.progress = 0, 0.0
         self._publish, self._cancelled, self._last = publish, cancelled, 0.0
+        self._waits, self._give_way, self.away = waits, give_way, 0.0
         self._delay = float(os.environ.get("ED_TEST_STEP_DELAY", "0"))  # tests only: makes the filling visible
 
     def allocate(self, name: str, shape: tuple[int, ...]) -> None:
@@ -71,15 +75,20 @@ class Recorder:
             raise Cancelled("The computation was cancelled; what had been computed is discarded.")
 
     def step(self, progress: float) -> None:
-        """One unit of work is done: check for cancelling, and publish what there is now and then."""
+        """One unit of work is done: check for cancelling, publish what there is now and then, and let what is shorter
+        go first."""
         self.check()
         self.progress = progress
         if self._delay:
             time.sleep(self._delay)
-        now = time.monotonic()
-        if self._publish is not None and now - self._last >= PUBLISH_SECONDS:
+        now, waits = time.monotonic(), self._waits()
+        if self._publish is not None and (waits or now - self._last >= PUBLISH_SECONDS):
             self.version, self._last = self.version + 1, now
             self._publish(self.result())
+        if waits:
+            self._give_way()
+            self.away += time.monotonic() - now
+            self.check()
 
     def result(self, complete: bool = False) -> ProbeResult:
         """A snapshot, without a summary."""
