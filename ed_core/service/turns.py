@@ -62,7 +62,7 @@ class Turns:
 
     def passing(self) -> Ask | None:
         """What begins inside the running job, between two of its blocks."""
-        if self.running is None or self.inside is not None or self.had < self.owed:
+        if self.running is None or self.inside is not None:
             return None
         soon = (ask for ask in self._in_turn() if self._may_pass(ask) and self._wait(ask) <= SOON_SECONDS)
         first = next(soon, None)
