@@ -192,7 +192,7 @@ def test_a_calibration_is_kept_used_and_distrusted(tmp_path):
 def test_a_containers_limit_bounds_what_is_free(monkeypatch, limit, current, free):
     told = {"memory.max": limit, "memory.current": current}
     monkeypatch.setattr(memory.Path, "read_text", lambda file: told[file.name])
-    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
     assert free_memory() == free
 
 
