@@ -14,6 +14,7 @@ from ed_core import disk, settings
 from ed_core.cases.snippet import opening
 from ed_core.errors import FitRefused, NotAllowed
 from ed_core.fits import checkpoint, measured
+from ed_core.fits.file import folder
 from ed_core.prompts import to_jsonl
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import study_runs
@@ -95,10 +96,6 @@ class Wanted:
         """End it; what was summed up stays, and is taken up when it is started again."""
         study_runs.stop(self.out)
         (self.out / study_runs.RUN).unlink(missing_ok=True)
-
-
-def folder() -> Path:
-    return settings.current().cache / "fits"
 
 
 def distinct(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:

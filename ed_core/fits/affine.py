@@ -16,11 +16,11 @@ from ..errors import FitRefused
 from ..models.language_model import LanguageModel
 from ..types import Prompt
 from . import checkpoint
-from .file import weights_of, write
+from .file import write
 from .grams import RIDGE, Sums
 from .judged import judge
 from .measured import BYTES, plan_of_affine
-from .streams import Streams, Tick, silent, split
+from .streams import Streams, Tick, about, silent, split
 
 AT_ONCE = 512  # tokens that are summed together
 ENOUGH = 10  # tokens per dimension below which a fit is said to be of few
@@ -44,14 +44,7 @@ def fit(
     the rest in further passes. `FitRefused` where a depth would have no tokens."""
     used, held_out = split(prompts, test)
     streams = Streams(model, used)
-    what = {
-        "kind": "affine",
-        "n_layers": model.n_layers,
-        "d_model": model.d_model,
-        "model": {"name": model.spec.name, "precision": model.spec.precision, "identity": weights_of(model.spec)},
-        "prompts": {"n": len(used), "digest": checkpoint.of_prompts(used)},
-        "ridge": RIDGE,
-    }
+    what = about("affine", streams) | {"ridge": RIDGE}
     checkpoints = []
     fitted, shuffled, tokens, mean = {}, {}, 0, torch.zeros(model.d_model)
     scale = torch.zeros(model.n_layers)

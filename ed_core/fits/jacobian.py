@@ -22,9 +22,9 @@ from ..sources.precision import require_gradients
 from ..sweeps.budget import Budget
 from ..types import Prompt
 from . import checkpoint
-from .file import weights_of, write
+from .file import write
 from .judged import judge
-from .streams import Streams, Tick, silent, split
+from .streams import Streams, Tick, about, silent, split
 
 FIRST = 16  # positions that are not valid: they are read like no other
 MAX_TOKENS = 128  # of a prompt, as the authors do
@@ -47,13 +47,8 @@ def fit(
     require_gradients(model.spec.precision, "the Jacobian lens")
     used, held_out = split(prompts, test)
     streams = Streams(model, used, max_tokens)
-    what = {
-        "kind": "jacobian",
-        "n_layers": model.n_layers,
-        "d_model": model.d_model,
-        "model": {"name": model.spec.name, "precision": model.spec.precision, "identity": weights_of(model.spec)},
-        "prompts": {"n": len(used), "digest": checkpoint.of_prompts(used), "max_tokens": max_tokens},
-    }
+    what = about("jacobian", streams)
+    what["prompts"]["max_tokens"] = max_tokens
     kept = checkpoint.Checkpoint(checkpoint.beside(out), what)
     halves, n, tokens, mean = _summed(streams, kept, lambda share: tick(FITTED * share), memory)
     if min(n) == 0:

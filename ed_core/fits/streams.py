@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -14,6 +15,8 @@ from ..errors import FitRefused
 from ..models.language_model import LanguageModel
 from ..prompts import max_tokens
 from ..types import Prompt
+from .checkpoint import of_prompts
+from .file import weights_of
 
 Tick = Callable[[float], None]
 """Told the share that is done; what it raises ends the fit."""
@@ -49,6 +52,18 @@ class Streams:
 
     def ids(self, prompt: Prompt) -> tuple[int, ...]:
         return self.model.encode(prompt, max_tokens()).ids[: self.first]
+
+
+def about(kind: str, streams: Streams) -> dict[str, Any]:
+    """What a lens' certificate begins with: its kind, model and prompts."""
+    model, spec = streams.model, streams.model.spec
+    return {
+        "kind": kind,
+        "n_layers": model.n_layers,
+        "d_model": model.d_model,
+        "model": {"name": spec.name, "precision": spec.precision, "identity": weights_of(spec)},
+        "prompts": {"n": len(streams.prompts), "digest": of_prompts(streams.prompts)},
+    }
 
 
 def same_tokens(a: LanguageModel, b: LanguageModel, prompts: Sequence[Prompt]) -> None:

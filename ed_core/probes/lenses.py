@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -124,11 +123,6 @@ class Lenses(Probe):
     @classmethod
     def holds(cls, shape: Shape) -> int:
         return 0
-
-    @classmethod
-    def of(cls, result_measures: Mapping[str, object]) -> list[str]:
-        """The lenses that a result has, in the order of `LENSES`."""
-        return [lens for lens in LENSES if f"{lens}_kl" in result_measures]
 
     def fits(self) -> list[Fit]:
         """The named fits, one of a kind at most."""
