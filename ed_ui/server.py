@@ -14,7 +14,6 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import click
-import streamlit
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -33,12 +32,13 @@ APP = Path(__file__).resolve().parent.parent / "app.py"
 # In the page itself, behind what Streamlit puts into its head: the app's own style (`app.py`) reaches the browser after
 # its first figures, which then move.
 STYLE = b"<style>%s</style>" % (APP.parent / "ed_ui" / "style.css").read_bytes()
-# What draws words comes on demand, behind the first figures, which then move: the browser is told to fetch it at once.
-WORDS = ("StreamlitMarkdown", "Html", "rehype-raw", "rehype-katex", "remark-emoji")
+# What draws words and figures comes on demand, words behind the first figures, which then move: the browser is told to
+# fetch it at once.
+PARTS = ("BidiComponent", "PlotlyChart", "StreamlitMarkdown", "Html", "rehype-raw", "rehype-katex", "remark-emoji")
 FETCHED = b"".join(
     b'<link rel="modulepreload" crossorigin href="./static/js/%s">' % file.name.encode()
-    for name in WORDS
-    for file in sorted((Path(streamlit.__file__).parent / "static" / "static" / "js").glob(f"{name}.*.js"))
+    for name in PARTS
+    for file in sorted(streamlit_edges.STATIC.glob(f"{name}.*.js"))
 )
 LOGGED_IN = "_streamlit_user="  # the cookie of somebody who is
 

@@ -17,12 +17,11 @@ from ed_core.figures.pictures import Look
 from ed_core.probes import find
 from ed_core.probes.description import Picture
 from ed_core.types import ProbeResult
-from ed_ui import remembered, session, streamlit_edges
+from ed_ui import chart, remembered, session, streamlit_edges
 
 CAPTION = 44  # pixels that a figure's caption line takes
 TALLEST, WIDE = 640, 1000  # pixels of a figure; what is taller, or as wide on a narrow screen, is scrolled in a box
 PICTURE = {"icon": ":material/image:", "on_click": "ignore"}
-CONFIG = {"displayModeBar": False, "displaylogo": False}
 
 
 def figure(
@@ -40,11 +39,9 @@ def figure(
 ) -> None:
     """One figure, in its `place` on the page. `about` fills Details where the figure is not one result's measure,
     `results` are then those it is made of; `alt` tells those who cannot see it what it shows, where that is not the
-    measure's smallest and largest value. `select`: a click on a cell chooses its token for all panels (once complete:
-    a figure that can be clicked is made anew by the browser with every new version)."""
+    measure's smallest and largest value. `select`: a click on a cell chooses its token for all panels."""
     results = results or ((result,) if result is not None else ())
     wide = (select or key == "map") and fig.layout.meta["width_px"] >= WIDE
-    select = select and (result is None or result.complete)
     if not alt:
         alt = describe(result, measure) if result is not None and measure else describe_curves(fig, _bare(caption))
     with place.container(key=f"box-{key}", gap="xxsmall"):
@@ -57,12 +54,12 @@ def figure(
                 about()
             elif result is not None:
                 details(key, result, measure, reading)
-        clicks = "rerun" if select else "ignore"
         tall = TALLEST if fig.layout.height > TALLEST else "content"
         box = st.container(height=tall, border=False, key=f"{'wide' if wide else 'tall'}-{key}")
-        event = box.plotly_chart(fig, key=key, config=CONFIG, on_select=clicks, selection_mode="points", alt=alt)
-    if select:
-        _chosen(key, event)
+        with box:
+            cell = chart.draw(key, fig, alt, select)
+    if cell:
+        _choose(int(cell[1]))
 
 
 def picture(
@@ -170,16 +167,10 @@ def _about_curve(
     st.json([dict(r.provenance) for r in results], expanded=1)
 
 
-def _chosen(key: str, event) -> None:
-    """Make the token of a newly clicked cell the selected one, for every panel."""
-    points = event.selection.points if event else []
-    clicked = points[0].get("customdata") if points else None
-    token = int(clicked[1]) if clicked else None
-    known = session.current().clicked
-    if token is not None and known.get(key) != clicked:
-        known[key] = clicked
-        remembered.put({"token": token})
-        st.rerun(scope="fragment")
+def _choose(token: int) -> None:
+    """Make the token of a clicked cell the selected one, for every panel."""
+    remembered.put({"token": token})
+    st.rerun(scope="fragment")
 
 
 def token_box(row, tokens: Sequence[str]) -> int | None:

@@ -11,6 +11,7 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -48,6 +49,21 @@ def navigation(pages: Mapping[str, list]):
         st.html("<script>window.location.reload()</script>", unsafe_allow_javascript=True)
         st.stop()
     return page
+
+
+# -------------------------------------------------------------------- figures
+
+STATIC = Path(st.__file__).parent / "static" / "static" / "js"
+
+
+def plotly_script() -> str:
+    """The file in which Streamlit's browser side keeps plotly, which stands in `window` once that file is loaded.
+
+    Cures: `st.plotly_chart` gives a figure a new identity with each new version, and the browser takes the old one down
+    and builds another; `chart` draws into the old one, with the plotly that is there anyway.
+    Not needed: where `st.plotly_chart` with a key redraws in place (a page of one figure that changes every second;
+    its `.js-plotly-plot` stays the same element)."""
+    return next(STATIC.glob("PlotlyChart.*.js")).name
 
 
 # -------------------------------------------------------------------- the browser's history

@@ -34,12 +34,14 @@ WATCH = (
     ROWS
     + """
 window.partlyFilled = {};  // per panel, how many cells were filled whenever somebody looked
+window.elements = {};  // per panel, the elements that it was drawn into
 setInterval(() => { for (const key of KEYS) {
   const rows = panelRows(key);
   if (!rows) continue;
   let cells = 0, filled = 0;
   for (const row of rows) for (const v of row) { cells++; if (Number.isFinite(v)) filled++; }
   if (filled > 0 && filled < cells) (window.partlyFilled[key] ??= {})[filled] = true;
+  (window.elements[key] ??= new Set()).add(document.querySelector(`.st-key-box-${key} .js-plotly-plot`));
 } }, 40);
 """
 )
@@ -190,6 +192,8 @@ def test_panels_fill_live_and_end_as_the_command_line_says(slow, page, visitor, 
     # how many depends on the machine: a browser that takes seconds to draw is given fewer of them
     assert set(seen) == set(PANELS), f"distinct partly filled states: {seen}"
     settled(page)
+    elements = page.evaluate("Object.fromEntries(Object.entries(elements).map(([key, found]) => [key, found.size]))")
+    assert elements == dict.fromkeys(PANELS, 1), "a new version is drawn into the figure that stands there"
     for key, z in state(page).items():
         expected = computed[PANELS[key] + ".0"]
         expected = expected[..., 0] if key == "lens" else expected

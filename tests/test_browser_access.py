@@ -28,8 +28,7 @@ STREAMLITS_OWN = {"list", "listitem"}  # its navigation puts <div> between <ul> 
 
 
 FOCUS = "(e => e.getAttribute('aria-label') || e.innerText || e.id)(document.activeElement)"
-TEXTS = """Array.from(document.querySelectorAll('[data-testid=stPlotlyChart]'), c =>
-  (c.closest('[aria-label]') || c.querySelector('[aria-label]') || c).getAttribute('aria-label'))"""
+TEXTS = "Array.from(document.querySelectorAll('.ed-chart'), c => c.getAttribute('aria-label'))"
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -40,7 +39,7 @@ def test_axe_finds_nothing_serious_and_every_figure_tells_its_numbers(server, vi
     tab.goto(f"{server}/{name}?token=3")
     tab.locator(".st-key-run-row").wait_for()
     if name in FIGURES:
-        wait(tab, lambda: tab.locator("[data-testid=stPlotlyChart]").count())
+        wait(tab, lambda: tab.locator(".ed-chart").count())
     ground = None
     for scheme in ("light", "dark"):
         tab.emulate_media(color_scheme=scheme)

@@ -17,7 +17,7 @@ from ed_core.depth.criteria import Criterion
 from ed_core.depth.wording import Statement
 from ed_core.figures import View, colours, pictures
 from ed_core.figures.lens import cut
-from ed_core.figures.panel import OVERLAY_LIMIT
+from ed_core.figures.panel import MOST_TEXTS
 from ed_core.figures.pictures import Look
 from ed_core.figures.text import shown
 from ed_core.fits import measured
@@ -106,7 +106,7 @@ def test_z_is_the_measure_itself(name, window):
     result = fake(PROBE[name])
     values = result[MAPS[name][1]]
     heatmap = draw(name, result, window=window).data[0]
-    assert heatmap.name == "z" and heatmap.hoverinfo == "skip"
+    assert heatmap.name == "z"
     np.testing.assert_array_equal(heatmap.z, values[..., 0] if name == "lens" else values)
 
 
@@ -188,17 +188,27 @@ def test_visible(token, expected):
     assert figures.visible(token) == expected
 
 
-def test_every_cell_can_be_clicked_and_tells_its_place():
-    cells = next(t for t in draw("contributions", fake("contributions"), window=(1, 2)).data if t.name == "cells")
-    assert cells.opacity == 0 and sorted(map(tuple, cells.customdata)) == [
-        (layer, token) for layer in range(4) for token in (1, 2)
-    ]
-    assert [(y, x) for x, y in zip(cells.x, cells.y)] == [tuple(c) for c in cells.customdata]
+def told(fig) -> dict[tuple[int, int], str]:
+    """What the cells of a map say when they are pointed at, by row and column."""
+    heatmap = fig.data[0]
+    assert "%{text}" in heatmap.hovertemplate and heatmap.hoverinfo is None
+    return {(y, x): text for y, row in enumerate(heatmap.text) for x, text in enumerate(row) if text}
+
+
+def test_every_cell_that_is_shown_tells_its_place():
+    fig = draw("contributions", fake("contributions"), window=(1, 2))
+    assert sorted(told(fig)) == [(layer, token) for layer in range(4) for token in (1, 2)]
+    assert fig.data[0].hovertemplate.startswith("layer %{y} · token %{x}")
+
+
+def test_a_panel_that_fills_says_place_and_value_alone():
+    heatmap = draw("contributions", replace(fake("contributions", filled=0.5), complete=False)).data[0]
+    assert heatmap.text is None and "token %{x}<br>%{z:.3g}" in heatmap.hovertemplate
 
 
 def test_the_lens_lists_five_tokens_on_hover():
-    hover = next(t for t in figures.lens_map(fake("logit_lens"), View()).data if t.name == "cells").text
-    assert all(text.count("<br>") == 5 for text in hover)
+    hover = told(figures.lens_map(fake("logit_lens"), View()))
+    assert len(hover) == 5 * 4 and all(text.count("<br>") == 5 for text in hover.values())
 
 
 def lens(best, tokens: tuple[str, ...], words: dict[int, str], probs=0.5) -> ProbeResult:
@@ -282,8 +292,7 @@ def test_over_the_lens_stands_what_the_output_predicts():
 def test_large_panels_stay_small_in_json(name, window):
     fig = draw(name, fake(PROBE[name], 64, tuple(f" token{i}" for i in range(400))), window=window)
     assert len(fig.to_json()) < 1_000_000
-    cells = next(t for t in fig.data if t.name == "cells")
-    assert len(cells.x) <= OVERLAY_LIMIT
+    assert fig.data[0].text is None or len(told(fig)) <= MOST_TEXTS
     assert len(fig.layout.xaxis.ticktext or fig.layout.xaxis.tickvals) <= 64
 
 
@@ -323,8 +332,7 @@ def test_sinks_carry_a_badge_and_are_outside_the_colour_range():
     plain, marked = (figures.contribution_norms(result, View(sinks=at)) for at in ((), (2,)))
     assert (plain.data[0].zmax, marked.data[0].zmax) == (10.0, 1.0)
     assert marked.layout.xaxis.ticktext == ("a", "·b", "◆a", "c")
-    cells = next(t for t in marked.data if t.name == "cells")
-    assert {x for (_, x), text in zip(cells.customdata, cells.text) if "◆ sink" in text} == {2}
+    assert {x for (_, x), text in told(marked).items() if "◆ sink" in text} == {2}
     strips = [next(t for t in fig.data if t.name == "mean").x for fig in (plain, marked)]
     np.testing.assert_array_equal(*strips)
     kl = fake("logit_lens")
@@ -341,12 +349,11 @@ def test_what_is_beyond_the_colours_says_so():
     result["layer_ratio"][:] = 0.5
     fig = figures.contribution_norms(result, View())
     bar = next(t for t in fig.data if t.name == "scale").marker.colorbar
-    assert bar.ticktext == ("0.01", "0.1", "1") and not any("beyond" in text for text in fig.data[-2].text)
+    assert bar.ticktext == ("0.01", "0.1", "1") and not any("beyond" in text for text in told(fig).values())
     result["layer_ratio"][0, 0], result["layer_ratio"][1, 0] = 50.0, 1e-5
     fig = figures.contribution_norms(result, View())
     assert next(t for t in fig.data if t.name == "scale").marker.colorbar.ticktext == ("≤ 0.01", "0.1", "≥ 1")
-    cells = next(t for t in fig.data if t.name == "cells")
-    text = dict(zip(map(tuple, cells.customdata), cells.text))
+    text = told(fig)
     assert "≥ 1: beyond" in text[0, 0] and "≤ 0.01: beyond" in text[1, 0] and "beyond" not in text[2, 2]
 
 
@@ -402,18 +409,15 @@ def test_skip_map_marks_what_is_beyond_one_and_what_is_zero_by_construction():
     result = fake("layer_skip")
     result["effect"][:] = np.triu(np.full((4, 4), 0.5))
     result["effect"][0, 3] = 7.0
-    traces = {t.name: t for t in figures.skip_map(result, View()).data}
+    fig = figures.skip_map(result, View())
+    traces, text = {t.name: t for t in fig.data}, told(fig)
     assert (traces["z"].zmin, traces["z"].zmax) == (0.0, 1.0)
     assert (list(traces["above 1"].x), list(traces["above 1"].y)) == ([3], [0])
     assert traces["z"].colorbar.ticktext[-1] == "≥ 1"
-    text = dict(zip(map(tuple, traces["cells"].customdata), traces["cells"].text))
     assert "≥ 1: beyond the colours" in text[0, 3] and "beyond" not in text[0, 2]
     assert "7 relative change" in text[0, 3] and "0 by construction" in text[3, 0] and "noise floor" in text[0, 3]
-    future = {t.name: t for t in figures.skip_map(fake("layer_skip", mode="future"), View()).data}
-    assert (
-        "by construction" not in text[1, 1]
-        and "by construction" in dict(zip(map(tuple, future["cells"].customdata), future["cells"].text))[1, 1]
-    )
+    future = told(figures.skip_map(fake("layer_skip", mode="future"), View()))
+    assert "by construction" not in text[1, 1] and "by construction" in future[1, 1]
 
 
 def test_ruler_shows_verdicts_apart_and_says_why_one_is_missing():
@@ -506,8 +510,7 @@ def test_published_marks_stand_on_their_layer():
 
 def test_the_lens_hover_lists_the_tokens_of_its_own_cell():
     result = replace(fake("logit_lens"), token_text={i: f"w{i}" for i in range(20)})
-    cells = next(t for t in figures.lens_map(result, View()).data if t.name == "cells")
-    for (depth, token), text in zip(cells.customdata, cells.text, strict=True):
+    for (depth, token), text in told(figures.lens_map(result, View())).items():
         found = [line.split("  ")[-1] for line in text.split("<br>")[1:]]
         assert found == [f"w{i}" for i in result["top_ids"][depth, token]], (depth, token)
 
@@ -674,7 +677,7 @@ def test_maps_between_two_models_mark_each_rows_best_match():
     assert fig.layout.xaxis.tickangle == fig.layout.yaxis.tickangle == 0
     assert fig.layout.xaxis.title.text.endswith("large") and "<b>" not in fig.layout.yaxis.title.text
     assert "≥ 1" in traces["z"].colorbar.ticktext, "an error of 4 lies beyond the colours"
-    cell = traces["cells"].text[1 * 8 + 2]
+    cell = told(fig)[1, 2]
     assert "error 0.2, R² 0.8" in cell and "shuffled: error 0.7" in cell and "mean only: error 0.58" in cell
     by_r2 = {trace.name: trace for trace in figures.map_between(found, "r2").data}
     assert np.array_equal(by_r2["z"].z, found.r2) and list(by_r2["best"].x) == [2, 5, 7]
@@ -691,7 +694,7 @@ def test_a_map_of_deep_models_keeps_its_height_and_few_labels():
     fig = figures.map_between(found)
     assert fig.layout.height == figures.map_height(found) < 740
     assert len(fig.layout.yaxis.tickvals) <= 41 and len(fig.layout.xaxis.tickvals) <= 25
-    assert "cells" not in {trace.name for trace in fig.data} and fig.data[0].hoverinfo == "all"
+    assert fig.data[0].text is None and "%{z:.3g}" in fig.data[0].hovertemplate
 
 
 def test_best_matches_stand_on_relative_depth_beside_their_controls():

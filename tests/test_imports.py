@@ -185,7 +185,7 @@ import sys
 from streamlit.testing.v1 import AppTest
 app = AppTest.from_file("app.py", default_timeout=60).run()
 assert not app.exception, app.exception
-charts = app.get("plotly_chart")
+charts = app.get("bidi_component")
 assert len(charts) >= 5, f"{len(charts)} figures: the stored example is not on the screen"
 print(",".join(sorted({m.split(".")[0] for m in sys.modules} & {"torch", "transformers"})))
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from charts import charts
 from small_models import computed
 from streamlit.testing.v1 import AppTest
 
@@ -61,11 +61,6 @@ def app(page="pages/look/home.py", prompt=PROMPT, model="small", **query) -> App
     return test.run()
 
 
-def specs(test: AppTest) -> list[dict]:
-    """Every figure as plotly's JSON."""
-    return [json.loads(chart.proto.spec) for chart in test.get("plotly_chart")]
-
-
 def numbers(values) -> np.ndarray:
     """An array of a figure, decoded from plotly's JSON."""
     if isinstance(values, dict):
@@ -76,7 +71,7 @@ def numbers(values) -> np.ndarray:
 
 def plotted(test: AppTest) -> list[np.ndarray]:
     """`z` of every figure that has one."""
-    return [numbers(spec["data"][0]["z"]) for spec in specs(test) if spec["data"][0].get("name") == "z"]
+    return [numbers(spec["data"][0]["z"]) for spec in charts(test) if spec["data"][0].get("name") == "z"]
 
 
 def holds(figures: list[np.ndarray], expected: np.ndarray) -> bool:
@@ -128,7 +123,7 @@ REAL = dict(prompt=None, example="english-b", model="smollm2")  # 30 layers, amo
 
 
 def figure_named(test: AppTest, trace: str) -> dict:
-    return next(spec for spec in specs(test) if any(t.get("name") == trace for t in spec["data"]))
+    return next(spec for spec in charts(test) if any(t.get("name") == trace for t in spec["data"]))
 
 
 @pytest.mark.parametrize("page", ["pages/look/home.py", "pages/look/logit_lens.py"])
@@ -160,7 +155,7 @@ def test_home_reads_its_strips_where_the_rules_are_read(stored):
     test.run()
     read = verdict.of_prompt(stored["contributions"], stored["logit_lens"], of="answer")
     for title, rule in (("mean of the<br>three cosines, the answer", "cosine"), ("mean KL, nats, the answer", "kl")):
-        spec = next(s for s in specs(test) if s["layout"].get("xaxis2", {}).get("title", {}).get("text") == title)
+        spec = next(s for s in charts(test) if s["layout"].get("xaxis2", {}).get("title", {}).get("text") == title)
         strip = numbers(next(t for t in spec["data"] if t["name"] == "mean")["x"])
         np.testing.assert_allclose(strip[: stored["logit_lens"].n_layers], read.curves[rule], atol=1e-6)
 
@@ -168,7 +163,7 @@ def test_home_reads_its_strips_where_the_rules_are_read(stored):
 def test_homes_last_place_holds_the_answers_rank_then_the_selected_tokens_course(stored):
     test, lens = app(), stored["logit_lens"]
     assert any("At the answer" in c.value and "click a cell" in c.value for c in test.caption)
-    [rank] = [t for spec in specs(test) for t in spec["data"] if t["name"] == "rank"]
+    [rank] = [t for spec in charts(test) for t in spec["data"] if t["name"] == "rank"]
     at = (lens.answer_start or lens.n_tokens) - 1
     np.testing.assert_allclose(numbers(rank["y"]), lens["rank"][:, at])
     assert numbers(rank["y"])[-1] == 1, "the output's own best guess"
@@ -281,7 +276,7 @@ def test_what_is_not_computed_teaches_and_starts_nothing(stored, page):
     test = app(page, prompt=Prompt("a=3; b=a; b?", "3"))
     assert not test.exception and not plotted(test)
     assert says_what_the_papers_saw(test, page)
-    assert not test.get("plotly_chart") or "home" in page
+    assert not charts(test) or "home" in page
     words = " ".join(e.value for e in [*test.markdown, *test.info])
     assert "Not computed yet" in words and "**Run**" in words
 
@@ -435,7 +430,7 @@ def test_a_selected_token_opens_its_drawer(stored):
     lens = stored["logit_lens"]
     assert table.value["depth"].tolist() == list(range(lens.n_layers, -1, -1))
     assert [cell.rsplit(" ", 1)[1] for cell in table.value["1"]] == [f"{p:.0%}" for p in lens["top_probs"][::-1, 3, 0]]
-    figures = [numbers(trace["y"]) for spec in specs(test) for trace in spec["data"] if "y" in trace]
+    figures = [numbers(trace["y"]) for spec in charts(test) for trace in spec["data"] if "y" in trace]
     assert holds(figures, stored["layer_skip"]["output_pos"][:, 3])
     assert all(holds(figures, stored["contributions"][m][:, 3]) for m in ("attn_cos", "mlp_cos", "layer_cos"))
     test.button(key="drawer-close").click().run()
@@ -584,7 +579,7 @@ def test_home_judges_by_the_thresholds_that_are_set(stored):
     said = " ".join(m.value for m in test.markdown)
     assert "The papers' rule says layer 3 of 8" in said
     assert "shares more than 10% of its best five tokens with the output by layer 2 of 8" in said
-    ruler = next(spec for spec in specs(test) if spec["data"][0].get("name") == "blocks")
+    ruler = next(spec for spec in charts(test) if spec["data"][0].get("name") == "blocks")
     assert {t["name"]: numbers(t["x"]).tolist() for t in ruler["data"] if t["name"] in ("kl", "overlap")} == {
         "kl": [3],
         "overlap": [2],
@@ -595,7 +590,7 @@ def test_home_judges_by_the_thresholds_that_are_set(stored):
 def test_the_first_token_is_left_out_of_the_means_where_that_is_asked(stored, page):
     test = app(page, first_token="false")
     values = stored["contributions"]["layer_ratio"]
-    means = [numbers(t["x"]) for spec in specs(test) for t in spec["data"] if t.get("name") == "mean"]
+    means = [numbers(t["x"]) for spec in charts(test) for t in spec["data"] if t.get("name") == "mean"]
     assert any(np.allclose(mean, values[:, 1:].mean(1), atol=1e-6) for mean in means if len(mean) == len(values))
     assert not any(np.allclose(mean, values.mean(1), atol=1e-6) for mean in means if len(mean) == len(values))
 
@@ -603,7 +598,7 @@ def test_the_first_token_is_left_out_of_the_means_where_that_is_asked(stored, pa
 def test_a_page_shows_the_shade_and_marks_the_token_of_its_link(stored):
     test = app("pages/look/logit_lens.py", shade="kl", token="2")
     assert holds(plotted(test), stored["logit_lens"]["kl"])
-    boxes = [shape for spec in specs(test) for shape in spec["layout"].get("shapes", ()) if shape["type"] == "rect"]
+    boxes = [shape for spec in charts(test) for shape in spec["layout"].get("shapes", ()) if shape["type"] == "rect"]
     assert boxes and {(box["x0"], box["x1"]) for box in boxes} == {(1.5, 2.5)}
 
 
@@ -613,7 +608,7 @@ def test_a_click_selects_the_token_of_its_cell_not_the_layer(monkeypatch):
     mine = session.Session()
     monkeypatch.setattr(session, "current", lambda: mine)
     monkeypatch.setattr(show, "st", SimpleNamespace(rerun=lambda scope: None))
-    show._chosen("map", SimpleNamespace(selection=SimpleNamespace(points=[{"customdata": [3, 7]}])))
+    show._choose([3, 7][1])
     assert mine.inputs["token"] == 7
 
 

@@ -8,6 +8,7 @@ from base64 import b64decode
 
 import numpy as np
 import pytest
+from charts import charts
 from small_models import computed
 from streamlit.testing.v1 import AppTest
 from test_pages import PROMPT, ROOT, app, holds, plotted, session_of
@@ -37,10 +38,7 @@ def traces(test: AppTest) -> list[dict[str, np.ndarray]]:
     def decoded(y):
         return np.asarray(np.frombuffer(b64decode(y["bdata"]), y["dtype"]) if isinstance(y, dict) else y, float)
 
-    return [
-        {t["name"]: decoded(t["y"]) for t in json.loads(c.proto.spec)["data"] if "name" in t and "y" in t}
-        for c in test.get("plotly_chart")
-    ]
+    return [{t["name"]: decoded(t["y"]) for t in c["data"] if "name" in t and "y" in t} for c in charts(test)]
 
 
 def drawn(test: AppTest, name: str, expected: np.ndarray) -> bool:
@@ -155,7 +153,7 @@ def test_one_prompt_is_pruned_as_before(stored):
     curves = aggregate.aggregate(Prune, [stored["prune"].summary])
     cheapest = pruning.best_stretch(curves["kl"], 1)[0]
     assert f"Cheapest layer: {cheapest}" in " ".join(m.value for m in test.markdown)
-    assert len(test.get("plotly_chart")) == 5 and not drawn(test, "median", curves["kl"]), "one prompt has no spread"
+    assert len(charts(test)) == 5 and not drawn(test, "median", curves["kl"]), "one prompt has no spread"
     assert test.run().query_params["run"] == stored["prune"].request.key[:12]
 
 
@@ -170,7 +168,7 @@ def test_one_prompt_is_pruned_as_before(stored):
 def test_a_bad_list_of_prompts_is_refused_in_one_sentence(stored, lines, words):
     test = prune_on(lines + ("" if "xxx" not in lines else "\n" + lines))
     assert not test.exception and len(test.error) == 1 and all(w in test.error[0].value for w in words)
-    assert not test.get("plotly_chart")
+    assert not charts(test)
 
 
 def test_an_empty_list_is_no_error_and_a_long_one_is_cut_openly(stored):
@@ -216,7 +214,7 @@ def test_bundled_prompts_are_chosen_by_task_and_difficulty(stored):
 def test_more_blocks_than_the_model_has_is_said_before_anything_runs(stored):
     test = app("pages/intervene/prune.py")
     test.number_input(key="prune.n").set_value(5).run()
-    assert any("less than the model's 5 layers" in e.value for e in test.error) and not test.get("plotly_chart")
+    assert any("less than the model's 5 layers" in e.value for e in test.error) and not charts(test)
 
 
 COMPARED = {
@@ -265,10 +263,7 @@ def test_a_boundary_can_be_looked_at_alone(stored):
     assert choice.options == ["maximum over all", "token 8", "token 16"] and holds(plotted(test), result["effect"])
     choice.set_value(1).run()  # the second of the result's, which is token 8
     assert holds(plotted(test), result["effect_by_boundary"][1]) and not holds(plotted(test), result["effect"])
-    assert any(
-        {"boundary 8", "boundary 16"} <= {t.get("name") for t in json.loads(c.proto.spec)["data"]}
-        for c in test.get("plotly_chart")
-    )
+    assert any({"boundary 8", "boundary 16"} <= {t.get("name") for t in c["data"]} for c in charts(test))
     assert drawn(test, "noise floor", result["noise_floor"])
     largest = [np.nan, *(result["effect"][:layer, layer].max() for layer in range(1, 5))]
     assert any(np.allclose(figure.get("largest effect", 0), largest, equal_nan=True) for figure in traces(test))
@@ -284,7 +279,7 @@ def test_a_failing_completeness_is_a_failure_not_a_picture(stored):
         failed
         and f"Completeness fails at layer{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}" in test.error[0].value
     )
-    shapes = [json.loads(c.proto.spec)["layout"].get("shapes", []) for c in test.get("plotly_chart")]
+    shapes = [c["layout"].get("shapes", []) for c in charts(test)]
     assert [s["y0"] for s in shapes[0] if s.get("name") == "not reliable"] == failed
     assert drawn(test, "completeness error", completeness(result)) and drawn(test, "nodes", result["nodes_used"])
     assert not any("this prompt" in figure for figure in traces(test)), "what is not to be relied on is not compared"

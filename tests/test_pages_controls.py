@@ -3,12 +3,12 @@ nothing of it is the model's map."""
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from charts import charts
 from small_models import computed
 from test_pages import PROMPT, app, holds, plotted
 from test_running import queue  # noqa: F401  (fixture)
@@ -54,8 +54,8 @@ def opened(page, seed=3):
 def traces(test, name) -> list[np.ndarray]:
     """x (or y where x counts layers) of every trace of that name."""
     found = []
-    for chart in test.get("plotly_chart"):
-        for trace in json.loads(chart.proto.spec)["data"]:
+    for chart in charts(test):
+        for trace in chart["data"]:
             if trace.get("name") == name:
                 values = trace["x"] if name == "control" else trace["y"]
                 found.append(

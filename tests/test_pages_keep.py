@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from charts import charts
 from kept_cases import case, results, small
 from streamlit.testing.v1 import AppTest
 from test_pages import holds, plotted, session_of
@@ -235,9 +236,9 @@ def test_a_link_opens_every_figure_in_a_fresh_session_without_the_model(folder, 
         ("layer_skip", "effect"),
     ):
         assert holds(figures, results()[probe][measure]), measure
-    charts = test.get("plotly_chart")
-    assert len(charts) == len(drawings(kept)) == 6
-    spec = json.loads(charts[1].proto.spec)["layout"]
+    shown = charts(test)
+    assert len(shown) == len(drawings(kept)) == 6
+    spec = shown[1]["layout"]
     assert spec["xaxis"]["range"] == [1.5, 40.5] and any(s.get("x0") == 4.5 for s in spec["shapes"]), (
         "window and token as they were kept"
     )
@@ -530,7 +531,7 @@ app = AppTest.from_file("app.py", default_timeout=60).run()
 app.switch_page({CASE!r})
 app.query_params["id"] = "denon6ly2j"
 app.run()
-assert not app.exception and not app.error and len(app.get("plotly_chart")) >= 5
+assert not app.exception and not app.error and len(app.get("bidi_component")) >= 5
 app.switch_page({GALLERY!r}).run()
 assert not app.exception and len(app.get("page_link")) >= {SHIPPED}
 print(",".join(sorted({{m.split(".")[0] for m in sys.modules}} & {{"torch", "transformers", "accelerate"}})))

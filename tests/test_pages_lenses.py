@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from charts import charts
 from streamlit.testing.v1 import AppTest
-from test_pages import numbers, specs
+from test_pages import numbers
 
 from ed_core.depth import lenses
 from ed_core.probes import Lenses
@@ -47,7 +48,7 @@ def test_the_page_opens_on_the_stored_example_with_all_bundled_lenses(cache):
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
     assert app.pills(key="lenses.box").value == BOTH.split(",")
     result = shipped()
-    drawn = [fig for fig in specs(app) if fig["data"] and fig["data"][0].get("name") == "z"]
+    drawn = [fig for fig in charts(app) if fig["data"] and fig["data"][0].get("name") == "z"]
     assert len(drawn) == 3
     for fig, lens in zip(drawn, ("logit", "affine", "jacobian")):
         assert np.allclose(numbers(fig["data"][0]["z"]), result[f"{lens}_top_probs"][..., 0], equal_nan=True)

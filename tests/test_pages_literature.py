@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
+from charts import charts
 from streamlit.testing.v1 import AppTest
 
 from ed_core import settings
@@ -35,7 +34,7 @@ def words(test: AppTest) -> str:
 
 def drawn(test: AppTest) -> list[dict]:
     """The traces of the figure against size."""
-    specs = [json.loads(one.proto.spec) for one in test.get("plotly_chart")]
+    specs = charts(test)
     return next(spec["data"] for spec in specs if "parameters" in spec["layout"]["xaxis"]["title"]["text"])
 
 

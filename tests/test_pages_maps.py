@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
+from charts import charts
 from hosted_app import until
 from streamlit.testing.v1 import AppTest
 
@@ -63,7 +62,7 @@ def stored(of: fit_runs.Wanted) -> measured.Maps | measured.Replacement:
 
 def figures(test: AppTest) -> dict[str, dict]:
     """Every trace of every figure by its name."""
-    specs = [json.loads(chart.proto.spec) for chart in test.get("plotly_chart")]
+    specs = charts(test)
     return {trace["name"]: trace for spec in specs for trace in spec["data"]}
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from charts import charts
 from safetensors.numpy import save_file
 from small_models import computed
 from test_pages import PROMPT, app, session_of
@@ -269,7 +270,7 @@ AUDIT = "pages/compare/audit.py"
 
 def test_the_audit_page_teaches_before_there_is_anything(stored):
     test = opened(AUDIT, text="a=3; b=a; b?", answer="3")
-    assert not test.exception and not test.get("plotly_chart")
+    assert not test.exception and not charts(test)
     assert any("Not computed yet" in i.value for i in test.info) and "Is the number an artefact" not in said(test)
     assert not run_button(test).disabled
     assert set(test.session_state["audit.precisions"]) == {"fp32", "bf16", "int8", "4bit"}, "at first, all that fit"
@@ -285,7 +286,7 @@ def test_one_precision_is_not_an_audit(stored):
 def test_the_audit_page_shows_what_is_stored_as_the_engine_compares_it(stored):
     test = opened(AUDIT, **{"audit.precisions": ["bf16", "fp32"]})
     outcome = audit.compare(stored, "fp32")
-    assert not test.exception and not test.error and len(test.get("plotly_chart")) == 6
+    assert not test.exception and not test.error and len(charts(test)) == 6
     words = said(test)
     assert outcome.sentence() in words
     for c in outcome.comparisons:

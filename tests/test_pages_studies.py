@@ -7,6 +7,7 @@ import json
 import numpy as np
 import psutil
 import pytest
+from charts import charts
 from hosted_app import until
 from pyarrow import parquet
 from streamlit.testing.v1 import AppTest
@@ -57,7 +58,7 @@ def opened(computed, monkeypatch):
 
 def plotted(test: AppTest, n: int) -> dict[str, dict]:
     """The n-th figure's traces by name."""
-    spec = json.loads(test.get("plotly_chart")[n].proto.spec)
+    spec = charts(test)[n]
     return {trace["name"]: trace for trace in spec["data"]}
 
 

@@ -3,11 +3,11 @@ side outlives a page change."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from charts import charts
 from small_models import computed
 from test_pages import PROMPT, app, holds, plotted, session_of
 
@@ -90,7 +90,7 @@ def test_a_model_beside_its_twin(stored, seconds):
         assert verdict.of_prompt(results["contributions"], results["logit_lens"]).sentence in said(test), side
     assert any("untrained twin" in i.value for i in test.info), "a control's note stands beside its numbers"
     assert not test.button(key="run.two").disabled and test.button(key="cancel.two").disabled
-    ruler = next(json.loads(c.proto.spec) for c in test.get("plotly_chart") if "blocks A" in c.proto.spec)
+    ruler = next(c for c in charts(test) if "blocks A" in str(c))
     assert {t["name"] for t in ruler["data"]} >= {"A cosine", "B cosine", "A kl", "B kl", "A overlap", "B overlap"}
 
 
@@ -186,7 +186,7 @@ def test_with_and_without_the_first_token_is_a_pair_too(stored):
 )
 def test_equal_sides_are_said_to_be(stored, mode, query, words):
     test = two(mode, **query)
-    assert not test.exception and any(words in i.value for i in test.info) and not test.get("plotly_chart")
+    assert not test.exception and any(words in i.value for i in test.info) and not charts(test)
 
 
 def test_swapping_changes_places_and_signs(stored, seconds):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import prepared
 import pytest
+from charts import charts
 from test_pages import app, session_of
 
 from ed_core import settings
@@ -410,9 +411,9 @@ def test_a_page_says_what_is_not_allowed_and_why(stored, write):
     }.items():
         test = app(model=model) if model.startswith("ed-") else app_typed(model)
         assert not test.exception and words in sidebar_says(test), model
-        assert not test.get("plotly_chart")
+        assert not charts(test)
     test = app_typed("small")
-    assert not sidebar_says(test) and test.get("plotly_chart")
+    assert not sidebar_says(test) and charts(test)
     assert list(test.sidebar.selectbox(key="model").options) == ["ed-demo-8", "small"]
     assert test.sidebar.text_input(key="adapter").disabled and "settings" in test.sidebar.text_input(key="adapter").help
     assert test.sidebar.text_input(key="revision").disabled

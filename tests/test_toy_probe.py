@@ -121,8 +121,8 @@ def opened(page, **query):
 def maps(test):
     from base64 import b64decode
     found = []
-    for chart in test.get("plotly_chart"):
-        z = json.loads(chart.proto.spec)["data"][0].get("z")
+    for chart in test.get("bidi_component"):
+        z = json.loads(chart.proto.bytes)["figure"]["data"][0].get("z")
         if isinstance(z, dict):
             z = np.frombuffer(b64decode(z["bdata"]), z["dtype"]).reshape([int(n) for n in z["shape"].split(",")])
         if z is not None:

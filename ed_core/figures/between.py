@@ -3,6 +3,8 @@ a linear map costs."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import plotly.graph_objects as go
 
@@ -10,7 +12,7 @@ from ..depth import matching
 from ..fits.measured import Maps, Replacement
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, axis_title, tick_step, whole_ticks
-from .panel import OVERLAY_LIMIT, add_cells, add_heatmap, hover_heatmap
+from .panel import add_heatmap, add_hover
 from .text import escaped, number
 
 MARGIN = (54, 44, 40, 46)  # left, right, top with the colour bar, bottom
@@ -42,14 +44,8 @@ def map_between(maps: Maps, measure: str = "error", control: bool = False, width
     _apart(canvas)
     if not control:
         _rings(canvas, maps, measure, min(row_px, column_px))
-    cells = [(i, j) for i in range(n_a + 1) for j in range(n_b + 1)]
-    if len(cells) > OVERLAY_LIMIT:
-        hover_heatmap(canvas, f"{names[0]} tap %{{y}} → {names[1]} tap %{{x}}<br>{unit} %{{z:.3g}}")
-    else:
-        texts = [_hover(maps, measure, control, i, j) for i, j in cells]
-        add_cells(
-            canvas, cells, texts, f"{names[0]} tap %{{customdata[0]}} → {names[1]} tap %{{customdata[1]}}%{{text}}"
-        )
+    place = f"{names[0]} tap %{{y}} → {names[1]} tap %{{x}}"
+    add_hover(canvas, place, partial(_hover, maps, measure, control), f"<br>{unit} %{{z:.3g}}")
     for axis, n, px, room, name in (
         ("xaxis", n_b, column_px, LABEL, names[1]),
         ("yaxis", n_a, row_px, ROW_LABEL, names[0]),

@@ -49,13 +49,7 @@ def describe_curves(figure: go.Figure, about: str) -> str:
 
 
 def _curve(trace, along: str) -> str:
-    if (
-        trace.type not in ("scatter", "bar")
-        or trace.opacity == 0
-        or trace.y is None
-        or not trace.name
-        or trace.hoverinfo == "skip"
-    ):
+    if trace.type not in ("scatter", "bar") or trace.y is None or not trace.name or trace.hoverinfo == "skip":
         return ""
     y = np.asarray(trace.y, object)
     known = [(float(v), i) for i, v in enumerate(y) if isinstance(v, (int, float, np.number)) and np.isfinite(v)]

@@ -118,7 +118,9 @@ def printed(figure: go.Figure, caption: str = "", origin: str = "") -> dict:
     or two above and below."""
     spec = json.loads(figure.to_json())
     layout = spec["layout"]
-    spec["data"] = [trace for trace in spec["data"] if not _unseen(trace)]
+    for trace in spec["data"]:
+        if trace.get("type") == "heatmap":
+            trace.pop("text", None)  # the mouse alone reads it
     width = int((layout.get("meta") or {}).get("width_px", 600))
     above, below = _wrapped(caption, width, 7.0), _wrapped(origin, width, 5.3)
     margin = layout.setdefault("margin", {})
@@ -159,11 +161,6 @@ def printed(figure: go.Figure, caption: str = "", origin: str = "") -> dict:
     )
     layout["font"] = {**layout.get("font", {}), "color": INK, "family": FONT}
     return spec
-
-
-def _unseen(trace: dict) -> bool:
-    """Whether a trace is there for the mouse alone."""
-    return trace.get("opacity") == 0
 
 
 def _wrapped(text: str, width: int, letter: float) -> list[str]:

@@ -16,14 +16,12 @@ from .curves import MARGIN
 from .maps import crossed_out, mean_title
 from .panel import (
     HEATMAP,
-    OVERLAY_LIMIT,
     Strip,
     View,
-    add_cells,
     add_heatmap,
+    add_hover,
     add_strip,
     frame,
-    hover_heatmap,
     mean_over_tokens,
     token_panel,
 )
@@ -266,16 +264,7 @@ def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: 
     canvas = frame(view, n, f"{dims[0]} layer")
     add_heatmap(canvas, z, colours.signed(bound), unit, domain, gap=row_px >= 8)
     hatch(canvas, n, diagonal=False)
-    cells = [(y, x) for y in range(n) for x in range(n)]
-    if len(cells) > OVERLAY_LIMIT:
-        hover_heatmap(canvas, f"layer %{{y}} skipped, layer %{{x}} affected<br>B − A %{{z:.3g}} {unit}")
-        cells = cells[:n]
-    add_cells(
-        canvas,
-        cells,
-        [hover(*cell) for cell in cells],
-        "layer %{customdata[0]} skipped, layer %{customdata[1]} affected<br>%{text}",
-    )
+    add_hover(canvas, "layer %{y} skipped, layer %{x} affected<br>", hover, f"B − A %{{z:.3g}} {unit}")
     add_strip(
         canvas, Strip(mean_over_tokens(z), -bound, bound, "mean of the row", colours.GREY), "skipped layer", domain
     )

@@ -1,5 +1,5 @@
 """What all heatmap panels share: layers upwards, a strip of means beside them, depth lines at one height, cells that
-can be clicked.
+tell what they hold.
 
 All panels have the same margins and the same y range, from half a row below row 0 to half a row above row `L`: a panel
 of blocks leaves the topmost row empty, a panel of depths (the lens) has the output there. So a depth line lies at one
@@ -22,9 +22,7 @@ from .text import letters, number, visible
 LEFT, RIGHT, TOP, BOTTOM = 46, 44, 36, 64
 TITLE = 20  # further pixels on top where a panel has a title
 HEATMAP, STRIP = (0.0, 0.84), (0.87, 1.0)  # shares of the width
-# cells; above it, and while a panel fills and is drawn again and again, hover comes from the heatmap itself and only
-# one row or diagonal can be clicked: markers take the browser's time
-OVERLAY_LIMIT = 6000
+MOST_TEXTS = 6000  # cells with words of their own: more would make megabytes
 ROW_LABEL, TOKEN_LABEL = 14, 11  # pixels that a label needs
 LETTER, FONT = 6.2, 11  # pixels: width of a letter of a label, and its size
 SHORT = 2  # letters of a label that always stands upright
@@ -170,23 +168,21 @@ def token_panel(
     """Heatmap of `z` [row, token] with its strip. `hover(row, token)` is what a cell tells besides its place; `more`
     draws what stands on the cells and in the `above` pixels between them and the colour bar."""
     canvas = frame(view, result.n_layers, row, above)
-    (n_rows, n_tokens), (first, last) = z.shape, view.span(z.shape[1])
+    n_tokens, (first, last) = z.shape[1], view.span(z.shape[1])
     row_px = (view.plot_height - above) / (result.n_layers + 1)
     add_heatmap(canvas, z, shade, unit, HEATMAP, gap=min(view.column_px(n_tokens), row_px) >= 8, above=above)
     more(canvas)
-    cells = [(y, x) for y in range(n_rows) for x in range(first, last + 1)]
-    if len(cells) > OVERLAY_LIMIT or not result.complete:
-        hover_heatmap(canvas, f"{row} %{{y}} · token %{{x}}<br>%{{z:.3g}} {unit}")
-        cells = cells[: last - first + 1]
     names = [
         f"<b>{visible(token)}</b>{' ' + BADGE + ' sink' if i in view.sinks else ''}<br>"
         for i, token in enumerate(result.tokens)
     ]
-    add_cells(
+    add_hover(
         canvas,
-        cells,
-        [names[x] + hover(y, x) + beyond(shade, z[y, x]) for y, x in cells],
-        row + " %{customdata[0]} · token %{customdata[1]} %{text}",
+        row + " %{y} · token %{x}",
+        lambda y, x: f" {names[x]}{hover(y, x)}{beyond(shade, z[y, x])}",
+        f"<br>%{{z:.3g}} {unit}",
+        range(first, last + 1),
+        result.complete,
     )
     add_strip(canvas, strip, row, HEATMAP)
     label_tokens(canvas, view, result.tokens)
@@ -227,7 +223,7 @@ def add_heatmap(
         **(dict(tickvals=[shade.low]) if shade.log else _ends(shade, z, _even(shade))),
     )
     scale = dict(zmin=shade.low, zmax=shade.high, colorscale=shade.colours, showscale=not shade.log, colorbar=bar)
-    canvas.add("heatmap", z=z, name="z", hoverinfo="skip", xgap=int(gap), ygap=int(gap), **scale)
+    canvas.add("heatmap", z=z, name="z", xgap=int(gap), ygap=int(gap), **scale)
     if shade.log:
         low, high = (round(float(np.log10(end))) for end in (shade.low, shade.high))
         powers = range(low, high + 1)
@@ -273,25 +269,21 @@ def beyond(shade: Shade, value: float | np.floating) -> str:
     return f"<br>≤ {number(shade.low)}: beyond the colours" if value < shade.low - CLIPPED * abs(shade.low) else ""
 
 
-def add_cells(canvas: Canvas, cells: Sequence[tuple[int, int]], texts: Sequence[str], hover: str) -> None:
-    """Invisible markers over the cells: they carry hover and clicks, which a heatmap does not hand on. `customdata` is
-    [row, column]."""
-    y, x = np.array(cells, np.int16).T
-    place = dict(
-        x=x,
-        y=y,
-        customdata=[list(cell) for cell in cells],
-        marker=dict(color=colours.GREY),
-        hovertemplate=hover + "<extra></extra>",
-    )
-    canvas.add("scatter", name="cells", mode="markers", opacity=0, text=list(texts), **place)
-    canvas.layout.setdefault("hoverdistance", -1)  # the nearest cell, however wide cells are
-
-
-def hover_heatmap(canvas: Canvas, hover: str) -> None:
-    """Let the heatmap of a large panel speak for itself: a marker per cell would make megabytes."""
-    canvas.data[0].update(hoverinfo="all", hovertemplate=hover + "<extra></extra>")
-    canvas.layout["hoverdistance"] = 8
+def add_hover(
+    canvas: Canvas,
+    place: str,
+    text: Callable[[int, int], str],
+    brief: str,
+    columns: range | None = None,
+    complete: bool = True,
+) -> None:
+    """What a cell of the heatmap says when it is pointed at: its `place`, and `text(row, column)` of those `columns`
+    that are shown; `brief` instead where these are many, and while a panel fills and is drawn again and again."""
+    z = canvas.data[0]["z"]
+    shown = range(z.shape[1]) if columns is None else columns
+    if worded := complete and len(z) * len(shown) <= MOST_TEXTS:
+        canvas.data[0]["text"] = [[text(y, x) if x in shown else "" for x in range(shown.stop)] for y in range(len(z))]
+    canvas.data[0]["hovertemplate"] = f"{place}{'%{text}' if worded else brief}<extra></extra>"
 
 
 def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, float]) -> None:

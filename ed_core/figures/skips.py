@@ -13,16 +13,14 @@ from .maps import L2, missing, unit_of, values_of
 from .panel import (
     HEATMAP,
     LEFT,
-    OVERLAY_LIMIT,
     RIGHT,
     Strip,
     View,
-    add_cells,
     add_heatmap,
+    add_hover,
     add_strip,
     beyond,
     frame,
-    hover_heatmap,
     label_tokens,
 )
 from .text import number
@@ -131,7 +129,7 @@ def _ring(canvas: Canvas, z: np.ndarray) -> None:
 
 
 def _cells(canvas: Canvas, result: ProbeResult, measure: str, z: np.ndarray) -> None:
-    """Hover and clicks. Above the limit hover comes from the heatmap, and the diagonal alone can be clicked."""
+    """What a cell tells."""
     n, unit, absent, zero = len(z), unit_of(result, measure), missing(result), _diagonal_is_zero(result, measure)
     floor = values_of(result, "noise_floor", (n,))
 
@@ -145,9 +143,4 @@ def _cells(canvas: Canvas, result: ProbeResult, measure: str, z: np.ndarray) -> 
             + (f"<br>noise floor {number(floor[layer])}" if np.isfinite(floor[layer]) else "")
         )
 
-    cells = [(s, layer) for s in range(n) for layer in range(n)]
-    if len(cells) > OVERLAY_LIMIT:
-        hover_heatmap(canvas, f"layer %{{y}} skipped, layer %{{x}} affected<br>%{{z:.3g}} {unit}")
-        cells = [(s, s) for s in range(n)]
-    texts = [text(*cell) for cell in cells]
-    add_cells(canvas, cells, texts, "layer %{customdata[0]} skipped, layer %{customdata[1]} affected<br>%{text}")
+    add_hover(canvas, "layer %{y} skipped, layer %{x} affected<br>", text, f"%{{z:.3g}} {unit}")

@@ -8,7 +8,7 @@ from ed_core import figures
 from ed_core.depth import side_by_side, verdict
 from ed_core.depth.side_by_side import SIDES
 from ed_core.sources import specs
-from ed_ui import live, pair_panel, picker, probe_page, prompt_box, remembered, running, show, side_b
+from ed_ui import chart, live, pair_panel, picker, probe_page, prompt_box, remembered, running, show, side_b
 from ed_ui.pair_panel import Shown
 
 PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
@@ -121,7 +121,7 @@ def ruler(names, verdicts, of_side) -> None:
     unclear = tuple([n for n, said in v.statements.items() if not said.clear] if v else () for v in verdicts)
     fig = figures.pair_ruler(found, tuple(n_layers), names, unclear)
     told = " ".join(f"{side}: {v.sentence}" for side, v in zip(SIDES, verdicts, strict=True) if v)
-    st.plotly_chart(fig, key="ruler-two", config=show.CONFIG, alt=told or "Depth ruler of both sides: no verdict yet.")
+    chart.draw("ruler-two", fig, told or "Depth ruler of both sides: no verdict yet.")
 
 
 TEACH = """Not computed yet. **Run** measures both sides; what is stored is kept."""

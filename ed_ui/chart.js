@@ -1,0 +1,118 @@
+// A figure in the page (`chart.py`). Plotly draws a new version into the old one; figures in sight come first, the others
+// when the browser has time.
+
+const MARGIN = 200; // pixels beyond the window that count as in sight
+const FAR = 1e9;
+const SOON = 500; // milliseconds that a figure out of sight waits at most for an idle moment
+const CONFIG = { displayModeBar: false, displaylogo: false };
+const FAILED = 'This figure could not be drawn. Reload the page.';
+
+// Streamlit's own copy of plotly; loaded, it stands in `window`.
+const files = document.querySelector('script[src*="static/js/"]').src;
+const plotly = import(new URL('PLOTLY', files)).then(() => window.Plotly);
+
+const charts = new WeakMap(), waiting = new Set();
+let drawing = false;
+
+export default function ({ data, parentElement, setTriggerValue }) {
+  if (!charts.has(parentElement)) charts.set(parentElement, new Chart(parentElement));
+  const chart = charts.get(parentElement);
+  chart.tell = (point) => setTriggerValue('clicked', point);
+  chart.show(new TextDecoder().decode(data));
+  return () => parentElement.isConnected || chart.end(); // it is called, too, for a version that the next one overtook
+}
+
+class Chart {
+  constructor(parent) {
+    this.box = document.createElement('div');
+    this.box.className = 'ed-chart';
+    this.box.setAttribute('role', 'figure');
+    parent.append(this.box);
+    this.resized = new ResizeObserver(() => this.box.clientWidth !== this.width && this.soon());
+    this.resized.observe(this.box);
+  }
+
+  show(text) {
+    const look = this.look();
+    if (text === this.text && look === this.seen) return;
+    [this.text, this.seen] = [text, look];
+    const { alt, clickable, figure } = JSON.parse(text);
+    Object.assign(this, { figure, clickable });
+    this.box.setAttribute('aria-label', alt);
+    this.soon();
+  }
+
+  soon() {
+    waiting.add(this);
+    if (!drawing) drawing = setTimeout(next);
+  }
+
+  // Pixels from the top of the window; out of sight is far.
+  get place() {
+    const { top, bottom } = this.box.getBoundingClientRect();
+    return bottom > -MARGIN && top < innerHeight + MARGIN ? top : FAR;
+  }
+
+  // What of the page's theme a figure takes, as text.
+  look() {
+    const page = getComputedStyle(this.box), of = (name) => page.getPropertyValue(name).trim();
+    return JSON.stringify([page.color, of('--st-background-color'), of('--st-border-color'), of('--st-font'), of('--st-heading-color')]);
+  }
+
+  draw() {
+    return (this.drawn = this.drawNow());
+  }
+
+  async drawNow() {
+    const width = this.box.clientWidth;
+    if (!width || !this.figure) return; // hidden: it is drawn when it gets its width
+    this.width = width;
+    const { data, layout } = this.figure, title = layout.title?.text;
+    const shown = { ...layout, width, template: template(JSON.parse(this.seen)) };
+    if (title) shown.title = { ...layout.title, text: `<b>${title}</b>` };
+    try {
+      await (await plotly).react(this.box, data, shown, CONFIG);
+    } catch (error) {
+      if (!this.figure) return; // it ended meanwhile
+      console.error(error);
+      this.box.textContent = FAILED;
+      return;
+    }
+    if (!this.listens) this.box.on('plotly_click', ({ points: [point] }) => this.clicked(point));
+    this.listens = true;
+  }
+
+  clicked({ fullData, y, x }) {
+    if (this.clickable && fullData.type === 'heatmap') this.tell([y, x]);
+  }
+
+  async end() {
+    waiting.delete(this);
+    this.resized.disconnect();
+    this.figure = null;
+    await this.drawn; // plotly must not lose a figure that it draws
+    (await plotly).purge(this.box);
+  }
+}
+
+async function next() {
+  const [first, second] = [...waiting].map((chart) => ({ chart, place: chart.place })).sort((a, b) => a.place - b.place);
+  if (!first) return void (drawing = false);
+  waiting.delete(first.chart);
+  await first.chart.draw();
+  if (second?.place === FAR) requestIdleCallback(next, { timeout: SOON });
+  else setTimeout(next); // between two figures the browser paints and listens
+}
+
+// Colours and letters of the page, for what a figure leaves open.
+function template([text, ground, border, family, heading]) {
+  const font = { color: text, family, size: 12 };
+  const axis = { gridcolor: border, zerolinecolor: border, tickcolor: border, tickfont: font, title: { font } };
+  return {
+    layout: {
+      font, xaxis: { ...axis, showgrid: false, zeroline: false }, yaxis: axis, legend: { font, bgcolor: ground },
+      title: { font: { ...font, color: heading, size: 16 }, x: 0, xanchor: 'left' }, margin: { pad: 8 },
+      hoverlabel: { bgcolor: ground, bordercolor: border, font }, coloraxis: { colorbar: { tickfont: font } },
+    },
+  };
+}
