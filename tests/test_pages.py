@@ -5,7 +5,6 @@ from __future__ import annotations
 from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -602,14 +601,13 @@ def test_a_page_shows_the_shade_and_marks_the_token_of_its_link(stored):
     assert boxes and {(box["x0"], box["x1"]) for box in boxes} == {(1.5, 2.5)}
 
 
-def test_a_click_selects_the_token_of_its_cell_not_the_layer(monkeypatch):
-    from ed_ui import session, show
+def test_a_click_selects_the_token_of_its_cell_not_the_layer(stored, monkeypatch):
+    from ed_ui import chart
 
-    mine = session.Session()
-    monkeypatch.setattr(session, "current", lambda: mine)
-    monkeypatch.setattr(show, "st", SimpleNamespace(rerun=lambda scope: None))
-    show._choose([3, 7][1])
-    assert mine.inputs["token"] == 7
+    clicks = [[3, 2]]
+    monkeypatch.setattr(chart, "draw", lambda key, fig, alt, clickable=False: clickable and clicks and clicks.pop())
+    test = app("pages/look/contributions.py")
+    assert not test.exception and not clicks and session_of(test).inputs["token"] == 2
 
 
 def test_a_token_cannot_end_its_code():
