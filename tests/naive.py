@@ -380,6 +380,51 @@ def pruned(hf, ids, drop) -> dict[str, np.ndarray]:
     return out
 
 
+def in_order(hf, ids, order) -> Pass:
+    """A full forward pass whose blocks run as the list says: every block is a copy that has a place of its own."""
+    blocks, config = blocks_of(hf), hf.config.get_text_config()
+    was, n_layers, listed = list(blocks), config.num_hidden_layers, getattr(config, "layer_types", None)
+    try:
+        while len(blocks):
+            del blocks[len(blocks) - 1]
+        for block in order:
+            blocks.append(was[block])
+        config.num_hidden_layers = len(order)
+        if listed is not None:
+            config.layer_types = [listed[block] for block in order]
+        return run(hf, ids)
+    finally:
+        while len(blocks):
+            del blocks[len(blocks) - 1]
+        for block in was:
+            blocks.append(block)
+        config.num_hidden_layers = n_layers
+        if listed is not None:
+            config.layer_types = listed
+
+
+def surgery(hf, ids, order) -> dict[str, float]:
+    """Mean loss, mean KL(whole || changed) and the share of best tokens kept, of the blocks in this order."""
+    whole, other = run(hf, ids).logits, in_order(hf, ids, order).logits
+    loss, kl, kept = [], [], []
+    for t in range(len(ids)):
+        p, q = whole[t].log_softmax(-1), other[t].log_softmax(-1)
+        kl.append(float((p.exp() * (p - q)).sum()))
+        kept.append(bool(whole[t].argmax() == other[t].argmax()))
+        if t + 1 < len(ids):
+            loss.append(-float(q[ids[t + 1]]))
+    return {"loss": sum(loss) / len(loss), "kl": sum(kl) / len(kl), "top1_kept": sum(kept) / len(kept)}
+
+
+def greedy(hf, ids, n_tokens: int, order=None) -> list[int]:
+    """What the model writes, its blocks in this order, the whole read anew for every token."""
+    ids = list(ids)
+    for _ in range(n_tokens):
+        order = range(len(blocks_of(hf))) if order is None else order
+        ids.append(int(in_order(hf, ids, order).logits[-1].argmax()))
+    return ids[-n_tokens:]
+
+
 def numerics(hf, ids, eps: float, scale: float = 1.0) -> dict[str, np.ndarray]:
     """Miss, rounding bound and norms, token by token; slopes by least squares over all elements, tokens scaled by what
     the stream moves. `scale`: what is read from attention and MLP is taken times this."""

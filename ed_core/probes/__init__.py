@@ -14,6 +14,7 @@ from .logit_lens import LogitLens
 from .numerics import Numerics
 from .prune import Prune
 from .residual_erasure import ResidualErasure
+from .surgery import Surgery
 
 PROBES: tuple[type[Probe], ...] = (
     Contributions,
@@ -23,6 +24,7 @@ PROBES: tuple[type[Probe], ...] = (
     ResidualErasure,
     IntegratedGradients,
     Prune,
+    Surgery,
     EarlyExit,
     Numerics,
     Continuation,
