@@ -33,6 +33,7 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Entry("pages/intervene/erase.py", "Erase", "ink_eraser", "residual_erasure"),
         Entry("pages/intervene/gradients.py", "Gradients", "trending_down", "integrated_gradients"),
         Entry("pages/intervene/prune.py", "Prune and exit", "compress", "prune"),
+        Entry("pages/intervene/surgery.py", "Surgery", "healing", "surgery"),
     ),
     "Compare": (
         Entry("pages/compare/two.py", "Compare two", "compare_arrows", "two"),

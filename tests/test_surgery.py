@@ -1,8 +1,6 @@
 """Layers left out, exchanged and run twice against one forward pass per variant, and on models where the answer is
 known."""
 
-import json
-
 import naive
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from ed_core.errors import Cancelled, ParameterError
 from ed_core.models import twins
 from ed_core.probes import Surgery
 from ed_core.probes.surgery import parse_order
-from ed_core.results.aggregate import aggregate, summarize
+from ed_core.results.aggregate import aggregate
 from ed_core.sweeps.budget import Budget
 from ed_core.sweeps.recorder import Recorder
 from ed_core.types import Prompt
@@ -175,9 +173,7 @@ def test_it_can_be_cancelled_between_blocks(model_of):
         return len(asked) > 60
 
     encoding = model.encode(PROMPT)
-    record = Recorder(
-        probe.request(model.spec, PROMPT), probe.measures, encoding, model.n_layers, cancelled=cancelled
-    )
+    record = Recorder(probe.request(model.spec, PROMPT), probe.measures, encoding, model.n_layers, cancelled=cancelled)
     with pytest.raises(Cancelled):
         probe.compute(model, encoding, record)
     assert 0 < record.progress < 0.9 and np.isnan(record.arrays["drop_loss"]).any()

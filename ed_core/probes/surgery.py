@@ -160,7 +160,7 @@ def parse_order(text: str, n_layers: int) -> tuple[int, ...]:
         order += range(first, last + 1)
         if len(order) > MOST_TIMES * n_layers:
             raise ParameterError(
-                f"surgery.order names more than {MOST_TIMES * n_layers} layers, {MOST_TIMES} times as many as the model "
-                "has; expected a shorter order."
+                f"surgery.order names more than {MOST_TIMES * n_layers} layers, {MOST_TIMES} times as many as the "
+                "model has; expected a shorter order."
             )
     return tuple(order)

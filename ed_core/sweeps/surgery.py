@@ -108,7 +108,7 @@ class _Sweep:
 
     def whole_and_proxies(self) -> None:
         """What the whole model loses, and what stretches are usually chosen by."""
-        model, record, n_layers = self.model, self.record, self.model.n_layers
+        record, n_layers = self.record, self.model.n_layers
         record.allocate("loss_whole", ())
         self._outputs("", [()], self.trace.resid[-1])
         names = ("block_influence", "angular_distance", "update_cosine")
@@ -156,8 +156,8 @@ class _Sweep:
         self._allocate("swap", (n_layers, n_layers))
         if self.unlike:
             self.record.note(
-                f"{self.unlike} of {self.unlike + len(self.pairs)} pairs of layers are of different kinds; they are not "
-                "exchanged, and their cells are empty."
+                f"{self.unlike} of {self.unlike + len(self.pairs)} pairs of layers are of different kinds; they are "
+                "not exchanged, and their cells are empty."
             )
         for part in self._parts(len(self.pairs)):
             pairs = self.pairs[part]
