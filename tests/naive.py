@@ -463,3 +463,25 @@ def token_mean(arrays, first_token: bool = True) -> np.ndarray:
     """Mean over all tokens of all prompts of `[…, T]` arrays."""
     tokens = [array[..., t] for array in arrays for t in range(0 if first_token else 1, array.shape[-1])]
     return sum(tokens) / len(tokens)
+
+
+def writing(hf, ids, written, threshold: float, g: float, rho: float) -> dict[str, np.ndarray]:
+    """What is told of every written token, from one full pass over everything before it and loops over the depths."""
+    ids, n_layers = list(ids), len(blocks_of(hf))
+    names = ("settle_depth", "exit_depth", "exit_ids", "exit_agrees", "deep_thinking_ratio")
+    out = {name: np.zeros(len(written)) for name in names}
+    out |= {name: np.zeros((n_layers + 1, len(written))) for name in ("jsd", "confidence", "best_ids")}
+    late = 0
+    for step, token in enumerate(written):
+        lens = logit_lens(hf, ids, 1)
+        best, jsd = lens["top_ids"][:, -1, 0], lens["jsd"][:, -1]
+        sure = lens["top_probs"][:, -1, 0]
+        out["jsd"][:, step], out["confidence"][:, step], out["best_ids"][:, step] = jsd, sure, best
+        out["settle_depth"][step] = next(l for l in range(n_layers + 1) if all(b == best[-1] for b in best[l:]))
+        leaves = next((l for l in range(n_layers) if sure[l] >= threshold), n_layers)
+        out["exit_depth"][step], out["exit_ids"][step] = leaves, best[leaves]
+        out["exit_agrees"][step] = best[leaves] == best[-1]
+        late += next(l for l in range(n_layers + 1) if min(jsd[: l + 1]) <= g) >= math.ceil(rho * n_layers)
+        out["deep_thinking_ratio"][step] = late / (step + 1)
+        ids.append(token)
+    return out

@@ -319,21 +319,45 @@ class LanguageModel:
             logits = torch.tanh(logits / cap) * cap
         return logits.float()
 
-    @torch.no_grad()
     def continuation(self, ids: Int[Tensor, "1 pos"], n_tokens: int, on_token: Callable[[int, Tensor], None]) -> None:
-        """Greedy continuation: `on_token(step, logits[d_vocab])` after each step.
+        """Greedy continuation: `on_token(step, logits[d_vocab])` after each step."""
+
+        def best(step: int, logits: Tensor, resid: Tensor) -> int:
+            on_token(step, logits)
+            return int(logits.argmax())
+
+        self.write(ids, n_tokens, best)
+
+    @torch.no_grad()
+    def write(
+        self, ids: Int[Tensor, "1 pos"], n_tokens: int, choose: Callable[[int, Tensor, Tensor], int | None]
+    ) -> None:
+        """Token by token: `choose(step, logits[d_vocab], resid[depth, d_model])` gives the next one, or None to end;
+        `resid` is the stream at every depth of the position that predicts it, as in `trace`.
 
         A further token costs one token where the library keeps the keys and values of what was read. The whole is read
         anew where a family hands none back, and for quantized models: int8 rounds a token by what is read with it."""
         cached = "past_key_values" in self._takes() and self.spec.precision not in QUANTIZED
-        cache, unread = None, ids
+        cache, unread, resid = None, ids, []
+
+        def before(module, args, kwargs):
+            resid.append(self._home(split_call(args, kwargs)[0][0, -1]))
+
+        def behind(module, args, output):
+            resid.append(self._home(first(output)[0, -1]))
+
         for step in range(n_tokens):
-            with self._lock:
+            resid.clear()
+            with self._lock, ExitStack() as hooks:
+                for block in self.blocks:
+                    hooks.enter_context(hooked(block.register_forward_pre_hook(before, with_kwargs=True)))
+                hooks.enter_context(hooked(self.blocks[-1].register_forward_hook(behind)))
                 kept = {"use_cache": cached} | ({"past_key_values": cache} if cached else {})
                 output = self.hf(input_ids=unread, **kept, **self._keep(1))
-            logits = self._home(output.logits)[0, -1].float()
-            on_token(step, logits)
-            cache, token = getattr(output, "past_key_values", None), logits.argmax().view(1, 1)
+            chosen = choose(step, self._home(output.logits)[0, -1].float(), torch.stack(resid))
+            if chosen is None:
+                return
+            cache, token = getattr(output, "past_key_values", None), torch.tensor([[chosen]], device=ids.device)
             ids = torch.cat([ids, token], dim=1)
             unread = ids if cache is None else token
 

@@ -7,6 +7,7 @@ from .base import Probe
 from .continuation import Continuation
 from .contributions import Contributions
 from .early_exit import EarlyExit
+from .generation import Generation
 from .integrated_gradients import IntegratedGradients
 from .layer_skip import LayerSkip
 from .lenses import Lenses
@@ -28,6 +29,7 @@ PROBES: tuple[type[Probe], ...] = (
     EarlyExit,
     Numerics,
     Continuation,
+    Generation,
 )
 
 
