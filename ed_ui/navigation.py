@@ -26,6 +26,7 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Entry("pages/look/contributions.py", "Contributions", "stacked_bar_chart", "contributions"),
         Entry("pages/look/logit_lens.py", "Logit lens", "center_focus_strong", "logit_lens"),
         Entry("pages/look/lenses.py", "Lenses", "filter_center_focus", "lenses"),
+        Entry("pages/look/writing.py", "Writing", "edit_note", "generation"),
         Entry("pages/look/numerics.py", "Sanity checks", "rule", "numerics"),
     ),
     "Intervene": (

@@ -48,22 +48,22 @@ def test_thresholds_tell_tokens_apart(model_of, measure):
 
 
 def test_kept_keys_and_values_change_nothing(model):
-    """Cached, the stream and the logits of every token are a full pass's, within the identities' limits."""
+    """Cached, what every depth of every token says is a full pass's, within the identities' limits."""
     limit, seen = identities.MISS_LIMIT[torch.float32], []
     ids = model.tensor(model.encode(PROMPT).ids)
 
-    def choose(step, logits, resid):
-        seen.append((logits, resid))
-        return int(logits.argmin())
+    def choose(step, logits):
+        seen.append(logits)
+        return int(logits[-1].argmin())
 
-    model.write(ids, 5, choose)
-    for logits, resid in seen:
+    model.write(ids, 5, choose, at_depths=True)
+    for logits in seen:
         trace = model.trace(ids)
-        full = torch.stack([h[0, -1] for h in trace.resid])
-        size = full.norm(dim=-1, keepdim=True).clamp_min(1e-6)
-        assert float(((resid - full).norm(dim=-1, keepdim=True) / size).max()) <= limit
-        assert float((logits - trace.logits[0, -1]).abs().max() / trace.logits[0, -1].abs().max()) <= limit
-        ids = torch.cat([ids, logits.argmin().view(1, 1)], dim=1)
+        full = torch.stack([model.unembed(h[0, -1]) for h in trace.resid])
+        assert logits.shape == full.shape
+        assert float(((logits - full).abs().amax(-1) / full.abs().amax(-1)).max()) <= limit
+        assert float((logits[-1] - trace.logits[0, -1]).abs().max() / trace.logits[0, -1].abs().max()) <= limit
+        ids = torch.cat([ids, logits[-1].argmin().view(1, 1)], dim=1)
 
 
 def test_it_writes_what_the_continuation_says(model, measure):
@@ -154,11 +154,11 @@ def test_rows_beside_the_output_are_measured_as_the_formulas_say():
     torch.manual_seed(3)
     logits = torch.randn(9, 5003) * torch.linspace(0.1, 9, 9)[:, None]
     logits[3] = logits[8] + 1e-3 * torch.randn(5003)
-    jsd, sure, ids = metrics.beside_output(logits, logits[8])
+    jsd, sure, ids = metrics.beside_output(logits)
     p, q = logits.double().softmax(-1), logits[8].double().softmax(-1)
     m = (p + q) / 2
     expected = ((p * (p / m).log2()).sum(-1) + (q * (q / m).log2()).sum(-1)) / 2
-    assert (jsd - expected).abs().max() <= 2e-6 and jsd[8] <= 1e-6
+    assert (jsd - expected).abs().max() <= 2e-6 and jsd[8] == 0
     assert torch.allclose(sure.double(), p.amax(-1), rtol=1e-5) and ids.tolist() == logits.argmax(-1).tolist()
 
 

@@ -100,8 +100,8 @@ def added(curves: Curves, kind: str, found: Sequence[Row]) -> dict[str, np.ndarr
     for row in found:
         lines.setdefault("least", []).append((row.length, row.best.loss))
         lines.setdefault("median", []).append((row.length, row.median))
-        for name, chosen in row.chosen.items():
-            lines.setdefault(PROXIES[name][0], []).append((row.length, chosen.loss))
+        for name in ("angular_distance", "update_cosine") if row.chosen else ():  # block influence is nearly the angle
+            lines.setdefault(PROXIES[name][0], []).append((row.length, row.chosen[name].loss))
         if kind == "repeat":
             lines.setdefault("random layer", []).append((row.length, row.random_loss))
     out = {}

@@ -18,6 +18,7 @@ from .skips import boundary_map, effect_on_layers, skip_map
 from .studies import VARIANTS, study_curves, study_depths, study_levels, study_sizes
 from .surgery import DONE, added_curves, surgery_map
 from .text import shown, visible
+from .writing import first_position, writing_map
 
 __all__ = [
     "ATTENTION",
@@ -41,6 +42,7 @@ __all__ = [
     "describe_curves",
     "difference_map",
     "effect_on_layers",
+    "first_position",
     "first_token_norm",
     "layer_curves",
     "lens_height",
@@ -70,4 +72,5 @@ __all__ = [
     "token_map",
     "token_profile",
     "visible",
+    "writing_map",
 ]

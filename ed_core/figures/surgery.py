@@ -34,6 +34,9 @@ def surgery_map(
     shade, px = _shade(curves, shown, value), view.plot_height / (n_layers + 1)
     domain = (0.0, min(1.0, max(0.4, px * n_layers / view.plot_width)))
     add_heatmap(canvas, shown, shade, VALUES[value][1], domain, gap=px >= 8)
+    if value == "loss":
+        whole, bar = float(curves["loss_whole"]), canvas.data[0]["colorbar"]
+        bar["ticktext"] = [f"{at - whole:+.2g}" if at != whole else "whole" for at in bar["tickvals"]]
     _mark(canvas, chosen, behind)
     cells = [(i, j) for i in range(n_layers) for j in range(n_layers) if np.isfinite(shown[i, j])]
     if len(cells) > OVERLAY_LIMIT:

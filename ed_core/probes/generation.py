@@ -32,8 +32,8 @@ class Generation(Probe):
     cumulated probabilities. Settle depth and agreement on leaving are about the output's best token, which a sampled
     token need not be. The text ends early where the model ends it.
 
-    Keys and values of what was read are kept, so a token costs one token's forward pass and one more reading of the
-    head.
+    Keys and values of what was read are kept, so a token costs one token's forward pass and a product of the head
+    with all depths together.
 
     Source: deep-thinking ratio over generated tokens, Chen et al. 2026, arXiv 2602.13517; the lens as on *Logit lens*,
     the exit as on *Prune and exit*."""

@@ -221,26 +221,26 @@ class Whole:
 
 
 def beside_output(
-    logits: Float[Tensor, "n v"], out: Float[Tensor, " v"]
+    logits: Float[Tensor, "n v"],
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], Int[Tensor, " n"]]:
-    """Of every row p = softmax(logits), all of one position, beside its output q = softmax(out): the Jensen–Shannon
-    divergence in bits, `(H((p + q) / 2) - (H(p) + H(q)) / 2) / log 2`, range [0, 1], about 1e-6 off; the largest
-    probability; and its id."""
-    found, (log_q, *_) = [], log_probabilities(out[None])
-    q = log_q.exp().clamp_min(TINY)
-    q_log_q = _sum((q * log_q)[None])
+    """Of every row p = softmax(logits), all of one position, beside q, the last one, which is the output: the
+    Jensen–Shannon divergence in bits, `(H((p + q) / 2) - (H(p) + H(q)) / 2) / log 2`, range [0, 1], about 1e-6 off and
+    0 for the last row; the largest probability; and its id."""
+    q = log_probabilities(logits[-1:]).exp_().clamp_min_(TINY)
+    q_log_q = _sum(q * q.log())
+    found, buffers = [], logits.new_empty(2, *logits[pieces(logits)[0]].shape)
     for at in pieces(logits):
-        shifted, best = logits[at], logits[at].max(-1)
-        shifted = shifted - best.values.unsqueeze(-1)
-        p = shifted.exp()
-        z = _sum(p)
+        shifted, p = buffers[:, : len(logits[at])]
+        top = logits[at].max(-1)
+        torch.sub(logits[at], top.values.unsqueeze(-1), out=shifted)
+        z = _sum(torch.exp(shifted, out=p))
         p_log_p = _sum(shifted.mul_(p)) / z - z.log()
-        m = p.mul_((0.5 / z).float().unsqueeze(-1)).add_(q, alpha=0.5)
-        m_log_m = _sum(torch.log(m, out=shifted).mul_(m))
-        jsd = ((p_log_p + q_log_q) / 2 - m_log_m) / math.log(2)
-        found.append((jsd.clamp(0, 1).float(), (1 / z).float(), best.indices))
+        twice_m = torch.addcmul(q, p, (1 / z).float().unsqueeze(-1), out=p)
+        m_log_m = _sum(torch.log(twice_m, out=shifted).mul_(twice_m)) / 2 - math.log(2)
+        found.append((((p_log_p + q_log_q) / 2 - m_log_m) / math.log(2), 1 / z, top.indices))
     jsd, sure, ids = (torch.cat(parts) for parts in zip(*found))
-    return jsd, sure, ids
+    jsd[-1] = 0
+    return jsd.clamp(0, 1).float(), sure.float(), ids
 
 
 def pieces(logits: Float[Tensor, "n v"]) -> list[slice]:

@@ -1,7 +1,7 @@
 """A continuation written token by token, and at every token what the stream would have said at each depth.
 
-The keys and values of what was read are kept, so a token costs one token's forward pass; the stream at its L depths
-below the output is unembedded in one product, which reads the head's weights once more."""
+The keys and values of what was read are kept, so a token costs one token's forward pass; the stream at all depths is
+unembedded in one product, which reads the head's weights as often as the plain token does."""
 
 from __future__ import annotations
 
@@ -43,12 +43,10 @@ def write(
     for name in PER_TOKEN:
         record.allocate(name, (n_tokens,))
 
-    def choose(step: int, logits: Tensor, resid: Tensor) -> int | None:
+    def choose(step: int, logits: Tensor) -> int | None:
         nonlocal deep
-        rows = torch.cat([model.unembed(resid[:-1]), logits[None]])
-        jsd, confidence, best = metrics.beside_output(rows, logits)
-        jsd[-1] = 0.0
-        token = int(best[-1]) if temperature == 0 else sample(logits, temperature, draw.random())
+        jsd, confidence, best = metrics.beside_output(logits)
+        token = int(best[-1]) if temperature == 0 else sample(logits[-1], temperature, draw.random())
         leaves = confidence >= threshold
         leaves[-1] = True
         at = int(leaves.int().argmax())
@@ -63,7 +61,7 @@ def write(
         record.step((step + 1) / n_tokens)
         return None if token in end else token
 
-    model.write(model.tensor(encoding.ids[: encoding.answer_start or len(encoding)]), n_tokens, choose)
+    model.write(model.tensor(encoding.ids[: encoding.answer_start or len(encoding)]), n_tokens, choose, at_depths=True)
     written = int((record.arrays["ids"] >= 0).sum())
     for name in (*OVER_DEPTHS, *PER_TOKEN):
         record.arrays[name] = record.arrays[name][..., :written]
