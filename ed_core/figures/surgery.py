@@ -42,7 +42,9 @@ def surgery_map(
     if len(cells) > OVERLAY_LIMIT:
         hover_heatmap(canvas, f"layers %{{y}} and %{{x}} {DONE[kind]}<br>%{{z:.3g}} {VALUES[value][1]}")
     elif cells:
-        add_cells(canvas, cells, [_told(curves, kind, i, j + behind, shade, shown[i, j]) for i, j in cells], "%{text}")
+        add_cells(
+            canvas, cells, [_told(curves, kind, i, j + behind, shade, float(shown[i, j])) for i, j in cells], "%{text}"
+        )
     title = "the other layer" if kind == "swap" else "last layer"
     canvas.layout["xaxis"] = dict(
         PLAIN, range=[-0.5, n_layers - 0.5], title=axis_title(title, 9), domain=domain, **whole_ticks(n_layers)

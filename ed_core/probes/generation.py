@@ -40,7 +40,11 @@ class Generation(Probe):
 
     n_tokens: int = parameter(32, "tokens to write, at most", low=1, high=512, label="Tokens")
     temperature: float = parameter(
-        0.0, "0: always the best token; else the logits are divided by it, and one is drawn", low=0.0, high=5.0
+        0.0,
+        "0: always the best token; else the logits are divided by it, and one is drawn",
+        low=0.0,
+        high=5.0,
+        label="Temperature",
     )
     seed: int = parameter(0, "of the draws, at a temperature above 0", low=0, label="Random seed")
     threshold: float = parameter(
