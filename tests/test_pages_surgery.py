@@ -15,6 +15,7 @@ from test_pages_save import folder, save  # noqa: F401 (a fixture)
 
 from ed_core.cases import combined, drawings
 from ed_core.depth import pruning, surgery, writing
+from ed_core.figures.text import escaped
 from ed_core.probes import Generation, Surgery
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
@@ -61,7 +62,7 @@ def test_surgery_draws_and_says_what_is_stored(results):
         assert holds(plotted(test), curves[f"{kind}_loss"][:, 0 if kind == "swap" else 1 :])
         assert surgery.sentence(curves, kind, found) in words(test)
         for name, values in surgery.added(curves, kind, found).items():
-            assert drawn(test, name, values), name
+            assert drawn(test, escaped(name), values), name
     assert surgery.ordered(curves, [0, 1, 2, 2, 4], 5) in words(test)
     written = [one.provenance[f"continuation_{name}"] for name in ("whole", "order")]
     assert [code.value for code in test.code][:2] == written

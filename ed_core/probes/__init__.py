@@ -28,8 +28,8 @@ PROBES: tuple[type[Probe], ...] = (
     Surgery,
     EarlyExit,
     Numerics,
-    Continuation,
     Generation,
+    Continuation,
 )
 
 
