@@ -167,11 +167,14 @@ class MeasureSpec:
 
     `dims`: names of its axes. "layer" counts blocks (L entries), "depth" counts points of the residual stream (L + 1
     entries, entry l has l blocks behind it), "pos" tokens, "skipped" the skipped block, "start" the first block of a
-    stretch, "boundary", "rank" (of a top-k list), "step".
+    stretch and "stop" the first one behind it, "other" the second of two blocks, "length" that of a stretch less one,
+    "boundary", "rank" (of a top-k list), "step".
     `reduce`: how positions and prompts are put together for the aggregate: "token_mean" (mean over all tokens of all
-    prompts), "max" (over prompts; the mean is kept beside it), "mean" (over prompts), "pos_max" (maximum and mean over
-    positions first, then maximum of the maxima and mean of the means over prompts), "pos_abs_sum" (sum of magnitudes
-    over positions first, then maximum and mean over prompts), "" (none). NaN is left out.
+    prompts; of a measure without "pos", its values are means over the prompt's tokens), "next_mean" (means over the
+    tokens that have a next one, put together over all of these), "max" (over prompts; the mean is kept beside it),
+    "mean" (over prompts), "pos_max" (maximum and mean over positions first, then maximum of the maxima and mean of the
+    means over prompts), "pos_abs_sum" (sum of magnitudes over positions first, then maximum and mean over prompts), ""
+    (none). NaN is left out.
     `dtype` is "float32" or "int32".
     `since`: the probe's version that brought an aggregate in; summaries of older results, kept in case studies, are
     without it.

@@ -26,6 +26,7 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Entry("pages/look/contributions.py", "Contributions", "stacked_bar_chart", "contributions"),
         Entry("pages/look/logit_lens.py", "Logit lens", "center_focus_strong", "logit_lens"),
         Entry("pages/look/lenses.py", "Lenses", "filter_center_focus", "lenses"),
+        Entry("pages/look/writing.py", "Writing", "edit_note", "generation"),
         Entry("pages/look/numerics.py", "Sanity checks", "rule", "numerics"),
     ),
     "Intervene": (
@@ -33,6 +34,7 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Entry("pages/intervene/erase.py", "Erase", "ink_eraser", "residual_erasure"),
         Entry("pages/intervene/gradients.py", "Gradients", "trending_down", "integrated_gradients"),
         Entry("pages/intervene/prune.py", "Prune and exit", "compress", "prune"),
+        Entry("pages/intervene/surgery.py", "Surgery", "healing", "surgery"),
     ),
     "Compare": (
         Entry("pages/compare/two.py", "Compare two", "compare_arrows", "two"),

@@ -15,7 +15,7 @@ from ed_core.prompts import parse_jsonl, to_jsonl
 from ed_core.sources import tokens
 from ed_core.sources.bundled import mixed_prompts
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import prompt_box, remembered, session
+from ed_ui import live, prompt_box, remembered, running, session, show
 from ed_ui.link_parameters import Parameter, choice, number, several
 
 MOST = 20
@@ -158,6 +158,23 @@ def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:
         if why := tokens.too_long(spec, len(t)):
             raise PromptError(f"Prompt {i} ({prompts[i].text[:30]!r}…): {why}")
     return round(sum(map(len, texts)) / len(texts))
+
+
+def status(batch: running.Batch, done: list, of: int) -> None:
+    """What is going on, and over how many prompts the figures are."""
+    with st.container(key="status"):
+        over = f"{len(done)} of {of} prompt{'s' * (of != 1)} measured"
+        if batch.running:
+            live.status(batch, f"**{over}** · {{}}".format)
+        elif len(done) == of:
+            st.markdown(f"Over **{of} prompt{'s' * (of != 1)}**, {sum(r.n_tokens for r in done)} tokens.")
+        elif done or batch.errors:
+            st.markdown(f"**{over}**: the figures are over these. **Run** measures the rest.")
+        else:
+            st.markdown("Nothing measured yet for these prompts, this model and these parameters.")
+        for message, keys in running.troubles(batch).items():
+            which = f"Prompt{'s' * (len(keys) > 1)} {', '.join(keys)}: " if of > 1 else ""
+            show.error(which + message)
 
 
 def command(specs: Iterable[ModelSpec], probes, prompts: list[Prompt]) -> None:

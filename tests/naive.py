@@ -380,6 +380,51 @@ def pruned(hf, ids, drop) -> dict[str, np.ndarray]:
     return out
 
 
+def in_order(hf, ids, order) -> Pass:
+    """A full forward pass whose blocks run as the list says: every block is a copy that has a place of its own."""
+    blocks, config = blocks_of(hf), hf.config.get_text_config()
+    was, n_layers, listed = list(blocks), config.num_hidden_layers, getattr(config, "layer_types", None)
+    try:
+        while len(blocks):
+            del blocks[len(blocks) - 1]
+        for block in order:
+            blocks.append(was[block])
+        config.num_hidden_layers = len(order)
+        if listed is not None:
+            config.layer_types = [listed[block] for block in order]
+        return run(hf, ids)
+    finally:
+        while len(blocks):
+            del blocks[len(blocks) - 1]
+        for block in was:
+            blocks.append(block)
+        config.num_hidden_layers = n_layers
+        if listed is not None:
+            config.layer_types = listed
+
+
+def surgery(hf, ids, order) -> dict[str, float]:
+    """Mean loss, mean KL(whole || changed) and the share of best tokens kept, of the blocks in this order."""
+    whole, other = run(hf, ids).logits, in_order(hf, ids, order).logits
+    loss, kl, kept = [], [], []
+    for t in range(len(ids)):
+        p, q = whole[t].log_softmax(-1), other[t].log_softmax(-1)
+        kl.append(float((p.exp() * (p - q)).sum()))
+        kept.append(bool(whole[t].argmax() == other[t].argmax()))
+        if t + 1 < len(ids):
+            loss.append(-float(q[ids[t + 1]]))
+    return {"loss": sum(loss) / len(loss), "kl": sum(kl) / len(kl), "top1_kept": sum(kept) / len(kept)}
+
+
+def greedy(hf, ids, n_tokens: int, order=None) -> list[int]:
+    """What the model writes, its blocks in this order, the whole read anew for every token."""
+    ids = list(ids)
+    for _ in range(n_tokens):
+        order = range(len(blocks_of(hf))) if order is None else order
+        ids.append(int(in_order(hf, ids, order).logits[-1].argmax()))
+    return ids[-n_tokens:]
+
+
 def numerics(hf, ids, eps: float, scale: float = 1.0) -> dict[str, np.ndarray]:
     """Miss, rounding bound and norms, token by token; slopes by least squares over all elements, tokens scaled by what
     the stream moves. `scale`: what is read from attention and MLP is taken times this."""
@@ -418,3 +463,25 @@ def token_mean(arrays, first_token: bool = True) -> np.ndarray:
     """Mean over all tokens of all prompts of `[…, T]` arrays."""
     tokens = [array[..., t] for array in arrays for t in range(0 if first_token else 1, array.shape[-1])]
     return sum(tokens) / len(tokens)
+
+
+def writing(hf, ids, written, threshold: float, g: float, rho: float) -> dict[str, np.ndarray]:
+    """What is told of every written token, from one full pass over everything before it and loops over the depths."""
+    ids, n_layers = list(ids), len(blocks_of(hf))
+    names = ("settle_depth", "exit_depth", "exit_ids", "exit_agrees", "deep_thinking_ratio")
+    out = {name: np.zeros(len(written)) for name in names}
+    out |= {name: np.zeros((n_layers + 1, len(written))) for name in ("jsd", "confidence", "best_ids")}
+    late = 0
+    for step, token in enumerate(written):
+        lens = logit_lens(hf, ids, 1)
+        best, jsd = lens["top_ids"][:, -1, 0], lens["jsd"][:, -1]
+        sure = lens["top_probs"][:, -1, 0]
+        out["jsd"][:, step], out["confidence"][:, step], out["best_ids"][:, step] = jsd, sure, best
+        out["settle_depth"][step] = next(l for l in range(n_layers + 1) if all(b == best[-1] for b in best[l:]))
+        leaves = next((l for l in range(n_layers) if sure[l] >= threshold), n_layers)
+        out["exit_depth"][step], out["exit_ids"][step] = leaves, best[leaves]
+        out["exit_agrees"][step] = best[leaves] == best[-1]
+        late += next(l for l in range(n_layers + 1) if min(jsd[: l + 1]) <= g) >= math.ceil(rho * n_layers)
+        out["deep_thinking_ratio"][step] = late / (step + 1)
+        ids.append(token)
+    return out

@@ -15,6 +15,7 @@ from ed_core.errors import TooLarge
 from ed_core.probes import (
     Contributions,
     EarlyExit,
+    Generation,
     IntegratedGradients,
     LayerSkip,
     Lenses,
@@ -22,6 +23,7 @@ from ed_core.probes import (
     Numerics,
     Prune,
     ResidualErasure,
+    Surgery,
 )
 from ed_core.probes.continuation import Continuation
 from ed_core.results.wire import unpack
@@ -38,6 +40,8 @@ LONG = {
     "residual_erasure future": ResidualErasure(target="future"),
     "integrated_gradients": IntegratedGradients(nodes=17),
     "prune": Prune(n=2),
+    "surgery": Surgery(order="0,2-4", continued=3),
+    "generation": Generation(n_tokens=6),
     "lenses": Lenses(),
     "logit_lens": LogitLens(),
     "early_exit": EarlyExit(),

@@ -45,6 +45,8 @@ OWN = {  # a page, a parameter of its own, and where it must arrive
         "tasks": "copy,lookup",
         "difficulties": "1,2",
     },
+    "pages/intervene/surgery.py": {"kind": "drop", "order": "0-2,4", "longest": "2", "value": "kl", "length": "2"},
+    "pages/look/writing.py": {"n_tokens": "5", "temperature": "0.5"},
     "pages/compare/audit.py": {"precisions": "fp32,bf16"},
 }
 WRONG = [

@@ -15,6 +15,8 @@ from ..errors import JobError, ParameterError
 
 MEASUREMENTS = {
     "skip": ("skip", 1),
+    "surgery": ("surgery", 1),
+    "generation": ("generation", 1),
     "causal": ("causal", 1),
     "gradients": ("gradients", 1),
     "lens": ("lens", 1),

@@ -10,7 +10,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from .. import figures
-from ..depth import among_others, audit, pruning
+from ..depth import among_others, audit, pruning, surgery
+from ..figures import View
 from ..figures.pictures import CURVES_HEIGHT, WIDTH
 from ..probes.prune import PROXIES
 from ..results.aggregate import aggregate, probe_of
@@ -108,9 +109,56 @@ def early_exit(results: Sequence[ProbeResult]) -> Iterator[Together]:
     )
 
 
+def layers_moved(results: Sequence[ProbeResult]) -> Iterator[Together]:
+    """The maps of layers left out, exchanged and run twice, what the cheapest of every length adds to the loss, and the
+    typed order."""
+    probe = probe_of(results[0])
+    curves = among_others.over_prompts(probe, [r.summary for r in results])
+    for kind in surgery.kinds_of(curves):
+        drawn = results[0]["random_layer"].tolist() if kind == "repeat" else ()
+        found, title = surgery.rows(curves, kind, drawn), SURGERY[kind]
+        view = View(height=CURVES_HEIGHT + 140, width_px=WIDTH)
+        said, dims = surgery.sentence(curves, kind, found), ",".join(probe.spec(f"{kind}_loss").dims)
+        fig = figures.surgery_map(curves, kind, view, chosen=found)
+        name = f"{kind}_loss"
+        yield Together(
+            title, said, fig, f"surgery.{name}", dims, curves[name], probe.spec(name).meaning, tuple(results)
+        )
+        lines = surgery.added(curves, kind, found)
+        if not lines:
+            continue
+        x = "distance" if kind == "swap" else "length of the stretch"
+        yield Together(
+            f"{title}, by {x}",
+            f"loss above the whole model's {float(curves['loss_whole']):.3g} nats per token; 0 is the whole model",
+            figures.added_curves(lines, x, **SIZE),
+            f"surgery.{name}",
+            x,
+            lines["least"],
+            "loss above the whole model's, of the variant that costs least",
+            tuple(results),
+        )
+    if "order_loss" in curves:
+        n_layers = results[0].n_layers
+        order = probe.blocks(n_layers)
+        cost = np.array([curves[name] for name in ("loss_whole", "order_loss")])
+        yield Together(
+            "A typed order",
+            f"{probe.order}: {surgery.ordered(curves, order, n_layers)}",
+            figures.layer_curves({"layer run": np.asarray(order, float)}, "", "layer", x="step", **SIZE),
+            "surgery.order_loss",
+            "whole and order",
+            cost,
+            "mean loss of the whole model, and of its layers in the typed order",
+            tuple(results),
+        )
+
+
+SURGERY = {"drop": "Loss without a stretch", "swap": "Loss with two exchanged", "repeat": "Loss with a stretch twice"}
 OVER_SEVERAL: dict[str, Callable[[Sequence[ProbeResult]], Iterator[Together]]] = {
     "stretches": prune,
     "exits": early_exit,
+    "surgery": layers_moved,
 }
 
 

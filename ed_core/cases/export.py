@@ -103,8 +103,9 @@ def sinks_of(probe: Probe, results: Sequence[ProbeResult]) -> dict[str, np.ndarr
 
 
 def curve_csv(name: str, dim: str, values: np.ndarray) -> str:
-    """A curve as CSV: index and value, all digits."""
-    return "\n".join([f"{dim},{name}", *(f"{i},{value.item()!r}" for i, value in enumerate(values)), ""])
+    """A curve as CSV: index and value, all digits; of a map (two dims, with a comma between them) both indices."""
+    rows = (f"{','.join(map(str, at))},{value.item()!r}" for at, value in np.ndenumerate(values))
+    return "\n".join([f"{dim},{name}", *rows, ""])
 
 
 def csv(result: ProbeResult, measure: str) -> str:

@@ -43,13 +43,28 @@ def keep_list(n_layers: int, drop: Sequence[int], model: str, evidence: Mapping[
 def mergekit_yaml(
     n_layers: int, drop: Sequence[int], model: str, evidence: Mapping[str, float | int] = {}, dtype: str = "bfloat16"
 ) -> str:
-    """A passthrough merge that keeps every block but the dropped ones; `layer_range` excludes its end, as mergekit
-    reads it. The evidence stands in a comment."""
-    keep = [layer for layer in range(n_layers) if layer not in set(drop)]
-    if not keep:
+    """A passthrough merge that keeps every block but the dropped ones. The evidence stands in a comment."""
+    return passthrough([layer for layer in range(n_layers) if layer not in set(drop)], model, evidence, dtype)
+
+
+def order_list(n_layers: int, order: Sequence[int], model: str, evidence: Mapping[str, float | int]) -> str:
+    """JSON: the blocks as they shall run, which of all are kept and which left out, and what that costs, with on how
+    many prompts and tokens that rests."""
+    kept = sorted(set(order))
+    left_out = [layer for layer in range(n_layers) if layer not in kept]
+    told = {"model": model, "n_layers": n_layers, "order": [*order], "keep": kept, "drop": left_out}
+    return json.dumps(told | {"measured": dict(evidence)}, indent=2)
+
+
+def passthrough(
+    order: Sequence[int], model: str, evidence: Mapping[str, float | int] = {}, dtype: str = "bfloat16"
+) -> str:
+    """A passthrough merge of one model's blocks in any order, each ascending run a slice; slices overlap where blocks
+    run twice. `layer_range` excludes its end, as mergekit reads it."""
+    if not order:
         raise ValueError("no layer is left to keep")
-    breaks = [i for i in range(1, len(keep)) if keep[i] != keep[i - 1] + 1]
-    runs = [(part[0], part[-1] + 1) for part in np.split(np.asarray(keep), breaks)]
+    breaks = [i for i in range(1, len(order)) if order[i] != order[i - 1] + 1]
+    runs = [(part[0], part[-1] + 1) for part in np.split(np.asarray(order), breaks)]
     lines = ["# measured: " + ", ".join(f"{name} {value:.4g}" for name, value in evidence.items())] if evidence else []
     lines += ["slices:"]
     for begin, end in runs:

@@ -141,7 +141,7 @@ def carried(
     at = [begin + s.pos for begin, found in zip(begins, sinks, strict=True) for s in found if s.pos >= start]
     for name, measure in results[0].measures.items():
         spec = measure.spec
-        if spec.reduce != "token_mean" or spec.low != 0 or len(spec.dims) != 2:
+        if spec.reduce != "token_mean" or spec.low != 0 or spec.dims[1:] != ("pos",):
             continue
         per_token = np.concatenate([result[name][:, start:] for result in results], axis=1)
         out[name] = share(per_token, at)

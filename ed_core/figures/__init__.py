@@ -16,17 +16,21 @@ from .panel import View
 from .ruler import depth_ruler
 from .skips import boundary_map, effect_on_layers, skip_map
 from .studies import VARIANTS, study_curves, study_depths, study_levels, study_sizes
+from .surgery import DONE, added_curves, surgery_map
 from .text import shown, visible
+from .writing import first_position, writing_map
 
 __all__ = [
     "ATTENTION",
     "BOTH",
     "CRITERIA",
+    "DONE",
     "MLP",
     "PAIR_RULER_HEIGHT",
     "VARIANTS",
     "Published",
     "View",
+    "added_curves",
     "best_errors",
     "best_matches",
     "boundary_map",
@@ -38,6 +42,7 @@ __all__ = [
     "describe_curves",
     "difference_map",
     "effect_on_layers",
+    "first_position",
     "first_token_norm",
     "layer_curves",
     "lens_height",
@@ -63,7 +68,9 @@ __all__ = [
     "study_depths",
     "study_levels",
     "study_sizes",
+    "surgery_map",
     "token_map",
     "token_profile",
     "visible",
+    "writing_map",
 ]

@@ -77,7 +77,7 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
 
     def on_cells(canvas: Canvas) -> None:
         best = ids.values[..., 0] if ids is not None else np.full(shape(result), -1)
-        _letters(canvas, result, view, best if text else np.full_like(best, -1), colour, z, above)
+        cell_letters(canvas, result, view, best if text else np.full_like(best, -1), colour, z, above)
         _predicted(canvas, result, view, best[-1])
 
     return token_panel(result, view, z, colour, unit, strip, hover, row="depth", above=above, more=on_cells)
@@ -108,7 +108,7 @@ def _shade(shade: str, z: np.ndarray) -> colours.Shade:
     return colours.linear(0.0, colours.ceiling(z, KL_ENDS), reverse=True)
 
 
-def _letters(
+def cell_letters(
     canvas: Canvas, result: ProbeResult, view: View, best: np.ndarray, shade: colours.Shade, z: np.ndarray, above: int
 ) -> None:
     """The best tokens, each where the row below has another, black or white by the cell's colour: a trace of either, as

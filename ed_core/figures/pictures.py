@@ -19,6 +19,7 @@ from .maps import contribution_norms, cosine_map, token_map
 from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
 from .panel import View
 from .skips import skip_map
+from .writing import writing_map
 
 HEIGHT, CURVES_HEIGHT, WIDTH = 420, 280, 760  # pixels, where no page tells them
 BRANCHES = {"layer": "both", "attn": "attention", "mlp": "MLP"}
@@ -143,6 +144,7 @@ DRAW: dict[str, Callable[[ProbeResult, View, str, Look], go.Figure]] = {
     "skip_map": _skip_map,
     "output_bars": lambda result, view, measure, look: output_bars(result, view),
     "token_map": _token_map,
+    "writing_map": lambda result, view, measure, look: writing_map(result, replace(view, window=None, selected=None)),
     "miss_map": lambda result, view, measure, look: miss_map(result, _alone(view)),
     "miss_curves": lambda result, view, measure, look: miss_curves(result, view.height),
     "slope_curves": lambda result, view, measure, look: slope_curves(result, view.height),

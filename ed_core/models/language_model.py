@@ -144,7 +144,7 @@ class LanguageModel:
         with self._lock:
             return self._home(self.hf(input_ids=ids, use_cache=False, **self._keep(keep)).logits).float()
 
-    def _keep(self, last: int) -> dict[str, int]:
+    def _keep(self, last: int) -> dict[str, int | Tensor]:
         """The argument that asks for the logits of the last positions only, where the family can."""
         return {"logits_to_keep": last} if last and "logits_to_keep" in self._takes() else {}
 
@@ -319,21 +319,55 @@ class LanguageModel:
             logits = torch.tanh(logits / cap) * cap
         return logits.float()
 
-    @torch.no_grad()
     def continuation(self, ids: Int[Tensor, "1 pos"], n_tokens: int, on_token: Callable[[int, Tensor], None]) -> None:
-        """Greedy continuation: `on_token(step, logits[d_vocab])` after each step.
+        """Greedy continuation: `on_token(step, logits[d_vocab])` after each step."""
+
+        def best(step: int, logits: Tensor) -> int:
+            on_token(step, logits)
+            return int(logits.argmax())
+
+        self.write(ids, n_tokens, best)
+
+    @torch.no_grad()
+    def write(
+        self,
+        ids: Int[Tensor, "1 pos"],
+        n_tokens: int,
+        choose: Callable[[int, Tensor], int | None],
+        at_depths: bool = False,
+    ) -> None:
+        """Token by token: `choose(step, logits[d_vocab])` gives the next one, or None to end. `at_depths`: it gets
+        `[depth, d_vocab]`, the stream at every depth unembedded together, the output last; the model's own head is
+        then not run, where the family can do without.
 
         A further token costs one token where the library keeps the keys and values of what was read. The whole is read
         anew where a family hands none back, and for quantized models: int8 rounds a token by what is read with it."""
         cached = "past_key_values" in self._takes() and self.spec.precision not in QUANTIZED
-        cache, unread = None, ids
+        cache, unread, resid = None, ids, []
+        keep = self._keep(1)
+        if at_depths and keep:
+            keep = {"logits_to_keep": ids.new_empty(0)}
+
+        def before(module, args, kwargs):
+            resid.append(self._home(split_call(args, kwargs)[0][0, -1]))
+
+        def behind(module, args, output):
+            resid.append(self._home(first(output)[0, -1]))
+
         for step in range(n_tokens):
-            with self._lock:
+            resid.clear()
+            with self._lock, ExitStack() as hooks:
+                if at_depths:
+                    for block in self.blocks:
+                        hooks.enter_context(hooked(block.register_forward_pre_hook(before, with_kwargs=True)))
+                    hooks.enter_context(hooked(self.blocks[-1].register_forward_hook(behind)))
                 kept = {"use_cache": cached} | ({"past_key_values": cache} if cached else {})
-                output = self.hf(input_ids=unread, **kept, **self._keep(1))
-            logits = self._home(output.logits)[0, -1].float()
-            on_token(step, logits)
-            cache, token = getattr(output, "past_key_values", None), logits.argmax().view(1, 1)
+                output = self.hf(input_ids=unread, **kept, **keep)
+            logits = self.unembed(torch.stack(resid)) if at_depths else self._home(output.logits)[0, -1].float()
+            chosen = choose(step, logits)
+            if chosen is None:
+                return
+            cache, token = getattr(output, "past_key_values", None), torch.tensor([[chosen]], device=ids.device)
             ids = torch.cat([ids, token], dim=1)
             unread = ids if cache is None else token
 

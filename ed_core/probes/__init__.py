@@ -7,6 +7,7 @@ from .base import Probe
 from .continuation import Continuation
 from .contributions import Contributions
 from .early_exit import EarlyExit
+from .generation import Generation
 from .integrated_gradients import IntegratedGradients
 from .layer_skip import LayerSkip
 from .lenses import Lenses
@@ -14,6 +15,7 @@ from .logit_lens import LogitLens
 from .numerics import Numerics
 from .prune import Prune
 from .residual_erasure import ResidualErasure
+from .surgery import Surgery
 
 PROBES: tuple[type[Probe], ...] = (
     Contributions,
@@ -23,8 +25,10 @@ PROBES: tuple[type[Probe], ...] = (
     ResidualErasure,
     IntegratedGradients,
     Prune,
+    Surgery,
     EarlyExit,
     Numerics,
+    Generation,
     Continuation,
 )
 

@@ -13,6 +13,7 @@ import numpy as np
 from ..probes import Probe, find
 from ..types import ProbeResult
 
+MEANS = ("token_mean", "next_mean")  # over tokens
 Summary = Mapping[str, np.ndarray]
 
 
@@ -31,7 +32,12 @@ def summarize(result: ProbeResult) -> ProbeResult:
     for spec in probe.measures:
         if spec.name not in values or spec.since > result.request.probe_version:
             continue
-        if spec.reduce == "token_mean":
+        if spec.reduce in MEANS and "pos" not in spec.dims and not spec.aggregate_only:
+            counted = result.n_tokens - (spec.reduce == "next_mean")
+            summary[f"{spec.name}.sum"] = values[spec.name].astype(np.float64) * counted
+            summary[f"{spec.name}.first"] = values[spec.name].astype(np.float64)
+            summary[f"{spec.name}.count"] = np.asarray(counted)
+        elif spec.reduce == "token_mean":
             per_token = values[spec.name].astype(np.float64)
             summary[f"{spec.name}.sum"] = np.nansum(per_token, -1)
             summary[f"{spec.name}.first"] = per_token[..., 0]
@@ -76,7 +82,7 @@ def aggregate(
     for spec in probe.measures:
         if spec.name not in summaries[0] and f"{spec.name}.sum" not in summaries[0]:
             continue  # not measured with these parameters
-        if spec.reduce == "token_mean":
+        if spec.reduce in MEANS:
             total = sum(s[f"{spec.name}.sum"] - (0 if first_token else s[f"{spec.name}.first"]) for s in summaries)
             count = sum(int(s.get(f"{spec.name}.count", s["n_tokens"])) - (not first_token) for s in summaries)
             out[spec.name] = np.asarray(total / count if count else np.full_like(total, np.nan), np.float32)

@@ -33,7 +33,7 @@ from ..depth.criteria import (
 )
 from ..depth.verdict import COSINES
 from ..probes import Probe
-from ..results.aggregate import aggregate
+from ..results.aggregate import MEANS, aggregate
 from .folder import Folder, Sums
 
 READS = {"cosine": ("contributions", COSINES), "kl": ("logit_lens", ("kl",)), "overlap": ("logit_lens", ("overlap",))}
@@ -240,7 +240,7 @@ def _resampled(probe: Probe, columns: Mapping, first_token: bool, seed: int) -> 
     """Aggregates that are means, `[resample, …]`: over tokens, or over prompts (NaN left out)."""
     n, found = len(columns["n_tokens"]), {}
     for spec in probe.measures:
-        if spec.reduce == "token_mean" and f"{spec.name}.sum" in columns:
+        if spec.reduce in MEANS and f"{spec.name}.sum" in columns:
             sums, counts = columns[f"{spec.name}.sum"], columns.get(f"{spec.name}.count", columns["n_tokens"])
             if not first_token:
                 sums, counts = sums - columns[f"{spec.name}.first"], counts - 1

@@ -118,10 +118,8 @@ class Against:
     def __init__(self, out: Float[Tensor, "n v"], k: int):
         self.out, self.k = out, k
         self.best = best(out, k)
-        n_rows, d_vocab = out.shape
-        most = max(1, PIECE_BYTES.get(out.device.type, 32 << 20) // (4 * d_vocab))
-        self.pieces = [slice(i, min(i + most, n_rows)) for i in range(0, n_rows, most)]
-        self.buffers = out.new_empty(4, min(most, n_rows), d_vocab)
+        self.pieces = pieces(out)
+        self.buffers = out.new_empty(4, self.pieces[0].stop, out.shape[1])
         self.shifted = out - self.best[0][:, :1]
         self.q = self.shifted.exp()
         z = _sum(self.q)
@@ -177,6 +175,79 @@ class Against:
     def _dot(self, x: Float[Tensor, "n v"], y: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
         """`sum_v x y`, float64."""
         return _sum(torch.mul(x, y, out=self.buffers[3, : len(x)]))
+
+
+class Whole:
+    """The whole model's predictions at some tokens, against which those of a changed one are held in as few passes over
+    the vocabulary as the formulas need.
+
+    `out`: the whole model's logits, `[n, v]`, float32. `targets`: the next tokens; the last of the n tokens may have
+    none."""
+
+    def __init__(self, out: Float[Tensor, "n v"], targets: Int[Tensor, " next"]):
+        self.targets, self.best = targets.unsqueeze(-1), out.argmax(-1, keepdim=True)
+        self.logp = log_probabilities(out)
+        self.p = self.logp.exp()
+        self.pieces = pieces(out)
+        self.buffers = out.new_empty(2, self.pieces[0].stop, out.shape[1])
+        self.mass, self.p_log_p = (
+            torch.cat(found)
+            for found in zip(*[(_sum(self.p[at]), _sum(self.p[at] * self.logp[at])) for at in self.pieces])
+        )
+
+    def measure(self, logits: Float[Tensor, "n v"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the changed model's distribution q at every token, with s = logits - max and Z = sum_v exp(s):
+
+        - loss `[next]`, nats: `log Z - s[next]`, which is -log q(next token), at the tokens that have a next one.
+        - KL `[n]`, nats: `sum_v p log p - sum_v p s + log Z`, which is sum_v p (log p - log q), p being the whole
+          model's. Range 0…∞. Where it is small it is taken by `kl`, which keeps its digits near 0.
+        - kept `[n]`: 1 where the whole model's best token is among the best ones here, else 0."""
+        loss, divergence, kept = zip(*[self._piece(logits[at], at) for at in self.pieces])
+        divergence = torch.cat(divergence)
+        for rows in (~(divergence > SMALL_KL)).nonzero()[:, 0].split(self.pieces[0].stop):  # NaN is not greater
+            divergence[rows] = kl(self.logp[rows], log_probabilities(logits[rows]))
+        return torch.cat(loss), divergence, torch.cat(kept)
+
+    def _piece(self, logits: Float[Tensor, "n v"], at: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """The same for some rows, small divergences not yet mended."""
+        shifted, other = self.buffers[:, : len(logits)]
+        top, targets = logits.amax(-1, keepdim=True), self.targets[at]
+        torch.sub(logits, top, out=shifted)
+        shifted_next = shifted[: len(targets)].gather(-1, targets)[:, 0]
+        log_z = _sum(torch.exp(shifted, out=other)).log()
+        divergence = self.p_log_p[at] - _sum(torch.mul(self.p[at], shifted, out=other)) + self.mass[at] * log_z
+        loss = (log_z[: len(targets)] - shifted_next).float()
+        return loss, divergence.float(), (logits.gather(-1, self.best[at]) >= top)[:, 0].float()
+
+
+def beside_output(
+    logits: Float[Tensor, "n v"],
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], Int[Tensor, " n"]]:
+    """Of every row p = softmax(logits), all of one position, beside q, the last one, which is the output: the
+    Jensen–Shannon divergence in bits, `(H((p + q) / 2) - (H(p) + H(q)) / 2) / log 2`, range [0, 1], about 1e-6 off and
+    0 for the last row; the largest probability; and its id."""
+    q = log_probabilities(logits[-1:]).exp_().clamp_min_(TINY)
+    q_log_q = _sum(q * q.log())
+    found, buffers = [], logits.new_empty(2, *logits[pieces(logits)[0]].shape)
+    for at in pieces(logits):
+        shifted, p = buffers[:, : len(logits[at])]
+        top = logits[at].max(-1)
+        torch.sub(logits[at], top.values.unsqueeze(-1), out=shifted)
+        z = _sum(torch.exp(shifted, out=p))
+        p_log_p = _sum(shifted.mul_(p)) / z - z.log()
+        twice_m = torch.addcmul(q, p, (1 / z).float().unsqueeze(-1), out=p)
+        m_log_m = _sum(torch.log(twice_m, out=shifted).mul_(twice_m)) / 2 - math.log(2)
+        found.append((((p_log_p + q_log_q) / 2 - m_log_m) / math.log(2), 1 / z, top.indices))
+    jsd, sure, ids = (torch.cat(parts) for parts in zip(*found))
+    jsd[-1] = 0
+    return jsd.clamp(0, 1).float(), sure.float(), ids
+
+
+def pieces(logits: Float[Tensor, "n v"]) -> list[slice]:
+    """Rows measured at once: a few tensors of so many stay in the cache of the device."""
+    n_rows, d_vocab = logits.shape
+    most = max(1, PIECE_BYTES.get(logits.device.type, 32 << 20) // (4 * d_vocab))
+    return [slice(i, min(i + most, n_rows)) for i in range(0, n_rows, most)]
 
 
 def _scaled(z: Tensor, e_s: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:

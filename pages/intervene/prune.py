@@ -46,7 +46,7 @@ def panels(batch: running.Batch, asked: dict, n_prompts: int) -> None:
     pruned, leaving, lens = ([batch.results[f"{name}.{i}"] for i in done] for name in asked)
     twins = {name: [r for i in done if (r := control_model.result(batch, f"{name}.{i}")) is not None] for name in asked}
     twins = {name: of_one if len(of_one) == len(done) else [] for name, of_one in twins.items()}
-    status(batch, pruned, n_prompts)
+    prompt_set.status(batch, pruned, n_prompts)
     stretches(pruned, twins["prune"], asked["prune"], batch.running)
     with st.container(key="offers"):
         if pruned:
@@ -61,23 +61,6 @@ def behind(twins: list, probe, name: str) -> dict:
         return {}
     values = among_others.over_prompts(probe, [r.summary for r in twins])[name]
     return {controls.label(twins[0].request.models[0]): values}
-
-
-def status(batch: running.Batch, done: list, of: int) -> None:
-    """What is going on, and over how many prompts the figures are."""
-    with st.container(key="status"):
-        over = f"{len(done)} of {of} prompt{'s' * (of != 1)} measured"
-        if batch.running:
-            live.status(batch, f"**{over}** · {{}}".format)
-        elif len(done) == of:
-            st.markdown(f"Over **{of} prompt{'s' * (of != 1)}**, {sum(r.n_tokens for r in done)} tokens.")
-        elif done or batch.errors:
-            st.markdown(f"**{over}**: the figures are over these. **Run** measures the rest.")
-        else:
-            st.markdown("Nothing measured yet for these prompts, this model and these parameters.")
-        for message, keys in running.troubles(batch).items():
-            which = f"Prompt{'s' * (len(keys) > 1)} {', '.join(keys)}: " if of > 1 else ""
-            show.error(which + message)
 
 
 def curve(key: str, results: list, twins: list, probe, name: str, title: str, unit: str, x: str, reading: str) -> None:

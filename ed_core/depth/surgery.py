@@ -1,0 +1,215 @@
+"""What layer surgery says: the cheapest variant of every length, what the proxies would have chosen, what the controls
+say; in figures and in sentences. Numpy only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Curves = Mapping[str, np.ndarray]
+KINDS = ("drop", "swap", "repeat")
+PROXIES = {  # proxy: what it is called, and whether it takes the largest value
+    "angular_distance": ("angular distance", False),
+    "block_influence": ("block influence", False),
+    "update_cosine": ("update's cosine", True),
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One variant: the stretch `[i, j)`, or the two layers, and its figures over the prompts."""
+
+    kind: str
+    i: int
+    j: int
+    loss: float
+    kl: float
+    top1_kept: float
+
+    @property
+    def layers(self) -> str:
+        """In words: a stretch by its first and last layer."""
+        if self.kind == "swap":
+            return f"{self.i} and {self.j}"
+        return f"{self.i}" if self.j == self.i + 1 else f"{self.i}–{self.j - 1}"
+
+    def order(self, n_layers: int) -> list[int]:
+        """The model's layers as they then run."""
+        every = list(range(n_layers))
+        if self.kind == "drop":
+            return every[: self.i] + every[self.j :]
+        if self.kind == "repeat":
+            return every[: self.j] + every[self.i :]
+        every[self.i], every[self.j] = self.j, self.i
+        return every
+
+
+@dataclass(frozen=True)
+class Row:
+    """All variants of one length (of one distance, where two layers change places): the one that costs least, the
+    median loss over all `n` of them; of stretches that are left out what each proxy chooses; of repeats the loss with
+    as many passes through `random_layer`."""
+
+    length: int
+    n: int
+    best: Choice
+    median: float
+    chosen: Mapping[str, Choice] = field(default_factory=dict)
+    random_loss: float = float("nan")
+    random_layer: int = -1
+
+
+def kinds_of(curves: Curves) -> list[str]:
+    """Which maps there are."""
+    return [kind for kind in KINDS if f"{kind}_loss" in curves]
+
+
+def rows(curves: Curves, kind: str, random_layer: Sequence[int] = ()) -> list[Row]:
+    """The variants by length, shortest first; lengths without a finite loss are left out."""
+    loss, found = np.asarray(curves[f"{kind}_loss"], np.float64), []
+    for length in range(1, len(loss) + 1):
+        places = [(i, i + length) for i in range(len(loss)) if i + length < loss.shape[1]]
+        values = np.array([loss[place] for place in places])
+        finite = np.isfinite(values)
+        if not finite.any():
+            continue
+        best = choice(curves, kind, *places[int(np.nanargmin(values))])
+        chosen = {}
+        for name, (_, largest) in PROXIES.items() if kind == "drop" else ():
+            proxy = np.array([curves[name][place] for place in places]) * (-1 if largest else 1)
+            chosen[name] = choice(curves, kind, *places[int(np.argmin(proxy))])
+        control = {}
+        if kind == "repeat":
+            layer = int(random_layer[length - 1]) if len(random_layer) >= length else -1
+            control = {"random_loss": float(curves["random_loss"][length - 1]), "random_layer": layer}
+        found.append(Row(length, int(finite.sum()), best, float(np.median(values[finite])), chosen, **control))
+    return found
+
+
+def choice(curves: Curves, kind: str, i: int, j: int) -> Choice:
+    return Choice(kind, i, j, *(float(curves[f"{kind}_{name}"][i, j]) for name in ("loss", "kl", "top1_kept")))
+
+
+def added(curves: Curves, kind: str, found: Sequence[Row]) -> dict[str, np.ndarray]:
+    """Loss above the whole model's by length, `[length]` from 0 (the whole model itself: 0): of the variant that costs
+    least, of the median one, and of what the proxies choose, or of the random layer."""
+    whole = float(curves["loss_whole"])
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for row in found:
+        lines.setdefault("least", []).append((row.length, row.best.loss))
+        lines.setdefault("median", []).append((row.length, row.median))
+        for name in ("angular_distance", "update_cosine") if row.chosen else ():  # block influence is nearly the angle
+            lines.setdefault(PROXIES[name][0], []).append((row.length, row.chosen[name].loss))
+        if kind == "repeat":
+            lines.setdefault("random layer", []).append((row.length, row.random_loss))
+    out = {}
+    for name, points in lines.items():
+        values = np.full(max(row.length for row in found) + 1, np.nan)
+        values[0] = 0.0
+        for length, loss in points:
+            values[length] = loss - whole
+        out[name] = values
+    return out
+
+
+# ---------------------------------------------------------------- sentences
+
+
+def sentence(curves: Curves, kind: str, found: Sequence[Row]) -> str:
+    """What a map says, in figures."""
+    if not found:
+        return "No variant of this kind gives a finite loss."
+    whole = float(curves["loss_whole"])
+    return {"drop": _dropped, "swap": _swapped, "repeat": _repeated}[kind](found, whole)
+
+
+def _dropped(found: Sequence[Row], whole: float) -> str:
+    best = found[0].best
+    said = [
+        f"Of single layers, leaving out layer {best.layers} costs least: "
+        f"loss {_moves(whole, best.loss)} nats per token."
+    ]
+    for name, (called, _) in PROXIES.items():
+        hits = sum(row.chosen[name].i == row.best.i for row in found)
+        misses = [row.chosen[name].loss - row.best.loss for row in found if row.chosen[name].i != row.best.i]
+        misses = [miss for miss in misses if np.isfinite(miss)]
+        told = f"{called[0].upper()}{called[1:]} chooses the stretch that costs least at {hits} of {_lengths(found)}"
+        more = f"; at the others its choice costs {np.median(misses):.2g} nats more (median)" if misses else ""
+        said.append(f"{told}{more}.")
+    return " ".join(said)
+
+
+def _swapped(found: Sequence[Row], whole: float) -> str:
+    best = min((row.best for row in found), key=lambda one: one.loss)
+    near, far = found[0], found[-1]
+    said = (
+        f"Of all exchanges, layers {best.layers} cost least: loss {_moves(whole, best.loss)} nats per token. "
+        f"At distance {near.length} the median exchange adds {_signed(near.median - whole)} nats"
+    )
+    if far is not near:
+        said += f", at distance {far.length} {_signed(far.median - whole)}"
+    return f"{said}."
+
+
+def _repeated(found: Sequence[Row], whole: float) -> str:
+    row = min(found, key=lambda one: one.best.loss)
+    n = sum(one.n for one in found)
+    said = (
+        f"Of {n} stretches, running layer{'s' * (row.length > 1)} {row.best.layers} twice gives the lowest loss: "
+        f"{_moves(whole, row.best.loss)} nats per token"
+    )
+    if np.isfinite(row.random_loss):
+        said += (
+            f"; {row.length} further pass{'es' * (row.length > 1)} through layer {row.random_layer}, drawn at random, "
+            f"{'gives' if row.length == 1 else 'give'} {row.random_loss:.3g}"
+        )
+    if row.best.loss < whole:
+        return f"{said}. It is the best of {n} on the very text it was chosen by: measure it on other prompts."
+    return f"{said}. No stretch run twice lowers the loss here."
+
+
+def ordered(curves: Curves, order: Sequence[int], n_layers: int) -> str:
+    """What a typed order is, and what it costs."""
+    left_out, again = n_layers - len(set(order)), len(order) - len(set(order))
+    parts = [f"{len(order)} layers run" if len(order) > 1 else "one layer runs"]
+    if left_out:
+        parts.append(f"{left_out} of {n_layers} {'are' if left_out > 1 else 'is'} left out")
+    if again:
+        parts.append(f"{again} of the passes {'are repeats' if again > 1 else 'is a repeat'}")
+    loss, whole = float(curves["order_loss"]), float(curves["loss_whole"])
+    if not np.isfinite(loss):
+        return f"{', '.join(parts)}; the loss is not finite."
+    return (
+        f"{', '.join(parts)}: loss {_moves(whole, loss)} nats per token, KL {float(curves['order_kl']):.3g} nats, "
+        f"{float(curves['order_top1_kept']):.0%} of the best guesses stay."
+    )
+
+
+def parted(whole: Sequence[int], order: Sequence[int]) -> str:
+    """Where a continuation leaves the whole model's."""
+    place = next((i for i, (a, b) in enumerate(zip(whole, order)) if a != b), None)
+    if place is None:
+        return (
+            f"All {len(whole)} tokens are the whole model's." if len(whole) > 1 else "The token is the whole model's."
+        )
+    return (
+        f"The first {place} tokens are the whole model's."
+        if place > 1
+        else (
+            "The first token is the whole model's, the second is not." if place else "The first token already differs."
+        )
+    )
+
+
+def _lengths(found: Sequence[Row]) -> str:
+    return f"{len(found)} length{'s' * (len(found) != 1)}"
+
+
+def _moves(whole: float, loss: float) -> str:
+    return f"{whole:.3g} → {loss:.3g} ({_signed(loss - whole)})"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2g}"

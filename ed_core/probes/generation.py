@@ -1,0 +1,116 @@
+"""At which depth the tokens settle that the model itself writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..types import MeasureSpec
+from .base import Probe, parameter
+from .description import Picture, Shape
+
+TYPICAL_TOKENS = 32  # what an estimate counts with
+
+
+def _per_token(name: str, unit: str, meaning: str, high: float | None = None, dtype: str = "float32") -> MeasureSpec:
+    return MeasureSpec(name, ("step",), unit, meaning, 0.0 if dtype == "float32" else None, high, dtype=dtype)
+
+
+def _per_depth(name: str, unit: str, meaning: str) -> MeasureSpec:
+    return MeasureSpec(name, ("depth", "step"), unit, meaning, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Generation(Probe):
+    """The model continues the question (the answer, where one is given, is left out), and for every token it writes the
+    logit lens is applied at each depth of the position that predicts it: where the best token settles
+    (`settle_depth`), how far each depth is from the output (`jsd`), and where an early exit at the chosen confidence
+    would have left, with which token. The **deep-thinking ratio** is the share of the tokens written so far whose
+    Jensen–Shannon divergence first falls to g only in the late part, from ceil(rho L) on.
+
+    Greedy, or sampled with a seed at a temperature: a number per token from `random.Random(seed)` is looked up in the
+    cumulated probabilities. Settle depth and agreement on leaving are about the output's best token, which a sampled
+    token need not be. The text ends early where the model ends it.
+
+    Keys and values of what was read are kept, so a token costs one token's forward pass and a product of the head
+    with all depths together.
+
+    Source: deep-thinking ratio over generated tokens, Chen et al. 2026, arXiv 2602.13517; the lens as on *Logit lens*,
+    the exit as on *Prune and exit*."""
+
+    n_tokens: int = parameter(32, "tokens to write, at most", low=1, high=512, label="Tokens")
+    temperature: float = parameter(
+        0.0,
+        "0: always the best token; else the logits are divided by it, and one is drawn",
+        low=0.0,
+        high=5.0,
+        label="Temperature",
+    )
+    seed: int = parameter(0, "of the draws, at a temperature above 0", low=0, label="Random seed")
+    threshold: float = parameter(
+        0.9,
+        "probability of the lens' best token at which a token would leave",
+        low=0.0,
+        high=1.0,
+        label="Exit confidence",
+    )
+    g: float = parameter(
+        0.5,
+        "divergence below which a token counts as settled, for the deep-thinking ratio",
+        low=0.0,
+        high=1.0,
+        label="Divergence limit",
+    )
+    rho: float = parameter(
+        0.85,
+        "where the late part begins, as a share of the depth",
+        low=0.0,
+        high=1.0,
+        label="“late” starts at (share of depth)",
+    )
+
+    name: ClassVar[str] = "generation"
+    title: ClassVar[str] = "Writing"
+    traces: ClassVar[bool] = False
+    further_tokens: ClassVar[int] = TYPICAL_TOKENS - 1
+    pictures: ClassVar[tuple[Picture, ...]] = (
+        Picture(
+            "While the model writes",
+            "writing_map",
+            ("jsd", "best_ids", "settle_depth", "exit_depth"),
+            "columns are written tokens, cells what the lens would say; line: settled, cross: early exit",
+            "The line steps to the depth from which the best token stays; a column is bright from there. A cross marks "
+            "the first depth that is\nsure enough to leave: red where it would say another token.",
+            "What the model writes, token by token, and at which depth each token settles.",
+        ),
+    )
+    measures: ClassVar[tuple[MeasureSpec, ...]] = (
+        _per_token("ids", "token id", "what is written", dtype="int32"),
+        _per_token("settle_depth", "depth", "first depth from which the lens' best token stays the output's"),
+        _per_depth("jsd", "bits", "Jensen–Shannon divergence between lens and output, base 2"),
+        _per_depth("confidence", "probability", "probability of the lens' best token"),
+        MeasureSpec("best_ids", ("depth", "step"), "token id", "the lens' best token", dtype="int32"),
+        _per_token(
+            "deep_thinking_ratio", "share", "share of the tokens so far that settle only in the late part", high=1.0
+        ),
+        _per_token("exit_depth", "depth", "first depth whose confidence reaches the threshold"),
+        _per_token("exit_ids", "token id", "what an early exit there would say", dtype="int32"),
+        _per_token("exit_agrees", "0 or 1", "whether that is the output's best token", high=1.0),
+        MeasureSpec("mean_depth", (), "depth", "mean settle depth over all tokens written", 0.0, None, "mean"),
+        MeasureSpec("mean_ratio", (), "share", "deep-thinking ratio over all tokens written", 0.0, 1.0, "mean"),
+        MeasureSpec("mean_agreement", (), "share", "share of tokens an early exit says alike", 0.0, 1.0, "mean"),
+    )
+
+    @classmethod
+    def work(cls, n_layers, n_tokens):
+        return n_layers, (n_layers + 1) * TYPICAL_TOKENS
+
+    @classmethod
+    def holds(cls, shape: Shape) -> int:
+        """The cache: a key and a value per layer and token, each at most as wide as the stream."""
+        return 2 * shape.n_layers * shape.stream * (shape.n_tokens + TYPICAL_TOKENS) // shape.n_tokens
+
+    def compute(self, model, encoding, record) -> None:
+        from ..sweeps.writing import write
+
+        write(model, encoding, record, self.n_tokens, self.temperature, self.seed, self.threshold, self.g, self.rho)

@@ -1,0 +1,166 @@
+"""What becomes of the model when layers are left out, exchanged or run twice."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ..errors import ParameterError
+from ..types import MeasureSpec
+from .base import Probe, parameter
+from .description import Shape
+
+MAPS = {  # kind: its axes, and what is done in the words of a meaning
+    "drop": (("start", "stop"), "without layers start to stop - 1"),
+    "swap": (("layer", "other"), "with the two layers exchanged"),
+    "repeat": (("start", "stop"), "with layers start to stop - 1 run twice"),
+    "random": (("length",), "with one layer, drawn at random, run so many times more (length counts from 0)"),
+    "order": ((), "with the layers in the typed order"),
+}
+FIGURES = {  # measure: unit, what it is, highest value, how it is put together
+    "loss": ("nats", "mean loss -log p(next token)", None, "next_mean"),
+    "kl": ("nats", "mean divergence from the whole model, KL(whole || changed),", None, "token_mean"),
+    "top1_kept": ("share", "share of tokens whose best prediction stays", 1.0, "token_mean"),
+}
+MOST_TIMES = 4  # as many layers as the model has, in a typed order
+
+
+def _measures():
+    for kind, (dims, what) in MAPS.items():
+        for name, (unit, meaning, high, reduce) in FIGURES.items():
+            yield MeasureSpec(f"{kind}_{name}", dims, unit, f"{meaning} {what}", 0.0, high, reduce)
+
+
+def _proxy(name: str, unit: str, meaning: str, low: float, high: float) -> MeasureSpec:
+    return MeasureSpec(name, ("start", "stop"), unit, meaning, low, high, "token_mean")
+
+
+@dataclass(frozen=True)
+class Surgery(Probe):
+    """The layers are left out, exchanged or run twice, on all tokens, and what the model then says is **measured**: the
+    mean loss on the text itself, the divergence `KL(whole || changed)`, and the share of tokens whose best prediction
+    stays.
+
+    - **Without a stretch**: layers `i` to `j - 1` are left out; what entered layer `i` enters layer `j`.
+    - **Two exchanged**: layers `i` and `j` change places, where they are of one kind (attention windows, mixture of
+      experts and shapes agree). The permutation score is `|loss - loss'| / loss`.
+    - **A stretch twice**: layers `i` to `j - 1` run once more on their own output, without any training. Each pass
+      computes its own keys and values. Its control: as many further passes through one layer drawn at random, another
+      draw for every length.
+    - **A typed order**: any list of layers, like `0-7,12-15`, with the continuation that it writes beside the whole
+      model's.
+
+    A value that is not finite (a changed model can overflow) is left empty.
+
+    Source: exchange, arXiv 2603.15389 and Lad et al. 2024 (2406.19384); leaving stretches out, Gromov et al. 2024
+    (2403.17887); repeats are a practice of the community, 2024 to 2026. Proxies as on *Prune and exit*."""
+
+    kind: str = parameter(
+        "all",
+        "which maps are measured; a typed order is measured beside them",
+        choices=("all", "drop", "swap", "repeat", "none"),
+        label="Maps",
+        labels={
+            "all": "all three",
+            "drop": "without a stretch",
+            "swap": "two exchanged",
+            "repeat": "a stretch twice",
+            "none": "only the order",
+        },
+    )
+    longest: int = parameter(
+        0, "longest stretch, and farthest exchange, in layers; 0: any", low=0, high=256, label="Longest stretch"
+    )
+    order: str = parameter("", "any list of layers, measured and continued, like 0-7,12-15", label="Order of layers")
+    continued: int = parameter(
+        16, "tokens written with the typed order, and by the whole model", low=1, high=64, label="Tokens continued"
+    )
+    seed: int = parameter(
+        0, "of the layers that are run at random, the control of the repeats", low=0, label="Random seed"
+    )
+
+    name: ClassVar[str] = "surgery"
+    title: ClassVar[str] = "Surgery"
+    over_several: ClassVar[str] = "surgery"
+    min_tokens: ClassVar[int] = 2
+    measures: ClassVar[tuple[MeasureSpec, ...]] = (
+        *_measures(),
+        MeasureSpec("loss_whole", (), "nats", "mean loss of the whole model", 0.0, None, "next_mean"),
+        _proxy("block_influence", "1 - cosine", "how far a stretch turns the stream: 1 - cos(h[i], h[j])", 0.0, 2.0),
+        _proxy("angular_distance", "half turns", "the same as an angle: arccos(cos(h[i], h[j])) / pi", 0.0, 1.0),
+        _proxy("update_cosine", "cosine", "direction of what a stretch adds: cos(h[j] - h[i], h[i])", -1.0, 1.0),
+        MeasureSpec(
+            "random_layer", ("length",), "layer", "which layer was run at random (length counts from 0)", dtype="int32"
+        ),
+        MeasureSpec("continuation_whole", ("step",), "token id", "what the whole model writes", dtype="int32"),
+        MeasureSpec("continuation_order", ("step",), "token id", "what the typed order writes", dtype="int32"),
+    )
+
+    @classmethod
+    def work(cls, n_layers, n_tokens):
+        return n_layers**2 * (5 * n_layers / 6 + 2), 3 * n_layers * (n_layers + 1) / 2 * n_tokens
+
+    @classmethod
+    def holds(cls, shape: Shape) -> int:
+        return min(
+            shape.n_layers * (shape.n_layers + 1) // 2 * shape.stream, max(shape.stream, shape.half)
+        )  # else walked in parts, of one row at least
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The maps that are measured."""
+        return {"all": ("drop", "swap", "repeat"), "none": ()}.get(self.kind, (self.kind,))
+
+    def blocks(self, n_layers: int) -> tuple[int, ...]:
+        """The typed order, block by block; () where there is none. Refuses what this model cannot run."""
+        if self.kind == "none" and not self.order.strip():
+            raise ParameterError("surgery.order is empty and surgery.kind is none; expected an order or a map.")
+        return parse_order(self.order, n_layers)
+
+    def compute(self, model, encoding, record) -> None:
+        from ..sweeps.surgery import surgery_sweep
+
+        order = self.blocks(model.n_layers)
+        surgery_sweep(
+            model, encoding, record, self.kinds, self.longest or model.n_layers, self.seed, order, self.continued
+        )
+
+    @classmethod
+    def derive(cls, curves):
+        """What is made of `surgery`'s aggregates, float32: `swap_score`, `[layer, other]`, the permutation score
+        `|loss - loss'| / loss` of every exchange."""
+        if "swap_loss" not in curves:
+            return {}
+        whole = curves["loss_whole"]
+        return {"swap_score": np.asarray(np.abs(whole - curves["swap_loss"]) / whole, np.float32)}
+
+
+def parse_order(text: str, n_layers: int) -> tuple[int, ...]:
+    """Blocks from "0-7,12-15" or "0,2,1": single ones and ascending stretches, both ends counted; () from nothing. A
+    `ParameterError` says what is wrong: something else, a block that is not there, too many."""
+    order: list[int] = []
+    for part in (part.strip() for part in text.split(",")) if text.strip() else ():
+        found = re.fullmatch(r"(\d{1,6})(?:\s*[-–]\s*(\d{1,6}))?", part)
+        if found is None:
+            raise ParameterError(
+                f"surgery.order holds {part[:40]!r}; expected layers and stretches of layers, like 0-7,12-15."
+            )
+        first, last = int(found[1]), int(found[2] or found[1])
+        if max(first, last) >= n_layers:
+            raise ParameterError(
+                f"surgery.order names layer {max(first, last)}; this model's layers are 0 to {n_layers - 1}."
+            )
+        if last < first:
+            raise ParameterError(
+                f"surgery.order holds the stretch {part}; expected the lower layer first, like {last}-{first}."
+            )
+        order += range(first, last + 1)
+        if len(order) > MOST_TIMES * n_layers:
+            raise ParameterError(
+                f"surgery.order names more than {MOST_TIMES * n_layers} layers, {MOST_TIMES} times as many as the "
+                "model has; expected a shorter order."
+            )
+    return tuple(order)

@@ -1,0 +1,297 @@
+"""Blocks left out, exchanged, run twice: every variant of one kind in one walk over the blocks.
+
+A stretch [i, j) that is dropped means that what entered block i enters block j; one that is repeated, that what left
+block j - 1 enters block i once more. So a variant joins the walk at the block it enters, with a residual of the traced
+pass, and all variants that have joined go through a block as rows of one batch: all L (L + 1) / 2 stretches take about
+L^3 / 6 (dropped) or L^3 / 3 (repeated) passes through a block, where one full pass each takes L^3 / 3 and 2 L^3 / 3.
+Two blocks that are exchanged, i and j, share what comes before i. Where the residuals of all variants do not fit the
+memory budget, there are several walks, each over a part of the variants.
+
+Every pass through a block computes its own keys and values."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..errors import ParameterError
+from ..models import twins
+from . import metrics
+from .budget import even_chunks
+from .staircase import LOGIT_TOKENS
+
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..models.trace import Trace
+    from ..types import Encoding
+    from .recorder import Recorder
+
+Pairs = list[tuple[int, int]]
+
+
+@torch.no_grad()
+def surgery_sweep(
+    model: LanguageModel,
+    encoding: Encoding,
+    record: Recorder,
+    kinds: Sequence[str],
+    longest: int,
+    seed: int,
+    order: tuple[int, ...],
+    n_continued: int,
+) -> None:
+    """Fill `surgery`'s measures. `kinds`: which maps, of drop, swap and repeat; `longest`: stretches of so many blocks
+    at most, and exchanges over such a distance; `order`: one more variant, () for none, with `n_continued` tokens of
+    its continuation."""
+    if order:
+        require_kinds(model, order)
+    sweep = _Sweep(model, encoding, record, min(longest, model.n_layers))
+    walks: dict[str, tuple[Callable[[], None], int]] = {
+        "drop": (lambda: sweep.stretches("drop"), _passes(sweep.found, 1, model.n_layers)),
+        "swap": (sweep.swaps, _passes(sweep.pairs, 0, model.n_layers)),
+        "repeat": (lambda: sweep.repeats(seed), _passes(sweep.found, 0, model.n_layers)),
+    }
+    sweep.total = sum(walks[kind][1] for kind in kinds) or 1.0
+    sweep.whole_and_proxies()
+    if order:
+        sweep.chosen(order)
+        continue_both(model, encoding, record, order, n_continued)
+    for kind in kinds:
+        walks[kind][0]()
+
+
+def _passes(variants: Pairs, enters: int, n_layers: int) -> float:
+    """Passes through a block that these variants take from the block they enter, by its place in each."""
+    return float(sum(n_layers - variant[enters] for variant in variants))
+
+
+def require_kinds(model: LanguageModel, order: tuple[int, ...]) -> None:
+    """Refuse an order that puts a block where one of another kind stood: a window or a mixer belongs to its place. A
+    block that comes once more begins another way through the model, which is looked at by itself."""
+    of_kind = twins.kinds(model.blocks, model.config)
+    for run in once_each(order):
+        for block, place in zip(run, sorted(run)):
+            if of_kind[block] != of_kind[place]:
+                raise ParameterError(
+                    f"surgery.order puts layer {block} in the place of layer {place}, and the two are of different "
+                    "kinds (attention, MLP or shape); layers are exchanged only among their kind."
+                )
+
+
+def once_each(order: Sequence[int]) -> list[list[int]]:
+    """An order cut wherever a block comes that has come before in the same part."""
+    runs: list[list[int]] = [[]]
+    for block in order:
+        if block in runs[-1]:
+            runs.append([])
+        runs[-1].append(block)
+    return runs
+
+
+class _Sweep:
+    """One prompt's variants: what they share, and the arrays their figures go to."""
+
+    def __init__(self, model: LanguageModel, encoding: Encoding, record: Recorder, longest: int):
+        self.model, self.record, self.longest = model, record, longest
+        self.trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
+        n_layers, of_kind = model.n_layers, twins.kinds(model.blocks, model.config)
+        self.found = [(i, j) for i in range(n_layers) for j in range(i + 1, min(i + longest, n_layers) + 1)]
+        apart = [(i, j) for i, j in self.found if j < n_layers]
+        self.pairs = [(i, j) for i, j in apart if of_kind[i] == of_kind[j]]
+        self.unlike = len(apart) - len(self.pairs)
+        self.n_tokens, self.done, self.total = len(encoding), 0.0, 1.0
+
+    def whole_and_proxies(self) -> None:
+        """What the whole model loses, and what stretches are usually chosen by."""
+        record, n_layers = self.record, self.model.n_layers
+        record.allocate("loss_whole", ())
+        self._outputs("", [()], self.trace.resid[-1])
+        names = ("block_influence", "angular_distance", "update_cosine")
+        for name in names:
+            record.allocate(name, (n_layers, n_layers + 1))
+        for i in range(n_layers):
+            before = self.trace.resid[i][0].float()
+            for j in (j for first, j in self.found if first == i):
+                after = self.trace.resid[j][0].float()
+                cosine = metrics.cosine(before, after)
+                values = 1 - cosine, cosine.arccos() / math.pi, metrics.cosine(after - before, before)
+                for name, value in zip(names, values):
+                    record.write(name, (i, j), value.mean())
+            record.check()
+
+    def stretches(self, kind: str) -> None:
+        """Every stretch [i, j) dropped, or repeated: the residual taken at one of its ends enters at the other."""
+        taken, enters = (0, 1) if kind == "drop" else (1, 0)
+        self._allocate(kind, (self.model.n_layers, self.model.n_layers + 1))
+        variants = sorted(self.found, key=lambda stretch: stretch[enters])
+        self._walk(kind, variants, [v[enters] for v in variants], [v[taken] for v in variants])
+
+    def repeats(self, seed: int) -> None:
+        """Every stretch repeated; and, for every length, as many further passes through one block drawn at random."""
+        n_layers = self.model.n_layers
+        self._allocate("random", (n_layers,))
+        self.record.allocate("random_layer", (n_layers,))
+        draw = random.Random(seed)
+        drawn = [draw.randrange(n_layers) for _ in range(n_layers)]
+        variants = sorted(((n, drawn[n - 1]) for n in range(1, self.longest + 1)), key=lambda v: v[1])
+        self.record.write("random_layer", slice(0, self.longest), drawn[: self.longest])
+        after = [layer + 1 for _, layer in variants]
+
+        def again(part: slice, state: Tensor) -> None:
+            for row, (n, layer) in enumerate(variants[part]):
+                for _ in range(n):
+                    self._through(layer, state, [row])
+
+        self._walk("random", [(n - 1,) for n, _ in variants], after, after, again)
+        self.stretches("repeat")
+
+    def swaps(self) -> None:
+        """Every two blocks of one kind exchanged."""
+        n_layers = self.model.n_layers
+        self._allocate("swap", (n_layers, n_layers))
+        if self.unlike:
+            self.record.note(
+                f"{self.unlike} of {self.unlike + len(self.pairs)} pairs of layers are of different kinds; they are "
+                "not exchanged, and their cells are empty."
+            )
+        for part in self._parts(len(self.pairs)):
+            pairs = self.pairs[part]
+            state = torch.cat([self.trace.resid[i] for i, _ in pairs])
+            for block in sorted({j for _, j in pairs}):  # in the place of i
+                self._through(block, state, [row for row, (_, j) in enumerate(pairs) if j == block])
+            for layer in range(pairs[0][0], n_layers):
+                self._through(layer, state, [row for row, (i, j) in enumerate(pairs) if i < layer != j])
+                for row, (i, j) in enumerate(pairs):
+                    if j == layer:
+                        self._through(i, state, [row])
+                self._step(sum(i <= layer for i, _ in pairs))
+            self._outputs("swap", pairs, state)
+
+    def chosen(self, order: tuple[int, ...]) -> None:
+        """The same figures for one order."""
+        self._allocate("order", ())
+        self._outputs("order", [()], in_order(self.model, self.trace, order, self.record.check))
+
+    # ---------------------------------------------------------------- the walk
+
+    def _walk(
+        self,
+        kind: str,
+        variants: list[tuple],
+        enters: list[int],
+        taken: list[int],
+        first: Callable[[slice, Tensor], None] = lambda part, state: None,
+    ) -> None:
+        """Variants in the order of the blocks they enter, `taken[v]` being the residual that does, after what is done
+        to it `first`; each to the output."""
+        for part in self._parts(len(variants)):
+            state = torch.cat([self.trace.resid[depth] for depth in taken[part]])
+            first(part, state)
+            for layer in range(enters[part][0], self.model.n_layers):
+                joined = [row for row, block in enumerate(enters[part]) if block <= layer]
+                self._through(layer, state, joined)
+                self._step(len(joined) if kind != "random" else 0)
+            self._outputs(kind, variants[part], state)
+
+    def _parts(self, n_variants: int) -> list[slice]:
+        at_once = self.record.budget.fit(self.n_tokens * self.model.d_model * self.model.dtype.itemsize)
+        return even_chunks(n_variants, at_once) if n_variants else []
+
+    def _through(self, layer: int, state: Tensor, rows: list[int]) -> None:
+        """Take these rows of `state` through a block."""
+        model, budget = self.model, self.record.budget
+
+        def work(part: slice) -> None:
+            at = torch.tensor(rows[part], device=state.device)
+            *_, state[at] = model.run_block(self.trace, layer, state[at])
+            self.record.check()
+
+        most = model.call_bytes(self.n_tokens)
+        for _ in budget.each(len(rows), lambda: budget.rows(self.n_tokens, most), work):
+            pass
+
+    def _step(self, passes: int) -> None:
+        self.done += passes
+        self.record.step(min(0.99, self.done / self.total))
+
+    # ---------------------------------------------------------------- the output
+
+    def _allocate(self, kind: str, shape: tuple[int, ...]) -> None:
+        for measure in ("loss", "kl", "top1_kept"):
+            self.record.allocate(f"{kind}_{measure}", shape)
+
+    def _outputs(self, kind: str, variants: list[tuple], state: Tensor) -> None:
+        """Mean loss, divergence and share of best tokens kept, for the last residuals `[variant, pos, d_model]`."""
+        model, budget, targets = self.model, self.record.budget, self.trace.ids[0, 1:]
+        sums = torch.zeros(len(variants), 3, dtype=torch.float64)
+        most = max(LOGIT_TOKENS, budget.logit_bytes // (8 * model.d_vocab))
+        places = even_chunks(self.n_tokens, most)
+        for at in places:
+            whole = metrics.Whole(model.unembed(self.trace.resid[-1][0, at]), targets[at])
+
+            def work(rows: slice, at: slice = at, whole: metrics.Whole = whole) -> slice:
+                for row, logits in zip(range(rows.start, rows.stop), model.unembed(state[rows, at])):
+                    sums[row] += torch.stack([values.double().sum().cpu() for values in whole.measure(logits)])
+                self.record.check()
+                return rows
+
+            each = at.stop - at.start
+            for rows in budget.each(len(variants), lambda each=each: max(1, (most >> budget.halvings) // each), work):
+                if at is places[-1]:
+                    self._write(kind, variants[rows], sums[rows])
+                self.record.step(self.record.progress)
+
+    def _write(self, kind: str, variants: list[tuple], sums: Tensor) -> None:
+        loss, kl, kept = sums[:, 0] / (self.n_tokens - 1), sums[:, 1] / self.n_tokens, sums[:, 2] / self.n_tokens
+        if not kind:
+            return self.record.write("loss_whole", (), loss[0])
+        for name, values in (("loss", loss), ("kl", kl), ("top1_kept", kept)):
+            for variant, value in zip(variants, values):
+                self.record.write(f"{kind}_{name}", variant, value)
+                if kind == "swap":
+                    self.record.write(f"{kind}_{name}", variant[::-1], value)
+        return None
+
+
+# ---------------------------------------------------------------- one order
+
+
+def in_order(
+    model: LanguageModel, trace: Trace, order: Sequence[int], check: Callable[[], None] = lambda: None
+) -> Tensor:
+    """The last residual `[1, pos, d_model]` where the blocks run in this order; what it shares with the whole model's
+    is not computed again."""
+    shared = next((place for place, block in enumerate(order) if block != place), len(order))
+    resid = trace.resid[shared]
+    for block in order[shared:]:
+        *_, resid = model.run_block(trace, block, resid)
+        check()
+    return resid
+
+
+def continue_both(
+    model: LanguageModel, encoding: Encoding, record: Recorder, order: tuple[int, ...], n_tokens: int
+) -> None:
+    """The greedy continuation of the question by the whole model, and by its blocks in this order, which reads the
+    whole anew for every token."""
+    ids = model.tensor(encoding.ids[: encoding.answer_start or len(encoding)])
+    written: dict[str, list[int]] = {"whole": [], "order": []}
+    model.continuation(
+        ids, n_tokens, lambda step, logits: (record.check(), written["whole"].append(int(logits.argmax())))
+    )
+    for _ in range(n_tokens):
+        trace = model.trace(ids, keep=1)
+        best = model.unembed(in_order(model, trace, order, record.check)[:, -1]).argmax(-1, keepdim=True)
+        written["order"].append(int(best))
+        ids = torch.cat([ids, best], dim=1)
+        record.step(record.progress)
+    for name, found in written.items():
+        record.allocate(f"continuation_{name}", (n_tokens,))
+        record.write(f"continuation_{name}", slice(None), found)
+        record.name_tokens(model, found)
+        record.provenance[f"continuation_{name}"] = model.tokenizer.decode(found, clean_up_tokenization_spaces=False)

@@ -1,0 +1,232 @@
+"""What becomes of the model when layers are left out, exchanged or run twice."""
+
+import streamlit as st
+
+from ed_core import figures
+from ed_core.depth import among_others, pruning, surgery
+from ed_core.figures import View
+from ed_core.figures.surgery import VALUES
+from ed_core.probes import Surgery
+from ed_core.results import aggregate
+from ed_core.sources import controls, specs
+from ed_ui import common_link, control_model, link, live, picker, probe_page, prompt_set, remembered, running, show
+from ed_ui.link_parameters import choice, number, of_probe
+
+
+def page() -> None:
+    st.subheader(Surgery.title, anchor=False)
+    link.own([*prompt_set.parameters(), *of_probe(Surgery), *VIEW])
+    common_link.say_troubles()
+    if not (prompts := prompt_set.choose()):
+        return
+    asked, spec = probe_page.form(Surgery), picker.required()
+    if (n_layers := specs.n_layers(spec)) is not None:
+        asked.blocks(n_layers)
+    known = prompt_set.run_when(spec, prompts)
+    requests = {f"surgery.{i}": asked.request(spec, prompt) for i, prompt in enumerate(prompts)}
+    batch = running.batch("surgery", control_model.with_control(requests))
+    probe_page.top_row("surgery", batch, **known)
+    stored = len(prompts) == 1 and "surgery.0" in batch.results and not batch.running
+    common_link.write(requests["surgery.0"].key if stored else "")
+    live.follow(batch, panels, asked, len(prompts))
+    with st.expander("The same from the command line"):
+        prompt_set.command(dict.fromkeys(r.models[0] for r in batch.requests.values()), [asked], prompts)
+    with st.expander("What this measures, exactly"):
+        st.markdown(Surgery.__doc__)
+
+
+def panels(batch: running.Batch, asked: Surgery, n_prompts: int) -> None:
+    """Everything that fills while jobs run: over the prompts that are done, or over the first one as far as it is."""
+    done = [r for i in range(n_prompts) if (r := batch.complete(f"surgery.{i}")) is not None]
+    twins = [r for i in range(n_prompts) if (r := control_model.result(batch, f"surgery.{i}")) is not None]
+    prompt_set.status(batch, done, n_prompts)
+    shown = done or [aggregate.summarize(r) for r in [batch.result("surgery.0")] if r is not None]
+    ready = bool(done) and not batch.running and len(done) == n_prompts
+    if not shown or "loss_whole" not in shown[0].measures:
+        show.empty(Surgery.title, "" if batch.running else TEACH, HEIGHT, first=True)
+        return probe_page.texts(TEXTS)
+    curves = among_others.over_prompts(asked, [r.summary for r in shown])
+    if "order_loss" in curves and done:
+        typed_order(curves, done, asked, ready)
+    if kinds := surgery.kinds_of(curves):
+        maps(curves, kinds, shown, twins if len(twins) == len(done) else [], asked, ready)
+    probe_page.texts(TEXTS)
+    show.notes(note for result in shown for note in result.notes)
+
+
+def maps(curves: dict, kinds: list[str], results: list, twins: list, asked: Surgery, ready: bool) -> None:
+    """One map at a time, what it says, and by length what costs least."""
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="map-inputs")
+    held = remembered.value("surgery.map")
+    if held is not None and held not in kinds:
+        remembered.put({"surgery.map": kinds[0]})
+    kind = remembered.widget(
+        row.segmented_control, "Map", "surgery.map", kinds[0], options=kinds, format_func=KINDS.get, required=True
+    )
+    value = remembered.widget(
+        row.segmented_control,
+        "Value",
+        "surgery.value",
+        "loss",
+        options=list(VALUES),
+        format_func=LABELS.get,
+        required=True,
+    )
+    drawn = results[0]["random_layer"].tolist() if kind == "repeat" else ()
+    found = surgery.rows(curves, kind, drawn)
+    if ready:
+        st.markdown(surgery.sentence(curves, kind, found))
+    left, right = st.columns([11, 9])
+    with left:
+        one_map("map", curves, kind, value, found, results, CAPTION[kind])
+    behind, twin = {}, {}
+    if twins and found:
+        twin = among_others.over_prompts(asked, [r.summary for r in twins])
+        its_own = surgery.added(twin, kind, surgery.rows(twin, kind))
+        behind = {controls.label(twins[0].request.models[0]): its_own["least"]} if its_own else {}
+    with right:
+        if found:
+            x, lines = LENGTH[kind], surgery.added(curves, kind, found)
+            fig = figures.added_curves(lines, x, HEIGHT, behind=behind)
+            title = f"Loss above the whole model's, by {x}"
+            of = (f"surgery.{kind}_loss", x, lines["least"], LEAST, ADDED[kind])
+            show.figure_of_many("added", fig, title, results, *of)
+    if twin:
+        with left:
+            label = controls.label(twins[0].request.models[0])
+            one_map("control", twin, kind, value, surgery.rows(twin, kind), twins, f"The same of the {label}")
+    if found:
+        table(found, kind, curves)
+        if done_lengths := [row.length for row in found]:
+            export(curves, kind, found, done_lengths, results, ready)
+
+
+def one_map(key: str, curves: dict, kind: str, value: str, found: list, results: list, caption: str) -> None:
+    view = View(height=HEIGHT, width_px=660, uirevision=key)
+    fig, name = figures.surgery_map(curves, kind, view, value, found), f"{kind}_{value}"
+    spec = Surgery.spec(name)
+    of = (f"surgery.{name}", ",".join(spec.dims), curves[name], spec.meaning, READING[value])
+    show.figure_of_many(key, fig, caption, results, *of)
+
+
+def table(found: list[surgery.Row], kind: str, curves: dict) -> None:
+    """By length: what costs least, and what else would have been chosen."""
+    whole, rows = float(curves["loss_whole"]), []
+    for row in found:
+        one = {
+            "Distance" if kind == "swap" else "Length": row.length,
+            "Costs least": row.best.layers,
+            "Loss": row.best.loss,
+            "Added": row.best.loss - whole,
+            "KL": row.best.kl,
+            "Kept": row.best.top1_kept,
+            "Median": row.median - whole,
+        }
+        for name, chosen in row.chosen.items():
+            called = surgery.PROXIES[name][0]
+            one[f"{called[0].upper()}{called[1:]} chooses"] = f"{chosen.layers} ({chosen.loss - whole:+.2g})"
+        if kind == "repeat":
+            one["Random layer as often"] = f"{row.random_layer} ({row.random_loss - whole:+.2g})"
+        rows.append(one)
+    numbers = {
+        name: st.column_config.NumberColumn(format="percent" if name == "Kept" else "%.3g")
+        for name in rows[0]
+        if isinstance(rows[0][name], float)
+    }
+    st.dataframe(rows, hide_index=True, height=min(36 * (len(rows) + 1), 260), column_config=numbers, key="best")
+    st.caption("Added, median and figures in brackets: nats above the whole model's loss.")
+
+
+def export(curves: dict, kind: str, found: list, lengths: list[int], results: list, ready: bool) -> None:
+    """What costs least at a chosen length, for other tools."""
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="offers")
+    length = remembered.value("surgery.length", 1)
+    held = min(lengths, key=lambda one: abs(one - length))
+    if held != length:
+        remembered.put({"surgery.length": held})
+    label = "Distance exported" if kind == "swap" else "Length exported"
+    limits = dict(min_value=min(lengths), max_value=max(lengths), width=170)
+    length = remembered.widget(row.number_input, label, "surgery.length", held, **limits)
+    best = next((one.best for one in found if one.length == length), None)
+    if best is None:
+        return
+    cost = {"loss": best.loss, "loss_whole": float(curves["loss_whole"]), "kl": best.kl, "top1_kept": best.top1_kept}
+    row.markdown(f"Layer{'s' * (kind == 'swap' or length > 1)} **{best.layers}** {figures.DONE[kind]}")
+    offer(row, best.order(results[0].n_layers), cost, results, kind, ready)
+
+
+def offer(row, order: list[int], cost: dict[str, float], results: list, key: str, ready: bool) -> None:
+    """An order of layers as files."""
+    name, n_layers = results[0].request.models[0].source, results[0].n_layers
+    evidence = cost | {"n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
+    look = {"icon": ":material/download:", "disabled": not (ready and order), "help": EXPORTS}
+    layers = pruning.order_list(n_layers, order, name, evidence)
+    row.download_button("Layer list", layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
+    merge = pruning.passthrough(order, name, evidence) if order else ""
+    row.download_button("mergekit", merge, f"surgery-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
+
+
+def typed_order(curves: dict, results: list, asked: Surgery, ready: bool) -> None:
+    """What the typed order costs, and both continuations side by side."""
+    n_layers = results[0].n_layers
+    order = asked.blocks(n_layers)
+    row = st.container(horizontal=True, vertical_alignment="center", key="order")
+    row.markdown(f"**Order {show.plain(asked.order)}**: {surgery.ordered(curves, order, n_layers)}")
+    cost = {name: float(curves[f"order_{name}"]) for name in ("loss", "kl", "top1_kept")}
+    offer(row, list(order), cost | {"loss_whole": float(curves["loss_whole"])}, results, "order", ready)
+    if len(results) > 1:
+        written = [
+            {"Prompt": r.request.prompts[0].text} | {name: r.provenance[f"continuation_{key}"] for key, name in WRITERS}
+            for r in results
+        ]
+        st.dataframe(written, hide_index=True, height=min(36 * (len(written) + 1), 220), key="written")
+        return
+    for column, (key, name) in zip(st.columns(2), WRITERS, strict=True):
+        column.caption(f"**{name} writes**")
+        column.code(results[0].provenance[f"continuation_{key}"], language=None, wrap_lines=True)
+    st.caption(surgery.parted(*(results[0][f"continuation_{key}"].tolist() for key, _ in WRITERS)))
+
+
+HEIGHT = 460
+KINDS = {"drop": "Without a stretch", "swap": "Two exchanged", "repeat": "A stretch twice"}
+LABELS = {"loss": "Loss", "kl": "KL", "top1_kept": "Best guesses kept"}
+VIEW = (
+    choice("map", "surgery.map", None, list(KINDS)),
+    choice("value", "surgery.value", "loss", list(VALUES)),
+    number("length", "surgery.length", 1, 1, 256, int),
+)
+WRITERS = (("whole", "The whole model"), ("order", "The typed order"))
+LENGTH = {"drop": "length of the stretch", "swap": "distance", "repeat": "length of the stretch"}
+TEACH = """Not computed yet. **Run** leaves out every stretch of layers, exchanges every two layers and runs every
+stretch twice, and measures what the model then says of the text."""
+CAPTION = {
+    "drop": "**Left out**: layers from a row to a column · ring: costs least at its length, cross: angular distance's "
+    "choice",
+    "swap": "**Exchanged**: the layers of a row and a column · ring: costs least at its distance",
+    "repeat": "**Run twice**: layers from a row to a column · ring: costs least at its length",
+}
+READING = {
+    "loss": "Colours are centred on the whole model's loss: orange is worse, blue is better.",
+    "kl": "KL(whole || changed): dark cells change the predictions least.",
+    "top1_kept": "Dark cells keep the whole model's best guess at most tokens.",
+}
+LEAST = "loss above the whole model's, of the variant that costs least; length 0 is the whole model"
+ADDED = {
+    "drop": "A proxy is a good guide where its line lies on the least.",
+    "swap": "Neighbours cost little where the order of the layers matters little.",
+    "repeat": "Below 0 a repeat lowers the loss. The control runs one random layer as many times more.",
+}
+EXPORTS = """Made from the figures over all chosen prompts; the file says how many prompts and tokens it rests on. Where
+layers run twice the slices of the merge overlap."""
+TEXTS = {
+    "The papers saw": "Exchanging or leaving out middle layers costs little, the first and last layers much (Lad et "
+    "al. 2024); deep contiguous stretches go first (Gromov et al. 2024). Models with a stretch run twice have led "
+    "public tables without training (community, 2024 to 2026).",
+    "Look for": "a block of pale cells: layers that can go, or change places, together. In the repeats: blue cells.",
+    "By construction": "Cells below the diagonal hold no stretch. Leaving out all layers reads the embedding. "
+    "Exchanges are symmetric, and only layers of one kind are exchanged.",
+    "Beware": "The best of hundreds of variants on one text is partly luck: measure the chosen one on other prompts. "
+    "Loss on a given text and what the model writes by itself can tell different stories (2510.02091).",
+}
+
+page()

@@ -1,0 +1,168 @@
+"""What is told of the tokens a model writes, against full passes over everything before each of them."""
+
+import random
+
+import naive
+import numpy as np
+import pytest
+import torch
+
+from ed_core.errors import Cancelled, ParameterError
+from ed_core.models import identities
+from ed_core.probes import Continuation, Generation, LogitLens
+from ed_core.results.aggregate import aggregate
+from ed_core.sweeps import metrics
+from ed_core.sweeps.recorder import Recorder
+from ed_core.sweeps.writing import sample
+from ed_core.types import Prompt
+
+PROMPT = Prompt("5 + 7 + 5 = ", "17")
+FAMILIES = ("qwen3", "gpt2", "gpt_neox", "gemma2", "granite", "mistral")
+
+
+@pytest.fixture(params=FAMILIES)
+def model(request, model_of):
+    return model_of(request.param)
+
+
+def test_every_token_is_told_of_as_full_passes_tell_it(model, measure):
+    """Settings off their defaults; thresholds that a random model's flat distributions reach at some depths."""
+    probe = Generation(n_tokens=6, threshold=0.012, g=0.02, rho=0.5)
+    found = measure(model, probe, PROMPT)
+    asked = model.encode(PROMPT).ids[: found.answer_start]
+    assert found["ids"].tolist() == naive.greedy(model.hf, asked, 6)
+    expected = naive.writing(model.hf, asked, found["ids"].tolist(), 0.012, 0.02, 0.5)
+    for name, values in expected.items():
+        assert found[name].shape == values.shape
+        assert np.abs(found[name] - values).max() <= (1e-5 if name in ("jsd", "confidence") else 1e-6), name
+    assert found["mean_ratio"] == pytest.approx(expected["deep_thinking_ratio"][-1])
+    assert found["mean_depth"] == pytest.approx(expected["settle_depth"].mean())
+    assert found["mean_agreement"] == pytest.approx(expected["exit_agrees"].mean())
+
+
+def test_thresholds_tell_tokens_apart(model_of, measure):
+    """The test above would not see a threshold that no depth reaches, or that all do."""
+    found = measure(model_of("qwen3"), Generation(n_tokens=6, threshold=0.012, g=0.02, rho=0.5), PROMPT)
+    assert len(set(found["exit_depth"].tolist())) > 1 or 0 < found["exit_depth"][0] < 5
+    assert 0 < found["exit_agrees"].mean() <= 1 and found["jsd"][:-1].max() > 0.02
+
+
+def test_kept_keys_and_values_change_nothing(model):
+    """Cached, what every depth of every token says is a full pass's, within the identities' limits."""
+    limit, seen = identities.MISS_LIMIT[torch.float32], []
+    ids = model.tensor(model.encode(PROMPT).ids)
+
+    def choose(step, logits):
+        seen.append(logits)
+        return int(logits[-1].argmin())
+
+    model.write(ids, 5, choose, at_depths=True)
+    for logits in seen:
+        trace = model.trace(ids)
+        full = torch.stack([model.unembed(h[0, -1]) for h in trace.resid])
+        assert logits.shape == full.shape
+        assert float(((logits - full).abs().amax(-1) / full.abs().amax(-1)).max()) <= limit
+        assert float((logits[-1] - trace.logits[0, -1]).abs().max() / trace.logits[0, -1].abs().max()) <= limit
+        ids = torch.cat([ids, logits[-1].argmin().view(1, 1)], dim=1)
+
+
+def test_it_writes_what_the_continuation_says(model, measure):
+    found = measure(model, Generation(n_tokens=9), PROMPT)
+    assert found["ids"].tolist() == measure(model, Continuation(n_tokens=9), PROMPT)["ids"].tolist()
+
+
+def test_it_reads_the_logit_lens(model_of, measure):
+    """The first token is predicted at the question's last position."""
+    model, question = model_of("llama"), Prompt("5 + 7 + 5 = ")
+    found, lens = measure(model, Generation(n_tokens=1), question), measure(model, LogitLens(), question)
+    assert np.allclose(found["jsd"][:, 0], lens["jsd"][:, -1], atol=1e-5)
+    assert found["best_ids"][:, 0].tolist() == lens["top_ids"][:, -1, 0].tolist()
+    assert found["settle_depth"][0] == lens["settle_depth"][-1]
+
+
+def test_layers_that_add_nothing_settle_at_once(model_of, measure):
+    from small_models import random_model
+
+    model = random_model("llama")
+    with torch.no_grad():
+        for block in model.blocks[2:]:
+            block.self_attn.o_proj.weight.zero_()
+            block.mlp.down_proj.weight.zero_()
+    found = measure(model, Generation(n_tokens=4, threshold=0.0, g=1e-6), PROMPT)
+    assert (found["settle_depth"] <= 2).all() and (found["jsd"][2:] <= 2e-6).all()
+    assert (found["exit_depth"] == 0).all(), "0 confidence is reached at once"
+    assert found["mean_ratio"] == 0
+
+
+def test_draws_follow_the_seed_and_the_temperature(model_of, measure):
+    model = model_of("qwen3")
+    one, again = (measure(model, Generation(n_tokens=12, temperature=1.5, seed=4), PROMPT)["ids"] for _ in range(2))
+    other = measure(model, Generation(n_tokens=12, temperature=1.5, seed=5), PROMPT)["ids"]
+    assert one.tolist() == again.tolist() != other.tolist()
+    greedy = measure(model, Generation(n_tokens=12), PROMPT)["ids"]
+    assert measure(model, Generation(n_tokens=12, temperature=1e-4, seed=9), PROMPT)["ids"].tolist() == greedy.tolist()
+    fewer = measure(model, Generation(n_tokens=5, temperature=1.5, seed=4), PROMPT)["ids"]
+    assert fewer.tolist() == one.tolist()[:5], "stopping early keeps what was written"
+
+
+def test_draws_are_spread_as_the_probabilities_say():
+    logits, draw = torch.tensor([0.0, 2.0, -50.0, 1.0]), random.Random(1)
+    counts = np.bincount([sample(logits, 2.0, draw.random()) for _ in range(4000)], minlength=4) / 4000
+    p = np.exp([0.0, 1.0, -25.0, 0.5])
+    assert np.abs(counts - p / p.sum()).max() < 0.02
+    assert sample(logits, 1.0, 0.0) == 0 and sample(logits, 1.0, 1.0 - 1e-12) == 3
+
+
+def test_a_text_that_ends_early_is_short(model_of, measure, monkeypatch):
+    model = model_of("qwen3")
+    whole = measure(model, Generation(n_tokens=8), PROMPT)
+    ids = whole["ids"].tolist()
+    last = ids.index(ids[3])
+    monkeypatch.setattr(model.hf.generation_config, "eos_token_id", [ids[3]])
+    found = measure(model, Generation(n_tokens=8), PROMPT)
+    assert found["ids"].tolist() == ids[: last + 1] and found["jsd"].shape == (6, last + 1)
+    assert np.array_equal(found["deep_thinking_ratio"], whole["deep_thinking_ratio"][: last + 1])
+    assert any("ended its text after" in note for note in found.notes)
+
+
+def test_it_fills_and_can_be_cancelled(model_of):
+    model, probe, seen = model_of("qwen3"), Generation(n_tokens=7), []
+    encoding = model.encode(PROMPT)
+    record = Recorder(
+        probe.request(model.spec, PROMPT),
+        probe.measures,
+        encoding,
+        model.n_layers,
+        cancelled=lambda: len(seen) > 3,
+    )
+    step = record.step
+    record.step = lambda progress: (seen.append((record.arrays["ids"] >= 0).sum()), step(progress))
+    with pytest.raises(Cancelled):
+        probe.compute(model, encoding, record)
+    assert seen == [1, 2, 3, 4] and np.isnan(record.arrays["jsd"][:, 4:]).all()
+
+
+def test_over_prompts_the_ratio_is_a_mean(model_of, measure):
+    model, probe = model_of("qwen3"), Generation(n_tokens=5, g=0.02, rho=0.6)
+    results = [measure(model, probe, p) for p in (PROMPT, Prompt("Nine b."))]
+    found = aggregate(probe, [r.summary for r in results])
+    assert found["mean_depth"] == pytest.approx(np.mean([r["settle_depth"].mean() for r in results]))
+    assert set(found) == {"mean_depth", "mean_ratio", "mean_agreement"}
+
+
+def test_rows_beside_the_output_are_measured_as_the_formulas_say():
+    torch.manual_seed(3)
+    logits = torch.randn(9, 5003) * torch.linspace(0.1, 9, 9)[:, None]
+    logits[3] = logits[8] + 1e-3 * torch.randn(5003)
+    jsd, sure, ids = metrics.beside_output(logits)
+    p, q = logits.double().softmax(-1), logits[8].double().softmax(-1)
+    m = (p + q) / 2
+    expected = ((p * (p / m).log2()).sum(-1) + (q * (q / m).log2()).sum(-1)) / 2
+    assert (jsd - expected).abs().max() <= 2e-6 and jsd[8] == 0
+    assert torch.allclose(sure.double(), p.amax(-1), rtol=1e-5) and ids.tolist() == logits.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("values, words", [({"n_tokens": "0"}, "1 to 512"), ({"temperature": "-1"}, "0.0 to 5.0")])
+def test_what_cannot_be_written_is_refused(values, words):
+    with pytest.raises(ParameterError, match=words):
+        Generation.make(values)

@@ -1,0 +1,179 @@
+"""The pages of surgery and writing through AppTest: what they draw and say is what is stored, and what is wrong becomes
+one sentence."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from small_models import computed
+from streamlit.testing.v1 import AppTest
+from test_pages import PROMPT, ROOT, app, holds, plotted, session_of
+from test_pages_causal import drawn
+from test_pages_save import folder, save  # noqa: F401 (a fixture)
+
+from ed_core.cases import combined, drawings
+from ed_core.depth import pruning, surgery, writing
+from ed_core.figures.text import escaped
+from ed_core.probes import Generation, Surgery
+from ed_core.prompts import to_jsonl
+from ed_core.results import aggregate, lookup
+from ed_core.service.resolve import resolve
+from ed_core.types import Prompt
+
+SURGERY, WRITING = "pages/intervene/surgery.py", "pages/look/writing.py"
+ORDER = "0-2,2,4"
+SET = [PROMPT, Prompt("a=3; b=a; b?", "3")]
+
+
+@pytest.fixture(scope="module")
+def results(stored):
+    """Both probes in the store, on two prompts."""
+    spec, found = resolve("small"), {}
+    for probe in (Surgery(order=ORDER, continued=4, seed=2), Generation(n_tokens=7, threshold=0.02, temperature=0.5)):
+        found[probe.name] = [computed(probe.request(spec, prompt)) for prompt in SET]
+        for result in found[probe.name]:
+            lookup.store().put(result)
+    return found
+
+
+def over_both(**query) -> AppTest:
+    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
+    test.switch_page(SURGERY)
+    for name, value in ({"model": "small", "order": ORDER, "continued": "4", "seed": "2"} | query).items():
+        test.query_params[name] = value
+    lines = {"prompts.source": "A file or pasted lines", "prompts.lines": to_jsonl(SET)}
+    session_of(test).inputs.update(lines)
+    return test.run()
+
+
+def words(test: AppTest) -> str:
+    return " ".join(w.value for w in (*test.markdown, *test.caption))
+
+
+def test_surgery_draws_and_says_what_is_stored(results):
+    (one, _), probe = results["surgery"], Surgery(order=ORDER, continued=4, seed=2)
+    curves = aggregate.aggregate(probe, [one.summary])
+    for kind in surgery.KINDS:
+        test = app(SURGERY, order=ORDER, continued="4", seed="2", map=kind)
+        assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
+        found = surgery.rows(curves, kind, one["random_layer"].tolist())
+        assert holds(plotted(test), curves[f"{kind}_loss"][:, 0 if kind == "swap" else 1 :])
+        assert surgery.sentence(curves, kind, found) in words(test)
+        for name, values in surgery.added(curves, kind, found).items():
+            assert drawn(test, escaped(name), values), name
+    assert surgery.ordered(curves, [0, 1, 2, 2, 4], 5) in words(test)
+    written = [one.provenance[f"continuation_{name}"] for name in ("whole", "order")]
+    assert [code.value for code in test.code][:2] == written
+    kl = app(SURGERY, order=ORDER, continued="4", seed="2", map="drop", value="kl")
+    assert holds(plotted(kl), curves["drop_kl"][:, 1:])
+
+
+def test_over_prompts_surgery_shows_the_aggregate_and_exports_it(results):
+    probe = Surgery(order=ORDER, continued=4, seed=2)
+    curves = aggregate.aggregate(probe, [r.summary for r in results["surgery"]])
+    test = over_both(map="repeat", length="2")
+    assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
+    assert holds(plotted(test), curves["repeat_loss"][:, 1:]) and "Over **2 prompts**" in words(test)
+    row = surgery.rows(curves, "repeat", results["surgery"][0]["random_layer"].tolist())[1]
+    assert f"Layers **{row.best.layers}** run twice" in words(test) and row.length == 2
+    assert row.random_layer == results["surgery"][0]["random_layer"][1]
+
+
+def test_what_surgery_found_is_a_file_for_other_tools():
+    best = surgery.Choice("repeat", 1, 3, 2.0, 0.1, 0.9)
+    assert best.order(5) == [0, 1, 2, 1, 2, 3, 4] and best.layers == "1–2"
+    text = pruning.passthrough(best.order(5), "a/b", {"loss": 2.0})
+    slices = [line.strip() for line in text.splitlines() if "layer_range" in line]
+    assert slices == ["layer_range: [0, 3]", "layer_range: [1, 5]"] and "passthrough" in text
+    told = json.loads(pruning.order_list(5, [0, 3, 1], "a/b", {"loss": 2.0}))
+    assert (told["order"], told["keep"], told["drop"]) == ([0, 3, 1], [0, 1, 3], [2, 4]) and told["measured"]
+    assert surgery.Choice("swap", 1, 3, 0.0, 0.0, 0.0).order(5) == [0, 3, 2, 1, 4]
+    assert surgery.Choice("drop", 1, 3, 0.0, 0.0, 0.0).order(5) == [0, 3, 4]
+
+
+def test_a_bad_order_is_one_sentence_on_the_page(results):
+    test = app(SURGERY, order="0-9")
+    assert not test.exception
+    assert [e.value for e in test.error] == ["surgery.order names layer 9; this model's layers are 0 to 4."]
+
+
+def test_surgery_is_kept_with_all_its_figures(results, folder):  # noqa: F811
+    case = save(app(SURGERY, order=ORDER, continued="4", seed="2"), "surgery", folder)
+    drop, swap, repeat = combined.SURGERY.values()
+    assert [d.title for d in drawings.drawings(case)] == [
+        drop,
+        f"{drop}, by length of the stretch",
+        swap,
+        f"{swap}, by distance",
+        repeat,
+        f"{repeat}, by length of the stretch",
+        "A typed order",
+    ]
+
+
+def test_writing_draws_and_says_what_is_stored(results, folder):  # noqa: F811
+    one = results["generation"][0]
+    test = app(WRITING, n_tokens="7", threshold="0.02", temperature="0.5")
+    assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
+    assert holds(plotted(test), one["jsd"])
+    values = {name: m.values for name, m in one.measures.items()}
+    assert writing.sentence(values, 5, 0.85, 0.02) in words(test)
+    assert one.provenance["written"] in [code.value for code in test.code]
+    assert drawn(test, "settles", one["settle_depth"])
+    assert drawn(test, "deep-thinking ratio", one["deep_thinking_ratio"])
+    case = save(test, "generation", folder)
+    assert [d.title for d in drawings.drawings(case)] == ["While the model writes"]
+
+
+def test_sentences_of_surgery():
+    """Known figures, every branch."""
+    nan = float("nan")
+    drop = np.full((3, 4), nan)
+    for (i, j), loss in {(0, 1): 9, (1, 2): 2.5, (2, 3): 3, (0, 2): 9, (1, 3): 4, (0, 3): 11}.items():
+        drop[i, j] = loss
+    same = {f"drop_{name}": drop for name in ("loss", "kl", "top1_kept")} | {"loss_whole": np.float32(2)}
+    flat = np.ones((3, 4))
+    late = np.where(np.arange(3)[:, None] == 2, 0.0, flat)
+    curves = same | {"angular_distance": late, "block_influence": -drop * -1, "update_cosine": -drop}
+    rows = surgery.rows(curves, "drop")
+    assert [(r.length, r.n, r.best.i, r.median) for r in rows] == [(1, 3, 1, 3.0), (2, 2, 1, 6.5), (3, 1, 0, 11.0)]
+    said = surgery.sentence(curves, "drop", rows)
+    assert "leaving out layer 1 costs least: loss 2 → 2.5 (+0.5)" in said
+    assert "Angular distance chooses the stretch that costs least at 1 of 3 lengths; at the others" in said
+    assert "Block influence chooses the stretch that costs least at 3 of 3 lengths." in said
+    assert surgery.added(curves, "drop", rows)["least"].tolist() == [0, 0.5, 2, 9]
+    again = {f"repeat_{n}": drop for n in ("loss", "kl", "top1_kept")} | {
+        "loss_whole": np.float32(2.6),
+        "random_loss": np.array([2.55, 7, 8]),
+    }
+    said = surgery.sentence(again, "repeat", surgery.rows(again, "repeat", [2, 1, 0]))
+    assert "running layer 1 twice gives the lowest loss: 2.6 → 2.5 (-0.1)" in said and "measure it on other" in said
+    assert "1 further pass through layer 2, drawn at random, gives 2.55" in said
+    worse = surgery.sentence(again | {"loss_whole": np.float32(1)}, "repeat", surgery.rows(again, "repeat", [2, 1, 0]))
+    assert worse.endswith("No stretch run twice lowers the loss here.")
+    assert surgery.sentence(same, "drop", []) == "No variant of this kind gives a finite loss."
+    assert surgery.parted([1, 2, 3], [1, 2, 3]) == "All 3 tokens are the whole model's."
+    assert surgery.parted([1, 2, 3], [1, 2, 4]) == "The first 2 tokens are the whole model's."
+    assert surgery.parted([1, 2], [1, 4]).startswith("The first token is") and "already" in surgery.parted([1], [2])
+
+
+def test_sentences_of_writing():
+    values = {
+        "ids": np.array([5, 6, 7, -1]),
+        "settle_depth": np.array([2, 4, 9, np.nan]),
+        "exit_depth": np.array([10, 7, 4, np.nan]),
+        "exit_agrees": np.array([1, 1, 0, np.nan]),
+        "deep_thinking_ratio": np.array([0, 0, 1 / 3, np.nan]),
+    }
+    said = writing.sentence(values, 10, 0.85, 0.9)
+    assert said == (
+        "3 tokens written; the median one settles at depth 4 of 10, and 33% settle only from depth 9 on by their "
+        "divergence. Leaving at 0.9 confidence would spare 3.0 layers a token on average, and say another than the "
+        "output's best token 1 time."
+    )
+    never = values | {"exit_depth": np.array([10.0, 10, 10, np.nan])}
+    assert writing.sentence(never, 10, 0.85, 0.9).endswith("no depth before the output is that sure.")
+    sure = values | {"exit_agrees": np.ones(4)}
+    assert writing.sentence(sure, 10, 0.85, 0.9).endswith("and always say the output's best token.")

@@ -1,0 +1,226 @@
+"""Layers left out, exchanged and run twice against one forward pass per variant, and on models where the answer is
+known."""
+
+import naive
+import numpy as np
+import pytest
+import torch
+
+from ed_core.errors import Cancelled, ParameterError
+from ed_core.models import twins
+from ed_core.probes import Surgery
+from ed_core.probes.surgery import parse_order
+from ed_core.results.aggregate import aggregate
+from ed_core.sweeps.budget import Budget
+from ed_core.sweeps.recorder import Recorder
+from ed_core.types import Prompt
+
+PROMPT = Prompt("5 + 7 + 5 = ", "17")
+FAMILIES = ("qwen3", "gpt2", "gpt_neox", "gemma2", "granite", "olmo2")
+FIGURES = ("loss", "kl", "top1_kept")
+
+
+@pytest.fixture(params=FAMILIES)
+def model(request, model_of):
+    return model_of(request.param)
+
+
+def close(found, at, expected):
+    """A variant's three figures beside the naive ones."""
+    kind, place = at
+    for name in FIGURES:
+        value = found[f"{kind}_{name}"][place]
+        assert abs(value - expected[name]) <= 1e-4 * max(1e-2, abs(expected[name])), (kind, place, name)
+
+
+def stretches(n_layers):
+    return [(i, j) for i in range(n_layers) for j in range(i + 1, n_layers + 1)]
+
+
+def test_every_variant_is_measured_as_if_it_ran_alone(model, measure):
+    """All stretches dropped and repeated, all exchanges, and the control of the repeats."""
+    found, n = measure(model, Surgery(order="0,3,2,1,2-4", seed=3, continued=3), PROMPT), model.n_layers
+    ids, every = found.token_ids, list(range(n))
+    for i, j in stretches(n):
+        if (i, j) != (0, n):  # transformers runs no model without a block
+            close(found, ("drop", (i, j)), naive.surgery(model.hf, ids, every[:i] + every[j:]))
+        close(found, ("repeat", (i, j)), naive.surgery(model.hf, ids, every[:j] + every[i:]))
+    of_kind = twins.kinds(model.blocks, model.config)
+    for i in range(n):
+        for j in range(n):
+            if i == j or of_kind[i] != of_kind[j]:
+                assert np.isnan(found["swap_loss"][i, j])
+                continue
+            order = list(every)
+            order[i], order[j] = j, i
+            close(found, ("swap", (i, j)), naive.surgery(model.hf, ids, order))
+    for length, layer in enumerate(found["random_layer"].tolist(), 1):
+        close(found, ("random", (length - 1,)), naive.surgery(model.hf, ids, sorted(every + [layer] * length)))
+    order = [0, 3, 2, 1, 2, 3, 4]
+    close(found, ("order", ()), naive.surgery(model.hf, ids, order))
+    assert abs(found["loss_whole"] - naive.surgery(model.hf, ids, every)["loss"]) <= 1e-4
+    asked = ids[: found.answer_start]
+    assert found["continuation_whole"].tolist() == naive.greedy(model.hf, asked, 3)
+    assert found["continuation_order"].tolist() == naive.greedy(model.hf, asked, 3, order)
+
+
+def changed(model_of, family="llama", **overrides):
+    """A model of one's own: its weights may be changed."""
+    from small_models import random_model
+
+    return random_model(family, **overrides)
+
+
+def silence(model, layer):
+    """The block adds nothing: it is the identity."""
+    block = model.blocks[layer]
+    with torch.no_grad():
+        block.self_attn.o_proj.weight.zero_()
+        block.mlp.down_proj.weight.zero_()
+
+
+def test_what_adds_nothing_can_go_or_run_twice(model_of, measure):
+    model = changed(model_of)
+    silence(model, 2)
+    found = measure(model, Surgery(order="0-1,3-4", continued=4), PROMPT)
+    for kind in ("drop", "repeat"):
+        assert abs(found[f"{kind}_loss"][2, 3] - found["loss_whole"]) <= 1e-6
+        assert found[f"{kind}_kl"][2, 3] <= 1e-6 and found[f"{kind}_top1_kept"][2, 3] == 1
+        assert found[f"{kind}_kl"][1, 2] > 1e-4
+    assert found["order_kl"] <= 1e-6 and abs(found["order_loss"] - found["loss_whole"]) <= 1e-6
+    assert np.array_equal(found["continuation_order"], found["continuation_whole"])
+
+
+def test_two_equal_layers_change_places_unnoticed(model_of, measure):
+    model = changed(model_of)
+    model.blocks[3].load_state_dict(model.blocks[1].state_dict())
+    found = measure(model, Surgery("swap"), PROMPT)
+    assert found["swap_kl"][1, 3] <= 1e-6 and found["swap_top1_kept"][1, 3] == 1
+    assert found["swap_kl"][1, 2] > 1e-4, "the others are not equal"
+    assert np.array_equal(found["swap_loss"], found["swap_loss"].T, equal_nan=True)
+    score = Surgery.derive(aggregate(Surgery("swap"), [found.summary]))["swap_score"]
+    expected = abs(found["loss_whole"] - found["swap_loss"][0, 4]) / found["loss_whole"]
+    assert score[0, 4] == pytest.approx(expected, rel=1e-4) and score[1, 3] <= 1e-5
+
+
+def test_a_stretch_twice_is_the_typed_order_with_it_twice(model_of, measure):
+    model = model_of("qwen3")
+    found = measure(model, Surgery(order="0-3,1-4"), PROMPT)
+    for name in FIGURES:
+        assert found[f"order_{name}"] == pytest.approx(found[f"repeat_{name}"][1, 4], abs=1e-6)
+    without = measure(model, Surgery(order="0, 4"), PROMPT)
+    for name in FIGURES:
+        assert without[f"order_{name}"] == pytest.approx(without[f"drop_{name}"][1, 4], abs=1e-6)
+
+
+def test_all_layers_in_their_order_are_the_whole_model(model_of, measure):
+    found = measure(model_of("qwen3"), Surgery("none", order="0-4"), PROMPT)
+    assert found["order_kl"] == 0 and found["order_top1_kept"] == 1 and found["order_loss"] == found["loss_whole"]
+    assert "drop_loss" not in found.measures and "swap_loss" not in found.measures
+
+
+def test_only_stretches_up_to_the_longest_are_measured(model_of, measure):
+    model = model_of("qwen3")
+    few, all_of_them = measure(model, Surgery(longest=2, seed=5), PROMPT), measure(model, Surgery(seed=5), PROMPT)
+    for kind in ("drop", "repeat"):
+        there = np.isfinite(few[f"{kind}_loss"])
+        assert sorted(zip(*np.nonzero(there))) == [(i, j) for i, j in stretches(5) if j - i <= 2]
+        assert np.allclose(few[f"{kind}_loss"][there], all_of_them[f"{kind}_loss"][there], atol=1e-6)
+    assert np.isfinite(few["swap_loss"]).sum() == 2 * (4 + 3)
+    assert np.isfinite(few["random_loss"]).tolist() == [True, True, False, False, False]
+    assert few["random_layer"].tolist()[2:] == [-1] * 3, "the same layers are drawn whatever the longest stretch"
+    assert few["random_layer"].tolist()[:2] == all_of_them["random_layer"].tolist()[:2]
+    other = measure(model, Surgery("repeat", seed=6), PROMPT)
+    assert other["random_layer"].tolist() != all_of_them["random_layer"].tolist()
+
+
+def test_layers_of_different_kinds_are_not_exchanged(model_of, measure):
+    """Gemma 2 looks through a window in every other layer."""
+    found = measure(model_of("gemma2"), Surgery("swap"), PROMPT)
+    assert sorted(zip(*np.nonzero(np.isfinite(found["swap_loss"])))) == [
+        (i, j) for i in range(5) for j in range(5) if i != j and (i - j) % 2 == 0
+    ]
+    assert any("6 of 10 pairs of layers are of different kinds" in note for note in found.notes)
+    with pytest.raises(ParameterError, match="layer 2 in the place of layer 1"):
+        measure(model_of("gemma2"), Surgery("none", order="0,2,1,3-4"), PROMPT)
+    twice = measure(model_of("gemma2"), Surgery("none", order="0-3,1-4"), PROMPT)
+    assert np.isfinite(twice["order_loss"]), "a stretch twice exchanges nothing"
+
+
+def test_in_parts_the_numbers_stay(model_of):
+    """With room for three residuals there are many walks."""
+    model, probe = model_of("qwen3"), Surgery(order="1-4", seed=2)
+
+    def run(budget):
+        encoding = model.encode(PROMPT)
+        record = Recorder(probe.request(model.spec, PROMPT), probe.measures, encoding, model.n_layers, budget=budget)
+        probe.compute(model, encoding, record)
+        return record.arrays
+
+    small = Budget(6 * 14 * model.d_model * 4)
+    small.tokens_per_call = 28
+    few, whole = run(small), run(None)
+    for name, values in whole.items():
+        if values.dtype == np.float32:
+            assert np.allclose(few[name], values, atol=2e-6, equal_nan=True), name
+
+
+def test_it_can_be_cancelled_between_blocks(model_of):
+    model, probe, asked = model_of("qwen3"), Surgery(), []
+
+    def cancelled():
+        asked.append(1)
+        return len(asked) > 60
+
+    encoding = model.encode(PROMPT)
+    record = Recorder(probe.request(model.spec, PROMPT), probe.measures, encoding, model.n_layers, cancelled=cancelled)
+    with pytest.raises(Cancelled):
+        probe.compute(model, encoding, record)
+    assert 0 < record.progress < 0.9 and np.isnan(record.arrays["drop_loss"]).any()
+
+
+def test_over_prompts_every_token_counts_alike(model_of, measure):
+    model = model_of("qwen3")
+    results = [measure(model, Surgery("drop", longest=1), p) for p in (PROMPT, Prompt("Nine b."))]
+    found = aggregate(Surgery("drop", longest=1), [r.summary for r in results])
+    n, m = (r.n_tokens for r in results)
+    assert n != m
+    for name, one, other in (("loss", n - 1, m - 1), ("kl", n, m)):
+        a, b = (r[f"drop_{name}"][2, 3] for r in results)
+        assert found[f"drop_{name}"][2, 3] == pytest.approx((one * a + other * b) / (one + other), rel=1e-6)
+    assert found["loss_whole"] == pytest.approx(
+        ((n - 1) * results[0]["loss_whole"] + (m - 1) * results[1]["loss_whole"]) / (n + m - 2), rel=1e-6
+    )
+    assert np.isnan(found["drop_loss"][2, 4])
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [("", ()), ("0-2,5", (0, 1, 2, 5)), (" 4 , 2–3 ,0", (4, 2, 3, 0)), ("1-1", (1,)), ("0-5,0-5", (*range(6),) * 2)],
+)
+def test_an_order_is_a_list_of_layers_and_stretches(text, expected):
+    assert parse_order(text, 6) == expected
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("0-6", "names layer 6; this model's layers are 0 to 5"),
+        ("0,,2", "holds ''"),
+        ("a-b", "holds 'a-b'"),
+        ("-1", "holds '-1'"),
+        ("1.5", "holds '1.5'"),
+        ("9" * 5000, "expected layers and stretches"),
+        ("3-1", "the lower layer first, like 1-3"),
+        (",".join(["0-5"] * 5), "more than 24 layers"),
+    ],
+)
+def test_a_bad_order_is_refused_with_the_reason(text, words):
+    with pytest.raises(ParameterError, match=words) as caught:
+        parse_order(text, 6)
+    assert len(str(caught.value)) < 160
+
+
+def test_nothing_to_measure_is_refused(model_of, measure):
+    with pytest.raises(ParameterError, match="expected an order or a map"):
+        measure(model_of("qwen3"), Surgery("none"), PROMPT)
