@@ -13,6 +13,7 @@ from ed_core.sources import controls, sizes, specs
 from ed_core.types import ModelSpec
 from ed_ui import (
     common_link,
+    fit_form,
     fit_runs,
     guard,
     link,

@@ -183,7 +183,7 @@ def fitting(wanted: Wanted) -> None:
     fit = fit_form.run(wanted, "lens-fit", takes(wanted), linked=False)
     if fit is not None:
         st.success(show.plain(lenses.certified(fit.kind, fit.certificate)), icon=":material/verified:")
-        name, chosen = fit.path.stem, list(filter(None, (remembered.value("lenses.fit") or "").split(",")))
+        name, chosen = fit.path.stem, st.session_state.get("lenses.box", [])
         if name not in chosen and st.button("Read with it", key="lens-fit.use", icon=":material/visibility:"):
             remembered.put({"lenses.fit": ",".join([*chosen, name])})
             st.rerun()
