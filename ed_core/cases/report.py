@@ -33,8 +33,10 @@ def report(case: Case) -> str:
     """The report's HTML."""
     from plotly.offline import get_plotlyjs
 
-    return templates().get_template("report.html").render(
-        **contents(case), plotly=get_plotlyjs().replace("</script", "<\\/script")
+    return (
+        templates()
+        .get_template("report.html")
+        .render(**contents(case), plotly=get_plotlyjs().replace("</script", "<\\/script"))
     )
 
 
