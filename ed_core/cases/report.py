@@ -1,8 +1,8 @@
 """A case study as one HTML file: figures that answer to the mouse, notes, verdict, tokens, origin. Torch-free.
 
-`report.html` is its template, with `report.css` and `report.js` within. The file asks nobody for anything: plotly's script lies within it, once, and a content
-security policy forbids every request and every script but the two whose hashes it names. So even markup that slipped
-through the escaping could not run."""
+`report.html` is its template, with `report.css` and `report.js` within. The file asks nobody for anything: plotly's
+script lies within it, once, and a content security policy forbids every request and every script but the two whose
+hashes it names. So even markup that slipped through the escaping could not run."""
 
 from __future__ import annotations
 

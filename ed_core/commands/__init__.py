@@ -18,7 +18,7 @@ from ..memory import gigabytes
 from ..notebook.model import Model
 from ..probes import PROBES
 from ..sources import gguf_files, permits
-from . import cases, fits, models, publish, reproduce, studies
+from . import cases, deploy, fits, models, publish, reproduce, studies
 from .models import how_to_open, opened_as
 
 
@@ -140,6 +140,7 @@ def parser() -> argparse.ArgumentParser:
     reproduce.add(commands)
     cases.add(commands)
     publish.add(commands)
+    deploy.add(commands)
     return top
 
 
