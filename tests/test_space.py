@@ -95,13 +95,16 @@ def test_it_says_what_the_hub_would_be_asked_and_no_secret(written):
 
 
 def test_the_calls_are_what_the_installed_client_takes():
-    asked = space.calls(space.planned("ada/lab", secrets=["HF_TOKEN=READING"], bucket="ada/kept"))
+    wanted = space.planned("ada/lab", secrets=["HF_TOKEN=READING"], bucket="ada/kept")
+    asked = space.calls(wanted)
+    assert VALUE not in "".join(space.told(wanted, Path("x"))) and VALUE not in repr(wanted)
     assert list(asked) == ["create_bucket", "create_repo", "upload_folder"]
     asked["upload_folder"]["folder_path"] = "x"
     for method, arguments in asked.items():
         inspect.signature(getattr(HfApi, method)).bind(None, **arguments)
     create = asked["create_repo"]
     assert create["space_secrets"] == [{"key": "HF_TOKEN", "value": VALUE}]
+    assert {"key": "ED_CACHE", "value": f"{create['space_volumes'][0].mount_path}/cache"} in create["space_variables"]
     plain = space.calls(space.planned("ada/lab"))
     assert list(plain) == ["create_repo", "upload_folder"] and plain["create_repo"]["space_volumes"] is None
     assert "ED_CACHE" not in [one["key"] for one in plain["create_repo"]["space_variables"]]
