@@ -14,12 +14,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
+import pandas  # noqa: F401 (see below)
 import streamlit as st
 from streamlit import runtime
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.scriptrunner import RerunData, get_script_run_ctx
 from streamlit.runtime.scriptrunner_utils.script_run_context import ThreadState
+
+# -------------------------------------------------------------------- pandas
+
+# `import pandas` above, before anything is drawn.
+# Cures: Streamlit imports pandas when the first table is drawn, which takes seconds; plotly, in the thread of another
+# visitor, finds it half imported meanwhile, and the figure fails.
+# Not needed: where plotly's `get_module` leaves a module alone that is still being imported.
 
 # -------------------------------------------------------------------- the first deep link after a server's start
 
