@@ -7,6 +7,8 @@ and an exception inside a fragment never reaches the page that drew it (`guard.f
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import json
 import re
@@ -128,6 +130,13 @@ LEFT_SECONDS = 60.0  # how long a tab that was closed, or lost its connection, f
 COLLECT_SECONDS = 30.0  # between two collections, at least
 
 
+def collect() -> None:
+    """Collect what nobody refers to, and give its pages back to the system: glibc keeps them else."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 class Departed:
     """Sessions whose browser has gone: shut down, and their memory collected.
 
@@ -137,7 +146,7 @@ class Departed:
     Not needed: where two minutes after the last of many tabs was closed the server has as many descriptors open as
     before they came."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, collect: Callable[[], object] = gc.collect):
+    def __init__(self, clock: Callable[[], float] = time.monotonic, collect: Callable[[], None] = collect):
         self._clock, self._collect = clock, collect
         self._since: dict[str, tuple[float, AppSession]] = {}
         self._collected, self._dropped = clock(), False

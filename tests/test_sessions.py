@@ -126,7 +126,7 @@ def test_the_one_too_many_is_told_so_and_finds_a_place_later(tmp_path):
             for path in ("/metrics", "/_stcore/health"):
                 assert (await asyncio.to_thread(app.get, path, **page))[0] == 200, path
             assert "problems" in (await asyncio.to_thread(app.get, "/ready", **page))[2]
-        await asyncio.to_thread(until, lambda: app.get("/skip", **page)[0] == 200)
+        await asyncio.to_thread(until, lambda: app.get("/skip", **page)[0] == 200, 60.0)
         async with Session(app.address) as second:
             assert second.done
 

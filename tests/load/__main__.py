@@ -106,9 +106,9 @@ async def load(
             await asyncio.sleep(EVERY)
 
     async def kill() -> None:
-        while True:
+        while board.open:  # who is waiting then comes to an end
             await asyncio.sleep(kill_every)
-            if (worker := server.worker()) is not None:
+            if board.open and (worker := server.worker()) is not None:
                 worker.kill()
 
     beside = [asyncio.create_task(one()) for one in (watch, *[kill] * (kill_every > 0))]
