@@ -14,7 +14,7 @@ import pytest
 from hosted_app import ROOT, hosted, until
 from load.__main__ import Server, load, row, share, table
 from load.session import Session, require_local
-from load.visitors import ALONE, PAGE, Board, Visitor, sums
+from load.visitors import ALONE, FIGURE, PAGE, Board, Visitor, sums
 
 from ed_core.types import Prompt
 
@@ -55,12 +55,12 @@ def test_the_table_tells_what_was_missed():
 
 def figure(tokens: list[str], first: int = 0) -> SimpleNamespace:
     ticks = {"tickvals": list(range(first, first + len(tokens))), "ticktext": tokens}
-    return SimpleNamespace(spec=json.dumps({"layout": {"xaxis": ticks}}))
+    return SimpleNamespace(bytes=json.dumps({"figure": {"layout": {"xaxis": ticks}}}).encode())
 
 
 def seen(chart=None, origin=None, alert=None) -> dict[str, list[str]]:
     """What a visitor with a prompt of its own notes of a page that shows this."""
-    page = {"plotly_chart": chart, "json": origin, "alert": alert}
+    page = {FIGURE: chart, "json": origin, "alert": alert}
     elements = lambda kind: [("norms", page[kind])] if page.get(kind) else []
     session = SimpleNamespace(elements=elements, missed=0, query="")
     board = Board(0.0, owners={"somebody's": "another"})
