@@ -107,10 +107,13 @@ async function next() {
 // Colours and letters of the page, for what a figure leaves open.
 function template([text, ground, border, family, heading]) {
   const font = { color: text, family, size: 12 };
-  const axis = { gridcolor: border, zerolinecolor: border, tickcolor: border, tickfont: font, title: { font } };
+  const axis = (standoff) => ({
+    automargin: true, gridcolor: border, zerolinecolor: border, tickcolor: border, tickfont: font,
+    title: { font: { ...font, size: 14 }, standoff },
+  });
   return {
     layout: {
-      font, xaxis: { ...axis, showgrid: false, zeroline: false }, yaxis: axis, legend: { font, bgcolor: ground },
+      font, xaxis: { ...axis(20), showgrid: false, zeroline: false }, yaxis: axis(24), legend: { font, bgcolor: ground },
       title: { font: { ...font, color: heading, size: 16 }, x: 0, xanchor: 'left' }, margin: { pad: 8 },
       hoverlabel: { bgcolor: ground, bordercolor: border, font }, coloraxis: { colorbar: { tickfont: font } },
     },

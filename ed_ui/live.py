@@ -13,7 +13,7 @@ from ed_ui.session import Batch
 
 REST = 3  # figures are drawn again after so many times the time that drawing them took, at the earliest
 LEAST = 0.15  # seconds that drawing is taken to last at least; chosen, not measured
-POLLS = (0.3, 0.5, 0.75, 1.0)  # seconds between two looks for news
+POLLS = (0.1, 0.3, 0.5, 0.75, 1.0)  # seconds between two looks for news
 
 
 def follow(batch: Batch, draw: Callable, *more) -> None:
