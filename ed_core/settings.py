@@ -106,6 +106,13 @@ class Settings(BaseSettings):
     max_jobs_per_visitor: Limit = Field(
         0, description="jobs one visitor may have running and waiting at once; 0 is no limit"
     )
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="processes that compute, each with models, a queue and its share of the cores and GPUs of its own; "
+        "on a machine with several GPUs as many as these, unless one model is to be spread over them",
+    )
     max_jobs: int = Field(200, ge=1, description="jobs that may be running and waiting at once, of all visitors")
     max_sessions: Limit = Field(
         200,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import streamlit as st
 
+from ed_core import settings
 from ed_core.errors import Cancelled, EffectiveDepthError, QueueFull
 from ed_core.memory import free_memory
 from ed_core.probes import find
@@ -16,6 +18,7 @@ from ed_core.service.estimate import duration
 from ed_core.service.job import Job
 from ed_core.service.jobs import Jobs
 from ed_core.service.pace import Pace
+from ed_core.service.pool import Pool
 from ed_core.types import Request
 from ed_ui import link, metrics, outlook, session, show, streamlit_edges, visitor
 from ed_ui.session import Batch
@@ -60,9 +63,11 @@ pulse = Pulse()
 
 
 @st.cache_resource
-def jobs() -> Jobs:
-    """This server's queue, with its worker; one for all sessions."""
-    return Jobs(on_screen=_on_screen, hears=pulse.hears, pace=Pace(lookup.estimate), told=metrics.job)
+def jobs() -> Jobs | Pool:
+    """This server's queue with its worker, or several; one for all sessions."""
+    n, options = settings.current().workers, dict(on_screen=_on_screen, hears=pulse.hears, told=metrics.job)
+    pace = partial(Pace, lookup.estimate)
+    return Jobs(pace=pace(), **options) if n == 1 else Pool(n, pace, **options)
 
 
 def page_begins() -> None:

@@ -15,11 +15,12 @@ from ..disk import why
 from ..errors import SettingsError
 from ..memory import gigabytes
 from .jobs import Jobs
+from .pool import Pool
 
 ROOM = 200_000_000  # bytes that must be free where results and case studies are written
 
 
-def problems(jobs: Jobs) -> list[str]:
+def problems(jobs: Jobs | Pool) -> list[str]:
     """What stands in the way, a line each; empty where all is well."""
     try:
         cache = settings.current().cache

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from .. import settings
 from ..errors import BY_NAME, Cancelled, EffectiveDepthError, QueueFull, WorkerDied
@@ -38,7 +38,8 @@ class Jobs:
     """Queue in front of one worker process. `warm=True` starts it at once, so that importing torch is over before the
     first click. `on_screen`: whether a page that shows a job is open; a browser that is busy, or a tab in the
     background, may not poll for minutes. `hears`: whether this server is heard and hears, or is stalled. `pace`: what a
-    request will take. `told` hears what befalls jobs: refused, begun, ended; under the queue's lock."""
+    request will take. `told` hears what befalls jobs: refused, begun, ended; under the queue's lock. `environment`:
+    variables of the worker beside this process'."""
 
     def __init__(
         self,
@@ -49,13 +50,14 @@ class Jobs:
         pace: Pace | None = None,
         told: Callable[[str, Job], None] = lambda what, job: None,
         clock: Callable[[], float] = time.monotonic,
+        environment: Mapping[str, str] = {},
     ):
         self._on_screen, self._hears, self._told, self._clock = on_screen, hears, told, clock
         self._pace = pace or Pace()
         # what the worker can use, with the bytes free there when it started; empty until it is ready
         self.devices: dict[str, int] = {}
         self.models = (0, 0)  # opened there, and their bytes, when a job ended last
-        self._command = command
+        self._command, self._environment = command, environment
         self._lock = threading.RLock()
         self._queue: list[Job] = []
         self._jobs: dict[str, Job] = {}
@@ -71,17 +73,18 @@ class Jobs:
             with self._lock:
                 self._start_worker()
 
-    def submit(self, request: Request, viewer: str, visitor: str = "") -> Job:
+    def submit(self, request: Request, viewer: str, visitor: str = "", beside: Sequence[Job] = ()) -> Job:
         """Queue a request, or join the job that computes it already. `viewer` is a session, `visitor` who sits there:
-        the login, else the session too. `NotAllowed` and `QueueFull` where the settings do not let the request in."""
+        the login, else the session too; `beside`: what is under way in other queues. `NotAllowed` and `QueueFull` where
+        the settings do not let the request in."""
         visitor = visitor or viewer
         try:
             admission.request(request)
             expected = self._pace.expect(request)
             with self._lock:
-                job = self._jobs.get(request.key)
-                if job is None or job.over or job.cancelling:
-                    self._require_room(visitor)
+                job = self._computes(request)
+                if job is None:
+                    self._require_room(visitor, [*self._under_way(), *beside])
                     job = Job(request, {viewer}, visitor, expected, submitted=self._clock())
                     self._jobs[request.key] = job
                     self._queue.append(job)
@@ -93,6 +96,29 @@ class Jobs:
         except EffectiveDepthError as error:
             self._told("refused", Job(request, set(), error=error))
             raise
+
+    def computes(self, request: Request) -> bool:
+        """Whether a job for it is under way, that it would join."""
+        with self._lock:
+            return self._computes(request) is not None
+
+    def done_in(self, request: Request) -> float:
+        """Seconds until it would be done here, by what is known: all that is under way, and itself, its model's opening
+        included where that is not open."""
+        expected = self._pace.expect(request).seconds
+        with self._lock:
+            now = self._clock()
+            return sum(job.to_come(now) for job in self._under_way()) + expected
+
+    def under_way(self) -> list[Job]:
+        """What waits, computes, or gave way."""
+        with self._lock:
+            return self._under_way()
+
+    def holds(self, job: Job) -> bool:
+        """Whether it was submitted here."""
+        with self._lock:
+            return self._jobs.get(job.request.key) is job
 
     def poll(self, job: Job) -> Job:
         """Say that somebody still looks at this job."""
@@ -147,8 +173,13 @@ class Jobs:
     def _under_way(self) -> list[Job]:
         return [*self._queue, *filter(None, [self._running, self._inside])]
 
-    def _require_room(self, visitor: str) -> None:
-        allowed, jobs = settings.current(), self._under_way()
+    def _computes(self, request: Request) -> Job | None:
+        job = self._jobs.get(request.key)
+        return None if job is None or job.over or job.cancelling else job
+
+    @staticmethod
+    def _require_room(visitor: str, jobs: Sequence[Job]) -> None:
+        allowed = settings.current()
         own = sum(job.asked_by == visitor for job in jobs)
         if 0 < allowed.max_jobs_per_visitor <= own:
             raise QueueFull(
@@ -249,7 +280,7 @@ class Jobs:
             send(self._worker.stdin, header)
 
     def _start_worker(self) -> None:
-        env = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
+        env = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"} | dict(self._environment)
         self._ready, self._started, self.models = False, time.monotonic(), (0, 0)
         self._pace.nothing_open()
         self._worker = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)

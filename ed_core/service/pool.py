@@ -1,0 +1,104 @@
+"""Several workers, each with a queue, models and a share of the machine of its own, that look like one queue.
+Torch-free."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from ..types import Request
+from .job import Job
+from .jobs import Jobs
+from .pace import Pace
+from .turns import Place
+
+GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+class Pool:
+    """`n` queues. A request joins the job that computes it already, in whichever queue; else it goes where it will be
+    done first by what is known, the opening of its model included where that is not open. So models stay where they
+    are open, unless waiting for them takes longer than opening them once more. A worker that dies takes what it
+    computed with it and nothing else. `pace` makes what each queue knows of times; `options` are those of `Jobs`."""
+
+    def __init__(self, n: int, pace: Callable[[], Pace] = Pace, **options):
+        self._lock = threading.Lock()  # one submission at a time: two of one request must meet
+        self._queues = [Jobs(pace=pace(), environment=share(i, n), **options) for i in range(n)]
+
+    def submit(self, request: Request, viewer: str, visitor: str = "") -> Job:
+        """As `Jobs.submit`; the room that the settings leave is that of all queues together."""
+        with self._lock:
+            queue = next((one for one in self._queues if one.computes(request)), None)
+            queue = queue or min(self._queues, key=lambda one: one.done_in(request))
+            beside = [job for other in self._queues if other is not queue for job in other.under_way()]
+            return queue.submit(request, viewer, visitor, beside)
+
+    def poll(self, job: Job) -> Job:
+        """Say that somebody still looks at this job."""
+        return self._queues[0].poll(job)
+
+    def place(self, job: Job) -> Place:
+        """Its place in its own queue."""
+        queue = self._of(job)
+        return queue.place(job) if queue else Place(0, 0.0)
+
+    def cancel(self, job: Job, viewer: str) -> None:
+        """This viewer no longer wants it; it stops when nobody does."""
+        if queue := self._of(job):
+            queue.cancel(job, viewer)
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs wait, compute, and gave way, of all visitors."""
+        each = [queue.counts() for queue in self._queues]
+        return {name: sum(counts[name] for counts in each) for name in each[0]}
+
+    @property
+    def devices(self) -> dict[str, int]:
+        """What a worker can use, with the most bytes that were free there when one started."""
+        found: dict[str, int] = {}
+        for queue in self._queues:
+            for device, free in queue.devices.items():
+                found[device] = max(free, found.get(device, 0))
+        return found
+
+    @property
+    def models(self) -> tuple[int, int]:
+        """Models that are open, one that is open twice counting twice, and their bytes."""
+        numbers, sizes = zip(*(queue.models for queue in self._queues))
+        return sum(numbers), sum(sizes)
+
+    def trouble(self) -> str:
+        """Why none of the workers can compute, "" where one can."""
+        found = ""
+        for queue in self._queues:
+            if not (found := queue.trouble()):
+                break
+        return found
+
+    def close(self) -> None:
+        """End the workers."""
+        for queue in self._queues:
+            queue.close()
+
+    def _of(self, job: Job) -> Jobs | None:
+        return next((queue for queue in self._queues if queue.holds(job)), None)
+
+
+def share(i: int, n: int) -> dict[str, str]:
+    """The variables by which worker `i` of `n` takes its part of the cores and of the GPUs; where there are fewer GPUs
+    than workers, several share one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    mine = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // n))}
+    if found := gpus():
+        mine["CUDA_VISIBLE_DEVICES"] = ",".join(found[i::n] or [found[i % len(found)]])
+    return mine
+
+
+def gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA names them."""
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if told is not None:
+        return [name for name in told.split(",") if name]
+    return [str(i) for i in range(len(list(GPUS.glob("*"))))] if GPUS.is_dir() else []
