@@ -51,7 +51,7 @@ def asked(spec, text, probe=Contributions()):
 
 
 def queues(made: Pool) -> list[list[str]]:
-    return [[job.request.prompts[0].text for job in queue.under_way()] for queue in made._queues]
+    return [sorted(job.request.prompts[0].text for job in queue.under_way()) for queue in made._queues]
 
 
 def opened(made: Pool, i: int, spec) -> None:
@@ -65,7 +65,7 @@ def test_a_request_goes_where_its_model_is_open_unless_waiting_takes_longer(two,
         two.submit(asked(a, text), "me")
     assert queues(two) == [["9"], list("12345678")]
     two.submit(asked(b, "else"), "me")
-    assert queues(two)[1][-1] != "else", "what is open nowhere goes where there is less to do"
+    assert "else" in queues(two)[1], "what is open nowhere goes where there is less to do: 32 s, not 34"
 
 
 def test_equal_requests_meet_wherever_they_are(two, specs):
