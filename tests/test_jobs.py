@@ -102,7 +102,7 @@ def test_equal_requests_share_a_job_and_a_cancel_leaves_the_other_viewer(jobs, s
 
 def test_cancel_ends_a_running_job_and_the_next_one_runs(jobs, spec):
     long, waiting = jobs.submit(request(spec, LONG), "me"), jobs.submit(request(spec, LogitLens()), "me")
-    until(lambda: long.result is not None)
+    until(lambda: jobs.poll(long).result is not None)
     assert jobs.place(waiting).ahead == 1
     jobs.cancel(long, "me")
     until(lambda: jobs.poll(long).over)
@@ -114,7 +114,7 @@ def test_cancel_ends_a_running_job_and_the_next_one_runs(jobs, spec):
 def test_a_cancelled_request_can_be_submitted_again_at_once(jobs, spec):
     asked = request(spec, Continuation(n_tokens=32))
     first = jobs.submit(asked, "me")
-    until(lambda: first.result is not None)
+    until(lambda: jobs.poll(first).result is not None)
     jobs.cancel(first, "me")
     again = jobs.submit(asked, "me")
     assert again is not first
@@ -163,7 +163,7 @@ def test_a_worker_killed_while_one_job_runs_inside_another_reports_both(jobs, sp
 
 def test_a_killed_worker_is_reported_and_the_queue_goes_on(jobs, spec):
     victim, next_one = jobs.submit(request(spec, LONG), "me"), jobs.submit(request(spec), "me")
-    until(lambda: victim.result is not None)
+    until(lambda: jobs.poll(victim).result is not None)
     os.kill(jobs._worker.pid, signal.SIGKILL)
     until(lambda: jobs.poll(victim).over)
     assert victim.state == "failed" and "worker process ended" in str(victim.error) and "memory" in str(victim.error)
@@ -212,7 +212,7 @@ def test_a_refusal_arrives_as_itself_and_the_worker_lives(jobs, spec):
 
 def test_the_worker_ends_when_the_app_does(jobs, spec):
     job = jobs.submit(request(spec, LONG), "me")
-    until(lambda: job.result is not None)
+    until(lambda: made.poll(job).result is not None)
     worker = jobs._worker
     worker.stdin.close()
     assert worker.wait(timeout=60) == 0

@@ -127,7 +127,7 @@ def test_two_workers_compute_at_once_and_one_that_dies_loses_only_its_own(specs,
     try:
         until(lambda: not made.trouble() and len(made.devices) > 0, 120)
         jobs = [made.submit(asked(spec, text, Continuation(n_tokens=24)), "me") for text in ("5 + 7 = ", "3 + 1 = ")]
-        until(lambda: all(job.result is not None for job in jobs), 120)
+        until(lambda: all(made.poll(job).result is not None for job in jobs), 120)
         assert [job.state for job in jobs] == ["running"] * 2 and made.counts()["running"] == 2
         os.kill(made._queues[0]._worker.pid, signal.SIGKILL)
         until(lambda: all(made.poll(job).over for job in jobs), 120)
