@@ -212,7 +212,7 @@ def test_a_refusal_arrives_as_itself_and_the_worker_lives(jobs, spec):
 
 def test_the_worker_ends_when_the_app_does(jobs, spec):
     job = jobs.submit(request(spec, LONG), "me")
-    until(lambda: made.poll(job).result is not None)
+    until(lambda: jobs.poll(job).result is not None)
     worker = jobs._worker
     worker.stdin.close()
     assert worker.wait(timeout=60) == 0
