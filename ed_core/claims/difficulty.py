@@ -41,7 +41,11 @@ def harder(evidence: Evidence) -> Measured:
         estimates[SETTLED] = Estimate.of(change, again)
     told = [[getattr(level, of) for level in levels] for of in ("mean", "low", "high")]
     curve = Curve(
-        "level", "depth score, layers", tuple(map(float, range(len(names)))), *(tuple(one) for one in told), tuple(names)
+        "level",
+        "depth score, layers",
+        tuple(map(float, range(len(names)))),
+        *(tuple(one) for one in told),
+        tuple(names),
     )
     over = f"Over {line.paired} pairs." if line.paired else "Prompts are not paired over all levels."
     return Measured(estimates, len(skipped), curve, over)
@@ -75,8 +79,12 @@ NO_HARDER_DEEPER = Claim(
     "papers take 20 prompts a level of MQuAKE and MATH, and HellaSwag, GSM8K, AIME24.",
     "a rise of a layer or more from the first level to the last",
     (
-        Quantity(SCORE, "layers", (-np.inf, 1.0), "below one layer, the finest that depth is counted in", "none, in words"),
-        Quantity(SETTLED, "layers", (-np.inf, 1.0), "below one layer, the finest that depth is counted in", "none, in words"),
+        Quantity(
+            SCORE, "layers", (-np.inf, 1.0), "below one layer, the finest that depth is counted in", "none, in words"
+        ),
+        Quantity(
+            SETTLED, "layers", (-np.inf, 1.0), "below one layer, the finest that depth is counted in", "none, in words"
+        ),
     ),
     ("future", "logit_lens"),
     harder,

@@ -58,7 +58,9 @@ EVEN_TURNS = Claim(
     (
         Quantity(EVEN, "ratio", (-np.inf, 0.5), "below 0.5, chosen here", "even, in words"),
         Quantity(SMALL, "degrees", (-np.inf, 30.0), "below 30 degrees, chosen here", "small, in words", 1),
-        Quantity(UNCORRELATED, "degrees", (75.0, 105.0), "within 15 degrees of 90, chosen here", "nearly uncorrelated", 1),
+        Quantity(
+            UNCORRELATED, "degrees", (75.0, 105.0), "within 15 degrees of 90, chosen here", "nearly uncorrelated", 1
+        ),
     ),
     ("turns",),
     turns,

@@ -7,12 +7,11 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-
 
 from .. import disk
 from ..depth.criteria import FEWEST
@@ -33,6 +32,7 @@ from .finding import Finding
 
 MODEL, CONTROL, REPLACEMENT = "model", "untrained twin", "replacement"
 FOUND, REPORT = "claims.json", "claims.md"
+DONE = "Checked: "  # how the last line of the command begins
 Tell = Callable[[float, str], None]
 """Told the share that is done, and of what."""
 
@@ -141,10 +141,13 @@ def run(
     layers = n_layers(spec)
     if layers is None:
         raise StudyError(f"How many layers {spec.name} has cannot be read off its config; name another model.")
+    prompts = [e.prompt for e in whole.examples]
+    made_of = [spec.identity(), checkpoint.of_prompts(prompts), asked.also, asked.most, asked.seed]
+    about = checkpoint.digest(finding.FORMAT, *made_of)
     bare = Evidence(
         layers,
         {},
-        all(e.prompt.answer for e in whole.examples),
+        all(p.answer for p in prompts),
         whole.levels,
         (spec.name, *asked.also),
         seed=asked.seed,
@@ -152,7 +155,7 @@ def run(
     refused = {claim.id: why for claim in claims if (why := _why_not(claim, bare))}
     needed = {part for claim in claims if claim.id not in refused for part in claim.parts}
     parts = [name for name in PARTS if name in needed]
-    run_parts = _Parts(asked, out, bare, [e.prompt for e in whole.examples], cancelled)
+    run_parts = _Parts(asked, out, bare, cancelled)
     for i, name in enumerate(parts):
         called = PARTS[name].probe or name
 
@@ -169,17 +172,45 @@ def run(
         for claim in claims
     ]
     told = {
-        "format": finding.FORMAT,
+        "about": about,
         "model": spec.name,
         "precision": spec.precision,
         "set": asked.set_name,
-        "prompts": len(whole.examples),
+        "prompts": len(prompts),
         "command": asked.command,
         "findings": [one.told() for one in findings],
     }
+    told = _with_earlier(told, asked, out)
     tell(1.0, "")
     write(told, out)
     return told
+
+
+def read(out: Path) -> dict[str, Any]:
+    """What a run wrote; empty where there is none. `StudyError` where it is damaged."""
+    try:
+        found = json.loads((out / FOUND).read_text(encoding="utf-8"))
+        if {"about", "model", "set", "findings", "command"} <= found.keys():
+            return found
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError):
+        pass
+    raise StudyError(f"{out / FOUND} is damaged; delete it and run the claims again: what was measured stays.")
+
+
+def _with_earlier(told: dict[str, Any], asked: Asked, out: Path) -> dict[str, Any]:
+    """Beside these findings those of earlier runs on the same model and prompts."""
+    try:
+        earlier = read(out)
+    except StudyError:
+        earlier = {}
+    if earlier.get("about") != told["about"]:
+        return told
+    by_id = {one["id"]: one for one in (*earlier["findings"], *told["findings"])}
+    findings = [by_id[claim.id] for claim in CLAIMS if claim.id in by_id]
+    names = () if len(findings) == len(CLAIMS) else tuple(one["id"] for one in findings)
+    return told | {"findings": findings, "command": replace(asked, claims=names).command}
 
 
 def write(told: Mapping[str, Any], out: Path) -> None:
@@ -215,11 +246,8 @@ def _finding(claim: Claim, model: str, name: str, mine: Evidence, twins: Evidenc
 class _Parts:
     """The parts of one run, in its folder."""
 
-    def __init__(
-        self, asked: Asked, out: Path, bare: Evidence, prompts: Sequence, cancelled: Callable[[], bool]
-    ):
+    def __init__(self, asked: Asked, out: Path, bare: Evidence, cancelled: Callable[[], bool]):
         self.asked, self.out, self.bare, self.cancelled = asked, out, bare, cancelled
-        self.prompts = prompts
         self.opened = running.opened_models()
         self.troubles: dict[str, dict[str, str]] = {MODEL: {}, CONTROL: {}}
         self.fitted: dict[str, Part] = {}

@@ -55,9 +55,7 @@ def proxy(evidence: Evidence) -> Measured:
 def stretches(evidence: Evidence) -> Measured:
     part = evidence.parts["stretch"]
     enough(part)
-    angle, loss, whole = (
-        per_token(part, name, evidence.seed) for name in ("angular_distance", "nll", "nll_whole")
-    )
+    angle, loss, whole = (per_token(part, name, evidence.seed) for name in ("angular_distance", "nll", "nll_whole"))
     n_layers = evidence.n_layers
     length = n_layers - angle[0].shape[0] + 1
 
@@ -126,8 +124,12 @@ DEEP_SKIPS_LATE = Claim(
     "token, on C4, and heals the model afterwards; here nothing is trained.",
     "a stretch in the first half, or one that costs more than the median stretch",
     (
-        Quantity(PLACE, "share of the depth", (0.5, np.inf), "above 0.5, chosen here", "deep stretches, not the last layer"),
-        Quantity(COST, "nats", (-np.inf, 0.0), "below 0, chosen here", "little loss up to a third or half of the layers"),
+        Quantity(
+            PLACE, "share of the depth", (0.5, np.inf), "above 0.5, chosen here", "deep stretches, not the last layer"
+        ),
+        Quantity(
+            COST, "nats", (-np.inf, 0.0), "below 0, chosen here", "little loss up to a third or half of the layers"
+        ),
     ),
     ("stretch",),
     stretches,

@@ -85,7 +85,9 @@ STATIC_RATIO = Claim(
     "At least three models of one family (--also), up to 50 prompts. The paper takes Qwen 2.5 of 1.5B to 32B.",
     "a slope of more than 0.1 of the depth per tenfold size, by any rule",
     tuple(
-        Quantity(name, "per tenfold parameters", (-STATIC, STATIC), "within ±0.1, chosen here", "about the same ratio", 3)
+        Quantity(
+            name, "per tenfold parameters", (-STATIC, STATIC), "within ±0.1, chosen here", "about the same ratio", 3
+        )
         for name in SLOPES.values()
     ),
     ("contributions", "logit_lens"),

@@ -1,4 +1,4 @@
-"""`python -m ed_core claims --model M --set S --out FOLDER`: which published statements about depth hold for a model."""
+"""`python -m ed_core claims --model M --set S --out FOLDER`: which published statements about depth hold here."""
 
 from __future__ import annotations
 
@@ -63,6 +63,5 @@ def claims(args: argparse.Namespace) -> int:
     for one in told["findings"]:
         values = "; ".join(f"{q['name']} {q['value']['told']}" for q in one["quantities"] if q["value"])
         print(f"{one['id']:<{width}}  {one['verdict']:<19}  {values or one['reason']}")
-    print(f"{counted(told['findings'])}; {out / running.REPORT}, {out / running.FOUND}")
+    print(f"{running.DONE}{counted(told['findings'])}; {out / running.REPORT}, {out / running.FOUND}")
     return 0
-
