@@ -2,7 +2,8 @@
 FROM python:3.12-slim
 
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 \
-    OMP_WAIT_POLICY=PASSIVE TOKENIZERS_PARALLELISM=false HF_HOME=/home/lab/.cache/huggingface
+    OMP_WAIT_POLICY=PASSIVE TOKENIZERS_PARALLELISM=false HF_HOME=/home/lab/.cache/huggingface \
+    STREAMLIT_SERVER_ADDRESS=0.0.0.0 STREAMLIT_SERVER_PORT=8501
 
 # Chromium draws the PNG and SVG of a figure (ed_core/figures/images.py) and nothing else; Liberation stands for Arial in them. Without the two the image
 # is about 400 MB smaller, and the pages say that there is no browser.
@@ -28,4 +29,4 @@ EXPOSE 8501
 HEALTHCHECK --interval=30s --timeout=15s --start-period=60s CMD ["python", "-m", "ed_core", "ready"]
 
 # Settings: mount a lab.toml at /app/lab.toml, or set ED_… variables; a login's secrets at /app/.streamlit/secrets.toml. See docs/deploy.md.
-CMD ["python", "-m", "ed_ui.server", "--server.address", "0.0.0.0", "--server.port", "8501"]
+CMD ["python", "-m", "ed_ui.server"]

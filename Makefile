@@ -1,5 +1,6 @@
 # make app    environment, then the app on http://127.0.0.1:8501
 # make test   environment, then the tests;  make test-all  those in a browser and on a real model;  make test-slow  those that take minutes each
+# make load   twenty visitors at once for five minutes, and how long they waited; OPTIONS="--readers 60 --prompters 0 --sweeps 0"
 # make study  the bundled study made anew
 # make mutants  do the tests notice small defects? NAMES=… picks some, JOBS=4 tries four at once
 # The first that runs and is new enough: a command of that name may be a version manager's stub that runs nothing.
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 export OMP_WAIT_POLICY := PASSIVE
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: app test test-all test-slow mutants study bench clean
+.PHONY: app test test-all test-slow load mutants study bench clean
 
 # torch first and alone: with it installed, no other package pulls another build.
 $(VENV)/.installed: requirements.txt
@@ -42,6 +43,9 @@ test-all: $(VENV)/.installed $(VENV)/.real
 
 test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m slow tests
+
+load: $(VENV)/.installed
+	PYTHONPATH=tests $(BIN)/python -m load $(OPTIONS)
 
 mutants: $(VENV)/.installed
 	$(BIN)/python tests/mutants.py $(NAMES) -j $(JOBS)

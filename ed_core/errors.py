@@ -25,6 +25,7 @@ EffectiveDepthError
 │   ├── RefusedFamily          a family or variant known to be no plain sum; the reason is told
 │   ├── IdentityFailed         the residual identities do not hold: its curves would be wrong
 │   └── NotFinite              NaN or infinite values in the forward pass
+├── PublishError               a site or a Space that cannot be written, or that the hub does not take
 ├── JobError                   the computation did not finish
 │   ├── Cancelled
 │   ├── OutOfMemory            a probe ran out of memory beside its model
@@ -132,6 +133,10 @@ class IdentityFailed(ModelError):
 
 class NotFinite(ModelError):
     """The forward pass gave NaN or infinite values."""
+
+
+class PublishError(EffectiveDepthError):
+    """A site or a Space that cannot be written, or that the hub does not take."""
 
 
 class JobError(EffectiveDepthError):

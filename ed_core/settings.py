@@ -107,6 +107,10 @@ class Settings(BaseSettings):
         0, description="jobs one visitor may have running and waiting at once; 0 is no limit"
     )
     max_jobs: int = Field(200, ge=1, description="jobs that may be running and waiting at once, of all visitors")
+    max_sessions: Limit = Field(
+        200,
+        description="pages that may be open at once, of all visitors; who finds none free is told so; 0 is no limit",
+    )
 
     # who
     login: Literal["off", "optional", "required"] = Field(

@@ -82,8 +82,8 @@ class Chart {
     this.listens = true;
   }
 
-  clicked({ fullData, y, x }) {
-    if (this.clickable && fullData.type === 'heatmap') this.tell([y, x]);
+  clicked({ fullData, customdata, y, x }) {
+    if (this.clickable && fullData.type === 'heatmap') this.tell(customdata ?? [y, x]);
   }
 
   async end() {

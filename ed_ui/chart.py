@@ -21,7 +21,7 @@ _mount = st.components.v2.component(
 
 def draw(key: str, fig: BaseFigure, alt: str, clickable: bool = False) -> list[int] | None:
     """Draw a figure here; `alt` says what it shows to those who cannot see it. Returns row and column of the cell
-    of its heatmap that was clicked just now, if it is `clickable`."""
+    of its heatmap that was clicked just now, or that cell's own `customdata`, if it is `clickable`."""
     figure = fig.to_dict()
     figure["layout"].pop("template", None)  # the browser puts the page's own colours and letters there
     told = json.dumps({"alt": alt, "clickable": clickable})

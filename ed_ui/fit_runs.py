@@ -1,5 +1,5 @@
-"""Linear maps that are fitted beside the app, each in a process of its own, as studies are: closed tabs and restarts of
-the server do not end it, and what was summed up is taken up again."""
+"""Lenses and linear maps that are fitted beside the app, each in a process of its own, as studies are: closed tabs and
+restarts of the server do not end it, and what was summed up is taken up again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ed_core import disk, settings
 from ed_core.cases.snippet import opening
 from ed_core.errors import FitRefused, NotAllowed
 from ed_core.fits import checkpoint, measured
-from ed_core.fits.file import folder
+from ed_core.fits.file import ENDING, Fit, folder, read
 from ed_core.prompts import to_jsonl
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import study_runs
@@ -25,20 +25,30 @@ OPTIONS = {"source": "model", "control_seed": "seed"}  # of `opening`, where the
 
 @dataclass(frozen=True)
 class Wanted:
-    """A fit that a page asks for: between two models, or with one within it."""
+    """A fit that a page asks for: a lens of one model ("affine" or "jacobian"), or, without one, maps between two
+    models or in the place of one's layers."""
 
     models: tuple[ModelSpec, ...]
     prompts: tuple[Prompt, ...]
+    lens: str = ""
 
     @property
     def kind(self) -> str:
-        return measured.Maps.kind if len(self.models) == 2 else measured.Replacement.kind
+        return self.lens or (measured.Maps.kind if len(self.models) == 2 else measured.Replacement.kind)
 
     @property
     def out(self) -> Path:
         """Its folder, by all that can change a number."""
         identity = [model.identity() for model in self.models]
         return folder() / checkpoint.digest(self.kind, identity, checkpoint.of_prompts(self.prompts))
+
+    @property
+    def file(self) -> Path:
+        """What it writes: maps into its folder, a lens where lenses are found by their names."""
+        if not self.lens:
+            return self.out / FOUND
+        model = re.sub(r"[^\w.+-]", "-", self.models[0].name)[-40:].lstrip(".+-")
+        return folder() / f"{model}-{self.lens}-{self.out.name[:6]}{ENDING}"
 
     def arguments(self, prompts: str, out: str) -> list[str]:
         """The command that makes it."""
@@ -50,11 +60,10 @@ class Wanted:
                 told += [f"--other-control={b['control']}", f"--other-seed={b['control_seed']}"]
         return ["fit", self.kind, *told, f"--set={prompts}", f"--out={out}"]
 
-    def found(self) -> measured.Maps | measured.Replacement | None:
+    def found(self) -> measured.Maps | measured.Replacement | Fit | None:
         """What the fit gave, None while there is nothing; a damaged file is as none."""
-        file = self.out / FOUND
         with contextlib.suppress(OSError, FitRefused):
-            return _read(file, file.stat().st_mtime_ns)
+            return read(self.file) if self.lens else _read(self.file, self.file.stat().st_mtime_ns)
         return None
 
     @property
@@ -80,15 +89,13 @@ class Wanted:
     def begin(self) -> None:
         """Start it. `NotAllowed` where this installation runs none, `FitRefused` where another runs."""
         if not settings.current().studies:
-            raise NotAllowed(
-                "This installation fits no maps from the browser (studies); run them on the machine itself."
-            )
+            raise NotAllowed("This installation fits nothing from the browser (studies); run it on the machine itself.")
         if any(study_runs.running(place) for place in folder().glob("*/")):
             raise FitRefused("Another fit is running on this machine; wait until it is done, or cancel it.")
         try:
             self.out.mkdir(parents=True, exist_ok=True)
             disk.write(self.out / ASKED, to_jsonl(self.prompts).encode())
-            study_runs.start(self.out, [*self.arguments(str(self.out / ASKED), str(self.out / FOUND)), "--progress"])
+            study_runs.start(self.out, [*self.arguments(str(self.out / ASKED), str(self.file)), "--progress"])
         except OSError as error:
             raise FitRefused(f"The fit cannot be started: {disk.why(error)}") from error
 

@@ -1,6 +1,6 @@
 """The app as others reach it: `python -m ed_ui.server`. What `streamlit run app.py` serves, and around it a readiness
-check, metrics, security headers, and words for a login that did not succeed. It starts the worker at once and refuses
-to start with settings that are wrong.
+check, metrics, security headers, words for a login that did not succeed, and a limit on visitors. It starts the worker
+at once and refuses to start with settings that are wrong.
 
 It takes the options of `streamlit run` (`--server.port`, …) and their variables (`STREAMLIT_SERVER_PORT`, …).
 """
@@ -8,7 +8,11 @@ It takes the options of `streamlit run` (`--server.port`, …) and their variabl
 from __future__ import annotations
 
 import asyncio
+import html
+import logging
+import re
 import sys
+from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -17,7 +21,7 @@ import click
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit.starlette import App
@@ -28,6 +32,7 @@ from ed_core.errors import SettingsError
 from ed_core.service import health
 from ed_ui import metrics, running, streamlit_edges
 
+log = logging.getLogger(__name__)
 APP = Path(__file__).resolve().parent.parent / "app.py"
 # In the page itself, behind what Streamlit puts into its head: the app's own style (`app.py`) reaches the browser after
 # its first figures, which then move.
@@ -40,6 +45,13 @@ FETCHED = b"".join(
     for name in PARTS
     for file in sorted(streamlit_edges.STATIC.glob(f"{name}.*.js"))
 )
+FULL = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="{retry}">
+<meta name="viewport" content="width=device-width"><title>{title}</title><style>:root {{ color-scheme: light dark }}
+body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 34rem; margin: 20vh auto; padding: 0 1rem }}</style></head>
+<body><h1>Every place is taken</h1><p>{limit} open, as many as this installation takes at once (max_sessions).
+A place becomes free when somebody closes a tab.</p><p>This page tries again every {retry} seconds.</p></body></html>"""
+RETRY = 20  # seconds until somebody who found no place tries again
+PASSES = re.compile(r"/(ready|metrics|oauth2callback)$|/(_stcore|auth|static|media|component)/")  # served to everybody
 LOGGED_IN = "_streamlit_user="  # the cookie of somebody who is
 
 
@@ -62,14 +74,24 @@ def headers() -> dict[str, str]:
 
 class Door:
     """Every answer with the security headers; a login that did not succeed leads back to the pages with the reason
-    (`visitor.CAME_BACK`), where Streamlit would say nothing, or show a bare error."""
+    (`visitor.CAME_BACK`), where Streamlit would say nothing, or show a bare error. Whoever comes when as many pages are
+    open as may be is told so."""
 
     def __init__(self, app: ASGIApp):
-        self.app, self.headers = app, headers()
+        self.app, self.headers, self.open = app, headers(), 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
+        limit = settings.current().max_sessions
+        if 0 < limit <= self.open and (scope["type"] == "websocket" or _asks_for_page(scope)):
+            return await full(limit, self.headers)(scope, receive, send)
+        if scope["type"] == "websocket":
+            self.open += 1
+            try:
+                return await self.app(scope, receive, send)
+            finally:
+                self.open -= 1
         begins_login = scope["path"].endswith("/auth/login")
         scope = _uncompressed(scope)
         failed, page, begun = False, bytearray(), None
@@ -110,6 +132,18 @@ class Door:
             await RedirectResponse(f"{home}?login=unreachable", status_code=302, headers=self.headers)(
                 scope, receive, send
             )
+
+
+def full(limit: int, more: Mapping[str, str]) -> Response:
+    """What the one too many is told, in place of a page or of a websocket."""
+    title, pages = html.escape(settings.current().title), f"{limit} page{'s are' if limit > 1 else ' is'}"
+    told = FULL.format(title=title, limit=pages, retry=RETRY)
+    return HTMLResponse(told, 503, {**more, "Retry-After": str(RETRY), "Cache-Control": "no-store"})
+
+
+def _asks_for_page(scope: Scope) -> bool:
+    wanted = dict(scope["headers"]).get(b"accept", b"")
+    return scope["method"] == "GET" and b"text/html" in wanted and not PASSES.search(scope["path"])
 
 
 def _uncompressed(scope: Scope) -> Scope:
@@ -163,7 +197,8 @@ def numbers(_: Request) -> Response:
 
 @asynccontextmanager
 async def lifespan(_: App):
-    """The worker imports torch before the first visitor comes, and ends with the server; its pulse beats meanwhile."""
+    """The worker imports torch before the first visitor comes, and ends with the server. Meanwhile its pulse beats, and
+    who has gone is looked after."""
     jobs = running.jobs()
     beating = asyncio.create_task(_beat())
     yield {}
@@ -172,8 +207,13 @@ async def lifespan(_: App):
 
 
 async def _beat() -> None:
+    departed = streamlit_edges.Departed()
     while True:
         running.pulse.beat()
+        try:
+            departed.look()
+        except Exception:
+            log.exception("Sessions that have ended could not be looked after.")
         await asyncio.sleep(running.BEAT_SECONDS)
 
 

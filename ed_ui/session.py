@@ -77,7 +77,9 @@ class Batch:
 
     @property
     def running(self) -> bool:
-        return bool(self.waiting) or any(not job.over for job in self.jobs.values())
+        """Whether something is on its way, or has arrived and was not fetched yet: a page that took it for done would
+        stay with the part it has."""
+        return bool(self.waiting or self.jobs)
 
     @property
     def missing(self) -> list[str]:

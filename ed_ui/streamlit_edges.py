@@ -7,20 +7,33 @@ and an exception inside a fragment never reaches the page that drew it (`guard.f
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import pandas  # noqa: F401 (see below)
 import streamlit as st
 from streamlit import runtime
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from streamlit.runtime.app_session import AppSession, AppSessionState
 from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.scriptrunner import RerunData, get_script_run_ctx
 from streamlit.runtime.scriptrunner_utils.script_run_context import ThreadState
+
+# -------------------------------------------------------------------- pandas
+
+# `import pandas` above, before anything is drawn.
+# Cures: Streamlit imports pandas when the first table is drawn, which takes seconds; plotly, in the thread of another
+# visitor, finds it half imported meanwhile, and the figure fails.
+# Not needed: where plotly's `get_module` leaves a module alone that is still being imported.
 
 # -------------------------------------------------------------------- the first deep link after a server's start
 
@@ -125,6 +138,55 @@ def connected(session: str) -> bool:
 
     Not needed: where Streamlit has a public name for it."""
     return bool(session) and runtime.exists() and runtime.get_instance().is_active_session(session)
+
+
+# -------------------------------------------------------------------- sessions that end
+
+LEFT_SECONDS = 60.0  # how long a tab that was closed, or lost its connection, finds its session when it comes back
+COLLECT_SECONDS = 30.0  # between two collections, at least
+
+
+def collect() -> None:
+    """Collect what nobody refers to, and give its pages back to the system: glibc keeps them else."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+class Departed:
+    """Sessions whose browser has gone: shut down, and their memory collected.
+
+    Cures: Streamlit keeps such sessions, 128 at most, for two minutes in case they come back, but drops those whose
+    time is up only when the next tab closes: whoever came last stays until then, each with an event loop of three
+    descriptors. One that is dropped is shut down when a full collection finds it, which is rare.
+    Not needed: where two minutes after the last of many tabs was closed the server has as many descriptors open as
+    before they came."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, collect: Callable[[], None] = collect):
+        self._clock, self._collect = clock, collect
+        self._since: dict[str, tuple[float, AppSession]] = {}
+        self._collected, self._dropped = clock(), False
+
+    def look(self) -> None:
+        """Shut down who has been gone for long; then collect, when no page is being drawn. Called every now and then,
+        on the server's own event loop."""
+        served, now = runtime.get_instance(), self._clock()
+        known = {info.session.id: info.session for info in served._session_mgr.list_sessions()}
+        for id, session in known.items():
+            if not served.is_active_session(id):
+                self._since.setdefault(id, (now, session))
+        for id, (since, session) in list(self._since.items()):
+            if served.is_active_session(id):
+                del self._since[id]
+            elif id not in known or now - since >= LEFT_SECONDS:
+                del self._since[id]
+                served.close_session(id)
+                session.shutdown()  # nothing where it has been; one that was dropped has not
+                self._dropped = True
+        idle = all(session._state is not AppSessionState.APP_IS_RUNNING for session in known.values())
+        if self._dropped and idle and now - self._collected >= COLLECT_SECONDS:
+            self._collect()
+            self._collected, self._dropped = now, False
 
 
 # -------------------------------------------------------------------- fragments

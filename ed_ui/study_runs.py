@@ -18,9 +18,8 @@ import psutil
 
 from ed_core import disk, settings
 from ed_core.errors import ImportRefused, NotAllowed, StudyError
-from ed_core.sources.bundled import STUDIES
 from ed_core.studies import bundle, study, tables
-from ed_core.studies.folder import Folder, open_folder
+from ed_core.studies.folder import Folder, home, open_folder, shipped
 from ed_core.studies.plan import PLAN
 from ed_core.studies.points import Point, measured_points
 
@@ -29,17 +28,12 @@ PROGRAM = "import sys; from ed_core.commands import main; sys.exit(main(sys.argv
 LONGEST = 20_000  # characters of a study's text
 
 
-def folder() -> Path:
-    return settings.current().cache / "studies"
-
-
 def known() -> dict[str, Path]:
     """All studies by name: those made here, latest first, then those that come with the product."""
-    begun = {file.parent: file.stat().st_mtime for name in (PLAN, FILE) for file in folder().glob(f"*/{name}")}
+    begun = {file.parent: file.stat().st_mtime for name in (PLAN, FILE) for file in home().glob(f"*/{name}")}
     made = sorted(begun, key=lambda place: -begun[place])
-    shipped = [file.parent for file in sorted(STUDIES.glob(f"*/{PLAN}"))]
     own = {place.name: place for place in made}
-    return own | {place.name: place for place in shipped if place.name not in own}
+    return own | {place.name: place for place in shipped() if place.name not in own}
 
 
 def begin(text: str) -> str:
@@ -49,7 +43,7 @@ def begin(text: str) -> str:
     if len(text) > LONGEST:
         raise StudyError(f"The study has {len(text)} characters; expected {LONGEST} at most.")
     name = re.sub(r"[^\w.+-]", "-", study.parse(text).name)
-    out = folder() / name
+    out = home() / name
     if running(out):
         raise StudyError(f"The study {name} is running already; stop it first, or give this one another name.")
     try:
@@ -84,7 +78,7 @@ def take_in(data: bytes) -> str:
     name = re.sub(r"[^\w.+-]", "-", bundle.name_of(io.BytesIO(data)))
     if name in known():
         raise ImportRefused(f"There is a study {name} here already; delete or rename its folder first.")
-    bundle.unpack(io.BytesIO(data), folder() / name)
+    bundle.unpack(io.BytesIO(data), home() / name)
     return name
 
 

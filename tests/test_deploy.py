@@ -1,20 +1,31 @@
-"""docs/deploy.md holds: its table against the settings, its files by reading them as their readers do, its proxy by
-running it."""
+"""docs/deploy.md and what it points to hold: its table against the settings, its files by reading them as their readers
+do. The proxies are run in `test_proxy.py`, the Space in `test_space.py`."""
 
 from __future__ import annotations
 
 import configparser
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
+import yaml
+
 from ed_core import settings
+from ed_core.sharing import space
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+
+
+@cache
+def options_told() -> str:
+    asked = [sys.executable, "-m", "ed_ui.server", "--help"]
+    return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout
 
 
 def blocks(language: str) -> list[str]:
@@ -66,17 +77,48 @@ def test_its_files_are_read_as_their_readers_do():
     unit.read_string(blocks("ini")[0].replace("\\\n", ""))
     start = unit["Service"]["ExecStart"].split()
     assert start[1:3] == ["-m", "ed_ui.server"]
-    help_ = subprocess.run(
-        [sys.executable, "-m", "ed_ui.server", "--help"], cwd=ROOT, capture_output=True, text=True
-    ).stdout
     for option in [word for word in start if word.startswith("--")]:
-        assert option in help_, option
+        assert option in options_told(), option
 
 
 def test_the_image_starts_and_asks_with_commands_that_exist():
     text = (ROOT / "Dockerfile").read_text()
     assert '"-m", "ed_ui.server"' in text and '"-m", "ed_core", "ready"' in text
     assert shutil.which("python3") and (ROOT / "ed_ui" / "server.py").is_file()
+
+
+def test_compose_starts_the_image_behind_the_shipped_proxy():
+    """As far as reading goes: options, mounts, ports, names and the health check fit the image and the proxy's file."""
+    found = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    app, proxy = found["services"]["app"], found["services"]["proxy"]
+    docker, caddy = (ROOT / "Dockerfile").read_text(), (ROOT / "deploy" / "Caddyfile").read_text()
+    command = app["command"]
+    assert f'"{command[1]}", "{command[2]}"' in docker and "ports" not in app, "the proxy alone is reached from outside"
+    for option in command[3::2]:
+        assert option in options_told(), option
+    base = command[command.index("--server.baseUrlPath") + 1]
+    assert app["healthcheck"]["test"][-1] == f"http://127.0.0.1:8501/{base}" and f"reverse_proxy /{base}/* " in caddy
+    assert re.search(r"STREAMLIT_SERVER_PORT=8501", docker) and proxy["environment"]["LAB_APP"] == "app:8501"
+    assert set(re.findall(r"\{\$(\w+):", caddy)) == set(proxy["environment"])
+    mounted = {one["target"] if isinstance(one, dict) else one.split(":")[1] for one in app["volumes"]}
+    assert mounted == {"/app/lab.toml", *json.loads(re.search(r"^VOLUME (.*)$", docker, re.MULTILINE)[1])}
+    named = {one.split(":")[0] for one in (*app["volumes"], *proxy["volumes"]) if isinstance(one, str)}
+    assert named - {"./deploy/Caddyfile"} == set(found["volumes"])
+    assert {port.split(":")[0] for port in proxy["ports"]} == {"80", "443"}
+
+
+def test_the_variables_of_the_space_are_those_that_are_set():
+    rows = re.findall(r"^\| (`ED_[^|]*) \| ([^|]*) \|", TEXT.partition("## A Hugging Face Space")[2], re.MULTILINE)
+    told = {}
+    for names, values in rows:
+        names, values = re.findall("`([^`]*)`", names), re.findall("`([^`]*)`", values)
+        told |= {name: values[min(i, len(values) - 1)] for i, name in enumerate(names)}
+    assert told == space.VARIABLES | space.KEPT
+
+
+def test_what_it_points_to_is_shipped():
+    for place in re.findall(r"\]\((?!https?:)([^)#]+)\)", TEXT):
+        assert (ROOT / "docs" / place).is_file(), place
 
 
 def test_secrets_and_settings_enter_neither_the_repository_nor_the_image():

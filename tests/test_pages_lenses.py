@@ -9,13 +9,16 @@ import pytest
 from charts import charts
 from streamlit.testing.v1 import AppTest
 from test_pages import numbers
+from test_pages_maps import until
 
+from ed_core import fits
 from ed_core.depth import lenses
 from ed_core.probes import Lenses
 from ed_core.results import lookup
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import EXAMPLE, load_prompts
 from ed_core.types import Prompt
+from ed_ui import fit_runs, show
 
 ROOT = Path(__file__).parents[1]
 BOTH = "ed-demo-8-affine,ed-demo-8-jacobian"
@@ -100,3 +103,23 @@ def test_homes_lens_panel_draws_the_lens_that_is_chosen(cache):
     assert any("Affine lens" in one for one in (*said, *teach))  # not computed yet: the panel says what it would show
     app.selectbox(key="home.lens").set_value("logit").run()
     assert any("**Logit lens**" in one.value for one in app.caption)
+
+
+def test_a_lens_is_fitted_from_the_page_and_then_read_with(cache):
+    app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
+    app.segmented_control(key="lens-fit.kind").set_value("affine").run()
+    assert not app.button(key="run.lens-fit").disabled
+    app.button(key="run.lens-fit").click().run()
+    prompts = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()]
+    of = fit_runs.Wanted((resolve("ed-demo-8"),), fit_runs.distinct(prompts), "affine")
+    assert of.running and not app.button(key="cancel.lens-fit").disabled
+    until(lambda: not of.running, 120)
+    fit = of.found()
+    assert fit is not None, of.trouble()
+    assert fit in fits.of_model(resolve("ed-demo-8")) and fit.path == fits.find(of.file.stem).path
+    app.run()
+    assert show.plain(lenses.certified("affine", fit.certificate)) in [one.value for one in app.success]
+    app.button(key="lens-fit.use").click().run()
+    assert app.pills(key="lenses.box").value == [*BOTH.split(","), of.file.stem]
+    twin = fit_runs.Wanted((resolve("ed-demo-8", control="untrained"),), of.prompts, "affine")
+    assert twin.file != of.file and of.file != fit_runs.Wanted(of.models, of.prompts, "jacobian").file

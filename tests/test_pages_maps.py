@@ -145,5 +145,5 @@ def test_why_a_fit_failed_is_said(cache):
 
 def test_an_installation_without_studies_fits_nothing(cache, monkeypatch):
     monkeypatch.setenv("ED_STUDIES", "false")
-    with pytest.raises(NotAllowed, match="fits no maps"):
+    with pytest.raises(NotAllowed, match="fits nothing"):
         wanted("ed-demo-8").begin()

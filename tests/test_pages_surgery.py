@@ -65,7 +65,7 @@ def test_surgery_draws_and_says_what_is_stored(results):
             assert drawn(test, escaped(name), values), name
     assert surgery.ordered(curves, [0, 1, 2, 2, 4], 5) in words(test)
     written = [one.provenance[f"continuation_{name}"] for name in ("whole", "order")]
-    assert [code.value for code in test.code][:2] == written
+    assert set(written) <= {code.value for code in test.code}
     kl = app(SURGERY, order=ORDER, continued="4", seed="2", map="drop", value="kl")
     assert holds(plotted(kl), curves["drop_kl"][:, 1:])
 

@@ -1,10 +1,11 @@
-"""The nginx configuration of docs/deploy.md, run: TLS, base path, websocket, login through it, upload size, what is
+"""The shipped configurations of the proxies, run: TLS, base path, websocket, login through them, upload size, what is
 hidden."""
 
 from __future__ import annotations
 
 import datetime
 import http.client
+import os
 import re
 import shutil
 import ssl
@@ -18,14 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from hosted_app import free_port, hosted, until
 from mock_oidc import Provider
-from test_deploy import blocks
 
 from ed_core.bench.browser import FLAGS
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not shutil.which("nginx"), reason="needs nginx, see QUARANTINES.md"),
-]
+pytestmark = pytest.mark.browser
+CONFIGURATIONS = Path(__file__).parent.parent / "deploy"
 
 HOST, BASE = "lab.example.org", "depth"
 
@@ -47,24 +45,17 @@ def certificate(folder: Path) -> None:
     (folder / "privkey.pem").write_bytes(key.private_bytes(*plain))
 
 
-@pytest.fixture(scope="module")
-def proxied(tmp_path_factory):
-    """The app behind nginx as the document has it, with other ports and a certificate of our own: (plain port, TLS
-    port, app, provider)."""
-    folder, plain, tls, port, provider = (
-        tmp_path_factory.mktemp("proxy"),
-        free_port(),
-        free_port(),
-        free_port(),
-        Provider(),
-    )
-    certificate(folder)
-    text = (
-        blocks("nginx")[0]
-        .replace("listen 80;", f"listen 127.0.0.1:{plain};")
-        .replace("listen 443 ssl;", f"listen 127.0.0.1:{tls} ssl;")
-    )
-    text = text.replace("127.0.0.1:8501", f"127.0.0.1:{port}").replace(f"/etc/letsencrypt/live/{HOST}", str(folder))
+def nginx(folder: Path, plain: int, tls: int, port: int) -> tuple[list[str], dict[str, str]]:
+    """Its command and environment, for the shipped file with other ports and a certificate of our own."""
+    text = (CONFIGURATIONS / "nginx.conf").read_text()
+    for shipped, here in (
+        ("listen 80;", f"listen 127.0.0.1:{plain};"),
+        ("listen 443 ssl;", f"listen 127.0.0.1:{tls} ssl;"),
+        ("127.0.0.1:8501", f"127.0.0.1:{port}"),
+        (f"/etc/letsencrypt/live/{HOST}", str(folder)),
+    ):
+        assert shipped in text, shipped
+        text = text.replace(shipped, here)
     scratch = "".join(
         f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
@@ -72,17 +63,43 @@ def proxied(tmp_path_factory):
         f"daemon off; pid {folder}/pid; error_log {folder}/error.log; events {{}}\nhttp {{ access_log off; "
         f"{scratch}\n{text} }}\n"
     )
+    return ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")], {}
+
+
+def caddy(folder: Path, plain: int, tls: int, port: int) -> tuple[list[str], dict[str, str]]:
+    """The same of Caddy, told of host and app as compose.yaml tells it."""
+    text = (CONFIGURATIONS / "Caddyfile").read_text()
+    begin = "{$LAB_HOST:lab.example.org} {"
+    assert begin in text
+    text = text.replace(begin, f"{begin}\n\ttls {folder}/fullchain.pem {folder}/privkey.pem\n\tbind 127.0.0.1")
+    (folder / "Caddyfile").write_text(
+        f"{{\n\thttp_port {plain}\n\thttps_port {tls}\n\tadmin off\n\tdefault_sni {HOST}\n}}\n{text}"
+    )
+    scratch = {name: str(folder) for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME")}
+    told = {"LAB_HOST": HOST, "LAB_APP": f"127.0.0.1:{port}"}
+    return ["caddy", "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"], scratch | told
+
+
+@pytest.fixture(scope="module", params=[nginx, caddy], ids=lambda one: one.__name__)
+def proxied(request, tmp_path_factory):
+    """The app behind a proxy as it is shipped: (plain port, TLS port, app, provider)."""
+    if not shutil.which(request.param.__name__):
+        pytest.skip(f"needs {request.param.__name__}, see QUARANTINES.md")
+    folder = tmp_path_factory.mktemp("proxy")
+    plain, tls, port, provider = free_port(), free_port(), free_port(), Provider()
+    certificate(folder)
+    command, environment = request.param(folder, plain, tls, port)
     (folder / "secrets.toml").write_text(provider.secrets_toml(f"https://{HOST}:{tls}/{BASE}"))
     options = ("--server.allowedHosts", HOST, "--secrets.files", str(folder / "secrets.toml"))
-    nginx = subprocess.Popen(
-        ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")]
-    )
+    with (folder / "log").open("wb") as log:
+        proxy = subprocess.Popen(command, env=os.environ | environment, stdout=log, stderr=log)
     try:
         with hosted(folder / "app", "login = 'optional'", port, BASE, options) as app:
+            assert proxy.poll() is None, (folder / "log").read_text()
             yield plain, tls, app, provider
     finally:
-        nginx.terminate()
-        nginx.wait(10)
+        proxy.terminate()
+        proxy.wait(10)
         provider.close()
 
 
@@ -113,7 +130,8 @@ def ask(
 def test_it_leads_to_tls_and_to_the_base_path(proxied):
     plain, tls, _, _ = proxied
     there = ask(plain, "/depth/x?y=1", tls=False)
-    assert there.status == 301 and there.headers["Location"] == f"https://{HOST}/depth/x?y=1"
+    assert there.status in (301, 308)
+    assert re.fullmatch(rf"https://{HOST}(:{tls})?/depth/x\?y=1", there.headers["Location"])
     assert ask(tls, "/depth").headers["Location"].endswith("/depth/")
     page = ask(tls, "/depth/")
     assert (
@@ -123,16 +141,21 @@ def test_it_leads_to_tls_and_to_the_base_path(proxied):
     )
 
 
-def test_readiness_is_passed_on_and_metrics_are_not(proxied):
+def test_liveness_is_passed_on_readiness_to_this_machine_alone_and_metrics_to_nobody(proxied):
     _, tls, _, _ = proxied
-    until(lambda: ask(tls, "/depth/ready").status == 200)
-    assert ask(tls, "/depth/_stcore/health").read() == b"ok"
-    assert ask(tls, "/depth/_stcore/metrics").status == 404
+    until(lambda: ask(tls, "/depth/_stcore/health").read() == b"ok")
+    for hidden in ("/depth/_stcore/metrics", "/depth/metrics"):
+        assert ask(tls, hidden).status == 404
+    by_caddy = "Caddy" in ask(tls, "/depth/").headers.get_all("Server")
+    until(lambda: ask(tls, "/depth/ready").status == (404 if by_caddy else 200))  # nginx lets this machine in
 
 
 def test_an_upload_above_the_size_does_not_reach_the_app(proxied):
     _, tls, _, _ = proxied
+    if "Caddy" in ask(tls, "/depth/").headers.get_all("Server"):
+        pytest.skip("Caddy counts what the app reads, and the app refuses this one unread, see QUARANTINES.md")
     assert ask(tls, "/depth/_stcore/upload_file/a/b", "PUT", b"x" * (22 << 20)).status == 413
+    assert ask(tls, "/depth/_stcore/upload_file/a/b", "PUT", b"x" * (1 << 20)).status != 413
 
 
 @pytest.mark.parametrize(
@@ -160,6 +183,7 @@ def test_pages_links_and_the_login_work_through_it(proxied, browser):
         executable_path=shutil.which("chromium"), args=[*FLAGS, f"--host-resolver-rules=MAP {HOST} 127.0.0.1"]
     )
     context = chromium.new_context(ignore_https_errors=True, viewport={"width": 1440, "height": 1200})
+    context.set_default_timeout(240_000)  # patience for a busy machine
     page, errors = context.new_page(), []
     page.on("console", lambda m: errors.append(m.text) if m.type == "error" and "404" not in m.text else None)
     page.goto(f"https://{HOST}:{tls}/{BASE}/")
@@ -169,7 +193,7 @@ def test_pages_links_and_the_login_work_through_it(proxied, browser):
     page.get_by_role("heading", name="Layer skip").wait_for()
     assert f"/{BASE}/skip" in page.url
     page.goto(f"https://{HOST}:{tls}/{BASE}/erase")
-    page.get_by_role("heading", name="erasure").wait_for()
+    page.get_by_role("heading", name="Erase").wait_for()
     page.get_by_role("button", name="Log in").click()
     page.locator(".st-key-visitor").get_by_text("Ada").wait_for()
     assert page.url.startswith(f"https://{HOST}:{tls}/{BASE}/") and not errors

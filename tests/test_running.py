@@ -168,6 +168,16 @@ def test_a_cancel_takes_back_what_was_not_handed_over(queue):
     assert len(made.missing) == 10
 
 
+def test_a_job_that_ends_while_the_page_is_drawn_is_still_followed(queue):
+    """The page looked before it ended: it must look once more, or it stays with the part it has."""
+    found = batch(1)
+    running.submit(found)
+    running.poll(found)
+    queue.all[0].state = "done"
+    assert found.running
+    assert running.poll(found) and not found.running
+
+
 def test_a_trouble_is_told_once_with_the_prompts_it_befell(queue):
     made = batch(3)
     running.submit(made)

@@ -95,6 +95,13 @@ class Card(Words):
     depths: dict[str, int | None]
     thumbnail: Annotated[tuple[Row, ...], Field(max_length=64)]
 
+    @property
+    def words(self) -> str:
+        """What a search looks through."""
+        return "\n".join(
+            (self.id, self.title, self.notes, *self.tags, self.prompt, self.model, self.verdict, *self.probes)
+        )
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -63,7 +63,7 @@ class Kept:
         ids = {c.id for c in own}
         shipped = [c for c in self._listed(self.shipped) if c.id not in ids] if self.shipped else []
         sort_cards = partial(sorted, key=key, reverse=downwards)
-        return [c for c in (*sort_cards(own), *sort_cards(shipped)) if all(w in _searched(c) for w in words)]
+        return [c for c in (*sort_cards(own), *sort_cards(shipped)) if all(w in c.words.casefold() for w in words)]
 
     def open(self, id: str) -> tuple[Case, str]:
         """A case study, checked to the last array, and the state it was in, which `save` asks for."""
@@ -286,12 +286,6 @@ def _checked(case: Case) -> bytes:
 
 def _state(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _searched(card: Card) -> str:
-    return "\n".join(
-        (card.id, card.title, card.notes, *card.tags, card.prompt, card.model, card.verdict, *card.probes)
-    ).casefold()
 
 
 def _deleted_at(file: Path) -> int:

@@ -1,8 +1,8 @@
 """A case study as one HTML file: figures that answer to the mouse, notes, verdict, tokens, origin. Torch-free.
 
-`report.html` is its template. The file asks nobody for anything: plotly's script lies within it, once, and a content
-security policy forbids every request and every script but the two whose hashes it names. So even markup that slipped
-through the escaping could not run."""
+`report.html` is its template, with `report.css` and `report.js` within. The file asks nobody for anything: plotly's
+script lies within it, once, and a content security policy forbids every request and every script but the two whose
+hashes it names. So even markup that slipped through the escaping could not run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import count
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..errors import CaseError
 from ..figures.text import shown
@@ -25,6 +25,7 @@ from .drawings import Drawing, Section, says, sections
 from .notes import to_html
 from .snippet import snippet
 
+FOLDER = Path(__file__).parent
 FIRST = ("run", "engine", "probe", "model", "family", "device", "libraries", "time", "seconds")  # of a provenance
 
 
@@ -32,6 +33,15 @@ def report(case: Case) -> str:
     """The report's HTML."""
     from plotly.offline import get_plotlyjs
 
+    return (
+        templates()
+        .get_template("report.html")
+        .render(**contents(case), plotly=get_plotlyjs().replace("</script", "<\\/script"))
+    )
+
+
+def contents(case: Case) -> dict[str, object]:
+    """What `report.html` tells of a case study, plotly's script apart."""
     parts = sections(case)
     again, refused = {}, ""
     try:
@@ -39,22 +49,22 @@ def report(case: Case) -> str:
         again = {"command line": found.shell, "Python": found.python}
     except CaseError as error:
         refused = str(error)
-    return _template().render(
+    return dict(
         case=case,
         changed=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(case.changed)),
         sections=parts,
         number=count().__next__,
-        figures=[_plain(drawing) for section in parts for drawing in section.drawings],
+        figures=[plain(drawing) for section in parts for drawing in section.drawings],
         again=again,
         refused=refused,
-        plotly=get_plotlyjs().replace("</script", "<\\/script"),
     )
 
 
-@lru_cache(maxsize=1)
-def _template() -> Template:
+@lru_cache(maxsize=2)
+def templates(*more: Path) -> Environment:
+    """The templates of this folder, behind those of the folders `more`; every word they are given is escaped."""
     found = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader([*more, FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -62,7 +72,7 @@ def _template() -> Template:
     )
     found.filters |= {f.__name__.lstrip("_"): f for f in (_sha256, _by_prompts, _certificate, says, shown, to_html)}
     found.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    return found.get_template("report.html")
+    return found
 
 
 def _sha256(script: str) -> str:
@@ -80,7 +90,7 @@ def _certificate(result: ProbeResult) -> str:
     return json.dumps({k: made[k] for k in FIRST if k in made} | dict(made), indent=1, ensure_ascii=False)
 
 
-def _plain(drawing: Drawing) -> dict:
+def plain(drawing: Drawing) -> dict:
     """A figure without plotly's own theme, which would fix the colour of letters."""
     figure = json.loads(drawing.figure.to_json())
     figure["layout"].pop("template", None)

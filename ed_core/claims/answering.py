@@ -74,8 +74,8 @@ LIKELIHOOD_OR_GENERATION = Claim(
     "Deep layers matter more where the model writes",
     "exact answers rest on deeper layers than likelihood does",
     "arXiv 2510.02091",
-    "Σ s g[s] / Σ g[s] - Σ s n[s] / Σ n[s]; g[s] is the share of exact answers lost without layer s, n[s] the loss added "
-    "on the answers' tokens, both 0 where leaving the layer out helps",
+    "Σ s g[s] / Σ g[s] - Σ s n[s] / Σ n[s]; g[s] is the share of exact answers lost without layer s, n[s] the loss "
+    "added on the answers' tokens, both 0 where leaving the layer out helps",
     "Up to 50 prompts, always the best token; an answer is exact where the text that is written begins with it. The "
     "paper measures accuracy on benchmarks.",
     "centres at one place, or the likelihood's deeper",

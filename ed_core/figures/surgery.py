@@ -13,7 +13,7 @@ from .canvas import PLAIN, STEADY, axis_title, whole_ticks
 from .colours import Shade
 from .curves import layer_curves
 from .maps import BOUNDS
-from .panel import OVERLAY_LIMIT, View, add_cells, add_heatmap, beyond, frame, hover_heatmap
+from .panel import View, add_heatmap, add_hover, beyond, frame
 from .text import number
 
 DONE = {"drop": "left out", "swap": "exchanged", "repeat": "run twice"}
@@ -38,13 +38,13 @@ def surgery_map(
         whole, bar = float(curves["loss_whole"]), canvas.data[0]["colorbar"]
         bar["ticktext"] = [f"{at - whole:+.2g}" if at != whole else "whole" for at in bar["tickvals"]]
     _mark(canvas, chosen, behind)
-    cells = [(i, j) for i in range(n_layers) for j in range(n_layers) if np.isfinite(shown[i, j])]
-    if len(cells) > OVERLAY_LIMIT:
-        hover_heatmap(canvas, f"layers %{{y}} and %{{x}} {DONE[kind]}<br>%{{z:.3g}} {VALUES[value][1]}")
-    elif cells:
-        add_cells(
-            canvas, cells, [_told(curves, kind, i, j + behind, shade, float(shown[i, j])) for i, j in cells], "%{text}"
-        )
+    canvas.data[0]["hoverongaps"] = False
+
+    def text(i: int, j: int) -> str:
+        value = float(shown[i, j])
+        return _told(curves, kind, i, j + behind, shade, value) if np.isfinite(value) else ""
+
+    add_hover(canvas, "", text, f"layers %{{y}} and %{{x}} {DONE[kind]}<br>%{{z:.3g}} {VALUES[value][1]}")
     title = "the other layer" if kind == "swap" else "last layer"
     canvas.layout["xaxis"] = dict(
         PLAIN, range=[-0.5, n_layers - 0.5], title=axis_title(title, 9), domain=domain, **whole_ticks(n_layers)

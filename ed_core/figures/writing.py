@@ -48,10 +48,8 @@ def writing_map(result: ProbeResult, view: View) -> go.Figure:
 
     strip = Strip(mean_over_tokens(z), 0.0, 1.0, "mean<br>divergence")
     fig = token_panel(told, view, z, shade, "bits", strip, hover, row="depth", more=marks)
-    begin = first_position(result)
-    for trace in fig.data:
-        if trace.name == "cells":
-            trace.customdata = [[depth, begin + step] for depth, step in trace.customdata]
+    begin, (n_rows, n_tokens) = first_position(result), z.shape
+    fig.data[0].customdata = [[[depth, begin + step] for step in range(n_tokens)] for depth in range(n_rows)]
     return fig
 
 

@@ -57,23 +57,25 @@ def arrays(folder: Folder) -> dict[str, np.ndarray]:
     return found
 
 
-def figure(folder: Folder, name: str) -> go.Figure:
+def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:
     """`depths`, every model's depth on every set by the papers' rules; or `<probe>.<measure>`, the curves of all models
-    and sets over relative depth."""
+    and sets over relative depth, or of one set."""
     from .. import figures
 
+    sets = [of_set] if of_set else list(folder.sets)
+
     def called(row: dict) -> str:
-        return row["model"] if len(folder.sets) == 1 else f"{row['model']} · {row['set']}"
+        return row["model"] if len(sets) == 1 else f"{row['model']} · {row['set']}"
 
     if name == DEPTHS:
         rows = tables.stored(folder, "verdict").to_pylist()
-        whole = [r | {"line": called(r)} for r in rows if r["variant"] == "paper" and r["set"] in folder.sets]
+        whole = [r | {"line": called(r)} for r in rows if r["variant"] == "paper" and r["set"] in sets]
         return figures.study_depths(whole, "line")
     curves: dict[str, list[dict]] = {}
     layers, measures = {}, {DEPTHS: None}
     for row in tables.stored(folder, "summary").to_pylist():
         n = folder.models[row["model"]].get("n_layers")
-        if row["set"] in folder.sets and row["layer"] is not None and row["skipped"] is None and n:
+        if row["set"] in sets and row["layer"] is not None and row["skipped"] is None and n:
             measures[f"{row['probe']}.{row['measure']}"] = None
             if f"{row['probe']}.{row['measure']}" == name:
                 curves.setdefault(called(row), []).append(row)

@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 
+from .. import settings
 from ..errors import StudyError
 from ..probes import Probe, find
+from ..sources.bundled import STUDIES
 from . import items
 from .plan import FORMAT, PLAN
 from .study import LEVEL_MARK
@@ -102,6 +104,21 @@ class Folder:
                 parts.append(self._read[key])
                 index.append(np.arange(i * size, i * size + len(parts[-1][0])))
         return _joined(parts, np.concatenate(index) if index else np.empty(0, int))
+
+
+def home() -> Path:
+    """Where the studies of this installation lie, each in a folder of its own."""
+    return settings.current().cache / "studies"
+
+
+def made_here() -> list[Path]:
+    """The folders of this installation's studies, latest first."""
+    return [file.parent for file in sorted(home().glob(f"*/{PLAN}"), key=lambda file: -file.stat().st_mtime)]
+
+
+def shipped() -> list[Path]:
+    """The folders of the studies that come with the product."""
+    return [file.parent for file in sorted(STUDIES.glob(f"*/{PLAN}"))]
 
 
 def open_folder(out: str | Path) -> Folder:

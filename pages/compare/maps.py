@@ -1,7 +1,6 @@
 """Does the deeper model do the same over more layers? Linear maps between two models, and in a layer's place."""
 
 import json
-import shlex
 
 import streamlit as st
 
@@ -10,19 +9,16 @@ from ed_core.depth import matching
 from ed_core.errors import EffectiveDepthError
 from ed_core.fits import measured
 from ed_core.memory import ROOM, free_memory
-from ed_core.prompts import read_jsonl, to_jsonl
 from ed_core.sources import controls, sizes, specs
-from ed_core.sources.bundled import SETS, load_prompts
-from ed_core.types import ModelSpec, Prompt
+from ed_core.types import ModelSpec
 from ed_ui import (
     common_link,
+    fit_form,
     fit_runs,
     guard,
     link,
     picker,
     probe_page,
-    prompt_box,
-    prompt_set,
     remembered,
     show,
     side_b,
@@ -31,22 +27,7 @@ from ed_ui.fit_runs import Wanted
 from ed_ui.link_parameters import choice, number, several, text
 
 KINDS = {"between": "Between two models", "within": "Within one model"}
-MIXED = "mixed"
-MOST = 1000  # prompts
-SOURCES = ("Bundled sets", "A file or pasted lines")
 SHOWN = {"error": "Relative error", "r2": "R²", "shuffled": "Error of the shuffled control"}
-POLL = 1.0  # seconds
-
-
-def sets() -> list[str]:
-    """The bundled prompt sets: all tasks mixed, and one a task."""
-    return [MIXED, *sorted(file.stem for file in SETS.glob("*.jsonl"))]
-
-
-def named(name: str) -> str:
-    """What a set is called on its button."""
-    tail = ", worked" if name.endswith("_worked") else ""
-    return "Mixed" if name == MIXED else prompt_box.task_name(name.removesuffix("_worked")) + tail
 
 
 def page() -> None:
@@ -66,11 +47,11 @@ def page() -> None:
         label_visibility="collapsed",
     )
     models = chosen_models(kind)
-    prompts = chosen_prompts()
+    prompts = fit_form.prompts("maps")
     common_link.write()
     if prompts:
         wanted = Wanted(models, fit_runs.distinct(prompts))
-        guard.fragment(lambda: body(wanted), POLL if wanted.running else None)()
+        guard.fragment(lambda: body(wanted), fit_form.pause(wanted))()
     opened()
 
 
@@ -83,63 +64,16 @@ def chosen_models(kind: str) -> tuple[ModelSpec, ...]:
     return a, side_b.second_model(a, "maps")
 
 
-def chosen_prompts() -> list[Prompt]:
-    """The prompts to fit on; every fifth of them is held out."""
-    source = remembered.widget(
-        st.segmented_control,
-        "Prompts",
-        "maps.source",
-        SOURCES[0],
-        options=SOURCES,
-        required=True,
-        label_visibility="collapsed",
-    )
-    if source != SOURCES[0]:
-        return prompt_set.lines(MOST)
-    about = dict(options=sets(), format_func=named, selection_mode="multi", help=ABOUT_SETS)
-    names = remembered.widget(st.pills, "Prompt sets", "maps.sets", [MIXED], **about)
-    if not names:
-        st.info("No prompt set is chosen; choose at least one.", icon=":material/playlist_add:")
-    found = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()] if MIXED in names else []
-    return found + [p for name in names if name != MIXED for p in read_jsonl(SETS / f"{name}.jsonl")]
-
-
 def body(wanted: Wanted) -> None:
     """Run, what it takes, how far it is, and what came of it; drawn again every second while it runs."""
-    running, found = wanted.running, wanted.found()
-    if not running and remembered.value("maps.watched") == str(wanted.out):
-        remembered.forget("maps.watched")
-        st.rerun()
-    if running:
-        remembered.put({"maps.watched": str(wanted.out)})
-    row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
-    off = running or found is not None
-    if row.button("Run", key="run.maps", type="primary", icon=":material/play_arrow:", disabled=off):
-        wanted.begin()
-        st.rerun()
-    if row.button("Cancel", key="cancel.maps", icon=":material/stop:", disabled=not running):
-        wanted.stop()
-        st.rerun()
-    told = "stored" if found is not None else takes(wanted)
-    row.markdown(f":gray-badge[{show.plain(told)}]" if told else "", width="content")
-    link.share(row)
-    if running:
-        st.progress(
-            wanted.share(), f"{100 * wanted.share():.0f} % · prompts run through {names(wanted)}, sums are solved"
-        )
-    elif trouble := wanted.trouble():
-        show.error(trouble)
+    found = fit_form.run(wanted, "maps", takes(wanted))
     if found is not None:
         shown(found, "maps")
-    elif not running:
+    elif not wanted.running:
         show.empty("Maps", TEACH, 120, first=True)
         probe_page.texts(TEXTS)
     with st.expander("The same from the command line"):
-        command(wanted)
-
-
-def names(wanted: Wanted) -> str:
-    return show.plain(" and ".join(model.name for model in wanted.models))
+        fit_form.command(wanted, f"{wanted.kind}{measured.ENDING}")
 
 
 def takes(wanted: Wanted) -> str:
@@ -213,13 +147,6 @@ def details(found: measured.Maps | measured.Replacement, key: str) -> None:
     st.json(json.dumps(dict(found.certificate)), expanded=False)
 
 
-def command(wanted: Wanted) -> None:
-    arguments = wanted.arguments("prompts.jsonl", f"{wanted.kind}{measured.ENDING}")
-    st.code(f"python -m ed_core {shlex.join(arguments)}", language="bash")
-    lines = to_jsonl(wanted.prompts)
-    st.download_button("prompts.jsonl", lines, "prompts.jsonl", "application/jsonl", icon=":material/download:")
-
-
 def opened() -> None:
     """A file that the command made, on another machine perhaps."""
     with st.expander("Open a file that the command line made"):
@@ -234,12 +161,8 @@ PARAMETERS = (
     choice("second_precision", "maps.precision", picker.AUTO, picker.PRECISIONS),
     choice("second_control", "maps.control", side_b.NONE, (side_b.NONE, *controls.KINDS)),
     number("second_seed", "maps.control.seed", 0, 0, controls.MOST, int),
-    several("sets", "maps.sets", [MIXED], sets()),
+    several("sets", "maps.sets", [fit_form.MIXED], fit_form.sets()),
     choice("shown", "maps.measure", "error", tuple(SHOWN)),
-)
-ABOUT_SETS = (
-    "mixed: the bundled prompts of all tasks; the others hold 60 to 100 prompts of one task each. A map needs more "
-    "tokens than the model has dimensions, ten times as many at best; a real model takes a file of its own."
 )
 RINGS = "a mark on each row's best match, hollow where it does not beat the controls; tap 0, the embedding, apart"
 BEST = "**Best matches** · dotted: the same share of the depth in both models"

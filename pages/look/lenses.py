@@ -6,14 +6,16 @@ import streamlit as st
 
 from ed_core import figures, fits
 from ed_core.depth import lenses
-from ed_core.errors import FitRefused
+from ed_core.errors import EffectiveDepthError, FitRefused
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
+from ed_core.fits import measured
 from ed_core.probes import Lenses, Probe
 from ed_core.probes.lenses import LENSES
-from ed_core.sources import tokens
+from ed_core.sources import sizes, specs, tokens
 from ed_core.types import ModelSpec, ProbeResult
-from ed_ui import picker, probe_page, remembered, show
+from ed_ui import fit_form, fit_runs, guard, picker, probe_page, remembered, show
+from ed_ui.fit_runs import Wanted
 from ed_ui.link_parameters import Parameter, choice
 
 FOLLOWED = "rank of the followed token"
@@ -25,8 +27,12 @@ SHADES = {
     FOLLOWED: "token_rank",
 }
 WINDOW = 20  # tokens of a map that stands beside two others
-NONE = """No lens is fitted to this model; `python -m ed_core fit affine` and `fit jacobian` fit one. Until then the
-logit lens stands alone."""
+NONE = "No lens is fitted to this model; **Fit a lens**, below, makes one. Until then the logit lens stands alone."
+COSTS = {
+    "affine": "The affine lens takes little more than reading the prompts.",
+    "jacobian": "The Jacobian lens takes a backward pass per dimension of the stream for every prompt: minutes a "
+    "prompt where the stream is hundreds wide.",
+}
 
 
 PARAMETERS = (
@@ -150,6 +156,51 @@ def certificate(told: dict) -> None:
         st.json({name: value for name, value in fit.certificate.items() if name != "held_out"}, expanded=False)
 
 
+def fit_one() -> None:
+    """A lens of one's own, fitted beside the app; it stands among the lenses once it is there."""
+    spec = picker.current().spec
+    if spec is None:
+        return
+    with st.expander("Fit a lens to this model", icon=":material/model_training:"):
+        kinds = {lens: LENSES[lens] for lens in COSTS}
+        kind = remembered.widget(
+            st.segmented_control,
+            "Lens to fit",
+            "lens-fit.kind",
+            "affine",
+            options=list(kinds),
+            format_func=kinds.get,
+            required=True,
+        )
+        st.caption(COSTS[kind])
+        prompts = fit_form.prompts("lens-fit")
+        if prompts:
+            wanted = Wanted((spec,), fit_runs.distinct(prompts), kind)
+            guard.fragment(lambda: fitting(wanted), fit_form.pause(wanted))()
+
+
+def fitting(wanted: Wanted) -> None:
+    fit = fit_form.run(wanted, "lens-fit", takes(wanted), linked=False)
+    if fit is not None:
+        st.success(show.plain(lenses.certified(fit.kind, fit.certificate)), icon=":material/verified:")
+        name, chosen = fit.path.stem, st.session_state.get("lenses.box", [])
+        if name not in chosen and st.button("Read with it", key="lens-fit.use", icon=":material/visibility:"):
+            remembered.put({"lenses.fit": ",".join([*chosen, name])})
+            st.rerun()
+    else:
+        fit_form.command(wanted, wanted.file.name)
+
+
+def takes(wanted: Wanted) -> str:
+    """Memory and passes; "" where the model's size is not known."""
+    try:
+        size = sizes.read(specs.config_of(wanted.models[0]))
+    except EffectiveDepthError:
+        return ""
+    plan = measured.plan_of_affine if wanted.lens == "affine" else measured.plan_of_jacobian
+    return plan(size.n_layers, size.d_model, measured.BYTES).sentence()
+
+
 CURVES = (
     ("kl", "nats", "**KL to the output** under each lens, mean over tokens; dashed: constant prediction"),
     ("overlap", "share", "**Best tokens shared with the output** under each lens"),
@@ -176,3 +227,4 @@ probe_page.Page(
     height=lambda n_layers: figures.lens_height(n_layers, figures.View(height=probe_page.MAP_HEIGHT)),
     parameters=PARAMETERS,
 ).show()
+fit_one()

@@ -1,0 +1,85 @@
+"""`python -m ed_core publish static --out FOLDER`: findings as a static site."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ..errors import EffectiveDepthError, PublishError
+
+
+def add(commands) -> None:
+    """Register the command with the parser's `commands`."""
+    what = commands.add_parser(
+        "publish", help="case studies and studies for those who have no laboratory: static (a site)"
+    ).add_subparsers(required=True, metavar="WHAT")
+    p = what.add_parser(
+        "static", help="a site that opens from a file and from any server; your own unless some are named"
+    )
+    p.add_argument(
+        "--out", required=True, metavar="FOLDER", help="empty, not there yet, or published before: then it is renewed"
+    )
+    p.add_argument(
+        "--own", action="store_true", help="all that is kept here and belongs to nobody who logged in (unless named)"
+    )
+    p.add_argument("--shipped", action="store_true", help="those that come with the product")
+    p.add_argument("--case", nargs="+", default=[], metavar="ID", help="these case studies, whoever's they are")
+    p.add_argument("--study", nargs="+", default=[], metavar="FOLDER", help="these studies")
+    p.set_defaults(run=static)
+
+
+def static(args) -> int:
+    from ..cases.kept import Kept
+    from ..sharing import pages, site
+    from ..studies import folder
+
+    kept, problems = Kept(), []
+    cases, studies, told, left = list(args.case), list(map(Path, args.study)), [], []
+    if cases or studies:
+        told.append("those named")
+    if args.own or not (cases or studies or args.shipped):
+        (mine, others), (made, of_anybody) = pages.own_cases(kept), pages.own_studies()
+        cases, studies = [*cases, *mine], [*studies, *made]
+        told.append("your own")
+        left += [f"{_count(others, 'case study')} of others (--case ID names one)"] * (others > 0)
+        left += [f"{_count(of_anybody, 'study')} that may be anybody's (--study FOLDER names one)"] * (of_anybody > 0)
+    if args.shipped:
+        names = {place.name for place in studies}
+        cases = [*cases, *pages.shipped_cases(kept)]
+        studies = [*studies, *(place for place in folder.shipped() if place.name not in names)]
+        told.append("those that come with the product")
+    if left:
+        print(f"left out: {', '.join(left)}")
+    if not cases and not studies:
+        raise PublishError(
+            "There is nothing of your own to publish here; give --shipped for what comes with the product, or --case, "
+            "--study."
+        )
+
+    def found() -> Iterator[site.Page]:
+        named = {*args.case, *map(Path, args.study)}
+        for make, of_kind in ((lambda id: pages.of_case(kept, id), cases), (pages.of_study, studies)):
+            for one in _each(of_kind):
+                try:
+                    yield make(one)
+                except EffectiveDepthError as error:
+                    if one in named:
+                        raise
+                    problems.append(f"{one}: {error}")
+
+    written = site.write(found(), Path(args.out))
+    n_cases = sum(page.kind == pages.CASES for page in written)
+    counts = f"{_count(n_cases, 'case study')} and {_count(len(written) - n_cases, 'study')}"
+    print(f"{args.out}: {counts} ({' and '.join(told)}); open {Path(args.out) / site.INDEX}")
+    for problem in [*kept.problems, *problems]:
+        print(f"ed_core: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def _each(of_kind: Iterable) -> list:
+    return list(dict.fromkeys(of_kind))
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what if n == 1 else what.removesuffix('y') + 'ies'}"

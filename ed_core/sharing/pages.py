@@ -1,0 +1,134 @@
+"""What may be published, and each as a page of the site. Torch-free.
+
+Without being named nothing is published that belongs to somebody else: neither a case study that somebody kept who was
+logged in, nor, where people log in, a study, as studies carry no owner."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from itertools import count
+from pathlib import Path
+
+from .. import settings
+from ..cases import bundle, case_study, report
+from ..cases.drawings import Drawing
+from ..cases.kept import SUFFIX, Kept
+from ..cases.notes import to_html
+from ..errors import PublishError
+from ..figures.thumbnail import data_uri
+from ..studies import bundle as study_bundle
+from ..studies import export, items, tables
+from ..studies import report as study_report
+from ..studies.folder import Folder, made_here, open_folder
+from .site import Page, render
+
+CASES, OF_STUDIES = "Case studies", "Studies"
+PROMPT, LEAD = 60, 200  # characters on the index
+CURVES = {  # of a study, where it has them: what the three rules read
+    "logit_lens.kl": "Divergence of the lens from the output",
+    "logit_lens.overlap": "Overlap of the lens' best tokens with the output's",
+    "contributions.layer_cos": "Cosine of what a layer adds with what it reads",
+}
+DEPTHS = "the papers' three rules, never averaged; a bar is the 5 to 95 % range over prompts"
+
+
+def own_cases(kept: Kept) -> tuple[list[str], int]:
+    """The ids of the case studies that belong to nobody who logged in, and how many others there are."""
+    own = [card.id for card in kept.cards() if not kept.is_shipped(card.id)]
+    mine = [id for id in own if kept.owner(id) == ""]
+    return mine, len(own) - len(mine)
+
+
+def shipped_cases(kept: Kept) -> list[str]:
+    """The ids of the case studies that come with the product."""
+    return [card.id for card in kept.cards() if kept.is_shipped(card.id)]
+
+
+def own_studies() -> tuple[list[Path], int]:
+    """The folders of the studies made here, and how many are left out: all of them where people log in."""
+    made = made_here()
+    return (made, 0) if settings.current().login == "off" else ([], len(made))
+
+
+def of_case(kept: Kept, id: str) -> Page:
+    """A case study as a page: its report, and its file to import elsewhere. `CaseError` where it cannot be opened."""
+    case, _ = kept.open(id)
+    data = kept.read(id)
+    card = bundle.card(io.BytesIO(data))
+    place, file = f"cases/{id}.html", f"cases/{id}{SUFFIX}"
+    day = time.strftime("%d %b %Y", time.gmtime(card.changed))
+    page = render("case.html", **report.contents(case), here="../", file=f"{id}{SUFFIX}")
+    return Page(
+        CASES,
+        place,
+        card.title,
+        _short(case_study.lead(card.verdict), LEAD),
+        f"{card.model} · {card.precision} · {day} · “{_short(card.prompt, PROMPT)}”",
+        card.words,
+        card.tags,
+        data_uri(card.thumbnail) if card.thumbnail else "",
+        {place: page, file: data},
+    )
+
+
+def of_study(out: Path) -> Page:
+    """A study as a page: figures, report, and its file to open elsewhere. `StudyError` where the folder holds none,
+    `PublishError` where nothing of it is computed."""
+    folder = open_folder(out)
+    verdict = tables.stored(folder, "verdict")
+    if not verdict.num_rows:
+        raise PublishError(f"Nothing of the study in {out} is computed yet; run it, then publish it.")
+    title, note = folder.plan["name"], folder.plan["note"]
+    name = re.sub(r"[^\w.+-]", "-", title)
+    words = study_report.markdown(folder, verdict, items.digest(out, folder.keys()))
+    drawn = _drawn(folder)
+    beside = {
+        f"{name}{study_bundle.ENDING}": study_bundle.packed(out),
+        f"{name}-verdict.csv": tables.as_file(verdict, "csv"),
+    }
+    told = ("study, to open in a laboratory (.edstudy)", "depths as a table (.csv)")
+    page = render(
+        "study.html",
+        here="../",
+        title=title,
+        words=to_html(words.partition("\n")[2]),
+        drawn=drawn,
+        figures=[report.plain(drawing) for drawings in drawn.values() for drawing in drawings],
+        number=count().__next__,
+        files=dict(zip(beside, told)),
+    )
+    prompts = sum(len(one["ids"]) for one in folder.sets.values())
+    counts = {"model": len(folder.models), "set": len(folder.sets), "prompt": prompts}
+    return Page(
+        OF_STUDIES,
+        f"studies/{name}.html",
+        title,
+        _short(note, LEAD),
+        " · ".join(f"{n} {what}{'s' * (n != 1)}" for what, n in counts.items()),
+        "\n".join((title, note, *folder.models, *folder.sets)),
+        files={f"studies/{name}.html": page} | {f"studies/{file}": data for file, data in beside.items()},
+    )
+
+
+def _drawn(folder: Folder) -> dict[str, list[Drawing]]:
+    """The figures by what they are of: the depths on all sets, then of each set the curves that the rules read."""
+    depths = export.figure(folder, export.DEPTHS)
+    found = {"Depths": [Drawing("Effective depth", DEPTHS, f"Effective depth: {DEPTHS}", depths)]}
+    measured = {
+        (row["set"], f"{row['probe']}.{row['measure']}") for row in tables.stored(folder, "summary").to_pylist()
+    }
+    for name in folder.sets:
+        for measure, title in CURVES.items():
+            if (name, measure) in measured:
+                caption = f"{measure} over relative depth; shaded: 5 to 95 % over prompts"
+                curves = export.figure(folder, measure, name)
+                of_set = found.setdefault(f"Curves on {name}", [])
+                of_set.append(Drawing(title, caption, f"{title} on {name}: {caption}", curves))
+    return found
+
+
+def _short(text: str, most: int) -> str:
+    line = case_study.tidy(text)
+    return line if len(line) <= most else f"{line[: most - 1]}…"

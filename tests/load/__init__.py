@@ -1,0 +1,1 @@
+"""Many visitors at once: `make load`, or `PYTHONPATH=tests python -m load --help`."""

@@ -1,0 +1,151 @@
+"""Serve the app in a process of its own, send visitors, and print how that went: `make load`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from hosted_app import Hosted, hosted, until
+
+from load.visitors import ALONE, BESIDE, CANCEL, PAGE, Board, store, visitors
+
+TARGETS = {PAGE: (0.25, 1.0), ALONE: (1.5, 5.0), BESIDE: (2.5, 8.0), CANCEL: (None, 1.0)}  # seconds, p50 and p99
+CROWD, CROWDED = 60, (None, 2.0)  # so many readers, and what a page may then take
+WRONG = ("error", "lost", "wrong owner", "stale result")
+MOST_SECONDS, MOST_SESSIONS = 7200, 200  # bounds of a load test
+EVERY = 5.0  # seconds between two looks at the server
+
+
+@dataclass
+class Server:
+    """What the server's process takes, from time to time."""
+
+    process: psutil.Process
+    seen: list[tuple[float, float, int, float]] = field(default_factory=list)  # s, MB, descriptors, CPU seconds
+
+    def look(self, start: float) -> None:
+        with self.process.oneshot():
+            used = self.process.cpu_times()
+            memory, open_ = self.process.memory_info().rss / 1e6, self.process.num_fds()
+        self.seen.append((time.monotonic() - start, memory, open_, used.user + used.system))
+
+    def worker(self) -> psutil.Process | None:
+        children = self.process.children(recursive=True)
+        return next((p for p in children if "ed_core.service.worker" in " ".join(p.cmdline())), None)
+
+
+def share(values: list[float], part: float) -> float:
+    """The smallest value that so large a part of all does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-int(part * 1000) * len(ordered) // 1000) - 1)]
+
+
+def row(name: str, values: list[float], target: tuple[float | None, float]) -> str:
+    """One line of the table."""
+    if not values:
+        return f"| {name} | 0 | – | – | – | not measured |"
+    found = [share(values, part) for part in (0.5, 0.99)]
+    asked = " / ".join("–" if one is None else f"{one:g}" for one in target)
+    met = all(one is None or value <= one for value, one in zip(found, target, strict=True))
+    figures = " | ".join(f"{value:.2f}" for value in (*found, max(values)))
+    return f"| {name} | {len(values)} | {figures} | {asked} s{'' if met else ', **missed**'} |"
+
+
+def table(board: Board, server: Server, readers: int) -> str:
+    """What was measured, against what is asked."""
+    targets = TARGETS | ({PAGE: CROWDED} if readers >= CROWD else {})
+    lines = ["| what | n | p50 s | p99 s | most s | asked |", "|---|---|---|---|---|---|"]
+    lines += [row(name, board.took[name], target) for name, target in targets.items() if board.took[name]]
+    lines += ["", "| what | seen | asked |", "|---|---|---|"]
+    lines += [
+        f"| {kind} | {len(board.wrong[kind])} | 0{'' if not board.wrong[kind] else ', **missed**'} |" for kind in WRONG
+    ]
+    lines += [f"| runs to the end; told that their worker died, and again | {board.done}; {board.died} | – |"]
+    if server.seen:
+        first, last = server.seen[len(server.seen) // 5], server.seen[-1]
+        grown = last[1] / first[1] - 1
+        span = f"{first[0] / 60:.0f} to {last[0] / 60:.0f} min"
+        lines += [
+            f"| memory of the server, {span} | {first[1]:.0f} to {last[1]:.0f} MB ({grown:+.0%}) | ± 10 % in an hour |"
+        ]
+        lines += [f"| descriptors, {span} | {first[2]} to {last[2]} | – |"]
+        busy = (last[3] - server.seen[0][3]) / max(last[0] - server.seen[0][0], 1e-9)
+        lines += [f"| the server's share of a core | {busy:.0%} | – |"]
+    return "\n".join(lines)
+
+
+def curve(server: Server, points: int = 20) -> str:
+    """Memory and descriptors over time."""
+    step = max(1, len(server.seen) // points)
+    rows = [
+        f"{at / 60:6.1f} min {memory:7.0f} MB {open_:5d} descriptors" for at, memory, open_, _ in server.seen[::step]
+    ]
+    return "\n".join(rows)
+
+
+async def load(
+    app: Hosted, seconds: float, readers: int, prompters: int, sweepers: int, kill_every: float = 0.0
+) -> tuple[Board, Server]:
+    """Send visitors for so long. What they look at is computed before, and not counted."""
+    before = Board(time.monotonic() + MOST_SECONDS)
+    await store(app.address, before)
+    board = Board(time.monotonic() + seconds, killing=kill_every > 0)
+    board.wrong.update(before.wrong)
+    server, start = Server(psutil.Process(app.process.pid)), time.monotonic()
+
+    async def watch() -> None:
+        while True:
+            server.look(start)
+            await asyncio.sleep(EVERY)
+
+    async def kill() -> None:
+        while board.open:  # who is waiting then comes to an end
+            await asyncio.sleep(kill_every)
+            if board.open and (worker := server.worker()) is not None:
+                worker.kill()
+
+    beside = [asyncio.create_task(one()) for one in (watch, *[kill] * (kill_every > 0))]
+    await asyncio.gather(*visitors(app.address, board, readers, prompters, sweepers))
+    for task in beside:
+        task.cancel()
+    return board, server
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m load", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--readers", type=int, default=14, help="go among stored pages")
+    parser.add_argument("--prompters", type=int, default=4, help="run fresh prompts on Home")
+    parser.add_argument("--sweeps", type=int, default=2, help="run long sweeps, and cancel some")
+    parser.add_argument("--kill-worker-every", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--curve", action="store_true", help="print memory and descriptors over time too")
+    asked = parser.parse_args(argv)
+    seconds, sessions = asked.minutes * 60, asked.readers + asked.prompters + asked.sweeps
+    if not 0 < seconds <= MOST_SECONDS or not 0 < sessions <= MOST_SESSIONS:
+        parser.error(f"expected at most {MOST_SECONDS // 60} minutes and {MOST_SESSIONS} sessions, and some of both")
+    with tempfile.TemporaryDirectory() as folder, hosted(Path(folder), OMP_NUM_THREADS=str(os.cpu_count())) as app:
+        until(lambda: app.get("/ready")[0] == 200)
+        print(f"{sessions} sessions for {asked.minutes:g} min; first what they read is computed", file=sys.stderr)
+        counts = asked.readers, asked.prompters, asked.sweeps
+        board, server = asyncio.run(load(app, seconds, *counts, asked.kill_worker_every))
+        log = app.log.read_text(errors="replace")
+    print(table(board, server, asked.readers))
+    if asked.curve:
+        print("\n" + curve(server))
+    for kind, found in board.wrong.items():
+        for one in found:
+            print(f"{kind}: {one}")
+    if board.wrong["error"]:
+        print(log[-20_000:], file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

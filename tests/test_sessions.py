@@ -1,0 +1,205 @@
+"""Sessions: who has gone leaves nothing behind, the one too many is told so, and every way of starting reads the same
+configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from hosted_app import ROOT, free_port, hosted, until
+from load.session import Session
+from streamlit.runtime.app_session import AppSessionState
+from websockets.exceptions import InvalidStatus
+
+from ed_ui import server, streamlit_edges
+
+
+class Runtime:
+    """Stands in for Streamlit's: `here` are the sessions with a browser, `kept` those without."""
+
+    def __init__(self):
+        self.here, self.kept, self.closed, self._session_mgr = {}, {}, [], self
+
+    def list_sessions(self):
+        return [SimpleNamespace(session=session) for session in (*self.here.values(), *self.kept.values())]
+
+    def is_active_session(self, id):
+        return id in self.here
+
+    def close_session(self, id):
+        self.closed.append(id)
+        self.kept.pop(id, None)
+
+
+def session(id):
+    made = SimpleNamespace(id=id, _state=AppSessionState.APP_NOT_RUNNING, ended=0)
+    made.shutdown = lambda: setattr(made, "ended", made.ended + 1)
+    return made
+
+
+@pytest.fixture
+def house(monkeypatch):
+    """Streamlit's runtime, a clock to set, what looks after the departed, and how often it collected."""
+    made, clock, collected = Runtime(), SimpleNamespace(now=100.0), []
+    monkeypatch.setattr(streamlit_edges.runtime, "get_instance", lambda: made)
+    departed = streamlit_edges.Departed(lambda: clock.now, lambda: collected.append(clock.now))
+    return made, clock, departed, collected
+
+
+def test_who_has_gone_for_long_is_shut_down_and_who_is_there_is_not(house):
+    made, clock, departed, _ = house
+    made.here["a"], made.kept["b"], made.kept["c"] = session("a"), session("b"), session("c")
+    stays, goes = made.here["a"], made.kept["b"]
+    departed.look()
+    clock.now += streamlit_edges.LEFT_SECONDS - 1
+    departed.look()
+    assert made.closed == [] and goes.ended == 0
+    made.here["c"] = made.kept.pop("c")  # came back
+    departed.look()
+    clock.now += 1
+    departed.look()
+    assert made.closed == ["b"] and goes.ended == 1 and stays.ended == made.here["c"].ended == 0
+    made.kept["c"] = made.here.pop("c")
+    departed.look()
+    clock.now += streamlit_edges.LEFT_SECONDS - 1
+    departed.look()
+    assert made.closed == ["b"], "its time begins anew"
+
+
+def test_a_session_that_streamlit_dropped_is_shut_down(house):
+    made, _, departed, _ = house
+    made.kept["b"] = gone = session("b")
+    departed.look()
+    del made.kept["b"]
+    departed.look()
+    assert gone.ended == 1
+
+
+def test_memory_is_collected_after_somebody_was_shut_down_rarely_and_in_an_idle_moment(house):
+    made, clock, departed, collected = house
+    made.here["a"] = busy = session("a")
+    clock.now += 1000
+    departed.look()
+    assert collected == [], "nobody has gone"
+    made.kept["b"] = session("b")
+    departed.look()
+    clock.now += streamlit_edges.LEFT_SECONDS
+    busy._state = AppSessionState.APP_IS_RUNNING
+    departed.look()
+    assert made.closed == ["b"] and collected == [], "a page is being drawn"
+    busy._state = AppSessionState.APP_NOT_RUNNING
+    departed.look()
+    departed.look()
+    assert collected == [clock.now]
+    made.kept["c"] = session("c")
+    departed.look()
+    del made.kept["c"]
+    clock.now += streamlit_edges.COLLECT_SECONDS - 1
+    departed.look()
+    assert len(collected) == 1
+    clock.now += 1
+    departed.look()
+    assert len(collected) == 2
+
+
+# -------------------------------------------------------------------- one too many
+
+
+def test_the_one_too_many_is_told_so_and_finds_a_place_later(tmp_path):
+    page = {"accept": "text/html"}
+
+    async def visit(app):
+        async with Session(app.address):
+            status, headers, body = await asyncio.to_thread(app.get, "/skip", **page)
+            assert status == 503 and headers["Retry-After"] == str(server.RETRY) and "frame-ancestors" in str(headers)
+            assert "Every place is taken" in body and "1 page is open" in body and "&lt;b&gt;Lab" in body
+            with pytest.raises(InvalidStatus) as refused:
+                await Session(app.address).__aenter__()
+            assert refused.value.response.status_code == 503
+            for path in ("/metrics", "/_stcore/health"):
+                assert (await asyncio.to_thread(app.get, path, **page))[0] == 200, path
+            assert "problems" in (await asyncio.to_thread(app.get, "/ready", **page))[2]
+        await asyncio.to_thread(until, lambda: app.get("/skip", **page)[0] == 200, 60.0)
+        async with Session(app.address) as second:
+            assert second.done
+
+    with hosted(tmp_path, 'max_sessions = 1\nmetrics = true\ntitle = "<b>Lab"') as app:
+        asyncio.run(visit(app))
+
+
+def test_without_a_limit_everybody_comes_in(tmp_path):
+    async def visit(app):
+        async with Session(app.address), Session(app.address) as second:
+            assert second.done
+
+    with hosted(tmp_path, "max_sessions = 0") as app:
+        asyncio.run(visit(app))
+
+
+# -------------------------------------------------------------------- the configuration
+
+
+@pytest.mark.parametrize("command", [["ed_ui.server"], ["streamlit", "run", str(ROOT / "app.py")]])
+def test_every_way_of_starting_reads_the_configuration(tmp_path, command):
+    """From another folder too: no collection of the whole process after every run."""
+    code = """
+import os, runpy, sys
+from streamlit import config
+from streamlit.runtime import Runtime
+async def start(self):
+    print("read:", *(config.get_option(name) for name in ("runner.postScriptGC", "server.maxUploadSize")), flush=True)
+    os._exit(0)
+Runtime.start = start
+sys.argv = sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command, "--server.port", str(free_port())],
+        cwd=tmp_path,
+        env=os.environ | {"ED_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "read: False 20" in done.stdout, done.stdout + done.stderr
+
+
+def test_make_and_the_container_start_it_in_one_of_these_ways():
+    made = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(r"^app:.*\n(?:\t.*\n)*\t\$\(BIN\)/python -m ed_ui\.server ", made, re.MULTILINE)
+    image = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    left_out = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    assert re.search(r'^CMD .*"ed_ui\.server"', image, re.MULTILINE) and "COPY --chown=lab:lab . ." in image
+    assert [name for name in left_out if name.startswith(".streamlit")] == [".streamlit/secrets.toml"]
+
+
+# -------------------------------------------------------------------- for long
+
+
+@pytest.mark.slow
+def test_after_many_visitors_came_and_went_nothing_of_them_is_left(tmp_path):
+    async def visit(app, number):
+        gate = asyncio.Semaphore(8)
+
+        async def one():
+            async with gate, Session(app.address, "", "model=ed-demo-8") as tab:
+                await tab.open("contributions")
+
+        await asyncio.gather(*(one() for _ in range(number)))
+
+    with hosted(tmp_path) as app:
+        process = psutil.Process(app.process.pid)
+        asyncio.run(visit(app, 8))
+        before = process.num_fds()
+        asyncio.run(visit(app, 200))
+        assert process.num_fds() > before + 200, "they are kept for a while, should they come back"
+        gone = time.monotonic()
+        until(lambda: process.num_fds() <= before, 120.0)
+        assert time.monotonic() - gone < 120
