@@ -135,7 +135,8 @@ def markdown(told: Mapping[str, Any]) -> str:
     lines = [f"# Claims: {told['model']} on {told['set']}", "", f"{counted(findings)}.", ""]
     lines += ["| claim | verdict | value (5–95 % over prompts) | the paper | untrained twin |", "|---|---|---|---|---|"]
     for finding in findings:
-        for i, q in enumerate(finding["quantities"]):
+        told_of = finding["quantities"] if finding["verdict"] != NOT_APPLICABLE else finding["quantities"][:1]
+        for i, q in enumerate(told_of):
             head = (f"`{finding['id']}`", f"**{finding['verdict']}**") if not i else ("", "")
             value = f"{q['name']}: {q['value']['told']}" if q["value"] else (finding["reason"] if not i else "–")
             twin = q["control"]["told"] if q["control"] else "–"
