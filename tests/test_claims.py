@@ -6,16 +6,21 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import naive
 import numpy as np
 import pytest
-from small_models import save_random
+from small_models import opened_models, save_random
 
 from ed_core.claims import CLAIMS, find, finding, running
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE, Estimate, judged
 from ed_core.claims.evidence import Evidence, Part
 from ed_core.commands import main
-from ed_core.errors import ClaimRefused, ParameterError, StudyError
+from ed_core.errors import ClaimRefused, ParameterError, PromptError, StudyError
+from ed_core.probes import Answers
+from ed_core.service.resolve import resolve
+from ed_core.sources.bundled import SETS
 from ed_core.studies.points import MEASURED, Point
+from ed_core.types import Prompt
 
 L, N, TOKENS = 8, 24, 5
 LEVELS = ("1", "2", "3")
@@ -247,6 +252,23 @@ def test_the_sentence_says_model_set_value_paper_and_control():
     assert "it does not hold that" in other and other.endswith("there it does not hold.")
     none = finding.Finding(claim, "m", "s", None, "It has no prompts.")
     assert none.verdict == NOT_APPLICABLE and none.sentence.endswith("is not applicable. It has no prompts.")
+
+
+def test_what_is_read_of_answers_is_what_full_passes_say(measure):
+    """On a model that knows them: written out token by token without each layer."""
+    model = opened_models().get(resolve("ed-demo-8"))
+    lines = [json.loads(line) for line in (SETS / "copy.jsonl").read_text().splitlines()[:2]]
+    exact = []
+    for line in lines:
+        found = measure(model, Answers(k=2), Prompt(line["text"], line["answer"]))
+        expected = naive.answers(model.hf, found.token_ids, found.answer_start, 2)
+        assert len(found.token_ids) - found.answer_start > 1
+        for name, values in expected.items():
+            assert np.allclose(found[name], values, atol=1e-4, equal_nan=True), name
+        exact += found["exact"].tolist()
+    assert {0.0, 1.0} == set(exact) and np.isfinite(expected["first_depth"])
+    with pytest.raises(PromptError, match="needs a known answer"):
+        measure(model, Answers(), Prompt("Copy:"))
 
 
 # ---------------------------------------------------------------- from the command line

@@ -134,6 +134,9 @@ def probe_turns(model, measure):
 def probe_answers(model, measure):
     found = measure(model, Answers(k=40), PROMPT)
     expected = naive.answers(model.hf, found.token_ids, found.answer_start, 40)
+    if np.isnan(expected["first_depth"]):
+        assert np.isnan(found["first_depth"])
+        del expected["first_depth"]
     yield {name: found[name] for name in expected}, expected
 
 

@@ -81,7 +81,7 @@ def test_what_was_found_is_listed_drawn_and_quoted(cache):
     for one in found.values():
         for quantity in one["quantities"]:
             if quantity["value"]:
-                assert show.plain(quantity["value"]["told"]) in said
+                assert show.plain(quantity["value"]["short"]) in said
     assert show.plain("It has <b>no</b> answers.") in said and "<b>no</b>" not in said
     assert test.code[0].value == found["turn"]["sentence"]
     (figure,) = charts(test)

@@ -85,7 +85,11 @@ class Finding:
             for key, measured in (("value", self.measured), ("control", self.control)):
                 if measured is not None and q.name in measured.estimates:
                     found = measured.estimates[q.name]
-                    one[key] = asdict(found) | {"verdict": found.verdict(q.holds), "told": valued(found, q)}
+                    one[key] = asdict(found) | {
+                        "verdict": found.verdict(q.holds),
+                        "told": valued(found, q),
+                        "short": valued(found, q, ""),
+                    }
             quantities.append(one)
         return _plain(
             about
@@ -107,14 +111,14 @@ class Finding:
         )
 
 
-def valued(found: Estimate, quantity: Quantity) -> str:
-    """A value with its interval, in words."""
+def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over prompts: ") -> str:
+    """A value with its interval, in words; `over` says what the interval is."""
     if not math.isfinite(found.value) and not math.isfinite(found.low):
         return "not defined"
     low, high = (number(end, quantity.digits) for end in (found.low, found.high))
     value = number(found.value, quantity.digits) if math.isfinite(found.value) else "not defined over all prompts"
     undefined = f", not defined in {found.undefined:.0%} of the resamples" if found.undefined else ""
-    return f"{value} (5–95 % over prompts: {low} to {high}{undefined})"
+    return f"{value} ({over}{low} to {high}{undefined})"
 
 
 def number(value: float, digits: int) -> str:
@@ -138,8 +142,8 @@ def markdown(told: Mapping[str, Any]) -> str:
         told_of = finding["quantities"] if finding["verdict"] != NOT_APPLICABLE else finding["quantities"][:1]
         for i, q in enumerate(told_of):
             head = (f"`{finding['id']}`", f"**{finding['verdict']}**") if not i else ("", "")
-            value = f"{q['name']}: {q['value']['told']}" if q["value"] else (finding["reason"] if not i else "–")
-            twin = q["control"]["told"] if q["control"] else "–"
+            value = f"{q['name']}: {q['value']['short']}" if q["value"] else (finding["reason"] if not i else "–")
+            twin = q["control"]["short"] if q["control"] else "–"
             lines.append("| " + " | ".join(_cell(c) for c in (*head, value, q["found"], twin)) + " |")
     lines += ["", "A verdict is of this model and these prompts. It follows from the whole interval: all of it within "]
     lines[-1] += "the values that the statement allows, none of it, or both."

@@ -97,12 +97,13 @@ def listed(found: Mapping[str, Any]) -> None:
     lines = [["claim", "verdict", "here (5–95 % over prompts)", "the paper found", "untrained twin"], ["---"] * 5]
     for claim in CLAIMS:
         one = found.get(claim.id)
-        for i, quantity in enumerate(claim.quantities):
+        silent = one is not None and one["verdict"] == NOT_APPLICABLE
+        for i, quantity in enumerate(claim.quantities[:1] if silent else claim.quantities):
             measured = one["quantities"][i] if one else {"value": None, "control": None}
-            values = [measured[key]["told"] if measured[key] else "" for key in ("value", "control")]
+            values = [measured[key]["short"] if measured[key] else "" for key in ("value", "control")]
             title = f"**{show.plain(claim.title)}** {show.plain(claim.source)}"
             head = [title, badge(one["verdict"]) if one else "not run"] if not i else ["", ""]
-            here = f"{quantity.name}: **{values[0]}**" if values[0] else "–"
+            here = f"{show.plain(quantity.name)}: **{show.plain(values[0])}**" if values[0] else "–"
             if not i and one and one["reason"]:
                 here = show.plain(one["reason"])
             lines.append([*head, here, show.plain(quantity.found), show.plain(values[1]) or "–"])
