@@ -258,15 +258,16 @@ def test_what_is_read_of_answers_is_what_full_passes_say(measure):
     """On a model that knows them: written out token by token without each layer."""
     model = opened_models().get(resolve("ed-demo-8"))
     lines = [json.loads(line) for line in (SETS / "copy.jsonl").read_text().splitlines()[:2]]
-    exact = []
-    for line in lines:
-        found = measure(model, Answers(k=2), Prompt(line["text"], line["answer"]))
+    exact, appears = [], []
+    for answer, line in zip((lines[0]["answer"], f"{lines[1]['answer'][:-1]}!"), lines, strict=True):
+        found = measure(model, Answers(k=2), Prompt(line["text"], answer))  # right; right but for its end
         expected = naive.answers(model.hf, found.token_ids, found.answer_start, 2)
         assert len(found.token_ids) - found.answer_start > 1
         for name, values in expected.items():
             assert np.allclose(found[name], values, atol=1e-4, equal_nan=True), name
-        exact += found["exact"].tolist()
-    assert {0.0, 1.0} == set(exact) and np.isfinite(expected["first_depth"])
+        exact.append(found["exact"].tolist())
+        appears.append(np.isfinite(found["first_depth"]))
+    assert {0.0, 1.0} == set(exact[0]) and set(exact[1]) == {0.0} and appears == [True, False]
     with pytest.raises(PromptError, match="needs a known answer"):
         measure(model, Answers(), Prompt("Copy:"))
 
