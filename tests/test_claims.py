@@ -250,6 +250,8 @@ def test_the_sentence_says_model_set_value_paper_and_control():
     assert said.endswith("there the statement holds too, so it tells nothing of what was learned.")
     other = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.5))).sentence
     assert "it does not hold that" in other and other.endswith("there it does not hold.")
+    apart = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.9))).sentence
+    assert apart.endswith("there the statement holds.")
     none = finding.Finding(claim, "m", "s", None, "It has no prompts.")
     assert none.verdict == NOT_APPLICABLE and none.sentence.endswith("is not applicable. It has no prompts.")
 

@@ -27,11 +27,12 @@ OPENS = {
     DOES_NOT: "it does not hold that",
     CANNOT_BE_TOLD: "these prompts do not tell whether",
 }
-OF_CONTROL = {
-    HOLDS: "there the statement holds too, so it tells nothing of what was learned",
+OF_CONTROL = {  # what the control's verdict means
+    HOLDS: "there the statement holds",
     DOES_NOT: "there it does not hold",
     CANNOT_BE_TOLD: "whether it holds there cannot be told",
 }
+NOT_LEARNED = "there the statement holds too, so it tells nothing of what was learned"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ class Finding:
         if self.control is None:
             return f"{said} Without a control: {self.control_reason}" if self.control_reason else said
         theirs = ", ".join(valued(self.control.estimates[q.name], q) for q in self._of_both())
-        return f"{said} The untrained twin: {theirs}; {OF_CONTROL[judged(claim, self.control)]}."
+        there = judged(claim, self.control)
+        means = NOT_LEARNED if there == self.verdict == HOLDS else OF_CONTROL[there]
+        return f"{said} The untrained twin: {theirs}; {means}."
 
     def _of_both(self) -> list[Quantity]:
         return [q for q in self.claim.quantities if self.control is not None and q.name in self.control.estimates]
@@ -152,8 +155,6 @@ def markdown(told: Mapping[str, Any]) -> str:
         lines += ["", f"- formula: {finding['formula']}", f"- protocol: {finding['protocol']}"]
         lines += [f"- contradicted by: {finding['contradicted']}"]
         lines += [f"- holds where {q['name']} is {q['limit']}" for q in finding["quantities"]]
-        if finding["verdict"] != NOT_APPLICABLE and finding["control_reason"]:
-            lines.append(f"- no control: {finding['control_reason']}")
     return "\n".join([*lines, "", "Measured by:", "", f"    {told['command']}", ""])
 
 

@@ -129,8 +129,6 @@ def closely(wanted: Wanted, found: Mapping[str, Any]) -> None:
         st.code(one["sentence"], language=None, wrap_lines=True)
         if one["beside"]:
             st.markdown(show.plain(one["beside"]))
-        if one["control_reason"] and one["verdict"] != NOT_APPLICABLE:
-            st.caption(show.plain(f"No control: {one['control_reason']}"))
         if one["curves"]:
             fig = figures.claim_curves(one["curves"])
             show.figure(f"claim-{name}", fig, CAPTION.format(show.plain(claim.title)), about=lambda: about(claim, one))
