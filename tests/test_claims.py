@@ -359,6 +359,22 @@ def test_the_command_refuses_in_one_sentence(model, prompts, tmp_path, capsys, w
     assert told in capsys.readouterr().err and not (tmp_path / "out" / "parts").exists()
 
 
+def test_models_of_one_family_are_compared_and_others_refused(model, prompts, tmp_path, capsys):
+    others = [
+        save_random(tmp_path / str(width), hidden_size=width, intermediate_size=2 * width, num_hidden_layers=4 + i)
+        for i, width in enumerate((32, 96))
+    ]
+    also = [word for other in others for word in ("--also", str(other))]
+    assert asked(model, prompts, tmp_path / "out", "--claim", "static-ratio", *also) == 0
+    one = json.loads((tmp_path / "out" / running.FOUND).read_text())["findings"][0]
+    assert one["verdict"] != NOT_APPLICABLE and one["prompts"] == 12 and len(one["curves"]["model"]["x"]) == 3
+    assert one["control_reason"] and any(q["value"] for q in one["quantities"])
+    capsys.readouterr()
+    stranger = save_random(tmp_path / "stranger", family="llama")
+    assert asked(model, prompts, tmp_path / "other", "--claim", "static-ratio", "--also", str(stranger)) == 2
+    assert "is of the family llama" in capsys.readouterr().err
+
+
 def test_a_set_that_is_not_there_and_a_damaged_file_are_refused(model, tmp_path, capsys):
     assert asked(model, "sum_mod11", tmp_path / "out") == 2
     assert "did you mean 'sum_mod10'" in capsys.readouterr().err

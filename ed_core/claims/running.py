@@ -19,12 +19,13 @@ from ..errors import ClaimRefused, EffectiveDepthError, StudyError
 from ..fits import checkpoint
 from ..service.resolve import resolve
 from ..sources.bundled import SETS
-from ..sources.specs import n_layers
+from ..sources.specs import config_of, n_layers
 from ..studies import plan as planning
 from ..studies import running, sets
 from ..studies.folder import open_folder
 from ..studies.points import Point, measured_points
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
+from ..types import ModelSpec
 from . import CLAIMS, finding
 from .claim import Claim, Measured
 from .evidence import Evidence, Part, part_of
@@ -132,6 +133,7 @@ def run(
     """Measure what is missing, judge the claims, and write both files; returns what the JSON holds. A claim that does
     not apply is told; what makes all of them impossible is refused."""
     spec = resolve(asked.model, asked.precision, asked.device, asked.adapter)
+    _same_family(asked, spec)
     claims, whole = asked.chosen(), sets.load(asked.entry(), Path(), asked.model)
     n = min(len(whole.examples), asked.most or len(whole.examples))
     if n < FEWEST:
@@ -220,6 +222,18 @@ def write(told: Mapping[str, Any], out: Path) -> None:
         disk.write(out / REPORT, finding.markdown(told).encode())
     except OSError as error:
         raise StudyError(f"The folder {out} cannot be written: {disk.why(error)}") from error
+
+
+def _same_family(asked: Asked, spec: ModelSpec) -> None:
+    """Refuse models beside this one that are of another family."""
+    own = config_of(spec).get("model_type", "")
+    for source in asked.also:
+        other = config_of(resolve(source, asked.precision, asked.device)).get("model_type", "")
+        if other != own:
+            raise StudyError(
+                f"{source} is of the family {other or 'unknown'} and {spec.name} of {own or 'unknown'}; name models of "
+                "one family beside each other."
+            )
 
 
 def _why_not(claim: Claim, evidence: Evidence) -> str:
