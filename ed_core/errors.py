@@ -7,6 +7,7 @@ EffectiveDepthError
 │   ├── PromptFileError        a malformed or empty .jsonl
 │   ├── ParameterError         an unknown probe, parameter or value
 │   ├── StudyError             a study's file, prompt set or folder that cannot be used like this
+│   ├── ClaimRefused           a claim that cannot be checked on this model and these prompts
 │   ├── FitRefused             a fitted lens or map that is damaged, or of another model
 │   ├── SettingsError          a setting of this installation that is unknown, or does not fit
 │   ├── NotAllowed             what the settings of this installation do not allow
@@ -57,6 +58,10 @@ class ParameterError(InputError):
 
 class StudyError(InputError):
     """A study's file, prompt set or folder that cannot be used like this; names the place."""
+
+
+class ClaimRefused(InputError):
+    """A claim that does not apply to this model or these prompts, or prompts too few for an interval."""
 
 
 class FitRefused(InputError):

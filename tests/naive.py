@@ -4,6 +4,7 @@ written from transformers' source."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -485,3 +486,35 @@ def writing(hf, ids, written, threshold: float, g: float, rho: float) -> dict[st
         out["deep_thinking_ratio"][step] = late / (step + 1)
         ids.append(token)
     return out
+
+
+def answers(hf, ids, start: int, k: int) -> dict[str, np.ndarray]:
+    """First depth with the answer among the lens' best k; whether greedy writing begins with it, and its mean loss, by
+    the whole model and without each block."""
+    seen, answer = run(hf, ids), list(ids[start:])
+    found = []
+    for resid in seen.resid:
+        logits = lens(hf, ids, resid)
+        found.append(all(1 + (logits[t - 1] > logits[t - 1][ids[t]]).sum() <= k for t in range(start, len(ids))))
+    out = {"first_depth": np.array(float(found.index(True)) if any(found) else np.nan)}
+    for name, left_out in (("_whole", [()]), ("", [(b,) for b in range(len(blocks_of(hf)))])):
+        exact, loss = [], []
+        for drop in left_out:
+            with without(hf, drop):
+                exact.append(greedy(hf, ids[:start], len(answer)) == answer)
+                logp = run(hf, ids).logits.log_softmax(-1)
+            loss.append(-np.mean([float(logp[t - 1][ids[t]]) for t in range(start, len(ids))]))
+        out |= {f"exact{name}": np.array(exact, float), f"loss{name}": np.array(loss)}
+    return out | {f"{name}_whole": out[f"{name}_whole"][0] for name in ("exact", "loss")}
+
+
+def turns(hf, ids) -> dict[str, np.ndarray]:
+    """Angles in degrees between successive residuals, and between successive updates."""
+    resid = run(hf, ids).resid
+    updates = [after - before for before, after in itertools.pairwise(resid)]
+
+    def angles(rows) -> np.ndarray:
+        pairs = itertools.pairwise(rows)
+        return np.array([[math.degrees(math.acos(cosine(x, y))) for x, y in zip(a, b)] for a, b in pairs])
+
+    return {"stream_angle": angles(resid), "update_angle": angles(updates)}

@@ -23,6 +23,7 @@ from ed_core.models.modules import first, hooked
 from ed_core.models.verify import verify
 from ed_core.probes import (
     PROBES,
+    Answers,
     Contributions,
     EarlyExit,
     IntegratedGradients,
@@ -32,6 +33,7 @@ from ed_core.probes import (
     Numerics,
     Prune,
     ResidualErasure,
+    Turns,
 )
 from ed_core.types import ModelSpec, Prompt
 
@@ -119,6 +121,23 @@ def probe_prune(model, measure):
             naive.pruned(model.hf, found.token_ids, (start, start + 1)),
         )
     yield {k: found[f"drop_{k}"] for k in ("kl", "top1_kept", "nll")}, naive.pruned(model.hf, found.token_ids, (0, 3))
+
+
+def probe_turns(model, measure):
+    found = measure(model, Turns(), PROMPT)
+    expected = naive.turns(model.hf, found.token_ids)
+    yield tuple(  # their cosines: an angle near 0 has lost its digits
+        {name: np.cos(np.deg2rad(np.asarray(angles[name], float))) for name in expected} for angles in (found, expected)
+    )
+
+
+def probe_answers(model, measure):
+    found = measure(model, Answers(k=40), PROMPT)
+    expected = naive.answers(model.hf, found.token_ids, found.answer_start, 40)
+    if np.isnan(expected["first_depth"]):
+        assert np.isnan(found["first_depth"])
+        del expected["first_depth"]
+    yield {name: found[name] for name in expected}, expected
 
 
 def probe_early_exit(model, measure):

@@ -91,7 +91,7 @@ def _lens(args, fit: Callable[..., dict], planned: Callable) -> int:
 
     prompts, test, out, memory = _asked(args)
     model = open_model(opened_as(args))
-    with _bar(args) as tick:
+    with progress(args) as tick:
         made = fit(model, prompts, out, test, tick, memory=memory)
     print(f"{out}: {lenses.certified(made['kind'], made)}")
     return 0
@@ -114,7 +114,7 @@ def maps(args) -> int:
     specs = opened_as(args), opened_as(_other(args))
     a, b = (open_model(spec) for spec in specs)
     print(f"{fitting.plan(a, b, memory).sentence()}", file=sys.stderr)
-    with _bar(args) as tick:
+    with progress(args) as tick:
         found = fitting.fit(a, b, prompts, out, test, tick, memory)
     print(_told(out, found.tokens, found.test_tokens, found.certificate))
     print(matching.sentence(found))
@@ -133,7 +133,7 @@ def replacement(args) -> int:
     prompts, test, out, memory = _asked(args)
     model = open_model(opened_as(args))
     print(f"{fitting.plan(model, memory).sentence()}", file=sys.stderr)
-    with _bar(args) as tick:
+    with progress(args) as tick:
         found = fitting.fit(model, prompts, out, test, tick, memory)
     print(_told(out, found.tokens, found.test_tokens, found.certificate))
     print(matching.said_of_replacement(found))
@@ -188,19 +188,21 @@ def _dry_run(args, planned: Callable, usual: int | None = None) -> int:
 
 
 @contextmanager
-def _bar(args) -> Iterator[Callable[[float], None]]:
-    """What is told the share that is done: a bar on a terminal, lines where they are asked for."""
+def progress(args) -> Iterator[Callable[..., None]]:
+    """What is told the share that is done, and perhaps of what: a bar on a terminal, lines where they are asked for."""
     from tqdm import tqdm
 
     with tqdm(total=100, disable=args.progress or not sys.stderr.isatty(), unit="%") as bar:
         said = -1
 
-        def tick(share: float) -> None:
+        def tick(share: float, what: str = "") -> None:
             nonlocal said
             done = int(100 * share)
             if args.progress and done > said:
                 said = done
-                print(f"{done} %", file=sys.stderr, flush=True)
+                print(f"{done} %{f' · {what}' if what else ''}", file=sys.stderr, flush=True)
+            if what:
+                bar.set_description(what, refresh=False)
             bar.update(done - bar.n)
 
         yield tick

@@ -56,7 +56,7 @@ def reproduce(args) -> int:
     paper = protocols.find(args.paper)
     if args.limit is not None and args.limit < 1:
         raise ParameterError(f"--limit is {args.limit}; expected 1 or more.")
-    device = _device(args.device)
+    device = studies.device_of(args.device)
     precision, why = _precision(args.precision, paper.precision, device)
     models = [_model(text, precision) for text in args.models]
     sets = protocols.chosen(paper, args.sets, models[0].source)
@@ -90,14 +90,6 @@ def _study(out: Path, name: str, device: str, asked) -> int:
     args = parser.parse_args(["study", str(out / f"{name}.toml"), "--out", str(out / name), "--device", device])
     args.dry_run, args.engine, args.address = asked.dry_run, asked.engine, asked.address
     return args.run(args) or 0
-
-
-def _device(name: str) -> str:
-    if name == "cpu":
-        return name
-    from ..models import placement
-
-    return placement.pick(name)
 
 
 def _precision(given: str | None, papers: str, device: str) -> tuple[str, str]:

@@ -55,7 +55,7 @@ def study(args) -> int:
     if file.suffix == ".edstudy":
         return open_bundle(file, out)
     written = read(file)
-    device = _device(args.device)
+    device = device_of(args.device)
     if not (args.merge or args.dry_run):
         for entry in written.models:
             _fetch(entry.source, entry.control)
@@ -175,7 +175,8 @@ def _shard(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _device(name: str) -> str:
+def device_of(name: str) -> str:
+    """The device that a name stands for."""
     if name == "cpu":
         return name
     from ..models import placement

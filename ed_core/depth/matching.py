@@ -135,7 +135,7 @@ def _figure(value: float) -> str:
 # ---------------------------------------------------------------- one model
 
 
-def raised(loss: np.ndarray, whole: float) -> np.ndarray:
+def raised(loss: np.ndarray, whole: float | np.ndarray) -> np.ndarray:
     """`loss / whole - 1`: by what share a replacement raises the loss."""
     return loss / whole - 1
 

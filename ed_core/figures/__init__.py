@@ -5,6 +5,7 @@ Trace 0 of every map is named "z" and holds the measure's array as it is; what m
 
 from ..sources.published import Published, published, published_marks
 from .between import best_errors, best_matches, map_between, map_height, replacement_bars
+from .claims import claim_curves
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
 from .curves import curves_over_each_other, layer_curves, limit_bars, output_bars, spread_curve, token_profile
 from .describe import describe, describe_curves
@@ -34,6 +35,7 @@ __all__ = [
     "best_errors",
     "best_matches",
     "boundary_map",
+    "claim_curves",
     "contribution_norms",
     "cosine_map",
     "curves_over_each_other",

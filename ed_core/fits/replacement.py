@@ -86,6 +86,31 @@ def fit(
     return found
 
 
+def by_prompt(
+    model: LanguageModel, prompts: Sequence[Prompt], tick: Tick = silent, memory: int | None = None
+) -> dict[str, np.ndarray]:
+    """What `fit` measures on held-out prompts (every fifth), prompt by prompt, from which an interval over prompts is
+    made: `loss` `[prompt, block]` with each block replaced and `whole` `[prompt]`, sums of -log p over the `tokens`
+    `[prompt]` that have a next one, nats. Prompts of one token are left out. `FitRefused` as `fit`."""
+    used, held_out = split(prompts, None)
+    fitted_on, judged_on = Streams(model, used), Streams(model, held_out)
+    require_tokens(fitted_on, True)
+    require_tokens(judged_on, False)
+    judged = [p for p in held_out if len(judged_on.ids(p)) > 1]
+    tokens = np.array([len(judged_on.ids(p)) - 1 for p in judged], np.float64)
+    loss, whole = np.zeros((len(judged), model.n_layers)), np.zeros(len(judged))
+    planned = plan(model, memory)
+    rows = Rows(checkpoint.Checkpoint(None, {}), planned, {})
+    for blocks in rows.groups():
+        sums = _summed(fitted_on, blocks, rows, lambda share, blocks=blocks: tick(rows.share(blocks, share / 2)))
+        maps = {block: one.solve() for block, one in zip(blocks, sums)}
+        for i, prompt in enumerate(judged):
+            found, whole_mean, _ = losses(Streams(model, [prompt]), maps)
+            loss[i, list(blocks)], whole[i] = found * tokens[i], whole_mean * tokens[i]
+            tick(rows.share(blocks, 0.5 + (i + 1) / (2 * len(judged))))
+    return {"loss": loss, "whole": whole, "tokens": tokens}
+
+
 def plan(model: LanguageModel, memory: int | None = None) -> Plan:
     """How many blocks are summed at once. `TooLarge` where not even one has room."""
     free = free_bytes(model)

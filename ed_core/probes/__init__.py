@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..errors import ParameterError
+from .answers import Answers
 from .base import Probe
 from .continuation import Continuation
 from .contributions import Contributions
@@ -16,6 +17,7 @@ from .numerics import Numerics
 from .prune import Prune
 from .residual_erasure import ResidualErasure
 from .surgery import Surgery
+from .turns import Turns
 
 PROBES: tuple[type[Probe], ...] = (
     Contributions,
@@ -29,6 +31,8 @@ PROBES: tuple[type[Probe], ...] = (
     EarlyExit,
     Numerics,
     Generation,
+    Turns,
+    Answers,
     Continuation,
 )
 

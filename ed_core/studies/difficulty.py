@@ -108,7 +108,7 @@ def look(folder: Folder, label: str, name: str, kind: str = "effect") -> Difficu
         levels.append(over_prompts(group.rpartition("/")[2], values, kind, tuple(marks[ran[keep]]), drawn))
         effects.append(values)
     n_layers = columns["output"].shape[1]
-    return Difficulty(label, name, kind, n_layers, tuple(levels), _trend(levels, effects, kind, drawn))
+    return Difficulty(label, name, kind, n_layers, tuple(levels), trend(levels, effects, kind, drawn))
 
 
 def over_prompts(name: str, values: np.ndarray, kind: str, pairs: tuple[str, ...], drawn: np.random.Generator) -> Level:
@@ -151,21 +151,23 @@ def _again(values: np.ndarray, kind: str, drawn: np.random.Generator) -> np.ndar
     return np.asarray(score(mean.reshape(RESAMPLES, *values.shape[1:]), kind))
 
 
-def _trend(levels: Sequence[Level], effects: Sequence[np.ndarray], kind: str, drawn: np.random.Generator) -> Trend:
+def trend(levels: Sequence[Level], effects: Sequence[np.ndarray], kind: str, drawn: np.random.Generator) -> Trend:
+    """The line through levels made by `over_prompts` of these effects, with its interval: over pairs where prompts are
+    paired across all levels, else over each level's prompts."""
     by_pair = _complete_pairs(levels)
     if len(by_pair) >= FEWEST:
         scores = np.array(list(by_pair.values()))
-        slopes = _slope(scores)
+        slopes = slope_of(scores)
         again = slopes[drawn.integers(len(slopes), size=(RESAMPLES, len(slopes)))].mean(1)
         low, high = np.quantile(again, ENDS)
         spread = slopes.std(ddof=1)
         size = float(slopes.mean() / spread) if spread > 0 else np.nan
         ends = float(scores[:, 0].mean()), float(scores[:, -1].mean())
         return Trend(*ends, float(slopes.mean()), float(low), float(high), len(slopes), size)
-    slope, ends = float(_slope([level.mean for level in levels])), (levels[0].mean, levels[-1].mean)
+    slope, ends = float(slope_of([level.mean for level in levels])), (levels[0].mean, levels[-1].mean)
     if min(map(len, effects)) < FEWEST or not np.isfinite(slope):
         return Trend(*ends, slope, np.nan, np.nan, 0, np.nan)
-    again = _slope(np.stack([_again(values, kind, drawn) for values in effects], -1))
+    again = slope_of(np.stack([_again(values, kind, drawn) for values in effects], -1))
     low, high = np.nanquantile(again, ENDS)
     return Trend(*ends, slope, float(low), float(high), 0, np.nan)
 
@@ -181,7 +183,7 @@ def _complete_pairs(levels: Sequence[Level]) -> Mapping[str, list[float]]:
     return {mark: scores for mark, scores in found.items() if len(scores) == len(levels)}
 
 
-def _slope(scores: ArrayLike) -> np.ndarray:
+def slope_of(scores: ArrayLike) -> np.ndarray:
     """Of the straight line through equally spaced levels (the last axis), by least squares; NaN where a score is
     missing."""
     y = np.asarray(scores, float)

@@ -205,18 +205,18 @@ def _futures(label: str, name: str, columns: Mapping[str, np.ndarray], seed: int
         n, layers = len(effects), columns["output"].shape[1]
         if not n:
             continue
-        value = float(_second_over_first(effects.mean(0)[None], layers // 2)[0])
+        value = float(second_over_first(effects.mean(0)[None], layers // 2)[0])
         ends = None
         if n >= FEWEST:
             again = resampled({"": effects}, np.ones(n), seed=seed)[""]
-            ends = np.quantile(_second_over_first(again, layers // 2), ENDS)
+            ends = np.quantile(second_over_first(again, layers // 2), ENDS)
         quantity = f"future {called}, second half over first"
         words = "almost none in the second half (in words)"
         yield Entry(label, name, quantity, f"{value:.3f}", _ends(ends), words, NO_ENTRY)
 
 
-def _second_over_first(effects: np.ndarray, half: int) -> np.ndarray:
-    """`[resample, layer]` → `[resample]`."""
+def second_over_first(effects: np.ndarray, half: int) -> np.ndarray:
+    """The mean over the layers from `half` on over that of those before: `[resample, layer]` → `[resample]`."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return effects[:, half:].mean(1) / effects[:, :half].mean(1)
 

@@ -56,10 +56,10 @@ class Engine(Protocol):
 
 
 class Here:
-    """This process."""
+    """This process. `opened`: its models, where several studies follow each other."""
 
-    def __init__(self, plan: Plan, out: Path, cancelled: Callable[[], bool] = lambda: False):
-        self._plan, self._out, self._cancelled, self._opened = plan, out, cancelled, opened_models()
+    def __init__(self, plan: Plan, out: Path, cancelled: Callable[[], bool] = lambda: False, opened: Any = None):
+        self._plan, self._out, self._cancelled, self._opened = plan, out, cancelled, opened or opened_models()
 
     def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
         for model, of_model in todo.items():

@@ -67,6 +67,38 @@ def drop_sweep(
         _chosen_set(drop, model, trace, record)
 
 
+@torch.no_grad()
+def answer_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: int) -> None:
+    """Fill `answers`' measures."""
+    n_layers, n_tokens, first = model.n_layers, len(encoding), encoding.answer_start
+    record.allocate("rank", (n_layers + 1, n_tokens - first))
+    for name in ("exact", "loss"):
+        record.allocate(name, (n_layers,))
+        record.allocate(f"{name}_whole", ())
+    record.allocate("first_depth", ())
+    trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
+    at, targets = slice(first - 1, n_tokens - 1), trace.ids[0, first:]
+
+    def write(suffix: str, place, resid: Float[Tensor, "answer d_model"]) -> None:
+        logits = model.unembed(resid)
+        record.write(f"exact{suffix}", place, float((logits.argmax(-1) == targets).all()))
+        record.write(f"loss{suffix}", place, _loss(metrics.log_probabilities(logits), targets).mean())
+
+    for depth in range(n_layers + 1):
+        record.write("rank", depth, metrics.rank(model.unembed(trace.resid[depth][0, at]), targets))
+        record.step(0.3 * (depth + 1) / (n_layers + 1))
+    among = (record.arrays["rank"] <= k).all(1).nonzero()[0]
+    if len(among):
+        record.write("first_depth", (), among[0])
+    write("_whole", (), trace.resid[-1][0, at])
+    for part in even_chunks(n_layers, record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize)):
+        starts = range(part.start, part.stop)
+        final = _walk(model, trace, 1, starts, record, lambda share: None)
+        for layer in starts:
+            write("", layer, final[layer - starts[0], at])
+        record.step(0.3 + 0.7 * part.stop / n_layers)
+
+
 def _positions(model: LanguageModel, n_tokens: int, record: Recorder) -> list[slice]:
     """Positions whose logits are compared at once."""
     return even_chunks(n_tokens, max(1, record.budget.logit_bytes // (16 * model.d_vocab)))

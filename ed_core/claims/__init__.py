@@ -1,0 +1,38 @@
+"""Published statements about depth, each checked on a model and a prompt set. Importing this costs no torch.
+
+To add a claim: a file here, a line below, and its test with two made-up data sets, one on which it must hold and one on
+which it must not (`tests/test_claims.py`)."""
+
+from __future__ import annotations
+
+from ..errors import ParameterError
+from ..studies.study import nearest
+from .answering import DEEP_THINKING, LIKELIHOOD_OR_GENERATION
+from .claim import Claim
+from .difficulty import ADAPTIVE, NO_HARDER_DEEPER
+from .layers import EVEN_TURNS, USEFULNESS
+from .skipping import COSINE_WEAK_PROXY, DEEP_SKIPS_LATE, ONE_LAYER_ROBUST, SECOND_HALF_WEAK
+from .turn import STATIC_RATIO, TURN
+
+CLAIMS: tuple[Claim, ...] = (
+    TURN,
+    SECOND_HALF_WEAK,
+    STATIC_RATIO,
+    NO_HARDER_DEEPER,
+    ADAPTIVE,
+    DEEP_THINKING,
+    COSINE_WEAK_PROXY,
+    ONE_LAYER_ROBUST,
+    EVEN_TURNS,
+    USEFULNESS,
+    DEEP_SKIPS_LATE,
+    LIKELIHOOD_OR_GENERATION,
+)
+
+
+def find(name: str) -> Claim:
+    """The claim of that id; a `ParameterError` names the nearest known one."""
+    for claim in CLAIMS:
+        if claim.id == name:
+            return claim
+    raise ParameterError(f"There is no claim {name!r}; {nearest(name, [claim.id for claim in CLAIMS])}")

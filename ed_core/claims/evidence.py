@@ -1,0 +1,68 @@
+"""What claims are read off: parts, each one probe on a set's prompts, as a study's folder holds them. Numpy only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..errors import StudyError
+from ..studies.folder import Folder
+from ..studies.points import Point
+
+
+@dataclass(frozen=True)
+class Part:
+    """One probe's sums over a set's prompts: `columns` `[prompt, …]` under the names of its summary; of every prompt
+    its level, its mark (prompts of different levels with one mark belong together) and its place in the set."""
+
+    columns: Mapping[str, np.ndarray]
+    levels: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()
+    index: np.ndarray = field(default_factory=lambda: np.empty(0, int))
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.columns[name]
+
+    def keep(self, chosen: np.ndarray) -> Part:
+        """Some of the prompts, by a mask or by their numbers."""
+        at = np.arange(len(self))[chosen]
+        return Part(
+            {name: values[at] for name, values in self.columns.items()},
+            tuple(self.levels[i] for i in at) if self.levels else (),
+            tuple(self.pairs[i] for i in at) if self.pairs else (),
+            self.index[at] if len(self.index) else self.index,
+        )
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was measured of one model on one prompt set. `troubles`: why a part is not there; `models`: the model and
+    those of its family beside it; `points`: their effective depths, with resamples over prompts that all share."""
+
+    n_layers: int
+    parts: Mapping[str, Part]
+    answers: bool = True
+    level_names: tuple[str, ...] = ()
+    models: tuple[str, ...] = ("",)
+    points: tuple[Point, ...] = ()
+    troubles: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+
+
+def part_of(folder: Folder, label: str, name: str, probe: str) -> Part:
+    """A part as a study's folder holds it. `StudyError` where it holds nothing of that model."""
+    some, one = folder.sums(label, name), folder.sets[name]
+    columns = some.probe(probe)
+    if not columns:
+        raise StudyError(f"The study in {folder.out} has no {probe} of {label} yet; run it to its end.")
+    ran = some.index[np.isfinite(some.columns[f"{probe}.n_tokens"])]
+
+    def of(marks: list[str]) -> tuple[str, ...]:
+        return tuple(marks[i] for i in ran) if marks else ()
+
+    return Part(columns, of(one["levels"]), of(one["pairs"]), ran)

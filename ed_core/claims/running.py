@@ -1,0 +1,352 @@
+"""Claims measured: their parts as studies, one probe each, so that one claim and all of them share what is computed and
+go on where they were stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .. import disk
+from ..depth.criteria import FEWEST
+from ..errors import ClaimRefused, EffectiveDepthError, StudyError
+from ..fits import checkpoint
+from ..service.resolve import resolve
+from ..sources.bundled import SETS
+from ..sources.specs import config_of, n_layers
+from ..studies import plan as planning
+from ..studies import running, sets
+from ..studies.folder import open_folder
+from ..studies.points import Point, measured_points
+from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
+from ..types import ModelSpec
+from . import CLAIMS, finding
+from .claim import Claim, Measured
+from .evidence import Evidence, Part, part_of
+from .finding import Finding
+
+MODEL, CONTROL, REPLACEMENT = "model", "untrained twin", "replacement"
+FOUND, REPORT = "claims.json", "claims.md"
+DONE = "Checked: "  # how the last line of the command begins
+Tell = Callable[[float, str], None]
+"""Told the share that is done, and of what."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A part: which probe, on how many prompts, with which parameters for a model of so many layers."""
+
+    probe: str
+    prompts: int
+    parameters: Callable[[int, bool], dict[str, Any]] = lambda layers, answers: {}
+
+
+def _split(layers: int, answers: bool) -> dict[str, Any]:
+    return {"mode": "future"} | ({"boundaries": "answer"} if answers else {})
+
+
+PARTS = {
+    "contributions": Taken("contributions", 50),
+    "logit_lens": Taken("logit_lens", 50),
+    "answers": Taken("answers", 50),
+    "turns": Taken("turns", 30),
+    "one": Taken("prune", 30),
+    "stretch": Taken("prune", 30, lambda layers, answers: {"n": max(1, round(layers / 4))}),
+    "future": Taken("layer_skip", 40, _split),
+    "writing": Taken("generation", 50, lambda layers, answers: {"n_tokens": 16}),
+    REPLACEMENT: Taken("", 100),
+}
+OF_FAMILY = ("contributions", "logit_lens")  # parts that further models of the family go through
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which claims of which model on which prompts. `prompts`: a bundled set's name, or a file; `also`: further models
+    of its family; `most`: prompts of any part at most, 0 for what the protocols say."""
+
+    model: str
+    prompts: str
+    claims: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    precision: str = "fp32"
+    device: str = "cpu"
+    adapter: str = ""
+    most: int = 0
+    seed: int = 0
+
+    @property
+    def set_name(self) -> str:
+        name = self.prompts if self.prompts in bundled() else Path(self.prompts).stem
+        return re.sub(r"[^\w.,+ -]", "-", name).strip(" -.")[:80] or "prompts"
+
+    @property
+    def command(self) -> str:
+        """What makes it again; a file by its name alone."""
+        prompts = self.prompts if self.prompts in bundled() else Path(self.prompts).name
+        words = ["python", "-m", "ed_core", "claims", "--model", self.model, "--set", prompts]
+        words += [word for name in self.claims for word in ("--claim", name)]
+        words += [word for name in self.also for word in ("--also", name)]
+        for name, value, usual in (
+            ("precision", self.precision, "fp32"),
+            ("device", self.device, "cpu"),
+            ("adapter", self.adapter, ""),
+            ("prompts", self.most, 0),
+            ("seed", self.seed, 0),
+        ):
+            words += [f"--{name}", str(value)] if value != usual else []
+        return shlex.join([*words, "--out", "FOLDER"])
+
+    def entry(self, n: int = 0, levels: int = 0) -> SetEntry:
+        """The set, of which the first `n` prompts are taken: as many of each of its `levels`."""
+        n = min(n, self.most) if self.most and n else n
+        some = {"per_level": math.ceil(n / levels)} if levels and n else {"limit": n} if n else {}
+        if self.prompts in bundled():
+            return SetEntry(name=self.set_name, bundled=self.prompts, **some)
+        file = Path(self.prompts).expanduser().resolve()
+        if not file.is_file():
+            raise StudyError(
+                f"There is no prompt set {self.prompts!r}: no file of that path, and of the bundled ones "
+                f"{nearest(self.prompts, bundled())}"
+            )
+        return SetEntry(name=self.set_name, file=str(file), **some)
+
+    def chosen(self) -> list[Claim]:
+        from . import find
+
+        return [find(name) for name in dict.fromkeys(self.claims)] or list(CLAIMS)
+
+
+def bundled() -> list[str]:
+    """The names of the bundled prompt sets."""
+    return sorted(file.stem for file in SETS.glob("*.jsonl"))
+
+
+def run(
+    asked: Asked, out: Path, tell: Tell = lambda share, what: None, cancelled: Callable[[], bool] = lambda: False
+) -> dict[str, Any]:
+    """Measure what is missing, judge the claims, and write both files; returns what the JSON holds. A claim that does
+    not apply is told; what makes all of them impossible is refused."""
+    spec = resolve(asked.model, asked.precision, asked.device, asked.adapter)
+    _same_family(asked, spec)
+    claims, whole = asked.chosen(), sets.load(asked.entry(), Path(), asked.model)
+    n = min(len(whole.examples), asked.most or len(whole.examples))
+    if n < FEWEST:
+        raise ClaimRefused(
+            f"The set {asked.set_name} gives {n} prompts, and an interval needs {FEWEST} at least; take a larger set."
+        )
+    layers = n_layers(spec)
+    if layers is None:
+        raise StudyError(f"How many layers {spec.name} has cannot be read off its config; name another model.")
+    prompts = [e.prompt for e in whole.examples]
+    made_of = [spec.identity(), checkpoint.of_prompts(prompts), asked.also, asked.most, asked.seed]
+    about = checkpoint.digest(finding.FORMAT, *made_of)
+    bare = Evidence(
+        layers,
+        {},
+        all(p.answer for p in prompts),
+        whole.levels,
+        (spec.name, *asked.also),
+        seed=asked.seed,
+    )
+    refused = {claim.id: why for claim in claims if (why := _why_not(claim, bare))}
+    needed = {part for claim in claims if claim.id not in refused for part in claim.parts}
+    parts = [name for name in PARTS if name in needed]
+    run_parts = _Parts(asked, out, bare, cancelled)
+    for i, name in enumerate(parts):
+        called = PARTS[name].probe or name
+
+        def share(within: float, i: int = i, called: str = called) -> None:
+            tell((i + within) / len(parts), called)
+
+        share(0.0)
+        run_parts.compute(name, share)
+    mine, twins = (run_parts.evidence(label, needed) for label in (MODEL, CONTROL))
+    findings = [
+        Finding(claim, spec.name, asked.set_name, None, refused[claim.id])
+        if claim.id in refused
+        else _finding(claim, spec.name, asked.set_name, mine, twins)
+        for claim in claims
+    ]
+    told = {
+        "about": about,
+        "model": spec.name,
+        "precision": spec.precision,
+        "set": asked.set_name,
+        "prompts": len(prompts),
+        "command": asked.command,
+        "findings": [one.told() for one in findings],
+    }
+    told = _with_earlier(told, asked, out)
+    tell(1.0, "")
+    write(told, out)
+    return told
+
+
+def read(out: Path) -> dict[str, Any]:
+    """What a run wrote; empty where there is none. `StudyError` where it is damaged."""
+    try:
+        found = json.loads((out / FOUND).read_text(encoding="utf-8"))
+        if {"about", "model", "set", "findings", "command"} <= found.keys():
+            return found
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError):
+        pass
+    raise StudyError(f"{out / FOUND} is damaged; delete it and run the claims again: what was measured stays.")
+
+
+def _with_earlier(told: dict[str, Any], asked: Asked, out: Path) -> dict[str, Any]:
+    """Beside these findings those of earlier runs on the same model and prompts."""
+    try:
+        earlier = read(out)
+    except StudyError:
+        earlier = {}
+    if earlier.get("about") != told["about"]:
+        return told
+    by_id = {one["id"]: one for one in (*earlier["findings"], *told["findings"])}
+    findings = [by_id[claim.id] for claim in CLAIMS if claim.id in by_id]
+    names = () if len(findings) == len(CLAIMS) else tuple(one["id"] for one in findings)
+    return told | {"findings": findings, "command": replace(asked, claims=names).command}
+
+
+def write(told: Mapping[str, Any], out: Path) -> None:
+    """The JSON and the report of a run."""
+    try:
+        disk.write(out / FOUND, json.dumps(told, ensure_ascii=False, indent=1).encode())
+        disk.write(out / REPORT, finding.markdown(told).encode())
+    except OSError as error:
+        raise StudyError(f"The folder {out} cannot be written: {disk.why(error)}") from error
+
+
+def _same_family(asked: Asked, spec: ModelSpec) -> None:
+    """Refuse models beside this one that are of another family."""
+    own = config_of(spec).get("model_type", "")
+    for source in asked.also:
+        other = config_of(resolve(source, asked.precision, asked.device)).get("model_type", "")
+        if other != own:
+            raise StudyError(
+                f"{source} is of the family {other or 'unknown'} and {spec.name} of {own or 'unknown'}; name models of "
+                "one family beside each other."
+            )
+
+
+def _why_not(claim: Claim, evidence: Evidence) -> str:
+    try:
+        claim.check(evidence)
+    except ClaimRefused as error:
+        return str(error)
+    return ""
+
+
+def _finding(claim: Claim, model: str, name: str, mine: Evidence, twins: Evidence) -> Finding:
+    def measured(evidence: Evidence) -> tuple[Measured | None, str]:
+        try:
+            return claim.of(evidence), ""
+        except ClaimRefused as error:
+            return None, str(error)
+
+    found, reason = measured(mine)
+    if not claim.control:
+        return Finding(claim, model, name, found, reason, None, "it would take the twins of all models.")
+    return Finding(claim, model, name, found, reason, *measured(twins))
+
+
+class _Parts:
+    """The parts of one run, in its folder."""
+
+    def __init__(self, asked: Asked, out: Path, bare: Evidence, cancelled: Callable[[], bool]):
+        self.asked, self.out, self.bare, self.cancelled = asked, out, bare, cancelled
+        self.opened = running.opened_models()
+        self.troubles: dict[str, dict[str, str]] = {MODEL: {}, CONTROL: {}}
+        self.fitted: dict[str, Part] = {}
+
+    def compute(self, name: str, share: Callable[[float], None]) -> None:
+        """What is missing of a part, of the model and of its twin."""
+        if name == REPLACEMENT:
+            for i, label in enumerate((MODEL, CONTROL)):
+                self._fit(label, lambda within, i=i: share((i + within) / 2))
+            return
+        plan = planning.make(self._study(name), Path(), self.asked.device)
+        place = self.out / "parts" / name
+        planning.write_plan(plan, place)
+        outcome = running.run(
+            plan,
+            place,
+            report=lambda model, done, total: share(done / max(total, 1)),
+            cancelled=self.cancelled,
+            engine=partial(running.Here, opened=self.opened),
+        )
+        for label, why in outcome.failed.items():
+            self.troubles.setdefault(label, {})[name] = why
+
+    def _study(self, name: str) -> Study:
+        taken, asked = PARTS[name], self.asked
+        own = {"source": asked.model, "precision": asked.precision, "adapter": asked.adapter}
+        models = [ModelEntry(**own, label=MODEL), ModelEntry(**own, label=CONTROL, control="untrained")]
+        if name in OF_FAMILY:
+            models += [ModelEntry(source=source, precision=asked.precision) for source in asked.also]
+        probe = ProbeEntry(name=taken.probe, **taken.parameters(self.bare.n_layers, self.bare.answers))
+        return Study(
+            name=name,
+            models=tuple(models),
+            probes=(probe,),
+            sets=(asked.entry(taken.prompts, len(self.bare.level_names)),),
+            seed=asked.seed,
+        )
+
+    def _fit(self, label: str, share: Callable[[float], None]) -> None:
+        """The linear maps in the layers' place; read where they were made before."""
+        from ..fits import replacement
+
+        asked = self.asked
+        control = "" if label == MODEL else "untrained"
+        try:
+            spec = resolve(asked.model, asked.precision, asked.device, asked.adapter, control=control)
+            entry = asked.entry(PARTS[REPLACEMENT].prompts, len(self.bare.level_names))
+            prompts = [e.prompt for e in sets.load(entry, Path(), asked.model).examples]
+            key = checkpoint.digest(REPLACEMENT, spec.identity(), checkpoint.of_prompts(prompts))
+            kept = checkpoint.Checkpoint(self.out / "parts" / f"{REPLACEMENT}-{key[:16]}.npz", key)
+            if (columns := kept.read()) is None:
+
+                def tick(done: float) -> None:
+                    if self.cancelled():
+                        raise KeyboardInterrupt
+                    share(done)
+
+                columns = replacement.by_prompt(self.opened.get(spec), prompts, tick)
+                (self.out / "parts").mkdir(parents=True, exist_ok=True)
+                kept.write(columns, now=True)
+            self.fitted[label] = Part(columns)
+        except (StudyError, OSError):
+            raise
+        except EffectiveDepthError as error:  # too few tokens, or no twin
+            self.troubles[label][REPLACEMENT] = str(error)
+
+    def evidence(self, label: str, needed: set[str]) -> Evidence:
+        """Everything that was measured of the model, or of its twin."""
+        troubles, parts = self.troubles[label], {}
+        for name in needed - troubles.keys():
+            if name == REPLACEMENT:
+                parts[name] = self.fitted[label]
+            else:
+                folder = open_folder(self.out / "parts" / name)
+                parts[name] = part_of(folder, label, self.asked.set_name, PARTS[name].probe)
+        found = replace(self.bare, parts=parts, troubles=troubles)
+        if label == MODEL and self.asked.also and needed.issuperset(OF_FAMILY):
+            return replace(found, points=tuple(self._points()))
+        return found
+
+    def _points(self) -> list[Point]:
+        """The effective depths of the model and of those beside it."""
+        found: list[Point] = []
+        for name in OF_FAMILY:
+            folder = open_folder(self.out / "parts" / name)
+            others = [label for label in folder.models if label != CONTROL]
+            found += measured_points(folder, self.asked.set_name, others)
+        return [replace(p, model=self.bare.models[0]) if p.model == MODEL else p for p in found]

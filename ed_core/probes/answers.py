@@ -1,0 +1,65 @@
+"""At which depth the known answer appears, and without which layer it is lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..errors import PromptError
+from ..types import MeasureSpec
+from .base import Probe, parameter
+from .description import ANSWER_TOKENS, Shape
+from .prune import Prune
+
+
+@dataclass(frozen=True)
+class Answers(Probe):
+    """Reads a prompt with a known answer in two ways. The logit lens tells at which depth every token of the answer is
+    among its best k, each at the position that predicts it (`first_depth`; empty where that is so at no depth, the
+    output included).
+
+    Then each layer is left out in turn, on all tokens. The **loss** is the mean of `-log p` over the answer's tokens.
+    The answer is **exact** where the model, writing freely and taking the best token each time, begins with the answer.
+    No text has to be written for that: it is so exactly where at every position of the answer the best token is the
+    answer's own, since each token then reads what the answer says so far.
+
+    Source: first depth with the answer among the best five, arXiv 2604.12426; likelihood against generation,
+    arXiv 2510.02091."""
+
+    k: int = parameter(5, "best tokens among which the answer has to be", low=1, high=50, label="Best tokens")
+
+    name: ClassVar[str] = "answers"
+    title: ClassVar[str] = "Answers"
+    min_tokens: ClassVar[int] = 2
+    measures: ClassVar[tuple[MeasureSpec, ...]] = (
+        MeasureSpec("rank", ("depth", "step"), "rank", "rank of the answer's token in the lens", 1.0, dtype="int32"),
+        MeasureSpec(
+            "first_depth", (), "depth", "first depth with the whole answer among the best tokens", 0.0, None, "mean"
+        ),
+        MeasureSpec(
+            "exact", ("layer",), "0 or 1", "whether the answer is written without this layer", 0.0, 1.0, "mean"
+        ),
+        MeasureSpec("exact_whole", (), "0 or 1", "whether the whole model writes the answer", 0.0, 1.0, "mean"),
+        MeasureSpec("loss", ("layer",), "nats", "mean loss on the answer without this layer", 0.0, None, "mean"),
+        MeasureSpec("loss_whole", (), "nats", "mean loss of the whole model on the answer", 0.0, None, "mean"),
+    )
+
+    @classmethod
+    def work(cls, n_layers, n_tokens):
+        return n_layers + n_layers * (n_layers + 1) / 2, (2 * n_layers + 1) * ANSWER_TOKENS
+
+    @classmethod
+    def holds(cls, shape: Shape) -> int:
+        return Prune.holds(shape)  # the same walk
+
+    def check(self, n_tokens, answer_start):
+        super().check(n_tokens, answer_start)
+        if answer_start is None:
+            raise PromptError("answers needs a known answer, and this prompt has none: give it one.")
+        if answer_start < 1:
+            raise PromptError("answers needs a question before the answer, and there is none: give it one.")
+
+    def compute(self, model, encoding, record) -> None:
+        from ..sweeps.dropping import answer_sweep
+
+        answer_sweep(model, encoding, record, self.k)

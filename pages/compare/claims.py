@@ -1,0 +1,173 @@
+"""Which published statements about depth hold for this model, on these prompts?"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from ed_core import figures
+from ed_core.claims import CLAIMS, Claim, find, running
+from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
+from ed_core.claims.finding import counted
+from ed_core.sources.bundled import SETS
+from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, show
+from ed_ui.claim_runs import Wanted
+from ed_ui.link_parameters import choice, text
+
+SOURCES = {"bundled": "A bundled set", "lines": "A file or pasted lines"}
+MOST = 500  # prompts
+POLL = 1.0  # seconds
+BADGES = {
+    HOLDS: ":green-badge[:material/check: {}]",
+    DOES_NOT: ":red-badge[:material/close: {}]",
+    CANNOT_BE_TOLD: ":orange-badge[:material/question_mark: {}]",
+    NOT_APPLICABLE: ":gray-badge[{}]",
+}
+
+
+def page() -> None:
+    st.subheader("Claims", anchor=False)
+    link.own(PARAMETERS)
+    common_link.say_troubles()
+    remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})
+    model = picker.required()
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="form-claims")
+    source = remembered.widget(
+        row.segmented_control,
+        "Prompts",
+        "claims.source",
+        "bundled",
+        options=list(SOURCES),
+        format_func=SOURCES.get,
+        required=True,
+    )
+    name, prompts = "", ()
+    if source == "bundled":
+        name = remembered.one_of(row.selectbox, "Prompt set", "claims.set", running.bundled(), width=260)
+    also = remembered.widget(
+        row.text_input, "Also of its family", "claims.also", "", words=True, help=ALSO, placeholder="none", width=260
+    )
+    if source != "bundled":
+        prompts = tuple(prompt_set.lines(MOST))
+    common_link.write()
+    if name or prompts:
+        others = tuple(dict.fromkeys(part.strip() for part in also.split(",") if part.strip()))
+        wanted = Wanted(model, name, prompts, others)
+        guard.fragment(lambda: body(wanted), POLL if wanted.running else None)()
+    probe_page.texts(TEXTS)
+
+
+def body(wanted: Wanted) -> None:
+    """Run, how far it is, the claims with what became of them, and one of them closely; drawn again every second while
+    it runs."""
+    running_now, found = wanted.running, wanted.found()
+    if not running_now and remembered.value("claims.watched") == str(wanted.out):
+        remembered.forget("claims.watched")
+        st.rerun()
+    if running_now:
+        remembered.put({"claims.watched": str(wanted.out)})
+    chosen = find(remembered.value("claims.claim"))
+    row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
+    play = {"icon": ":material/play_arrow:", "disabled": running_now}
+    if row.button("Run all", key="run.claims", type="primary", **play):
+        wanted.begin()
+        st.rerun()
+    if row.button(f"Run “{chosen.id}” alone", key="run.claim", **play):
+        wanted.begin((chosen.id,))
+        st.rerun()
+    if row.button("Cancel", key="cancel.claims", icon=":material/stop:", disabled=not running_now):
+        wanted.stop()
+        st.rerun()
+    link.share(row)
+    if running_now:
+        share, what = wanted.progress()
+        st.progress(share, f"{100 * share:.0f} % · {what or 'models and prompts are looked up'}")
+    elif trouble := wanted.trouble():
+        show.error(trouble)
+    by_id = {one["id"]: one for one in found.get("findings", ())}
+    if found:
+        of = show.plain(f"{found['model']} on {found['set']}")
+        st.markdown(f"**{of}** · {counted(found['findings'])}")
+    listed(by_id)
+    closely(wanted, by_id)
+
+
+def listed(found: Mapping[str, Any]) -> None:
+    """All claims, with verdict, value, the paper's figure and the control's value."""
+    lines = [["claim", "verdict", "here (5–95 % over prompts)", "the paper found", "untrained twin"], ["---"] * 5]
+    for claim in CLAIMS:
+        one = found.get(claim.id)
+        silent = one is not None and one["verdict"] == NOT_APPLICABLE
+        for i, quantity in enumerate(claim.quantities[:1] if silent else claim.quantities):
+            measured = one["quantities"][i] if one else {"value": None, "control": None}
+            values = [measured[key]["short"] if measured[key] else "" for key in ("value", "control")]
+            title = f"**{show.plain(claim.title)}** {show.plain(claim.source)}"
+            head = [title, badge(one["verdict"]) if one else "not run"] if not i else ["", ""]
+            here = f"{show.plain(quantity.name)}: **{show.plain(values[0])}**" if values[0] else "–"
+            if not i and one and one["reason"]:
+                here = show.plain(one["reason"])
+            lines.append([*head, here, show.plain(quantity.found), show.plain(values[1]) or "–"])
+    with st.container(key="claims-table"):
+        st.markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
+
+
+def badge(verdict: str) -> str:
+    return BADGES[verdict].format(verdict)
+
+
+def closely(wanted: Wanted, found: Mapping[str, Any]) -> None:
+    """One claim: the sentence, its figure, and how it is measured."""
+    titles = {claim.id: claim.title for claim in CLAIMS}
+    name = remembered.widget(
+        st.selectbox, "Closely", "claims.claim", CLAIMS[0].id, options=list(titles), format_func=titles.get
+    )
+    claim, one = find(name), found.get(name)
+    if one is None:
+        show.empty(claim.title, TEACH, 120, first=True)
+    else:
+        st.markdown(badge(one["verdict"]))
+        st.code(one["sentence"], language=None, wrap_lines=True)
+        if one["beside"]:
+            st.markdown(show.plain(one["beside"]))
+        if one["curves"]:
+            fig = figures.claim_curves(one["curves"])
+            show.figure(f"claim-{name}", fig, CAPTION.format(show.plain(claim.title)), about=lambda: about(claim, one))
+    told = {
+        "It says": f"{claim.statement[0].upper()}{claim.statement[1:]} ({claim.source}).",
+        "Formula": claim.formula,
+        "Protocol": claim.protocol,
+        "It holds where": "; ".join(f"{q.name} is {q.limit}" for q in claim.quantities),
+        "It would be contradicted by": claim.contradicted,
+    }
+    st.markdown("\n".join(f"- **{head}:** {show.plain(words)}" for head, words in told.items()))
+    with st.expander("The same from the command line"):
+        st.code(wanted.command((name,)), language="bash")
+
+
+def about(claim: Claim, one: Mapping[str, Any]) -> None:
+    """What the figure's numbers are, and the numbers."""
+    st.markdown(show.plain(claim.formula))
+    st.json(dict(one["curves"]), expanded=False)
+
+
+PARAMETERS = (
+    choice("prompts", "claims.source", "bundled", tuple(SOURCES)),
+    choice("set", "claims.set", "sum_mod10", sorted(file.stem for file in SETS.glob("*.jsonl"))),
+    text("also", "claims.also"),
+    choice("claim", "claims.claim", CLAIMS[0].id, tuple(claim.id for claim in CLAIMS)),
+)
+ALSO = "Further models of this one's family, with commas between: what is said of size needs three models."
+CAPTION = "**{}** · whiskers: 5 to 95 % over prompts"
+TEACH = (
+    "Not checked yet on this model and these prompts. **Run** measures what the claim needs, on the model and on its "
+    "untrained twin; what is measured once serves all claims."
+)
+TEXTS = {
+    "Why ask": "What papers say of depth was found on some models and prompts. Each statement here is a number, an "
+    "interval over prompts, and values that would contradict it.",
+    "Look for": "Verdicts that the untrained twin does not share: what it satisfies too was not learned.",
+    "Beware": "A verdict is of this model and these prompts, and where a paper says “small” or “weak” the limit is "
+    "chosen here.",
+}
+
+page()

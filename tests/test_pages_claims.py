@@ -1,0 +1,139 @@
+"""The Claims page: it lists what the command writes, shows one closely, runs it, and says what stopped it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from charts import charts
+from streamlit.testing.v1 import AppTest
+from test_claims import keeping, turning_at
+from test_pages import numbers
+
+from ed_core import settings
+from ed_core.claims import CLAIMS, find, finding, running
+from ed_core.errors import NotAllowed, StudyError
+from ed_core.service.resolve import resolve
+from ed_core.types import Prompt
+from ed_ui import claim_runs, show, study_runs
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    import ed_ui.running
+    from ed_core.service.jobs import Jobs
+
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
+    return tmp_path
+
+
+def page(**query) -> AppTest:
+    test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
+    test.switch_page("pages/compare/claims.py")
+    for name, value in ({"model": "ed-demo-8", "precision": "fp32", "set": "copy"} | query).items():
+        test.query_params[name] = value
+    return test.run()
+
+
+def wanted(**more) -> claim_runs.Wanted:
+    return claim_runs.Wanted(resolve("ed-demo-8"), **({"bundled": "copy"} | more))
+
+
+def words(test: AppTest) -> str:
+    return " ".join(w.value for w in (*test.markdown, *test.caption, *test.info, *test.error))
+
+
+def stored(of: claim_runs.Wanted) -> dict:
+    """Three findings where the page looks for them."""
+    robust, turn, adaptive = (find(name) for name in ("one-layer-robust", "turn", "adaptive"))
+    found = [
+        finding.Finding(turn, "ed-demo-8", "copy", turn.of(turning_at(4)), control=turn.of(turning_at(0))),
+        finding.Finding(adaptive, "ed-demo-8", "copy", None, "It has <b>no</b> answers."),
+        finding.Finding(robust, "ed-demo-8", "copy", robust.of(keeping(0.5)), control_reason="no twin."),
+    ]
+    told = {"about": "x", "model": "ed-demo-8", "precision": "fp32", "set": "copy", "prompts": 24, "command": "it"}
+    told["findings"] = [one.told() for one in found]
+    of.out.mkdir(parents=True)
+    running.write(told, of.out)
+    return {one["id"]: one for one in told["findings"]}
+
+
+def test_before_a_run_every_claim_is_listed_with_what_the_paper_found(cache):
+    test = page(claim="usefulness")
+    assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
+    said = words(test)
+    for claim in CLAIMS:
+        assert show.plain(claim.title) in said and show.plain(claim.source) in said
+        assert all(show.plain(q.found) in said for q in claim.quantities)
+    assert said.count("not run") == len(CLAIMS) and not charts(test)
+    assert show.plain(find("usefulness").formula) in said
+    assert "--claim usefulness" in test.code[-1].value and "--set copy" in test.code[-1].value
+
+
+def test_what_was_found_is_listed_drawn_and_quoted(cache):
+    found = stored(wanted())
+    test = page(claim="turn")
+    assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
+    said = words(test)
+    assert "1 holds here, 1 does not hold here, 1 not applicable" in said and said.count("not run") == len(CLAIMS) - 3
+    for one in found.values():
+        for quantity in one["quantities"]:
+            if quantity["value"]:
+                assert show.plain(quantity["value"]["short"]) in said
+    assert show.plain("It has <b>no</b> answers.") in said and "<b>no</b>" not in said
+    assert test.code[0].value == found["turn"]["sentence"]
+    (figure,) = charts(test)
+    for trace, label in zip(figure["data"], ("model", "untrained twin"), strict=True):
+        curve = found["turn"]["curves"][label]
+        assert trace["name"] == label and np.allclose(numbers(trace["y"]), curve["values"])
+        up, down = (numbers(trace["error_y"][way]) for way in ("array", "arrayminus"))
+        assert np.allclose(up, np.subtract(curve["high"], curve["values"]))
+        assert np.allclose(down, np.subtract(curve["values"], curve["low"]))
+    other = page(claim="one-layer-robust")
+    assert other.code[0].value == found["one-layer-robust"]["sentence"]
+    assert other.code[0].value.endswith("Without a control: no twin.") and len(charts(other)[0]["data"]) == 1
+    assert not charts(page(claim="adaptive"))
+
+
+def test_a_run_is_a_process_of_its_own_with_the_asked_claim(cache, monkeypatch):
+    begun = []
+    monkeypatch.setattr(study_runs, "start", lambda out, arguments: begun.append((out, arguments)))
+    test = page(claim="turn")
+    test.button(key="run.claim").click().run()
+    test.button(key="run.claims").click().run()
+    (out, one), (_, every) = begun
+    assert out == wanted().out and "--claim=turn" in one and "--set=copy" in one and "--model=ed-demo-8" in one
+    assert one[0] == every[0] == "claims" and not any(word.startswith("--claim") for word in every)
+    prompts = tuple(Prompt(f"{i} + 1 = ", "3", str(i)) for i in range(5))
+    typed = wanted(bundled="", prompts=prompts, also=("ed-demo-16",))
+    typed.begin()
+    assert f"--set={typed.out / claim_runs.PROMPTS}" in begun[-1][1] and "--also=ed-demo-16" in begun[-1][1]
+    assert (typed.out / claim_runs.PROMPTS).read_text().count("\n") >= 4 and typed.out != wanted().out
+
+
+def test_what_stopped_a_run_is_said_and_a_second_one_is_refused(cache, monkeypatch):
+    of = wanted()
+    of.out.mkdir(parents=True)
+    (of.out / study_runs.RUN).write_text(json.dumps({"pid": 2**22, "created": 0.0}))
+    (of.out / study_runs.LOG).write_text("41 % · prune\n")
+    assert of.progress() == (0.41, "prune") and "said last: 41 % · prune" in of.trouble()
+    (of.out / study_runs.LOG).write_text("ed_core: The set copy gives 4 prompts.\n")
+    assert of.trouble() == "The set copy gives 4 prompts."
+    assert "The set copy gives 4 prompts" in words(page())
+    (of.out / study_runs.LOG).write_text(f"{running.DONE}12 holds here\n")
+    assert of.trouble() == ""
+    monkeypatch.setattr(study_runs, "running", lambda out: object())
+    with pytest.raises(StudyError, match="being checked on this machine already"):
+        of.begin()
+    monkeypatch.setenv("ED_STUDIES", "false")
+    with pytest.raises(NotAllowed, match="checks no claims"):
+        of.begin()
+
+
+def test_a_damaged_file_is_told(cache):
+    of = wanted()
+    of.out.mkdir(parents=True)
+    (of.out / running.FOUND).write_text("[]")
+    assert "is damaged" in words(page())
