@@ -121,6 +121,20 @@ def probe_prune(model, measure):
     yield {k: found[f"drop_{k}"] for k in ("kl", "top1_kept", "nll")}, naive.pruned(model.hf, found.token_ids, (0, 3))
 
 
+def probe_exact_answers(model, measure):
+    ids, decode = model.encode(PROMPT).ids, lambda ids: model.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    begin = model.encode(PROMPT).answer_start
+    own = Prompt(PROMPT.text, decode(naive.greedy(model.hf, ids[:begin], 1)))
+    for prompt in [PROMPT] + [own] * (own.answer.isascii() and own.answer.isprintable() and own.answer != " "):
+        found = measure(model, ExactAnswers(n=2), prompt)
+        most, drops = found.n_tokens - begin + 1, [(s, s + 1) for s in range(model.n_layers - 1)]
+        judge = [naive.exact_answer(model.hf, decode, ids[:begin], prompt.answer, most, drop) for drop in [*drops, ()]]
+        yield (
+            {"exact": found["exact"], "exact_whole": found["exact_whole"]},
+            {"exact": np.array(judge[:-1], float), "exact_whole": np.array(judge[-1], float)},
+        )
+
+
 def probe_early_exit(model, measure):
     found = measure(model, EarlyExit(0.1), PROMPT)
     lens = naive.logit_lens(model.hf, found.token_ids, 1)
