@@ -25,6 +25,8 @@ from ed_core.probes import (
     PROBES,
     Contributions,
     EarlyExit,
+    ExactAnswers,
+    Generation,
     IntegratedGradients,
     LayerSkip,
     Lenses,
@@ -32,6 +34,7 @@ from ed_core.probes import (
     Numerics,
     Prune,
     ResidualErasure,
+    Surgery,
 )
 from ed_core.types import ModelSpec, Prompt
 
@@ -133,6 +136,24 @@ def probe_exact_answers(model, measure):
             {"exact": found["exact"], "exact_whole": found["exact_whole"]},
             {"exact": np.array(judge[:-1], float), "exact_whole": np.array(judge[-1], float)},
         )
+
+
+def probe_surgery(model, measure):
+    """Without one layer; exchanges and repeats are held against passes of their own in test_surgery."""
+    order = [layer for layer in range(model.n_layers) if layer != 1]
+    found = measure(model, Surgery(kind="none", order=",".join(map(str, order)), continued=2), PROMPT)
+    expected = naive.pruned(model.hf, found.token_ids, (1,))
+    expected = {"loss": np.nanmean(expected["nll"]), "kl": expected["kl"].mean(), "top1": expected["top1_kept"].mean()}
+    yield {name: found[f"order_{name}" if name != "top1" else "order_top1_kept"] for name in expected}, expected
+
+
+def probe_generation(model, measure):
+    """Divergences are so small here that rounding shows: they are held absolutely."""
+    found = measure(model, Generation(n_tokens=3, threshold=0.012, g=0.02, rho=0.5), PROMPT)
+    asked = found.token_ids[: found.answer_start]
+    expected = naive.writing(model.hf, asked, found["ids"].tolist(), 0.012, 0.02, 0.5)
+    assert np.abs(found["jsd"] - expected.pop("jsd")).max() <= 1e-6
+    yield found.measures, expected
 
 
 def probe_early_exit(model, measure):

@@ -34,6 +34,7 @@ class ExactAnswers(Probe):
 
     name: ClassVar[str] = "exact_answers"
     title: ClassVar[str] = "Exact answers"
+    over_several: ClassVar[str] = "answers"
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec(
