@@ -147,7 +147,12 @@ def test_over_prompts_the_ratio_is_a_mean(model_of, measure):
     results = [measure(model, probe, p) for p in (PROMPT, Prompt("Nine b."))]
     found = aggregate(probe, [r.summary for r in results])
     assert found["mean_depth"] == pytest.approx(np.mean([r["settle_depth"].mean() for r in results]))
-    assert set(found) == {"mean_depth", "mean_ratio", "mean_agreement"}
+    for depth in range(6):
+        settled = [np.mean([d <= depth for d in r["settle_depth"].tolist()]) for r in results]
+        assert found["share_settled"][depth] == pytest.approx(np.mean(settled))
+        assert found["mean_jsd"][depth] == pytest.approx(np.mean([r["jsd"][depth].mean() for r in results]), abs=1e-7)
+    assert found["share_settled"][-1] == 1 and 0 < found["share_settled"][:-1].max() < 1
+    assert set(found) == {"mean_depth", "mean_ratio", "mean_agreement", "share_settled", "mean_jsd"}
 
 
 def test_rows_beside_the_output_are_measured_as_the_formulas_say():

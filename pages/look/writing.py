@@ -88,6 +88,5 @@ probe_page.Page(
     more,
     figure=drawn,
     over_tokens=False,
-    sound=lambda _: False,
     height=lambda n_layers: figures.lens_height(n_layers, View(height=probe_page.MAP_HEIGHT)),
 ).show()
