@@ -58,7 +58,18 @@ def stored_set(stored):
     spec = resolve("small")
     probes = [
         Prune(drop=(1, 2)),
-        *(p() for p in (EarlyExit, ExactAnswers, LogitLens, LayerSkip, ResidualErasure, IntegratedGradients, Contributions)),
+        *(
+            p()
+            for p in (
+                EarlyExit,
+                ExactAnswers,
+                LogitLens,
+                LayerSkip,
+                ResidualErasure,
+                IntegratedGradients,
+                Contributions,
+            )
+        ),
     ]
     found = {probe.name: [computed(probe.request(spec, prompt)) for prompt in SET] for probe in probes}
     for result in (r for results in found.values() for r in results):
@@ -132,8 +143,8 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
     code = next(c.value for c in test.code if c.value.startswith("python")).replace("\\\n    ", "")
     assert (
         code.startswith(
-            "python -m ed_core run prune early_exit logit_lens exact_answers --model=small --precision=fp32 --device=cpu --prompts "
-            "prompts.jsonl"
+            "python -m ed_core run prune early_exit logit_lens exact_answers --model=small --precision=fp32 --device=cpu "
+            "--prompts prompts.jsonl"
         )
         and "--set prune.drop=1,2" in code
     )

@@ -144,8 +144,8 @@ def test_likelihood_against_generation_in_words():
     )
     assert told([0.25, 1, 0.5, 0.25], 0.75, 4) == (
         "Whole, the model writes 3 of 4 answers. By loss, the layer that counts most is 2: +1 nats per token without "
-        "it, and the model writes 2 of 4 answers. Without 0 or 3 it writes 1 of 4 answers, at +0.25 to +0.5 nats per "
-        "token. Rank correlation of added loss and answers lost: +0.32."
+        "it, and the model writes 2 of 4 answers. Without layer 0 or 3 it writes 1 of 4 answers, at +0.25 to +0.5 "
+        "nats per token. Rank correlation of added loss and answers lost: +0.32."
     )
     assert told([1, 1, 0, 1], 1, 1, 2) == (
         "Whole, the model writes the answer. By loss, the stretch of 2 layers that counts most is 2–3: +1 nats per "

@@ -35,9 +35,7 @@ def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, floa
     }
 
 
-def generated(
-    curves: Mapping[str, np.ndarray], written: Mapping[str, np.ndarray], n_prompts: int, n: int = 1
-) -> str:
+def generated(curves: Mapping[str, np.ndarray], written: Mapping[str, np.ndarray], n_prompts: int, n: int = 1) -> str:
     """Likelihood against generation, in figures: aggregates of `prune` and of `exact_answers` over the same prompts."""
     exact, added = np.asarray(written["exact"], np.float64), curves["nll"] - curves["nll_whole"]
 
@@ -56,7 +54,7 @@ def generated(
     if len(fewest) > LISTED:
         said += f"Without {len(fewest)} of {len(exact)}"
     else:
-        said += f"Without {_named(fewest, n)}"
+        said += f"Without {'layer ' * (n == 1)}{_named(fewest, n)}"
     near, far = (f"{added[fewest].min():+.2g}", f"{added[fewest].max():+.2g}")
     said += f" it {told(exact.min())}, at {near if near == far else f'{near} to {far}'} nats per token."
     rank = rank_correlation(added, -exact)

@@ -77,7 +77,7 @@ class Generation(Probe):
         Curve("share_settled", "Tokens that have settled", "share", "depth"),
         Curve("mean_jsd", "Divergence between lens and output", "bits", "depth"),
     )
-    score: ClassVar[Score] = Score("mean settle depth", value="mean_depth")
+    score: ClassVar[Score] = Score("The mean settle depth", value="mean_depth")
     further_tokens: ClassVar[int] = TYPICAL_TOKENS - 1
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(

@@ -129,8 +129,8 @@ def _walk(
     record: Recorder,
     step: Callable[[float], None],
 ) -> Float[Tensor, "start pos d_model"]:
-    """The last residual without blocks s … s+n-1, for these ascending s: variant s joins at block s+n with what entered block
-    s."""
+    """The last residual without blocks s … s+n-1, for these ascending s: variant s joins at block s+n with what
+    entered block s."""
     n_tokens = trace.ids.shape[1]
     state = torch.cat([trace.resid[start] for start in starts])
     for layer in range(starts[0] + n, model.n_layers):

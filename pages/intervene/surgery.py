@@ -10,7 +10,20 @@ from ed_core.probes import Surgery
 from ed_core.probes.surgery import parse_order, toggled
 from ed_core.results import aggregate
 from ed_core.sources import controls, specs
-from ed_ui import chart, common_link, control_model, link, live, picker, probe_page, prompt_set, remembered, running, show, spread_panel
+from ed_ui import (
+    chart,
+    common_link,
+    control_model,
+    link,
+    live,
+    picker,
+    probe_page,
+    prompt_set,
+    remembered,
+    running,
+    show,
+    spread_panel,
+)
 from ed_ui.link_parameters import choice, number, of_probe
 
 
@@ -204,8 +217,8 @@ def typed_order(curves: dict, results: list, asked: Surgery, ready: bool) -> Non
 
 
 HEIGHT = 460
-RULER = """**Order** · click a layer to leave it out, and once more to put it back; exchanges and repeats are typed above,
-like 0-7,4-7,8"""
+RULER = """**Order** · click a layer to leave it out, and once more to put it back; exchanges and repeats are typed
+above, like 0-7,4-7,8"""
 KINDS = {"drop": "Without a stretch", "swap": "Two exchanged", "repeat": "A stretch twice"}
 LABELS = {"loss": "Loss", "kl": "KL", "top1_kept": "Best guesses kept"}
 VIEW = (
