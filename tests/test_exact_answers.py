@@ -82,6 +82,18 @@ def test_spaces_in_front_do_not_count_and_are_read_on(model_of, measure):
     assert seen >= 2
 
 
+def test_what_runs_on_in_the_same_word_is_another_answer(model_of, measure):
+    """With head and embedding tied, this model repeats a letter for ever: two of them are not what it writes."""
+    model = model_of("gpt2")
+    for text in ("abo", "nn", "3 s"):
+        ids = model.encode(Prompt(text)).ids
+        said = decoder(model)(naive.greedy(model.hf, ids, 3))
+        assert said == 3 * said[0] and said.isalnum()
+        found = measure(model, ExactAnswers(), asked := Prompt(text, said[:2]))
+        exact, whole = expected(model, asked)
+        assert found["exact"].tolist() == exact and found["exact_whole"] == whole == 0
+
+
 def test_a_bundled_model_on_bundled_prompts():
     """Of a model that knows the answers some layers are needed for them; as Home judges its continuation."""
     spec, shares = resolve("ed-demo-8"), []

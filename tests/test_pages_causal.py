@@ -143,8 +143,8 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
     code = next(c.value for c in test.code if c.value.startswith("python")).replace("\\\n    ", "")
     assert (
         code.startswith(
-            "python -m ed_core run prune early_exit logit_lens exact_answers --model=small --precision=fp32 --device=cpu "
-            "--prompts prompts.jsonl"
+            "python -m ed_core run prune early_exit logit_lens exact_answers --model=small --precision=fp32 "
+            "--device=cpu --prompts prompts.jsonl"
         )
         and "--set prune.drop=1,2" in code
     )

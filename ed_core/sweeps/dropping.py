@@ -73,8 +73,8 @@ def drop_sweep(
 @torch.no_grad()
 def write_without(model: LanguageModel, encoding: Encoding, record: Recorder, n: int) -> None:
     """Fill `exact_answers`' measures. A variant is the first block of the stretch that it lacks; the last one, `none`,
-    lacks none. What is still open is read on in groups that have written the same, the answer's own tokens laid behind:
-    as long as a variant writes these, the pass holds its next token."""
+    lacks none. What is still open is read on in groups that have written the same, the rest of the answer's own tokens
+    laid behind: as long as a variant writes these, the pass holds its next token."""
     question, draft = encoding.ids[: encoding.answer_start], encoding.ids[encoding.answer_start :]
     answer, most, none = record.request.prompts[0].answer, len(draft) + 1, model.n_layers - n + 1
     record.allocate("exact", (none,))
@@ -82,7 +82,7 @@ def write_without(model: LanguageModel, encoding: Encoding, record: Recorder, n:
     groups, told = {(): list(range(none + 1))}, 0
     while groups:
         written, variants = groups.popitem()
-        laid = draft[len(written) :] if written == draft[: len(written)] else ()
+        laid = draft[len(written) :]
         for variant, best in _best_without(model, (*question, *written, *laid), len(laid) + 1, n, variants, record):
             text, found = list(written), None
             for token, expected in zip(best, (*laid, None)):
