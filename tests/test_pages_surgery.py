@@ -23,6 +23,7 @@ from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
+from ed_ui import remembered
 
 SURGERY, WRITING = "pages/intervene/surgery.py", "pages/look/writing.py"
 ORDER = "0-2,2,4"
@@ -130,7 +131,7 @@ def test_writing_draws_and_says_what_is_stored(results, folder):  # noqa: F811
     assert [d.title for d in drawings.drawings(case)] == ["While the model writes"]
 
 
-def test_a_text_that_is_being_written_can_be_stopped(results):
+def test_a_text_that_is_being_written_can_be_stopped(results, monkeypatch):
     """What is there so far is drawn with a button; pressed, the page asks for just these tokens and shows them."""
     spec, whole = resolve("small"), results["generation"][0]
     part = {
@@ -155,6 +156,11 @@ def test_a_text_that_is_being_written_can_be_stopped(results):
     assert session_of(test).inputs["generation.n_tokens"] == 3
     assert holds(plotted(test), fewer["jsd"]) and fewer["ids"].tolist() == whole["ids"][:3].tolist()
     assert not [b for b in test.button if b.label == "Stop here"]
+    test.number_input(key="generation.n_tokens").set_value(7).run()
+    assert session_of(test).inputs["generation.n_tokens"] == 3, "what the browser still says of before does not count"
+    monkeypatch.setattr(remembered, "ECHO", 0.0)
+    test.number_input(key="generation.n_tokens").set_value(7).run()
+    assert session_of(test).inputs["generation.n_tokens"] == 7, "later it is a choice"
 
 
 def test_a_click_on_the_ruler_edits_the_order(results, monkeypatch):
