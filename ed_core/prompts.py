@@ -13,6 +13,7 @@ from . import settings
 from .errors import PromptError, PromptFileError
 from .types import Prompt
 
+HALF = "\ufffd"  # what the bytes of a character decode to that is not whole
 FIELDS = {"text", "answer", "id", "template", "special_tokens"}
 
 
@@ -104,3 +105,16 @@ def _parse(path: str, number: int, line: str) -> Prompt:
     except PromptError as error:
         raise PromptFileError(f"{path}, line {number}: {error}") from None
     return prompt
+
+
+def exact(text: str, answer: str) -> bool:
+    """Whether what was written begins with the answer and does not run on in the same word; spaces around the answer
+    and in front of the text do not count."""
+    text, answer = text.lstrip(), answer.strip()
+    return text.startswith(answer) and not (text[len(answer) :][:1].isalnum() and answer[-1:].isalnum())
+
+
+def settled(text: str, answer: str) -> bool | None:
+    """`exact` as soon as nothing that may follow can change it, else None."""
+    begun, answer = text.lstrip().rstrip(HALF), answer.strip()  # of a character that is not whole yet
+    return None if answer.startswith(begun) else exact(text, answer)

@@ -52,7 +52,16 @@ def maps(name: str) -> list[Picture]:
 
 def over_tokens(name: str) -> bool:
     """Whether the columns of a probe's maps are tokens."""
-    return any("pos" in find(name).spec(measure).dims for p in maps(name) for measure in named(p, Look())[:1])
+    return _along(name, "pos")
+
+
+def over_written(name: str) -> bool:
+    """Whether they are tokens that each side writes itself."""
+    return _along(name, "step")
+
+
+def _along(name: str, dim: str) -> bool:
+    return any(dim in find(name).spec(measure).dims for p in maps(name) for measure in named(p, Look())[:1])
 
 
 def inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]) -> None:
@@ -79,8 +88,10 @@ def inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]
             row.slider(label, 0, n - 1, (n - WINDOW, n - 1), key=f"two.window.{side}.{n}", width=220)
 
 
-def map_of(name: str, first_token: bool) -> Map:
-    """What the page's inputs say of a probe's map."""
+def map_of(name: str, first_token: bool) -> Map | None:
+    """What the page's inputs say of a probe's map; None where it has none of one result."""
+    if not maps(name):
+        return None
     state = st.session_state
     branch, shade = state.get("two.branch") or "both", state.get("two.shade") or "probability"
     look = Look(BRANCHES[branch], SHADES[shade], first_token=first_token)
@@ -115,6 +126,10 @@ def section(
         key, fig = f"{name}-{curve.name}", figures.pair_curves(found[i], (both[0].name, both[1].name), CURVE_HEIGHT)
         about = partial(about_curve, key, name, found[i], both)
         show.figure(key, fig, f"**{curve.title}**", about=about, place=column)
+    if shown is None:
+        for pair in found:
+            st.markdown(show.plain(pair.text))
+        return
     st.caption(f"The maps: {shown.picture.caption}; one colour scale for both.")
     for i, column in enumerate(st.columns(2)):
         with column:

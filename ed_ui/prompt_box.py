@@ -12,6 +12,7 @@ from ed_core.sources import tokens
 from ed_core.sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, MODELS, load_prompts
 from ed_core.types import Prompt
 from ed_ui import picker, remembered, session, show
+from ed_ui.remembered import ECHO
 
 TASKS = {
     "sum_mod10": "Sums mod 10",
@@ -28,7 +29,6 @@ KINDS = {  # of prompts for a model that knows English
     "plain_text": "Plain text",
 }
 SHOWN = 512  # tokens in the preview
-ECHO = 4.0  # seconds in which a browser may still send what was replaced; chosen, not measured
 
 
 def prompt() -> Prompt:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import streamlit as st
 
 from ed_ui import session, streamlit_edges
+
+ECHO = 4.0  # seconds in which a browser may still send what was replaced; chosen, not measured
 
 
 def value(key: str, default: Any = None) -> Any:
@@ -20,13 +23,24 @@ def put(values: Mapping[str, Any]) -> None:
     session.current().inputs.update(values)
 
 
+def replace(values: Mapping[str, Any]) -> None:
+    """As `put`, over what a browser may still say for a moment: it looks for news of a run by itself, and what it sends
+    on the way holds the values that it knew."""
+    inputs, now = session.current().inputs, time.monotonic()
+    session.current().replaced |= {key: (inputs.get(key, st.session_state.get(key)), now) for key in values}
+    put(values)
+
+
 def forget(*keys: str) -> None:
     for key in keys:
         session.current().inputs.pop(key, None)
 
 
 def note(key: str) -> None:
-    """A widget's `on_change`: remember its value."""
+    """A widget's `on_change`: remember its value, unless it is the echo of one that was just replaced."""
+    before, at = session.current().replaced.get(key, (None, -ECHO))
+    if st.session_state[key] == before and time.monotonic() - at < ECHO:
+        return
     session.current().inputs[key] = st.session_state[key]
 
 

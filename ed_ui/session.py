@@ -143,6 +143,7 @@ class Session:
     picked: bool = False  # an example was just chosen: what takes little time runs by itself
     welcomed: bool = False  # the card for newcomers was closed
     undo: Undo | None = None  # the way back to what was typed
+    replaced: dict[str, tuple[Any, float]] = field(default_factory=dict)  # by input: what it held, and when that was
     undrawn: dict[str, str] = field(default_factory=dict)  # why a figure has no picture file
     saved: dict[str, tuple[Any, str, str]] = field(default_factory=dict)  # by page: the view, its case's id and title
     editing: dict[str, Editing] = field(default_factory=dict)  # by the case study's id

@@ -130,7 +130,11 @@ def differences(first: Side, other: Side) -> dict[str, bool]:
     it comes."""
     mine, theirs = previews(first, other)
     same_tokens = mine == theirs or None in (mine, theirs)
-    return {name: same_tokens or not pair_panel.over_tokens(name) for name in first.probes}
+
+    def expected(name: str) -> bool:
+        return (same_tokens or not pair_panel.over_tokens(name)) and not pair_panel.over_written(name)
+
+    return {name: expected(name) for name in first.probes}
 
 
 def second_model(spec: ModelSpec, of: str = "two") -> ModelSpec:

@@ -426,6 +426,19 @@ def greedy(hf, ids, n_tokens: int, order=None) -> list[int]:
     return ids[-n_tokens:]
 
 
+@torch.no_grad()
+def exact_answer(hf, decode, ids, answer: str, n_tokens: int, drop) -> bool:
+    """Whether the model without these blocks, writing `n_tokens` one by one with the whole read anew for each, begins
+    with the answer, and with nothing of the same word behind it."""
+    ids, written = list(ids), []
+    with without(hf, drop):
+        for _ in range(n_tokens):
+            written.append(int(hf(input_ids=torch.tensor([ids + written]), use_cache=False).logits[0, -1].argmax()))
+    text, answer = decode(written).lstrip(), answer.strip()
+    behind = text[len(answer) : len(answer) + 1]
+    return text[: len(answer)] == answer and not (answer[-1].isalnum() and behind.isalnum())
+
+
 def numerics(hf, ids, eps: float, scale: float = 1.0) -> dict[str, np.ndarray]:
     """Miss, rounding bound and norms, token by token; slopes by least squares over all elements, tokens scaled by what
     the stream moves. `scale`: what is read from attention and MLP is taken times this."""

@@ -26,6 +26,8 @@ from ed_core.probes import (
     Answers,
     Contributions,
     EarlyExit,
+    ExactAnswers,
+    Generation,
     IntegratedGradients,
     LayerSkip,
     Lenses,
@@ -33,6 +35,7 @@ from ed_core.probes import (
     Numerics,
     Prune,
     ResidualErasure,
+    Surgery,
     Turns,
 )
 from ed_core.types import ModelSpec, Prompt
@@ -138,6 +141,38 @@ def probe_answers(model, measure):
         assert np.isnan(found["first_depth"])
         del expected["first_depth"]
     yield {name: found[name] for name in expected}, expected
+
+
+def probe_exact_answers(model, measure):
+    ids, decode = model.encode(PROMPT).ids, lambda ids: model.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    begin = model.encode(PROMPT).answer_start
+    own = Prompt(PROMPT.text, decode(naive.greedy(model.hf, ids[:begin], 1)))
+    for prompt in [PROMPT] + [own] * (own.answer.isascii() and own.answer.isprintable() and own.answer != " "):
+        found = measure(model, ExactAnswers(n=2), prompt)
+        most, drops = found.n_tokens - begin + 1, [(s, s + 1) for s in range(model.n_layers - 1)]
+        judge = [naive.exact_answer(model.hf, decode, ids[:begin], prompt.answer, most, drop) for drop in [*drops, ()]]
+        yield (
+            {"exact": found["exact"], "exact_whole": found["exact_whole"]},
+            {"exact": np.array(judge[:-1], float), "exact_whole": np.array(judge[-1], float)},
+        )
+
+
+def probe_surgery(model, measure):
+    """Without one layer; exchanges and repeats are held against passes of their own in test_surgery."""
+    order = [layer for layer in range(model.n_layers) if layer != 1]
+    found = measure(model, Surgery(kind="none", order=",".join(map(str, order)), continued=2), PROMPT)
+    expected = naive.pruned(model.hf, found.token_ids, (1,))
+    expected = {"loss": np.nanmean(expected["nll"]), "kl": expected["kl"].mean(), "top1": expected["top1_kept"].mean()}
+    yield {name: found[f"order_{name}" if name != "top1" else "order_top1_kept"] for name in expected}, expected
+
+
+def probe_generation(model, measure):
+    """Divergences are so small here that rounding shows: they are held absolutely."""
+    found = measure(model, Generation(n_tokens=3, threshold=0.012, g=0.02, rho=0.5), PROMPT)
+    asked = found.token_ids[: found.answer_start]
+    expected = naive.writing(model.hf, asked, found["ids"].tolist(), 0.012, 0.02, 0.5)
+    assert np.abs(found["jsd"] - expected.pop("jsd")).max() <= 1e-6
+    yield found.measures, expected
 
 
 def probe_early_exit(model, measure):

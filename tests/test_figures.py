@@ -74,6 +74,10 @@ def fake(
         "rank": 5,
         "boundary": 2,
         "step": 3,
+        "start": n_layers,
+        "stop": n_layers + 1,
+        "other": n_layers,
+        "length": n_layers,
     }
     for spec in kind.measures:
         shape = tuple(sizes[d] for d in spec.dims)
@@ -81,9 +85,9 @@ def fake(
             continue
         whole = spec.name in ("rank", "top_ids")
         record.allocate(spec.name, shape)
-        rows = round(filled * shape[0])
+        rows = round(filled * shape[0]) if shape else None
         values = rng.integers(1, 9, shape) if whole else rng.uniform(spec.low or 0.0, spec.high or 1.0, shape) / 2
-        record.write(spec.name, slice(0, rows), values[:rows])
+        record.write(spec.name, slice(0, rows) if shape else (), values[:rows] if shape else values)
     record.token_text = dict(enumerate(HOSTILE))
     result = record.result(complete=filled == 1.0)
     return summarize(result) if result.complete else result

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from ed_core.depth import among_others
 from ed_core.errors import Cancelled, ParameterError
 from ed_core.models import identities
 from ed_core.probes import Continuation, Generation, LogitLens
@@ -147,7 +148,23 @@ def test_over_prompts_the_ratio_is_a_mean(model_of, measure):
     results = [measure(model, probe, p) for p in (PROMPT, Prompt("Nine b."))]
     found = aggregate(probe, [r.summary for r in results])
     assert found["mean_depth"] == pytest.approx(np.mean([r["settle_depth"].mean() for r in results]))
-    assert set(found) == {"mean_depth", "mean_ratio", "mean_agreement"}
+    for depth in range(6):
+        settled = [np.mean([d <= depth for d in r["settle_depth"].tolist()]) for r in results]
+        assert found["share_settled"][depth] == pytest.approx(np.mean(settled))
+        assert found["mean_jsd"][depth] == pytest.approx(np.mean([r["jsd"][depth].mean() for r in results]), abs=1e-7)
+    assert found["share_settled"][-1] == 1 and 0 < found["share_settled"][:-1].max() < 1
+    assert set(found) == {"mean_depth", "mean_ratio", "mean_agreement", "share_settled", "mean_jsd"}
+
+
+def test_a_prompt_is_told_among_others_by_its_mean_depth(model_of, measure):
+    texts = ("5 + 7 + 5 = ", "Nine b.", "a=3; b=a; b?", "copy")
+    mine, *others = [measure(model_of("qwen3"), Generation(n_tokens=5), Prompt(text)).summary for text in texts]
+    depths = [float(s["mean_depth"]) for s in (mine, *others)]
+    said = among_others.sentence(Generation(), mine, others)
+    assert said.startswith(
+        f"The mean settle depth is {depths[0]:.1f} for this prompt; the median of 3 other prompts is "
+    )
+    assert f" is {np.median(depths[1:]):.1f} (10–90 %" in said and "layer" not in said
 
 
 def test_rows_beside_the_output_are_measured_as_the_formulas_say():

@@ -16,8 +16,10 @@ from test_pages import PROMPT, ROOT, app, holds, plotted, session_of
 from ed_core.commands import main
 from ed_core.depth import among_others, pruning
 from ed_core.probes import (
+    Continuation,
     Contributions,
     EarlyExit,
+    ExactAnswers,
     IntegratedGradients,
     LayerSkip,
     LogitLens,
@@ -56,7 +58,18 @@ def stored_set(stored):
     spec = resolve("small")
     probes = [
         Prune(drop=(1, 2)),
-        *(p() for p in (EarlyExit, LogitLens, LayerSkip, ResidualErasure, IntegratedGradients, Contributions)),
+        *(
+            p()
+            for p in (
+                EarlyExit,
+                ExactAnswers,
+                LogitLens,
+                LayerSkip,
+                ResidualErasure,
+                IntegratedGradients,
+                Contributions,
+            )
+        ),
     ]
     found = {probe.name: [computed(probe.request(spec, prompt)) for prompt in SET] for probe in probes}
     for result in (r for results in found.values() for r in results):
@@ -84,6 +97,7 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
         "prune",
         "early_exit",
         "logit_lens",
+        "exact_answers",
         "--model",
         "small",
         "--prompts",
@@ -129,11 +143,36 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
     code = next(c.value for c in test.code if c.value.startswith("python")).replace("\\\n    ", "")
     assert (
         code.startswith(
-            "python -m ed_core run prune early_exit logit_lens --model=small --precision=fp32 --device=cpu --prompts "
-            "prompts.jsonl"
+            "python -m ed_core run prune early_exit logit_lens exact_answers --model=small --precision=fp32 "
+            "--device=cpu --prompts prompts.jsonl"
         )
         and "--set prune.drop=1,2" in code
     )
+
+
+def test_what_is_written_stands_beside_the_loss(stored_set):
+    """Over the prompts with a known answer; `small` writes none of them, so one that it does write is added."""
+    spec = resolve("small")
+    text = computed(Continuation(n_tokens=8).request(spec, Prompt("nm"))).provenance["continuation"]
+    known = [SET[0], Prompt("nm", text[:1]), SET[1]]
+    found = {p.name: [computed(p.request(spec, prompt)) for prompt in known] for p in (ExactAnswers(), Prune())}
+    for result in (r for results in found.values() for r in results):
+        lookup.store().put(result)
+    share = np.mean([r["exact"] for r in found["exact_answers"]], axis=0)
+    whole = np.mean([r["exact_whole"] for r in found["exact_answers"]])
+    assert 0 < whole < 1 and share.max() > 0
+    curves = aggregate.aggregate(Prune(), [r.summary for r in found["prune"]])
+    test = prune_on([*known, Prompt("never answered")])
+    assert not test.exception and not test.error
+    assert drawn(test, "exact answers", share) and drawn(test, "all layers", np.full(5, whole))
+    assert drawn(test, "added loss", curves["nll"] - curves["nll_whole"])
+    said = [m.value for m in test.markdown]
+    assert pruning.generated(curves, {"exact": share, "exact_whole": whole}, 3) in said
+    assert any("Over the 3 of 4 prompts that have a known answer" in c.value for c in test.caption)
+    code = next(c.value for c in test.code if c.value.startswith("python"))
+    assert "exact_answers" not in code, "the command line would refuse the prompt without an answer"
+    test = prune_on([Prompt("never answered")])
+    assert any(m.value.startswith("No chosen prompt has a known answer") for m in test.markdown)
 
 
 def data_of(result, name: str) -> np.ndarray:
@@ -148,12 +187,12 @@ def test_pruning_says_how_many_prompts_are_missing_and_exports_nothing_yet(store
     assert downloads == {"Keep-list": True, "mergekit": True}
 
 
-def test_one_prompt_is_pruned_as_before(stored):
+def test_one_prompt_is_pruned_as_before(stored, stored_set):
     test = app("pages/intervene/prune.py")
     curves = aggregate.aggregate(Prune, [stored["prune"].summary])
     cheapest = pruning.best_stretch(curves["kl"], 1)[0]
     assert f"Cheapest layer: {cheapest}" in " ".join(m.value for m in test.markdown)
-    assert len(charts(test)) == 5 and not drawn(test, "median", curves["kl"]), "one prompt has no spread"
+    assert len(charts(test)) == 7 and not drawn(test, "median", curves["kl"]), "one prompt has no spread"
     assert test.run().query_params["run"] == stored["prune"].request.key[:12]
 
 

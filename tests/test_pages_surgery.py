@@ -4,12 +4,14 @@ one sentence."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from charts import charts
 from small_models import computed
 from streamlit.testing.v1 import AppTest
-from test_pages import PROMPT, ROOT, app, holds, plotted, session_of
+from test_pages import PROMPT, ROOT, app, holds, numbers, plotted, session_of
 from test_pages_causal import drawn
 from test_pages_save import folder, save  # noqa: F401 (a fixture)
 
@@ -21,9 +23,11 @@ from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
+from ed_ui import remembered
 
 SURGERY, WRITING = "pages/intervene/surgery.py", "pages/look/writing.py"
 ORDER = "0-2,2,4"
+ORDERED = {"order": ORDER, "continued": "4", "seed": "2"}
 SET = [PROMPT, Prompt("a=3; b=a; b?", "3")]
 
 
@@ -125,6 +129,73 @@ def test_writing_draws_and_says_what_is_stored(results, folder):  # noqa: F811
     assert drawn(test, "deep-thinking ratio", one["deep_thinking_ratio"])
     case = save(test, "generation", folder)
     assert [d.title for d in drawings.drawings(case)] == ["While the model writes"]
+
+
+def test_a_text_that_is_being_written_can_be_stopped(results, monkeypatch):
+    """What is there so far is drawn with a button; pressed, the page asks for just these tokens and shows them."""
+    spec, whole = resolve("small"), results["generation"][0]
+    part = {
+        name: replace(m, values=np.where(np.arange(7) < 3, m.values, -1 if m.values.dtype.kind == "i" else np.nan))
+        for name, m in whole.measures.items()
+        if m.spec.dims[-1:] == ("step",)
+    }
+    part = {name: replace(m, values=m.values.astype(whole[name].dtype)) for name, m in part.items()}
+    partial = replace(whole, measures=part, complete=False, progress=3 / 7, summary={}, provenance={})
+    asked = {"n_tokens": "7", "threshold": "0.02", "temperature": "0.5"}
+    fewer = computed(Generation(n_tokens=3, threshold=0.02, temperature=0.5).request(spec, PROMPT))
+    lookup.store().put(fewer)
+    test = app(WRITING, **asked)
+    session_of(test).batches["generation"].results["generation"] = partial
+    test.run()
+    assert not test.exception and not test.error
+    assert "3 tokens written" in words(test) and holds(plotted(test), part["jsd"].values)
+    text = "".join(whole.token_text[i] for i in whole["ids"][:3].tolist())
+    assert text in [code.value for code in test.code]
+    (button,) = [b for b in test.button if b.label == "Stop here"]
+    button.click().run()
+    assert session_of(test).inputs["generation.n_tokens"] == 3
+    assert holds(plotted(test), fewer["jsd"]) and fewer["ids"].tolist() == whole["ids"][:3].tolist()
+    assert not [b for b in test.button if b.label == "Stop here"]
+    test.number_input(key="generation.n_tokens").set_value(7).run()
+    assert session_of(test).inputs["generation.n_tokens"] == 3, "what the browser still says of before does not count"
+    monkeypatch.setattr(remembered, "ECHO", 0.0)
+    test.number_input(key="generation.n_tokens").set_value(7).run()
+    assert session_of(test).inputs["generation.n_tokens"] == 7, "later it is a choice"
+
+
+def test_a_click_on_the_ruler_edits_the_order(results, monkeypatch):
+    """The clicked cell comes from the browser; here it is handed to the page."""
+    from ed_ui import chart
+
+    clicks, draw = [[0, 3]], chart.draw
+
+    def clicked(key, fig, alt, clickable=False):
+        draw(key, fig, alt, clickable)
+        return clicks.pop() if key == "order-ruler" and clicks else None
+
+    monkeypatch.setattr(chart, "draw", clicked)
+    test = app(SURGERY)
+    assert not test.exception and not test.error
+    assert test.text_input(key="surgery.order").value == "0-2,4" and not clicks
+    (row,) = [c for c in charts(test) if c["data"][0].get("name") == "layers"]
+    assert numbers(row["data"][0]["z"]).tolist() == [[1, 1, 1, 0, 1]]
+    test.text_input(key="surgery.order").set_value("0,1,1").run()
+    (row,) = [c for c in charts(test) if c["data"][0].get("name") == "layers"]
+    assert numbers(row["data"][0]["z"]).tolist() == [[1, 2, 0, 0, 0]], "what is typed is what is drawn"
+    clicks.append([0, 1])
+    test.run()
+    assert test.text_input(key="surgery.order").value == "0"
+
+
+def test_how_this_prompt_compares_is_on_both_pages(results):
+    for page, query in ((WRITING, {"n_tokens": "7", "threshold": "0.02", "temperature": "0.5"}), (SURGERY, ORDERED)):
+        test = app(page, **query)
+        assert not test.exception and not test.error and "#### How this prompt compares" in words(test)
+        captions = [c.value for c in test.caption]
+        titles = [c.title for c in (Generation if page == WRITING else Surgery).curves]
+        assert all(any(c.startswith(f"{title}: this prompt") for c in captions) for title in titles), captions
+    one = results["generation"][0]
+    assert drawn(app(WRITING, n_tokens="7", threshold="0.02", temperature="0.5"), "this prompt", one["share_settled"])
 
 
 def test_sentences_of_surgery():

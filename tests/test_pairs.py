@@ -44,7 +44,7 @@ def pair(a, b, n_layers=None, curve=CURVE) -> Pair:
 
 def scaled(result, factor):
     """The same result, every float `factor` times as large."""
-    of = lambda m: m if m.values.dtype.kind == "i" else Measure(m.spec, m.values * np.float32(factor))
+    of = lambda m: m if m.values.dtype.kind == "i" else Measure(m.spec, np.asarray(m.values * np.float32(factor)))
     return summarize(replace(result, measures={name: of(m) for name, m in result.measures.items()}))
 
 

@@ -9,7 +9,7 @@ import torch
 from ed_core.errors import Cancelled, ParameterError
 from ed_core.models import twins
 from ed_core.probes import Surgery
-from ed_core.probes.surgery import parse_order
+from ed_core.probes.surgery import order_text, parse_order, toggled
 from ed_core.results.aggregate import aggregate
 from ed_core.sweeps.budget import Budget
 from ed_core.sweeps.recorder import Recorder
@@ -224,3 +224,28 @@ def test_a_bad_order_is_refused_with_the_reason(text, words):
 def test_nothing_to_measure_is_refused(model_of, measure):
     with pytest.raises(ParameterError, match="expected an order or a map"):
         measure(model_of("qwen3"), Surgery("none"), PROMPT)
+
+
+def test_curves_of_single_layers(model_of, measure):
+    """The diagonals of two maps; what is not measured is not defined."""
+    result = measure(model_of("qwen3"), Surgery(longest=2), PROMPT)
+    found = Surgery.derive(aggregate(Surgery(), [result.summary]))
+    for layer in range(5):
+        assert found["kl_without"][layer] == pytest.approx(result["drop_kl"][layer, layer + 1], rel=1e-6)
+        assert found["kl_twice"][layer] == pytest.approx(result["repeat_kl"][layer, layer + 1], rel=1e-6)
+    weights = result["drop_kl"].diagonal(1).astype(float)
+    assert found["center"] == pytest.approx(sum(i * w for i, w in enumerate(weights)) / weights.sum(), rel=1e-6)
+    drop = measure(model_of("qwen3"), Surgery("drop", longest=1), PROMPT)
+    alone = Surgery.derive(aggregate(Surgery(), [drop.summary]))
+    assert alone["kl_twice"].shape == (5,) and np.isnan(alone["kl_twice"]).all() and np.isfinite(alone["center"])
+
+
+def test_a_click_edits_the_order():
+    """Out and back in, from nothing typed and from any order; what comes of it reads as it was meant."""
+    assert toggled((), 3, 6) == "0-2,4-5" and toggled((0, 1, 2, 4, 5), 3, 6) == ""
+    assert toggled((0, 1, 1, 2, 5), 1, 6) == "0,2,5" and toggled((2, 1), 5, 6) == "2,1,5"
+    assert toggled((4, 0, 1), 2, 6) == "2,4,0-1", "in front of the first higher one"
+    assert toggled((3,), 3, 6) == "3", "the last one stays"
+    assert order_text((0, 1, 2, 2, 3, 5)) == "0-2,2-3,5" and order_text(()) == ""
+    for order in ((0, 1, 2, 2, 3, 5), (5, 4, 3), (1,), (2, 3, 2, 3)):
+        assert parse_order(order_text(order), 6) == order

@@ -109,6 +109,25 @@ def early_exit(results: Sequence[ProbeResult]) -> Iterator[Together]:
     )
 
 
+def answers(results: Sequence[ProbeResult]) -> Iterator[Together]:
+    """The share of known answers that are written without each stretch."""
+    probe = probe_of(results[0])
+    curves = aggregate(probe, [r.summary for r in results])
+    x = "first layer taken out" if probe.n > 1 else "layer taken out"
+    behind = {"all layers": np.full(len(curves["exact"]), curves["exact_whole"])}
+    yield Together(
+        "Known answers that are written exactly",
+        f"share of {len(results)} prompt{'s' * (len(results) > 1)}; whole, the model writes "
+        f"{float(curves['exact_whole']):.0%}",
+        figures.layer_curves({"exact answers": curves["exact"]}, "", "share", x=x, behind=behind, **SIZE),
+        "exact_answers.exact",
+        x,
+        curves["exact"],
+        "share of known answers that are written exactly without the stretch",
+        tuple(results),
+    )
+
+
 def layers_moved(results: Sequence[ProbeResult]) -> Iterator[Together]:
     """The maps of layers left out, exchanged and run twice, what the cheapest of every length adds to the loss, and the
     typed order."""
@@ -158,6 +177,7 @@ SURGERY = {"drop": "Loss without a stretch", "swap": "Loss with two exchanged", 
 OVER_SEVERAL: dict[str, Callable[[Sequence[ProbeResult]], Iterator[Together]]] = {
     "stretches": prune,
     "exits": early_exit,
+    "answers": answers,
     "surgery": layers_moved,
 }
 

@@ -93,7 +93,8 @@ def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary
 
     mine = value_of(this)
     if not score.share:
-        told = f"{score.name} {'gives ' + _say(mine, score) if np.isfinite(mine) else 'is not defined'} for this prompt"
+        verb = "gives" if score.criterion and np.isfinite(mine) else "is"
+        told = f"{score.name} {verb} {_say(mine, score)} for this prompt"
     else:
         curve, what = score.share
         values = curves_of(probe, this, first_token)[curve]
@@ -141,7 +142,7 @@ def _value(score: Score, curves: Mapping[str, np.ndarray]) -> float:
 
 
 def _say(value: float | np.floating, score: Score) -> str:
-    return "not defined" if not np.isfinite(value) else f"{value:.1f}" if score.share else f"layer {value:.3g}"
+    return "not defined" if not np.isfinite(value) else f"layer {value:.3g}" if score.criterion else f"{value:.1f}"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..probes.scores import rank_correlation
+
+LISTED = 6  # layers that a sentence names one by one
+
 
 def best_stretch(kl: ArrayLike, n: int) -> list[int]:
     """The stretch of n blocks whose removal changes the predictions least."""
@@ -29,6 +33,37 @@ def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, floa
         "perplexity": float(np.exp(at["nll"])),
         "perplexity_whole": float(np.exp(curves["nll_whole"])),
     }
+
+
+def generated(curves: Mapping[str, np.ndarray], written: Mapping[str, np.ndarray], n_prompts: int, n: int = 1) -> str:
+    """Likelihood against generation, in figures: aggregates of `prune` and of `exact_answers` over the same prompts."""
+    exact, added = np.asarray(written["exact"], np.float64), curves["nll"] - curves["nll_whole"]
+
+    def told(share) -> str:
+        if n_prompts == 1:
+            return "writes the answer" if share else "does not write the answer"
+        return f"writes {round(float(share) * n_prompts)} of {n_prompts} answers"
+
+    unit = "layer" if n == 1 else f"stretch of {n} layers"
+    said = f"Whole, the model {told(written['exact_whole'])}"
+    if exact.min() == exact.max():
+        return f"{said}; whichever {unit} is left out, it {told(exact[0])}."
+    most, fewest = int(np.argmax(added)), np.flatnonzero(exact == exact.min())
+    said += f". By loss, the {unit} that counts most is {_named([most], n)}: {added[most]:+.2g} nats per token without "
+    said += f"it, and the model {told(exact[most])}. "
+    if len(fewest) > LISTED:
+        said += f"Without {len(fewest)} of {len(exact)}"
+    else:
+        said += f"Without {'layer ' * (n == 1)}{_named(fewest, n)}"
+    near, far = (f"{added[fewest].min():+.2g}", f"{added[fewest].max():+.2g}")
+    said += f" it {told(exact.min())}, at {near if near == far else f'{near} to {far}'} nats per token."
+    rank = rank_correlation(added, -exact)
+    return said if rank is None else f"{said} Rank correlation of added loss and answers lost: {rank:+.2f}."
+
+
+def _named(starts: Sequence[int] | np.ndarray, n: int) -> str:
+    names = [str(s) if n == 1 else f"{s}–{s + n - 1}" for s in starts]
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def keep_list(n_layers: int, drop: Sequence[int], model: str, evidence: Mapping[str, float | int]) -> str:

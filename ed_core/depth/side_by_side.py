@@ -114,6 +114,8 @@ def summary(found: Mapping[str, Sequence[Pair]]) -> str:
 
 def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
     """Why the two have no map of differences: cells must mean the same on both sides. "" where there is one."""
+    if "step" in dims:
+        return "Each side writes its own tokens: no column of one is a column of the other."
     if "pos" in dims and a.tokens != b.tokens:
         same = a.request.prompts == b.request.prompts
         found = "The two tokenizers cut this prompt differently" if same else "The prompts have different tokens"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..prompts import exact
 from ..types import ProbeResult
 from . import answer, wording
 from .criteria import (
@@ -159,13 +160,9 @@ def prompt_sums(
 
 
 def right(continuation: ProbeResult) -> bool | None:
-    """Whether the greedy continuation begins with the known answer and does not run on in the same word; None without
-    an answer."""
-    answer = continuation.request.prompts[0].answer.strip()
-    text = continuation.provenance.get("continuation", "").lstrip()
-    if not answer:
-        return None
-    return text.startswith(answer) and not (text[len(answer) :][:1].isalnum() and answer[-1].isalnum())
+    """Whether the greedy continuation is the known answer (`prompts.exact`); None without an answer."""
+    answer = continuation.request.prompts[0].answer
+    return exact(continuation.provenance.get("continuation", ""), answer) if answer.strip() else None
 
 
 def _judged(

@@ -17,7 +17,7 @@ from .panel import View
 from .ruler import depth_ruler
 from .skips import boundary_map, effect_on_layers, skip_map
 from .studies import VARIANTS, study_curves, study_depths, study_levels, study_sizes
-from .surgery import DONE, added_curves, surgery_map
+from .surgery import DONE, added_curves, order_ruler, surgery_map
 from .text import shown, visible
 from .writing import first_position, writing_map
 
@@ -54,6 +54,7 @@ __all__ = [
     "map_height",
     "miss_curves",
     "miss_map",
+    "order_ruler",
     "output_bars",
     "output_by_token",
     "pair_curves",

@@ -8,6 +8,7 @@ from .base import Probe
 from .continuation import Continuation
 from .contributions import Contributions
 from .early_exit import EarlyExit
+from .exact_answers import ExactAnswers
 from .generation import Generation
 from .integrated_gradients import IntegratedGradients
 from .layer_skip import LayerSkip
@@ -29,6 +30,7 @@ PROBES: tuple[type[Probe], ...] = (
     Prune,
     Surgery,
     EarlyExit,
+    ExactAnswers,
     Numerics,
     Generation,
     Turns,

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ..types import MeasureSpec
 from .base import Probe, parameter
-from .description import Picture, Shape
+from .description import Curve, Picture, Score, Shape
 
 TYPICAL_TOKENS = 32  # what an estimate counts with
 
@@ -71,7 +71,13 @@ class Generation(Probe):
 
     name: ClassVar[str] = "generation"
     title: ClassVar[str] = "Writing"
+    version: ClassVar[int] = 2  # 2: mean_jsd, share_settled
     traces: ClassVar[bool] = False
+    curves: ClassVar[tuple[Curve, ...]] = (
+        Curve("share_settled", "Tokens that have settled", "share", "depth"),
+        Curve("mean_jsd", "Divergence between lens and output", "bits", "depth"),
+    )
+    score: ClassVar[Score] = Score("The mean settle depth", value="mean_depth")
     further_tokens: ClassVar[int] = TYPICAL_TOKENS - 1
     pictures: ClassVar[tuple[Picture, ...]] = (
         Picture(
@@ -96,6 +102,10 @@ class Generation(Probe):
         _per_token("exit_depth", "depth", "first depth whose confidence reaches the threshold"),
         _per_token("exit_ids", "token id", "what an early exit there would say", dtype="int32"),
         _per_token("exit_agrees", "0 or 1", "whether that is the output's best token", high=1.0),
+        MeasureSpec(
+            "share_settled", ("depth",), "share", "share of the tokens that have settled by a depth", 0.0, 1.0, "mean"
+        ),
+        MeasureSpec("mean_jsd", ("depth",), "bits", "mean divergence over all tokens written", 0.0, 1.0, "mean"),
         MeasureSpec("mean_depth", (), "depth", "mean settle depth over all tokens written", 0.0, None, "mean"),
         MeasureSpec("mean_ratio", (), "share", "deep-thinking ratio over all tokens written", 0.0, 1.0, "mean"),
         MeasureSpec("mean_agreement", (), "share", "share of tokens an early exit says alike", 0.0, 1.0, "mean"),

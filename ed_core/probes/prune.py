@@ -96,8 +96,7 @@ class Prune(Probe):
 
     def check_layers(self, n_layers: int) -> None:
         """Refuse stretches and sets that this model has no blocks for."""
-        if self.n >= n_layers:
-            raise ParameterError(f"prune.n is {self.n}; expected less than the model's {n_layers} layers.")
+        check_stretch(self.name, self.n, n_layers)
         wrong = [b for b in self.drop if not 0 <= b < n_layers]
         if wrong:
             raise ParameterError(f"prune.drop holds layer {wrong[0]}; this model's layers are 0 to {n_layers - 1}.")
@@ -109,3 +108,9 @@ class Prune(Probe):
 
         self.check_layers(model.n_layers)
         drop_sweep(model, encoding, record, self.n, self.drop)
+
+
+def check_stretch(probe: str, n: int, n_layers: int) -> None:
+    """Refuse stretches that would leave no layer."""
+    if n >= n_layers:
+        raise ParameterError(f"{probe}.n is {n}; expected less than the model's {n_layers} layers.")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -11,7 +13,8 @@ import numpy as np
 from ..errors import ParameterError
 from ..types import MeasureSpec
 from .base import Probe, parameter
-from .description import Shape
+from .description import Curve, Score, Shape
+from .scores import depth_score
 
 MAPS = {  # kind: its axes, and what is done in the words of a meaning
     "drop": (("start", "stop"), "without layers start to stop - 1"),
@@ -86,6 +89,11 @@ class Surgery(Probe):
     title: ClassVar[str] = "Surgery"
     over_several: ClassVar[str] = "surgery"
     min_tokens: ClassVar[int] = 2
+    curves: ClassVar[tuple[Curve, ...]] = (
+        Curve("kl_without", "Divergence without one layer", "nats"),
+        Curve("kl_twice", "Divergence with one layer run twice", "nats"),
+    )
+    score: ClassVar[Score] = Score("its centre", "center", share=("kl_without", "divergence without one layer"))
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         *_measures(),
         MeasureSpec("loss_whole", (), "nats", "mean loss of the whole model", 0.0, None, "next_mean"),
@@ -130,12 +138,17 @@ class Surgery(Probe):
 
     @classmethod
     def derive(cls, curves):
-        """What is made of `surgery`'s aggregates, float32: `swap_score`, `[layer, other]`, the permutation score
-        `|loss - loss'| / loss` of every exchange."""
-        if "swap_loss" not in curves:
-            return {}
-        whole = curves["loss_whole"]
-        return {"swap_score": np.asarray(np.abs(whole - curves["swap_loss"]) / whole, np.float32)}
+        """What is made of `surgery`'s aggregates, float32: of single layers, `[layer]`, the divergence without one
+        (`kl_without`) and with one run twice (`kl_twice`), NaN where that map is not measured, and the `center` of the
+        first; `swap_score`, `[layer, other]`, the permutation score `|loss - loss'| / loss` of every exchange."""
+        n_layers, found = len(curves["block_influence"]), {}
+        for name, kind in (("kl_without", "drop"), ("kl_twice", "repeat")):
+            stretches = curves.get(f"{kind}_kl", np.full((n_layers, n_layers + 1), np.nan))
+            found[name] = np.diagonal(stretches, 1)
+        found["center"] = depth_score(found["kl_without"])
+        if "swap_loss" in curves:
+            found["swap_score"] = np.abs(curves["loss_whole"] - curves["swap_loss"]) / curves["loss_whole"]
+        return {name: np.asarray(values, np.float32) for name, values in found.items()}
 
 
 def parse_order(text: str, n_layers: int) -> tuple[int, ...]:
@@ -164,3 +177,22 @@ def parse_order(text: str, n_layers: int) -> tuple[int, ...]:
                 "model has; expected a shorter order."
             )
     return tuple(order)
+
+
+def order_text(order: Sequence[int]) -> str:
+    """An order as `parse_order` reads it, in as few stretches as it takes."""
+    breaks = [i for i in range(1, len(order)) if order[i] != order[i - 1] + 1]
+    runs = [order[i:j] for i, j in pairwise([0, *breaks, len(order)])] if order else []
+    return ",".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def toggled(order: Sequence[int], layer: int, n_layers: int) -> str:
+    """The order without a layer, however often it ran, or with it, in front of the first higher one; from all layers
+    where there is no order. "" where that is all layers as they are; the last layer left stays."""
+    now = list(order) or list(range(n_layers))
+    if layer in now:
+        new = [one for one in now if one != layer] or now
+    else:
+        place = next((i for i, one in enumerate(now) if one > layer), len(now))
+        new = [*now[:place], layer, *now[place:]]
+    return "" if new == list(range(n_layers)) else order_text(new)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..prompts import exact, settled
 from . import metrics
 from .budget import even_chunks
 
@@ -99,16 +102,67 @@ def answer_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: 
         record.step(0.3 + 0.7 * part.stop / n_layers)
 
 
+@torch.no_grad()
+def write_without(model: LanguageModel, encoding: Encoding, record: Recorder, n: int) -> None:
+    """Fill `exact_answers`' measures. A variant is the first block of the stretch that it lacks; the last one, `none`,
+    lacks none. What is still open is read on in groups that have written the same, the rest of the answer's own tokens
+    laid behind: as long as a variant writes these, the pass holds its next token."""
+    question, draft = encoding.ids[: encoding.answer_start], encoding.ids[encoding.answer_start :]
+    answer, most, none = record.request.prompts[0].answer, len(draft) + 1, model.n_layers - n + 1
+    record.allocate("exact", (none,))
+    record.allocate("exact_whole", ())
+    groups, told = {(): list(range(none + 1))}, 0
+    while groups:
+        written, variants = groups.popitem()
+        laid = draft[len(written) :]
+        for variant, best in _best_without(model, (*question, *written, *laid), len(laid) + 1, n, variants, record):
+            text, found = list(written), None
+            for token, expected in zip(best, (*laid, None)):
+                text.append(token)
+                said = model.tokenizer.decode(text, clean_up_tokenization_spaces=False)
+                found = exact(said, answer) if len(text) == most else settled(said, answer)
+                if found is not None or token != expected:
+                    break
+            if found is None:
+                groups.setdefault(tuple(text), []).append(variant)
+                continue
+            record.write(*(("exact_whole", ()) if variant == none else ("exact", variant)), float(found))
+            told += 1
+        record.step(max(record.progress, 0.9 * told / (none + 1)))
+
+
+def _best_without(
+    model: LanguageModel, ids: Sequence[int], last: int, n: int, variants: Sequence[int], record: Recorder
+) -> Iterator[tuple[int, list[int]]]:
+    """Every variant with the best next tokens of the `last` positions."""
+    none = model.n_layers - n + 1
+    trace = model.trace(model.tensor(tuple(ids)), on_block=lambda *_: record.check(), keep=1)
+    starts = [variant for variant in variants if variant != none]
+    fits = record.budget.fit(len(ids) * model.d_model * model.dtype.itemsize)
+    parts = [starts[part] for part in even_chunks(len(starts), fits)] if starts else []
+    step = lambda share: record.step(max(record.progress, 0.9 * share / len(parts)))  # noqa: E731
+    walks = ((part, _walk(model, trace, n, part, record, step)) for part in parts)
+    for part, final in chain(walks, [([none], trace.resid[-1])] * (none in variants)):
+        for variant, resid in zip(part, final):
+            read = (model.unembed(resid[-last:][at]).argmax(-1) for at in _positions(model, last, record))
+            yield variant, torch.cat(list(read)).tolist()
+
+
 def _positions(model: LanguageModel, n_tokens: int, record: Recorder) -> list[slice]:
     """Positions whose logits are compared at once."""
     return even_chunks(n_tokens, max(1, record.budget.logit_bytes // (16 * model.d_vocab)))
 
 
 def _walk(
-    model: LanguageModel, trace: Trace, n: int, starts: range, record: Recorder, step: Callable[[float], None]
+    model: LanguageModel,
+    trace: Trace,
+    n: int,
+    starts: Sequence[int],
+    record: Recorder,
+    step: Callable[[float], None],
 ) -> Float[Tensor, "start pos d_model"]:
-    """The last residual without blocks s … s+n-1, for these s: variant s joins at block s+n with what entered block
-    s."""
+    """The last residual without blocks s … s+n-1, for these ascending s: variant s joins at block s+n with what
+    entered block s."""
     n_tokens = trace.ids.shape[1]
     state = torch.cat([trace.resid[start] for start in starts])
     for layer in range(starts[0] + n, model.n_layers):
@@ -117,7 +171,7 @@ def _walk(
             *_, state[rows] = model.run_block(trace, layer, state[rows])
             record.check()
 
-        joined = min(layer - n, starts[-1]) - starts[0] + 1
+        joined = bisect_right(starts, layer - n)
         for _ in record.budget.each(joined, lambda: record.budget.rows(n_tokens, model.call_bytes(n_tokens)), work):
             pass
         step((layer + 1 - starts[0] - n) / (model.n_layers - starts[0] - n))

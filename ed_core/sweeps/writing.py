@@ -65,10 +65,17 @@ def write(
     written = int((record.arrays["ids"] >= 0).sum())
     for name in (*OVER_DEPTHS, *PER_TOKEN):
         record.arrays[name] = record.arrays[name][..., :written]
-    for name, values in (("ratio", deep / written), ("depth", None), ("agreement", None)):
-        source = {"depth": "settle_depth", "agreement": "exit_agrees"}.get(name)
-        record.allocate(f"mean_{name}", ())
-        record.write(f"mean_{name}", (), np.float32(values if source is None else record.arrays[source].mean()))
+    jsd, settled = record.arrays["jsd"], record.arrays["settle_depth"]
+    over_tokens = {
+        "share_settled": (settled <= np.arange(n_layers + 1)[:, None]).mean(1),
+        "mean_jsd": jsd.mean(1, dtype=np.float64),
+        "mean_depth": settled.mean(),
+        "mean_ratio": deep / written,
+        "mean_agreement": record.arrays["exit_agrees"].mean(),
+    }
+    for name, values in over_tokens.items():
+        record.allocate(name, np.shape(values))
+        record.write(name, ..., values)
     if written < n_tokens:
         record.note(f"The model ended its text after {written} token{'s' * (written != 1)}, the last of which says so.")
     record.provenance["written"] = model.tokenizer.decode(

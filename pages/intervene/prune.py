@@ -4,7 +4,7 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import among_others, pruning
-from ed_core.probes import EarlyExit, LogitLens, Prune, prune
+from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune, prune
 from ed_core.results import aggregate
 from ed_core.sources import controls, specs
 from ed_ui import common_link, control_model, link, live, picker, probe_page, prompt_set, running, show
@@ -25,22 +25,26 @@ def page() -> None:
     if (n_layers := specs.n_layers(spec)) is not None:
         asked["prune"].check_layers(n_layers)
     known = prompt_set.run_when(spec, prompts)
+    written = ExactAnswers(n=asked["prune"].n)
+    answered = [i for i, prompt in enumerate(prompts) if prompt.answer.strip()]
     requests = {
         f"{name}.{i}": probe.request(spec, prompt) for i, prompt in enumerate(prompts) for name, probe in asked.items()
-    }
+    } | {f"{written.name}.{i}": written.request(spec, prompts[i]) for i in answered}
     batch = running.batch("prune", control_model.with_control(requests))
     probe_page.top_row("prune", batch, **known)
     stored = len(prompts) == 1 and "prune.0" in batch.results and not batch.running
     common_link.write(requests["prune.0"].key if stored else "")
-    live.follow(batch, panels, asked, len(prompts))
+    live.follow(batch, panels, asked, written, len(prompts))
     with st.expander("The same from the command line"):
-        prompt_set.command(dict.fromkeys(r.models[0] for r in batch.requests.values()), list(asked.values()), prompts)
+        probes = [*asked.values(), *[written] * (len(answered) == len(prompts))]
+        prompt_set.command(dict.fromkeys(r.models[0] for r in batch.requests.values()), probes, prompts)
     with st.expander("What this measures, exactly"):
         st.markdown(Prune.__doc__)
+        st.markdown(ExactAnswers.__doc__)
         st.markdown(EarlyExit.__doc__)
 
 
-def panels(batch: running.Batch, asked: dict, n_prompts: int) -> None:
+def panels(batch: running.Batch, asked: dict, written: ExactAnswers, n_prompts: int) -> None:
     """Everything that fills while jobs run: aggregates over the prompts that all probes have been measured on."""
     done = [i for i in range(n_prompts) if all(batch.complete(f"{name}.{i}") is not None for name in asked)]
     pruned, leaving, lens = ([batch.results[f"{name}.{i}"] for i in done] for name in asked)
@@ -51,6 +55,7 @@ def panels(batch: running.Batch, asked: dict, n_prompts: int) -> None:
     with st.container(key="offers"):
         if pruned:
             offers(pruned, asked["prune"], ready=not batch.running and len(pruned) == n_prompts)
+    answers(batch, asked["prune"], written, n_prompts)
     probe_page.texts(TEXTS)
     exits(leaving, twins["early_exit"], lens, batch.running)
 
@@ -129,6 +134,46 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
         row.download_button(label, data, f"{file}-{key}.{kind}", mime, key=f"{kind}-{key}", **look)
 
 
+def answers(batch: running.Batch, asked: Prune, written: ExactAnswers, n_prompts: int) -> None:
+    """Likelihood against generation, over the prompts with a known answer that both have been measured on."""
+    st.markdown("#### Likelihood against generation")
+    if not any(f"{written.name}.{i}" in batch.requests for i in range(n_prompts)):
+        return st.markdown(NO_ANSWERS)
+    done = [
+        (pruned, found)
+        for i in range(n_prompts)
+        if (found := batch.complete(f"{written.name}.{i}")) is not None
+        and (pruned := batch.complete(f"prune.{i}")) is not None
+    ]
+    if not done:
+        for column, title in zip(st.columns(2), WRITTEN, strict=True):
+            with column:
+                show.empty(title, "" if batch.running else TEACH[title], HEIGHT)
+        return None
+    pruned, found = ([pair[i] for pair in done] for i in range(2))
+    curves = among_others.over_prompts(asked, [r.summary for r in pruned])
+    share = aggregate.aggregate(written, [r.summary for r in found])
+    st.markdown(pruning.generated(curves, share, len(done), asked.n))
+    if len(done) < n_prompts:
+        st.caption(f"Over the {len(done)} of {n_prompts} prompts that have a known answer and are measured.")
+    twin = [r for i in range(n_prompts) if (r := control_model.result(batch, f"{written.name}.{i}")) is not None]
+    beside = behind(twin if len(twin) == len(done) else [], written, "exact")
+    x, whole = "first layer taken out" if asked.n > 1 else "layer taken out", 0 * share["exact"] + share["exact_whole"]
+    told = {
+        "exact": ({"exact answers": share["exact"]}, {"all layers": whole} | beside, "share"),
+        "added": ({"added loss": curves["nll"] - curves["nll_whole"]}, {}, "nats"),
+    }
+    for column, title, (key, (lines, others, unit)) in zip(st.columns(2), WRITTEN, told.items(), strict=True):
+        fig = figures.layer_curves(lines, "", unit, x=x, height=HEIGHT, behind=others)
+        if unit == "share":
+            fig.layout.yaxis.range = [-0.04, 1.04]
+        (values,), name = lines.values(), f"{written.name}.exact" if key == "exact" else "prune.nll - nll_whole"
+        with column:
+            show.figure_of_many(
+                key, fig, title, found if key == "exact" else pruned, name, x, values, title, WRITTEN[title]
+            )
+
+
 def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
     """Agreement and confidence per depth, and what a threshold gives."""
     left, right = st.columns([2, 1])
@@ -159,12 +204,22 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
 
 
 HEIGHT = 280
+WRITTEN = {  # titles, and how to read them
+    "Measured: share of known answers that are written exactly": "The model writes greedily; the answer is there or "
+    "not. A layer can cost little loss and the answer all the same, or much loss and no answer.",
+    "Measured: log-loss added on the same prompts": "Mean log-loss on the next token without the stretch, less the "
+    "whole model's.",
+}
+NO_ANSWERS = "No chosen prompt has a known answer, so what the model writes cannot be held against one: give answers."
 PARAMETERS = {
     "prune": ("n", "drop"),
     "early_exit": ("threshold",),
     "logit_lens": ("g", "rho"),
 }  # of the lens, what the deep-thinking ratio depends on
 TEACH = {
+    "Measured: share of known answers that are written exactly": "Whether the model, writing freely, still gives the "
+    "known answer without each layer.",
+    "Measured: log-loss added on the same prompts": "What the same layer costs by the loss on the given text.",
     "kl": "Not computed yet. **Run** takes every stretch of layers out in turn and measures what the predictions lose.",
     "top1_kept": "How many best guesses survive without the stretch.",
     "perplexity": "How much worse the text itself is predicted.",

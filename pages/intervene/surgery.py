@@ -7,9 +7,23 @@ from ed_core.depth import among_others, pruning, surgery
 from ed_core.figures import View
 from ed_core.figures.surgery import VALUES
 from ed_core.probes import Surgery
+from ed_core.probes.surgery import parse_order, toggled
 from ed_core.results import aggregate
 from ed_core.sources import controls, specs
-from ed_ui import common_link, control_model, link, live, picker, probe_page, prompt_set, remembered, running, show
+from ed_ui import (
+    chart,
+    common_link,
+    control_model,
+    link,
+    live,
+    picker,
+    probe_page,
+    prompt_set,
+    remembered,
+    running,
+    show,
+    spread_panel,
+)
 from ed_ui.link_parameters import choice, number, of_probe
 
 
@@ -21,6 +35,7 @@ def page() -> None:
         return
     asked, spec = probe_page.form(Surgery), picker.required()
     if (n_layers := specs.n_layers(spec)) is not None:
+        ruler(asked, n_layers)
         asked.blocks(n_layers)
     known = prompt_set.run_when(spec, prompts)
     requests = {f"surgery.{i}": asked.request(spec, prompt) for i, prompt in enumerate(prompts)}
@@ -29,10 +44,24 @@ def page() -> None:
     stored = len(prompts) == 1 and "surgery.0" in batch.results and not batch.running
     common_link.write(requests["surgery.0"].key if stored else "")
     live.follow(batch, panels, asked, len(prompts))
+    if len(prompts) == 1 and "drop" in asked.kinds and (result := batch.complete("surgery.0")) is not None:
+        said = control_model.sentence(batch, "surgery.0")
+        spread_panel.section(asked, result, control_model.result(batch, "surgery.0"), said)
     with st.expander("The same from the command line"):
         prompt_set.command(dict.fromkeys(r.models[0] for r in batch.requests.values()), [asked], prompts)
     with st.expander("What this measures, exactly"):
         st.markdown(Surgery.__doc__)
+
+
+def ruler(asked: Surgery, n_layers: int) -> None:
+    """The typed order as a row of layers; a click on one edits what is typed."""
+    order = parse_order(asked.order, n_layers)
+    st.caption(RULER)
+    fig = figures.order_ruler(order or range(n_layers), n_layers)
+    said = f"Order of layers: {asked.order or f'all {n_layers}, as they are'}. The box above takes the same."
+    if (cell := chart.draw("order-ruler", fig, said, clickable=True)) is not None:
+        remembered.put({"surgery.order": toggled(order, int(cell[1]), n_layers)})
+        st.rerun()
 
 
 def panels(batch: running.Batch, asked: Surgery, n_prompts: int) -> None:
@@ -188,6 +217,8 @@ def typed_order(curves: dict, results: list, asked: Surgery, ready: bool) -> Non
 
 
 HEIGHT = 460
+RULER = """**Order** · click a layer to leave it out, and once more to put it back; exchanges and repeats are typed
+above, like 0-7,4-7,8"""
 KINDS = {"drop": "Without a stretch", "swap": "Two exchanged", "repeat": "A stretch twice"}
 LABELS = {"loss": "Loss", "kl": "KL", "top1_kept": "Best guesses kept"}
 VIEW = (

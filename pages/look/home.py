@@ -246,7 +246,21 @@ def headline(batch: running.Batch, reached: verdict.Verdict | None, twin: verdic
             said(batch, reached, twin)
         elif batch.missing and not batch.errors:
             st.markdown(TEACH)
-        st.markdown(says(batch))
+        live.part(batch, "says", ("continuation",), partial(written, batch))
+
+
+def written(batch: running.Batch) -> None:
+    """What the model says, as far as it is written, and the way to each token's depth."""
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="says"):
+        if said := says(batch):
+            st.markdown(said, width="content")
+        if st.button("Depth of each token", **TO_WRITING):  # always there: nothing moves when there is something to say
+            st.switch_page("pages/look/writing.py")
+
+
+def write_on() -> None:
+    """On the page that opens, the same question is continued at once."""
+    session.current().picked = True
 
 
 def said(batch: running.Batch, reached: verdict.Verdict, twin: verdict.Verdict | None) -> None:
@@ -292,9 +306,12 @@ def rules() -> None:
 
 
 def says(batch: running.Batch) -> str:
-    """The model's own continuation, whether it is right, and its best next tokens."""
+    """The model's own continuation, token by token; once it is there, whether it is right, and its best next tokens."""
     if (result := batch.complete("continuation")) is None:
-        return ""
+        if (result := batch.result("continuation")) is None:
+            return ""
+        text = "".join(result.token_text.get(i, "") for i in result["ids"].tolist() if i >= 0)
+        return f"The model continues {show.code(text, 60)} …" if text else ""
     mark = {
         True: " :green[✓ the known answer]",
         False: f" :orange[✗ expected {show.code(result.request.prompts[0].answer, 60)}]",
@@ -368,6 +385,13 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
     return view
 
 
+TO_WRITING = {
+    "key": "to-writing",
+    "type": "tertiary",
+    "icon": ":material/edit_note:",
+    "help": "The model writes on, and every token is told with the depth at which it settles.",
+    "on_click": write_on,
+}
 RULES = """**Three rules, three questions.** *Cosine*: the last layer after which additions no longer erase, on average,
 what the stream holds, but strengthen it. *KL*: the first layer at which what the model would say, were it to end there,
 is less than {kl:.0%} as far from its output as it ever is. *Overlap*: the first at which it shares more than

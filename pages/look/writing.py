@@ -11,7 +11,7 @@ from ed_core.figures.pictures import pictures
 from ed_core.probes import Generation
 from ed_core.results.aggregate import probe_of
 from ed_core.types import ProbeResult
-from ed_ui import probe_page, remembered, session, show
+from ed_ui import control_model, probe_page, remembered, running, show
 
 WINDOW = 40  # tokens on the map
 
@@ -45,14 +45,18 @@ def told(result: ProbeResult) -> None:
     left.code(result.provenance.get("written", text) or " ", language=None, wrap_lines=True)
     if result.complete or not n:
         return
-    if right.button("Stop here", icon=":material/stop_circle:", on_click=stop, args=(n,), help=STOP):
+    if right.button("Stop here", icon=":material/stop_circle:", on_click=stop, args=(result, n), help=STOP):
         st.rerun()
 
 
-def stop(n: int) -> None:
+def stop(result: ProbeResult, n: int) -> None:
     """Ask for the tokens written so far: a result like any other, and there in a moment."""
-    remembered.put({"generation.n_tokens": n})
-    session.current().picked = True
+    remembered.replace({"generation.n_tokens": n})
+    (model,), (prompt,) = result.request.models, result.request.prompts
+    fewer = replace(probe_of(result), n_tokens=n).request(model, prompt)
+    batch = running.batch(Generation.name, control_model.with_control({Generation.name: fewer}))
+    if batch.missing:
+        running.submit(batch)
 
 
 def more(result: ProbeResult, view: View) -> None:
@@ -88,6 +92,5 @@ probe_page.Page(
     more,
     figure=drawn,
     over_tokens=False,
-    sound=lambda _: False,
     height=lambda n_layers: figures.lens_height(n_layers, View(height=probe_page.MAP_HEIGHT)),
 ).show()

@@ -1,0 +1,95 @@
+"""Writing and surgery in a real browser: what is plotted is what the command line writes, a text is stopped at a token,
+a layer is clicked out of the order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_browser import fill, settled, slow, wait  # noqa: F401 (slow: a fixture)
+from test_browser_pages import command_line, plotted
+
+from ed_core.types import Prompt
+
+pytestmark = pytest.mark.browser
+
+MODEL, TEXT, ANSWER = "ed-demo-8", "Sums mod 10:\n4 + 5 + 3 = ", "2"
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory) -> dict[str, np.ndarray]:
+    given = ("generation.n_tokens=12", "generation.threshold=0.5", "surgery.order=0-2,4-7", "surgery.continued=5")
+    folder = tmp_path_factory.mktemp("cli") / "written"
+    return command_line(folder, [Prompt(TEXT, ANSWER)], "generation", "surgery", given=given)
+
+
+def asked(page, address: str) -> None:
+    page.goto(address)
+    page.get_by_label("Prompt", exact=True).wait_for()
+    settled(page)
+    fill(page, "Prompt", TEXT)
+    fill(page, "Answer", ANSWER)
+    settled(page)
+
+
+def ran(page) -> None:
+    page.get_by_role("button", name="Run", exact=True).click()
+    wait(page, lambda: "run=" in page.url)
+    settled(page)
+
+
+def same(found, expected) -> None:
+    assert np.shape(found) == np.shape(expected)
+    np.testing.assert_allclose(np.asarray(found, float), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_writing_plots_what_the_command_line_writes(server, page, told):
+    asked(page, f"{server}/writing?model={MODEL}&n_tokens=12&threshold=0.5")
+    ran(page)
+    wait(page, lambda: plotted(page, "map") and plotted(page, "ratio"))
+    same(plotted(page, "map")["z"], told["generation.jsd.0"])
+    same(plotted(page, "depths")["settles"], told["generation.settle_depth.0"])
+    same(plotted(page, "depths")["would leave"], told["generation.exit_depth.0"])
+    same(plotted(page, "ratio")["deep-thinking ratio"], told["generation.deep_thinking_ratio.0"])
+
+
+def test_a_text_is_stopped_at_a_token_and_kept(slow, page, told):  # noqa: F811
+    """Every token takes 0.3 s longer here; what is kept is what the whole text begins with."""
+    asked(page, f"{slow.address}/writing?model={MODEL}&n_tokens=60&threshold=0.5")
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.get_by_role("button", name="Stop here").click()
+    wait(page, lambda: "run=" in page.url and page.get_by_role("button", name="Stop here").count() == 0)
+    settled(page)
+    kept = int(page.get_by_label("Tokens", exact=True).input_value())
+    assert 0 < kept < 60 and plotted(page, "map")["z"].shape == (9, kept)
+    n = min(kept, 12)
+    same(plotted(page, "map")["z"][:, :n], told["generation.jsd.0"][:, :n])
+
+
+def test_surgery_plots_what_the_command_line_writes_and_a_click_edits_the_order(server, page, told):
+    asked(page, f"{server}/surgery?model={MODEL}&continued=5")
+    order = page.get_by_label("Order of layers", exact=True)
+    row = page.locator(".st-key-order-ruler .js-plotly-plot .nsewdrag")
+    box = row.bounding_box()
+    row.click(position={"x": box["width"] * 3.5 / 8, "y": box["height"] / 2})
+    wait(page, lambda: order.input_value() == "0-2,4-7")
+    settled(page)
+    ran(page)
+    wait(page, lambda: plotted(page, "map"))
+    same(plotted(page, "map")["z"], told["surgery.drop_loss.0"][:, 1:])
+    assert "7 layers run, 1 of 8 is left out" in page.locator(".st-key-order").inner_text()
+    assert f"→ {told['surgery.order_loss.0']:.3g}" in page.locator(".st-key-order").inner_text()
+    page.locator(".st-key-map-inputs").get_by_text("A stretch twice", exact=True).click()
+    wait(page, lambda: np.isclose(np.nanmin(plotted(page, "map")["z"]), np.nanmin(told["surgery.repeat_loss.0"])))
+    same(plotted(page, "map")["z"], told["surgery.repeat_loss.0"][:, 1:])
+    box = row.bounding_box()
+    row.click(position={"x": box["width"] * 3.5 / 8, "y": box["height"] / 2})
+    wait(page, lambda: order.input_value() == "")
+
+
+def test_homes_continuation_leads_to_the_depth_of_each_token(server, page):
+    page.goto(f"{server}/?model={MODEL}&example=sum-mod10-5-a")
+    page.locator(".st-key-says").get_by_text("The model continues").wait_for()
+    settled(page)
+    page.get_by_role("button", name="Depth of each token").click()
+    wait(page, lambda: "/writing" in page.url and plotted(page, "map"))
+    assert plotted(page, "map")["z"].shape[0] == 9
