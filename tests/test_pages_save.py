@@ -145,9 +145,9 @@ def test_a_control_is_kept_as_a_view_of_its_own_behind_the_models(stored, contro
 
 def test_pruning_over_prompts_is_kept_over_prompts(stored_set, folder):  # noqa: F811
     kept = save(prune_on(SET, **{"prune.drop": "1,2"}), "prune", folder)
-    assert len(kept.items) == 3 * len(SET) and kept.title.endswith(f"{len(SET)} prompts")
+    assert len(kept.items) == 4 * len(SET) and kept.title.endswith(f"{len(SET)} prompts")
     (section,) = sections(kept)
-    assert section.prompts == SET and len(section.drawings) == 5
+    assert section.prompts == SET and len(section.drawings) == 6
     test = case_page(kept.id)
     curves = aggregate.aggregate(Prune(drop=(1, 2)), [r.summary for r in stored_set["prune"]])
     for trace, name in (
