@@ -135,6 +135,10 @@ class NotFinite(ModelError):
     """The forward pass gave NaN or infinite values."""
 
 
+class CardError(EffectiveDepthError):
+    """A depth card that is missing, damaged, or cannot be written."""
+
+
 class PublishError(EffectiveDepthError):
     """A site or a Space that cannot be written, or that the hub does not take."""
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ed_core import disk, settings
 from ed_core.claims import running
@@ -21,14 +21,15 @@ from ed_ui import prompt_set, study_runs
 PROMPTS = "prompts.jsonl"
 
 
-def folder() -> Path:
-    return settings.current().cache / "claims"
-
-
 @dataclass(frozen=True)
 class Wanted:
     """Claims that a page asks for: of a model, on a bundled set or on typed prompts. `also`: further models of its
     family."""
+
+    kind: ClassVar[str] = "claims"  # the command
+    file: ClassVar[str] = running.FOUND
+    done: ClassVar[str] = running.DONE
+    many: ClassVar[str] = "claims"
 
     model: ModelSpec
     bundled: str = ""
@@ -38,29 +39,35 @@ class Wanted:
     @property
     def out(self) -> Path:
         """Its folder, by the model and the prompts: one claim and all of them share it."""
+        return settings.current().cache / "claims" / checkpoint.digest("claims", *self._made_of())
+
+    def _made_of(self) -> tuple:
         what = self.bundled or checkpoint.of_prompts(self.prompts)
-        return folder() / checkpoint.digest("claims", self.model.identity(), what, self.also)
+        return self.model.identity(), what, self.also
 
     @property
     def asked(self) -> running.Asked:
-        return running.Asked(
-            prompt_set.source(self.model),
-            self.bundled or str(self.out / PROMPTS),
-            (),
-            self.also,
-            self.model.precision,
-            self.model.device,
-            self.model.adapter,
-        )
+        """All claims, as the command line names them."""
+        return running.Asked(prompts=self.bundled or str(self.out / PROMPTS), also=self.also, **self._of_model())
 
-    def command(self, claims: tuple[str, ...]) -> str:
+    def command(self, claims: tuple[str, ...] = ()) -> str:
         """What does the same from the command line."""
         return replace(self.asked, claims=claims).command
 
     def found(self) -> Mapping[str, Any]:
-        """What was found so far, empty while there is nothing. `StudyError` for a damaged file."""
-        file = self.out / running.FOUND
-        return _read(self.out, file.stat().st_mtime_ns) if file.is_file() else {}
+        """What was found so far, empty while there is nothing. An `EffectiveDepthError` for a damaged file."""
+        file = self.out / self.file
+        return self._read(file, file.stat().st_mtime_ns) if file.is_file() else {}
+
+    def _of_model(self) -> dict[str, str]:
+        model = self.model
+        source = prompt_set.source(model)
+        return {"model": source, "precision": model.precision, "device": model.device, "adapter": model.adapter}
+
+    @staticmethod
+    @lru_cache(maxsize=8)
+    def _read(file: Path, changed: int) -> Mapping[str, Any]:
+        return running.read(file.parent)
 
     @property
     def running(self) -> bool:
@@ -74,7 +81,7 @@ class Wanted:
     def trouble(self) -> str:
         """Why the last run ended without findings; "" where it was cancelled, runs, or has not begun."""
         said = study_runs.said(self.out)
-        if not (self.out / study_runs.RUN).is_file() or self.running or said.startswith(running.DONE):
+        if not (self.out / study_runs.RUN).is_file() or self.running or said.startswith(self.done):
             return ""
         if said.startswith("ed_core: "):
             return said.removeprefix("ed_core: ")
@@ -85,12 +92,14 @@ class Wanted:
         where another runs."""
         if not settings.current().studies:
             raise NotAllowed(
-                "This installation checks no claims from the browser (studies); run them on the machine itself."
+                f"This installation measures no {self.many} from the browser (studies); run them on the machine itself."
             )
-        if any(study_runs.running(place) for place in folder().glob("*/")):
-            raise StudyError("Claims are being checked on this machine already; wait until they are, or cancel them.")
+        if any(study_runs.running(place) for place in self.out.parent.glob("*/")):
+            raise StudyError(
+                f"On this machine {self.many} are being measured already; wait until they are, or cancel them."
+            )
         one = self.asked
-        words = ["claims", f"--model={one.model}", f"--set={one.prompts}", f"--out={self.out}", "--progress"]
+        words = [self.kind, f"--model={one.model}", f"--set={one.prompts}", f"--out={self.out}", "--progress"]
         words += [f"--claim={name}" for name in claims] + [f"--also={name}" for name in self.also]
         words += [f"--precision={one.precision}", f"--device={one.device}", f"--adapter={one.adapter}"]
         try:
@@ -99,14 +108,9 @@ class Wanted:
                 disk.write(self.out / PROMPTS, to_jsonl(self.prompts).encode())
             study_runs.start(self.out, words)
         except OSError as error:
-            raise StudyError(f"The claims cannot be checked: {disk.why(error)}") from error
+            raise StudyError(f"The {self.many} cannot be begun: {disk.why(error)}") from error
 
     def stop(self) -> None:
         """End it; what was measured stays."""
         study_runs.stop(self.out)
         (self.out / study_runs.RUN).unlink(missing_ok=True)
-
-
-@lru_cache(maxsize=8)
-def _read(out: Path, changed: int) -> Mapping[str, Any]:
-    return running.read(out)

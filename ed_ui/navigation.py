@@ -40,6 +40,7 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Entry("pages/compare/two.py", "Compare two", "compare_arrows", "two"),
         Entry("pages/compare/studies.py", "Studies", "science", model=False),
         Entry("pages/compare/claims.py", "Claims", "gavel"),
+        Entry("pages/compare/cards.py", "Depth cards", "badge"),
         Entry("pages/compare/difficulty.py", "Depth and difficulty", "stairs", model=False),
         Entry("pages/compare/maps.py", "Maps", "map"),
         Entry("pages/compare/audit.py", "Precision audit", "balance", "audit"),

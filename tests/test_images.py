@@ -186,6 +186,7 @@ def test_a_browser_that_fails_is_told_in_one_sentence(lens, monkeypatch, tmp_pat
         images.render(figures.lens_map(lens, View(), "prob"), "png", seconds=20)
 
 
+@needs_browser
 def test_only_one_figure_is_drawn_at_a_time(lens):
     with images._one_at_a_time, pytest.raises(ImageFailed, match="Other figures"):
         images.render(figures.lens_map(lens, View(), "prob"), "png", seconds=0.2)

@@ -125,10 +125,10 @@ def test_what_stopped_a_run_is_said_and_a_second_one_is_refused(cache, monkeypat
     (of.out / study_runs.LOG).write_text(f"{running.DONE}12 holds here\n")
     assert of.trouble() == ""
     monkeypatch.setattr(study_runs, "running", lambda out: object())
-    with pytest.raises(StudyError, match="being checked on this machine already"):
+    with pytest.raises(StudyError, match="claims are being measured already"):
         of.begin()
     monkeypatch.setenv("ED_STUDIES", "false")
-    with pytest.raises(NotAllowed, match="checks no claims"):
+    with pytest.raises(NotAllowed, match="measures no claims"):
         of.begin()
 
 

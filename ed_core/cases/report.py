@@ -60,7 +60,7 @@ def contents(case: Case) -> dict[str, object]:
     )
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def templates(*more: Path) -> Environment:
     """The templates of this folder, behind those of the folders `more`; every word they are given is escaped."""
     found = Environment(

@@ -257,6 +257,27 @@ def _finding(claim: Claim, model: str, name: str, mine: Evidence, twins: Evidenc
     return Finding(claim, model, name, found, reason, *measured(twins))
 
 
+def measure(
+    study: Study,
+    place: Path,
+    device: str,
+    share: Callable[[float], None],
+    cancelled: Callable[[], bool] = lambda: False,
+    opened: Any = None,
+) -> Mapping[str, str]:
+    """Compute what is missing of a study in its folder; returns by a model's label why it failed. `share` is told how
+    much is done; `opened`: this process's models."""
+    plan = planning.make(study, Path(), device)
+    planning.write_plan(plan, place)
+    return running.run(
+        plan,
+        place,
+        report=lambda model, done, total: share(done / max(total, 1)),
+        cancelled=cancelled,
+        engine=partial(running.Here, opened=opened),
+    ).failed
+
+
 class _Parts:
     """The parts of one run, in its folder."""
 
@@ -272,17 +293,10 @@ class _Parts:
             for i, label in enumerate((MODEL, CONTROL)):
                 self._fit(label, lambda within, i=i: share((i + within) / 2))
             return
-        plan = planning.make(self._study(name), Path(), self.asked.device)
-        place = self.out / "parts" / name
-        planning.write_plan(plan, place)
-        outcome = running.run(
-            plan,
-            place,
-            report=lambda model, done, total: share(done / max(total, 1)),
-            cancelled=self.cancelled,
-            engine=partial(running.Here, opened=self.opened),
+        failed = measure(
+            self._study(name), self.out / "parts" / name, self.asked.device, share, self.cancelled, self.opened
         )
-        for label, why in outcome.failed.items():
+        for label, why in failed.items():
             self.troubles.setdefault(label, {})[name] = why
 
     def _study(self, name: str) -> Study:

@@ -1,5 +1,5 @@
 """The command line: `python -m ed_core run | verify | estimate | audit | fetch | models | cache | settings | ready |
-bench | fit | study | reproduce | claims | case | backup | restore | check | publish | deploy`.
+bench | fit | study | reproduce | claims | card | case | backup | restore | check | publish | deploy`.
 
 Exit code 2 and one sentence for everything refused.
 """
@@ -18,7 +18,7 @@ from ..memory import gigabytes
 from ..notebook.model import Model
 from ..probes import PROBES
 from ..sources import gguf_files, permits
-from . import cases, claims, deploy, fits, models, publish, reproduce, studies
+from . import card, cases, claims, deploy, fits, models, publish, reproduce, studies
 from .models import how_to_open, opened_as
 
 
@@ -139,6 +139,7 @@ def parser() -> argparse.ArgumentParser:
     studies.add(commands)
     reproduce.add(commands)
     claims.add(commands)
+    card.add(commands)
     cases.add(commands)
     publish.add(commands)
     deploy.add(commands)

@@ -12,7 +12,7 @@ from ..errors import EffectiveDepthError, PublishError
 def add(commands) -> None:
     """Register the command with the parser's `commands`."""
     what = commands.add_parser(
-        "publish", help="case studies and studies for those who have no laboratory: static (a site)"
+        "publish", help="case studies, studies and depth cards for those who have no laboratory: static (a site)"
     ).add_subparsers(required=True, metavar="WHAT")
     p = what.add_parser(
         "static", help="a site that opens from a file and from any server; your own unless some are named"
@@ -26,40 +26,45 @@ def add(commands) -> None:
     p.add_argument("--shipped", action="store_true", help="those that come with the product")
     p.add_argument("--case", nargs="+", default=[], metavar="ID", help="these case studies, whoever's they are")
     p.add_argument("--study", nargs="+", default=[], metavar="FOLDER", help="these studies")
+    p.add_argument("--card", nargs="+", default=[], metavar="FILE", help="these depth cards (card.json)")
     p.set_defaults(run=static)
 
 
 def static(args) -> int:
+    from ..cards import card
     from ..cases.kept import Kept
     from ..sharing import pages, site
     from ..studies import folder
 
     kept, problems = Kept(), []
-    cases, studies, told, left = list(args.case), list(map(Path, args.study)), [], []
-    if cases or studies:
-        told.append("those named")
-    if args.own or not (cases or studies or args.shipped):
+    cases, studies, cards = list(args.case), list(map(Path, args.study)), list(map(Path, args.card))
+    told, left = ["those named"] if cases or studies or cards else [], []
+    if args.own or not (told or args.shipped):
         (mine, others), (made, of_anybody) = pages.own_cases(kept), pages.own_studies()
-        cases, studies = [*cases, *mine], [*studies, *made]
+        own_cards, anybodys = pages.own_cards()
+        cases, studies, cards = [*cases, *mine], [*studies, *made], [*cards, *own_cards]
         told.append("your own")
         left += [f"{_count(others, 'case study')} of others (--case ID names one)"] * (others > 0)
         left += [f"{_count(of_anybody, 'study')} that may be anybody's (--study FOLDER names one)"] * (of_anybody > 0)
+        left += [f"{_count(anybodys, 'depth card')} that may be anybody's (--card FILE names one)"] * (anybodys > 0)
     if args.shipped:
         names = {place.name for place in studies}
         cases = [*cases, *pages.shipped_cases(kept)]
         studies = [*studies, *(place for place in folder.shipped() if place.name not in names)]
+        cards = [*cards, *card.shipped()]
         told.append("those that come with the product")
     if left:
         print(f"left out: {', '.join(left)}")
-    if not cases and not studies:
+    if not (cases or studies or cards):
         raise PublishError(
             "There is nothing of your own to publish here; give --shipped for what comes with the product, or --case, "
-            "--study."
+            "--study, --card."
         )
 
     def found() -> Iterator[site.Page]:
-        named = {*args.case, *map(Path, args.study)}
-        for make, of_kind in ((lambda id: pages.of_case(kept, id), cases), (pages.of_study, studies)):
+        named = {*args.case, *map(Path, args.study), *map(Path, args.card)}
+        every = ((lambda id: pages.of_case(kept, id), cases), (pages.of_study, studies), (pages.of_card, cards))
+        for make, of_kind in every:
             for one in _each(of_kind):
                 try:
                     yield make(one)
@@ -69,8 +74,9 @@ def static(args) -> int:
                     problems.append(f"{one}: {error}")
 
     written = site.write(found(), Path(args.out))
-    n_cases = sum(page.kind == pages.CASES for page in written)
-    counts = f"{_count(n_cases, 'case study')} and {_count(len(written) - n_cases, 'study')}"
+    kinds = {pages.CASES: "case study", pages.OF_STUDIES: "study", pages.OF_CARDS: "depth card"}
+    each = [_count(sum(page.kind == kind for page in written), what) for kind, what in kinds.items()]
+    counts = f"{', '.join(each[:-1])} and {each[-1]}"
     print(f"{args.out}: {counts} ({' and '.join(told)}); open {Path(args.out) / site.INDEX}")
     for problem in [*kept.problems, *problems]:
         print(f"ed_core: {problem}", file=sys.stderr)
@@ -82,4 +88,5 @@ def _each(of_kind: Iterable) -> list:
 
 
 def _count(n: int, what: str) -> str:
-    return f"{n} {what if n == 1 else what.removesuffix('y') + 'ies'}"
+    several = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{n} {what if n == 1 else several}"

@@ -12,6 +12,9 @@ from itertools import count
 from pathlib import Path
 
 from .. import settings
+from ..cards import card as cards
+from ..cards import page as card_page
+from ..cards import words as card_words
 from ..cases import bundle, case_study, report
 from ..cases.drawings import Drawing
 from ..cases.kept import SUFFIX, Kept
@@ -22,9 +25,9 @@ from ..studies import bundle as study_bundle
 from ..studies import export, items, tables
 from ..studies import report as study_report
 from ..studies.folder import Folder, made_here, open_folder
-from .site import Page, render
+from .site import FOLDER, Page, render
 
-CASES, OF_STUDIES = "Case studies", "Studies"
+CASES, OF_STUDIES, OF_CARDS = "Case studies", "Studies", "Depth cards"
 PROMPT, LEAD = 60, 200  # characters on the index
 CURVES = {  # of a study, where it has them: what the three rules read
     "logit_lens.kl": "Divergence of the lens from the output",
@@ -109,6 +112,33 @@ def of_study(out: Path) -> Page:
         " · ".join(f"{n} {what}{'s' * (n != 1)}" for what, n in counts.items()),
         "\n".join((title, note, *folder.models, *folder.sets)),
         files={f"studies/{name}.html": page} | {f"studies/{file}": data for file, data in beside.items()},
+    )
+
+
+def own_cards() -> tuple[list[Path], int]:
+    """The cards made here, and how many are left out: all of them where people log in."""
+    made = cards.made_here()
+    return (made, 0) if settings.current().login == "off" else ([], len(made))
+
+
+def of_card(file: Path) -> Page:
+    """A depth card as a page, with its document and its Markdown. `CardError` where it cannot be read."""
+    told = cards.read(file)
+    model, on = told["model"]["name"], told["set"]["name"]
+    name = re.sub(r"[^\w.+-]", "-", f"{model}-{told['model']['precision']}-{on}-{told['about'][:6]}")
+    beside = {f"{name}.json": cards.to_json(told), f"{name}.md": card_words.markdown(told).encode()}
+    about = dict(zip(beside, ("the card's numbers (.json)", "a section for a model card (.md)")))
+    site = settings.current().title
+    page = card_page.html(told, "card_page.html", FOLDER, here="../", site=site, files=about)
+    verdicts = "\n".join(one["sentence"] for one in told["claims"])
+    return Page(
+        OF_CARDS,
+        f"cards/{name}.html",
+        f"Depth card: {model}",
+        card_words.headline(told),
+        f"{told['model']['precision']} · {card_words.on(told)} · {card_words.claims(told)}",
+        f"{model}\n{on}\n{verdicts}",
+        files={f"cards/{name}.html": page} | {f"cards/{file}": data for file, data in beside.items()},
     )
 
 

@@ -18,6 +18,7 @@ RESULTS: Path = FOLDER / "examples"  # one file per run id
 CASES: Path = FOLDER / "cases"  # one `.edcase` each
 SETS: Path = FOLDER / "sets"  # prompts of each task by difficulty, for studies: one `.jsonl` each
 STUDIES: Path = FOLDER / "studies"  # one folder each
+CARDS: Path = FOLDER / "cards"  # depth cards of the bundled models and of a real one: one `.json` each
 FITS: Path = FOLDER / "fits"  # fitted lenses of the bundled models and of a real one
 
 

@@ -96,7 +96,7 @@ def spread(row: Mapping) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def number(value: float | None) -> str:
+def number(value: float | int | None) -> str:
     """A depth as it is written: whole where it is whole."""
     if value is None or math.isnan(value):
         return "–"

@@ -1,0 +1,252 @@
+"""A card measured: the claims' parts serve for everything that they measure anyway; the lenses and the other precisions
+are studies of their own beside them. What lies in the folder is not computed anew."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import disk
+from ..claims import running as claims
+from ..depth import sinks
+from ..errors import CardError, EffectiveDepthError, StudyError
+from ..fits import Fit, checkpoint, of_model
+from ..probes import Contributions
+from ..service.resolve import resolve
+from ..sources import precision as precisions
+from ..sources import sizes
+from ..sources.specs import config_of
+from ..studies import running, sets
+from ..studies.folder import Folder, open_folder
+from ..studies.study import ModelEntry, ProbeEntry, Study
+from ..types import ENGINE_VERSION, ModelSpec
+from . import card, page, words
+from .card import OTHERS, PROMPTS, SET
+from .measured import Measured
+
+LENSES, PRECISIONS = "lenses", "precisions"
+CLAIMS = "claims"  # the folder of the claims
+SHARES = {CLAIMS: 0.8, LENSES: 0.1, PRECISIONS: 0.1}  # of the time, about
+NAMED = 10  # prompts whose sinks are named
+DONE = "Card: "  # how the last line of the command begins
+Tell = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which model, on which prompts. `prompts`: a bundled set's name, or a file; `most`: prompts that each part takes
+    at most; `others`: precisions that its own is held against; `also`: further models of its family, for the claim
+    about size."""
+
+    model: str
+    prompts: str = SET
+    most: int = PROMPTS
+    others: tuple[str, ...] = OTHERS
+    also: tuple[str, ...] = ()
+    precision: str = "fp32"
+    device: str = "cpu"
+    adapter: str = ""
+    seed: int = 0
+
+    @property
+    def claims(self) -> claims.Asked:
+        """All claims of the same."""
+        return claims.Asked(
+            self.model,
+            self.prompts,
+            (),
+            self.also,
+            self.precision,
+            self.device,
+            self.adapter,
+            self.most,
+            self.seed,
+        )
+
+    @property
+    def command(self) -> str:
+        """What makes the card again; a file by its name alone."""
+        prompts = self.prompts if self.prompts in claims.bundled() else Path(self.prompts).name
+        words = ["python", "-m", "ed_core", "card", "--model", self.model, "--set", prompts]
+        for name, value, usual in (
+            ("prompts", self.most, PROMPTS),
+            ("precisions", ",".join(self.others), ",".join(OTHERS)),
+            ("precision", self.precision, "fp32"),
+            ("device", self.device, "cpu"),
+            ("adapter", self.adapter, ""),
+            ("seed", self.seed, 0),
+        ):
+            words += [f"--{name}", str(value)] if value != usual else []
+        return shlex.join([*words, *(word for name in self.also for word in ("--also", name)), "--out", "FOLDER"])
+
+    @property
+    def place(self) -> Path:
+        """The folder that this installation makes it in."""
+        spec = resolve(self.model, self.precision, self.device, self.adapter)
+        prompts = self.prompts
+        if prompts not in claims.bundled():
+            prompts = checkpoint.of_prompts([e.prompt for e in sets.load(self.claims.entry(), Path(), "").examples])
+        return card.place(spec, prompts, self.also, self.others, self.most, self.seed)
+
+    def check(self) -> None:
+        """Refuse what no card can be made of, before anything is measured."""
+        for name in self.others:
+            if name not in precisions.PRECISIONS:
+                raise CardError(
+                    f"The precision is {name!r}; expected some of {', '.join(precisions.PRECISIONS)}, with commas."
+                )
+        if self.most < 1:
+            raise CardError(f"A card takes {self.most} prompts; expected 1 or more.")
+        self.claims.entry()
+
+
+def make(asked: Asked, out: Path, tell: Tell = lambda share, what: None) -> dict[str, Any]:
+    """Measure what is missing and write the card in its three forms; returns what the JSON holds."""
+    asked.check()
+    spec = resolve(asked.model, asked.precision, asked.device, asked.adapter)
+    found = claims.run(asked.claims, out / CLAIMS, lambda share, what: tell(SHARES[CLAIMS] * share, what))
+    whole = sets.load(asked.claims.entry(), Path(), asked.model)
+    entry = asked.claims.entry(asked.most, len(whole.levels))
+    used = sets.load(entry, Path(), asked.model).examples
+    parts = _Beside(asked, out, spec, entry, tell)
+    measured = Measured(out / CLAIMS, entry.name, asked.seed, parts.lenses(), *parts.precisions(), spec.precision)
+    model = parts.opened.get(spec)
+    told = {
+        "about": checkpoint.digest(found["about"], asked.others, asked.most),
+        "made": time.strftime("%Y-%m-%d", time.gmtime()),
+        "engine": ENGINE_VERSION,
+        "model": _model(spec),
+        "identities": _identities(model),
+        "set": _set(entry.name, used),
+        "claims": [{name: value for name, value in one.items() if name != "curves"} for one in found["findings"]],
+        "sinks": measured.sinks() | {"named": parts.named_sinks(model, used), "named_of": min(NAMED, len(used))},
+        "commands": [asked.command, found["command"], shlex.join(["python", "-m", "ed_core", "verify", asked.model])],
+        "missing": parts.missing,
+        **measured.told(),
+    }
+    write(told, out)
+    tell(1.0, "")
+    return card.read(out / card.FILE)
+
+
+def write(told: Mapping[str, Any], out: Path) -> None:
+    """The card as JSON, as a page, and as Markdown."""
+    try:
+        data = card.to_json(told)
+        disk.write(out / card.FILE, data)
+        told = card.read(out / card.FILE)
+        disk.write(out / card.HTML, page.html(told))
+        disk.write(out / card.MARKDOWN, words.markdown(told).encode())
+    except OSError as error:
+        raise CardError(f"The card cannot be written to {out}: {disk.why(error)}") from error
+
+
+class _Beside:
+    """What is measured beside the claims' parts."""
+
+    def __init__(self, asked: Asked, out: Path, spec: ModelSpec, entry: Any, tell: Tell):
+        self.asked, self.out, self.spec, self.entry, self.tell = asked, out, spec, entry, tell
+        self.opened = running.opened_models()
+        self.missing: list[str] = []
+        self._done = SHARES[CLAIMS]
+
+    def lenses(self) -> tuple[Folder, tuple[Fit, ...]] | None:
+        """The rules under the lenses that are fitted to this model; None where none is."""
+        fits = tuple({fit.kind: fit for fit in reversed(of_model(self.spec))}.values())
+        kinds = {fit.kind for fit in fits}
+        for kind in ("affine", "jacobian"):
+            if kind not in kinds:
+                again = shlex.join(["python", "-m", "ed_core", "fit", kind, "--model", self.asked.model])
+                self.missing.append(f"No {kind} lens is fitted to these weights here; {again} fits one.")
+        if not fits:
+            self._done += SHARES[LENSES]
+            return None
+        names = ",".join(sorted(fit.path.stem for fit in fits))
+        probe = ProbeEntry(name="lenses", fit=names)
+        self._measure(LENSES, [self._entry(claims.MODEL, self.asked.precision)], [probe])
+        return open_folder(self.out / LENSES), fits
+
+    def precisions(self) -> tuple[Folder | None, tuple[str, ...]]:
+        """The three rules in other precisions, and which of those there are."""
+        own = self.spec.precision
+        wanted = [name for name in dict.fromkeys(self.asked.others) if name != own]
+        if not wanted or precisions.stored(config_of(self.spec)):
+            self.missing += ["The checkpoint is stored quantized, so it has no other precision."] if wanted else []
+            return None, ()
+        probes = [ProbeEntry(name="contributions"), ProbeEntry(name="logit_lens")]
+        failed = self._measure(PRECISIONS, [self._entry(name, name) for name in wanted], probes)
+        self.missing += [f"In {name} nothing was measured: {why}" for name, why in failed.items()]
+        return open_folder(self.out / PRECISIONS), tuple(name for name in wanted if name not in failed)
+
+    def named_sinks(self, model: Any, used: Sequence[sets.Example]) -> str:
+        """The sinks of the first prompts, and who writes them."""
+        from ..service import compute
+
+        probe = Contributions()
+        results = [compute.run(model, probe.request(self.spec, e.prompt)) for e in used[:NAMED]]
+        return sinks.summary([sinks.of_result(result) for result in results])
+
+    def _entry(self, label: str, precision: str) -> ModelEntry:
+        return ModelEntry(source=self.asked.model, precision=precision, adapter=self.asked.adapter, label=label)
+
+    def _measure(self, name: str, models: list[ModelEntry], probes: list[ProbeEntry]) -> Mapping[str, str]:
+        study = Study(name=name, models=tuple(models), probes=tuple(probes), sets=(self.entry,), seed=self.asked.seed)
+        start = self._done
+        self._done += SHARES[name]
+        try:
+            return claims.measure(
+                study,
+                self.out / name,
+                self.asked.device,
+                lambda share: self.tell(start + SHARES[name] * share, name),
+                opened=self.opened,
+            )
+        except StudyError:
+            raise
+        except EffectiveDepthError as error:
+            raise CardError(f"The card's {name} cannot be measured: {error}") from error
+
+
+def _model(spec: ModelSpec) -> dict[str, Any]:
+    size = sizes.read(config_of(spec))
+    return {
+        "name": spec.name,
+        "family": size.family,
+        "layers": size.n_layers,
+        "width": size.d_model,
+        "mlp": size.d_mlp,
+        "heads": size.n_heads,
+        "key_value_heads": size.n_kv_heads,
+        "vocabulary": size.d_vocab,
+        "tied": size.tied,
+        "parameters": size.parameters,
+        "precision": spec.precision,
+        "content": spec.content_hash,
+        "revision": spec.revision,
+        "adapter": Path(spec.adapter).name,
+    }
+
+
+def _identities(model: Any) -> dict[str, Any]:
+    found = model.identities
+    return found.to_json() | {
+        "tokens": found.n_tokens,
+        "miss_limit": found.miss_limit,
+        "slope_limit": found.slope_limit,
+        "failures": found.failures(),
+    }
+
+
+def _set(name: str, used: Sequence[sets.Example]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "digest": checkpoint.of_prompts([e.prompt for e in used]),
+        "n": len(used),
+        "answers": all(e.prompt.answer for e in used),
+        "levels": list(dict.fromkeys(e.level for e in used if e.level)),
+        "prompts": [{"text": e.prompt.text, "answer": e.prompt.answer, "level": e.level} for e in used],
+    }

@@ -1,0 +1,227 @@
+"""What is known of a model's depth, in one document; and the documents of several models side by side."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from ed_core import figures
+from ed_core.cards import card, page, words
+from ed_core.claims import running
+from ed_core.errors import EffectiveDepthError
+from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, show
+from ed_ui.card_runs import Wanted, read
+from ed_ui.link_parameters import choice, text
+
+SOURCES = {"bundled": "A bundled set", "lines": "A file or pasted lines"}
+MOST = 500  # prompts
+POLL = 1.0  # seconds
+CURVES = {name: title for name, (title, _) in page.PANELS.items()}
+FILES = {
+    card.HTML: ("Page", "text/html"),
+    card.MARKDOWN: ("Markdown", "text/markdown"),
+    card.FILE: ("JSON", "text/json"),
+}
+
+
+def main() -> None:
+    st.subheader("Depth cards", anchor=False)
+    link.own(PARAMETERS)
+    common_link.say_troubles()
+    remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})
+    model = picker.required()
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="form-cards")
+    source = remembered.widget(
+        row.segmented_control,
+        "Prompts",
+        "cards.source",
+        "bundled",
+        options=list(SOURCES),
+        format_func=SOURCES.get,
+        required=True,
+    )
+    name, prompts = "", ()
+    if source == "bundled":
+        name = remembered.one_of(row.selectbox, "Prompt set", "cards.set", running.bundled(), width=260)
+    else:
+        prompts = tuple(prompt_set.lines(MOST))
+    common_link.write()
+    wanted = Wanted(model, name, prompts) if name or prompts else None
+    guard.fragment(lambda: body(wanted), POLL if wanted and wanted.running else None)()
+    probe_page.texts(TEXTS)
+
+
+def body(wanted: Wanted | None) -> None:
+    """Make one, how far it is, all cards side by side, and one of them whole; drawn again every second while one is
+    made."""
+    if wanted:
+        run(wanted)
+    found, damaged = known()
+    for trouble in damaged:
+        show.error(trouble)
+    if not found:
+        show.empty("No cards yet", TEACH, 120, first=True)
+        return
+    side_by_side(found)
+    whole(found, wanted)
+
+
+def run(wanted: Wanted) -> None:
+    """The row of buttons, and how far it is."""
+    running_now = wanted.running
+    if not running_now and remembered.value("cards.watched") == str(wanted.out):
+        remembered.forget("cards.watched")
+        if wanted.found():
+            remembered.put({"cards.card": name_of(wanted.out / card.FILE)})
+        st.rerun()
+    if running_now:
+        remembered.put({"cards.watched": str(wanted.out)})
+    row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
+    again = " again" if wanted.found() else ""
+    label = f"Make the card of {show.plain(wanted.model.name)}{again}"
+    if row.button(label, key="run.cards", type="primary", icon=":material/play_arrow:", disabled=running_now):
+        wanted.begin()
+        st.rerun()
+    if row.button("Cancel", key="cancel.cards", icon=":material/stop:", disabled=not running_now):
+        wanted.stop()
+        st.rerun()
+    link.share(row)
+    if running_now:
+        share, what = wanted.progress()
+        st.progress(share, f"{100 * share:.0f} % · {what or 'models and prompts are looked up'}")
+    elif trouble := wanted.trouble():
+        show.error(trouble)
+    with st.expander("The same from the command line"):
+        st.code(wanted.command(), language="bash")
+
+
+def known() -> tuple[dict[str, tuple[Path, Mapping[str, Any]]], list[str]]:
+    """All cards by name, those made here first, and what is wrong with those that cannot be read."""
+    found, damaged = {}, []
+    for file in (*card.made_here(), *card.shipped()):
+        try:
+            found.setdefault(name_of(file), (file, read(file, file.stat().st_mtime_ns)))
+        except (EffectiveDepthError, OSError) as error:
+            damaged.append(str(error))
+    return found, damaged
+
+
+def name_of(file: Path) -> str:
+    """A card's name in links: its folder's, of a shipped one its file's."""
+    return file.parent.name if file.name == card.FILE else file.stem
+
+
+def titled(told: Mapping[str, Any]) -> str:
+    """A card among others: model, precision and prompts."""
+    return f"{told['model']['name']} · {told['model']['precision']} · {told['set']['name']} ({told['set']['n']})"
+
+
+def side_by_side(found: Mapping[str, tuple[Path, Mapping[str, Any]]]) -> None:
+    """What the cards say, a line each; the rules' depths; one of the curves over relative depth."""
+    cards = {titled(told): told for _, told in reversed(found.values())}
+    lines = [["model", "prompts", *(f"{rule} rule" for rule in card.RULES.values()), *COLUMNS], ["---"] * 8]
+    for told in cards.values():
+        rules = [card.depth_of(told, rule, "logit") for rule in card.RULES]
+        cells = [f"{words.depth(row)} of {told['model']['layers']}" for row in rules]
+        cuts = [cut(one) for one in told["cuts"]]
+        model = (
+            f"**{told['model']['name']}** {told['model']['precision']}, {words.parameters(told['model']['parameters'])}"
+        )
+        over = f"{told['set']['n']} of {told['set']['name']}"
+        lines.append([show.plain(cell) for cell in (model, over, *cells, words.claims(told), *cuts)])
+        lines[-1][0] = model
+    with st.container(key="cards-table"):
+        st.markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    rows = [
+        {"title": title, "criterion": rule, "variant": "paper", "n_layers": told["model"]["layers"]}
+        | {name: row[name] for name in ("depth", "ratio", "low", "high", "undefined")}
+        for title, told in cards.items()
+        for rule in card.RULES
+        if (row := card.depth_of(told, rule, "logit"))
+    ]
+    show.figure("cards-depths", figures.study_depths(rows, "title"), DEPTHS, about=lambda: st.markdown(READING))
+    which = remembered.widget(
+        st.selectbox, "Curve", "cards.curve", "kl", options=list(CURVES), format_func=CURVES.get, width=420
+    )
+    curves, layers = {}, {}
+    for title, told in cards.items():
+        for of, curve in told["curves"][which].items():
+            if of in (running.MODEL, running.CONTROL):
+                label = title if of == running.MODEL else f"{title}, {of}"
+                curves[label] = tuple(curve[name] for name in ("values", "low", "high"))
+                layers[label] = told["model"]["layers"]
+    fig = figures.study_curves(curves, layers, CURVES[which])
+    show.figure("cards-curves", fig, f"**{CURVES[which]}** over relative depth; {BAND}", about=lambda: st.json(curves))
+
+
+def cut(one: Mapping[str, Any]) -> str:
+    """The cheapest stretch and its price, in a cell."""
+    n, start = one["layers"], one["start"]
+    where = f"layer {start}" if n == 1 else f"{start}–{start + n - 1}"
+    return f"{where}: {one['loss']['value']:+.2f} nats, {one['kept']['value']:.0%} kept"
+
+
+def whole(found: Mapping[str, tuple[Path, Mapping[str, Any]]], wanted: Wanted | None) -> None:
+    """One card as it is shared, and its files."""
+    own = name_of(wanted.out / card.FILE) if wanted else ""
+    first = next(
+        (name for name, (_, told) in found.items() if wanted and told["model"]["name"] == wanted.model.name), ""
+    )
+    usual = own if own in found else first or next(iter(found))
+    if remembered.value("cards.card") not in found:
+        remembered.put({"cards.card": usual})
+    name = remembered.widget(
+        st.selectbox,
+        "Card",
+        "cards.card",
+        usual,
+        options=list(found),
+        format_func=lambda name: titled(found[name][1]),
+        width=420,
+    )
+    told = found[name][1]
+    row = st.container(horizontal=True, key="card-files")
+    made = {card.HTML: page.html, card.MARKDOWN: words.markdown, card.FILE: card.to_json}
+    for file, (label, mime) in FILES.items():
+        row.download_button(
+            label,
+            lambda make=made[file]: make(told),
+            f"{told['model']['name'].replace('/', '-')}-{file}",
+            mime,
+            icon=":material/download:",
+            on_click="ignore",
+            key=f"download-{file}",
+        )
+    with st.container(border=True, key="card-whole"):
+        # Every word of it is escaped; without this, Streamlit drops the curves, which are SVG.
+        st.html(page.fragment(told, st.context.theme.type or ""), unsafe_allow_javascript=True)
+
+
+PARAMETERS = (
+    choice("prompts", "cards.source", "bundled", tuple(SOURCES)),
+    choice("set", "cards.set", card.SET, tuple(running.bundled())),
+    choice("curve", "cards.curve", "kl", tuple(CURVES)),
+    text("card", "cards.card"),
+)
+COLUMNS = ("claims", "cheapest layer to leave out", "cheapest quarter")
+DEPTHS = (
+    "**Effective depth**: the papers' three rules under the logit lens, never averaged; a bar is 5 to 95 % over prompts"
+)
+BAND = "dashes are other models' and twins'; shaded: 5 to 95 % over prompts"
+READING = (
+    "Each mark is a rule's depth as `(depth + 1) / layers`. The rules read different things: what the layers add "
+    "(cosine), how far the lens is from the output (KL), and which tokens it would say (overlap)."
+)
+TEACH = (
+    "**Make** measures rules, lenses, claims, cuts and precisions of the chosen model; it takes minutes, and goes on "
+    "where it was stopped."
+)
+TEXTS = {
+    "Why a card": "Which of the published statements hold for this model, how sure that is, and where its depth can be "
+    "cut: on one document that others can check, print and put beside the model.",
+    "Look for": "Rules that agree, ranges that are narrow, and an untrained twin that says something else.",
+    "Beware": "A card is of one prompt set. Two cards on different sets tell of models and of prompts at once.",
+}
+
+main()

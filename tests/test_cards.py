@@ -1,0 +1,317 @@
+"""Depth cards: every number is that of results computed one by one, made once and taken up again; page, Markdown and
+JSON say the same; nothing of a stranger runs; the shipped ones are what the program writes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import yaml
+from small_models import opened_models, save_random
+from test_report import Page
+
+from ed_core import settings
+from ed_core.cards import card, making, page, words
+from ed_core.claims import CLAIMS
+from ed_core.commands import main
+from ed_core.depth import sinks
+from ed_core.depth.criteria import by_cosine, by_kl, by_overlap, cosine_curve
+from ed_core.errors import CardError
+from ed_core.probes import Contributions, LogitLens, Prune
+from ed_core.results.aggregate import aggregate
+from ed_core.service import compute
+from ed_core.service.resolve import resolve
+from ed_core.sharing import pages, site
+from ed_core.types import Prompt
+
+EVIL = "<script>alert(1)</script>"
+QUESTIONS = [f"{'1 + ' * level}{i} = " for level in (1, 2) for i in range(6)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_random(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    file = tmp_path_factory.mktemp("prompts") / "sums.jsonl"
+    lines = [{"id": str(i), "text": text, "answer": "7", "level": str(i // 6)} for i, text in enumerate(QUESTIONS)]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+@pytest.fixture(scope="module")
+def out(model, prompts, tmp_path_factory):
+    """A card of a small model, made by the command."""
+    out = tmp_path_factory.mktemp("card") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ED_CACHE", str(out.parent / "cache"))
+        assert made(model, prompts, out) == 0
+    return out
+
+
+@pytest.fixture
+def told(out):
+    return deepcopy(card.read(out / card.FILE))
+
+
+def made(model, prompts, out, *more: str) -> int:
+    words = ["--model", str(model), "--set", str(prompts), "--precisions", "bf16", "--out", str(out)]
+    return main(["card", *words, *more])
+
+
+@pytest.fixture(scope="module")
+def alone(model):
+    """Aggregates of the same prompts, each run by itself through the engine."""
+    spec = resolve(str(model))
+    opened = opened_models().get(spec)
+
+    def of(probe, n: int):
+        results = [compute.run(opened, probe.request(spec, Prompt(text, "7"))) for text in QUESTIONS[:n]]
+        return results, aggregate(probe, [r.summary for r in results])
+
+    return of
+
+
+def test_the_depths_are_those_of_the_prompts_run_one_by_one(told, alone):
+    results, added = alone(Contributions(), 12)
+    _, lens = alone(LogitLens(), 12)
+    expected = {
+        "cosine": by_cosine(cosine_curve(added)),
+        "kl": by_kl(lens["kl"][:-1]),
+        "overlap": by_overlap(lens["overlap"][:-1]),
+    }
+    assert [row["rule"] for row in told["depths"]] == list(expected)
+    for rule, criterion in expected.items():
+        row = card.depth_of(told, rule, "logit")
+        assert row["depth"] == criterion.depth and row["variants"]["stable"] == criterion.stable
+        assert row["ratio"] == pytest.approx(criterion.ratio, rel=1e-5) and row["prompts"] == 12
+        assert row["twin"] is not None and row["sentence"]
+    curve = told["curves"]["kl"]["model"]
+    np.testing.assert_allclose(curve["values"], lens["kl"], rtol=1e-4, atol=1e-6)
+    assert all(low <= value + 1e-6 for low, value in zip(curve["low"], curve["values"]))
+    assert told["sinks"]["named"] == sinks.summary([sinks.of_result(r) for r in results[:10]])
+    assert told["sinks"]["named_of"] == 10
+
+
+def test_the_cuts_are_the_cheapest_stretches(told, alone):
+    for one, n in zip(told["cuts"], (1, max(1, round(told["model"]["layers"] / 4))), strict=True):
+        _, lost = alone(Prune(n=n), 12)
+        start = int(np.argmin(lost["kl"]))
+        assert (one["layers"], one["start"]) == (n, start)
+        assert one["kl"]["value"] == pytest.approx(lost["kl"][start], rel=1e-4)
+        assert one["loss"]["value"] == pytest.approx(lost["nll"][start] - lost["nll_whole"], abs=1e-5)
+        assert one["kept"]["value"] == pytest.approx(lost["top1_kept"][start], rel=1e-5)
+        assert one["kl"]["low"] <= one["kl"]["value"] <= one["kl"]["high"]
+        assert one["by_angle"]["start"] == int(np.argmin(lost["angular_distance"]))
+
+
+def test_it_says_what_the_model_is_and_what_was_not_measured(told, model):
+    assert [one["id"] for one in told["claims"]] == [claim.id for claim in CLAIMS]
+    assert told["identities"]["failures"] == [] and told["identities"]["miss"] <= told["identities"]["miss_limit"]
+    assert told["model"]["layers"] == len(told["curves"]["cosine"]["model"]["values"])
+    assert [p["text"] for p in told["set"]["prompts"]] == QUESTIONS and told["set"]["levels"] == ["0", "1"]
+    assert sum("lens is fitted to these weights" in why for why in told["missing"]) == 2
+    assert {row["precision"] for row in told["precision"]["rows"]} == {"bf16"} and len(told["precision"]["rows"]) == 3
+    command = told["commands"][0]
+    assert command.startswith("python -m ed_core card --model") and "--set sums.jsonl --precisions bf16" in command
+
+
+def test_what_was_measured_is_not_measured_again(out, model, prompts, monkeypatch):
+    from ed_core.fits import replacement
+    from ed_core.studies import items
+
+    def never(*_, **__):
+        raise AssertionError("it is there already")
+
+    monkeypatch.setattr(items, "compute", never)
+    monkeypatch.setattr(replacement, "by_prompt", never)
+    before = {file: (out / file).read_bytes() for file in (card.FILE, card.HTML, card.MARKDOWN)}
+    assert made(model, prompts, out) == 0
+    assert {file: (out / file).read_bytes() for file in before} == before
+
+
+def test_the_page_asks_nobody_and_says_what_the_document_says(out, told):
+    text = (out / card.HTML).read_text(encoding="utf-8")
+    found = Page(text)
+    assert not [name for name, _ in found.tags if name in ("script", "link", "iframe", "object", "img")]
+    assert "default-src 'none'" in text and len(text) < card.MOST_BYTES
+    assert not re.search(r"(?:src|href)\s*=\s*[\"']?(?:https?:)?//", text)
+    for said in (words.headline(told), words.identities(told), *(one["title"] for one in told["claims"])):
+        assert said.replace("'", "&#39;").replace(">", "&gt;") in text
+    assert text.count('<svg viewBox="0 0 330') == 4
+    lines = (out / card.MARKDOWN).read_text(encoding="utf-8").split("---\n")
+    data = yaml.safe_load(lines[1])
+    ratios = {m["type"]: m["value"] for r in data["model-index"][0]["results"] for m in r["metrics"]}
+    assert ratios == {
+        words.METRICS[rule]: row["ratio"]
+        for rule in card.RULES
+        if (row := card.depth_of(told, rule, "logit"))["ratio"] is not None
+    }
+    assert words.headline(told) in lines[2] and told["commands"][0] in lines[2]
+
+
+def test_words_of_a_stranger_are_only_words(told):
+    told["model"]["name"] = told["set"]["prompts"][0]["text"] = told["commands"][0] = told["missing"][0] = EVIL
+    text = page.html(told).decode() + page.fragment(told, "dark")
+    assert EVIL not in text and text.count("&lt;script&gt;") >= 8
+    assert 'style="color-scheme: dark"' in text and page.fragment(told, EVIL).count("color-scheme:") == 2
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda told: "{", "damaged or no depth card"),
+        (lambda told: json.dumps([1]), "damaged or no depth card"),
+        (lambda told: json.dumps({k: v for k, v in told.items() if k != "cuts"}), "damaged or no depth card"),
+        (lambda told: json.dumps(told | {"format": "x"}), "damaged or no depth card"),
+        (lambda told: json.dumps(told | {"version": 2}), "of version 2, and this program reads 1"),
+        (lambda told: " " * (card.MOST_BYTES + 1), "more than 3 MB"),
+    ],
+)
+def test_a_file_that_is_no_card_is_refused(told, tmp_path, damage, why):
+    file = tmp_path / "x.json"
+    file.write_text(damage(told))
+    with pytest.raises(CardError, match=why):
+        card.read(file)
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (("--precisions", "int3"), "precision is 'int3'"),
+        (("--prompts", "0"), "--prompts is 1 or more"),
+        (("--prompts", "4"), "gives 4 prompts, and an interval needs 5"),
+        (("--set", "word_problems"), "did you mean 'word_problem'"),
+    ],
+)
+def test_the_command_refuses_in_one_sentence(model, prompts, tmp_path, capsys, more, why):
+    assert made(model, prompts, tmp_path / "out", *more) == 2
+    assert why in capsys.readouterr().err and not (tmp_path / "out" / card.FILE).exists()
+
+
+def row(depth, low=None, high=None, **more):
+    return {"rule": "kl", "lens": "logit", "depth": depth, "low": low, "high": high, **more}
+
+
+def test_a_depth_in_words():
+    assert words.depth(row(20, 19, 21)) == "20 (19–21)" and words.depth(row(5, 5.0, 5.0)) == "5 (5)"
+    assert words.depth(row(None)) == "–" and words.depth(row(3)) == "3" and words.depth(None) == "–"
+    assert words.rule(row(3)) == "KL, logit lens" and words.rule(row(3) | {"rule": "cosine", "lens": ""}) == "Cosine"
+    assert words.value({"value": 0.5, "low": 0.25, "high": 0.75}, percent=True) == "50 % (25 to 75)"
+    assert words.value({"value": 1.25, "low": None, "high": None}) == "1.25" and words.value(None) == "–"
+
+
+def test_a_precision_that_moves_a_depth_says_so():
+    def moved(depth, by, same, order=0.9996):
+        of = {"rule": "kl", "precision": "int8", "depth": depth, "moved": by, "same": same, "order": order}
+        return next(words.precision({"precision": {"own": "fp32", "rows": [of]}}))
+
+    assert moved(5, 0, True) == (
+        "int8 keeps every depth within a layer of fp32: KL 5 (same); the curves' order agrees with ρ ≥ 0.999."
+    )
+    assert "int8 moves the verdict of fp32: KL 9 (+4)" in moved(9, 4, False)
+    assert "KL no depth any more" in moved(None, None, False, None) and "KL 3, none before" in moved(3, None, False)
+
+
+def test_the_cut_says_what_the_proxy_would_have_chosen():
+    def price(value):
+        return {"value": value, "low": value - 0.1, "high": value + 0.1}
+
+    one = {"layers": 4, "start": 20, "prompts": 9, "kl": price(0.3), "loss": price(0.5), "kept": price(0.8)}
+    said = words.cut(one | {"by_angle": {"start": 2, "loss": price(4.0)}})
+    assert "layers 20–23" in said and "0.50 (0.40 to 0.60) nats" in said and "80 % (70 to 90)" in said
+    assert "would have chosen 2–5, at 4.00 (3.90 to 4.10) nats more" in said
+    assert "chooses the same" in words.cut(one | {"by_angle": {"start": 20, "loss": price(0.5)}})
+
+
+def test_a_drawing_holds_every_value_within_its_frame():
+    curve = {"values": [0.0, 2.0, 4.0], "low": [-1.0, 1.0, 3.0], "high": [1.0, 3.0, None]}
+    svg = page.drawing({"model": curve}, "layer", [1])
+    (line,) = re.findall(r'<polyline points="([^"]*)"', svg)
+    at = [tuple(map(float, point.split(","))) for point in line.split()]
+    inner = page.HEIGHT - page.TOP - page.BOTTOM
+    assert at[0][0] == page.LEFT and at[-1] == (page.WIDTH - page.RIGHT, page.TOP)
+    assert at[1][1] == pytest.approx(page.TOP + inner * (4 - 2) / 5, abs=0.06)
+    (mark,) = re.findall(r'class="mark" x1="([\d.]+)"', svg)
+    assert float(mark) == pytest.approx(at[1][0], abs=0.06)
+    assert re.findall(r'text-anchor="end">([^<]*)<', svg) == ["-1", "0", "1", "2", "3", "4"]
+    flat = page.drawing({"model": {"values": [1.0, 1.0], "low": [1.0, 1.0], "high": [1.0, 1.0]}}, "depth")
+    assert "nan" not in flat and "inf" not in flat
+
+
+def test_a_card_is_published_with_its_files(out, tmp_path):
+    assert main(["publish", "static", "--card", str(out / card.FILE), "--out", str(tmp_path / "site")]) == 0
+    (file,) = (tmp_path / "site" / "cards").glob("*.html")
+    text = file.read_text()
+    assert {f.suffix for f in file.parent.iterdir()} == {".html", ".json", ".md"}
+    assert card.read(file.with_suffix(".json")) == card.read(out / card.FILE)
+    assert (
+        "../assets/site.css" in text
+        and "../index.html" in text
+        and f"cards/{file.name}" in (tmp_path / "site" / site.INDEX).read_text()
+    )
+    assert pages.of_card(out / card.FILE).kind == "Depth cards"
+
+
+@pytest.mark.parametrize("file", card.shipped(), ids=lambda file: file.stem)
+def test_a_shipped_card_is_what_the_program_writes_and_says(file):
+    told = card.read(file)
+    assert card.to_json({k: v for k, v in told.items() if k not in ("format", "version")}) == file.read_bytes()
+    assert not told["identities"]["failures"] and len(told["claims"]) == len(CLAIMS)
+    written = settings.ROOT / "docs" / "cards"
+    assert (written / f"{file.stem}.md").read_text(encoding="utf-8") == words.markdown(told)
+    assert (written / f"{file.stem}.html").read_bytes() == page.html(told)
+
+
+def test_both_small_models_and_the_real_one_have_a_card():
+    assert {file.stem for file in card.shipped()} == {"ed-demo-8", "ed-demo-16", "smollm2"}
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("file", card.shipped(), ids=lambda file: file.stem)
+def test_a_printed_card_fills_two_pages(file, tmp_path):
+    from ed_core.figures import images
+
+    source, pdf = tmp_path / "card.html", tmp_path / "card.pdf"
+    source.write_bytes(page.html(card.read(file)))
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", f"--print-to-pdf={pdf}"]
+    subprocess.run([images.browser(), *options, str(source)], check=True, capture_output=True, timeout=120)
+    assert len(re.findall(rb"/Type\s*/Page\b", pdf.read_bytes())) == 2
+
+
+def test_the_page_lists_all_cards_and_shows_one(tmp_path, monkeypatch):
+    from streamlit.testing.v1 import AppTest
+
+    import ed_ui.running
+    from ed_core import settings
+    from ed_core.service.jobs import Jobs
+    from ed_ui import card_runs, study_runs
+
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
+    begun = []
+    monkeypatch.setattr(study_runs, "start", lambda out, arguments: begun.append((out, arguments)))
+    test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
+    test.switch_page("pages/compare/cards.py")
+    test.query_params["model"], test.query_params["precision"] = "ed-demo-8", "fp32"
+    test.run()
+    assert not test.exception
+    said = " ".join(w.value for w in test.markdown)
+    shipped = [card.read(file) for file in card.shipped()]
+    for told in shipped:
+        assert f"**{told['model']['name']}**" in said and words.claims(told) in said
+        for rule in card.RULES:
+            assert words.depth(card.depth_of(told, rule, "logit")) in said
+    test.button(key="run.cards").click().run()
+    (place, arguments) = begun[0]
+    wanted = card_runs.Wanted(resolve("ed-demo-8"), card.SET)
+    assert place == wanted.out and arguments[0] == "card" and f"--set={card.SET}" in arguments
+    asked = making.Asked("ed-demo-8", card.SET)
+    assert asked.place == wanted.out, "the command without --out makes it where the page looks"
+    assert wanted.command() == asked.command
