@@ -16,16 +16,20 @@ from test_report import Page
 
 from ed_core import settings
 from ed_core.cards import card, making, page, words
-from ed_core.claims import CLAIMS
+from ed_core.cards.measured import Measured
+from ed_core.claims import CLAIMS, running
 from ed_core.commands import main
 from ed_core.depth import sinks
 from ed_core.depth.criteria import by_cosine, by_kl, by_overlap, cosine_curve
 from ed_core.errors import CardError
+from ed_core.fits import of_model
 from ed_core.probes import Contributions, LogitLens, Prune
 from ed_core.results.aggregate import aggregate
 from ed_core.service import compute
 from ed_core.service.resolve import resolve
 from ed_core.sharing import pages, site
+from ed_core.studies.folder import open_folder
+from ed_core.studies.study import ModelEntry, ProbeEntry, SetEntry, Study
 from ed_core.types import Prompt
 
 EVIL = "<script>alert(1)</script>"
@@ -91,7 +95,7 @@ def test_the_depths_are_those_of_the_prompts_run_one_by_one(told, alone):
         row = card.depth_of(told, rule, "logit")
         assert row["depth"] == criterion.depth and row["variants"]["stable"] == criterion.stable
         assert row["ratio"] == pytest.approx(criterion.ratio, rel=1e-5) and row["prompts"] == 12
-        assert row["twin"] is not None and row["sentence"]
+        assert row["twin"] is not None and row["sentence"] and isinstance(row["clear"], bool)
     curve = told["curves"]["kl"]["model"]
     np.testing.assert_allclose(curve["values"], lens["kl"], rtol=1e-4, atol=1e-6)
     assert all(low <= value + 1e-6 for low, value in zip(curve["low"], curve["values"]))
@@ -109,6 +113,51 @@ def test_the_cuts_are_the_cheapest_stretches(told, alone):
         assert one["kept"]["value"] == pytest.approx(lost["top1_kept"][start], rel=1e-5)
         assert one["kl"]["low"] <= one["kl"]["value"] <= one["kl"]["high"]
         assert one["by_angle"]["start"] == int(np.argmin(lost["angular_distance"]))
+
+
+def test_under_a_fitted_lens_the_rules_are_those_of_its_prompts(tmp_path, monkeypatch):
+    """On a small model with lenses, from the sums of the lens' study by hand."""
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+    parts, fits = tmp_path / "lenses", [fit for fit in of_model(resolve("ed-demo-8")) if fit.kind == "affine"]
+    entry = SetEntry(name="copy", bundled="copy", limit=6)
+    text = Study(
+        name="lenses",
+        models=(ModelEntry(source="ed-demo-8", label=running.MODEL),),
+        probes=(ProbeEntry(name="lenses", fit="ed-demo-8-affine"),),
+        sets=(entry,),
+    )
+    assert not running.measure(text, parts, "cpu", lambda share: None)
+    found = Measured(tmp_path, "copy", 0, (open_folder(parts), tuple(fits)), None, (), "fp32")
+    rows = {(row["rule"], row["lens"]): row for row in found._by_fitted_lens()}
+    assert list(rows) == [("kl", "affine"), ("overlap", "affine")]
+    columns = open_folder(parts).sums(running.MODEL, "copy").probe("lenses")
+    for rule, judge in (("kl", by_kl), ("overlap", by_overlap)):
+        curve = columns[f"affine_{rule}.sum"].sum(0) / columns["n_tokens"].sum()
+        row, expected = rows[rule, "affine"], judge(curve[:-1])
+        assert (row["depth"], row["variants"]) == (expected.depth, {"stable": expected.stable})
+        assert row["prompts"] == 6 and (row["undefined"] < 0.5) == (row["depth"] is not None) and row["twin"] is None
+    sentence = found._lenses()["sentence"]
+    assert "under the logit lens" in sentence and "under the affine lens" in sentence
+
+
+def test_a_depth_that_another_precision_loses_is_not_the_same(out, told, monkeypatch):
+    """The rows of another precision, with one rule's depth taken away there."""
+    from ed_core.cards import measured
+
+    def rows(folder, name):
+        found = original(folder, name)
+        for (label, rule), of in found.items():
+            if label == "bf16" and rule == "kl":
+                of["paper"] = of["paper"] | {"depth": None}
+        return found
+
+    original = measured._rows
+    monkeypatch.setattr(measured, "_rows", rows)
+    other = open_folder(out / making.PRECISIONS)
+    found = Measured(out / "claims", "sums", 0, None, other, ("bf16",), "fp32")._precisions()["rows"]
+    gone = next(row for row in found if row["rule"] == "kl")
+    assert gone["moved"] is None and gone["same"] is False
+    assert "no depth any more" in " ".join(words.precision({"precision": {"own": "fp32", "rows": found}}))
 
 
 def test_it_says_what_the_model_is_and_what_was_not_measured(told, model):
@@ -199,8 +248,21 @@ def row(depth, low=None, high=None, **more):
     return {"rule": "kl", "lens": "logit", "depth": depth, "low": low, "high": high, **more}
 
 
+def test_the_headline_says_which_rule_is_not_clear(told):
+    told["model"] |= {"name": "m", "layers": 30}
+    told["depths"] = [
+        row(20, 19, 21, clear=True) | {"rule": "cosine", "lens": ""},
+        row(9, 9, 9, clear=False),
+        row(None, clear=False) | {"rule": "overlap"},
+    ]
+    assert words.headline(told) == (
+        "Effective depth of m (30 layers): layer 20 (19–21) by the cosine rule, layer 9 (9–9), not clearly, by the KL "
+        "rule, no depth by the overlap rule."
+    )
+
+
 def test_a_depth_in_words():
-    assert words.depth(row(20, 19, 21)) == "20 (19–21)" and words.depth(row(5, 5.0, 5.0)) == "5 (5)"
+    assert words.depth(row(20, 19, 21)) == "20 (19–21)" and words.depth(row(5, 5.0, 5.0)) == "5 (5–5)"
     assert words.depth(row(None)) == "–" and words.depth(row(3)) == "3" and words.depth(None) == "–"
     assert words.rule(row(3)) == "KL, logit lens" and words.rule(row(3) | {"rule": "cosine", "lens": ""}) == "Cosine"
     assert words.value({"value": 0.5, "low": 0.25, "high": 0.75}, percent=True) == "50 % (25 to 75)"
@@ -240,7 +302,14 @@ def test_a_drawing_holds_every_value_within_its_frame():
     assert at[1][1] == pytest.approx(page.TOP + inner * (4 - 2) / 5, abs=0.06)
     (mark,) = re.findall(r'class="mark" x1="([\d.]+)"', svg)
     assert float(mark) == pytest.approx(at[1][0], abs=0.06)
-    assert re.findall(r'text-anchor="end">([^<]*)<', svg) == ["-1", "0", "1", "2", "3", "4"]
+    assert re.findall(r'text-anchor="end">([^<]*)<', svg) == ["−1", "0", "1", "2", "3", "4"]
+    bent = page.drawing(
+        {"model": {"values": [0.0, 0.05, 20.0], "low": [0.0] * 3, "high": [20.0] * 3}}, "layer", (), 0.05
+    )
+    (line,) = re.findall(r'<polyline points="([^"]*)"', bent)
+    up = [page.HEIGHT - page.BOTTOM - float(point.split(",")[1]) for point in line.split()]
+    assert up == pytest.approx([0.0, inner * np.arcsinh(1) / np.arcsinh(400), inner], abs=0.06)
+    assert re.findall(r'text-anchor="end">([^<]*)<', bent) == ["0", "0.1", "1", "10"]
     flat = page.drawing({"model": {"values": [1.0, 1.0], "low": [1.0, 1.0], "high": [1.0, 1.0]}}, "depth")
     assert "nan" not in flat and "inf" not in flat
 

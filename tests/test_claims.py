@@ -256,6 +256,13 @@ def test_the_sentence_says_model_set_value_paper_and_control():
     assert none.verdict == NOT_APPLICABLE and none.sentence.endswith("is not applicable. It has no prompts.")
 
 
+def test_verdicts_are_counted_in_grammar():
+    verdicts = [HOLDS] * 2 + [DOES_NOT] + [NOT_APPLICABLE] * 3
+    assert finding.counted([{"verdict": v} for v in verdicts]) == (
+        "2 hold here, 1 does not hold here, 3 are not applicable"
+    )
+
+
 def test_what_is_read_of_answers_is_what_full_passes_say(measure):
     """On a model that knows them: written out token by token without each layer."""
     model = opened_models().get(resolve("ed-demo-8"))

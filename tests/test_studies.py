@@ -418,6 +418,18 @@ def test_a_longer_study_keeps_what_a_shorter_one_made(small, folder):
     assert running.run(again, out, report=lambda *_: None).counts == {"computed": 5, "there": 5, "failed": 0}
 
 
+def test_a_probe_that_reads_a_fitted_lens_is_measured_and_another_models_lens_refused(folder, tmp_path):
+    text = HEAD[: HEAD.index("probes")] + 'probes = [{name = "lenses", fit = "FIT"}]\nchunk = 2\n' + SET
+    made = {fit: plan.make(study.parse(text.replace("FIT", fit)), folder) for fit in ("ed-demo-8-affine", "")}
+    lens, none = (one.chunks[0][0].digest for one in made.values())
+    assert lens != none
+    assert not running.run(made["ed-demo-8-affine"], tmp_path / "own").failed
+    assert "affine_kl.sum" in open_folder(tmp_path / "own").sums("ed-demo-8", "local").probe("lenses")
+    other = plan.make(study.parse(text.replace("FIT", "ed-demo-16-affine")), folder)
+    plan.write_plan(other, tmp_path / "other")
+    assert "was fitted to ed-demo-16" in running.run(other, tmp_path / "other").failed["ed-demo-8"]
+
+
 def test_a_model_that_fails_in_the_middle_is_noted_and_the_rest_goes_on(small, folder, monkeypatch, capsys):
     _, out = small
     from ed_core.errors import JobError

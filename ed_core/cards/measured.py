@@ -89,13 +89,15 @@ class Measured:
             rows = _rows(folder, self.set)
             own = rows[MODEL, rule]
             twin = rows.get((CONTROL, rule))
+            said = tables.statements(folder, MODEL, self.set)[rule]
             yield {
                 "rule": rule,
                 "lens": "" if rule == "cosine" else "logit",
                 **_depth(own["paper"]),
                 "variants": {name: row["depth"] for name, row in own.items() if name != "paper"},
                 "twin": _depth(twin["paper"]) if twin else None,
-                "sentence": tables.statements(folder, MODEL, self.set)[rule].sentence,
+                "clear": said.clear,
+                "sentence": said.sentence,
             }
 
     def _by_fitted_lens(self) -> Iterator[dict[str, Any]]:
@@ -108,6 +110,7 @@ class Measured:
                 **_judged(rule, sampled, len(part)),
                 "variants": {"stable": JUDGES[rule](sampled[0][:-1]).stable},
                 "twin": None,
+                "clear": None,
                 "sentence": "",
             }
 

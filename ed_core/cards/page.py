@@ -20,8 +20,9 @@ PANELS = {
     "cosine": ("Cosine of what a layer adds with the stream", "layer"),
     "kl": ("Divergence of the lens from the output, nats", "depth"),
     "overlap": ("Best tokens that lens and output share", "depth"),
-    "loss": ("Loss added by leaving out a layer, nats", "layer"),
+    "loss": ("Loss added by leaving out a layer, nats (logarithmic above 0.05)", "layer"),
 }
+BENT = {"loss": 0.05}  # panels whose axis is linear up to so much, and logarithmic beyond
 NAMES = {MODEL: "this model", CONTROL: "untrained twin", "affine": "affine lens", "jacobian": "Jacobian lens"}
 COLOURS = {MODEL: colours.BOTH, CONTROL: colours.CONTROL, **colours.LENSES}
 DASHES = {MODEL: "", CONTROL: "5 3", "affine": "2 2", "jacobian": "7 2 2 2"}
@@ -45,7 +46,7 @@ def contents(told: Mapping[str, Any]) -> dict[str, object]:
     panels = [
         {
             "title": title,
-            "svg": drawing(told["curves"][name], axis, _marks(told, name)),
+            "svg": drawing(told["curves"][name], axis, _marks(told, name), BENT.get(name, 0.0)),
             "lines": [{"name": NAMES[of], "colour": COLOURS[of], "dash": DASHES[of]} for of in told["curves"][name]],
         }
         for name, (title, axis) in PANELS.items()
@@ -61,17 +62,29 @@ def _marks(told: Mapping[str, Any], name: str) -> list[float]:
 
 
 def drawing(
-    curves: Mapping[str, Mapping[str, Sequence[float | None]]], axis: str, marks: Sequence[float | int] = ()
+    curves: Mapping[str, Mapping[str, Sequence[float | None]]],
+    axis: str,
+    marks: Sequence[float | int] = (),
+    bent: float = 0.0,
 ) -> str:
-    """Curves over layers or depths as SVG, each with its range over prompts; a vertical line at each of `marks`."""
+    """Curves over layers or depths as SVG, each with its range over prompts; a vertical line at each of `marks`.
+
+    `bent`: the axis of values is `asinh(value / bent)`, linear up to about that and logarithmic beyond; 0: linear."""
     n = max(len(curve["values"]) for curve in curves.values())
-    low, high, ticks = _scale([v for c in curves.values() for of in ("values", "low", "high") for v in c[of]])
+    there = [v for c in curves.values() for of in ("values", "low", "high") for v in c[of] if v is not None]
+    least, most = min(there, default=0.0), max(there, default=1.0)
+    if most - least < 1e-12:
+        least, most = least - 0.5, most + 0.5
+    ticks = _powers(least, most) if bent else _round(least, most)
+
+    def bend(value: float) -> float:
+        return math.asinh(value / bent) if bent else value
 
     def x(at: float | int) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * at / max(n - 1, 1)
 
     def y(value: float) -> float:
-        return TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low)
+        return TOP + (HEIGHT - TOP - BOTTOM) * (bend(most) - bend(value)) / (bend(most) - bend(least))
 
     def points(values: Sequence[float | None], backwards: bool = False) -> str:
         at = [f"{x(i):.1f},{y(v):.1f}" for i, v in enumerate(values) if v is not None]
@@ -80,7 +93,8 @@ def drawing(
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="curves over {axis}s">']
     for tick in ticks:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
-        parts.append(f'<text x="{LEFT - 4}" y="{y(tick) + 3:.1f}" text-anchor="end">{tick:g}</text>')
+        number = f"{tick:g}".replace("-", "−")
+        parts.append(f'<text x="{LEFT - 4}" y="{y(tick) + 3:.1f}" text-anchor="end">{number}</text>')
     every = max(1, math.ceil((n - 1) / 6))
     places = range(0, n, every)
     parts += [f'<text x="{x(i):.1f}" y="{HEIGHT - 12}" text-anchor="middle">{i}</text>' for i in places]
@@ -96,13 +110,15 @@ def drawing(
     return "".join([*parts, "</svg>"])
 
 
-def _scale(values: Sequence[float | None]) -> tuple[float, float, list[float]]:
-    """Both ends of an axis that holds all values, and round ticks between them."""
-    there = [v for v in values if v is not None]
-    low, high = min(there, default=0.0), max(there, default=1.0)
-    if high - low < 1e-12:
-        low, high = low - 0.5, high + 0.5
-    step = 10 ** math.floor(math.log10((high - low) / 3))
+def _round(low: float, high: float) -> list[float]:
+    """Round numbers within a range, five at most or one more."""
+    step = 10.0 ** math.floor(math.log10((high - low) / 3))
     step *= next(m for m in (1, 2, 5, 10) if (high - low) / (step * m) <= 5)
     ticks = [step * i for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-    return low, high, [round(tick, 10) for tick in ticks]
+    return [round(tick, 10) for tick in ticks]
+
+
+def _powers(low: float, high: float) -> list[float]:
+    """0 and powers of ten within a range."""
+    powers = [10.0**i for i in range(-1, 4)]
+    return [tick for tick in (*(-one for one in reversed(powers)), 0.0, *powers) if low <= tick <= high]

@@ -34,7 +34,8 @@ def headline(told: Mapping[str, Any]) -> str:
     for rule, name in RULES.items():
         row = depth_of(told, rule, "logit")
         if row is not None:
-            each.append(f"{name} {depth(row) if row['depth'] is not None else 'no depth'}")
+            found = "no depth" if row["depth"] is None else f"layer {depth(row)}{', not clearly,' * (not row['clear'])}"
+            each.append(f"{found} by the {name if name == 'KL' else name.lower()} rule")
     return f"Effective depth of {told['model']['name']} ({layers} layers): {', '.join(each)}."
 
 
@@ -83,7 +84,7 @@ def depth(row: Mapping[str, Any] | None) -> str:
     low_high = ""
     if row.get("low") is not None:
         ends = [report.number(row[end]) for end in ("low", "high")]
-        low_high = f" ({ends[0]})" if ends[0] == ends[1] else f" ({ends[0]}–{ends[1]})"
+        low_high = f" ({ends[0]}–{ends[1]})"
     return report.number(row["depth"]) + low_high
 
 
@@ -120,9 +121,9 @@ def cut(one: Mapping[str, Any]) -> str:
     """What leaving out the cheapest stretch costs, as a sentence."""
     n, start = one["layers"], one["start"]
     what = f"layer {start}" if n == 1 else f"layers {start}–{start + n - 1}"
-    of = "one layer" if n == 1 else f"{n} layers in a row"
+    of = "Of single layers" if n == 1 else f"Of {n} layers in a row"
     said = (
-        f"Of {of}, leaving out {what} changes the predictions least: {value(one['loss'])} nats of loss more per token, "
+        f"{of}, the predictions change least without {what}: {value(one['loss'])} nats of loss more per token, "
         f"{value(one['kept'], percent=True)} of the best guesses kept."
     )
     angle = one["by_angle"]
@@ -141,7 +142,7 @@ def leaving(told: Mapping[str, Any]) -> str:
         f"Of the {found['tokens']} tokens it writes after a prompt, the best guess settles at depth "
         f"{value(found['mean_depth'], 1)} of {told['model']['layers']} on average; "
         f"{value(found['mean_ratio'], percent=True)} settle late. Leaving where the logit lens is "
-        f"{found['threshold']:.0%} sure would have said the same token in "
+        f"{100 * found['threshold']:.0f} % sure would have said the same token in "
         f"{value(found['mean_agreement'], percent=True)}."
     )
 
@@ -153,9 +154,8 @@ def sinks(told: Mapping[str, Any]) -> str:
     named = f"In the first {found['named_of']} prompts: {found['named']}."
     if not found["tokens"]:
         return f"No token is a sink. {named}"
-    return (
-        f"{found['tokens']:.1%} of the tokens are sinks, the first one in {found['first']:.0%} of the prompts. {named}"
-    )
+    tokens, first = 100 * found["tokens"], 100 * found["first"]
+    return f"{tokens:.3g} % of the tokens are sinks, the first token in {first:.0f} % of the prompts. {named}"
 
 
 def precision(told: Mapping[str, Any]) -> Iterator[str]:

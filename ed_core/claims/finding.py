@@ -32,6 +32,12 @@ OF_CONTROL = {  # what the control's verdict means
     DOES_NOT: "there it does not hold",
     CANNOT_BE_TOLD: "whether it holds there cannot be told",
 }
+SEVERAL = {
+    HOLDS: "hold here",
+    DOES_NOT: "do not hold here",
+    CANNOT_BE_TOLD: "cannot be told",
+    NOT_APPLICABLE: "are not applicable",
+}
 NOT_LEARNED = "there the statement holds too, so it tells nothing of what was learned"
 
 
@@ -131,9 +137,9 @@ def number(value: float, digits: int) -> str:
 
 
 def counted(findings: Sequence[Mapping[str, Any]]) -> str:
-    """How many claims came out how."""
+    """How many claims came out how: "1 holds here, 2 do not hold here"."""
     counts = {verdict: sum(f["verdict"] == verdict for f in findings) for verdict in VERDICTS}
-    return ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n)
+    return ", ".join(f"{n} {verdict if n == 1 else SEVERAL[verdict]}" for verdict, n in counts.items() if n)
 
 
 def markdown(told: Mapping[str, Any]) -> str:

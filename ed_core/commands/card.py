@@ -26,7 +26,13 @@ def add(commands) -> None:
         help="a bundled prompt set's name (%(default)s unless given), or a .jsonl, .json, .csv or .parquet (text, and "
         "where known answer, level, pair)",
     )
-    p.add_argument("--prompts", type=int, default=PROMPTS, metavar="N", help="at most so many (%(default)s)")
+    p.add_argument(
+        "--prompts",
+        type=int,
+        default=PROMPTS,
+        metavar="N",
+        help="so many of any part, as many of each level (%(default)s unless given)",
+    )
     p.add_argument(
         "--precisions",
         default=",".join(OTHERS),

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from .. import disk
 from ..errors import EffectiveDepthError, StudyError
+from ..probes import Probe
 from ..prompts import max_tokens
 from ..service.resolve import resolve
 from ..sources import controls, sizes, tokens
@@ -259,7 +260,7 @@ def _published(entry: SetEntry) -> str:
 
 def _identity(entry: ProbeEntry) -> list:
     """What of a probe can change a number."""
-    request = entry.make().request(ModelSpec(""), Prompt("."))
+    request = Probe.request(entry.make(), ModelSpec(""), Prompt("."))  # no model's, so none that refuses another's lens
     parameters = {name: list(v) if isinstance(v, tuple) else v for name, v in request.parameters}
     return [
         request.probe,
