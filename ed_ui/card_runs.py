@@ -23,7 +23,7 @@ class Wanted(claim_runs.Wanted):
 
     @property
     def out(self) -> Path:
-        return card.place(*self._made_of())
+        return card.place(self.model, self.what, self.also)
 
     @property
     def asked(self) -> making.Asked:

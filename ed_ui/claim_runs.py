@@ -39,11 +39,13 @@ class Wanted:
     @property
     def out(self) -> Path:
         """Its folder, by the model and the prompts: one claim and all of them share it."""
-        return settings.current().cache / "claims" / checkpoint.digest("claims", *self._made_of())
+        made_of = self.model.identity(), self.what, self.also
+        return settings.current().cache / "claims" / checkpoint.digest("claims", *made_of)
 
-    def _made_of(self) -> tuple:
-        what = self.bundled or checkpoint.of_prompts(self.prompts)
-        return self.model.identity(), what, self.also
+    @property
+    def what(self) -> str:
+        """The prompts: a bundled set's name, or the digest of others."""
+        return self.bundled or checkpoint.of_prompts(self.prompts)
 
     @property
     def asked(self) -> running.Asked:

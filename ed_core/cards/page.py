@@ -4,6 +4,7 @@ SVG in the page's own colours, so they read in light, dark and on paper."""
 from __future__ import annotations
 
 import math
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from . import words
 FOLDER = Path(__file__).parent
 WIDTH, HEIGHT = 330, 150  # of a curve's drawing, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 34, 6, 6, 24
+STYLE = (
+    "text { fill: currentColor; font: 9px system-ui, sans-serif; opacity: .85 } .grid { stroke: currentColor; "
+    "stroke-opacity: .14 } .mark { stroke: currentColor; stroke-opacity: .55; stroke-dasharray: 2 2 }"
+)
 PANELS = {
     "cosine": ("Cosine of what a layer adds with the stream", "layer"),
     "kl": ("Divergence of the lens from the output, nats", "depth"),
@@ -25,6 +30,8 @@ PANELS = {
 BENT = {"loss": 0.05}  # panels whose axis is linear up to so much, and logarithmic beyond
 NAMES = {MODEL: "this model", CONTROL: "untrained twin", "affine": "affine lens", "jacobian": "Jacobian lens"}
 COLOURS = {MODEL: colours.BOTH, CONTROL: colours.CONTROL, **colours.LENSES}
+INK, GREY = {"light": "#1f2430", "dark": "#e6e8ee"}, "#808080"  # letters, as `card.css` has them
+LINES = {MODEL: "solid", CONTROL: "dashed", "affine": "dotted", "jacobian": "dashed"}  # in the legend
 DASHES = {MODEL: "", CONTROL: "5 3", "affine": "2 2", "jacobian": "7 2 2 2"}
 
 
@@ -37,17 +44,23 @@ def fragment(told: Mapping[str, Any], scheme: str = "") -> str:
     """The card's style and body, to stand within another page; `scheme`: "light" or "dark" where that is known."""
     templates = report.templates(FOLDER)
     style, body = (FOLDER / "card.css").read_text(encoding="utf-8"), templates.get_template("body.html")
-    own = f' style="color-scheme: {scheme}"' if scheme in ("light", "dark") else ""
-    return f'<style>{style}</style><div class="card"{own}>{body.render(**contents(told))}</div>'
+    own = f' style="color-scheme: {scheme}"' if scheme in INK else ""
+    found = contents(told)
+    for panel in found["panels"]:  # as pictures, which a page that takes no SVG shows too; they know no page's colours
+        drawn = panel["svg"].replace("<svg ", f'<svg style="color: {INK.get(scheme, GREY)}" ', 1)
+        panel["svg"] = (
+            f'<img alt="{panel["title"]}" src="data:image/svg+xml;base64,{b64encode(drawn.encode()).decode()}">'
+        )
+    return f'<style>{style}</style><div class="card"{own}>{body.render(**found)}</div>'
 
 
-def contents(told: Mapping[str, Any]) -> dict[str, object]:
+def contents(told: Mapping[str, Any]) -> dict[str, Any]:
     """What `card.html` is told."""
     panels = [
         {
             "title": title,
             "svg": drawing(told["curves"][name], axis, _marks(told, name), BENT.get(name, 0.0)),
-            "lines": [{"name": NAMES[of], "colour": COLOURS[of], "dash": DASHES[of]} for of in told["curves"][name]],
+            "lines": [{"name": NAMES[of], "colour": COLOURS[of], "line": LINES[of]} for of in told["curves"][name]],
         }
         for name, (title, axis) in PANELS.items()
         if told["curves"][name]
@@ -90,7 +103,8 @@ def drawing(
         at = [f"{x(i):.1f},{y(v):.1f}" for i, v in enumerate(values) if v is not None]
         return " ".join(reversed(at) if backwards else at)
 
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="curves over {axis}s">']
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="curves">']
+    parts.append(f"<style>{STYLE}</style>")
     for tick in ticks:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
         number = f"{tick:g}".replace("-", "−")

@@ -51,8 +51,7 @@ def shipped_cases(kept: Kept) -> list[str]:
 
 def own_studies() -> tuple[list[Path], int]:
     """The folders of the studies made here, and how many are left out: all of them where people log in."""
-    made = made_here()
-    return (made, 0) if settings.current().login == "off" else ([], len(made))
+    return _nobodys(made_here())
 
 
 def of_case(kept: Kept, id: str) -> Page:
@@ -117,7 +116,10 @@ def of_study(out: Path) -> Page:
 
 def own_cards() -> tuple[list[Path], int]:
     """The cards made here, and how many are left out: all of them where people log in."""
-    made = cards.made_here()
+    return _nobodys(cards.made_here())
+
+
+def _nobodys(made: list[Path]) -> tuple[list[Path], int]:
     return (made, 0) if settings.current().login == "off" else ([], len(made))
 
 

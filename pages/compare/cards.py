@@ -135,7 +135,7 @@ def side_by_side(found: Mapping[str, tuple[Path, Mapping[str, Any]]]) -> None:
         st.markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
     rows = [
         {"title": title, "criterion": rule, "variant": "paper", "n_layers": told["model"]["layers"]}
-        | {name: row[name] for name in ("depth", "ratio", "low", "high", "undefined")}
+        | {name: row[name] for name in ("depth", "ratio", "low", "high", "undefined", "prompts")}
         for title, told in cards.items()
         for rule in card.RULES
         if (row := card.depth_of(told, rule, "logit"))
@@ -194,8 +194,7 @@ def whole(found: Mapping[str, tuple[Path, Mapping[str, Any]]], wanted: Wanted | 
             key=f"download-{file}",
         )
     with st.container(border=True, key="card-whole"):
-        # Every word of it is escaped; without this, Streamlit drops the curves, which are SVG.
-        st.html(page.fragment(told, st.context.theme.type or ""), unsafe_allow_javascript=True)
+        st.html(page.fragment(told, st.context.theme.type or ""))
 
 
 PARAMETERS = (
