@@ -34,6 +34,7 @@ class ExactAnswers(Probe):
 
     name: ClassVar[str] = "exact_answers"
     title: ClassVar[str] = "Exact answers"
+    version: ClassVar[int] = 2  # 2: where a token straddles question and answer, the question's end is not missed
     over_several: ClassVar[str] = "answers"
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
@@ -64,6 +65,4 @@ class ExactAnswers(Probe):
         from ..sweeps.dropping import write_without
 
         check_stretch(self.name, self.n, model.n_layers)
-        if not record.request.prompts[0].answer.strip():
-            raise PromptError("exact_answers needs an answer that is more than spaces; give one.")
         write_without(model, encoding, record, self.n)
