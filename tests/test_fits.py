@@ -160,7 +160,7 @@ def test_sums_in_any_pieces_and_added_give_one_answer(sizes):
     for i, (a, b) in enumerate(zip(x.split(list(sizes)), y.split(list(sizes)))):
         halves[i % 2].add(a, b)
     one, other = (half.arrays() for half in halves)
-    both.restore({name: one[name] + other[name] for name in one})
+    both.restore({name: np.asarray(one[name] + other[name]) for name in one})
     assert both.n == 100
     for one, other in zip(whole.solve(), both.solve()):
         assert torch.allclose(one, other, atol=1e-10)
@@ -186,7 +186,7 @@ def test_shards_add_up_to_the_fit_of_all_prompts(model, fitted, jacobians, tmp_p
     assert len(traced) == made["held_out"]["n"]
     assert made["prompts"] == told["prompts"] | {"shards": 3}
     assert made["held_out"]["kl"]["lens"] == pytest.approx(told["held_out"]["kl"]["lens"], rel=1e-4, abs=1e-7)
-    assert made.get("drift") == pytest.approx(told.get("drift"), rel=1e-6)
+    assert made.get("drift", []) == pytest.approx(told.get("drift", []), rel=1e-6)
     whole, found = load_file(before), load_file(tmp_path / "a.safetensors")
     assert whole.keys() == found.keys() and all(np.allclose(whole[k], found[k], atol=1e-6) for k in whole)
     module.fit(model, prompts(n), tmp_path / "b.safetensors", merge=files)
@@ -704,7 +704,7 @@ def test_the_command_adds_shards(tmp_path, capsys, monkeypatch):
         (["--merge", "1.sums", "2.sums", "--precision", "bf16"], "was summed up on ed-demo-8 (fp32), not on"),
         (["--shard", "1/2"], "expected a file that ends in .sums"),
         (["--shard", "3/2", "--out", "3.sums"], "expected I/N with I from 1 to N"),
-        (["--shard", "25/25", "--out", "3.sums"], "the set has 24 to fit on"),
+        (["--shard", "1/25", "--out", "3.sums"], "the set has 24 to fit on"),
         (["--shard", "1/2", "--out", "3.sums", "--rank", "8"], "--rank is of the lens that --merge writes"),
     ):
         assert main([*fit, "--out", "x.safetensors", *more]) == 2, more

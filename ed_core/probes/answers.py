@@ -48,7 +48,7 @@ class Answers(Probe):
         return 2 * n_layers + n_layers * (n_layers + 1) / 2, (2 * n_layers + 2) * ANSWER_TOKENS
 
     def holds(self, shape: Shape) -> int:
-        return Prune.holds(shape)  # the same walk
+        return Prune().holds(shape)  # the same walk
 
     def check(self, n_tokens, answer_start):
         super().check(n_tokens, answer_start)
