@@ -118,3 +118,9 @@ def settled(text: str, answer: str) -> bool | None:
     """`exact` as soon as nothing that may follow can change it, else None."""
     begun, answer = text.lstrip().rstrip(HALF), answer.strip()  # of a character that is not whole yet
     return None if answer.startswith(begun) else exact(text, answer)
+
+
+def seamed(answer: str, laid: str) -> str:
+    """The answer with what its first token holds of the question's end, where that token straddles the two. `laid`: the
+    text of the answer's tokens."""
+    return laid if laid.endswith(answer) else answer

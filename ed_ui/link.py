@@ -41,6 +41,7 @@ def arrived(page: str) -> bool:
     link.cut, link.under_way = link.under_way, True
     link.page, link.own, link.place = page, (), None
     link.arrived = link.first or streamlit_edges.came_by_history() or (moved and bool(st.query_params))
+    link.due = link.arrived or (link.due and not moved)
     return link.arrived
 
 
@@ -59,10 +60,13 @@ def take(parameters: Iterable[Parameter], reset: bool = True) -> None:
 
 
 def own(parameters: Iterable[Parameter]) -> None:
-    """A page's own parameters: call it before their boxes are drawn."""
-    state().own = tuple(parameters)
-    if state().arrived:
-        take(state().own, reset=not state().by_run)
+    """A page's own parameters: call it before their boxes are drawn. Where the URL decided in a run that was begun anew
+    before it came to the page, as the sidebar does when the hub answers, it decides on these now."""
+    link = state()
+    link.own = tuple(parameters)
+    link.arrived, link.due = link.arrived or link.due, False
+    if link.arrived:
+        take(link.own, reset=not link.by_run)
 
 
 def follows(parameter: Parameter) -> bool:
@@ -104,7 +108,7 @@ def end_of_run() -> None:
     link = state()
     path = urlsplit(link.base).path + (link.page or "")
     streamlit_edges.steps_are_pages(path, link.values if link.moved else {})
-    link.first = link.moved = link.under_way = False
+    link.first = link.moved = link.under_way = link.due = False
 
 
 def address() -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.memory import ROOM, gigabytes
-from ed_core.probes import find
+from ed_core.probes import Probe, find
 from ed_core.service import admission, estimate
 from ed_core.sources import hub, permits, precision, sizes
 from ed_core.sources.specs import config_of
@@ -34,19 +34,24 @@ def of(requests: Collection[Request], todo: Collection[Request], n_tokens: int |
     their device."""
     asked_tokens, n_tokens = n_tokens, n_tokens or estimate.TOKENS
     specs = list(dict.fromkeys(request.models[0] for request in requests))
-    found = {spec: _estimate(spec, n_tokens, free) for spec in specs}
-    probes = {spec: tuple(dict.fromkeys(r.probe for r in requests if r.models[0] == spec)) for spec in specs}
+    asked = {
+        spec: {_asked(r): find(r.probe).make(dict(r.parameters)) for r in requests if r.models[0] == spec}
+        for spec in specs
+    }
+    probes = {spec: tuple(of_one.values()) for spec, of_one in asked.items()}
+    found = {spec: _estimate(spec, n_tokens, free, probes[spec]) for spec in specs}
     obstacles = [
         _not_allowed(requests, asked_tokens),
         _refused(requests),
         *(_too_large(spec, e, probes[spec], n_tokens) or _missing(spec) for spec, e in found.items()),
     ]
-    known = [(e.peak_of(probes[spec]), e) for spec, e in found.items() if e is not None]
+    known = [(_peak(e), e) for e in found.values() if e is not None]
     if len(known) < len(specs):
         return Outlook("", "", next(filter(None, obstacles), ""), None)
     peak, largest = max(known, key=lambda pair: pair[0])
-    seconds = sum(need.seconds for r in todo for need in found[r.models[0]].needs if need.probe == r.probe)
-    all_of_it = sum(need.seconds for r in requests for need in found[r.models[0]].needs if need.probe == r.probe)
+    needed = {spec: dict(zip(asked[spec], found[spec].needs)) for spec in specs}
+    seconds = sum(needed[r.models[0]][_asked(r)].seconds for r in todo)
+    all_of_it = sum(needed[r.models[0]][_asked(r)].seconds for r in requests)
     speed = "a measurement of this device" if largest.calibrated else DEFAULT
     time = "\\<1 s" if all_of_it < 1 else estimate.duration(all_of_it)
     needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free · {time}"
@@ -59,11 +64,20 @@ def of(requests: Collection[Request], todo: Collection[Request], n_tokens: int |
     return Outlook(needs, details, next(filter(None, obstacles), ""), seconds)
 
 
-def _estimate(spec: ModelSpec, n_tokens: int, free: int) -> estimate.Estimate | None:
+def _asked(request: Request) -> tuple[str, tuple]:
+    """The probe of a request, with its parameters."""
+    return request.probe, request.parameters
+
+
+def _peak(found: estimate.Estimate) -> int:
+    return found.peak_of({need.probe for need in found.needs})
+
+
+def _estimate(spec: ModelSpec, n_tokens: int, free: int, probes: Sequence[Probe]) -> estimate.Estimate | None:
     if spec.precision not in precision.PRECISIONS:
         return None  # a checkpoint stored in some other way: only opening it tells
     try:
-        return estimate.estimate(sizes.read(config_of(spec)), spec.precision, n_tokens, spec.device, free)
+        return estimate.estimate(sizes.read(config_of(spec)), spec.precision, n_tokens, spec.device, free, probes)
     except EffectiveDepthError:
         return None
 
@@ -90,15 +104,15 @@ def _missing(spec: ModelSpec) -> str:
     return f"{spec.name} is not here yet: download it in the sidebar,{instead} then Run."
 
 
-def _too_large(spec: ModelSpec, found: estimate.Estimate | None, probes: Sequence[str], n_tokens: int) -> str:
-    if found is None or found.peak_of(probes) <= ROOM * found.free:
+def _too_large(spec: ModelSpec, found: estimate.Estimate | None, probes: Sequence[Probe], n_tokens: int) -> str:
+    if found is None or _peak(found) <= ROOM * found.free:
         return ""
     others = estimate.fitting(sizes.read(config_of(spec)), found.free, n_tokens, spec.device, probes)
     instead = (
         f"{' and '.join(others)} would fit" if others else "no precision fits: take a smaller model or a shorter prompt"
     )
     return (
-        f"{spec.name} is too large in {spec.precision}: it needs {gigabytes(found.peak_of(probes))} here and "
+        f"{spec.name} is too large in {spec.precision}: it needs {gigabytes(_peak(found))} here and "
         f"{gigabytes(found.free)} are free on "
         f"{spec.device}, a tenth of which stays free; {instead}."
     )

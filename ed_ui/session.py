@@ -35,6 +35,7 @@ class Link:
     open: bool = False  # it named no prompt
     moved: bool = False  # no run of this page has ended since it was opened
     arrived: bool = False  # in this run the URL decides
+    due: bool = False  # it decides on the page's own parameters, which are not taken yet
     by_run: bool = False  # a stored run that the URL names has filled the boxes
     under_way: bool = False  # a run of the whole page has begun and not ended
     cut: bool = False  # the run before this one was cut short: the browser may not know what it set

@@ -501,10 +501,10 @@ def writing(hf, ids, written, threshold: float, g: float, rho: float) -> dict[st
     return out
 
 
-def answers(hf, ids, start: int, k: int) -> dict[str, np.ndarray]:
+def answers(hf, decode, ids, start: int, answer: str, k: int) -> dict[str, np.ndarray]:
     """First depth with the answer among the lens' best k; whether greedy writing begins with it, and its mean loss, by
     the whole model and without each block."""
-    seen, answer = run(hf, ids), list(ids[start:])
+    seen = run(hf, ids)
     found = []
     for resid in seen.resid:
         logits = lens(hf, ids, resid)
@@ -513,8 +513,8 @@ def answers(hf, ids, start: int, k: int) -> dict[str, np.ndarray]:
     for name, left_out in (("_whole", [()]), ("", [(b,) for b in range(len(blocks_of(hf)))])):
         exact, loss = [], []
         for drop in left_out:
+            exact.append(exact_answer(hf, decode, ids[:start], answer, len(ids) - start + 1, drop))
             with without(hf, drop):
-                exact.append(greedy(hf, ids[:start], len(answer)) == answer)
                 logp = run(hf, ids).logits.log_softmax(-1)
             loss.append(-np.mean([float(logp[t - 1][ids[t]]) for t in range(start, len(ids))]))
         out |= {f"exact{name}": np.array(exact, float), f"loss{name}": np.array(loss)}

@@ -267,10 +267,11 @@ def test_what_is_read_of_answers_is_what_full_passes_say(measure):
     """On a model that knows them: written out token by token without each layer."""
     model = opened_models().get(resolve("ed-demo-8"))
     lines = [json.loads(line) for line in (SETS / "copy.jsonl").read_text().splitlines()[:2]]
+    decode = lambda ids: model.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
     exact, appears = [], []
     for answer, line in zip((lines[0]["answer"], f"{lines[1]['answer'][:-1]}!"), lines, strict=True):
         found = measure(model, Answers(k=2), Prompt(line["text"], answer))  # right; right but for its end
-        expected = naive.answers(model.hf, found.token_ids, found.answer_start, 2)
+        expected = naive.answers(model.hf, decode, found.token_ids, found.answer_start, answer, 2)
         assert len(found.token_ids) - found.answer_start > 1
         for name, values in expected.items():
             assert np.allclose(found[name], values, atol=1e-4, equal_nan=True), name
@@ -336,6 +337,10 @@ def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_pa
     assert (out / running.FOUND).read_bytes() == before, "one claim leaves the others as they are"
     report = (out / running.REPORT).read_text()
     assert all(one["sentence"] in report for one in found["findings"]) and found["command"] in report
+    monkeypatch.setattr(Answers, "version", Answers.version + 1)
+    assert asked(model, prompts, out, "--claim", "turn") == 0
+    now = json.loads((out / running.FOUND).read_text())
+    assert [one["id"] for one in now["findings"]] == ["turn"], "what another version measured is not told beside it"
 
 
 def test_values_are_those_of_the_parts(model, prompts, tmp_path):

@@ -15,11 +15,14 @@ from ed_core.architectures.small import COMMON, VARIANTS, config_fields
 from ed_core.commands import main
 from ed_core.errors import ModelNotFound, ParameterError
 from ed_core.memory import free_memory
+from ed_core.probes import Continuation, Surgery
 from ed_core.probes.continuation import TYPICAL_TOKENS
+from ed_core.probes.description import Shape
 from ed_core.service import estimate
 from ed_core.sources import catalogue, sizes
 from ed_core.sources.precision import WIDEST_FIRST
 from ed_core.sources.specs import size_of
+from ed_core.types import Prompt
 
 STATED = {  # as the publishers state them
     "Qwen/Qwen2.5-1.5B": 1_543_714_304,
@@ -135,7 +138,7 @@ def test_a_continuation_is_counted_token_by_token_as_it_is_computed(model_of, mo
     hook = model.blocks[0].register_forward_pre_hook(lambda _, args: read.append(args[0].shape[1]))
     model.continuation(torch.arange(40)[None], TYPICAL_TOKENS, lambda *_: None)
     hook.remove()
-    counted = estimate.work("continuation", model.n_layers, 40, precision) / model.n_layers
+    counted = estimate.work(Continuation(), model.n_layers, 40, precision) / model.n_layers
     if precision == "fp32":
         assert read == [40] + [1] * (TYPICAL_TOKENS - 1) and counted == sum(read)
     else:  # a quantized model keeps nothing; that the prompt grows meanwhile is left out
@@ -150,6 +153,26 @@ def test_a_continuation_is_counted_token_by_token_as_it_is_computed(model_of, mo
         assert needs["continuation"].seconds == pytest.approx(expected, rel=1e-6)
         cache = 2 * size.n_layers * (40 + TYPICAL_TOKENS) * 2 * 128 * (4 if precision == "fp32" else 2)
         assert needs["continuation"].activations > cache
+
+
+@pytest.mark.parametrize("longest", [0, 2])
+@pytest.mark.parametrize("kind", ["drop", "swap", "repeat"])
+def test_surgery_is_counted_as_each_of_its_maps_is_walked(model_of, measure, monkeypatch, kind, longest):
+    """Rows that go through a block, and positions unembedded."""
+    model, rows, read, probe = model_of("llama"), [], [], Surgery(kind, longest)
+    run_block, unembed, L = model.run_block, model.unembed, model.n_layers
+    monkeypatch.setattr(model, "run_block", lambda trace, at, h: (rows.append(len(h)), run_block(trace, at, h))[1])
+    monkeypatch.setattr(model, "unembed", lambda h: (read.append(h[..., 0].numel()), unembed(h))[1])
+    found = measure(model, probe, Prompt("5 + 7 = 12"))
+    walked = L + sum(rows)
+    if kind == "repeat":  # whichever layers were drawn: the middle one is counted
+        drawn = found["random_layer"]
+        walked += sum(drawn[drawn >= 0] - (L - 1) / 2)
+    passes, unembedded = probe.work(L, n := found.n_tokens)
+    assert passes == pytest.approx(walked) and unembedded == pytest.approx(sum(read), rel=0.15)
+    stream = n * model.d_model * 4
+    most = {"drop": (15, 9), "swap": (10, 7), "repeat": (20, 11)}[kind][bool(longest)]
+    assert probe.holds(Shape(L, n, stream, 0, 0, 1 << 30, 1)) == most * stream
 
 
 def test_what_does_not_fit_is_said_with_what_would(capsys):

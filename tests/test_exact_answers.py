@@ -1,5 +1,7 @@
 """Known answers written without each layer, against writing token by token with the whole read anew."""
 
+from dataclasses import replace
+
 import naive
 import numpy as np
 import pytest
@@ -7,13 +9,14 @@ import torch
 from small_models import opened_models, random_model
 
 from ed_core import prompts
+from ed_core.depth import verdict
 from ed_core.errors import ParameterError, PromptError
-from ed_core.probes import Continuation, ExactAnswers
+from ed_core.probes import Answers, Continuation, ExactAnswers
 from ed_core.results.aggregate import aggregate
 from ed_core.service import compute
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import load_prompts
-from ed_core.types import Prompt
+from ed_core.types import ProbeResult, Prompt, Request
 
 FAMILIES = ("qwen3", "gpt2", "gpt_neox", "gemma2", "granite")
 
@@ -75,9 +78,10 @@ def test_spaces_in_front_do_not_count_and_are_read_on(model_of, measure):
             head[[first, space]] = head[[space, first]]  # in the place of its first token it now writes a space
         said = decoder(other)([int(other.logits(other.tensor((*ids, space)))[0, -1].argmax())])
         if said.isascii() and said.isprintable() and said != " ":
-            found = measure(other, ExactAnswers(), asked := Prompt(text, said))
-            exact, whole = expected(other, asked)
-            assert found["exact"].tolist() == exact and found["exact_whole"] == whole == 1
+            exact, whole = expected(other, asked := Prompt(text, said))
+            for probe in (ExactAnswers(), Answers()):
+                found = measure(other, probe, asked)
+                assert found["exact"].tolist() == exact and found["exact_whole"] == whole == 1, probe.name
             seen += 1
     assert seen >= 2
 
@@ -89,9 +93,10 @@ def test_what_runs_on_in_the_same_word_is_another_answer(model_of, measure):
         ids = model.encode(Prompt(text)).ids
         said = decoder(model)(naive.greedy(model.hf, ids, 3))
         assert said == 3 * said[0] and said.isalnum()
-        found = measure(model, ExactAnswers(), asked := Prompt(text, said[:2]))
-        exact, whole = expected(model, asked)
-        assert found["exact"].tolist() == exact and found["exact_whole"] == whole == 0
+        exact, whole = expected(model, asked := Prompt(text, said[:2]))
+        for probe in (ExactAnswers(), Answers()):
+            found = measure(model, probe, asked)
+            assert found["exact"].tolist() == exact and found["exact_whole"] == whole == 0, probe.name
 
 
 def test_a_bundled_model_on_bundled_prompts():
@@ -111,10 +116,33 @@ def test_a_bundled_model_on_bundled_prompts():
     assert mean["exact_whole"] == 1 and 0 < mean["exact"].mean() < 1
 
 
+def test_a_token_that_straddles_question_and_answer_is_read_as_both(model_of, monkeypatch, measure):
+    """The answer's first token also holds the question's last letter: what is written begins with that letter."""
+    model = model_of("qwen3")
+    for (prompt,) in (asked_for(model, 1), asked_for(model, 1, (2,))):
+        exact, whole = expected(model, prompt)
+        within = Prompt(prompt.text + prompt.answer[0], prompt.answer[1])
+        encoding = replace(model.encode(within), answer_start=len(prompt.text))
+        monkeypatch.setattr(model, "encode", lambda _, encoding=encoding: encoding)
+        for probe in (ExactAnswers(), Answers()):
+            found = measure(model, probe, within)
+            assert found["exact"].tolist() == exact and found["exact_whole"] == whole, probe.name
+        monkeypatch.undo()
+        assert 1.0 in (*exact, whole)
+    request = Request((), (within,), "continuation")
+    said = ProbeResult(request, {}, encoding.tokens, encoding.ids, encoding.answer_start, 5)
+    for text, right in ((prompt.answer, True), (prompt.answer[1], False)):
+        assert verdict.right(replace(said, provenance={"continuation": text})) is right
+    assert prompts.seamed("is", " Paris") == " Paris" and prompts.seamed(" 28", "28") == " 28"
+
+
 def test_memory_for_one_row_changes_nothing(model_of, measure):
     model, prompt = model_of("qwen3"), asked_for(model_of("qwen3"), 1, (2,))[0]
-    request = ExactAnswers().request(model.spec, prompt)
-    assert np.array_equal(compute.run(model, request, memory=1)["exact"], compute.run(model, request)["exact"])
+    for probe in (ExactAnswers(), Answers()):
+        request = probe.request(model.spec, prompt)
+        narrow, wide = compute.run(model, request, memory=1), compute.run(model, request)
+        assert np.array_equal(narrow["exact"], wide["exact"])
+        assert probe.name == "exact_answers" or np.allclose(narrow["loss"], wide["loss"], atol=1e-5)
 
 
 def test_when_a_text_is_or_can_still_become_the_answer():
@@ -134,7 +162,8 @@ def test_what_has_no_answer_is_refused(model_of, measure):
     model = model_of("qwen3")
     with pytest.raises(PromptError, match="there is none; give one"):
         measure(model, ExactAnswers(), Prompt("5 + 7 = "))
-    with pytest.raises(PromptError, match="more than spaces"):
-        measure(model, ExactAnswers(), Prompt("5 + 7 =", "  "))
+    for probe in (ExactAnswers(), Answers()):
+        with pytest.raises(PromptError, match=f"{probe.name} needs an answer that is more than spaces"):
+            measure(model, probe, Prompt("5 + 7 =", "  "))
     with pytest.raises(ParameterError, match=r"exact_answers\.n is 5; expected less than the model's 5 layers"):
         measure(model, ExactAnswers(n=5), Prompt("5 + 7 = ", "2"))

@@ -4,7 +4,7 @@ numbers."""
 import numpy as np
 import pytest
 
-from ed_core.demo.examples import LARGE, shipped
+from ed_core.demo.examples import shipped
 from ed_core.probes import PROBES, Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.results.wire import unpack
@@ -39,9 +39,7 @@ def test_the_real_model_is_shown_without_its_weights(tmp_path, monkeypatch):
     lookup.store.cache_clear()
     spec, known = resolve("smollm2", "fp32"), next(p for p in load_prompts() if p["id"] == ENGLISH_EXAMPLE)
     found = [
-        lookup.find(probe.at_first(spec).request(spec, Prompt(known["text"], known["answer"])))
-        for probe in PROBES
-        if probe not in LARGE
+        lookup.find(probe.at_first(spec).request(spec, Prompt(known["text"], known["answer"]))) for probe in PROBES
     ]
     assert all(found) and {r.provenance["model"]["source"] for r in found} == {"smollm2"}
     size = sum((lookup.EXAMPLES / f"{r.request.key}.npz").stat().st_size for r in found)

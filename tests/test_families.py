@@ -135,8 +135,9 @@ def probe_turns(model, measure):
 
 
 def probe_answers(model, measure):
+    decode = lambda ids: model.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
     found = measure(model, Answers(k=40), PROMPT)
-    expected = naive.answers(model.hf, found.token_ids, found.answer_start, 40)
+    expected = naive.answers(model.hf, decode, found.token_ids, found.answer_start, PROMPT.answer, 40)
     if np.isnan(expected["first_depth"]):
         assert np.isnan(found["first_depth"])
         del expected["first_depth"]

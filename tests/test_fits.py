@@ -17,7 +17,7 @@ from ed_core import fits
 from ed_core.commands import main
 from ed_core.depth import lenses
 from ed_core.errors import EffectiveDepthError, FitRefused, ParameterError
-from ed_core.fits import affine, checkpoint, jacobian
+from ed_core.fits import affine, checkpoint, jacobian, shards
 from ed_core.fits import file as files
 from ed_core.fits.grams import Sums
 from ed_core.fits.lens import Reader
@@ -152,16 +152,131 @@ def test_the_sums_of_another_fit_are_not_gone_on_with(model, tmp_path):
 
 
 @pytest.mark.parametrize("sizes", [(100,), (7, 60, 33), (1,) * 100])
-def test_sums_in_any_pieces_and_merged_give_one_answer(sizes):
+def test_sums_in_any_pieces_and_added_give_one_answer(sizes):
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(100, 6, generator=rng) * 50 + 3, torch.randn(100, 4, generator=rng)
-    whole, halves = Sums(6, 4), [Sums(6, 4), Sums(6, 4)]
+    whole, halves, both = Sums(6, 4), [Sums(6, 4), Sums(6, 4)], Sums(6, 4)
     whole.add(x, y)
     for i, (a, b) in enumerate(zip(x.split(list(sizes)), y.split(list(sizes)))):
         halves[i % 2].add(a, b)
-    halves[0].merge(halves[1])
-    for one, other in zip(whole.solve(), halves[0].solve()):
+    one, other = (half.arrays() for half in halves)
+    both.restore({name: np.asarray(one[name] + other[name]) for name in one})
+    assert both.n == 100
+    for one, other in zip(whole.solve(), both.solve()):
         assert torch.allclose(one, other, atol=1e-10)
+
+
+# -------------------------------------------------------------------- shards
+
+
+@pytest.mark.parametrize("kind", ["affine", "jacobian"])
+def test_shards_add_up_to_the_fit_of_all_prompts(model, fitted, jacobians, tmp_path, monkeypatch, kind):
+    """Bar rounding, as float64 is added in another order; the prompts fitted on are not run again, and the order in
+    which the files are named does not matter."""
+    module, n, (before, told) = {"affine": (affine, 60, fitted), "jacobian": (jacobian, 10, jacobians)}[kind]
+    files, some = [tmp_path / f"{i}.sums" for i in (1, 2, 3)], []
+    for i, file in enumerate(files, 1):
+        narrow = {"memory": 2 * 3 * 8 * model.d_model**2} if (kind, i) == ("affine", 2) else {}  # two depths at once
+        some.append(module.sum_up(model, prompts(n), file, (i, 3), **narrow))
+    assert [i for one in some for i in one] == list(range(told["prompts"]["n"])) and min(map(len, some)) >= 2
+    assert sorted(tmp_path.iterdir()) == files, "nothing else is left"
+    traced, own = [], model.trace
+    monkeypatch.setattr(model, "trace", lambda *args, **kwargs: (traced.append(1), own(*args, **kwargs))[1])
+    made = module.fit(model, prompts(n), tmp_path / "a.safetensors", merge=files[::-1])
+    assert len(traced) == made["held_out"]["n"]
+    assert made["prompts"] == told["prompts"] | {"shards": 3}
+    assert made["held_out"]["kl"]["lens"] == pytest.approx(told["held_out"]["kl"]["lens"], rel=1e-4, abs=1e-7)
+    assert made.get("drift", []) == pytest.approx(told.get("drift", []), rel=1e-6)
+    whole, found = load_file(before), load_file(tmp_path / "a.safetensors")
+    assert whole.keys() == found.keys() and all(np.allclose(whole[k], found[k], atol=1e-6) for k in whole)
+    module.fit(model, prompts(n), tmp_path / "b.safetensors", merge=files)
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["affine", "jacobian"])
+def test_a_shard_that_was_stopped_goes_on_from_there(model, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    module, n = {"affine": (affine, 30), "jacobian": (jacobian, 10)}[kind]
+    narrow = {"memory": 2 * 3 * 8 * model.d_model**2} if kind == "affine" else {}
+    module.sum_up(model, prompts(n), tmp_path / "whole.sums", (2, 2), **narrow)
+
+    def stop(share):
+        if share > 0.6:
+            raise KeyboardInterrupt
+
+    out, seen = tmp_path / "x.sums", []
+    with pytest.raises(KeyboardInterrupt):
+        module.sum_up(model, prompts(n), out, (2, 2), tick=stop, **narrow)
+    assert not out.exists()
+    module.sum_up(model, prompts(n), out, (2, 2), tick=seen.append, **narrow)
+    assert seen[0] > 0.4 and seen[-1] == 1 and not list(tmp_path.glob("*part"))
+    with np.load(out) as found, np.load(tmp_path / "whole.sums") as whole:
+        assert sorted(found.files) == sorted(whole.files)
+        assert all(np.allclose(found[k], whole[k], rtol=1e-9) for k in whole.files if k != "about")
+        assert str(found["about"]) == str(whole["about"]) and prompts(1)[0].text not in str(found["about"])
+
+
+OPENED = {"name": "m", "precision": "fp32", "identity": {"content_hash": "1"}}
+ABOUT = {"kind": "affine", "model": OPENED, "prompts": {"n": 10, "digest": "d"}}
+
+
+def shard_file(path, begin, end, **told):
+    one = lambda sources, part, tick: {"0.n": np.asarray(len(part.prompts))}
+    shards.sum_up(path, ABOUT | told, range(begin, end), [(0,)], one, lambda share: None)
+    return path
+
+
+@pytest.mark.parametrize(
+    "ranges, said",
+    [
+        ([(0, 5), (4, 10)], "0.sums and 1.sums both hold the prompts 5 to 5 of 10"),
+        ([(0, 10), (3, 4)], "0.sums and 1.sums both hold the prompts 4 to 4 of 10"),
+        ([(0, 5), (5, 10), (5, 10)], "1.sums and 2.sums both hold the prompts 6 to 10 of 10"),
+        ([(5, 10)], "prompts 1 to 5 of 10 are in none of the files"),
+        ([(6, 10), (0, 4)], "prompts 5 to 6 of 10 are in none of the files"),
+        ([(0, 4), (4, 9)], "prompts 10 to 10 of 10 are in none of the files"),
+        ([(0, 5), (5, 11)], "holds the prompts up to 11"),
+    ],
+)
+def test_every_prompt_is_in_one_shard(tmp_path, ranges, said):
+    files = [shard_file(tmp_path / f"{i}.sums", *one) for i, one in enumerate(ranges)]
+    with pytest.raises(FitRefused, match=said):
+        shards.Added(files, ABOUT, 10)
+    added = shards.Added([shard_file(tmp_path / f"{end}.sums", end - 3, end) for end in (9, 3, 6)], ABOUT, 9)
+    assert added["0.n"] == added["next"] == 9 and [file.name for file in added.files] == ["3.sums", "6.sums", "9.sums"]
+
+
+@pytest.mark.parametrize(
+    "told, said",
+    [
+        ({"kind": "maps"}, "is a shard of `fit maps`; expected one of `fit affine`"),
+        ({"model": OPENED | {"identity": {"content_hash": "2"}, "name": "n"}}, r"on n \(fp32\), not on m"),
+        ({"model": OPENED | {"precision": "bf16"}}, r"on m \(bf16\), not on m \(fp32\)"),
+        ({"prompts": {"n": 12, "digest": "e"}}, "another prompt set, of 12 prompts to fit on, where .* give 10"),
+        ({"prompts": {"n": 10, "digest": "d", "max_tokens": 64}}, "give --max-tokens 64"),
+    ],
+)
+def test_a_shard_of_another_fit_is_refused(tmp_path, told, said):
+    files = [shard_file(tmp_path / "0.sums", 0, 5), shard_file(tmp_path / "1.sums", 5, 10, **told)]
+    with pytest.raises(FitRefused, match=f"1.sums .*{said}"):
+        shards.Added(files, ABOUT, 10)
+
+
+def test_what_is_no_shard_is_refused(fitted, tmp_path):
+    one, other = (shard_file(tmp_path / f"{i}.sums", i, i + 5) for i in (0, 5))
+    for file in (tmp_path / "none.sums", fitted[0]):
+        with pytest.raises(FitRefused, match="no file|not a file that"):
+            shards.Added([one, file], ABOUT, 10)
+    added = shards.Added([one, other], ABOUT, 10)
+    with pytest.raises(FitRefused, match="0.sums is damaged"):
+        added["1.n"]
+    data = other.read_bytes()
+    other.write_bytes(data.replace(np.asarray(5).tobytes(), np.asarray(6).tobytes()))
+    with pytest.raises(FitRefused, match="5.sums is damaged"):
+        added["0.n"]
+    with pytest.raises(FitRefused, match="Shard 4/5 has no prompts: the set has 1"):
+        shards.some_of((4, 5), 1)
+    assert [shards.some_of((i, 3), 8) for i in (1, 2, 3)] == [range(2), range(2, 5), range(5, 8)]
 
 
 def test_small_signals_beside_a_massive_one_are_not_lost():
@@ -562,6 +677,42 @@ def test_the_commands_fit_and_the_probe_reads_what_they_wrote(tmp_path, capsys, 
         assert found["lenses.affine_kl.0"].shape == found["lenses.jacobian_rank.0"].shape
         assert found["lenses.affine_kl"].shape == (9,) and found["lenses.logit_overlap"].shape == (9,)
         assert np.allclose(found["lenses.affine_kl"], found["lenses.affine_kl.0"].mean(1), rtol=1e-5)
+
+
+def test_the_command_adds_shards(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines(tmp_path / "set.jsonl", prompts(30))
+    lines(tmp_path / "other.jsonl", prompts(31))
+    fit = ["fit", "affine", "--model", "ed-demo-8", "--set", "set.jsonl"]
+    assert main([*fit, "--out", "whole.safetensors"]) == 0
+    for i in (1, 2):
+        assert main([*fit, "--shard", f"{i}/2", "--out", f"{i}.sums"]) == 0
+    assert "2.sums: the prompts 13 to 24 are summed up" in capsys.readouterr().out
+    assert main([*fit, "--merge", "1.sums", "2.sums", "--out", "added.safetensors", "--rank", "8"]) == 0
+    assert fits.read("added.safetensors").certificate["rank"] == 8
+    assert main([*fit, "--merge", "2.sums", "1.sums", "--out", "added.safetensors"]) == 0
+    whole, added = load_file("whole.safetensors"), load_file("added.safetensors")
+    assert all(np.allclose(whole[name], added[name], atol=1e-4) for name in whole)
+    capsys.readouterr()
+    for more, said in (
+        (["--merge", "1.sums"], "prompts 13 to 24 of 24 are in none of the files"),
+        (["--merge", "1.sums", "2.sums", "--set", "other.jsonl"], "is of another prompt set"),
+        (
+            ["--merge", "1.sums", "2.sums", "--model", "ed-demo-16"],
+            "was summed up on ed-demo-8 (fp32), not on ed-demo-16",
+        ),
+        (["--merge", "1.sums", "2.sums", "--precision", "bf16"], "was summed up on ed-demo-8 (fp32), not on"),
+        (["--shard", "1/2"], "expected a file that ends in .sums"),
+        (["--shard", "3/2", "--out", "3.sums"], "expected I/N with I from 1 to N"),
+        (["--shard", "1/25", "--out", "3.sums"], "the set has 24 to fit on"),
+        (["--shard", "1/2", "--out", "3.sums", "--rank", "8"], "--rank is of the lens that --merge writes"),
+    ):
+        assert main([*fit, "--out", "x.safetensors", *more]) == 2, more
+        assert said in capsys.readouterr().err, more
+    jacobian_ = ["fit", "jacobian", *fit[2:], "--out", "x.safetensors"]
+    assert main([*jacobian_, "--merge", "1.sums", "2.sums"]) == 2
+    assert "is a shard of `fit affine`; expected one of `fit jacobian`" in capsys.readouterr().err
+    assert not list(tmp_path.glob("x.*")) and not list(tmp_path.glob("3.*"))
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,28 @@ def test_a_fit_that_was_stopped_goes_on_from_there(pair, tmp_path, monkeypatch, 
     assert measured.packed(measured.read(out)) == measured.packed(whole)
 
 
+@pytest.mark.parametrize("fit", ["maps", "replacement"])
+def test_shards_add_up_to_the_fit_of_all_prompts(pair, tmp_path, fit):
+    of, module = (pair, maps) if fit == "maps" else (pair[:1], replacement)
+    whole = module.fit(*of, USED, test=HELD_OUT)
+    files = [tmp_path / f"{i}.sums" for i in (1, 2, 3)]
+    memory = 2 * module.plan(*of, 1).each
+    for i, file in enumerate(files, 1):
+        module.sum_up(*of, USED, file, (i, 3), HELD_OUT, memory=memory if i == 2 else None)
+    for out, narrow in ((tmp_path / "a.npz", None), (tmp_path / "b.npz", memory)):
+        found = module.fit(*of, USED, out, HELD_OUT, memory=narrow, merge=files[::-1])
+        assert found.certificate["prompts"] == whole.certificate["prompts"] | {"shards": 3}
+        for name, expected in vars(whole).items():
+            values = getattr(found, name)
+            assert isinstance(values, dict) or np.allclose(values, expected, rtol=0, atol=1e-7), name
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    with pytest.raises(FitRefused, match=r"another prompt set, of 12 prompts to fit on, where .* give 13"):
+        module.fit(*of, prompts(13), test=HELD_OUT, merge=files)
+    if fit == "maps":
+        with pytest.raises(FitRefused, match=f"not on {pair[0].spec.name}"):
+            maps.fit(pair[0], pair[0], USED, test=HELD_OUT, merge=files)
+
+
 def test_other_prompts_do_not_take_over_what_was_kept(pair, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "EVERY", 0.0)
     out, others = tmp_path / "found.npz", prompts(12, seed=5)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from charts import charts
 from small_models import computed
 from streamlit.testing.v1 import AppTest
 
+from ed_core.errors import EffectiveDepthError
 from ed_core.probes import (
     Continuation,
     Contributions,
@@ -25,7 +28,7 @@ from ed_core.probes import (
 from ed_core.results import lookup
 from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
-from ed_ui import session, show
+from ed_ui import downloads, session, show
 
 ROOT = Path(__file__).parent.parent
 PROMPT = Prompt("5 + 7 + 5 + 3 + 1 + 7 = ", "28")
@@ -227,6 +230,31 @@ def test_sinks_are_counted_where_one_says_so(page, n):
     counted, left_out, without = after = says(test)
     assert counted >= n and left_out == without == 0
     assert says(app(page, **REAL, sinks="true")) == after, "a link carries it"
+
+
+class AtOnce(Future):
+    """An answer of the hub that comes while the sidebar is being drawn: not there at the first look, then it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.set_exception(EffectiveDepthError("no hub here"))
+        self.looks = 0
+
+    def done(self) -> bool:
+        self.looks += 1
+        return self.looks > 1
+
+
+@pytest.mark.parametrize("page", ["pages/look/home.py", "pages/look/contributions.py"])
+def test_a_link_holds_where_the_hub_answers_during_its_first_run(page, monkeypatch):
+    """The sidebar then begins the run anew, before the page has come to its own parameters."""
+    monkeypatch.setattr(downloads, "_asking", lambda: SimpleNamespace(submit=lambda *_: AtOnce()))
+    test = app(page, prompt=None, model="Qwen/Qwen2.5-1.5B", sinks="true", first_token="false")
+    assert next(iter(session_of(test).plans.values())).looks > 2, "it was drawn twice"
+    named = "first_token" if "home" in page else "contributions.first_token"
+    assert session_of(test).inputs["count_sinks"] is True and session_of(test).inputs[named] is False
+    test.query_params["sinks"] = "false"
+    assert session_of(test.run()).inputs["count_sinks"] is True, "later the boxes decide"
 
 
 def test_a_prompt_outside_what_the_models_know_is_marked(stored):

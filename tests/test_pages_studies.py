@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 from ed_core import settings
 from ed_core.commands import main
 from ed_core.errors import ImportRefused, NotAllowed, StudyError
-from ed_core.figures import study_curves, study_depths
+from ed_core.figures import study_curves, study_depths, study_levels
 from ed_core.sources.published import CAVEATS, CITATION, published, published_marks
 from ed_core.studies import bundle, items
 from ed_core.studies.folder import open_folder
@@ -217,6 +217,22 @@ def test_curves_of_models_of_unequal_depth_stand_on_relative_depth():
     by_name = {t.name: t for t in fig.data}
     assert list(by_name["a"].x) == [0, 0.25, 0.5, 0.75, 1] and list(by_name["b"].x) == [0, 0.5, 1]
     assert "range a" not in by_name and list(by_name["range b"].y) == [1, 2, 3, 1, 0, -1]
+
+
+def test_a_legend_of_many_lines_makes_its_own_room():
+    """On a phone every name takes a row: the figure grows by that many, and no name is longer than a row."""
+    name = "a name that goes on and on, longer than anybody wants it to be"
+    curves = {f"{i} {name}": (np.arange(5.0),) * 3 for i in range(8)}
+    level = {"name": "1", "mean": 1.0, "low": 0.5, "high": 1.5, "own": []}
+    for fig, height in (
+        (study_curves(curves, dict.fromkeys(curves, 4), "nats"), 340),
+        (study_levels(dict.fromkeys(curves, [level]), dict.fromkeys(curves, 4)), 360),
+    ):
+        assert fig.layout.margin.autoexpand and fig.layout.height == height + 6 * 19
+        told = [t.name for t in fig.data if t.showlegend is None]
+        assert len(told) == 8 and all(t.startswith(f"{i} a name") and len(t) == 44 for i, t in enumerate(told))
+    two = study_curves(dict(list(curves.items())[:2]), dict.fromkeys(curves, 4), "nats")
+    assert two.layout.height == 340
 
 
 def test_a_study_of_somebody_elses_is_opened_and_a_damaged_one_refused(computed, cache):

@@ -9,10 +9,12 @@ import pytest
 from kept_cases import results
 
 from ed_core.errors import Cancelled, JobError, PromptError
-from ed_core.probes import Contributions
+from ed_core.probes import Contributions, Surgery, find
 from ed_core.results import lookup
 from ed_core.results.wire import pack
+from ed_core.service import estimate
 from ed_core.service.job import Job
+from ed_core.service.pace import Pace
 from ed_core.service.resolve import resolve
 from ed_core.service.turns import Place
 from ed_core.types import ModelSpec, Prompt
@@ -218,11 +220,31 @@ def test_the_time_to_come_is_that_of_what_is_not_stored():
 
 
 def test_the_time_of_a_stored_run_is_scaled_by_tokens(monkeypatch):
+    """A run with other parameters may take another time, and says nothing."""
     spec = resolve("ed-demo-8")
-    card = {"probe": "contributions", "model": spec.name, "precision": "fp32", "seconds": 2.0, "n_tokens": 10}
-    monkeypatch.setattr(lookup, "store", lambda: SimpleNamespace(recent=lambda n: [card]))
-    asked = [Contributions().request(spec, Prompt(text)) for text in ("one", "two")]
+    asked = [Surgery("drop").request(spec, Prompt(text)) for text in ("one", "two")]
+    ran = Surgery("all").request(spec, Prompt("one")), Surgery("drop").request(spec, Prompt("three"))
+    cards = [{"series": r.series, "seconds": s, "n_tokens": 10} for r, s in zip(ran, (50.0, 2.0))]
+    monkeypatch.setattr(lookup, "store", lambda: SimpleNamespace(recent=lambda n: cards))
     assert lookup.estimate(asked, 30) == 12.0 and lookup.estimate(asked, None) is None
+    assert lookup.estimate([Surgery("swap").request(spec, Prompt("one"))], 30) is None
+
+
+def test_the_time_of_surgery_is_that_of_the_maps_it_is_asked_for():
+    """On the page, in the queue, in a study."""
+    spec = resolve("ed-demo-16")
+    asked = {kind: Surgery(kind).request(spec, Prompt("5 + 7 = ")) for kind in ("all", "drop", "swap", "repeat")}
+    short = Surgery("drop", longest=2).request(spec, Prompt("5 + 7 = "))
+    for told in (
+        lambda request: outlook.of([request], [request], 8, 10**10).seconds,
+        lambda request: Pace().expect(request).seconds,
+        lambda request: estimate.work(find("surgery").make(dict(request.parameters)), 16, 8),
+    ):
+        whole, drop, swap, repeat = (told(request) for request in asked.values())
+        assert told(short) < drop < swap < repeat < whole
+    both = [asked["drop"], asked["all"]]
+    seconds = [outlook.of([request], [request], 8, 10**10).seconds for request in both]
+    assert outlook.of(both, both, 8, 10**10).seconds == pytest.approx(sum(seconds))
 
 
 def test_the_control_is_the_twin_of_the_chosen_seed(monkeypatch):

@@ -333,7 +333,7 @@ def test_a_request_over_the_limit_never_enters_the_queue(write):
         ),
     ):
         jobs.submit(Contributions().request(spec, prompt), "me")
-    write(f"max_tokens_layers = {8 * n}\nmax_work = {estimate.work('contributions', 8, n)}")
+    write(f"max_tokens_layers = {8 * n}\nmax_work = {estimate.work(Contributions(), 8, n)}")
     admission.request(Contributions().request(spec, prompt))
     with pytest.raises(NotAllowed, match="max_work"):
         jobs.submit(LayerSkip().request(spec, prompt), "me")

@@ -44,8 +44,7 @@ class Toy(Probe):
         MeasureSpec("product", ("layer", "pos"), "toys", "layer times token", 0.0, None, "token_mean"),
     )
 
-    @classmethod
-    def work(cls, n_layers, n_tokens):
+    def work(self, n_layers, n_tokens):
         return 7 * n_layers, 1
 
     @classmethod
@@ -107,7 +106,7 @@ assert main(["run", "toy", "--model", "ed-demo-8", "--prompts", "p.jsonl", "--se
 
 # estimate
 needs = {need.probe: need for need in estimate.estimate(size_of("ed-demo-8"), "fp32", tokens).needs}
-assert needs["toy"].seconds > 0 and estimate.work("toy", 8, 10) == 560
+assert needs["toy"].seconds > 0 and estimate.work(Toy(), 8, 10) == 560
 
 # its page, opened by a link that carries its parameter
 spec = resolve("ed-demo-8")

@@ -16,7 +16,7 @@ from kept_cases import results
 
 from ed_core import prompts
 from ed_core.errors import ParameterError
-from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
+from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens, Surgery
 from ed_core.results import wire
 from ed_core.sweeps.recorder import Recorder
 from ed_core.types import Encoding, Measure, MeasureSpec, ModelSpec, Prompt, Request
@@ -385,6 +385,29 @@ def test_a_summary_that_is_not_that_of_its_measures_is_refused():
     for name, values in one.summary.items():
         with pytest.raises(ValueError, match="summary"):
             wire.unpack(wire.pack(replace(one, summary={**one.summary, name: np.asarray(values + 1)})))
+
+
+def test_what_follows_from_a_measure_is_not_written_beside_it(model_of, measure, monkeypatch):
+    """Surgery's maps are means over the tokens; bytes that hold their sums too, as they were written before, open as
+    the same."""
+    one = measure(model_of("llama"), Surgery(longest=2), PROMPT)
+    with np.load(io.BytesIO(wire.pack(one))) as archive:
+        kept = {name for name in archive.files if name.startswith("s.")}
+    assert kept == {"s.n_tokens"} and {"drop_kl.sum", "drop_kl.first", "loss_whole.count"} <= one.summary.keys()
+    with monkeypatch.context() as before:
+        before.setattr(wire, "following", lambda probe: set())
+        former = wire.pack(one)
+        wrong = wire.pack(replace(one, summary=one.summary | {"drop_kl.sum": one.summary["drop_kl.sum"] + 1}))
+    assert (
+        same(wire.unpack(wire.pack(one)), one) and same(wire.unpack(former), one) and len(former) > len(wire.pack(one))
+    )
+    with pytest.raises(ValueError, match="summary"):
+        wire.unpack(wrong)
+    with monkeypatch.context() as other:
+        other.setattr(wire, "following", lambda probe: {"confidence.sum"})
+        lacking = wire.pack(results()["early_exit"])
+    with pytest.raises(ValueError, match="summary"):
+        wire.unpack(lacking)
 
 
 @pytest.mark.parametrize("most, positions, allowed", [(10, None, 10), (10, 20, 10), (20, 10, 10), (None, 10, 10)])

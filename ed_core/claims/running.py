@@ -17,6 +17,7 @@ from .. import disk
 from ..depth.criteria import FEWEST
 from ..errors import ClaimRefused, EffectiveDepthError, StudyError
 from ..fits import checkpoint
+from ..probes import find as find_probe
 from ..service.resolve import resolve
 from ..sources.bundled import SETS
 from ..sources.specs import config_of, n_layers
@@ -144,7 +145,8 @@ def run(
     if layers is None:
         raise StudyError(f"How many layers {spec.name} has cannot be read off its config; name another model.")
     prompts = [e.prompt for e in whole.examples]
-    made_of = [spec.identity(), checkpoint.of_prompts(prompts), asked.also, asked.most, asked.seed]
+    versions = {taken.probe: find_probe(taken.probe).version for taken in PARTS.values() if taken.probe}
+    made_of = [spec.identity(), checkpoint.of_prompts(prompts), asked.also, asked.most, asked.seed, versions]
     about = checkpoint.digest(finding.FORMAT, *made_of)
     bare = Evidence(
         layers,

@@ -6,11 +6,13 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ..errors import ParameterError
 from ..types import Prompt
 from .models import how_to_open, opened_as
+from .studies import shard_of
 
 SAME = "the same as A's unless given"
 
@@ -48,6 +50,18 @@ def _of_all_kinds(p: argparse.ArgumentParser, ending: str, run: Callable) -> Non
     p.add_argument("--set", required=True, metavar="FILE.jsonl", help="the prompts to fit on")
     p.add_argument("--test", metavar="FILE.jsonl", help="the prompts to judge on; every fifth of --set unless given")
     p.add_argument("--out", required=True, metavar=f"FILE{ending}")
+    part = p.add_mutually_exclusive_group()
+    part.add_argument(
+        "--shard", default="", metavar="I/N", help="sum up the I-th of N parts of the prompts, into --out FILE.sums"
+    )
+    part.add_argument(
+        "--merge",
+        nargs="+",
+        default=[],
+        type=Path,
+        metavar="FILE.sums",
+        help="add what all shards have summed up, instead of reading the prompts of --set again",
+    )
     p.add_argument("--memory", default="", metavar="SIZE", help="what the sums may hold at once, like 500M or 20G")
     p.add_argument("--dry-run", action="store_true", help="say what the sums take and in how many passes, and stop")
     p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
@@ -60,11 +74,16 @@ def affine(args) -> int:
 
     if args.rank is not None and args.rank < 1:
         raise ParameterError(f"--rank is {args.rank}; expected 1 at least.")
+    if args.rank and args.shard:
+        raise ParameterError("--rank is of the lens that --merge writes, a shard has none; leave it out here.")
 
     def fit(*asked, memory):
-        return fitting.fit(*asked, memory=memory or fitting.BYTES, rank=args.rank)
+        return fitting.fit(*asked, memory=memory or fitting.BYTES, rank=args.rank, merge=args.merge)
 
-    return _lens(args, fit, measured.plan_of_affine)
+    def sum_up(*asked, memory):
+        return fitting.sum_up(*asked, memory=memory or fitting.BYTES)
+
+    return _lens(args, fit, sum_up, measured.plan_of_affine)
 
 
 def jacobian(args) -> int:
@@ -76,12 +95,15 @@ def jacobian(args) -> int:
         raise ParameterError(f"--max-tokens is {most}; expected {fitting.FIRST + 2} at least.")
 
     def fit(*asked, memory):
-        return fitting.fit(*asked, memory=memory, max_tokens=most)
+        return fitting.fit(*asked, memory=memory, max_tokens=most, merge=args.merge)
 
-    return _lens(args, fit, measured.plan_of_jacobian)
+    def sum_up(*asked, memory):
+        return fitting.sum_up(*asked, memory=memory, max_tokens=most)
+
+    return _lens(args, fit, sum_up, measured.plan_of_jacobian)
 
 
-def _lens(args, fit: Callable[..., dict], planned: Callable) -> int:
+def _lens(args, fit: Callable[..., dict], sum_up: Callable[..., range], planned: Callable) -> int:
     from ..fits.measured import BYTES
 
     if args.dry_run:
@@ -91,6 +113,8 @@ def _lens(args, fit: Callable[..., dict], planned: Callable) -> int:
 
     prompts, test, out, memory = _asked(args)
     model = open_model(opened_as(args))
+    if args.shard:
+        return _sum_up(args, sum_up, model, prompts, out, test, memory)
     with progress(args) as tick:
         made = fit(model, prompts, out, test, tick, memory=memory)
     print(f"{out}: {lenses.certified(made['kind'], made)}")
@@ -114,8 +138,10 @@ def maps(args) -> int:
     specs = opened_as(args), opened_as(_other(args))
     a, b = (open_model(spec) for spec in specs)
     print(f"{fitting.plan(a, b, memory).sentence()}", file=sys.stderr)
+    if args.shard:
+        return _sum_up(args, partial(fitting.sum_up, a), b, prompts, out, test, memory)
     with progress(args) as tick:
-        found = fitting.fit(a, b, prompts, out, test, tick, memory)
+        found = fitting.fit(a, b, prompts, out, test, tick, memory, args.merge)
     print(_told(out, found.tokens, found.test_tokens, found.certificate))
     print(matching.sentence(found))
     return 0
@@ -133,21 +159,35 @@ def replacement(args) -> int:
     prompts, test, out, memory = _asked(args)
     model = open_model(opened_as(args))
     print(f"{fitting.plan(model, memory).sentence()}", file=sys.stderr)
+    if args.shard:
+        return _sum_up(args, fitting.sum_up, model, prompts, out, test, memory)
     with progress(args) as tick:
-        found = fitting.fit(model, prompts, out, test, tick, memory)
+        found = fitting.fit(model, prompts, out, test, tick, memory, args.merge)
     print(_told(out, found.tokens, found.test_tokens, found.certificate))
     print(matching.said_of_replacement(found))
     return 0
 
 
+def _sum_up(args, sum_up: Callable[..., range], model, prompts, out: Path, test, memory: int | None) -> int:
+    """One shard, and what to do with its file."""
+    with progress(args) as tick:
+        some = sum_up(model, prompts, out, shard_of(args.shard), test, tick, memory=memory)
+    print(
+        f"{out}: the prompts {some.start + 1} to {some.stop} are summed up; with the other shards' files, --merge it."
+    )
+    return 0
+
+
 def _asked(args) -> tuple[list[Prompt], list[Prompt] | None, Path, int | None]:
     """The prompts to fit on and to judge on, the file to write, and the memory; refused before a model is opened."""
+    from ..fits import shards
     from ..prompts import read_jsonl
     from ..sweeps.budget import parse
 
-    out = Path(args.out)
-    if out.suffix != args.ending:
-        raise ParameterError(f"--out is {args.out!r}; expected a file that ends in {args.ending}.")
+    out, ending = Path(args.out), shards.ENDING if args.shard else args.ending
+    if out.suffix != ending:
+        raise ParameterError(f"--out is {args.out!r}; expected a file that ends in {ending}.")
+    shard_of(args.shard)
     if not out.parent.is_dir():
         raise ParameterError(f"The folder {out.parent} of --out does not exist; make it first.")
     return read_jsonl(args.set), read_jsonl(args.test) if args.test else None, out, parse(args.memory)

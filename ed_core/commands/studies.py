@@ -51,7 +51,7 @@ def study(args) -> int:
         return export(Path(args.file), args.export)
     if not args.out:
         raise ParameterError("--out is missing; give the study's folder.")
-    file, out, shard = Path(args.file), Path(args.out), _shard(args.shard)
+    file, out, shard = Path(args.file), Path(args.out), shard_of(args.shard)
     if file.suffix == ".edstudy":
         return open_bundle(file, out)
     written = read(file)
@@ -167,7 +167,7 @@ def _computed(plan, out: Path, shard: tuple[int, int], engine):
         return running.run(plan, out, shard, report, engine=engine)
 
 
-def _shard(text: str) -> tuple[int, int]:
+def shard_of(text: str) -> tuple[int, int]:
     """ "2/8" as (2, 8)."""
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text or "1/1")
     if not found or not 1 <= int(found[1]) <= int(found[2]):

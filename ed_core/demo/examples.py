@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from ..probes import PROBES, Probe, Surgery
+from ..probes import PROBES, Probe
 from ..results.lookup import EXAMPLES
 from ..results.wire import pack, unpack
 from ..service import compute
@@ -21,8 +21,6 @@ from ..service.resolve import resolve
 from ..sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, KINDS, MODELS, load_prompts
 from ..sources.wheels import WHEELS
 from ..types import Prompt
-
-LARGE = (Surgery,)  # 240 KB with 30 layers, of 400 KB for all results of a model
 
 
 def main(names: Sequence[str] = ()) -> None:
@@ -44,12 +42,12 @@ def main(names: Sequence[str] = ()) -> None:
 
 
 def shipped() -> Iterator[tuple[str, str, type[Probe]]]:
-    """Model, prompt and probe of every shipped result: all probes of what a model opens on (of the real one without the
-    `LARGE`), and what Home shows of one prompt of each other kind for the real one."""
+    """Model, prompt and probe of every shipped result: all probes of what a model opens on, and what Home shows of one
+    prompt of each other kind for the real one."""
     for name in MODELS:
         yield from ((name, EXAMPLE, probe) for probe in PROBES)
     for name in WHEELS:
-        yield from ((name, ENGLISH_EXAMPLE, probe) for probe in PROBES if probe not in LARGE)
+        yield from ((name, ENGLISH_EXAMPLE, probe) for probe in PROBES)
     for name in WHEELS:
         for prompt in KINDS.values():
             yield from ((name, prompt, probe) for probe in PROBES if probe.first_page)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..prompts import exact
+from ..prompts import exact, seamed
 from ..types import ProbeResult
 from . import answer, wording
 from .criteria import (
@@ -161,8 +161,11 @@ def prompt_sums(
 
 def right(continuation: ProbeResult) -> bool | None:
     """Whether the greedy continuation is the known answer (`prompts.exact`); None without an answer."""
-    answer = continuation.request.prompts[0].answer
-    return exact(continuation.provenance.get("continuation", ""), answer) if answer.strip() else None
+    answer, start = continuation.request.prompts[0].answer, continuation.answer_start
+    if not answer.strip():
+        return None
+    laid = "".join(continuation.tokens[start:]) if start else ""
+    return exact(continuation.provenance.get("continuation", ""), seamed(answer, laid))
 
 
 def _judged(

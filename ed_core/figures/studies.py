@@ -17,6 +17,7 @@ from .canvas import PLAIN, Canvas, axis_title
 from .text import escaped
 
 ROW, TOP, BOTTOM, SIDE = 40, 30, 44, 10  # pixels
+LEGEND_ROW = 19  # likewise
 VARIANTS = {
     "paper": "the papers' rule",
     "stable": "stable",
@@ -127,14 +128,20 @@ def study_curves(
         hover = [f"{escaped(name)}<br>{at:.2f} of the depth: {value:.4g}" for at, value in zip(x, values)]
         look = dict(line=dict(color=colour, width=2, dash=DASHES[i % len(DASHES)]), marker=dict(size=4))
         canvas.add(
-            "scatter", x=x, y=values, mode="lines+markers", name=escaped(name), text=hover, hoverinfo="text", **look
+            "scatter",
+            x=x,
+            y=values,
+            mode="lines+markers",
+            name=escaped(_short(name)),
+            text=hover,
+            hoverinfo="text",
+            **look,
         )
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.01, 1.01], tickvals=TICKS, title=axis_title("relative depth"))
     canvas.layout["yaxis"] = dict(
         PLAIN, showgrid=True, gridcolor=colours.FAINT, type="log" if log else "linear", title=axis_title(unit)
     )
-    canvas.layout["showlegend"] = True
-    canvas.layout["legend"] = dict(orientation="h", x=0, y=1, yanchor="bottom", xanchor="left", font=dict(size=11))
+    _name_lines(canvas, len(curves))
     return canvas.figure()
 
 
@@ -279,7 +286,7 @@ def study_levels(
                 thickness=1.5,
                 width=4,
             ),
-            name=escaped(label),
+            name=escaped(_short(label)),
             text=[
                 f"{escaped(label)}, level {escaped(str(level['name']))}<br>depth score {level['mean']:.2f} of "
                 f"{n_layers[label]} layers<br>{len(level['own'])} prompts"
@@ -291,9 +298,17 @@ def study_levels(
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.4, len(names) - 0.6], title=axis_title("level"), **ticks)
     score = axis_title("depth score, share of the depth")
     canvas.layout["yaxis"] = dict(PLAIN, range=[0, 1], showgrid=True, gridcolor=colours.FAINT, title=score)
+    _name_lines(canvas, len(scores))
+    return canvas.figure()
+
+
+def _name_lines(canvas: Canvas, n: int) -> None:
+    """A legend of n lines above the plot. It makes its own room there: on a phone every name takes a row, and the
+    figure is as much higher, so that the plot keeps its height."""
+    canvas.layout["margin"]["autoexpand"] = True
+    canvas.layout["height"] += LEGEND_ROW * max(0, n - 2)  # two have room in the margin
     canvas.layout["showlegend"] = True
     canvas.layout["legend"] = dict(orientation="h", x=0, y=1, yanchor="bottom", xanchor="left", font=dict(size=11))
-    return canvas.figure()
 
 
 def _marks(

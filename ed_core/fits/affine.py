@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import FitRefused
 from ..models.language_model import LanguageModel
 from ..types import Prompt
-from . import checkpoint
+from . import checkpoint, shards
 from .file import write
 from .grams import RIDGE, Sums
 from .judged import judge
@@ -35,8 +35,10 @@ def fit(
     tick: Tick = silent,
     memory: int = BYTES,
     rank: int | None = None,
+    merge: Sequence[Path] = (),
 ) -> dict:
-    """Fit, judge on held-out prompts, and write `out`; the certificate comes back.
+    """Fit, judge on held-out prompts, and write `out`; the certificate comes back. `merge`: the files of all shards,
+    whose sums are added in the place of reading the prompts.
 
     `rank`: write `A_l` as `scale I + U V` of this rank, in half precision, which is judged as it is written.
 
@@ -45,14 +47,16 @@ def fit(
     used, held_out = split(prompts, test)
     streams = Streams(model, used)
     what = about("affine", streams) | {"ridge": RIDGE}
+    added = shards.Added(merge, what, len(used)) if merge else None
     checkpoints = []
     fitted, shuffled, tokens, mean = {}, {}, 0, torch.zeros(model.d_model)
     scale = torch.zeros(model.n_layers)
     groups = plan_of_affine(model.n_layers, model.d_model, memory).groups(list(range(model.n_layers)))
     for number, depths in enumerate(groups):
-        checkpoints.append(kept := checkpoint.Checkpoint(checkpoint.beside(out, number), what, depths, rank))
-        sums = _summed(streams, depths, kept, lambda share: tick(PASSES * (number + share) / len(groups)))
-        kept.write(_arrays(depths, sums, len(used)), now=len(groups) > 1)
+        checkpoints.append(kept := added or checkpoint.Checkpoint(checkpoint.beside(out, number), what, depths, rank))
+        part = shards.Part(kept, range(len(used)))
+        sums = _summed(streams, depths, part, lambda share: tick(PASSES * (number + share) / len(groups)))
+        part.keep(depths, sums, len(used), now=len(groups) > 1)
         tokens = sums[0].n
         if not tokens:
             raise FitRefused("No prompt of the set has a token besides its first; give longer ones.")
@@ -73,7 +77,7 @@ def fit(
         mean,
         lambda share: tick(PASSES + JUDGED * share),
     )
-    what["prompts"] |= {"tokens": tokens, "too_short": streams.too_short()}
+    what["prompts"] |= {"tokens": tokens, "too_short": streams.too_short()} | ({"shards": len(merge)} if merge else {})
     few = tokens < ENOUGH * model.d_model
     what |= {
         "held_out": {"n": len(held_out), "digest": checkpoint.of_prompts(held_out)} | judged,
@@ -89,30 +93,46 @@ def fit(
     return what
 
 
-def _summed(streams: Streams, depths: Sequence[int], kept: checkpoint.Checkpoint, tick: Tick) -> list[Sums]:
+def sum_up(
+    model: LanguageModel,
+    prompts: Sequence[Prompt],
+    out: Path,
+    shard: tuple[int, int],
+    test: Sequence[Prompt] | None = None,
+    tick: Tick = silent,
+    memory: int = BYTES,
+) -> range:
+    """Write the sums of one shard of `fit`'s prompts, `(i, N)`; which prompts these are comes back."""
+    used, _ = split(prompts, test)
+    streams, some = Streams(model, used), shards.some_of(shard, len(used))
+    groups = plan_of_affine(model.n_layers, model.d_model, memory).groups(list(range(model.n_layers)))
+
+    def summed(depths: tuple[int, ...], part: shards.Part, tick: Tick) -> dict[str, np.ndarray]:
+        return shards.arrays(depths, _summed(streams, depths, part, tick))
+
+    return shards.sum_up(out, about("affine", streams), some, groups, summed, tick)
+
+
+def _summed(streams: Streams, depths: Sequence[int], part: shards.Part, tick: Tick) -> list[Sums]:
     """One pass over the prompts: for each source depth, with targets `[h[L], h[L] of other tokens]`.
 
     The other tokens are drawn from the prompt before, by a generator of this prompt's number: the same whoever sums, in
     whatever pieces."""
     model = streams.model
     sums = [Sums(model.d_model, 2 * model.d_model, model.device) for _ in depths]
-    begin = 0
-    if (found := kept.read()) is not None:
-        begin = int(found["next"])
-        for depth, one in zip(depths, sums):
-            one.restore({name: found[f"{depth}.{name}"] for name in one.arrays()})
-    before, waiting, n_prompts = _targets_before(streams, begin), [], len(streams.prompts)
-    for i, resid in streams.each(begin):
+    begin = part.restore(depths, sums)
+    before, waiting = _targets_before(streams, begin) if begin < part.prompts.stop else None, []
+    for i, resid in streams.each(begin, part.prompts.stop):
         y = resid[-1]
         pool = y if before is None else before
         drawn = torch.randint(len(pool), (len(y),), generator=torch.Generator().manual_seed(i)).to(y.device)
         waiting.append([*(resid[depth] for depth in depths), y, pool[drawn]])
         before = y
-        if sum(len(one[-1]) for one in waiting) >= AT_ONCE or kept.due():
+        if sum(len(one[-1]) for one in waiting) >= AT_ONCE or part.kept.due():
             _add(waiting, sums)
-        tick((i + 1) / n_prompts)
-        if kept.due() and not waiting:
-            kept.write(_arrays(depths, sums, i + 1))
+        tick((i + 1 - part.prompts.start) / len(part.prompts))
+        if not waiting:
+            part.keep(depths, sums, i + 1)
     _add(waiting, sums)
     return sums
 
@@ -124,12 +144,6 @@ def _add(waiting: list[list[Tensor]], sums: Sequence[Sums]) -> None:
         for source, one in zip(sources, sums):
             one.add(source, targets, others)
         waiting.clear()
-
-
-def _arrays(depths: Sequence[int], sums: Sequence[Sums], following: int) -> dict[str, np.ndarray]:
-    """The sums up to the prompt before `following`."""
-    arrays = {f"{depth}.{name}": a for depth, one in zip(depths, sums) for name, a in one.arrays().items()}
-    return arrays | {"next": np.asarray(following)}
 
 
 def _targets_before(streams: Streams, begin: int) -> Tensor | None:

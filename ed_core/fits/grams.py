@@ -40,12 +40,6 @@ class Sums:
         self.y += y.sum(0)
         self.yy += (y * y).sum()
 
-    def merge(self, other: Sums) -> None:
-        """The sums over both."""
-        self.n += other.n
-        for name in ("xx", "xy", "x", "y", "yy"):
-            getattr(self, name).add_(getattr(other, name))
-
     def solve(self, targets: slice = slice(None), ridge: float = RIDGE) -> tuple[Tensor, Tensor]:
         """`(A [d_y, d_x], b [d_y])`, float64, such that `A x + b` is nearest to y in the sum of squares, with `ridge *
         tr(G) / d` on A and none on b."""
@@ -85,7 +79,7 @@ class Sums:
         return scale, u, v, mean_y - scale * mean_x - u @ (v @ mean_x)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """For a checkpoint."""
+        """For a checkpoint, and for a shard's file: those of several pieces, added, are the sums over all of them."""
         named = {name: getattr(self, name).cpu().numpy() for name in ("xx", "xy", "x", "y", "yy")}
         return named | {"n": np.asarray(self.n)}
 

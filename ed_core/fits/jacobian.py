@@ -21,7 +21,7 @@ from ..models.language_model import LanguageModel
 from ..sources.precision import require_gradients
 from ..sweeps.budget import Budget
 from ..types import Prompt
-from . import checkpoint
+from . import checkpoint, shards
 from .file import write
 from .judged import judge
 from .streams import Streams, Tick, about, silent, split
@@ -39,18 +39,21 @@ def fit(
     tick: Tick = silent,
     max_tokens: int = MAX_TOKENS,
     memory: int | None = None,
+    merge: Sequence[Path] = (),
 ) -> dict:
-    """Fit, judge on held-out prompts, and write `out`; the certificate comes back.
+    """Fit, judge on held-out prompts, and write `out`; the certificate comes back. `merge`: the files of all shards,
+    whose sums are added in the place of reading the prompts.
 
     The first `max_tokens` tokens of a prompt are read. Prompts without a valid position are left out and counted;
     `FitRefused` where fewer than two are left, as the drift between two halves tells whether there are enough."""
     require_gradients(model.spec.precision, "the Jacobian lens")
     used, held_out = split(prompts, test)
     streams = Streams(model, used, max_tokens)
-    what = about("jacobian", streams)
-    what["prompts"]["max_tokens"] = max_tokens
-    kept = checkpoint.Checkpoint(checkpoint.beside(out), what)
-    halves, n, tokens, mean = _summed(streams, kept, lambda share: tick(FITTED * share), memory)
+    what = _about(streams)
+    kept = shards.Added(merge, what, len(used)) if merge else checkpoint.Checkpoint(checkpoint.beside(out), what)
+    part = shards.Part(kept, range(len(used)))
+    halves, n, tokens, total = _summed(streams, part, lambda share: tick(FITTED * share), memory)
+    mean = (total / max(tokens, 1)).float()
     if min(n) == 0:
         raise FitRefused(
             f"{sum(n)} of {len(used)} prompts have a valid position, being longer than {FIRST + 1} tokens; the "
@@ -69,6 +72,7 @@ def fit(
         lambda share: tick(FITTED + JUDGED * share),
     )
     what["prompts"] |= {"fitted": sum(n), "too_short": len(used) - sum(n), "tokens": tokens}
+    what["prompts"] |= {"shards": len(merge)} if merge else {}
     what |= {
         "drift": [round(one, 9) for one in drift],
         "held_out": {"n": len(held_out), "digest": checkpoint.of_prompts(held_out)} | judged,
@@ -80,45 +84,77 @@ def fit(
     return what
 
 
+def sum_up(
+    model: LanguageModel,
+    prompts: Sequence[Prompt],
+    out: Path,
+    shard: tuple[int, int],
+    test: Sequence[Prompt] | None = None,
+    tick: Tick = silent,
+    max_tokens: int = MAX_TOKENS,
+    memory: int | None = None,
+) -> range:
+    """Write the sums of one shard of `fit`'s prompts, `(i, N)`; which prompts these are comes back."""
+    require_gradients(model.spec.precision, "the Jacobian lens")
+    used, _ = split(prompts, test)
+    streams, some = Streams(model, used, max_tokens), shards.some_of(shard, len(used))
+
+    def summed(_: tuple[int, ...], part: shards.Part, tick: Tick) -> dict[str, np.ndarray]:
+        return _arrays(part.prompts.stop, *_summed(streams, part, tick, memory))
+
+    return shards.sum_up(out, _about(streams), some, [()], summed, tick)
+
+
+def _about(streams: Streams) -> dict:
+    what = about("jacobian", streams)
+    what["prompts"]["max_tokens"] = streams.first
+    return what
+
+
+def _arrays(following: int, halves: list[Tensor], n: list[int], tokens: int, total: Tensor) -> dict[str, np.ndarray]:
+    """What is summed up to the prompt before `following`."""
+    return {
+        "next": np.asarray(following),
+        "tokens": np.asarray(tokens),
+        "n": np.asarray(n),
+        "total": total.cpu().numpy(),
+        "halves": np.stack([half.cpu().numpy() for half in halves]),
+    }
+
+
 def _summed(
-    streams: Streams, kept: checkpoint.Checkpoint, tick: Tick, memory: int | None
+    streams: Streams, part: shards.Part, tick: Tick, memory: int | None
 ) -> tuple[list[Tensor], list[int], int, Tensor]:
     """The sums of every other prompt's Jacobians, `[2][L, d, d]` float64, how many prompts each holds, all their valid
-    tokens, and the mean of `h[L]` over those."""
+    tokens, and the sum of `h[L]` over those."""
     model = streams.model
     wide = {"dtype": torch.float64, "device": model.device}
     halves = [torch.zeros(model.n_layers, model.d_model, model.d_model, **wide) for _ in range(2)]
-    n, tokens, begin, total = [0, 0], 0, 0, torch.zeros(model.d_model, **wide)
-    if (found := kept.read()) is not None:
+    n, tokens, begin, total = [0, 0], 0, part.prompts.start, torch.zeros(model.d_model, **wide)
+    before = sum(len(streams.ids(prompt)) > FIRST + 1 for prompt in streams.prompts[:begin])  # summed by other shards
+    if (found := part.kept.read()) is not None:
         begin, tokens, n = int(found["next"]), int(found["tokens"]), found["n"].tolist()
         total.copy_(torch.from_numpy(found["total"]))
         for half, values in zip(halves, found["halves"]):
             half.copy_(torch.from_numpy(values))
-    for i, prompt in enumerate(streams.prompts[begin:], begin):
+    done = lambda read: tick((read - part.prompts.start) / len(part.prompts))  # noqa: E731
+    for i, prompt in enumerate(streams.prompts[begin : part.prompts.stop], begin):
         ids = streams.ids(prompt)
         if len(ids) > FIRST + 1:
 
             def within(share: float, i: int = i) -> None:
-                tick((i + share) / len(streams.prompts))
+                done(i + share)
 
             jacobians, last = of_prompt(model, ids, memory, within)
-            half = sum(n) % 2
+            half = (before + sum(n)) % 2
             halves[half] += jacobians
             n[half] += 1
             tokens += len(last)
             total += last.to(**wide).sum(0)
-        tick((i + 1) / len(streams.prompts))
-        if kept.due():
-            kept.write(
-                {
-                    "next": np.asarray(i + 1),
-                    "tokens": np.asarray(tokens),
-                    "n": np.asarray(n),
-                    "total": total.cpu().numpy(),
-                    "halves": np.stack([half.cpu().numpy() for half in halves]),
-                }
-            )
-    return halves, n, tokens, (total / max(tokens, 1)).float()
+        done(i + 1)
+        if part.kept.due():
+            part.kept.write(_arrays(i + 1, halves, n, tokens, total))
+    return halves, n, tokens, total
 
 
 def of_prompt(

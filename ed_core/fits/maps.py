@@ -1,7 +1,7 @@
 """Maps between two models that read the same tokens: for every pair of taps the best affine map `h_A[i] -> h_B[j]`, in
 closed form, and how far it is off on held-out prompts.
 
-arXiv 2605.14075 §6 trains one linear layer per source tap with AdamW; the objective has a closed form in the sums over
+arXiv 2505.13898 §6 trains one linear layer per source tap with AdamW; the objective has a closed form in the sums over
 tokens (METHODS §8): float64, intercept not penalised, ridge 1e-6 tr(G) / d with G the centred Gram matrix of the
 source. The first token of each prompt is left out."""
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -20,7 +21,7 @@ from ..memory import ROOM, free_memory
 from ..models.language_model import LanguageModel
 from ..sweeps.metrics import NORM_FLOOR
 from ..types import Prompt
-from . import checkpoint, measured
+from . import checkpoint, measured, shards
 from .file import weights_of
 from .grams import RIDGE, Sums
 from .measured import Maps, Plan
@@ -42,9 +43,11 @@ def fit(
     test: Sequence[Prompt] | None = None,
     tick: Tick = silent,
     memory: int | None = None,
+    merge: Sequence[Path] = (),
 ) -> Maps:
     """All maps from A's taps to B's, fitted on `prompts` and judged on `test` (every fifth prompt where there is none);
-    written to `out` where it is given.
+    written to `out` where it is given. `merge`: the files of all shards, whose sums are added in the place of reading
+    the prompts.
 
     Memory: the sums of as many source taps at once as `memory` bytes hold (nine tenths of what is free unless given),
     the rest in further passes; no number depends on it. `FitRefused` where the two do not read the same tokens, or
@@ -54,17 +57,13 @@ def fit(
     fitted_on, judged_on = Pair(a, b, used), Pair(a, b, held_out)
     tokens, test_tokens = (require_tokens(one.of_a, what) for one, what in ((fitted_on, True), (judged_on, False)))
     planned = plan(a, b, memory)
-    what = {
-        "kind": Maps.kind,
-        "a": told(a),
-        "b": told(b),
-        "prompts": {"n": len(used), "digest": checkpoint.of_prompts(used)},
-        "held_out": {"n": len(held_out), "digest": checkpoint.of_prompts(held_out)},
-        "ridge": RIDGE,
-    }
+    what = _about(a, b, used)
+    added = shards.Added(merge, what, len(used)) if merge else None
+    what |= {"held_out": {"n": len(held_out), "digest": checkpoint.of_prompts(held_out)}, "ridge": RIDGE}
+    what["prompts"] |= {"shards": len(merge)} if merge else {}
     kept = checkpoint.Checkpoint(checkpoint.beside(out) if out else None, what)
     shape = (a.n_layers + 1, b.n_layers + 1)
-    rows = Rows(kept, planned, dict.fromkeys((*PER_PAIR, *OF_MEAN), shape))
+    rows = Rows(kept, planned, dict.fromkeys((*PER_PAIR, *OF_MEAN), shape), range(len(used)), added)
     for taps in rows.groups():
         sums = _summed(fitted_on, taps, rows, lambda share, taps=taps: tick(rows.share(taps, SUMMED * share)))
         solved = _Solved(sums, b)
@@ -85,6 +84,33 @@ def fit(
     kept.done()
     tick(1.0)
     return maps
+
+
+def sum_up(
+    a: LanguageModel,
+    b: LanguageModel,
+    prompts: Sequence[Prompt],
+    out: Path,
+    shard: tuple[int, int],
+    test: Sequence[Prompt] | None = None,
+    tick: Tick = silent,
+    memory: int | None = None,
+) -> range:
+    """Write the sums of one shard of `fit`'s prompts, `(i, N)`; which prompts these are comes back."""
+    used, _ = split(prompts, test)
+    some = shards.some_of(shard, len(used))
+    same_tokens(a, b, used[some.start : some.stop])
+    pair, groups = Pair(a, b, used), plan(a, b, memory).groups(list(range(a.n_layers + 1)))
+
+    def summed(taps: tuple[int, ...], part: shards.Part, tick: Tick) -> dict[str, np.ndarray]:
+        return shards.arrays(taps, _summed(pair, taps, part, tick))
+
+    return shards.sum_up(out, _about(a, b, used), some, groups, summed, tick)
+
+
+def _about(a: LanguageModel, b: LanguageModel, used: Sequence[Prompt]) -> dict[str, Any]:
+    prompts = {"n": len(used), "digest": checkpoint.of_prompts(used)}
+    return {"kind": Maps.kind, "a": told(a), "b": told(b), "prompts": prompts}
 
 
 def plan(a: LanguageModel, b: LanguageModel, memory: int | None = None) -> Plan:
@@ -140,10 +166,11 @@ class Pair:
         self.of_a, self.of_b, self.prompts = Streams(a, prompts), Streams(b, prompts), prompts
 
     def each(
-        self, begin: int = 0
+        self, begin: int = 0, end: int | None = None
     ) -> Iterator[tuple[int, list[Float[Tensor, "pos d_a"]], Float[Tensor, "pos targets"]]]:
-        """From prompt `begin` on: its number, A's stream at every tap, and B's taps side by side, on A's device."""
-        for (i, x), (_, y) in zip(self.of_a.each(begin), self.of_b.each(begin), strict=True):
+        """From prompt `begin` on, to before `end`: its number, A's stream at every tap, and B's taps side by side, on
+        A's device."""
+        for (i, x), (_, y) in zip(self.of_a.each(begin, end), self.of_b.each(begin, end), strict=True):
             yield i, x, torch.cat(y, 1).to(x[0].device)
 
     def targets_before(self, begin: int) -> Tensor | None:
@@ -161,7 +188,7 @@ def _pieces(n: int, d_y: int) -> list[slice]:
     return [slice(i, min(i + rows, n)) for i in range(0, n, rows)]
 
 
-def _summed(pair: Pair, taps: Sequence[int], rows: Rows, tick: Tick) -> list[Sums]:
+def _summed(pair: Pair, taps: Sequence[int], rows: Rows | shards.Part, tick: Tick) -> list[Sums]:
     """One pass over the prompts: for each source tap, with targets `[B's taps, B's taps of other tokens]`.
 
     The other tokens are drawn from the prompt before, by a generator of this prompt's number: the same whoever sums, in
@@ -171,7 +198,7 @@ def _summed(pair: Pair, taps: Sequence[int], rows: Rows, tick: Tick) -> list[Sum
     sums = [Sums(a.d_model, 2 * d_y, a.device) for _ in taps]
     begin = rows.restore(taps, sums)
     before = pair.targets_before(begin)
-    for i, resid, y in pair.each(begin):
+    for i, resid, y in pair.each(begin, rows.prompts.stop):
         pool = y if before is None else before
         drawn = torch.randint(len(pool), (len(y),), generator=torch.Generator().manual_seed(i)).to(y.device)
         for at in _pieces(len(y), d_y):
@@ -180,7 +207,7 @@ def _summed(pair: Pair, taps: Sequence[int], rows: Rows, tick: Tick) -> list[Sum
                 one.add(resid[tap][at], both)
         before = y
         rows.keep(taps, sums, i + 1)
-        tick((i + 1) / len(pair.prompts))
+        tick((i + 1 - rows.prompts.start) / len(rows.prompts))
     return sums
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from ..models.trace import Trace
 from ..sweeps import metrics
 from ..sweeps.budget import Budget
 from ..types import Prompt
-from . import checkpoint, measured
+from . import checkpoint, measured, shards
 from .grams import RIDGE, Sums
 from .maps import few, free_bytes, require_tokens, told
 from .measured import Plan, Replacement
@@ -38,9 +39,11 @@ def fit(
     test: Sequence[Prompt] | None = None,
     tick: Tick = silent,
     memory: int | None = None,
+    merge: Sequence[Path] = (),
 ) -> Replacement:
     """Every block's map, fitted on `prompts`, and the loss with the block replaced on `test` (every fifth prompt where
-    there is none) and on `prompts`; written to `out` where it is given.
+    there is none) and on `prompts`; written to `out` where it is given. `merge`: the files of all shards, whose sums
+    are added in the place of summing up the prompts; the losses on them are read all the same.
 
     Memory: the sums of as many blocks at once as `memory` bytes hold (nine tenths of what is free unless given), the
     rest in further passes. `FitRefused` where there are no more tokens than dimensions."""
@@ -48,16 +51,13 @@ def fit(
     fitted_on, judged_on = Streams(model, used), Streams(model, held_out)
     tokens, test_tokens = require_tokens(fitted_on, True), require_tokens(judged_on, False)
     planned = plan(model, memory)
-    what = {
-        "kind": Replacement.kind,
-        "model": told(model),
-        "prompts": {"n": len(used), "digest": checkpoint.of_prompts(used)},
-        "held_out": {"n": len(held_out), "digest": checkpoint.of_prompts(held_out)},
-        "ridge": RIDGE,
-    }
+    what = _about(model, used)
+    added = shards.Added(merge, what, len(used)) if merge else None
+    what |= {"held_out": {"n": len(held_out), "digest": checkpoint.of_prompts(held_out)}, "ridge": RIDGE}
+    what["prompts"] |= {"shards": len(merge)} if merge else {}
     kept = checkpoint.Checkpoint(checkpoint.beside(out) if out else None, what)
     names = ("loss", "whole", "error", "loss_fitted", "whole_fitted", "error_fitted")
-    rows = Rows(kept, planned, dict.fromkeys(names, (model.n_layers,)))
+    rows = Rows(kept, planned, dict.fromkeys(names, (model.n_layers,)), range(len(used)), added)
     for blocks in rows.groups():
 
         def told_of(begin: float, share: float, blocks: tuple[int, ...] = blocks) -> Tick:
@@ -86,6 +86,31 @@ def fit(
     return found
 
 
+def sum_up(
+    model: LanguageModel,
+    prompts: Sequence[Prompt],
+    out: Path,
+    shard: tuple[int, int],
+    test: Sequence[Prompt] | None = None,
+    tick: Tick = silent,
+    memory: int | None = None,
+) -> range:
+    """Write the sums of one shard of `fit`'s prompts, `(i, N)`; which prompts these are comes back."""
+    used, _ = split(prompts, test)
+    streams, some = Streams(model, used), shards.some_of(shard, len(used))
+    groups = plan(model, memory).groups(list(range(model.n_layers)))
+
+    def summed(blocks: tuple[int, ...], part: shards.Part, tick: Tick) -> dict[str, np.ndarray]:
+        return shards.arrays(blocks, _summed(streams, blocks, part, tick))
+
+    return shards.sum_up(out, _about(model, used), some, groups, summed, tick)
+
+
+def _about(model: LanguageModel, used: Sequence[Prompt]) -> dict[str, Any]:
+    prompts = {"n": len(used), "digest": checkpoint.of_prompts(used)}
+    return {"kind": Replacement.kind, "model": told(model), "prompts": prompts}
+
+
 def by_prompt(
     model: LanguageModel, prompts: Sequence[Prompt], tick: Tick = silent, memory: int | None = None
 ) -> dict[str, np.ndarray]:
@@ -100,7 +125,7 @@ def by_prompt(
     tokens = np.array([len(judged_on.ids(p)) - 1 for p in judged], np.float64)
     loss, whole = np.zeros((len(judged), model.n_layers)), np.zeros(len(judged))
     planned = plan(model, memory)
-    rows = Rows(checkpoint.Checkpoint(None, {}), planned, {})
+    rows = Rows(checkpoint.Checkpoint(None, {}), planned, {}, range(len(used)))
     for blocks in rows.groups():
         sums = _summed(fitted_on, blocks, rows, lambda share, blocks=blocks: tick(rows.share(blocks, share / 2)))
         maps = {block: one.solve() for block, one in zip(blocks, sums)}
@@ -119,15 +144,15 @@ def plan(model: LanguageModel, memory: int | None = None) -> Plan:
     return planned
 
 
-def _summed(streams: Streams, blocks: Sequence[int], rows: Rows, tick: Tick) -> list[Sums]:
+def _summed(streams: Streams, blocks: Sequence[int], rows: Rows | shards.Part, tick: Tick) -> list[Sums]:
     """One pass over the prompts: for each block the sums of what enters it and what leaves it."""
     model = streams.model
     sums = [Sums(model.d_model, model.d_model, model.device) for _ in blocks]
-    for i, resid in streams.each(rows.restore(blocks, sums)):
+    for i, resid in streams.each(rows.restore(blocks, sums), rows.prompts.stop):
         for block, one in zip(blocks, sums):
             one.add(resid[block], resid[block + 1])
         rows.keep(blocks, sums, i + 1)
-        tick((i + 1) / len(streams.prompts))
+        tick((i + 1 - rows.prompts.start) / len(rows.prompts))
     return sums
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from . import shards
 from .checkpoint import Checkpoint
 from .measured import Plan
 
@@ -18,10 +19,18 @@ KEPT_BYTES = 2 << 30  # of sums under way; larger ones are not kept: writing the
 
 class Rows:
     """Arrays with a row per source, filled group by group; stopped anywhere, the fit goes on from what was kept, in
-    whatever groups. NaN where a row is not done."""
+    whatever groups. NaN where a row is not done. `prompts`: what is summed up; `added`: the sums that shards have made
+    of them."""
 
-    def __init__(self, kept: Checkpoint, planned: Plan, shapes: Mapping[str, tuple[int, ...]]):
-        self.kept, self.planned = kept, planned
+    def __init__(
+        self,
+        kept: Checkpoint,
+        planned: Plan,
+        shapes: Mapping[str, tuple[int, ...]],
+        prompts: range,
+        added: shards.Added | None = None,
+    ):
+        self.kept, self.planned, self.prompts, self.added = kept, planned, prompts, added
         self.arrays = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
         self.done = np.zeros(planned.n_taps, bool)
         self._found = kept.read() or {}
@@ -42,11 +51,10 @@ class Rows:
 
     def restore(self, taps: Sequence[int], sums: Sequence[Sums]) -> int:
         """Fill the sums of a group with what was kept; returns the prompt to go on from."""
-        found, self._found = self._found, {}
-        if "taps" not in found or found["taps"].tolist() != list(taps):
+        found, self._found = self.added or self._found, {}
+        if self.added is None and ("taps" not in found or found["taps"].tolist() != list(taps)):
             return 0
-        for tap, one in zip(taps, sums):
-            one.restore({name: found[f"{tap}.{name}"] for name in one.arrays()})
+        shards.fill(taps, sums, found)
         return int(found["next"])
 
     def keep(self, taps: Sequence[int], sums: Sequence[Sums], following: int) -> None:
@@ -54,8 +62,8 @@ class Rows:
         if self.planned.bytes > KEPT_BYTES:
             return
         if self.kept.due():
-            arrays = {f"{tap}.{name}": a for tap, one in zip(taps, sums) for name, a in one.arrays().items()}
-            self._write(arrays | {"taps": np.asarray(taps), "next": np.asarray(following)})
+            more = {"taps": np.asarray(taps), "next": np.asarray(following)}
+            self._write(shards.arrays(taps, sums) | more)
 
     def _write(self, more: Mapping[str, np.ndarray], now: bool = False) -> None:
         rows = {f"row.{name}": values for name, values in self.arrays.items()}

@@ -36,9 +36,9 @@ class Streams:
     prompts: Sequence[Prompt]
     first: int | None = None
 
-    def each(self, begin: int = 0) -> Iterator[tuple[int, list[Float[Tensor, "pos d_model"]]]]:
-        """From prompt `begin` on, a prompt's number and its stream at depths 0..L."""
-        for i, prompt in enumerate(self.prompts[begin:], begin):
+    def each(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, list[Float[Tensor, "pos d_model"]]]]:
+        """From prompt `begin` on, to before `end`, a prompt's number and its stream at depths 0..L."""
+        for i, prompt in enumerate(self.prompts[begin:end], begin):
             ids = self.ids(prompt)
             if len(ids) < 2:
                 continue

@@ -19,9 +19,8 @@ class Answers(Probe):
     output included).
 
     Then each layer is left out in turn, on all tokens. The **loss** is the mean of `-log p` over the answer's tokens.
-    The answer is **exact** where the model, writing freely and taking the best token each time, begins with the answer.
-    No text has to be written for that: it is so exactly where at every position of the answer the best token is the
-    answer's own, since each token then reads what the answer says so far.
+    The answer is **exact** where the model, writing freely and taking the best token each time, writes a text that
+    begins with it, as `exact_answers` judges: by the text and not by the tokens it is written in.
 
     Source: first depth with the answer among the best five, arXiv 2604.12426; likelihood against generation,
     arXiv 2510.02091."""
@@ -30,6 +29,7 @@ class Answers(Probe):
 
     name: ClassVar[str] = "answers"
     title: ClassVar[str] = "Answers"
+    version: ClassVar[int] = 2  # 2: exact by the text that is written, before by the answer's own tokens
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec("rank", ("depth", "step"), "rank", "rank of the answer's token in the lens", 1.0, dtype="int32"),
@@ -44,13 +44,11 @@ class Answers(Probe):
         MeasureSpec("loss_whole", (), "nats", "mean loss of the whole model on the answer", 0.0, None, "mean"),
     )
 
-    @classmethod
-    def work(cls, n_layers, n_tokens):
-        return n_layers + n_layers * (n_layers + 1) / 2, (2 * n_layers + 1) * ANSWER_TOKENS
+    def work(self, n_layers, n_tokens):
+        return 2 * n_layers + n_layers * (n_layers + 1) / 2, (2 * n_layers + 2) * ANSWER_TOKENS
 
-    @classmethod
-    def holds(cls, shape: Shape) -> int:
-        return Prune.holds(shape)  # the same walk
+    def holds(self, shape: Shape) -> int:
+        return Prune().holds(shape)  # the same walk
 
     def check(self, n_tokens, answer_start):
         super().check(n_tokens, answer_start)

@@ -120,13 +120,12 @@ class Probe:
         tokens. `left_out`: the positions that `left_out` tells of this result."""
         return {}
 
-    @classmethod
-    def work(cls, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """What a run costs: passes through one block with the whole prompt, and positions unembedded."""
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        """What a run costs with these parameters: passes through one block with the whole prompt, and positions
+        unembedded."""
         return n_layers, 1
 
-    @classmethod
-    def holds(cls, shape: Shape) -> int:
+    def holds(self, shape: Shape) -> int:
         """Bytes held at the peak beside the trace, one call and the logits."""
         return 0
 

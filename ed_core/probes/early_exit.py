@@ -59,8 +59,7 @@ class EarlyExit(Probe):
         ),
     )
 
-    @classmethod
-    def work(cls, n_layers, n_tokens):
+    def work(self, n_layers, n_tokens):
         return n_layers, (n_layers + 2) * n_tokens
 
     def compute(self, model, encoding, record) -> None:

@@ -34,6 +34,7 @@ class ExactAnswers(Probe):
 
     name: ClassVar[str] = "exact_answers"
     title: ClassVar[str] = "Exact answers"
+    version: ClassVar[int] = 2  # 2: where a token straddles question and answer, the question's end is not missed
     over_several: ClassVar[str] = "answers"
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
@@ -43,12 +44,10 @@ class ExactAnswers(Probe):
         MeasureSpec("exact_whole", (), "0 or 1", "whether the whole model writes the answer", 0.0, 1.0, "mean"),
     )
 
-    @classmethod
-    def work(cls, n_layers, n_tokens):
+    def work(self, n_layers, n_tokens):
         return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 1) * (ANSWER_TOKENS + 1)
 
-    @classmethod
-    def holds(cls, shape: Shape) -> int:
+    def holds(self, shape: Shape) -> int:
         return min(
             shape.n_layers * shape.stream, max(shape.stream, shape.half)
         )  # else walked in pieces, of one row at least
@@ -64,6 +63,4 @@ class ExactAnswers(Probe):
         from ..sweeps.dropping import write_without
 
         check_stretch(self.name, self.n, model.n_layers)
-        if not record.request.prompts[0].answer.strip():
-            raise PromptError("exact_answers needs an answer that is more than spaces; give one.")
         write_without(model, encoding, record, self.n)

@@ -111,12 +111,10 @@ class Generation(Probe):
         MeasureSpec("mean_agreement", (), "share", "share of tokens an early exit says alike", 0.0, 1.0, "mean"),
     )
 
-    @classmethod
-    def work(cls, n_layers, n_tokens):
+    def work(self, n_layers, n_tokens):
         return n_layers, (n_layers + 1) * TYPICAL_TOKENS
 
-    @classmethod
-    def holds(cls, shape: Shape) -> int:
+    def holds(self, shape: Shape) -> int:
         """The cache: a key and a value per layer and token, each at most as wide as the stream."""
         return 2 * shape.n_layers * shape.stream * (shape.n_tokens + TYPICAL_TOKENS) // shape.n_tokens
 

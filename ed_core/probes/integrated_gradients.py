@@ -108,15 +108,13 @@ class IntegratedGradients(Probe):
     def per_token(self, values, left_out=()):
         return {"completeness": completeness(values)}
 
-    @classmethod
-    def work(cls, n_layers, n_tokens):
+    def work(self, n_layers, n_tokens):
         return (
             n_layers + 3 * TYPICAL_NODES * n_layers * (n_layers - 1) / 2,
             TYPICAL_NODES * n_layers * ANSWER_TOKENS,
         )
 
-    @classmethod
-    def holds(cls, shape: Shape) -> int:
+    def holds(self, shape: Shape) -> int:
         return int(min(shape.rows * shape.graph, max(shape.graph, shape.half)))
 
     @classmethod

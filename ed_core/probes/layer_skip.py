@@ -193,12 +193,10 @@ class LayerSkip(Probe):
         random.Random(self.seed).shuffle(drawn)
         return drawn[: self.n_boundaries]
 
-    @classmethod
-    def work(cls, n_layers, n_tokens):
+    def work(self, n_layers, n_tokens):
         return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 2) * n_tokens
 
-    @classmethod
-    def holds(cls, shape: Shape) -> int:
+    def holds(self, shape: Shape) -> int:
         return min(
             (shape.n_layers + 1) * shape.stream, max(shape.stream, shape.half)
         )  # else walked in pieces, of one row at least

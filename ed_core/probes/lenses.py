@@ -116,12 +116,10 @@ class Lenses(Probe):
         for lens, title in LENSES.items()
     )
 
-    @classmethod
-    def work(cls, n_layers, n_tokens):
+    def work(self, n_layers, n_tokens):
         return n_layers, (ROW_LENSES * n_layers + 2) * n_tokens
 
-    @classmethod
-    def holds(cls, shape: Shape) -> int:
+    def holds(self, shape: Shape) -> int:
         return 0
 
     def fits(self) -> list[Fit]:

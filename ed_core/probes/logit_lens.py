@@ -142,8 +142,7 @@ class LogitLens(Probe):
         ),
     )
 
-    @classmethod
-    def work(cls, n_layers, n_tokens):
+    def work(self, n_layers, n_tokens):
         return n_layers, (n_layers + 2) * n_tokens
 
     def per_token(self, values, left_out=()):

@@ -98,13 +98,11 @@ class Numerics(Probe):
         ),
     )
 
-    @classmethod
-    def work(cls, n_layers, n_tokens):
+    def work(self, n_layers, n_tokens):
         """Traced, by hand with 1 and 3 rows, the detour twice, two halves."""
         return 8 * n_layers, n_tokens + 9 * min(KEPT, n_tokens)
 
-    @classmethod
-    def holds(cls, shape: Shape) -> int:
+    def holds(self, shape: Shape) -> int:
         return 10 * shape.doubles  # a block's tensors
 
     def compute(self, model, encoding, record) -> None:

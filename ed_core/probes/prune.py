@@ -69,12 +69,10 @@ class Prune(Probe):
         _per_token("drop_nll", "nats", "log-loss on the next token without the chosen set"),
     )
 
-    @classmethod
-    def work(cls, n_layers, n_tokens):
+    def work(self, n_layers, n_tokens):
         return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 2) * n_tokens
 
-    @classmethod
-    def holds(cls, shape: Shape) -> int:
+    def holds(self, shape: Shape) -> int:
         return min(
             shape.n_layers * shape.stream, max(shape.stream, shape.half)
         )  # else walked in pieces, of one row at least

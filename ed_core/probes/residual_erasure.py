@@ -98,15 +98,13 @@ class ResidualErasure(Probe):
         elsewhere[:, list(left_out)] = np.nan
         return {"effect_elsewhere": elsewhere}
 
-    @classmethod
-    def work(cls, n_layers, n_tokens):
+    def work(self, n_layers, n_tokens):
         return (
             n_layers + n_tokens * n_layers * (n_layers + 1) / 4,
             n_tokens * (n_layers + 1) * ANSWER_TOKENS,
         )
 
-    @classmethod
-    def holds(cls, shape: Shape) -> int:
+    def holds(self, shape: Shape) -> int:
         return min(4 * (shape.n_layers + 1) * shape.stream, max(shape.stream, shape.half))
 
     @classmethod

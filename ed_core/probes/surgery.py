@@ -107,15 +107,32 @@ class Surgery(Probe):
         MeasureSpec("continuation_order", ("step",), "token id", "what the typed order writes", dtype="int32"),
     )
 
-    @classmethod
-    def work(cls, n_layers, n_tokens):
-        return n_layers**2 * (5 * n_layers / 6 + 2), 3 * n_layers * (n_layers + 1) / 2 * n_tokens
+    def work(self, n_layers, n_tokens):
+        counts = [self._counts(n_layers)[kind] for kind in self.kinds]
+        passes, read = n_layers + sum(p for p, _ in counts), n_tokens * sum(1 + n for _, n in counts)
+        if self.order.strip():  # as if it were as long as the model; it reads the whole anew for every token
+            passes += n_layers * (1 + 2 * self.continued + self.continued / n_tokens)
+            read += n_tokens + 2 * self.continued
+        return passes, read + n_tokens
 
-    @classmethod
-    def holds(cls, shape: Shape) -> int:
-        return min(
-            shape.n_layers * (shape.n_layers + 1) // 2 * shape.stream, max(shape.stream, shape.half)
-        )  # else walked in parts, of one row at least
+    def holds(self, shape: Shape) -> int:
+        rows = max((self._counts(shape.n_layers)[kind][1] for kind in self.kinds), default=1)
+        return min(rows * shape.stream, max(shape.stream, shape.half))  # else walked in parts, of one row at least
+
+    def _counts(self, n_layers: int) -> dict[str, tuple[float, int]]:
+        """Of every map the passes through one block and the variants; for each length n (of an exchange: distance) the
+        stretches begin at 0 .. L - n, and those dropped enter at their end, the others at their beginning. The random
+        layer of a repeat's control is counted as the middle one."""
+        last, lengths = n_layers, range(1, min(self.longest or n_layers, n_layers) + 1)
+        every = last * (last + 1)
+        return {
+            "drop": (sum((last - n) * (last - n + 1) / 2 for n in lengths), sum(last - n + 1 for n in lengths)),
+            "swap": (sum((every - n * (n + 1)) / 2 for n in lengths), sum(last - n for n in lengths)),
+            "repeat": (
+                sum((every - n * (n - 1)) / 2 + n + (last - 1) / 2 for n in lengths),
+                sum(last - n + 2 for n in lengths),
+            ),
+        }
 
     @property
     def kinds(self) -> tuple[str, ...]:

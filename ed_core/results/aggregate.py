@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..probes import Probe, find
-from ..types import ProbeResult
+from ..types import MeasureSpec, ProbeResult
 
 MEANS = ("token_mean", "next_mean")  # over tokens
 Summary = Mapping[str, np.ndarray]
@@ -20,6 +20,17 @@ Summary = Mapping[str, np.ndarray]
 def probe_of(result: ProbeResult) -> Probe:
     """The probe, with the parameters a result was computed with."""
     return find(result.request.probe).make(dict(result.request.parameters))
+
+
+def _of_means(spec: MeasureSpec) -> bool:
+    """Whether a measure's values are means over the prompt's tokens."""
+    return spec.reduce in MEANS and "pos" not in spec.dims and not spec.aggregate_only
+
+
+def following(probe: type[Probe]) -> set[str]:
+    """The parts of a summary that are a stored array over again, or that array times the number of tokens: nobody has
+    to keep them beside it."""
+    return {f"{spec.name}.{end}" for spec in probe.measures if _of_means(spec) for end in ("sum", "first", "count")}
 
 
 def summarize(result: ProbeResult) -> ProbeResult:
@@ -32,7 +43,7 @@ def summarize(result: ProbeResult) -> ProbeResult:
     for spec in probe.measures:
         if spec.name not in values or spec.since > result.request.probe_version:
             continue
-        if spec.reduce in MEANS and "pos" not in spec.dims and not spec.aggregate_only:
+        if _of_means(spec):
             counted = result.n_tokens - (spec.reduce == "next_mean")
             summary[f"{spec.name}.sum"] = values[spec.name].astype(np.float64) * counted
             summary[f"{spec.name}.first"] = values[spec.name].astype(np.float64)

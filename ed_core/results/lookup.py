@@ -113,21 +113,15 @@ def certificate(spec: ModelSpec) -> Mapping[str, Any] | None:
 
 
 def estimate(requests: Iterable[Request], n_tokens: int | None) -> float | None:
-    """Seconds these requests will take here, from the latest stored run of each probe on the same model, scaled by
-    tokens; None if unknown."""
+    """Seconds these requests will take here, each from the latest stored run that differs in the prompt alone, scaled
+    by tokens; None if unknown."""
     try:
         recent = store().recent(60)
     except StoreError:
         return None
     total = 0.0
     for request in requests:
-        model = request.models[0]
-        alike = (
-            c
-            for c in recent
-            if c["probe"] == request.probe and (c["model"], c["precision"]) == (model.name, model.precision)
-        )
-        last = next(alike, None)
+        last = next((card for card in recent if card.get("series") == request.series), None)
         if last is None or not n_tokens or last["seconds"] is None:
             return None
         total += last["seconds"] * n_tokens / last["n_tokens"]

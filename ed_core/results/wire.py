@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, NonNegativeInt, Strict, Validat
 
 from ..probes import find
 from ..types import ENGINE_VERSION, Measure, ProbeResult, Request, canonical_json
-from .aggregate import summarize
+from .aggregate import following, summarize
 
 SCHEMA = 1
 # Numpy parses an array's header with `ast`, which Python 3.11 keeps one depth for: two threads that parse at once can
@@ -50,7 +50,8 @@ SAME = {f.name for f in fields(ProbeResult)} & Header.model_fields.keys() - {"re
 def pack(result: ProbeResult) -> bytes:
     """Bytes of a result, partial or complete."""
     arrays = {f"m.{name}": m.values for name, m in result.measures.items()}
-    arrays |= {f"s.{name}": np.asarray(values) for name, values in result.summary.items()}
+    left_out = following(find(result.request.probe))
+    arrays |= {f"s.{name}": np.asarray(values) for name, values in result.summary.items() if name not in left_out}
     header = {name: getattr(result, name) for name in SAME} | {
         "schema": SCHEMA,
         "request": result.request.to_json(),
@@ -98,7 +99,7 @@ def _result(data: dict[str, Any], arrays: dict[str, np.ndarray]) -> ProbeResult:
     same = {name: getattr(header, name) for name in SAME}
     result = ProbeResult(request=request, measures=measures, summary=summary, **same)
     _check_arrays(result)
-    return result
+    return _summed_up(result)
 
 
 def _header(data: dict[str, Any]) -> Header:
@@ -120,21 +121,26 @@ def told(error: ValidationError) -> str:
 
 
 def _check_arrays(result: ProbeResult) -> None:
-    """Dtypes and shapes as the probe describes them; where complete, every summary that belongs to what was
-    measured."""
+    """Dtypes and shapes as the probe describes them."""
     n = {"layer": result.n_layers, "skipped": result.n_layers, "depth": result.n_layers + 1, "pos": result.n_tokens}
     for name, measure in result.measures.items():
         expected = measure.spec.dtype
         _expect(measure.values.dtype == expected, f"{name} is {measure.values.dtype}, expected {expected}")
         for dim, size in zip(measure.spec.dims, measure.values.shape):
             _expect(n.setdefault(dim, size) == size, f"{name} has {size} along {dim}, expected {n[dim]}")
-    if result.complete:
-        again = summarize(result).summary
-        _expect(set(again) == set(result.summary), "the summary is not that of the measures")
-        same = all(np.array_equal(values, result.summary[name], equal_nan=True) for name, values in again.items())
-        _expect(same and bool(result.measures), "the summary is not that of the measures")
-    else:
+
+
+def _summed_up(result: ProbeResult) -> ProbeResult:
+    """The result with all of its summary; what is stored of it must be that of the measures."""
+    if not result.complete:
         _expect(not result.summary, "a partial result has no summary")
+        return result
+    again, stored = summarize(result), result.summary
+    left_out = again.summary.keys() - stored.keys()
+    named = stored.keys() <= again.summary.keys() and left_out <= following(find(result.request.probe))
+    same = named and all(np.array_equal(values, again.summary[name], equal_nan=True) for name, values in stored.items())
+    _expect(same and bool(result.measures), "the summary is not that of the measures")
+    return again
 
 
 def _expect(holds: bool, what: str) -> None:

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from .. import settings
 from ..errors import NotAllowed
-from ..probes import find
+from ..probes import Probe, find
 from ..sources import hub, permits, specs, tokens
 from ..types import Request
 from . import estimate
 
 
-def size(probe: str, n_tokens: int, n_layers: int, precision: str) -> None:
+def size(probe: Probe, n_tokens: int, n_layers: int, precision: str) -> None:
     """Whether a probe may run over so many tokens and layers."""
     allowed, product = settings.current(), n_tokens * n_layers
     work = estimate.work(probe, n_layers, n_tokens, precision)
@@ -29,7 +29,7 @@ def size(probe: str, n_tokens: int, n_layers: int, precision: str) -> None:
         )
     if not permits.is_owner() and 0 < allowed.max_work < work:
         raise NotAllowed(
-            f"{probe} on {n_tokens} tokens and {n_layers} layers carries {work} tokens × layers × rows, and this "
+            f"{probe.name} on {n_tokens} tokens and {n_layers} layers carries {work} tokens × layers × rows, and this "
             f"installation allows {allowed.max_work} "
             "(max_work); shorten the prompt, or take a smaller model."
         )
@@ -46,11 +46,11 @@ def request(asked: Request, n_tokens: int | None = None) -> None:
             permits.adapter(spec.adapter)
         if not settings.current().downloads and not hub.is_here(spec):
             permits.download(spec.source)
-    permits.files(find(asked.probe).make(dict(asked.parameters)))
+    permits.files(probe := find(asked.probe).make(dict(asked.parameters)))
     allowed = settings.current()
     if allowed.max_tokens_layers or allowed.max_work:
         for spec, prompt in zip(asked.models, asked.prompts):
             counted = tokens.preview(spec, prompt) if n_tokens is None else range(n_tokens)
             n_layers = specs.n_layers(spec)
             if counted is not None and n_layers:
-                size(asked.probe, len(counted), n_layers, spec.precision)
+                size(probe, len(counted), n_layers, spec.precision)

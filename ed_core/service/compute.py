@@ -121,7 +121,7 @@ def run(
         probe.check_precision(model.spec.precision)
         encoding = model.encode(prompt, max_tokens())
         probe.check(len(encoding), encoding.answer_start)
-        admission.size(request.probe, len(encoding), model.n_layers, model.spec.precision)
+        admission.size(probe, len(encoding), model.n_layers, model.spec.precision)
         budget = Budget(memory, model.device.type, f"{request.probe} on {model.spec.name}")
         record = Recorder(
             request,

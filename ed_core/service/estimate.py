@@ -10,14 +10,14 @@ nodes they took) and no memory was underestimated."""
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
 from .. import disk, settings
 from ..memory import ROOM, free_memory, gigabytes
-from ..probes import PROBES, Probe, find
+from ..probes import PROBES, Probe
 from ..probes.description import Shape
 from ..sources.precision import BYTES, QUANTIZED, WIDEST_FIRST, asked, compute_name
 from ..sources.sizes import Size
@@ -84,13 +84,19 @@ class Estimate:
 
 
 def estimate(
-    size: Size, precision: str, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None
+    size: Size,
+    precision: str,
+    n_tokens: int = TOKENS,
+    device: str = "cpu",
+    free: int | None = None,
+    probes: Sequence[Probe] = (),
 ) -> Estimate:
-    """The estimate for a prompt of `n_tokens`. `free`: bytes free on the device; on a GPU only the worker knows
-    them."""
+    """The estimate for a prompt of `n_tokens`. `free`: bytes free on the device; on a GPU only the worker knows them.
+    `probes`: which have a need there, in this order, with their parameters; all, with their defaults, unless given."""
     kind = device.partition(":")[0]
     rates, calibrated = load_rates(kind)
-    needs = tuple(Need(p.name, *_need(p, size, precision, n_tokens, kind, rates)) for p in PROBES)
+    asked_for = probes or [probe() for probe in PROBES]
+    needs = tuple(Need(p.name, *_need(p, size, precision, n_tokens, kind, rates)) for p in asked_for)
     return Estimate(precision, size.weight_bytes(precision), needs, free_memory() if free is None else free, calibrated)
 
 
@@ -118,28 +124,29 @@ def choose(size: Size, n_tokens: int = TOKENS, device: str = "cpu", free: int | 
 
 
 def fitting(
-    size: Size, free: int, n_tokens: int = TOKENS, device: str = "cpu", probes: Collection[str] = FIRST_PAGE
+    size: Size, free: int, n_tokens: int = TOKENS, device: str = "cpu", probes: Sequence[Probe] = ()
 ) -> list[str]:
-    """The precisions in which these probes fit, widest first."""
-    return [p for p in WIDEST_FIRST if estimate(size, p, n_tokens, device, free).peak_of(probes) <= ROOM * free]
+    """The precisions in which these probes fit, widest first; those of the first page unless given."""
+    names = {probe.name for probe in probes} or FIRST_PAGE
+    return [p for p in WIDEST_FIRST if estimate(size, p, n_tokens, device, free, probes).peak_of(names) <= ROOM * free]
 
 
 # ---------------------------------------------------------------- what a probe does and holds
 
 
-def work(probe: str, n_layers: int, n_tokens: int, precision: str = "fp32") -> int:
+def work(probe: Probe, n_layers: int, n_tokens: int, precision: str = "fp32") -> int:
     """Tokens × layers × rows: how often one token goes through one block."""
-    return int(_block_tokens(find(probe), n_layers, n_tokens, precision))
+    return int(_block_tokens(probe, n_layers, n_tokens, precision))
 
 
-def _block_tokens(probe: type[Probe], n_layers: int, n_tokens: int, precision: str) -> int | float:
+def _block_tokens(probe: Probe, n_layers: int, n_tokens: int, precision: str) -> int | float:
     """A further token is read alone, the keys and values before it being kept; a quantized model reads the whole
     anew."""
     read = n_tokens if precision in QUANTIZED else 1
     return probe.work(n_layers, n_tokens)[0] * n_tokens + n_layers * probe.further_tokens * read
 
 
-def _need(probe: type[Probe], size: Size, precision: str, n_tokens: int, kind: str, rates: Rates) -> tuple[int, float]:
+def _need(probe: Probe, size: Size, precision: str, n_tokens: int, kind: str, rates: Rates) -> tuple[int, float]:
     L, T, d = size.n_layers, n_tokens, size.d_model
     passes, unembedded = probe.work(L, T)
     unit = BYTES[compute_name(precision)]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from ..errors import EffectiveDepthError
+from ..probes import find
 from ..sources import hub, precision, sizes, tokens
 from ..sources.specs import config_of, of_gguf
 from ..types import ModelSpec, Request
@@ -39,8 +40,8 @@ class Pace:
         self._open: set[str] = set()
 
     def expect(self, request: Request) -> Expected:
-        """By the last run that differs in the prompt alone, else by results of the same probe and model, else by the
-        estimate, off as far as it was."""
+        """By the last run that differs in the prompt alone, else by stored results of such runs, else by the estimate,
+        off as far as it was."""
         spec = request.models[0]
         n_tokens, size, need = self._need(request)
         opening = 0.0 if _name(spec) in self._open else self._opening.get(_name(spec))
@@ -88,10 +89,11 @@ class Pace:
             if spec.precision not in precision.PRECISIONS:
                 return n_tokens, None, None
             size = sizes.read(config_of(spec))
-            needs = estimate.estimate(size, spec.precision, n_tokens, spec.device, 0).needs
+            asked = find(request.probe).make(dict(request.parameters))
+            (need,) = estimate.estimate(size, spec.precision, n_tokens, spec.device, 0, [asked]).needs
         except (EffectiveDepthError, OSError):
             return n_tokens, None, None
-        return n_tokens, size, next((need for need in needs if need.probe == request.probe), None)
+        return n_tokens, size, need
 
 
 def _name(spec: ModelSpec) -> str:

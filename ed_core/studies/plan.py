@@ -169,9 +169,9 @@ def seconds_of(plan: Plan, device: str = "cpu") -> tuple[float, bool] | None:
             size = size_of(model.spec.source)
         except EffectiveDepthError:
             return None
-        found = estimate(size, model.spec.precision, _tokens(plan, model.spec), device, 0)
-        of_probe = {need.probe: need.seconds for need in found.needs}
-        total += sum(n * of_probe[entry.name] for entry, n in zip(plan.study.probes, _taken(plan)))
+        probes = [entry.make() for entry in plan.study.probes]
+        found = estimate(size, model.spec.precision, _tokens(plan, model.spec), device, 0, probes)
+        total += sum(n * need.seconds for need, n in zip(found.needs, _taken(plan)))
         measured &= found.calibrated
     return total, measured
 

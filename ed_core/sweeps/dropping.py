@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..prompts import exact, settled
+from ..errors import PromptError
+from ..prompts import exact, seamed, settled
 from . import metrics
 from .budget import even_chunks
 
@@ -75,66 +77,65 @@ def answer_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: 
     """Fill `answers`' measures."""
     n_layers, n_tokens, first = model.n_layers, len(encoding), encoding.answer_start
     record.allocate("rank", (n_layers + 1, n_tokens - first))
-    for name in ("exact", "loss"):
-        record.allocate(name, (n_layers,))
-        record.allocate(f"{name}_whole", ())
     record.allocate("first_depth", ())
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
     at, targets = slice(first - 1, n_tokens - 1), trace.ids[0, first:]
-
-    def write(suffix: str, place, resid: Float[Tensor, "answer d_model"]) -> None:
-        logits = model.unembed(resid)
-        record.write(f"exact{suffix}", place, float((logits.argmax(-1) == targets).all()))
-        record.write(f"loss{suffix}", place, _loss(metrics.log_probabilities(logits), targets).mean())
-
     for depth in range(n_layers + 1):
         record.write("rank", depth, metrics.rank(model.unembed(trace.resid[depth][0, at]), targets))
         record.step(0.3 * (depth + 1) / (n_layers + 1))
     among = (record.arrays["rank"] <= k).all(1).nonzero()[0]
     if len(among):
         record.write("first_depth", (), among[0])
-    write("_whole", (), trace.resid[-1][0, at])
-    for part in even_chunks(n_layers, record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize)):
-        starts = range(part.start, part.stop)
-        final = _walk(model, trace, 1, starts, record, lambda share: None)
-        for layer in starts:
-            write("", layer, final[layer - starts[0], at])
-        record.step(0.3 + 0.7 * part.stop / n_layers)
+    write_without(model, encoding, record, 1, losses=True)
 
 
 @torch.no_grad()
-def write_without(model: LanguageModel, encoding: Encoding, record: Recorder, n: int) -> None:
-    """Fill `exact_answers`' measures. A variant is the first block of the stretch that it lacks; the last one, `none`,
-    lacks none. What is still open is read on in groups that have written the same, the rest of the answer's own tokens
-    laid behind: as long as a variant writes these, the pass holds its next token."""
+def write_without(model: LanguageModel, encoding: Encoding, record: Recorder, n: int, losses: bool = False) -> None:
+    """Fill `exact` and `exact_whole`, and with `losses` the mean loss on the answer, `loss` and `loss_whole`. A variant
+    is the first block of the stretch that it lacks; the last one, `none`, lacks none. What is still open is read on in
+    groups that have written the same, the rest of the answer's own tokens laid behind: as long as a variant writes
+    these, the pass holds its next token."""
     question, draft = encoding.ids[: encoding.answer_start], encoding.ids[encoding.answer_start :]
-    answer, most, none = record.request.prompts[0].answer, len(draft) + 1, model.n_layers - n + 1
-    record.allocate("exact", (none,))
-    record.allocate("exact_whole", ())
+    most, none = len(draft) + 1, model.n_layers - n + 1
+    decode = partial(model.tokenizer.decode, clean_up_tokenization_spaces=False)
+    if not (answer := record.request.prompts[0].answer).strip():
+        raise PromptError(f"{record.request.probe} needs an answer that is more than spaces; give one.")
+    answer = seamed(answer, decode(list(draft)))
+    measured = ("exact", "loss") if losses else ("exact",)
+    for name in measured:
+        record.allocate(name, (none,))
+        record.allocate(f"{name}_whole", ())
+
+    def write(name: str, variant: int, value: float) -> None:
+        record.write(*((f"{name}_whole", ()) if variant == none else (name, variant)), value)
+
     groups, told = {(): list(range(none + 1))}, 0
     while groups:
         written, variants = groups.popitem()
         laid = draft[len(written) :]
-        for variant, best in _best_without(model, (*question, *written, *laid), len(laid) + 1, n, variants, record):
+        for variant, resid in _ends_without(model, (*question, *written, *laid), n, variants, record):
+            best, lost = _next_tokens(model, resid[-len(laid) - 1 :], laid if losses and not written else (), record)
+            if lost is not None:
+                write("loss", variant, lost)
             text, found = list(written), None
             for token, expected in zip(best, (*laid, None)):
                 text.append(token)
-                said = model.tokenizer.decode(text, clean_up_tokenization_spaces=False)
+                said = decode(text)
                 found = exact(said, answer) if len(text) == most else settled(said, answer)
                 if found is not None or token != expected:
                     break
             if found is None:
                 groups.setdefault(tuple(text), []).append(variant)
                 continue
-            record.write(*(("exact_whole", ()) if variant == none else ("exact", variant)), float(found))
+            write("exact", variant, float(found))
             told += 1
         record.step(max(record.progress, 0.9 * told / (none + 1)))
 
 
-def _best_without(
-    model: LanguageModel, ids: Sequence[int], last: int, n: int, variants: Sequence[int], record: Recorder
-) -> Iterator[tuple[int, list[int]]]:
-    """Every variant with the best next tokens of the `last` positions."""
+def _ends_without(
+    model: LanguageModel, ids: Sequence[int], n: int, variants: Sequence[int], record: Recorder
+) -> Iterator[tuple[int, Float[Tensor, "pos d_model"]]]:
+    """Every variant with its last residual."""
     none = model.n_layers - n + 1
     trace = model.trace(model.tensor(tuple(ids)), on_block=lambda *_: record.check(), keep=1)
     starts = [variant for variant in variants if variant != none]
@@ -143,9 +144,21 @@ def _best_without(
     step = lambda share: record.step(max(record.progress, 0.9 * share / len(parts)))  # noqa: E731
     walks = ((part, _walk(model, trace, n, part, record, step)) for part in parts)
     for part, final in chain(walks, [([none], trace.resid[-1])] * (none in variants)):
-        for variant, resid in zip(part, final):
-            read = (model.unembed(resid[-last:][at]).argmax(-1) for at in _positions(model, last, record))
-            yield variant, torch.cat(list(read)).tolist()
+        yield from zip(part, final)
+
+
+def _next_tokens(
+    model: LanguageModel, resid: Float[Tensor, "pos d_model"], laid: Sequence[int], record: Recorder
+) -> tuple[list[int], float | None]:
+    """The best token behind every position; and the mean loss on what is `laid` behind all but the last, None where
+    nothing is."""
+    best, losses, targets = [], [], torch.tensor(laid, device=resid.device)
+    for at in _positions(model, len(resid), record):
+        logits = model.unembed(resid[at])
+        best += logits.argmax(-1).tolist()
+        if laid:
+            losses.append(_loss(metrics.log_probabilities(logits), targets[at]))
+    return best, float(torch.cat(losses)[:-1].mean()) if laid else None
 
 
 def _positions(model: LanguageModel, n_tokens: int, record: Recorder) -> list[slice]:

@@ -1,0 +1,198 @@
+"""A fit in shards: each sums up some of the prompts, on one machine or on several at once, and what they summed up is
+added. Torch-free.
+
+A shard's file is an `.npz` that `allow_pickle=False` opens: the sums by source (`Sums.arrays`, or those of the Jacobian
+lens), and `about`, a 0-d string of JSON: kind, models, prompt set, settings, and which of the prompts (`from` 0, `to`
+behind the last). No prompt's text is in it."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import disk
+from ..errors import FitRefused
+from .checkpoint import Checkpoint, beside
+
+if TYPE_CHECKING:
+    from .grams import Sums
+
+Tick = Callable[[float], None]
+
+ENDING = ".sums"
+FORMAT, VERSION = "effective-depth sums", 1
+SIDES = ("model", "a", "b")  # what models are called in a certificate
+
+
+def some_of(shard: tuple[int, int], n: int) -> range:
+    """The prompts of shard i of N, of `n` in all: next to each other, as many as the others have but for one."""
+    i, n_shards = shard
+    found = range(n * (i - 1) // n_shards, n * i // n_shards)
+    if not found:
+        raise FitRefused(f"Shard {i}/{n_shards} has no prompts: the set has {n} to fit on; take {n} shards at most.")
+    return found
+
+
+def arrays(sources: Sequence[int], sums: Sequence[Sums]) -> dict[str, np.ndarray]:
+    """Sums by the names they have in a file."""
+    return {f"{source}.{name}": a for source, one in zip(sources, sums) for name, a in one.arrays().items()}
+
+
+def fill(sources: Sequence[int], sums: Sequence[Sums], found: Mapping[str, np.ndarray] | Added) -> None:
+    """Put back what `arrays` named."""
+    for source, one in zip(sources, sums):
+        one.restore({name: found[f"{source}.{name}"] for name in one.arrays()})
+
+
+class Part:
+    """The sums over some of the prompts while they are made: what was kept of them is gone on with."""
+
+    def __init__(self, kept: Checkpoint | Added, prompts: range):
+        self.kept, self.prompts = kept, prompts
+
+    def restore(self, sources: Sequence[int], sums: Sequence[Sums]) -> int:
+        """Fill the sums with what was kept; returns the prompt to go on from."""
+        if (found := self.kept.read()) is None:
+            return self.prompts.start
+        fill(sources, sums, found)
+        return int(found["next"])
+
+    def keep(self, sources: Sequence[int], sums: Sequence[Sums], following: int, now: bool = False) -> None:
+        """The sums up to the prompt before `following`, once a minute unless `now`."""
+        if now or self.kept.due():
+            self.kept.write(arrays(sources, sums) | {"next": np.asarray(following)}, now)
+
+
+def sum_up(
+    out: Path,
+    about: Mapping[str, Any],
+    prompts: range,
+    groups: Sequence[tuple[int, ...]],
+    summed: Callable[[tuple[int, ...], Part, Tick], Mapping[str, np.ndarray]],
+    tick: Tick,
+) -> range:
+    """Write the shard of these prompts, which come back: the arrays that `summed` makes of each group of sources."""
+    told = {"format": FORMAT, "version": VERSION} | dict(about) | {"from": prompts.start, "to": prompts.stop}
+    kept = [Checkpoint(beside(out, number), told, sources) for number, sources in enumerate(groups)]
+    for number, (one, sources) in enumerate(zip(kept, groups)):
+        if (found := one.read()) is None or int(found["next"]) < prompts.stop:
+
+            def within(share: float, number: int = number) -> None:
+                tick((number + share) / len(groups))
+
+            arrays = summed(sources, Part(one, prompts), within)
+            one.write({**arrays, "next": np.asarray(prompts.stop)}, now=True)
+    size = sum(one.file.stat().st_size for one in kept if one.file)
+    disk.require_room(out.name, size, out.parent, "--out")
+    with disk.written(out) as handle, zipfile.ZipFile(handle, "w") as archive:
+        _put(archive, "about", np.asarray(json.dumps(told, sort_keys=True)))
+        for one in kept:
+            for name, values in (one.read() or {}).items():
+                if name != "next":
+                    _put(archive, name, values)
+    for one in kept:
+        one.done()
+    return prompts
+
+
+def _put(archive: zipfile.ZipFile, name: str, values: np.ndarray) -> None:
+    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
+        np.lib.format.write_array(entry, values, allow_pickle=False)
+
+
+class Added:
+    """The sums over all prompts: those of the shards in these files, added in the prompts' order. It is read like a
+    fit's checkpoint at its end. `FitRefused` where the files are not the shards of this very fit, each prompt once."""
+
+    def __init__(self, files: Sequence[Path], about: Mapping[str, Any], n_prompts: int):
+        found = [(_checked(file, about), file) for file in files]
+        found.sort(key=lambda pair: (pair[0]["from"], pair[0]["to"]))
+        self.files, self.n_prompts = [file for _, file in found], n_prompts
+        for (one, file), (other, following) in pairwise(found):
+            if other["from"] < one["to"]:
+                both = f"{other['from'] + 1} to {min(one['to'], other['to'])}"
+                raise FitRefused(
+                    f"{file.name} and {following.name} both hold the prompts {both} of {n_prompts}; give each once."
+                )
+        if found and found[-1][0]["to"] > n_prompts:
+            raise FitRefused(
+                f"{self.files[-1].name} holds the prompts up to {found[-1][0]['to']}, and the set has {n_prompts}; sum "
+                "that shard up anew."
+            )
+        ends = [0, *(end for told, _ in found for end in (told["from"], told["to"])), n_prompts]
+        for begin, end in zip(ends[::2], ends[1::2]):
+            if begin < end:
+                raise FitRefused(
+                    f"The prompts {begin + 1} to {end} of {n_prompts} are in none of the files; sum them up with "
+                    "--shard, and give their file too."
+                )
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name == "next":
+            return np.asarray(self.n_prompts)
+        total = 0
+        for file in self.files:
+            try:
+                with np.load(file, allow_pickle=False) as archive:
+                    total = total + archive[name]
+            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+                raise FitRefused(f"{file.name} is damaged; sum that shard up anew.") from error
+        return np.asarray(total)
+
+    def read(self) -> Added:
+        return self
+
+    def due(self) -> bool:
+        return False
+
+    def write(self, arrays: Mapping[str, np.ndarray], now: bool = False) -> None:
+        """Nothing has to be kept: the files stay."""
+
+    def done(self) -> None:
+        """The files stay."""
+
+
+def _checked(file: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What a shard's file says of itself, where it is of the fit that `about` tells."""
+    if not file.is_file():
+        raise FitRefused(f"There is no file {file}; give those that `fit {about['kind']}` wrote with --shard.")
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            told = json.loads(str(archive["about"]))
+        if told["format"] != FORMAT or told["version"] != VERSION or not 0 <= told["from"] < told["to"]:
+            raise ValueError
+        prompts = told["prompts"]["n"], told["prompts"]["digest"], told["prompts"].get("max_tokens")
+        kind, models = told["kind"], {side: (told[side]["name"], _opened(told[side])) for side in SIDES if side in told}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        raise FitRefused(f"{file.name} is damaged, or not a file that `fit` wrote with --shard.") from error
+    if kind != about["kind"]:
+        raise FitRefused(f"{file.name} is a shard of `fit {kind}`; expected one of `fit {about['kind']}`.")
+    for side in (side for side in SIDES if side in about):
+        name, opened = models[side]
+        if opened != _opened(about[side]):
+            raise FitRefused(
+                f"{file.name} was summed up on {name} ({told[side]['precision']}), not on {about[side]['name']} "
+                f"({about[side]['precision']}) as it is opened here; name the model of the shards, or sum up anew."
+            )
+    if prompts[1] != about["prompts"]["digest"]:
+        raise FitRefused(
+            f"{file.name} is of another prompt set, of {prompts[0]} prompts to fit on, where --set and --test give "
+            f"{about['prompts']['n']}; give the shards' own --set and --test."
+        )
+    if prompts[2] != about["prompts"].get("max_tokens"):
+        raise FitRefused(
+            f"{file.name} was summed up over the first {prompts[2]} tokens of a prompt; give --max-tokens "
+            f"{prompts[2]}, or sum up anew."
+        )
+    return told
+
+
+def _opened(told: Mapping[str, Any]) -> tuple:
+    """Which weights, and how they are run."""
+    return told["identity"], told["precision"]
