@@ -16,6 +16,7 @@ from ..depth import sinks
 from ..errors import CardError, EffectiveDepthError, StudyError
 from ..fits import Fit, checkpoint, of_model
 from ..probes import Contributions
+from ..probes.lenses import LENSES as LENS_NAMES
 from ..service.resolve import resolve
 from ..sources import precision as precisions
 from ..sources import sizes
@@ -158,10 +159,10 @@ class _Beside:
         """The rules under the lenses that are fitted to this model; None where none is."""
         fits = tuple({fit.kind: fit for fit in reversed(of_model(self.spec))}.values())
         kinds = {fit.kind for fit in fits}
-        for kind in ("affine", "jacobian"):
-            if kind not in kinds:
+        for kind, name in LENS_NAMES.items():
+            if kind not in kinds | {"logit"}:
                 again = shlex.join(["python", "-m", "ed_core", "fit", kind, "--model", self.asked.model])
-                self.missing.append(f"No {kind} lens is fitted to these weights here; {again} fits one.")
+                self.missing.append(f"No {name} is fitted to these weights here; {again} fits one.")
         if not fits:
             self._done += SHARES[LENSES]
             return None

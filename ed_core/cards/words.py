@@ -123,14 +123,14 @@ def cut(one: Mapping[str, Any]) -> str:
     what = f"layer {start}" if n == 1 else f"layers {start}–{start + n - 1}"
     of = "Of single layers" if n == 1 else f"Of {n} layers in a row"
     said = (
-        f"{of}, the predictions change least without {what}: {value(one['loss'])} nats of loss more per token, "
-        f"{value(one['kept'], percent=True)} of the best guesses kept."
+        f"{of}, the predictions change least without {what}: the loss changes by {value(one['loss'])} nats per token, "
+        f"and {value(one['kept'], percent=True)} of the best guesses are kept."
     )
     angle = one["by_angle"]
     if angle["start"] == start:
         return f"{said} The angular distance chooses the same."
     there = f"layer {angle['start']}" if n == 1 else f"{angle['start']}–{angle['start'] + n - 1}"
-    return f"{said} The angular distance would have chosen {there}, at {value(angle['loss'])} nats more."
+    return f"{said} The angular distance would have chosen {there}, which changes it by {value(angle['loss'])}."
 
 
 def leaving(told: Mapping[str, Any]) -> str:

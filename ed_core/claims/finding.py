@@ -126,7 +126,8 @@ def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over promp
         return "not defined"
     low, high = (number(end, quantity.digits) for end in (found.low, found.high))
     value = number(found.value, quantity.digits) if math.isfinite(found.value) else "not defined over all prompts"
-    undefined = f", not defined in {found.undefined:.0%} of the resamples" if found.undefined else ""
+    share = "less than 1%" if found.undefined < 0.01 else f"{found.undefined:.0%}"
+    undefined = f", not defined in {share} of the resamples" if found.undefined else ""
     return f"{value} ({over}{low} to {high}{undefined})"
 
 
