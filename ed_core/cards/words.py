@@ -100,7 +100,7 @@ def rule(row: Mapping[str, Any]) -> str:
 def variants(row: Mapping[str, Any]) -> str:
     """The variants of a rule, in a cell."""
     shown = report.SHOWN
-    return "; ".join(f"{shown[name]} {report.number(value)}" for name, value in row["variants"].items())
+    return "; ".join(f"{shown[name]}: {report.number(value)}" for name, value in row["variants"].items())
 
 
 def value(found: Mapping[str, Any] | None, digits: int = 2, percent: bool = False) -> str:
