@@ -9,11 +9,12 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.errors import EffectiveDepthError, StudyError
+from ed_core.shelf import Shelf
 from ed_core.sources.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
 from ed_core.studies import points, trends
 from ed_core.studies.folder import Folder
 from ed_core.studies.points import Point
-from ed_ui import remembered, show, study_runs
+from ed_ui import chart, remembered, show, study_runs
 from ed_ui.link_parameters import choice
 
 EVERY = "all"
@@ -31,6 +32,7 @@ LINKED = (
     choice("size", "studies.size", EVERY, list(SIZES)),
     choice("rule", "studies.criterion", "overlap", list(CRITERIA)),
 )  # what a link to the page carries of it
+_told: Shelf = Shelf(256)  # what resampling has found, of these very points
 KINDS = {"base": PAIRS, "instruct": INSTRUCT_PAIRS}
 
 
@@ -87,7 +89,7 @@ def against_size(folder: Folder, measured: Sequence[Point], others: Sequence[Poi
     for source, some in ((points.MEASURED, learned), (points.PUBLISHED, others)):
         drawn += [p for p in some if p.parameters and math.isfinite(p.ratio)]
         try:
-            found = trends.slope(some)
+            found = _told.made(trends.slope, some)
             lines[source] = (found.start, found.end)
             said.append(found.sentence)
         except StudyError as error:
@@ -95,7 +97,7 @@ def against_size(folder: Folder, measured: Sequence[Point], others: Sequence[Poi
                 f"{source.capitalize()}: {error}" if some else f"{source.capitalize()}: nothing fits this choice."
             )
     if drawn:
-        fig = figures.study_sizes([_plain(p) for p in drawn], lines)
+        fig = chart.once(figures.study_sizes, [_plain(p) for p in drawn], lines)
         show.figure("study-sizes", fig, AGAINST_SIZE, reading=READING_SIZE)
     for sentence in said:
         st.markdown(f"- {show.plain(sentence)}")
@@ -119,7 +121,9 @@ def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) ->
             _say(measured, *pair)
     for kind, of_kind in KINDS.items():
         try:
-            told = trends.over_pairs(others, of_kind, f"the {kind} model", "the long-chain-of-thought model")
+            told = _told.made(
+                trends.over_pairs, others, of_kind, f"the {kind} model", "the long-chain-of-thought model"
+            )
             st.markdown(f"- {show.plain(told.sentence)}")
         except StudyError:
             st.caption(f"No published pair of {kind} and long-chain-of-thought model fits this choice.")
@@ -131,7 +135,7 @@ def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) ->
 
 def _say(some: Sequence[Point], base: str, other: str) -> None:
     try:
-        st.markdown(f"- {show.plain(trends.difference(some, base, other).sentence)}")
+        st.markdown(f"- {show.plain(_told.made(trends.difference, some, base, other).sentence)}")
     except EffectiveDepthError as error:
         st.caption(show.plain(str(error)))
 

@@ -124,7 +124,7 @@ def batch(page: str, requests: Mapping[str, Request], at_once: int = Batch.at_on
     store."""
     batches = session.current().batches
     found = batches.get(page)
-    if found is None or {n: r.key for n, r in found.requests.items()} != {n: r.key for n, r in requests.items()}:
+    if found is None or not _same(found.requests, requests):
         if found is not None:
             cancel(found)
         stored = {name: lookup.find(request) for name, request in requests.items()}
@@ -132,6 +132,11 @@ def batch(page: str, requests: Mapping[str, Request], at_once: int = Batch.at_on
         found.results.update({name: result for name, result in stored.items() if result is not None})
         metrics.looked_up(len(found.results), len(stored))
     return found
+
+
+def _same(some: Mapping[str, Request], others: Mapping[str, Request]) -> bool:
+    """Whether these are the same requests under the same names."""
+    return some.keys() == others.keys() and all(some[n] == r or some[n].key == r.key for n, r in others.items())
 
 
 def submit(batch: Batch) -> None:
@@ -172,11 +177,14 @@ def _await_first(batch: Batch) -> None:
 
 
 def cancel(batch: Batch) -> None:
-    """Leave every job of the batch; each stops unless somebody else waits for it."""
+    """Leave every job of the batch at once; each stops between two blocks, unless somebody else waits for it."""
     batch.waiting.clear()
-    for job in batch.jobs.values():
+    for name, job in list(batch.jobs.items()):
         if not job.over:
             jobs().cancel(job, viewer())
+            del batch.jobs[name]
+            batch.errors[name] = Cancelled("The computation was cancelled.")
+            batch.results.pop(name, None)
 
 
 def poll(batch: Batch) -> bool:
@@ -281,11 +289,8 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, n
         off, todo = batch.running, [batch.requests[name] for name in batch.missing]
     look = {"type": "primary", "icon": ":material/play_arrow:", "width": 110 if named else 92}
     row.button("Run", key=f"run.{page}", disabled=off, **look)
-    if row.button(
-        "Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not batch.running, width=look["width"]
-    ):
-        cancel(batch)
-        st.rerun()
+    how = {"icon": ":material/stop:", "width": look["width"], "on_click": cancel, "args": (batch,)}
+    row.button("Cancel", key=f"cancel.{page}", disabled=not batch.running, **how)  # drawn once, when it has happened
     seconds = lookup.estimate(todo, n_tokens) if todo else 0.0
     if not todo:
         told = "" if batch.running else "stored"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -164,6 +165,12 @@ class Probe:
         raise ValueError(f"{cls.name} has no measure {measure!r}")
 
     @classmethod
+    @cache
+    def hints(cls) -> dict[str, Any]:
+        """The parameters' types by name."""
+        return typing.get_type_hints(cls)
+
+    @classmethod
     def make(cls, values: Mapping[str, Any]) -> Probe:
         """Build from names and values (strings from a command line, a URL or a form), refusing what is unknown or out
         of range."""
@@ -171,7 +178,7 @@ class Probe:
         for name in values:
             if name not in known:
                 raise ParameterError(f"{cls.name} has no parameter '{name}'; it has {', '.join(known) or 'none'}.")
-        hints = typing.get_type_hints(cls)
+        hints = cls.hints()
         return cls(**{name: _parse(cls.name, known[name], hints[name], value) for name, value in values.items()})
 
     @classmethod

@@ -19,6 +19,7 @@ from ed_core.sources import specs
 from ed_core.sources.published import published, published_marks
 from ed_core.types import ModelSpec, ProbeResult
 from ed_ui import (
+    chart,
     common_link,
     control_model,
     link,
@@ -220,7 +221,8 @@ def towards_answer(batch: running.Batch, view: Callable[[str, str], View]) -> No
     at = min(verdict.positions(result, ANSWER))
     said = show.code(result.token_text[int(result["top_ids"][-1, at, 0])], 20) if result.complete else "the answer"
     caption = f"**At the answer** · rank of {said} in the lens (click a cell: that token)"
-    show.figure("token", figures.rank_curve(result, at, seen.height), caption, result, "rank", READ_RANK)
+    fig = chart.once(figures.rank_curve, result, at, seen.height)
+    show.figure("token", fig, caption, result, "rank", READ_RANK)
 
 
 def course(batch: running.Batch, view: Callable[[str, str], View]) -> None:
@@ -230,7 +232,7 @@ def course(batch: running.Batch, view: Callable[[str, str], View]) -> None:
         return show.empty("One token", "Its course through the layers.")
     curves = {name: result[measure][:, seen.selected] for name, measure in token_drawer.COSINES.items()}
     more = dict(depth_lines=seen.depth_lines, height=seen.height)
-    fig = figures.layer_curves(curves, "", "cosine", **more)
+    fig = chart.once(figures.layer_curves, curves, "", "cosine", **more)
     caption = f"**Token {seen.selected}** {show.code(result.tokens[seen.selected], 20)} · its cosines with the stream"
     show.figure("token", fig, caption, result, "layer_cos")
 
@@ -282,7 +284,8 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None, twin: verdict.V
         st.container(height=110 + show.CAPTION, border=False, key="ruler-place")
         return
     ghost, n_ghost = session.current().ghost or (None, None)
-    fig = figures.depth_ruler(
+    fig = chart.once(
+        figures.depth_ruler,
         reached.criteria if reached else {},
         n_layers,
         bands=reached.bands if reached else {},

@@ -67,6 +67,9 @@ class Visitor:
     text: str = ""  # the prompt in the box
     marks: list[str] = field(default_factory=list)  # its tokens as figures write them
     known: set[str] = field(default_factory=set)  # what is wrong and was noted already
+    looked: dict[str, tuple[bytes, str]] = field(
+        default_factory=dict
+    )  # by key: figures looked at, and for which prompt
 
     def __post_init__(self):
         self.session.looks = self.look
@@ -88,7 +91,10 @@ class Visitor:
         if session.missed:
             self._wrong("error", f"{session.missed} messages by a hash that was never sent")
         for key, chart in session.elements(FIGURE):
-            if key in OVER_TOKENS and (strange := self._strange(json.loads(chart.bytes)["figure"])):
+            if key not in OVER_TOKENS or self.looked.get(key) == (chart.bytes, self.text):
+                continue
+            self.looked[key] = chart.bytes, self.text
+            if strange := self._strange(json.loads(chart.bytes)["figure"]):
                 self._wrong("stale result", f"{key}: {strange}, expected tokens of {self.text!r}")
         for origin in session.elements("json"):
             seen = json.loads(origin[1].body)
