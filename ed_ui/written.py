@@ -26,8 +26,9 @@ def asked() -> Generation:
 
 
 def panel(key: str, result: ProbeResult, view: View, again: Callable[[], Batch], small: bool = False) -> None:
-    """The text so far and the map. `again` gives the page's batch for what the boxes hold."""
-    _told(result, again)
+    """The text so far and the map. `again` gives the page's batch for what the boxes hold. `small`: a low map, and of
+    the text what stands along it."""
+    _told(result, again, small)
     n, begin = len(result["ids"]), figures.first_position(result)
     chosen = remembered.value("token")
     step = chosen - begin if chosen is not None and 0 <= chosen - begin < n else None
@@ -44,14 +45,18 @@ def panel(key: str, result: ProbeResult, view: View, again: Callable[[], Batch],
         remembered.widget(st.slider, "Tokens shown", "writing.window", window, **limits)
 
 
-def _told(result: ProbeResult, again: Callable[[], Batch]) -> None:
+def _told(result: ProbeResult, again: Callable[[], Batch], small: bool) -> None:
     """What is written, and what it comes down to; while it is written, a way to stop there."""
     probe, n = probe_of(result), writing.written({"ids": result["ids"]})
     values = {name: measure.values for name, measure in result.measures.items()}
-    st.markdown(writing.sentence(values, result.n_layers, probe.rho, probe.threshold))
+    said = writing.sentence(values, result.n_layers, probe.rho, probe.threshold)
     text = "".join(result.token_text.get(i, "") for i in result["ids"][:n].tolist())
     left, right = st.columns([6, 1], vertical_alignment="center")
-    left.code(result.provenance.get("written", text) or " ", language=None, wrap_lines=True)
+    if small:
+        left.caption(said)
+    else:
+        left.markdown(said)
+        left.code(result.provenance.get("written", text) or " ", language=None, wrap_lines=True)
     if result.complete or not n:
         return
     if right.button("Stop here", icon=":material/stop_circle:", on_click=_stop, args=(n, again), help=STOP):

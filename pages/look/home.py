@@ -251,17 +251,20 @@ def course(batch: running.Batch, view: Callable[[str, str], View]) -> None:
 
 
 def headline(batch: running.Batch, reached: verdict.Verdict | None, twin: verdict.Verdict | None) -> None:
-    """Status, verdict, and what the model says: the same height whatever stands in it."""
+    """Status or verdict, and what the model says, which what the rules say never pushes out of sight: the same height
+    whatever stands in it."""
     with st.container(key="headline"):
         for message in running.troubles(batch):
             show.error(message)
         if batch.running:
             live.status(batch)
         elif reached is not None:
-            said(batch, reached, twin)
+            st.markdown(f"**{show.plain(reached.lead)}**")
         elif batch.missing and not batch.errors:
             st.markdown(TEACH)
         live.part(batch, "says", ("continuation",), partial(what_it_says, batch))
+        if reached is not None and not batch.running:
+            said(batch, reached, twin)
 
 
 def what_it_says(batch: running.Batch) -> None:
@@ -297,8 +300,7 @@ def depths(batch: running.Batch) -> None:
 
 
 def said(batch: running.Batch, reached: verdict.Verdict, twin: verdict.Verdict | None) -> None:
-    """What is seen at the answer, then each criterion as what it is, with what a control shares."""
-    st.markdown(f"**{show.plain(reached.lead)}**")
+    """Each criterion as what it is, with what a control shares, and the sinks."""
     lines = [f"- {show.plain(one.sentence)}" for one in reached.statements.values()]
     if twin is not None:
         lines.append(f"- {show.plain(wording.shared(reached.criteria, twin.criteria, control_model.chosen()[0]))}")
