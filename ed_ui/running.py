@@ -12,7 +12,6 @@ import streamlit as st
 from ed_core import settings
 from ed_core.errors import Cancelled, EffectiveDepthError, QueueFull
 from ed_core.memory import free_memory
-from ed_core.probes import find
 from ed_core.results import lookup
 from ed_core.service.estimate import duration
 from ed_core.service.job import Job
@@ -146,7 +145,7 @@ def submit(batch: Batch) -> None:
     lacking = [n for n in batch.requests if n not in batch.results or not batch.results[n].complete]
     for name in lacking or list(batch.requests):
         batch.results.pop(name, None)
-    batch.waiting = sorted(lacking or batch.requests, key=lambda name: not find(batch.requests[name].probe).goes_first)
+    batch.waiting = lacking or list(batch.requests)
     batch.finished, batch.begun, batch.asked = False, time.monotonic(), len(batch.waiting)
     _hand_over(batch)
     _await_first(batch)
@@ -246,9 +245,14 @@ def _count(batch: Batch) -> str:
     return f"{todo - len(batch.jobs) - len(batch.waiting) + 1} of {todo}" if todo > 1 else ""
 
 
-def _left(batch: Batch, name: str, running_one: Job) -> float | None:
+def left(batch: Batch) -> float | None:
     """Seconds until all of a batch is there: what is running by its own pace, what waits by earlier measurements; None
-    where one of them is not known."""
+    where one of them is not known, or nothing of it runs."""
+    found = ((name, job) for name, job in batch.jobs.items() if job.state == "running")
+    return next((_left(batch, name, job) for name, job in found), None)
+
+
+def _left(batch: Batch, name: str, running_one: Job) -> float | None:
     left = running_one.seconds_left()
     waiting = [batch.requests[n] for n in (*batch.jobs, *batch.waiting) if n != name]
     more = lookup.estimate(waiting, running_one.result.n_tokens) if waiting and running_one.result else 0.0

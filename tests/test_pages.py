@@ -121,6 +121,13 @@ def test_home_says_the_verdict_and_what_the_model_continues(stored):
     )
 
 
+def test_homes_first_map_is_computed_first_and_then_what_the_model_says(stored):
+    """Maps are there in a moment, words come one by one, and what takes longer waits for both."""
+    requests = session_of(app(control="untrained", depths="true")).batches["home"].requests
+    four = ["contributions", "continuation", "logit_lens", "layer_skip"]
+    assert list(requests) == [*four, "generation", *(f"{n}.control" for n in four if n != "continuation")]
+
+
 REAL = dict(prompt=None, example="english-b", model="smollm2")  # 30 layers, among the shipped results
 
 

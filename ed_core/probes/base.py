@@ -82,7 +82,6 @@ class Probe:
     min_tokens: ClassVar[int] = 1
     needs_gradients: ClassVar[bool] = False
     first_page: ClassVar[bool] = False  # Home shows it, and *Compare two* begins with it
-    goes_first: ClassVar[bool] = False  # of those a page asks for: what it says is wanted before the others are done
     traces: ClassVar[bool] = True  # whether one traced pass is held while it runs
     further_tokens: ClassVar[int] = 0  # read behind the prompt, each after the one before
     seconds_per_logit: ClassVar[float] = 2e-8  # of measuring, on a CPU, beside unembedding
