@@ -391,6 +391,7 @@ def test_what_an_edit_replaced_does_not_come_back_with_a_press_that_knows_nothin
     test.text_area(key="text").set_value("words of mine").run()
     assert held(test) == ("words of mine", "") and answer
     monkeypatch.setattr(running, "submit", lambda batch: None)
+    monkeypatch.setattr(prompt_box, "ECHO", 1e9)  # however long a run takes here
     for box in (test.button_group(key="task").select("copy"), test.text_input(key="answer").set_value(answer)):
         test.button(key="run.home").click()
         box.run()
