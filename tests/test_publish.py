@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
+import shutil
 from html import unescape
 from urllib.parse import unquote
 
@@ -103,13 +103,21 @@ def test_a_studys_page_has_its_depths_its_curves_set_by_set_and_its_words(shippe
     assert first[-1]["y"] != of_look_ups[-1]["y"], "each set has its own curves"
 
 
+def a_study(kept: Kept):
+    """The bundled one, as one of one's own."""
+    return shutil.copytree(STUDIES / "toys", kept.root / "studies" / "toys")
+
+
 def test_every_word_of_a_stranger_is_text(out):
+    """With the first part of the first set: tables are made anew."""
     kept = Kept()
     kept.add(hostile())
-    place = kept.root / "studies" / "toys"
-    study_bundle.unpack(_packed(), place)
+    place = a_study(kept)
     plan = json.loads((place / "plan.json").read_text())
     plan["note"] = plan["models"][0]["label"] = EVIL
+    first = plan["sets"][0]
+    some = {name: first[name][: plan["chunk"]] for name in ("ids", "levels", "pairs")}
+    plan["sets"] = [{**first, **some, "chunks": first["chunks"][:1]}]
     (place / "plan.json").write_text(json.dumps(plan))
     assert publish(out) == 0
     for file in out.rglob("*.html"):
@@ -127,9 +135,9 @@ def test_only_what_belongs_to_nobody_else_is_published_unasked(out, capsys, monk
     mine, hers = small("Mine"), small("Hers")
     kept.add(mine)
     kept.add(hers, "ada@lab.org")
-    study_bundle.unpack(_packed(), kept.root / "studies" / "toys")
+    a_study(kept)
     monkeypatch.setattr(pages, "of_case", lambda kept, id: _light("cases", id, kept.open(id)[0].title))
-    monkeypatch.setattr(pages, "of_study", lambda place: _light("studies", place.name, place.name))
+    monkeypatch.setattr(pages, "of_study", light_study)
     assert publish(out) == 0
     told = capsys.readouterr().out
     assert titles(out) == ["Mine", "toys"] and f"cases/{hers.id}" not in files(out)
@@ -148,15 +156,15 @@ def _light(folder: str, name: str, title: str) -> site.Page:
     return site.Page(kind, f"{folder}/{name}", title, "", "", "", files={f"{folder}/{name}": b""})
 
 
-def _packed():
-    return io.BytesIO(study_bundle.packed(STUDIES / "toys"))
+def light_study(place) -> site.Page:
+    return _light("studies", place.name, place.name)
 
 
 def test_where_people_log_in_a_study_is_published_by_name_alone(out, capsys, monkeypatch):
     kept = Kept()
     kept.add(small("Mine"))
-    place = kept.root / "studies" / "toys"
-    study_bundle.unpack(_packed(), place)
+    place = a_study(kept)
+    monkeypatch.setattr(pages, "of_study", light_study)
     monkeypatch.setenv("ED_LOGIN", "optional")
     assert publish(out) == 0 and titles(out) == ["Mine"]
     assert "left out: 1 study that may be anybody's (--study FOLDER names one)" in capsys.readouterr().out
@@ -168,7 +176,8 @@ def test_nothing_of_ones_own_is_said(out, capsys):
     assert "nothing of your own to publish here; give --shipped" in capsys.readouterr().err
 
 
-def test_what_is_gone_is_removed_and_what_is_not_the_sites_stays(out, tmp_path):
+def test_what_is_gone_is_removed_and_what_is_not_the_sites_stays(out, tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "of_study", light_study)
     kept = Kept()
     first, second = small("First"), small("Second")
     kept.add(first)
@@ -229,7 +238,7 @@ def test_a_named_one_that_is_damaged_changes_nothing(out, capsys):
 
 
 def test_two_studies_of_one_name_are_refused(out):
-    page = pages.of_study(STUDIES / "toys")
+    page = site.Page(pages.OF_STUDIES, "", "toys", "", "", "", files={"studies/toys.html": b""})
     with pytest.raises(PublishError, match="Two files of the site would be called studies/toys.html"):
         site.write([page, page], out)
     assert not out.exists()
