@@ -12,6 +12,7 @@ import pytest
 from kept_cases import small
 from test_report import EVIL, Page, hostile
 
+from ed_core.cards import card
 from ed_core.cases import bundle
 from ed_core.cases.kept import Kept
 from ed_core.commands import main
@@ -60,18 +61,24 @@ def shipped(tmp_path_factory):
 
 def test_what_is_shipped_has_a_page_each_and_its_file(shipped):
     ids = {file.stem for file in Kept().files(Kept().shipped)}
-    studies = {"toys", "SmolLM2-135M-Instruct-on-GSM8K"}
-    assert len(ids) >= 9 and files(shipped) == {
-        "index.html",
-        site.MARKER,
-        *ASSETS,
-        *(f"cases/{id}.{kind}" for id in ids for kind in ("html", "edcase")),
-        *(f"studies/{name}{kind}" for name in studies for kind in (".html", ".edstudy", "-verdict.csv")),
-    }
+    studies, cards = {"toys", "SmolLM2-135M-Instruct-on-GSM8K"}, list(map(pages.of_card, card.shipped()))
+    assert (
+        len(cards) == 3
+        and len(ids) >= 9
+        and files(shipped)
+        == {
+            "index.html",
+            site.MARKER,
+            *ASSETS,
+            *(f"cases/{id}.{kind}" for id in ids for kind in ("html", "edcase")),
+            *(f"studies/{name}{kind}" for name in studies for kind in (".html", ".edstudy", "-verdict.csv")),
+            *(place for one in cards for place in one.files),
+        }
+    )
     for id in ids:
         assert bundle.decode((shipped / f"cases/{id}.edcase").read_bytes()).id == id
     assert study_bundle.name_of(shipped / "studies/toys.edstudy") == "toys"
-    assert len(titles(shipped)) == len(ids) + len(studies)
+    assert len(titles(shipped)) == len(ids) + len(studies) + len(cards)
 
 
 def test_every_link_leads_to_a_file_of_the_site_and_nothing_is_asked_for_elsewhere(shipped):
@@ -88,7 +95,8 @@ def test_every_link_leads_to_a_file_of_the_site_and_nothing_is_asked_for_elsewhe
         assert rules["default-src"] == "'none'" and rules["script-src"] == "'self' file:"
         assert "http" not in policy and "connect-src" not in rules
         scripts = [text for text in page.texts["script"] if text]
-        assert len(scripts) == (file.name != "index.html") and all(json.loads(text) for text in scripts)
+        has_figures = file.name != "index.html" and file.parent.name != "cards"
+        assert len(scripts) == has_figures and all(json.loads(text) for text in scripts)
 
 
 def test_a_studys_page_has_its_depths_its_curves_set_by_set_and_its_words(shipped):
