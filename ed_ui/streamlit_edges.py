@@ -369,7 +369,8 @@ def made(self: WebSocketsSansIOProtocol, transport: Any, begin: Callable = WebSo
     self.transport = Corked(transport, self.loop)
 
 
-config.get_option = option
+if config.get_option.__module__ == config.__name__:  # Streamlit's own, and not what its AppTest has in that place
+    config.get_option = option
 AppSession._call_soon_on_event_loop, AppSession.flush_browser_queue = hand_over, flushed
 AppSession.request_rerun, AppSession._create_scriptrunner = asked, begun
 Runtime._enqueued_some_message, Runtime._send_message = to_send, sent
