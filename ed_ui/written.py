@@ -14,7 +14,7 @@ from ed_core.figures.pictures import pictures
 from ed_core.probes import Generation
 from ed_core.results.aggregate import probe_of
 from ed_core.types import ProbeResult
-from ed_ui import remembered, running, show
+from ed_ui import chart, remembered, running, show
 from ed_ui.session import Batch
 
 WINDOW = 40  # tokens on the map
@@ -38,7 +38,7 @@ def panel(key: str, result: ProbeResult, view: View, again: Callable[[], Batch],
         window = (last - WINDOW, last - 1)
     seen = replace(view, window=window, selected=step, sinks=())
     (one,) = pictures(result)
-    fig, caption = figures.writing_map(result, seen, small), one.caption[:1].upper() + one.caption[1:]
+    fig, caption = chart.once(figures.writing_map, result, seen, small), one.caption[:1].upper() + one.caption[1:]
     show.figure(key, fig, caption, result, "jsd", one.reading, select=True)
     if window is not None and result.complete:
         limits = dict(min_value=0, max_value=n - 1, width=420)
