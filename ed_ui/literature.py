@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import streamlit as st
 
@@ -117,8 +117,7 @@ def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) ->
         )
         rest = [label for label in (second, *labels) if label != base]
         other = remembered.one_of(row.selectbox, "To", "studies.other", list(dict.fromkeys(rest)), width=300)
-        for pair in dict.fromkeys([*named, *known, (base, other)]):
-            _say(measured, *pair)
+        _say(measured, dict.fromkeys([*named, *known, (base, other)]))
     for kind, of_kind in KINDS.items():
         try:
             told = _told.made(
@@ -128,16 +127,29 @@ def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) ->
         except StudyError:
             st.caption(f"No published pair of {kind} and long-chain-of-thought model fits this choice.")
     with st.expander("The published pairs one by one", icon=":material/compare_arrows:"):
-        for pair in (*PAIRS, *INSTRUCT_PAIRS):
-            _say(others, *pair)
+        _say(others, (*PAIRS, *INSTRUCT_PAIRS))
         st.caption(ABOUT_PAIRS)
 
 
-def _say(some: Sequence[Point], base: str, other: str) -> None:
-    try:
-        st.markdown(f"- {show.plain(_told.made(trends.difference, some, base, other).sentence)}")
-    except EffectiveDepthError as error:
-        st.caption(show.plain(str(error)))
+def _say(some: Sequence[Point], pairs: Iterable[tuple[str, str]]) -> None:
+    for found in _told.made(_differences, some, list(pairs)):
+        if isinstance(found, EffectiveDepthError):
+            st.caption(show.plain(str(found)))
+        else:
+            st.markdown(f"- {show.plain(found.sentence)}")
+
+
+def _differences(
+    some: Sequence[Point], pairs: Sequence[tuple[str, str]]
+) -> list[trends.Difference | EffectiveDepthError]:
+    """Of each pair the difference in depth, or why there is none."""
+    found: list[trends.Difference | EffectiveDepthError] = []
+    for base, other in pairs:
+        try:
+            found.append(trends.difference(some, base, other))
+        except EffectiveDepthError as error:
+            found.append(error)
+    return found
 
 
 def _in_study(folder: Folder, pair: tuple[str, str], labels: Sequence[str]) -> tuple[str, str] | None:

@@ -48,17 +48,14 @@ def files() -> list[Path]:
     return sorted(found)
 
 
-def nodes(path: Path, top_level_only: bool = False):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return tree.body if top_level_only else ast.walk(tree)
-
-
+@cache
 def imports(path: Path, top_level_only: bool = False) -> set[str]:
     """Absolute names of everything a file imports, inside functions and for type checkers too; `top_level_only` leaves
     those out."""
     package = list(path.relative_to(ROOT).with_suffix("").parts)[:-1]
     found = set()
-    for node in nodes(path, top_level_only):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body if top_level_only else ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -68,6 +65,7 @@ def imports(path: Path, top_level_only: bool = False) -> set[str]:
     return found
 
 
+@cache
 def file_of(name: str) -> Path | None:
     """The file of ours that an imported name is, or stands in."""
     while name:
@@ -144,36 +142,37 @@ def test_only_the_loader_knows_transformers():
     }
 
 
-def light() -> list[str]:
-    """Modules that the app's process may import: all whose row has no torch, or only inside functions, or not there."""
-    named = []
+def light() -> list[list[str]]:
+    """Modules that the app's process may import, by floor, from the ground up: all whose row has no torch, or only
+    inside functions, or not there."""
+    named = [[] for _ in floors()]
     for path in files():
-        said = floors()[floor_of(path)].torch
-        place = path.relative_to(ROOT)
-        if (
-            said != "yes"
-            and path.stem not in said.split(", ")
-            and place.parts[0] == "ed_core"
-            and path.stem != "__main__"
-        ):
-            named.append(".".join(place.with_suffix("").parts).removesuffix(".__init__"))
-    return named
+        at = floor_of(path)
+        said, place = floors()[at].torch, path.relative_to(ROOT)
+        may = said != "yes" and path.stem not in said.split(", ")
+        if may and place.parts[0] == "ed_core" and path.stem != "__main__":
+            named[at].append(".".join(place.with_suffix("").parts).removesuffix(".__init__"))
+    return [names for names in reversed(named) if names]
 
 
 def test_importing_the_torch_free_side_imports_no_torch():
-    """Each module as the first of the engine's that a process imports; all in one process, which ends with the first
-    that brings something heavy along."""
+    """Each module as the first of its floor that a process imports, on those below, which import nothing from it (see
+    above); all in one process, which ends with the first that brings something heavy along."""
     code = f"""
 import sys
 from importlib import import_module
-for name in {light()!r}:
-    for loaded in [m for m in sys.modules if m.split(".")[0] == "ed_core"]:
-        del sys.modules[loaded]
-    import_module(name)
-    heavy = {HEAVY | {"streamlit"}!r}.intersection(m.split(".")[0] for m in sys.modules)
-    assert not heavy, f"{{name}} imports {{heavy}}"
+for names in {light()!r}:
+    below = set(sys.modules)
+    for name in names:
+        for loaded in [m for m in sys.modules if m.split(".")[0] == "ed_core" and m not in below]:
+            del sys.modules[loaded]
+        import_module(name)
+        heavy = {HEAVY | {"streamlit"}!r}.intersection(m.split(".")[0] for m in sys.modules)
+        assert not heavy, f"{{name}} imports {{heavy}}"
+    for name in names:
+        import_module(name)
 """
-    assert len(light()) > 60
+    assert sum(map(len, light())) > 60
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert out.returncode == 0, out.stderr[-2000:]
 

@@ -33,7 +33,7 @@ from ed_ui import downloads, session, show
 ROOT = Path(__file__).parent.parent
 PROMPT = Prompt("5 + 7 + 5 + 3 + 1 + 7 = ", "28")
 PAGES = {
-    "pages/look/home.py": (Contributions(), LogitLens(), LayerSkip(), Continuation()),
+    "pages/look/home.py": (Contributions(), Continuation(), LogitLens(), LayerSkip()),
     "pages/look/contributions.py": (Contributions(),),
     "pages/look/logit_lens.py": (LogitLens(),),
     "pages/intervene/skip.py": (LayerSkip(),),

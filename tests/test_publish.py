@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
+import shutil
 from html import unescape
 from urllib.parse import unquote
 
@@ -12,6 +12,7 @@ import pytest
 from kept_cases import small
 from test_report import EVIL, Page, hostile
 
+from ed_core.cards import card
 from ed_core.cases import bundle
 from ed_core.cases.kept import Kept
 from ed_core.commands import main
@@ -60,18 +61,24 @@ def shipped(tmp_path_factory):
 
 def test_what_is_shipped_has_a_page_each_and_its_file(shipped):
     ids = {file.stem for file in Kept().files(Kept().shipped)}
-    studies = {"toys", "SmolLM2-135M-Instruct-on-GSM8K"}
-    assert len(ids) >= 9 and files(shipped) == {
-        "index.html",
-        site.MARKER,
-        *ASSETS,
-        *(f"cases/{id}.{kind}" for id in ids for kind in ("html", "edcase")),
-        *(f"studies/{name}{kind}" for name in studies for kind in (".html", ".edstudy", "-verdict.csv")),
-    }
+    studies, cards = {"toys", "SmolLM2-135M-Instruct-on-GSM8K"}, list(map(pages.of_card, card.shipped()))
+    assert (
+        len(cards) == 3
+        and len(ids) >= 9
+        and files(shipped)
+        == {
+            "index.html",
+            site.MARKER,
+            *ASSETS,
+            *(f"cases/{id}.{kind}" for id in ids for kind in ("html", "edcase")),
+            *(f"studies/{name}{kind}" for name in studies for kind in (".html", ".edstudy", "-verdict.csv")),
+            *(place for one in cards for place in one.files),
+        }
+    )
     for id in ids:
         assert bundle.decode((shipped / f"cases/{id}.edcase").read_bytes()).id == id
     assert study_bundle.name_of(shipped / "studies/toys.edstudy") == "toys"
-    assert len(titles(shipped)) == len(ids) + len(studies)
+    assert len(titles(shipped)) == len(ids) + len(studies) + len(cards)
 
 
 def test_every_link_leads_to_a_file_of_the_site_and_nothing_is_asked_for_elsewhere(shipped):
@@ -88,7 +95,8 @@ def test_every_link_leads_to_a_file_of_the_site_and_nothing_is_asked_for_elsewhe
         assert rules["default-src"] == "'none'" and rules["script-src"] == "'self' file:"
         assert "http" not in policy and "connect-src" not in rules
         scripts = [text for text in page.texts["script"] if text]
-        assert len(scripts) == (file.name != "index.html") and all(json.loads(text) for text in scripts)
+        has_figures = file.name != "index.html" and file.parent.name != "cards"
+        assert len(scripts) == has_figures and all(json.loads(text) for text in scripts)
 
 
 def test_a_studys_page_has_its_depths_its_curves_set_by_set_and_its_words(shipped):
@@ -103,13 +111,21 @@ def test_a_studys_page_has_its_depths_its_curves_set_by_set_and_its_words(shippe
     assert first[-1]["y"] != of_look_ups[-1]["y"], "each set has its own curves"
 
 
+def a_study(kept: Kept):
+    """The bundled one, as one of one's own."""
+    return shutil.copytree(STUDIES / "toys", kept.root / "studies" / "toys")
+
+
 def test_every_word_of_a_stranger_is_text(out):
+    """With the first part of the first set: tables are made anew."""
     kept = Kept()
     kept.add(hostile())
-    place = kept.root / "studies" / "toys"
-    study_bundle.unpack(_packed(), place)
+    place = a_study(kept)
     plan = json.loads((place / "plan.json").read_text())
     plan["note"] = plan["models"][0]["label"] = EVIL
+    first = plan["sets"][0]
+    some = {name: first[name][: plan["chunk"]] for name in ("ids", "levels", "pairs")}
+    plan["sets"] = [{**first, **some, "chunks": first["chunks"][:1]}]
     (place / "plan.json").write_text(json.dumps(plan))
     assert publish(out) == 0
     for file in out.rglob("*.html"):
@@ -127,16 +143,16 @@ def test_only_what_belongs_to_nobody_else_is_published_unasked(out, capsys, monk
     mine, hers = small("Mine"), small("Hers")
     kept.add(mine)
     kept.add(hers, "ada@lab.org")
-    study_bundle.unpack(_packed(), kept.root / "studies" / "toys")
+    a_study(kept)
     monkeypatch.setattr(pages, "of_case", lambda kept, id: _light("cases", id, kept.open(id)[0].title))
-    monkeypatch.setattr(pages, "of_study", lambda place: _light("studies", place.name, place.name))
+    monkeypatch.setattr(pages, "of_study", light_study)
     assert publish(out) == 0
     told = capsys.readouterr().out
     assert titles(out) == ["Mine", "toys"] and f"cases/{hers.id}" not in files(out)
     assert "left out: 1 case study of others (--case ID names one)" in told
     assert f"{out}: 1 case study and 1 study (your own)" in told
     assert publish(out, "--case", hers.id) == 0 and titles(out) == ["Hers"]
-    assert publish(out, "--shipped") == 0 and "Mine" not in titles(out) and len(titles(out)) == 11
+    assert publish(out, "--shipped") == 0 and "Mine" not in titles(out) and len(titles(out)) == 11 + len(card.shipped())
     assert publish(out, "--shipped", "--own") == 0 and {"Mine", "An easy sum: two digits, done half-way up"} <= {
         *titles(out)
     }
@@ -148,15 +164,15 @@ def _light(folder: str, name: str, title: str) -> site.Page:
     return site.Page(kind, f"{folder}/{name}", title, "", "", "", files={f"{folder}/{name}": b""})
 
 
-def _packed():
-    return io.BytesIO(study_bundle.packed(STUDIES / "toys"))
+def light_study(place) -> site.Page:
+    return _light("studies", place.name, place.name)
 
 
 def test_where_people_log_in_a_study_is_published_by_name_alone(out, capsys, monkeypatch):
     kept = Kept()
     kept.add(small("Mine"))
-    place = kept.root / "studies" / "toys"
-    study_bundle.unpack(_packed(), place)
+    place = a_study(kept)
+    monkeypatch.setattr(pages, "of_study", light_study)
     monkeypatch.setenv("ED_LOGIN", "optional")
     assert publish(out) == 0 and titles(out) == ["Mine"]
     assert "left out: 1 study that may be anybody's (--study FOLDER names one)" in capsys.readouterr().out
@@ -168,7 +184,8 @@ def test_nothing_of_ones_own_is_said(out, capsys):
     assert "nothing of your own to publish here; give --shipped" in capsys.readouterr().err
 
 
-def test_what_is_gone_is_removed_and_what_is_not_the_sites_stays(out, tmp_path):
+def test_what_is_gone_is_removed_and_what_is_not_the_sites_stays(out, tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "of_study", light_study)
     kept = Kept()
     first, second = small("First"), small("Second")
     kept.add(first)
@@ -229,7 +246,7 @@ def test_a_named_one_that_is_damaged_changes_nothing(out, capsys):
 
 
 def test_two_studies_of_one_name_are_refused(out):
-    page = pages.of_study(STUDIES / "toys")
+    page = site.Page(pages.OF_STUDIES, "", "toys", "", "", "", files={"studies/toys.html": b""})
     with pytest.raises(PublishError, match="Two files of the site would be called studies/toys.html"):
         site.write([page, page], out)
     assert not out.exists()

@@ -155,8 +155,11 @@ def test_a_server_without_a_pulse_hears_nobody(monkeypatch):
 def test_a_cancel_takes_back_what_was_not_handed_over(queue):
     made = batch()
     running.submit(made)
+    queue.all[1].state = "done"  # just before
     running.cancel(made)
+    assert list(made.jobs) == ["contributions.1"], "whoever cancels waits for no block to end"
     assert running.poll(made) and not made.running and len(queue.all) == 4
+    assert [job.state for job in queue.all] == ["cancelled", "done", "cancelled", "cancelled"]
     assert running.troubles(made) == {}, "who cancels knows"
     assert len(made.missing) == 10
 

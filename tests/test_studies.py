@@ -423,6 +423,7 @@ def test_a_probe_that_reads_a_fitted_lens_is_measured_and_another_models_lens_re
     made = {fit: plan.make(study.parse(text.replace("FIT", fit)), folder) for fit in ("ed-demo-8-affine", "")}
     lens, none = (one.chunks[0][0].digest for one in made.values())
     assert lens != none
+    plan.write_plan(made["ed-demo-8-affine"], tmp_path / "own")
     assert not running.run(made["ed-demo-8-affine"], tmp_path / "own").failed
     assert "affine_kl.sum" in open_folder(tmp_path / "own").sums("ed-demo-8", "local").probe("lenses")
     other = plan.make(study.parse(text.replace("FIT", "ed-demo-16-affine")), folder)

@@ -75,8 +75,8 @@ def static(args) -> int:
 
     written = site.write(found(), Path(args.out))
     kinds = {pages.CASES: "case study", pages.OF_STUDIES: "study", pages.OF_CARDS: "depth card"}
-    each = [_count(sum(page.kind == kind for page in written), what) for kind, what in kinds.items()]
-    counts = f"{', '.join(each[:-1])} and {each[-1]}"
+    each = [_count(n, what) for kind, what in kinds.items() if (n := sum(page.kind == kind for page in written))]
+    counts = " and ".join(filter(None, (", ".join(each[:-1]), *each[-1:]))) or "nothing"
     print(f"{args.out}: {counts} ({' and '.join(told)}); open {Path(args.out) / site.INDEX}")
     for problem in [*kept.problems, *problems]:
         print(f"ed_core: {problem}", file=sys.stderr)

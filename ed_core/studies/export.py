@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow
+from pyarrow import compute
 
 from ..errors import ParameterError
 from ..probes import find
@@ -72,10 +73,10 @@ def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:
         whole = [r | {"line": called(r)} for r in rows if r["variant"] == "paper" and r["set"] in sets]
         return figures.study_depths(whole, "line")
     curves: dict[str, list[dict]] = {}
-    layers, measures = {}, {DEPTHS: None}
-    for row in tables.stored(folder, "summary").to_pylist():
-        n = folder.models[row["model"]].get("n_layers")
-        if row["set"] in sets and row["layer"] is not None and row["skipped"] is None and n:
+    layers, measures, of = {}, {DEPTHS: None}, compute.field
+    drawn = of("set").isin(sets) & of("layer").is_valid() & of("skipped").is_null()
+    for row in tables.stored(folder, "summary").filter(drawn).to_pylist():
+        if n := folder.models[row["model"]].get("n_layers"):
             measures[f"{row['probe']}.{row['measure']}"] = None
             if f"{row['probe']}.{row['measure']}" == name:
                 curves.setdefault(called(row), []).append(row)

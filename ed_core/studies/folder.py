@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -51,13 +52,15 @@ class Folder:
 
     out: Path
     plan: Mapping
+    tables: dict[str, tuple[str, pyarrow.Table]] = field(default_factory=dict)  # of which state (`tables.stored`)
     _read: dict = field(default_factory=dict)
+    _sums: dict[tuple[str, str], tuple[list[int], Sums]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def models(self) -> dict[str, Mapping]:
         return {model["label"]: model for model in self.plan["models"]}
 
-    @property
+    @cached_property
     def sets(self) -> dict[str, Mapping]:
         return {one["name"]: one for one in self.plan["sets"]}
 
@@ -92,18 +95,22 @@ class Folder:
 
     def sums(self, label: str, name: str) -> Sums:
         """What is there of a model on a set; of an item that was read already, what was read."""
-        digest, one = self.models[label]["digest"], self.sets[name]
-        size = self.plan["chunk"]
+        digest, chunks, size = self.models[label]["digest"], self.sets[name]["chunks"], self.plan["chunk"]
         there = items.there(self.out, digest)
+        at = [i for i, chunk in enumerate(chunks) if chunk in there]
+        before, found = self._sums.get((label, name), (None, None))
+        if at == before:
+            return found
         parts, index = [], []
-        for i, chunk in enumerate(one["chunks"]):
-            if chunk in there:
-                key = f"{digest}/{chunk}"
-                if key not in self._read:
-                    self._read[key] = items.read(items.path(self.out, key))
-                parts.append(self._read[key])
-                index.append(np.arange(i * size, i * size + len(parts[-1][0])))
-        return _joined(parts, np.concatenate(index) if index else np.empty(0, int))
+        for i in at:
+            key = f"{digest}/{chunks[i]}"
+            if key not in self._read:
+                self._read[key] = items.read(items.path(self.out, key))
+            parts.append(self._read[key])
+            index.append(np.arange(i * size, i * size + len(parts[-1][0])))
+        found = _joined(parts, np.concatenate(index) if index else np.empty(0, int))
+        self._sums[label, name] = at, found
+        return found
 
 
 def home() -> Path:

@@ -115,14 +115,21 @@ def store(folder: Folder) -> None:
 
 
 def stored(folder: Folder, name: str) -> pyarrow.Table:
-    """One of the tables: as it lies in the folder where it is of this state, else made anew."""
+    """One of the tables: as it lies in the folder where it is of this state, else made anew, once."""
+    now = state(folder)
+    before, found = folder.tables.get(name, ("", None))
+    if before != now:
+        lying = _lying(folder, name, now)
+        folder.tables[name] = now, (found := TABLES[name](folder) if lying is None else lying)
+    return found
+
+
+def _lying(folder: Folder, name: str, now: str) -> pyarrow.Table | None:
     try:
         found = parquet.read_table(folder.out / f"{name}.parquet")
-        if (found.schema.metadata or {}).get(b"state", b"").decode() == state(folder):
-            return found
+        return found if (found.schema.metadata or {}).get(b"state", b"").decode() == now else None
     except (OSError, ValueError, pyarrow.ArrowException):
-        pass  # made anew
-    return TABLES[name](folder)
+        return None
 
 
 def as_file(table: pyarrow.Table, kind: str) -> bytes:

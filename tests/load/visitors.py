@@ -28,6 +28,7 @@ OVER_TOKENS = ("norms", "cosine", "lens", "map")  # figures with tokens along th
 PAGE, ALONE, BESIDE, CANCEL = "stored page", "four fresh panels", "the same while sweeps run", "Cancel"
 ALERT_ERROR = 1  # Streamlit's number of `st.error`
 DIED = "The worker process ended while computing"
+STORES = 600.0  # seconds that may pass until one page of what readers look at is computed, on a machine that is busy
 THINKS, TYPES = (4.0, 10.0), (3.0, 8.0)  # seconds between two pages, between two runs
 
 
@@ -180,7 +181,7 @@ async def store(address: str, board: Board) -> None:
             visitor.expect(example(name))
             for page in COMPUTED:
                 await session.open(page)
-                await visitor.compute()
+                await visitor.compute(seconds=STORES)
 
     await asyncio.gather(*(one(model, name) for model in MODELS for name in STORED))
 
