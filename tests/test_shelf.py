@@ -95,7 +95,7 @@ def test_a_stored_result_is_read_once_and_never_stale(kept):
     assert lookup.by_key(key) is None
     kept.put(mine)
     found = lookup.by_key(key)
-    assert found is lookup.by_key(key) and found.provenance == mine.provenance
+    assert found is lookup.by_key(key) and found.provenance == mine.provenance and len(kept.recent()) == 1
     for values in (next(iter(found.measures.values())).values, next(iter(found.summary.values()))):
         with pytest.raises(ValueError, match="read-only"):
             values[...] = 0
