@@ -21,8 +21,10 @@ PAGES = (
     "maps",
     "studies",
     "difficulty",
+    "claims",
+    "cards",
 )
-FIGURES = {*PAGES[:7], "studies", "difficulty"}  # what these show at once
+FIGURES = {*PAGES[:7], "studies", "difficulty", "cards"}  # what these show at once
 GROUND = "getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor"
 STREAMLITS_OWN = {"list", "listitem"}  # its navigation puts <div> between <ul> and <li>
 
