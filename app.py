@@ -12,7 +12,7 @@ hosting.stop_if_wrong()
 
 pages = {
     heading: [
-        st.Page(
+        streamlit_edges.page(
             entry.file,
             title=entry.title,
             icon=f":material/{entry.icon}:",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -89,9 +89,7 @@ class ModelSpec:
         return self.source.rstrip("/").rsplit("/", 1)[-1]
 
     def identity(self) -> dict:
-        parts = asdict(self)
-        for name in ("why", "offload"):
-            del parts[name]
+        parts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("why", "offload")}
         if self.content_hash:
             del parts["source"]
         parts["adapter"] = parts.pop("adapter_hash") or self.adapter
@@ -121,7 +119,10 @@ class Request:
     def key_under(self, engine: int) -> str:
         """The run id that an engine of this version gave: a case study kept from an older one still opens, under the id
         it had."""
-        return self._digest([p.identity() for p in self.prompts], engine)
+        known = vars(self).setdefault("_keys", {})  # a page asks for the same one dozens of times
+        if engine not in known:
+            known[engine] = self._digest([p.identity() for p in self.prompts], engine)
+        return known[engine]
 
     @property
     def series(self) -> str:
@@ -242,6 +243,8 @@ class ProbeResult:
     token_text: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    # what stands for this very object where something was made of it: no other result has it, not even an equal one
+    itself: object = field(default_factory=object, init=False, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.measures[name].values

@@ -36,7 +36,13 @@ class Place:
 
 PLACES: dict[str, Place] = {
     "home": Place(
-        (("branch", "branch", BRANCHES), ("shade", "shade", SHADES), ("lens", "home.lens", {}), SINKS),
+        (
+            ("branch", "branch", BRANCHES),
+            ("shade", "shade", SHADES),
+            ("lens", "home.lens", {}),
+            ("depths", "home.depths", {}),
+            SINKS,
+        ),
         ("window", 48),
         "first_token",
     ),

@@ -1,16 +1,26 @@
 """A plotly figure in the page, as a component of our own: a new version is drawn into the figure that stands there,
-where `st.plotly_chart` takes it down and builds another (0.45 s of the browser's time each, a dozen in a run)."""
+where `st.plotly_chart` takes it down and builds another (0.45 s of the browser's time each, a dozen in a run).
+
+What makes a figure is a pure function, so one that somebody has looked at is not made again (`once`): to make it takes
+the server 25 ms, its thread and everybody else's, to hand it over 1."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import plotly.io
 import streamlit as st
 from plotly.basedatatypes import BaseFigure
 
+from ed_core.figures import describe_curves
+from ed_core.shelf import Shelf, frozen
 from ed_ui import streamlit_edges
+
+HELD = 64 << 20  # bytes of figures that stay ready
 
 _mount = st.components.v2.component(
     "figure",
@@ -19,12 +29,59 @@ _mount = st.components.v2.component(
 )
 
 
-def draw(key: str, fig: BaseFigure, alt: str, clickable: bool = False) -> list[int] | None:
+@dataclass(frozen=True)
+class Ready:
+    """A figure as the browser gets it, with its height and the width it was made for, in pixels, and its curves in
+    words ("" where it has none)."""
+
+    json: bytes
+    height: int
+    width: int
+    words: str
+
+
+_shelf: Shelf[Ready] = Shelf(HELD, lambda ready: len(ready.json))
+
+
+@dataclass(frozen=True)
+class Once:
+    """A figure that is made when it has to be, by a function of what it is given."""
+
+    make: Callable[..., BaseFigure]
+    given: tuple
+    named: dict[str, Any]
+
+    def figure(self) -> BaseFigure:
+        """The figure itself, made anew: for a picture file."""
+        return self.make(*self.given, **self.named)
+
+    def ready(self) -> Ready:
+        """As it goes to the browser, out of what is ready where it is."""
+        try:
+            key = self.make, frozen(self.given), frozen(self.named)
+        except TypeError:
+            return made(self.figure())
+        return _shelf.get(key, lambda: made(self.figure()))
+
+
+def once(make: Callable[..., BaseFigure], *given: Any, **named: Any) -> Once:
+    """The figure that a pure function makes of these, made once for all who look at it."""
+    return Once(make, given, named)
+
+
+def made(figure: BaseFigure) -> Ready:
+    """A figure as it goes to the browser."""
+    told = figure.to_dict()
+    told["layout"].pop("template", None)  # the browser puts the page's own colours and letters there
+    layout = told["layout"]
+    sent = plotly.io.to_json(told, validate=False).encode()
+    return Ready(sent, layout["height"], layout.get("meta", {}).get("width_px", 0), describe_curves(figure, ""))
+
+
+def draw(key: str, ready: Ready, alt: str, clickable: bool = False) -> list[int] | None:
     """Draw a figure here; `alt` says what it shows to those who cannot see it. Returns row and column of the cell
     of its heatmap that was clicked just now, or that cell's own `customdata`, if it is `clickable`."""
-    figure = fig.to_dict()
-    figure["layout"].pop("template", None)  # the browser puts the page's own colours and letters there
-    told = json.dumps({"alt": alt, "clickable": clickable})
-    sent = f'{told[:-1]}, "figure": {plotly.io.to_json(figure, validate=False)}}}'.encode()
-    room = figure["layout"]["height"]  # at once, so that nothing moves when it is drawn
-    return _mount(key=key, data=sent, height=room, on_clicked_change=lambda: None).clicked
+    told = json.dumps({"alt": alt, "clickable": clickable}).encode()
+    sent = told[:-1] + b', "figure": ' + ready.json + b"}"
+    # the height at once, so that nothing moves when it is drawn
+    return _mount(key=key, data=sent, height=ready.height, on_clicked_change=lambda: None).clicked

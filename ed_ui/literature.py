@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import streamlit as st
 
 from ed_core import figures
 from ed_core.errors import EffectiveDepthError, StudyError
+from ed_core.shelf import Shelf
 from ed_core.sources.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
 from ed_core.studies import points, trends
 from ed_core.studies.folder import Folder
 from ed_core.studies.points import Point
-from ed_ui import remembered, show, study_runs
+from ed_ui import chart, remembered, show, study_runs
 from ed_ui.link_parameters import choice
 
 EVERY = "all"
@@ -31,6 +32,7 @@ LINKED = (
     choice("size", "studies.size", EVERY, list(SIZES)),
     choice("rule", "studies.criterion", "overlap", list(CRITERIA)),
 )  # what a link to the page carries of it
+_told: Shelf = Shelf(256)  # what resampling has found, of these very points
 KINDS = {"base": PAIRS, "instruct": INSTRUCT_PAIRS}
 
 
@@ -87,7 +89,7 @@ def against_size(folder: Folder, measured: Sequence[Point], others: Sequence[Poi
     for source, some in ((points.MEASURED, learned), (points.PUBLISHED, others)):
         drawn += [p for p in some if p.parameters and math.isfinite(p.ratio)]
         try:
-            found = trends.slope(some)
+            found = _told.made(trends.slope, some)
             lines[source] = (found.start, found.end)
             said.append(found.sentence)
         except StudyError as error:
@@ -95,7 +97,7 @@ def against_size(folder: Folder, measured: Sequence[Point], others: Sequence[Poi
                 f"{source.capitalize()}: {error}" if some else f"{source.capitalize()}: nothing fits this choice."
             )
     if drawn:
-        fig = figures.study_sizes([_plain(p) for p in drawn], lines)
+        fig = chart.once(figures.study_sizes, [_plain(p) for p in drawn], lines)
         show.figure("study-sizes", fig, AGAINST_SIZE, reading=READING_SIZE)
     for sentence in said:
         st.markdown(f"- {show.plain(sentence)}")
@@ -115,25 +117,39 @@ def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) ->
         )
         rest = [label for label in (second, *labels) if label != base]
         other = remembered.one_of(row.selectbox, "To", "studies.other", list(dict.fromkeys(rest)), width=300)
-        for pair in dict.fromkeys([*named, *known, (base, other)]):
-            _say(measured, *pair)
+        _say(measured, dict.fromkeys([*named, *known, (base, other)]))
     for kind, of_kind in KINDS.items():
         try:
-            told = trends.over_pairs(others, of_kind, f"the {kind} model", "the long-chain-of-thought model")
+            told = _told.made(
+                trends.over_pairs, others, of_kind, f"the {kind} model", "the long-chain-of-thought model"
+            )
             st.markdown(f"- {show.plain(told.sentence)}")
         except StudyError:
             st.caption(f"No published pair of {kind} and long-chain-of-thought model fits this choice.")
     with st.expander("The published pairs one by one", icon=":material/compare_arrows:"):
-        for pair in (*PAIRS, *INSTRUCT_PAIRS):
-            _say(others, *pair)
+        _say(others, (*PAIRS, *INSTRUCT_PAIRS))
         st.caption(ABOUT_PAIRS)
 
 
-def _say(some: Sequence[Point], base: str, other: str) -> None:
-    try:
-        st.markdown(f"- {show.plain(trends.difference(some, base, other).sentence)}")
-    except EffectiveDepthError as error:
-        st.caption(show.plain(str(error)))
+def _say(some: Sequence[Point], pairs: Iterable[tuple[str, str]]) -> None:
+    for found in _told.made(_differences, some, list(pairs)):
+        if isinstance(found, EffectiveDepthError):
+            st.caption(show.plain(str(found)))
+        else:
+            st.markdown(f"- {show.plain(found.sentence)}")
+
+
+def _differences(
+    some: Sequence[Point], pairs: Sequence[tuple[str, str]]
+) -> list[trends.Difference | EffectiveDepthError]:
+    """Of each pair the difference in depth, or why there is none."""
+    found: list[trends.Difference | EffectiveDepthError] = []
+    for base, other in pairs:
+        try:
+            found.append(trends.difference(some, base, other))
+        except EffectiveDepthError as error:
+            found.append(error)
+    return found
 
 
 def _in_study(folder: Folder, pair: tuple[str, str], labels: Sequence[str]) -> tuple[str, str] | None:

@@ -52,11 +52,11 @@ def status(batch: Batch, words: Callable[[str], str] = "**{}**".format) -> None:
         if asked:
             if parts := news(batch, time.monotonic()):
                 streamlit_edges.run_fragments([_key(batch, part) for part in parts])
-            screen.pause = pause(time.monotonic() - batch.begun)
+            screen.pause = pause(time.monotonic() - batch.begun, running.left(batch))
             streamlit_edges.run_every(screen.pause)
         asked = True  # at first it is drawn with the rest, which has just been looked at
 
-    screen.asked, screen.pause = time.monotonic(), pause(time.monotonic() - batch.begun)
+    screen.asked, screen.pause = time.monotonic(), pause(time.monotonic() - batch.begun, running.left(batch))
     guard.fragment(watch, screen.pause)()
 
 
@@ -77,10 +77,12 @@ def part(batch: Batch, name: str, results: tuple[str, ...], draw: Callable[[], N
     guard.fragment(alone, None, _key(batch, name))()
 
 
-def pause(seconds: float) -> float:
+def pause(seconds: float, left: float | None = None) -> float:
     """Until the next look for news, this long after the beginning. A look takes the browser about 1/30 s of two cores,
-    and half a pause passes before the end of a run is seen: both together are least near the root."""
-    return next((one for one in POLLS if one >= seconds**0.5 / 3), POLLS[-1])
+    and half a pause passes before the end of a run is seen: both together are least near the root. Where it is known
+    what is `left` of the run, the look is no later than its end."""
+    usual = next((one for one in POLLS if one >= seconds**0.5 / 3), POLLS[-1])
+    return usual if left is None else max(POLLS[0], min(usual, left))
 
 
 def news(batch: Batch, now: float) -> list[str]:

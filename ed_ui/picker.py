@@ -62,7 +62,8 @@ def sidebar() -> None:
 def current() -> Choice:
     """The model chosen in the sidebar."""
     adapter, device, precision = (remembered.value(key) or "" for key in ("adapter", "device", "precision"))
-    return chosen(source(), precision or AUTO, device or "cpu", adapter.strip())
+    asked = source(), precision or AUTO, device or "cpu", adapter.strip()
+    return session.once_a_run(("model", *asked), lambda: chosen(*asked))
 
 
 def required() -> ModelSpec:

@@ -3,7 +3,6 @@ prompt compares."""
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 
@@ -20,6 +19,7 @@ from ed_core.sources import permits, specs
 from ed_core.types import ModelSpec, ProbeResult
 from ed_ui import (
     case_studies,
+    chart,
     common_link,
     control_model,
     link,
@@ -230,7 +230,10 @@ def told_of_sinks(seen: View) -> str:
 def profile(result: ProbeResult, measure: str, seen: View, over: str = "layers") -> None:
     """The selected token's course over the depth, where one is selected."""
     if seen.selected is not None:
-        fig, caption = figures.token_profile(result, measure, seen.selected), f"Token {seen.selected} over the {over}"
+        fig, caption = (
+            chart.once(figures.token_profile, result, measure, seen.selected),
+            f"Token {seen.selected} over the {over}",
+        )
         show.figure("profile", fig, caption, result, measure)
 
 
@@ -276,7 +279,7 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None, pre
     """The probe with the parameters chosen in a row of inputs, or in a `row` that is there already; of `names` only
     those. A `ParameterError` says what is wrong with one. `prefix`: of the inputs' keys, where a page has the same form
     twice."""
-    hints = typing.get_type_hints(probe)
+    hints = probe.hints()
     row = row or st.container(horizontal=True, vertical_alignment="bottom", key=f"form-{prefix}{probe.name}")
     values = {}
     for f in (f for f in fields(probe) if names is None or f.name in names):

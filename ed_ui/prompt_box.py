@@ -189,8 +189,10 @@ def _undo() -> None:
 
 def preview() -> list[str] | None:
     """The tokens in the box, by the model's own tokenizer file; None where only the model could tell."""
-    spec = picker.current().spec
-    return tokens.preview(spec, prompt()) if spec and not _trouble() else None
+    spec, asked = picker.current().spec, prompt()
+    if not spec or _trouble():
+        return None
+    return session.once_a_run(("tokens", spec, asked), lambda: tokens.preview(spec, asked))
 
 
 def n_tokens() -> int | None:

@@ -12,7 +12,6 @@ import streamlit as st
 from ed_core import settings
 from ed_core.errors import Cancelled, EffectiveDepthError, QueueFull
 from ed_core.memory import free_memory
-from ed_core.probes import find
 from ed_core.results import lookup
 from ed_core.service.estimate import duration
 from ed_core.service.job import Job
@@ -124,7 +123,7 @@ def batch(page: str, requests: Mapping[str, Request], at_once: int = Batch.at_on
     store."""
     batches = session.current().batches
     found = batches.get(page)
-    if found is None or {n: r.key for n, r in found.requests.items()} != {n: r.key for n, r in requests.items()}:
+    if found is None or not _same(found.requests, requests):
         if found is not None:
             cancel(found)
         stored = {name: lookup.find(request) for name, request in requests.items()}
@@ -134,6 +133,11 @@ def batch(page: str, requests: Mapping[str, Request], at_once: int = Batch.at_on
     return found
 
 
+def _same(some: Mapping[str, Request], others: Mapping[str, Request]) -> bool:
+    """Whether these are the same requests under the same names."""
+    return some.keys() == others.keys() and all(some[n] == r or some[n].key == r.key for n, r in others.items())
+
+
 def submit(batch: Batch) -> None:
     """Queue what the batch still lacks; where it lacks nothing, everything anew: whoever presses Run wants to see it
     run."""
@@ -141,7 +145,7 @@ def submit(batch: Batch) -> None:
     lacking = [n for n in batch.requests if n not in batch.results or not batch.results[n].complete]
     for name in lacking or list(batch.requests):
         batch.results.pop(name, None)
-    batch.waiting = sorted(lacking or batch.requests, key=lambda name: not find(batch.requests[name].probe).goes_first)
+    batch.waiting = lacking or list(batch.requests)
     batch.finished, batch.begun, batch.asked = False, time.monotonic(), len(batch.waiting)
     _hand_over(batch)
     _await_first(batch)
@@ -172,11 +176,14 @@ def _await_first(batch: Batch) -> None:
 
 
 def cancel(batch: Batch) -> None:
-    """Leave every job of the batch; each stops unless somebody else waits for it."""
+    """Leave every job of the batch at once; each stops between two blocks, unless somebody else waits for it."""
     batch.waiting.clear()
-    for job in batch.jobs.values():
+    for name, job in list(batch.jobs.items()):
         if not job.over:
             jobs().cancel(job, viewer())
+            del batch.jobs[name]
+            batch.errors[name] = Cancelled("The computation was cancelled.")
+            batch.results.pop(name, None)
 
 
 def poll(batch: Batch) -> bool:
@@ -238,9 +245,14 @@ def _count(batch: Batch) -> str:
     return f"{todo - len(batch.jobs) - len(batch.waiting) + 1} of {todo}" if todo > 1 else ""
 
 
-def _left(batch: Batch, name: str, running_one: Job) -> float | None:
+def left(batch: Batch) -> float | None:
     """Seconds until all of a batch is there: what is running by its own pace, what waits by earlier measurements; None
-    where one of them is not known."""
+    where one of them is not known, or nothing of it runs."""
+    found = ((name, job) for name, job in batch.jobs.items() if job.state == "running")
+    return next((_left(batch, name, job) for name, job in found), None)
+
+
+def _left(batch: Batch, name: str, running_one: Job) -> float | None:
     left = running_one.seconds_left()
     waiting = [batch.requests[n] for n in (*batch.jobs, *batch.waiting) if n != name]
     more = lookup.estimate(waiting, running_one.result.n_tokens) if waiting and running_one.result else 0.0
@@ -281,11 +293,8 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, n
         off, todo = batch.running, [batch.requests[name] for name in batch.missing]
     look = {"type": "primary", "icon": ":material/play_arrow:", "width": 110 if named else 92}
     row.button("Run", key=f"run.{page}", disabled=off, **look)
-    if row.button(
-        "Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not batch.running, width=look["width"]
-    ):
-        cancel(batch)
-        st.rerun()
+    how = {"icon": ":material/stop:", "width": look["width"], "on_click": cancel, "args": (batch,)}
+    row.button("Cancel", key=f"cancel.{page}", disabled=not batch.running, **how)  # drawn once, when it has happened
     seconds = lookup.estimate(todo, n_tokens) if todo else 0.0
     if not todo:
         told = "" if batch.running else "stored"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from ed_core.cases.case_study import Case
@@ -19,6 +18,7 @@ from ed_core.errors import EffectiveDepthError
 from ed_core.service.job import Job
 from ed_core.sources.hub import Plan
 from ed_core.types import ProbeResult, Request
+from ed_ui import streamlit_edges
 from ed_ui.link_parameters import Parameter
 
 KEY = "session"
@@ -152,10 +152,23 @@ class Session:
     case_page: str = ""  # where Open live leads to
     gallery: Gallery = field(default_factory=Gallery)
     failures: set[str] = field(default_factory=set)  # ids of what went wrong, told to the log
+    run: object | None = None  # the run that these were found out in
+    found: dict[Hashable, Any] = field(default_factory=dict)
+
+
+def once_a_run(key: Hashable, find: Callable[[], Any]) -> Any:
+    """What several parts of a page ask for, and is not looked for again until the page, or a part of it, runs next.
+    What it depends on beside files and settings belongs into its `key`."""
+    known, run = current(), streamlit_edges.this_run()
+    if run is None:
+        return find()
+    if known.run is not run:
+        known.run, known.found = run, {}
+    if key not in known.found:
+        known.found[key] = find()
+    return known.found[key]
 
 
 def current() -> Session:
     """This session's object, made when it is first asked for."""
-    if KEY not in st.session_state:
-        st.session_state[KEY] = Session()
-    return st.session_state[KEY]
+    return streamlit_edges.kept(KEY, Session)

@@ -11,7 +11,7 @@ import streamlit as st
 
 from ed_core.cases import export
 from ed_core.errors import EffectiveDepthError
-from ed_core.figures import View, describe, describe_curves, images, shown
+from ed_core.figures import View, describe, images, shown
 from ed_core.figures import pictures as drawn
 from ed_core.figures.pictures import Look
 from ed_core.probes import find
@@ -37,13 +37,15 @@ def figure(
     alt: str = "",
     place=st,
 ) -> None:
-    """One figure, in its `place` on the page. `about` fills Details where the figure is not one result's measure,
-    `results` are then those it is made of; `alt` tells those who cannot see it what it shows, where that is not the
-    measure's smallest and largest value. `select`: a click on a cell chooses its token for all panels."""
+    """One figure (`chart.once`, or itself), in its `place` on the page. `about` fills Details where it is not one
+    result's measure, `results` are then those it is made of; `alt` tells those who cannot see it what it shows, where
+    that is not the measure's smallest and largest value. `select`: a click on a cell chooses its token for all
+    panels."""
     results = results or ((result,) if result is not None else ())
-    wide = (select or key == "map") and fig.layout.meta["width_px"] >= WIDE
+    ready = fig.ready() if isinstance(fig, chart.Once) else chart.made(fig)
+    wide = (select or key == "map") and ready.width >= WIDE
     if not alt:
-        alt = describe(result, measure) if result is not None and measure else describe_curves(fig, _bare(caption))
+        alt = describe(result, measure) if result is not None and measure else _bare(caption) + ready.words
     with place.container(key=f"box-{key}", gap="xxsmall"):
         row = st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"caption-{key}")
         row.caption(caption)
@@ -54,10 +56,10 @@ def figure(
                 about()
             elif result is not None:
                 details(key, result, measure, reading)
-        tall = TALLEST if fig.layout.height > TALLEST else "content"
+        tall = TALLEST if ready.height > TALLEST else "content"
         box = st.container(height=tall, border=False, key=f"{'wide' if wide else 'tall'}-{key}")
         with box:
-            cell = chart.draw(key, fig, alt, select)
+            cell = chart.draw(key, ready, alt, select)
     if cell:
         _choose(int(cell[1]))
 
@@ -77,7 +79,7 @@ def picture(
             return empty(one.title, one.teach, min(view.height, TALLEST))
     measure = drawn.measures(one, look)[0]
     over_tokens = "pos" in find(result.request.probe).spec(measure).dims
-    fig = drawn.draw(one, result, view, look)
+    fig = chart.once(drawn.draw, one, result, view, look)
     said = (caption or f"**{one.title}** · {one.caption}") + drawn.beside(one, view, look)
     figure(key, fig, said, result, measure, one.reading, over_tokens, place=place)
 
@@ -132,7 +134,8 @@ def pictures(key: str, fig, caption: str, results: Sequence[ProbeResult]) -> Non
     def draw(kind: str) -> bytes:
         failed.pop(key, None)
         try:
-            return images.render(fig, kind, words, images.origin(results))
+            drawn = fig.figure() if isinstance(fig, chart.Once) else fig
+            return images.render(drawn, kind, words, images.origin(results))
         except EffectiveDepthError as error:
             failed[key] = str(error)
             raise

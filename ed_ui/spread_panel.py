@@ -9,22 +9,34 @@ from ed_core import figures
 from ed_core.depth import among_others
 from ed_core.probes import Probe
 from ed_core.results import lookup
+from ed_core.shelf import Shelf
 from ed_core.sources import controls
 from ed_core.sources.bundled import mixed_prompts
-from ed_core.types import ProbeResult, Prompt
-from ed_ui import live, running, show
+from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
+from ed_ui import chart, live, running, show
 
 ENOUGH = 12  # bundled prompts that the button measures
+
+
+_asked: Shelf[list[Request]] = Shelf(64)
+
+
+def _bundled(probe: Probe, spec: ModelSpec, files: tuple[tuple[str, str], ...]) -> list[Request]:
+    """What the button asks for, and one more. `files`: the hashes of those that the probe names, as they are now."""
+    return [probe.request(spec, Prompt(p["text"], p["answer"])) for p in mixed_prompts(ENOUGH + 1)]
 
 
 def section(probe: Probe, result: ProbeResult, control: ProbeResult | None = None, against: str = "") -> None:
     """Below a complete result; `control`: the same of a control of the model, and what it says `against` the model.
     The bundled prompts run one at a time, so that a Run of one's own waits for one of them at most."""
     spec, here = result.request.models[0], result.request.prompts[0]
-    prompts = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(ENOUGH + 1)]
-    others = [p for p in prompts if p.identity() != here.identity()][:ENOUGH]
+    others = [
+        r
+        for r in _asked.made(_bundled, probe, spec, result.request.files)
+        if r.prompts[0].identity() != here.identity()
+    ][:ENOUGH]
     batch = running.batch(
-        f"others.{probe.name}", {f"{probe.name}.{i}": probe.request(spec, p) for i, p in enumerate(others)}, at_once=1
+        f"others.{probe.name}", {f"{probe.name}.{i}": asked for i, asked in enumerate(others)}, at_once=1
     )
     st.markdown("#### How this prompt compares")
     live.follow(batch, _panels, probe, result, control, against)
@@ -44,7 +56,7 @@ def _panels(batch: running.Batch, probe: Probe, result: ProbeResult, control: Pr
         curve, told = spread.curve, " over the others" if len(spread.quantiles) else ""
         twin = {name: behind[curve.name]} if behind else {}
         look = dict(x=curve.x, others=f"{spread.n} others", log=curve.log, behind=twin)
-        fig = figures.spread_curve(spread.values, spread.quantiles, curve.unit, **look)
+        fig = chart.once(figures.spread_curve, spread.values, spread.quantiles, curve.unit, **look)
         show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}", results=[result], place=column)
 
 
@@ -56,8 +68,8 @@ def _more(batch: running.Batch, n_others: int, result: ProbeResult) -> None:
         row.markdown(
             f"**{done} of {len(batch.requests)} bundled prompts measured** · {running.status(batch)}", width="content"
         )
-        if row.button("Stop", key=f"stop.{result.request.probe}", icon=":material/stop:", type="tertiary"):
-            running.cancel(batch)
+        look = {"icon": ":material/stop:", "type": "tertiary", "on_click": running.cancel, "args": (batch,)}
+        row.button("Stop", key=f"stop.{result.request.probe}", **look)
         return
     if n_others < among_others.FEWEST:
         few = (

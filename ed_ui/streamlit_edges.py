@@ -7,13 +7,18 @@ and an exception inside a fragment never reaches the page that drew it (`guard.f
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import copy
 import ctypes
 import gc
 import json
+import logging
 import re
 import secrets
+import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,12 +26,16 @@ from urllib.parse import urlencode
 
 import pandas  # noqa: F401 (see below)
 import streamlit as st
-from streamlit import runtime
+from streamlit import config, runtime
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime.app_session import AppSession, AppSessionState
 from streamlit.runtime.pages_manager import PagesManager
+from streamlit.runtime.runtime import Runtime
 from streamlit.runtime.scriptrunner import RerunData, get_script_run_ctx
 from streamlit.runtime.scriptrunner_utils.script_run_context import ThreadState
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+log = logging.getLogger(__name__)
 
 # -------------------------------------------------------------------- pandas
 
@@ -45,6 +54,21 @@ def begin_with_navigation() -> None:
     does not find the page that a link names, and covers the right one with a "page not found" dialog.
     Not needed: where `python -m ed_ui.server` shows no such dialog when /skip is the first address it is asked for."""
     PagesManager.uses_pages_directory = False
+
+
+_pages: dict[tuple, Any] = {}
+
+
+def page(file: str, **more: Any):
+    """`st.Page`, its file looked for once in a process.
+
+    Cures: it resolves the path of each of twenty pages in every run, which takes a tenth of what a page takes.
+    Not needed: where `st.Page` touches no file."""
+    context = get_script_run_ctx()
+    key = context and context.pages_manager.main_script_path, file, *more.items()
+    if key not in _pages:
+        _pages[key] = st.Page(file, **more)
+    return copy.copy(_pages[key])  # `st.navigation` writes into the one that runs
 
 
 def navigation(pages: Mapping[str, list]):
@@ -128,6 +152,25 @@ def came_by_history() -> bool:
 # -------------------------------------------------------------------- who is there
 
 
+def this_run() -> object | None:
+    """What stands for the run of a page, or of a part of it, that is under way; None outside of one."""
+    return getattr(get_script_run_ctx(suppress_warning=True), "cursors", None)  # new with every run
+
+
+def kept(name: str, make: Callable[[], Any]) -> Any:
+    """The object of this name in `st.session_state`, made where there is none; looked up there once a run.
+
+    Cures: a page asks for it 200 times, and every look takes Streamlit's locks.
+    Not needed: where a look into `st.session_state` takes as long as one into a dictionary."""
+    context = get_script_run_ctx(suppress_warning=True)
+    known = {} if context is None else vars(context).setdefault("kept", {})
+    if name not in known:
+        if name not in st.session_state:
+            st.session_state[name] = make()
+        known[name] = st.session_state[name]
+    return known[name]
+
+
 def session_id() -> str:
     """Streamlit's id of the session that runs; "" outside of one."""
     return getattr(get_script_run_ctx(), "session_id", "")
@@ -188,6 +231,150 @@ class Departed:
             self._collect()
             self._collected, self._dropped = now, False
 
+
+# -------------------------------------------------------------------- many visitors at once
+
+SWITCH_SECONDS = 0.0005  # after which a thread that computes hands the interpreter's lock to one that waits for it
+GATHER_SECONDS = 0.01  # what a run says is handed over this often; Streamlit itself waits as long before it sends
+AT_ONCE = 64  # messages handed to a connection in one go; Streamlit takes 500 in its queue for a sign of a dead one
+
+# Streamlit draws every page in a thread of its own, and one loop sends what they draw; that loop gives the lock of the
+# interpreter away at every system call, and by Python's own interval waits 5 ms to get it back while a page is drawn.
+# Not needed: where `make load` gives the same seconds for a stored page without it.
+sys.setswitchinterval(SWITCH_SECONDS)
+
+
+def option(key: str, locked: Callable[[str], Any] = config.get_option) -> Any:
+    """`config.get_option`, which is asked for every message, without its lock.
+
+    Cures: the lock changes hands, between all threads that draw pages, 200 times a page.
+    Not needed: where Streamlit's `populate_hash_if_needed` asks for no option."""
+    known = config._config_options or {}
+    return known[key].value if key in known else locked(key)
+
+
+def hand_over(self: AppSession, callback: Callable[[], None]) -> None:
+    """`AppSession._call_soon_on_event_loop`: what a run tells the loop, in its order, gathered for a moment.
+
+    Cures: the loop is woken twice for each of a page's 200 messages, and each time takes part of the core from the
+    threads that draw.
+    Not needed: where a script thread hands over more than one message at a time."""
+    self.__dict__.setdefault("_told", deque()).append(callback)
+    if not self.__dict__.get("_woken"):
+        self._woken = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server ends
+            self._event_loop.call_soon_threadsafe(self._event_loop.call_later, GATHER_SECONDS, look_again, self)
+
+
+def take_over(self: AppSession) -> None:
+    """On the loop: take what a session's run has told so far."""
+    told: deque[Callable[[], None]] = self.__dict__.get("_told", deque())
+    while told:
+        try:
+            told.popleft()()
+        except Exception:  # of one of them; the others are not lost with it
+            log.exception("What a page's thread told could not be taken.")
+
+
+def look_again(self: AppSession) -> None:
+    """Take over every now and then, until the run has ended: only the first of a page's messages wakes the loop, which
+    costs the thread that draws a system call."""
+    if self._told or self._state is AppSessionState.APP_IS_RUNNING:
+        take_over(self)
+    else:
+        self._woken = False  # what comes from here on wakes the loop again
+        if not self._told:  # and what came just before that word is not forgotten
+            return
+        self._woken = True
+    self._event_loop.call_later(GATHER_SECONDS, look_again, self)
+
+
+def asked(self: AppSession, data: Any, ask: Callable = AppSession.request_rerun) -> None:
+    """`AppSession.request_rerun`, after what was told before."""
+    if asyncio._get_running_loop() is self._event_loop:
+        take_over(self)
+    ask(self, data)
+
+
+def begun(self: AppSession, data: Any, begin: Callable = AppSession._create_scriptrunner) -> None:
+    """`AppSession._create_scriptrunner`, after what the thread told that it takes the place of.
+
+    Cures: a part of the page asks to run just when the whole page has been drawn; the page's end is then the word of a
+    thread that is no longer in charge, and the browser never hears of it.
+    Not needed: where `request_rerun` does not tell of that itself, in a comment."""
+    if self._scriptrunner is not None and asyncio._get_running_loop() is self._event_loop:
+        take_over(self)
+    begin(self, data)
+
+
+def to_send(self: Runtime, wake: Callable[[Runtime], None] = Runtime._enqueued_some_message) -> None:
+    """`Runtime._enqueued_some_message`: on the loop itself its event is set at once.
+
+    Cures: the loop wakes itself through a pipe, once a message."""
+    known = self._get_async_objs()
+    if asyncio._get_running_loop() is known.eventloop:
+        known.need_send_data.set()
+    else:
+        wake(self)
+
+
+class Together(tuple):
+    """Messages of one session that are sent without a look at anything else in between."""
+
+
+def flushed(self: AppSession, flush: Callable = AppSession.flush_browser_queue) -> list:
+    """`AppSession.flush_browser_queue`, in portions.
+
+    Cures: Streamlit's loop makes a turn, with a system call, after every single message.
+    Not needed: where it does not."""
+    found = flush(self)
+    return [Together(found[at : at + AT_ONCE]) for at in range(0, len(found), AT_ONCE)]
+
+
+def sent(self: Runtime, whose: Any, message: Any, send: Callable = Runtime._send_message) -> None:
+    """`Runtime._send_message`, of a portion."""
+    for one in message if isinstance(message, Together) else (message,):
+        send(self, whose, one)
+
+
+class Corked:
+    """A connection that writes what it is given within one turn of the loop in one go.
+
+    Cures: a system call for every message.
+    Not needed: where uvicorn, or its loop, gathers what is written."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop):
+        self._transport, self._loop, self._kept = transport, loop, []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._kept:
+            self._loop.call_soon(self._write)
+        self._kept.append(data)
+
+    def _write(self) -> None:
+        kept, self._kept = self._kept, []
+        if kept:
+            self._transport.write(b"".join(kept))
+
+    def close(self) -> None:
+        self._write()
+        self._transport.close()
+
+
+def made(self: WebSocketsSansIOProtocol, transport: Any, begin: Callable = WebSocketsSansIOProtocol.connection_made):
+    begin(self, transport)
+    self.transport = Corked(transport, self.loop)
+
+
+if config.get_option.__module__ == config.__name__:  # Streamlit's own, and not what its AppTest has in that place
+    config.get_option = option
+AppSession._call_soon_on_event_loop, AppSession.flush_browser_queue = hand_over, flushed
+AppSession.request_rerun, AppSession._create_scriptrunner = asked, begun
+Runtime._enqueued_some_message, Runtime._send_message = to_send, sent
+WebSocketsSansIOProtocol.connection_made = made
 
 # -------------------------------------------------------------------- fragments
 

@@ -11,18 +11,21 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
 from ed_core import disk, settings
 from ed_core.errors import ImportRefused, NotAllowed, StudyError
-from ed_core.studies import bundle, study, tables
+from ed_core.studies import agreement, bundle, study, tables
 from ed_core.studies.folder import Folder, home, open_folder, shipped
 from ed_core.studies.plan import PLAN
 from ed_core.studies.points import Point, measured_points
 
+T = TypeVar("T")
 RUN, LOG, FILE = "run.json", "run.log", "asked.toml"
 PROGRAM = "import sys; from ed_core.commands import main; sys.exit(main(sys.argv[1:]))"  # with the settings' permits
 LONGEST = 20_000  # characters of a study's text
@@ -103,26 +106,44 @@ def running(out: Path) -> psutil.Process | None:
 
 def read(out: Path) -> tuple[Folder, list[dict], list[dict]]:
     """A study's folder, its verdicts and its aggregates; read anew where something was added."""
-    folder = open_folder(out)
-    return _read(out, (out / PLAN).stat().st_mtime_ns, tuple(folder.progress().values()))
+    return _read(out, _state(out))
+
+
+def _state(out: Path) -> tuple:
+    """What changes whenever something was added to a study."""
+    return (out / PLAN).stat().st_mtime_ns, tuple(open_folder(out).progress().values())
 
 
 @lru_cache(maxsize=4)
-def _read(out: Path, *state: object) -> tuple[Folder, list[dict], list[dict]]:
+def _read(out: Path, state: tuple) -> tuple[Folder, list[dict], list[dict]]:
     folder = open_folder(out)
     verdict, summary = (tables.stored(folder, name).to_pylist() for name in ("verdict", "summary"))
     return folder, verdict, summary
 
 
 def points(out: Path, group: str) -> tuple[Point, ...]:
-    """A study's effective depths on a set or one of its levels; made anew where something was added."""
-    folder = read(out)[0]
-    return _points(out, group, (out / PLAN).stat().st_mtime_ns, tuple(folder.progress().values()))
+    """A study's effective depths on a set or one of its levels."""
+    return looked(out, _points, group)
 
 
-@lru_cache(maxsize=16)
-def _points(out: Path, group: str, *state: object) -> tuple[Point, ...]:
-    return tuple(measured_points(read(out)[0], group))
+def estimates(folder: Folder, model: str, name: str) -> list[agreement.Estimate]:
+    """Every estimator of a model's depth on a prompt set: for `looked`."""
+    return agreement.estimates(folder, model, name, [row for row in read(folder.out)[1] if row["set"] == name])
+
+
+def _points(folder: Folder, group: str) -> tuple[Point, ...]:
+    return tuple(measured_points(folder, group))
+
+
+def looked(out: Path, look: Callable[..., T], *asked: str) -> T:
+    """What `look` finds in a study's folder, told what is `asked`: resampling over prompts takes its time. Looked for
+    anew where something was added; for all sessions, so that nobody may change it."""
+    return _looked(out, look, asked, _state(out))
+
+
+@lru_cache(maxsize=128)
+def _looked(out: Path, look: Callable[..., T], asked: tuple[str, ...], state: tuple) -> T:
+    return look(read(out)[0], *asked)
 
 
 def stop(out: Path) -> None:

@@ -171,6 +171,13 @@ def client(tmp_path):
 
 
 @pytest.fixture(autouse=True)
+def figures_made_anew(monkeypatch):
+    """A figure that one test made is not what another looks at, which may have something else draw it."""
+    if chart := sys.modules.get("ed_ui.chart"):
+        monkeypatch.setattr(chart, "_shelf", type(chart._shelf)(chart.HELD, lambda ready: len(ready.json)))
+
+
+@pytest.fixture(autouse=True)
 def failures():
     """What pages failed with for a reason nobody foresaw: a page then shows one sentence (`ed_ui.guard`), so a test
     that neither asks for such a failure nor clears this list fails here."""

@@ -186,3 +186,34 @@ def test_measuring_the_bundled_set_fills_the_spread(server, page):
     page.get_by_role("button", name="bundled prompts").click()
     wait(page, lambda: "10–90 % of 12 others" in plotted(page, "spread-output"))
     assert page.get_by_text("the median of 12 other prompts is").count() == 1
+
+
+def test_a_claim_says_what_the_command_line_writes(server, page, tmp_path):
+    """One claim run from the page, in a process of its own: verdict, values, the sentence and the figure. On a phone
+    the table is scrolled in its own box."""
+    claim = "one-layer-robust"
+    assert main(["claims", "--model", MODEL, "--set", "copy", "--claim", claim, "--out", str(tmp_path)]) == 0
+    (one,) = json.loads((tmp_path / "claims.json").read_text(encoding="utf-8"))["findings"]
+    (quantity,) = one["quantities"]
+    page.goto(f"{server}/claims?model={MODEL}&precision=fp32&set=copy&claim={claim}")
+    run = page.get_by_role("button", name=f"Run “{claim}” alone")
+    run.wait_for()
+    settled(page)
+    row = page.locator(".st-key-claims-table tr", has_text=one["title"])
+    assert row.locator("td").nth(1).inner_text() == "not run" and not plotted(page, f"claim-{claim}")
+    run.click()
+    wait(page, lambda: "untrained twin" in plotted(page, f"claim-{claim}"))
+    settled(page)
+    verdict, here, _, twin = row.locator("td").all_inner_texts()[1:]
+    assert one["verdict"] in verdict and here == f"{quantity['name']}: {quantity['value']['short']}"
+    assert twin == quantity["control"]["short"]
+    assert page.locator("[data-testid=stMain] pre").first.inner_text().strip() == one["sentence"]
+    for label, curve in one["curves"].items():
+        np.testing.assert_allclose(plotted(page, f"claim-{claim}")[label], curve["values"], rtol=1e-5, atol=1e-7)
+    assert page.get_by_text(f"1 {one['verdict']}").count() == 1
+    assert page.get_by_role("button", name="Run all").is_enabled()
+    page.set_viewport_size({"width": 400, "height": 900})
+    settled(page)
+    table = page.locator(".st-key-claims-table [data-testid=stMarkdownContainer]")
+    assert table.evaluate("box => box.scrollWidth > box.clientWidth && getComputedStyle(box).overflowX") == "auto"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400

@@ -86,10 +86,33 @@ def test_surgery_plots_what_the_command_line_writes_and_a_click_edits_the_order(
     wait(page, lambda: order.input_value() == "")
 
 
-def test_homes_continuation_leads_to_the_depth_of_each_token(server, page):
-    page.goto(f"{server}/?model={MODEL}&example=sum-mod10-5-a")
+def test_homes_continuation_unfolds_into_the_depth_of_each_token(server, page, told):
+    """In place, and only what is missing is computed; a click on a token marks its column."""
+    asked(page, f"{server}/?model={MODEL}&n_tokens=12&threshold=0.5")
+    ran(page)
     page.locator(".st-key-says").get_by_text("The model continues").wait_for()
+    toggle = page.locator(".st-key-says").get_by_text("Depth of each token")
+    toggle.click()
+    wait(page, lambda: plotted(page, "written") and "depths=true" in page.url)
+    wait(page, lambda: page.get_by_role("button", name="Cancel").is_disabled())
     settled(page)
-    page.get_by_role("button", name="Depth of each token").click()
-    wait(page, lambda: "/writing" in page.url and plotted(page, "map"))
-    assert plotted(page, "map")["z"].shape[0] == 9
+    same(plotted(page, "written")["z"], told["generation.jsd.0"])
+    words, panel, first = (
+        page.locator(f".st-key-{key}").bounding_box() for key in ("says", "box-written", "box-norms")
+    )
+    assert words["y"] < panel["y"] < first["y"]
+    toggle.click()
+    wait(page, lambda: page.locator(".st-key-box-written").count() == 0)
+
+
+def test_a_text_on_home_is_stopped_at_a_token(slow, page, told):  # noqa: F811
+    asked(page, f"{slow.address}/?model={MODEL}&n_tokens=60&threshold=0.5&depths=true")
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.get_by_role("button", name="Stop here").click()
+    wait(page, lambda: page.get_by_role("button", name="Stop here").count() == 0)
+    wait(page, lambda: page.get_by_role("button", name="Cancel").is_disabled())
+    settled(page)
+    z = plotted(page, "written")["z"]
+    assert z.shape[0] == 9 and 0 < z.shape[1] < 60 and f"n_tokens={z.shape[1]}" in page.url
+    n = min(z.shape[1], 12)
+    same(z[:, :n], told["generation.jsd.0"][:, :n])

@@ -81,6 +81,11 @@ def test_looks_for_news_become_rarer(batch):
     assert paused == sorted(paused) and paused[0] == live.POLLS[0] and paused[-1] == live.POLLS[-1]
 
 
+def test_the_end_of_a_run_is_looked_for_when_it_comes():
+    assert live.pause(30.0, 0.4) == 0.4 and live.pause(30.0, 60.0) == live.pause(30.0) == live.POLLS[-1]
+    assert live.pause(30.0, 0.001) == live.POLLS[0], "it may come a little later than it was told"
+
+
 APP = """
 import streamlit as st
 from ed_ui import live, running

@@ -44,12 +44,13 @@ def test_the_table_tells_what_was_missed():
     board.took[PAGE] += [0.2] * 98 + [1.5] * 2
     board.took[ALONE] += [1.0]
     board.note("lost", "one")
-    server = Server(None, [(0.0, 100.0, 40, 1.0), (60.0, 150.0, 50, 31.0)])
+    server = Server(None, [(0.0, 100.0, 40, 1.0), (60.0, 150.0, 50, 31.0)], page=0.0621, ours=0.25)
     text = table(board, server, readers=14)
     assert "| stored page | 100 | 0.20 | 1.50 | 1.50 | 0.25 / 1 s, **missed** |" in text
     assert "| four fresh panels | 1 | 1.00 | 1.00 | 1.00 | 1.5 / 5 s |" in text
     assert "| lost | 1 | 0, **missed** |" in text and "| error | 0 | 0 |" in text
-    assert "100 to 150 MB (+50%)" in text and "40 to 50" in text and "| 50% |" in text
+    assert "100 to 150 MB (+50%)" in text and "40 to 50" in text and "| 50%; 25% |" in text
+    assert "for a stored page, one visitor | 62 ms |" in text
     assert "| – / 2 s |" in table(board, server, readers=60), "a crowd of readers has a target of its own"
 
 

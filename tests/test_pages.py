@@ -33,7 +33,7 @@ from ed_ui import downloads, session, show
 ROOT = Path(__file__).parent.parent
 PROMPT = Prompt("5 + 7 + 5 + 3 + 1 + 7 = ", "28")
 PAGES = {
-    "pages/look/home.py": (Contributions(), LogitLens(), LayerSkip(), Continuation()),
+    "pages/look/home.py": (Contributions(), Continuation(), LogitLens(), LayerSkip()),
     "pages/look/contributions.py": (Contributions(),),
     "pages/look/logit_lens.py": (LogitLens(),),
     "pages/intervene/skip.py": (LayerSkip(),),
@@ -119,6 +119,13 @@ def test_home_says_the_verdict_and_what_the_model_continues(stored):
     assert test.run().query_params["run"] == stored["contributions"].request.key[:12], (
         "a first run's are put into the URL by the browser"
     )
+
+
+def test_homes_first_map_is_computed_first_and_then_what_the_model_says(stored):
+    """Maps are there in a moment, words come one by one, and what takes longer waits for both."""
+    requests = session_of(app(control="untrained", depths="true")).batches["home"].requests
+    four = ["contributions", "continuation", "logit_lens", "layer_skip"]
+    assert list(requests) == [*four, "generation", *(f"{n}.control" for n in four if n != "continuation")]
 
 
 REAL = dict(prompt=None, example="english-b", model="smollm2")  # 30 layers, among the shipped results

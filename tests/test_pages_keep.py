@@ -93,7 +93,7 @@ def test_home_is_kept_as_it_is_seen(folder):
     (card,) = [c for c in folder.cards() if not folder.is_shipped(c.id)]
     kept, _ = folder.open(card.id)
     assert (kept.title, kept.tags, kept.notes, kept.first_token) == ("Mine", ("a", "b"), "*n*", False)
-    assert [i.result.request.probe for i in kept.items] == ["contributions", "logit_lens", "layer_skip", "continuation"]
+    assert [i.result.request.probe for i in kept.items] == ["contributions", "continuation", "logit_lens", "layer_skip"]
     shown = kept.items[0].shown
     assert (
         shown.page == "home"

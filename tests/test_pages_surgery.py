@@ -11,7 +11,7 @@ import pytest
 from charts import charts
 from small_models import computed
 from streamlit.testing.v1 import AppTest
-from test_pages import PROMPT, ROOT, app, holds, numbers, plotted, session_of
+from test_pages import PROMPT, ROOT, app, figure_named, holds, numbers, plotted, session_of
 from test_pages_causal import drawn
 from test_pages_save import folder, save  # noqa: F401 (a fixture)
 
@@ -22,8 +22,9 @@ from ed_core.probes import Generation, Surgery
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.service.resolve import resolve
+from ed_core.sources.bundled import EXAMPLE
 from ed_core.types import Prompt
-from ed_ui import remembered
+from ed_ui import remembered, running
 
 SURGERY, WRITING = "pages/intervene/surgery.py", "pages/look/writing.py"
 ORDER = "0-2,2,4"
@@ -161,6 +162,46 @@ def test_a_text_that_is_being_written_can_be_stopped(results, monkeypatch):
     monkeypatch.setattr(remembered, "ECHO", 0.0)
     test.number_input(key="generation.n_tokens").set_value(7).run()
     assert session_of(test).inputs["generation.n_tokens"] == 7, "later it is a choice"
+
+
+DEPTHS = "home.depths"
+AS_STORED = {"n_tokens": "7", "threshold": "0.02", "temperature": "0.5"}
+
+
+def test_home_shows_the_depth_of_each_token_where_one_asks(results, folder):  # noqa: F811
+    one = results["generation"][0]
+    test = app(**AS_STORED)
+    assert not test.exception and not test.error and not holds(plotted(test), one["jsd"])
+    test.toggle(key=DEPTHS).set_value(True).run()
+    assert not test.exception and not test.error and holds(plotted(test), one["jsd"])
+    values = {name: m.values for name, m in one.measures.items()}
+    assert writing.sentence(values, 5, 0.85, 0.02) in words(test)
+    assert test.run().query_params["depths"] == "true" and test.query_params["n_tokens"] == "7"
+    assert holds(plotted(app(depths="true", **AS_STORED)), one["jsd"]), "a link carries it"
+    case = save(test, "home", folder)
+    assert "While the model writes" in [d.title for d in drawings.drawings(case)]
+    assert dict(case.items[0].shown.settings)["depths"] is True
+    test.toggle(key=DEPTHS).set_value(False).run()
+    assert not holds(plotted(test), one["jsd"])
+
+
+@pytest.mark.parametrize("missing, begun", [((), 0), (("generation",), 1), (("generation", "layer_skip"), 0)])
+def test_homes_depths_are_computed_at_once_where_nothing_else_is_missing(results, monkeypatch, missing, begun):
+    submitted, find = [], lookup.find
+    monkeypatch.setattr(lookup, "find", lambda request: None if request.probe in missing else find(request))
+    monkeypatch.setattr(running, "submit", lambda batch: submitted.append(batch.missing))
+    test = app(**AS_STORED)
+    test.toggle(key=DEPTHS).set_value(True).run()
+    assert not test.exception and submitted == [["generation"]] * begun
+
+
+def test_the_shipped_example_has_its_depths_at_once_and_letters_where_they_fit(stored):
+    low = figure_named(app(prompt=None, example="english-b", model="smollm2", depths="true"), "settled")
+    assert low["layout"]["height"] == 260 and numbers(low["data"][0]["z"]).shape == (31, 21)
+    assert not [t for t in low["data"] if t.get("name", "").startswith("letters")]
+    roomy = figure_named(app(prompt=None, example=EXAMPLE, model="ed-demo-8", depths="true"), "settled")
+    assert sum(len(t["text"]) for t in roomy["data"] if t.get("name", "").startswith("letters")) > 9
+    assert roomy["layout"]["height"] == 260
 
 
 def test_a_click_on_the_ruler_edits_the_order(results, monkeypatch):

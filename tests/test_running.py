@@ -73,15 +73,6 @@ def test_jobs_are_handed_over_a_few_at_a_time_in_order(queue, at_once):
     assert not made.running and not running.poll(made), "said once"
 
 
-def test_what_the_model_says_is_computed_first(queue):
-    """The order in which results are kept is the page's; that of computing is not."""
-    kept = results()
-    made = running.Batch({name: kept[name].request for name in ("contributions", "logit_lens", "continuation")})
-    running.submit(made)
-    assert [job.request.probe for job in queue.all] == ["continuation", "contributions", "logit_lens"]
-    assert list(made.requests) == ["contributions", "logit_lens", "continuation"]
-
-
 def test_progress_tells_which_of_how_many_and_the_time_left_of_all(queue, monkeypatch):
     kept = results()
     made = running.Batch(
@@ -164,8 +155,11 @@ def test_a_server_without_a_pulse_hears_nobody(monkeypatch):
 def test_a_cancel_takes_back_what_was_not_handed_over(queue):
     made = batch()
     running.submit(made)
+    queue.all[1].state = "done"  # just before
     running.cancel(made)
+    assert list(made.jobs) == ["contributions.1"], "whoever cancels waits for no block to end"
     assert running.poll(made) and not made.running and len(queue.all) == 4
+    assert [job.state for job in queue.all] == ["cancelled", "done", "cancelled", "cancelled"]
     assert running.troubles(made) == {}, "who cancels knows"
     assert len(made.missing) == 10
 

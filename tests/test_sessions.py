@@ -148,13 +148,14 @@ def test_without_a_limit_everybody_comes_in(tmp_path):
 
 @pytest.mark.parametrize("command", [["ed_ui.server"], ["streamlit", "run", str(ROOT / "app.py")]])
 def test_every_way_of_starting_reads_the_configuration(tmp_path, command):
-    """From another folder too: no collection of the whole process after every run."""
+    """From another folder too: no collection of the whole process after every run, and browsers forget late."""
     code = """
 import os, runpy, sys
 from streamlit import config
 from streamlit.runtime import Runtime
+NAMES = "runner.postScriptGC", "server.maxUploadSize", "global.maxCachedMessageAge"
 async def start(self):
-    print("read:", *(config.get_option(name) for name in ("runner.postScriptGC", "server.maxUploadSize")), flush=True)
+    print("read:", *(config.get_option(name) for name in NAMES), flush=True)
     os._exit(0)
 Runtime.start = start
 sys.argv = sys.argv[1:]
@@ -168,7 +169,7 @@ runpy.run_module(sys.argv[0], run_name="__main__")
         text=True,
         timeout=120,
     )
-    assert "read: False 20" in done.stdout, done.stdout + done.stderr
+    assert "read: False 20 20" in done.stdout, done.stdout + done.stderr
 
 
 def test_make_and_the_container_start_it_in_one_of_these_ways():
@@ -203,3 +204,104 @@ def test_after_many_visitors_came_and_went_nothing_of_them_is_left(tmp_path):
         gone = time.monotonic()
         until(lambda: process.num_fds() <= before, 120.0)
         assert time.monotonic() - gone < 120
+
+
+# -------------------------------------------------------------------- what a page's thread tells the server's loop
+
+
+class Told:
+    """Stands in for Streamlit's session: `heard` is what its loop was told, `wakes` how often that was woken."""
+
+    def __init__(self, loop):
+        self._event_loop, self._state, self.heard, self.wakes = self, AppSessionState.APP_NOT_RUNNING, [], 0
+        self.loop, self._scriptrunner = loop, None
+
+    def call_soon_threadsafe(self, *what):
+        self.wakes += 1
+        self.loop.call_soon_threadsafe(*what)
+
+    def call_later(self, *what):
+        self.loop.call_later(*what)
+
+    def tell(self, what):
+        streamlit_edges.hand_over(self, lambda: self.heard.append(what))
+
+
+def test_what_a_page_tells_is_heard_in_its_order_and_wakes_the_server_once():
+    async def run():
+        told = Told(asyncio.get_running_loop())
+        told._state = AppSessionState.APP_IS_RUNNING
+        await asyncio.to_thread(lambda: [told.tell(n) for n in range(200)])
+        while len(told.heard) < 200:
+            await asyncio.sleep(0.001)
+        await asyncio.to_thread(told.tell, 200)
+        told.tell(201)  # on the loop itself
+        while len(told.heard) < 202:
+            await asyncio.sleep(0.001)
+        assert told.wakes == 1, "while a page is drawn the server looks by itself"
+        told._state = AppSessionState.APP_NOT_RUNNING
+        while told._woken:
+            await asyncio.sleep(0.001)
+        await asyncio.to_thread(told.tell, 202)
+        while len(told.heard) < 203:
+            await asyncio.sleep(0.001)
+        assert told.heard == list(range(203)) and told.wakes == 2
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_one_word_that_cannot_be_taken_takes_no_other_with_it(caplog):
+    async def run():
+        told = Told(asyncio.get_running_loop())
+        told.tell(1)
+        streamlit_edges.hand_over(told, lambda: 1 / 0)
+        told.tell(2)
+        while len(told.heard) < 2:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize("asks", [streamlit_edges.asked, streamlit_edges.begun])
+def test_the_end_of_a_page_is_heard_before_another_thread_takes_its_place(asks):
+    """Else it is the word of a thread that is no longer in charge, and the browser never hears of it."""
+
+    async def run():
+        told, heard_then = Told(asyncio.get_running_loop()), []
+        told._event_loop, told._scriptrunner = told.loop, "the one before"
+        told.tell("the end")
+        asks(told, "data", lambda *_: heard_then.extend(told.heard))
+        assert heard_then == ["the end"]
+
+    asyncio.run(run())
+
+
+def test_a_connection_writes_in_one_go_what_comes_in_one_turn():
+    class Transport:
+        written, open = [], True
+
+        def write(self, data):
+            assert self.open
+            self.written.append(data)
+
+        def close(self):
+            self.open = False
+
+        def is_closing(self):
+            return not self.open
+
+    async def run():
+        real = Transport()
+        corked = streamlit_edges.Corked(real, asyncio.get_running_loop())
+        for data in (b"a", b"b", b"c"):
+            corked.write(data)
+        assert real.written == [] and not corked.is_closing()
+        await asyncio.sleep(0)
+        assert real.written == [b"abc"]
+        corked.write(b"d")
+        corked.close()
+        await asyncio.sleep(0)
+        assert real.written == [b"abc", b"d"] and corked.is_closing(), "what was written comes before the end"
+
+    asyncio.run(run())

@@ -376,6 +376,12 @@ def test_one_visitor_cannot_fill_the_queue(write):
         jobs.submit(asked(3), "tab 5", "eve")
     jobs.cancel(jobs._jobs[asked(1).key], "tab 2")
     jobs.submit(asked(3), "tab 1", "ada")
+    for tab in ("tab 1", "tab 3"):
+        jobs.cancel(first, tab)
+    assert first.cancelling and first in jobs.under_way()
+    jobs._require_room(
+        "ada", [job for job in jobs.under_way() if job.asked_by == "ada"]
+    )  # what stops is no longer hers
     jobs.close()
 
 

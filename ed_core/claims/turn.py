@@ -68,7 +68,7 @@ TURN = Claim(
             SHARE,
             "share of the depth",
             MIDDLE,
-            "between 0.35 and 0.75, chosen here",
+            "above 0.35 and below 0.75, chosen here",
             "the middle (2505.13898, Llama 3.1); 0.6 to 0.7 (2512.14064, Qwen 2.5)",
         ),
     ),

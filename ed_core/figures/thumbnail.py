@@ -64,6 +64,11 @@ def png(rows: Sequence[Sequence[int]], colours: np.ndarray, cell: tuple[int, int
 
 def data_uri(rows: Sequence[Sequence[int]]) -> str:
     """`png` in the colours of all maps, as an address that a browser needs to ask nobody for."""
+    return _uri(tuple(map(tuple, rows)))
+
+
+@lru_cache(maxsize=256)
+def _uri(rows: tuple[tuple[int, ...], ...]) -> str:
     cell = max(1, HEIGHT // len(rows)), max(1, WIDTH // len(rows[0]))
     return f"data:image/png;base64,{base64.b64encode(png(rows, _colours(), cell)).decode()}"
 

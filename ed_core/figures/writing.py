@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from ..types import ProbeResult
 from . import colours
 from .canvas import STEADY, Canvas
-from .lens import cell_letters, lens_height
+from .lens import ROW, cell_letters, lens_height
 from .panel import Strip, View, mean_over_tokens, token_panel
 from .text import number, visible
 
@@ -20,12 +20,14 @@ def first_position(result: ProbeResult) -> int:
     return result.answer_start or result.n_tokens
 
 
-def writing_map(result: ProbeResult, view: View) -> go.Figure:
+def writing_map(result: ProbeResult, view: View, small: bool = False) -> go.Figure:
     """Written tokens to the right, depths upwards, as on the lens: bright is near the output, and what the lens would
     say stands in a cell where it is another token than in the row below. A bar stands at the depth from which the best
     token stays, a cross where the token would leave, red where it would say another. `view.window` and `selected` count
-    written tokens; a click tells a token's position in the whole text."""
-    view = replace(view, height=lens_height(result.n_layers, view), answer_start=None, sinks=())
+    written tokens; a click tells a token's position in the whole text. `small`: as low as the view says; where a row is
+    too low for letters there are none."""
+    height = view.height if small else lens_height(result.n_layers, view)
+    view = replace(view, height=height, answer_start=None, sinks=())
     z, best = result["jsd"], result["best_ids"]
     ids, names = result["ids"].tolist(), result.token_text
     texts = tuple(names.get(i, f"id {i}") if i >= 0 else "…" for i in ids)
@@ -39,10 +41,12 @@ def writing_map(result: ProbeResult, view: View) -> go.Figure:
         here = f"{number(result['confidence'][depth, step])}  {lens}<br>{number(z[depth, step])} bits from the output"
         settles, leaves = int(result["settle_depth"][step]), int(result["exit_depth"][step])
         left = visible(names.get(int(result["exit_ids"][step]), ""))
-        return f"{here}<br>settles at depth {settles}<br>would leave at depth {leaves} with {left}"
+        share = f"{result['deep_thinking_ratio'][step]:.0%} of the tokens so far settle late by their divergence"
+        return f"{here}<br>settles at depth {settles}<br>would leave at depth {leaves} with {left}<br>{share}"
 
     def marks(canvas: Canvas) -> None:
-        cell_letters(canvas, told, view, best, shade, z, 0)
+        if view.plot_height >= ROW * len(z):
+            cell_letters(canvas, told, view, best, shade, z, 0)
         _settled(canvas, result["settle_depth"])
         _left(canvas, result["exit_depth"], result["exit_agrees"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ class Result(ProbeResult):
 
     @classmethod
     def of(cls, found: ProbeResult) -> Result:
-        return cls(**vars(found))
+        return cls(**{f.name: getattr(found, f.name) for f in fields(found) if f.init})
 
     def __getattr__(self, name: str) -> np.ndarray:
         measures = vars(self).get("measures", {})  # a copy in the making has none yet

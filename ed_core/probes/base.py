@@ -9,6 +9,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -81,7 +82,6 @@ class Probe:
     min_tokens: ClassVar[int] = 1
     needs_gradients: ClassVar[bool] = False
     first_page: ClassVar[bool] = False  # Home shows it, and *Compare two* begins with it
-    goes_first: ClassVar[bool] = False  # of those a page asks for: what it says is wanted before the others are done
     traces: ClassVar[bool] = True  # whether one traced pass is held while it runs
     further_tokens: ClassVar[int] = 0  # read behind the prompt, each after the one before
     seconds_per_logit: ClassVar[float] = 2e-8  # of measuring, on a CPU, beside unembedding
@@ -164,6 +164,12 @@ class Probe:
         raise ValueError(f"{cls.name} has no measure {measure!r}")
 
     @classmethod
+    @cache
+    def hints(cls) -> dict[str, Any]:
+        """The parameters' types by name."""
+        return typing.get_type_hints(cls)
+
+    @classmethod
     def make(cls, values: Mapping[str, Any]) -> Probe:
         """Build from names and values (strings from a command line, a URL or a form), refusing what is unknown or out
         of range."""
@@ -171,7 +177,7 @@ class Probe:
         for name in values:
             if name not in known:
                 raise ParameterError(f"{cls.name} has no parameter '{name}'; it has {', '.join(known) or 'none'}.")
-        hints = typing.get_type_hints(cls)
+        hints = cls.hints()
         return cls(**{name: _parse(cls.name, known[name], hints[name], value) for name, value in values.items()})
 
     @classmethod

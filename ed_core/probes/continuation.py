@@ -24,7 +24,6 @@ class Continuation(Probe):
     name: ClassVar[str] = "continuation"
     title: ClassVar[str] = "Continuation"
     first_page: ClassVar[bool] = True
-    goes_first: ClassVar[bool] = True
     traces: ClassVar[bool] = False
     further_tokens: ClassVar[int] = TYPICAL_TOKENS - 1
     pictures: ClassVar[tuple[Picture, ...]] = ()  # words

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ParameterError, StoreError
+from ..shelf import Shelf
 from ..types import ModelSpec, ProbeResult, Request
 from .store import Store
 from .wire import unpack
@@ -19,6 +20,7 @@ EXAMPLES = Path(__file__).parent.parent / "demo" / "examples"  # shipped results
 # hex digits of a run id in a link: 48 bits, so that a store of a million results has two alike once in five hundred
 # times
 SHORT = 12
+HELD = 64 << 20  # bytes of results that stay in memory once they were read
 
 
 @lru_cache(maxsize=1)
@@ -36,17 +38,34 @@ def trouble() -> str:
     return ""
 
 
+def _bytes(result: ProbeResult) -> int:
+    """What a result takes, its tokens' words about."""
+    arrays = [*(measure.values for measure in result.measures.values()), *result.summary.values()]
+    return sum(values.nbytes for values in arrays) + 200 * result.n_tokens
+
+
+def _shared(result: ProbeResult | None) -> ProbeResult | None:
+    """A result that many sessions have: its arrays can no longer be written into."""
+    for values in [*(m.values for m in result.measures.values()), *result.summary.values()] if result else ():
+        values.setflags(write=False)
+    return result
+
+
+_read: Shelf[ProbeResult] = Shelf(HELD, _bytes)  # by key and what changes when it is stored anew
+
+
 def by_key(key: str) -> ProbeResult | None:
-    """The result with this run id: from the store, else among the shipped examples."""
+    """The result with this run id: from the store, else among the shipped examples. Its arrays are read-only."""
     if not re.fullmatch(r"[0-9a-f]{32}", key):
         return None
     try:
-        found = store().get(key)
+        stamp = store().stamp(key)
+        found = None if stamp is None else _read.get((key, stamp), lambda: _shared(store().get(key)))
     except StoreError:
         found = None  # `trouble` says so on every page; what is computed is shown all the same
     if found is None and (file := EXAMPLES / f"{key}.npz").is_file():
         try:
-            found = unpack(file.read_bytes())
+            found = _read.get((key, file.stat().st_mtime_ns), lambda: _shared(unpack(file.read_bytes())))
         except ValueError:
             return None  # of an older version: computed anew when somebody asks
     return found
@@ -56,7 +75,7 @@ def by_short(short: str) -> ProbeResult:
     """The result whose run id is, or begins with, these hex digits; a `ParameterError` says why there is none."""
     if not re.fullmatch(r"[0-9a-f]{8,32}", short):
         raise ParameterError(f"{short[:40]!r} is no run id; expected its first 8 hex digits or more.")
-    found = {file.stem for file in EXAMPLES.glob(f"{short}*.npz")}
+    found = {name for name in _names() if name.startswith(short)}
     try:
         found.update(store().keys(short))
     except StoreError:
@@ -88,11 +107,17 @@ def alike(request: Request) -> list[Mapping[str, np.ndarray]]:
 
 
 @lru_cache(maxsize=1)
+def _names() -> tuple[str, ...]:
+    """Run ids of the shipped examples."""
+    return tuple(sorted(file.stem for file in EXAMPLES.glob("*.npz")))
+
+
+@lru_cache(maxsize=1)
 def _shipped() -> dict[str, dict[str, Mapping[str, np.ndarray]]]:
     """Summaries of the shipped examples by series and key."""
     found: dict[str, dict] = {}
-    for file in sorted(EXAMPLES.glob("*.npz")):
-        if (result := by_key(file.stem)) is not None:
+    for name in _names():
+        if (result := by_key(name)) is not None:
             found.setdefault(result.request.series, {})[result.request.key] = result.summary
     return found
 
@@ -130,4 +155,4 @@ def estimate(requests: Iterable[Request], n_tokens: int | None) -> float | None:
 
 def is_shipped(key: str) -> bool:
     """Whether a run is one of the examples that come with the product."""
-    return (EXAMPLES / f"{key}.npz").is_file()
+    return key in _names()

@@ -35,6 +35,8 @@ from .wire import pack, unpack
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+MOST_CARDS = 4096  # of a few kilobytes each, that stay decoded
+USED_SECONDS = 60.0  # a use of a result is noted again after so long
 LOOKS = 5  # a file may vanish between row and read because another process replaced the entry: look again
 KEY = re.compile(r"[0-9a-f]{32}")
 
@@ -53,6 +55,7 @@ class Store:
         self._lock = threading.RLock()
         self._cache: Results | None = None
         self._identity: tuple | None = None
+        self._decoded: dict[str, tuple[bytes, tuple[dict, dict[str, np.ndarray]]]] = {}  # cards, with their bytes
         self._run(lambda cache: None)
 
     def put(self, result: ProbeResult) -> None:
@@ -78,6 +81,18 @@ class Store:
     def get(self, key: str) -> ProbeResult | None:
         """The result, or None where there is none that can be believed."""
         return self._load("result", key)
+
+    def stamp(self, key: str) -> tuple | None:
+        """What changes whenever a result is stored anew; None where there is none. Counts as a use of it."""
+        select = "SELECT rowid, store_time, size, filename, access_time FROM Cache WHERE key = ? AND raw = 1"
+
+        def work(cache: Results) -> tuple | None:
+            found = cache.rows(select, f"result/{key}")
+            if found and not time.time() - USED_SECONDS < found[0][-1] <= time.time():
+                cache.touch_run(key)
+            return (self._identity, *found[0][:-1]) if found else None
+
+        return self._run(work)
 
     def keys(self, beginning: str, n: int = 3) -> list[str]:
         """Run ids of stored results that begin with these hex digits, at most `n`."""
@@ -138,12 +153,21 @@ class Store:
     def _cards(self, n: int, holding: str = "") -> list[tuple[dict, dict[str, np.ndarray]]]:
         """Headlines and summaries of the results stored last, at most `n`, newest first; of those that hold a text."""
         select = (
-            "SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text' AND key GLOB 'card/*' "
+            "SELECT key, value FROM Cache WHERE raw = 1 AND typeof(key) = 'text' AND key GLOB 'card/*' "
             # a large card lies in a file of its own: its row has no value to look into
             "AND (value IS NULL OR instr(value, ?)) ORDER BY store_time DESC LIMIT ?"
         )
-        names = self._run(lambda cache: cache.rows(select, holding.encode(), n))
-        return [card for (name,) in names if (card := self._load("card", name[5:], touch=False))]
+        rows = self._run(lambda cache: cache.rows(select, holding.encode(), n))
+        return [card for name, value in rows if (card := self._card(name[5:], value))]
+
+    def _card(self, key: str, value: bytes | None) -> tuple[dict, dict[str, np.ndarray]] | None:
+        """A card whose row holds `value`: as it was decoded before, where that was the same to the last byte."""
+        before, found = self._decoded.get(key, (None, None))
+        if value is None or value != before:
+            found = self._load("card", key, touch=False)
+            if value is not None and found is not None and len(self._decoded) < MOST_CARDS:
+                self._decoded[key] = value, found
+        return found
 
     def _load(self, kind: str, key: str, touch: bool = True) -> Any:
         """A decoded entry, or None; a damaged one is removed, with its other half, and remembered."""

@@ -180,7 +180,7 @@ class Jobs:
     @staticmethod
     def _require_room(visitor: str, jobs: Sequence[Job]) -> None:
         allowed = settings.current()
-        own = sum(job.asked_by == visitor for job in jobs)
+        own = sum(job.asked_by == visitor and job.cancelling is None for job in jobs)
         if 0 < allowed.max_jobs_per_visitor <= own:
             raise QueueFull(
                 f"You have {own} jobs running and waiting, as many as one visitor may (max_jobs_per_visitor); wait "

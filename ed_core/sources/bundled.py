@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / "demo"
@@ -24,7 +25,12 @@ FITS: Path = FOLDER / "fits"  # fitted lenses of the bundled models and of a rea
 
 def load_prompts() -> list[dict]:
     """The bundled prompts, in the order of the file."""
-    return [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
+    return [dict(prompt) for prompt in _prompts()]
+
+
+@cache
+def _prompts() -> tuple[dict, ...]:
+    return tuple(json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines())
 
 
 def mixed_prompts(n: int, tasks: Sequence[str] = (), difficulties: Sequence[int] = ()) -> list[dict]:

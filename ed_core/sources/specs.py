@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+from functools import lru_cache
 from pathlib import Path
 
 from ..errors import ModelNotFound
@@ -42,7 +43,9 @@ def named(source: str) -> ModelSpec:
         return ModelSpec(source)
     if file := _gguf_file(source):
         return ModelSpec(str(file))
-    folder = Path(os.path.expanduser(BUNDLED.get(source, source)))
+    if source in BUNDLED and os.path.isdir(BUNDLED[source]):
+        return ModelSpec(source)
+    folder = Path(os.path.expanduser(source))
     if os.path.isdir(folder):  # unlike the path's own method it takes any text
         return ModelSpec(
             next((name for name, place in BUNDLED.items() if place.resolve() == folder.resolve()), str(folder))
@@ -173,10 +176,18 @@ def config_of(spec: ModelSpec) -> dict:
     """The fields of a model's config.json where it is at hand, else what a GGUF file's header says, else what the
     catalogue knows; {} where there are none."""
     try:
-        fields = json.loads((Path(location(spec)) / "config.json").read_text(encoding="utf-8"))
+        file = Path(location(spec)) / "config.json"
+        state = file.stat()
+        fields = _read(str(file), state.st_mtime_ns, state.st_size, state.st_ino)
     except (OSError, ValueError):
         if (packed := of_gguf(spec)) and packed.file.is_file():
             return gguf_files.read(packed.file).config
         entry = catalogue.find(spec.source)
         return dict(entry.config) if entry else {}
-    return fields if isinstance(fields, dict) else {}
+    return dict(fields) if isinstance(fields, dict) else {}
+
+
+@lru_cache(maxsize=64)
+def _read(file: str, *state: int) -> object:
+    """A JSON file, read anew where its `state` is another: a page asks for one a dozen times."""
+    return json.loads(Path(file).read_text(encoding="utf-8"))

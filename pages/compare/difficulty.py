@@ -8,7 +8,7 @@ from ed_core import figures
 from ed_core.errors import EffectiveDepthError
 from ed_core.studies import difficulty
 from ed_core.studies.folder import Folder, open_folder
-from ed_ui import common_link, link, probe_page, remembered, show, study_runs
+from ed_ui import chart, common_link, link, probe_page, remembered, show, study_runs
 from ed_ui.link_parameters import choice, text
 
 
@@ -58,7 +58,7 @@ def body(folder: Folder, name: str, kind: str) -> None:
     found, silent = [], []
     for label in folder.models:
         try:
-            found.append(difficulty.look(folder, label, name, kind))
+            found.append(study_runs.looked(folder.out, difficulty.look, label, name, kind))
         except EffectiveDepthError as error:
             silent.append(str(error))
     with st.container(key="headline"):
@@ -68,7 +68,7 @@ def body(folder: Folder, name: str, kind: str) -> None:
             st.caption(show.plain(why))
     if found:
         scores = {one.label: [asdict(level) for level in one.levels] for one in found}
-        fig = figures.study_levels(scores, {one.label: one.n_layers for one in found})
+        fig = chart.once(figures.study_levels, scores, {one.label: one.n_layers for one in found})
         show.figure("study-levels", fig, CAPTION, reading=READING)
 
 

@@ -11,7 +11,7 @@ from ed_core.studies import agreement as estimators
 from ed_core.studies import bundle, export, items, report, running, study, tables
 from ed_core.studies.folder import Folder
 from ed_core.studies.plan import PLAN
-from ed_ui import common_link, guard, link, literature, remembered, show, study_runs
+from ed_ui import chart, common_link, guard, link, literature, remembered, show, study_runs
 from ed_ui.link_parameters import text
 
 
@@ -136,7 +136,7 @@ def depths(row, rows: list[dict]) -> None:
         row.selectbox, "Published beside", "studies.published", models, format_func=lambda m: m or "none", width=280
     )
     marks = published_marks(beside) if beside else []
-    fig = figures.study_depths([r for r in rows if r["variant"] == "paper"], "model", marks)
+    fig = chart.once(figures.study_depths, [r for r in rows if r["variant"] == "paper"], "model", marks)
     show.figure("study-depths", fig, DEPTHS, reading=READING)
     if marks:
         st.caption(f"Published: {CITATION}. {' '.join(CAVEATS)}")
@@ -153,7 +153,7 @@ def agreement(folder: Folder, rows: list[dict], name: str) -> None:
         for r in rows
         if r["model"] == model
     ]
-    found = estimators.estimates(folder, model, name, rows)
+    found = study_runs.looked(folder.out, study_runs.estimates, model, name)
     papers = {one.name: RULE.format(report.CALLED[one.name], figures.VARIANTS["paper"]) for one in found if one.instead}
     others = [
         vars(one) | {"rule": one.label, "criterion": one.name, "variant": "", "ratio": one.ratio, "undefined": None}
@@ -165,7 +165,7 @@ def agreement(folder: Folder, rows: list[dict], name: str) -> None:
         for one in found
         if one.thresholds and one.name in papers
     }
-    fig = figures.study_depths([*own, *others], "rule", thresholds=bands)
+    fig = chart.once(figures.study_depths, [*own, *others], "rule", thresholds=bands)
     show.figure("study-agreement", fig, AGREEMENT, reading=READING + BANDS)
     st.markdown("\n".join(f"- {show.plain(one)}" for one in estimators.sentences(found)))
 
@@ -189,7 +189,7 @@ def curves(folder: Folder, summary: list[dict], name: str) -> None:
             found[label] = tuple(values)
     if found:
         layers = {label: model.get("n_layers") for label, model in folder.models.items()}
-        fig = figures.study_curves(found, layers, export.unit_of(measure))
+        fig = chart.once(figures.study_curves, found, layers, export.unit_of(measure))
         show.figure("study-curves", fig, f"**{measure}** · over relative depth; shaded: 5 to 95 % over prompts")
 
 
@@ -198,7 +198,7 @@ def words(folder: Folder, rows: list[dict], name: str) -> None:
     with st.expander("In words", icon=":material/notes:"):
         for label in dict.fromkeys(r["model"] for r in rows):
             st.markdown(f"**{show.plain(label)}** on {show.plain(name)}")
-            said = tables.statements(folder, label, name)
+            said = study_runs.looked(folder.out, tables.statements, label, name)
             st.markdown("\n".join(f"- {show.plain(one.sentence)}" for one in said.values()))
 
 

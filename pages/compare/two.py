@@ -121,7 +121,7 @@ def ruler(names, verdicts, of_side) -> None:
     unclear = tuple([n for n, said in v.statements.items() if not said.clear] if v else () for v in verdicts)
     fig = figures.pair_ruler(found, tuple(n_layers), names, unclear)
     told = " ".join(f"{side}: {v.sentence}" for side, v in zip(SIDES, verdicts, strict=True) if v)
-    chart.draw("ruler-two", fig, told or "Depth ruler of both sides: no verdict yet.")
+    chart.draw("ruler-two", chart.made(fig), told or "Depth ruler of both sides: no verdict yet.")
 
 
 TEACH = """Not computed yet. **Run** measures both sides; what is stored is kept."""

@@ -59,7 +59,7 @@ def ruler(asked: Surgery, n_layers: int) -> None:
     st.caption(RULER)
     fig = figures.order_ruler(order or range(n_layers), n_layers)
     said = f"Order of layers: {asked.order or f'all {n_layers}, as they are'}. The box above takes the same."
-    if (cell := chart.draw("order-ruler", fig, said, clickable=True)) is not None:
+    if (cell := chart.draw("order-ruler", chart.made(fig), said, clickable=True)) is not None:
         remembered.put({"surgery.order": toggled(order, int(cell[1]), n_layers)})
         st.rerun()
 

@@ -7,7 +7,7 @@ from ed_core.depth.verdict import COSINES
 from ed_core.figures import pictures
 from ed_core.probes import Contributions
 from ed_core.results import aggregate
-from ed_ui import probe_page, remembered, show
+from ed_ui import chart, probe_page, remembered, show
 from ed_ui.link_parameters import choice
 
 MEASURE = "layer_ratio"
@@ -25,7 +25,8 @@ def figure(result, view):
     draw = figures.cosine_map if spec.unit == "cosine" else figures.contribution_norms
     one = Contributions.pictures[1 if measure in COSINES else 0]
     said = spec.meaning + pictures.beside(one, view)
-    show.figure("map", draw(result, view, measure, counts_first_token()), said, result, measure, select=True)
+    fig = chart.once(draw, result, view, measure, counts_first_token())
+    show.figure("map", fig, said, result, measure, select=True)
 
 
 def counts_first_token() -> bool:
@@ -41,7 +42,7 @@ def more(result, view):
     for place, (key, suffix, unit, caption) in zip(st.columns(2), MEANS, strict=True):
         lines = {name: curves[f"{short}_{suffix}"] for name, short in BRANCHES.items()}
         behind = probe_page.behind(view, f"layer_{suffix}", counts_first_token())
-        fig = figures.layer_curves(lines, "", unit, log=unit == "ratio", behind=behind)
+        fig = chart.once(figures.layer_curves, lines, "", unit, log=unit == "ratio", behind=behind)
         show.figure(key, fig, caption + probe_page.told_of_sinks(view), results=[result], place=place)
 
 

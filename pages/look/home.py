@@ -11,14 +11,15 @@ from ed_core.depth import sinks, verdict, wording
 from ed_core.depth.verdict import ALL, ANSWER
 from ed_core.figures import View
 from ed_core.figures.pictures import Look
-from ed_core.probes import Continuation, Contributions, LayerSkip, Lenses, LogitLens
+from ed_core.probes import Continuation, Contributions, Generation, LayerSkip, Lenses, LogitLens
 from ed_core.probes.description import Picture
 from ed_core.probes.lenses import LENSES
 from ed_core.results import lookup
 from ed_core.sources import specs
 from ed_core.sources.published import published, published_marks
-from ed_core.types import ModelSpec, ProbeResult
+from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_ui import (
+    chart,
     common_link,
     control_model,
     link,
@@ -31,20 +32,21 @@ from ed_ui import (
     session,
     show,
     token_drawer,
+    written,
 )
 from ed_ui.case_view import BRANCHES, SHADES
-from ed_ui.link_parameters import Parameter, choice, flag, number, span
+from ed_ui.link_parameters import Parameter, choice, flag, number, of_probe, span
 from ed_ui.remembered import value
 
 WINDOW = 48
 NONE, TOKEN, LOGIT = "none", "token", "logit"
 READ_FOR = {ALL: "all tokens", ANSWER: "the answer", TOKEN: "the selected token"}
 PUBLISHED = (NONE, *dict.fromkeys(p.model.rsplit("/", 1)[-1] for p in published()))
-PROBES = {
+PROBES = {  # in the order of computing: maps in a moment, then the model's own words, then what takes longer
     "contributions": Contributions(),
+    "continuation": Continuation(),
     "logit_lens": LogitLens(),
     "layer_skip": LayerSkip(),
-    "continuation": Continuation(),
 }
 
 
@@ -55,6 +57,8 @@ MAPS = (  # key, probe, picture
     ("lens", "logit_lens", LogitLens.pictures[0]),
 )
 WIDE = 1100  # pixels of the page, about
+LOW = 260  # pixels of the map of written tokens
+DEPTHS = ("home.depths", False)  # under which name, and at first, the depth of each written token stands there
 PARAMETERS = (
     choice("branch", "branch", "both", BRANCHES),
     choice("shade", "shade", "probability", SHADES),
@@ -66,6 +70,8 @@ PARAMETERS = (
     choice("of", "of", ALL, READ_FOR.keys()),
     choice("published", "published", NONE, PUBLISHED),
     span("tokens", "window"),
+    flag("depths", *DEPTHS),
+    *of_probe(Generation),
 )
 
 
@@ -91,15 +97,22 @@ def asked() -> running.Batch:
         shown = next(iter(last.requests.values())).models[0].name
         st.info(show.plain(STILL.format(shown)), icon=":material/history:")
         return last
-    spec = picker.required()
-    requests = {name: probe.request(spec, prompt_box.prompt()) for name, probe in PROBES.items()}
-    measured = {name: request for name, request in requests.items() if name != "continuation"}
-    if (fit := fitted(spec)) is not None:
-        requests["lenses"] = Lenses(fit=fit.path.stem).request(spec, prompt_box.prompt())
-    batch = running.batch("home", requests | control_model.with_control(measured))
+    batch = running.batch("home", wanted(picker.required()))
     row = probe_page.top_row("home", batch, with_control=False, named=False)
     options(row, batch)
     return batch
+
+
+def wanted(spec: ModelSpec) -> dict[str, Request]:
+    """The four probes of what stands in the boxes, and what is chosen beside them: a fitted lens, the depth of each
+    token that the model writes, a control."""
+    asked = {name: probe.request(spec, prompt_box.prompt()) for name, probe in PROBES.items()}
+    measured = {name: request for name, request in asked.items() if name != "continuation"}
+    if (fit := fitted(spec)) is not None:
+        asked["lenses"] = Lenses(fit=fit.path.stem).request(spec, prompt_box.prompt())
+    if value(*DEPTHS):
+        asked["generation"] = written.asked().request(spec, prompt_box.prompt())
+    return asked | control_model.with_control(measured)
 
 
 def fitted(spec: ModelSpec) -> fits.Fit | None:
@@ -176,6 +189,9 @@ def panels(batch: running.Batch) -> None:
         headline(batch, reached, twin)
         ruler(batch, reached, twin)
     view = viewer(batch, reached)
+    if "generation" in batch.requests:
+        with st.container(key="home-written"):
+            live.part(batch, "written", ("generation",), partial(depths, batch))
     look = Look(
         BRANCHES[value("branch", "both")], SHADES[value("shade", "probability")], first_token=counts_first_token()
     )
@@ -220,7 +236,8 @@ def towards_answer(batch: running.Batch, view: Callable[[str, str], View]) -> No
     at = min(verdict.positions(result, ANSWER))
     said = show.code(result.token_text[int(result["top_ids"][-1, at, 0])], 20) if result.complete else "the answer"
     caption = f"**At the answer** · rank of {said} in the lens (click a cell: that token)"
-    show.figure("token", figures.rank_curve(result, at, seen.height), caption, result, "rank", READ_RANK)
+    fig = chart.once(figures.rank_curve, result, at, seen.height)
+    show.figure("token", fig, caption, result, "rank", READ_RANK)
 
 
 def course(batch: running.Batch, view: Callable[[str, str], View]) -> None:
@@ -230,42 +247,62 @@ def course(batch: running.Batch, view: Callable[[str, str], View]) -> None:
         return show.empty("One token", "Its course through the layers.")
     curves = {name: result[measure][:, seen.selected] for name, measure in token_drawer.COSINES.items()}
     more = dict(depth_lines=seen.depth_lines, height=seen.height)
-    fig = figures.layer_curves(curves, "", "cosine", **more)
+    fig = chart.once(figures.layer_curves, curves, "", "cosine", **more)
     caption = f"**Token {seen.selected}** {show.code(result.tokens[seen.selected], 20)} · its cosines with the stream"
     show.figure("token", fig, caption, result, "layer_cos")
 
 
 def headline(batch: running.Batch, reached: verdict.Verdict | None, twin: verdict.Verdict | None) -> None:
-    """Status, verdict, and what the model says: the same height whatever stands in it."""
+    """Status or verdict, and what the model says, which what the rules say never pushes out of sight: the same height
+    whatever stands in it."""
     with st.container(key="headline"):
         for message in running.troubles(batch):
             show.error(message)
         if batch.running:
             live.status(batch)
         elif reached is not None:
-            said(batch, reached, twin)
+            st.markdown(f"**{show.plain(reached.lead)}**")
         elif batch.missing and not batch.errors:
             st.markdown(TEACH)
-        live.part(batch, "says", ("continuation",), partial(written, batch))
+        live.part(batch, "says", ("continuation",), partial(what_it_says, batch))
+        if reached is not None and not batch.running:
+            said(batch, reached, twin)
 
 
-def written(batch: running.Batch) -> None:
-    """What the model says, as far as it is written, and the way to each token's depth."""
+def what_it_says(batch: running.Batch) -> None:
+    """What the model says, as far as it is written, and whether the depth of each token stands below."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="says"):
         if said := says(batch):
             st.markdown(said, width="content")
-        if st.button("Depth of each token", **TO_WRITING):  # always there: nothing moves when there is something to say
-            st.switch_page("pages/look/writing.py")
+        # always there: nothing moves when there is something to say
+        off = any(name != "generation" for name in (*batch.jobs, *batch.waiting))
+        look = dict(help=ABOUT_DEPTHS, disabled=off, changed=write_on)
+        if remembered.widget(st.toggle, "Depth of each token", *DEPTHS, **look) != ("generation" in batch.requests):
+            st.rerun()
 
 
-def write_on() -> None:
-    """On the page that opens, the same question is continued at once."""
-    session.current().picked = True
+def again() -> running.Batch:
+    """This page's batch for what stands in the boxes now."""
+    return running.batch("home", wanted(picker.required()))
+
+
+def write_on(key: str) -> None:
+    """The depth of each token was asked for: where nothing else is missing it is computed at once, if it can be."""
+    remembered.note(key)
+    batch = again()
+    if batch.missing == ["generation"] and not running.outlook_of(batch, prompt_box.n_tokens()).obstacle:
+        running.submit(batch)
+
+
+def depths(batch: running.Batch) -> None:
+    """At which depth each token settles that the model writes, and how many it is to write."""
+    if (result := batch.result("generation")) is None:
+        return show.empty("Depth of each token", TEACH_DEPTHS, LOW)
+    written.panel("written", result, View(width_px=WIDE, height=LOW, uirevision="written"), again, small=True)
 
 
 def said(batch: running.Batch, reached: verdict.Verdict, twin: verdict.Verdict | None) -> None:
-    """What is seen at the answer, then each criterion as what it is, with what a control shares."""
-    st.markdown(f"**{show.plain(reached.lead)}**")
+    """Each criterion as what it is, with what a control shares, and the sinks."""
     lines = [f"- {show.plain(one.sentence)}" for one in reached.statements.values()]
     if twin is not None:
         lines.append(f"- {show.plain(wording.shared(reached.criteria, twin.criteria, control_model.chosen()[0]))}")
@@ -282,7 +319,8 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None, twin: verdict.V
         st.container(height=110 + show.CAPTION, border=False, key="ruler-place")
         return
     ghost, n_ghost = session.current().ghost or (None, None)
-    fig = figures.depth_ruler(
+    fig = chart.once(
+        figures.depth_ruler,
         reached.criteria if reached else {},
         n_layers,
         bands=reached.bands if reached else {},
@@ -350,6 +388,8 @@ def options(row, batch: running.Batch) -> None:
         remembered.widget(st.toggle, "Count the sinks (◆) in the strips beside the maps", *probe_page.COUNT_SINKS)
         remembered.widget(st.selectbox, "Published figures on the ruler", "published", NONE, options=PUBLISHED)
         control_model.picker(st, batch)
+        if "generation" in batch.requests:
+            probe_page.form(Generation, ("n_tokens", "temperature", "seed"))
         if (above := prompt_box.harder(value("example", ""))) is not None:
             look = {"icon": ":material/trending_up:", "type": "tertiary"}
             st.button("Same task, harder", key="harder", on_click=_harder, args=(above, batch), **look)
@@ -385,13 +425,8 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
     return view
 
 
-TO_WRITING = {
-    "key": "to-writing",
-    "type": "tertiary",
-    "icon": ":material/edit_note:",
-    "help": "The model writes on, and every token is told with the depth at which it settles.",
-    "on_click": write_on,
-}
+ABOUT_DEPTHS = "The model writes on, and every token is told with the depth at which it settles."
+TEACH_DEPTHS = "**Run** lets the model continue the question, and shows for every token at which depth it settles."
 RULES = """**Three rules, three questions.** *Cosine*: the last layer after which additions no longer erase, on average,
 what the stream holds, but strengthen it. *KL*: the first layer at which what the model would say, were it to end there,
 is less than {kl:.0%} as far from its output as it ever is. *Overlap*: the first at which it shares more than

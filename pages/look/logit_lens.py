@@ -6,7 +6,7 @@ from ed_core import figures
 from ed_core.figures.pictures import Look
 from ed_core.probes import LogitLens
 from ed_core.results import aggregate
-from ed_ui import probe_page, remembered, show
+from ed_ui import chart, probe_page, remembered, show
 from ed_ui.case_view import SHADES
 from ed_ui.link_parameters import choice
 
@@ -36,7 +36,9 @@ def more(result, view):
     )
     for place, (key, lines, unit, of, caption) in zip(st.columns(2), MEANS, strict=True):
         behind = probe_page.behind(view, of)
-        fig = figures.layer_curves({n: curves[c] for n, c in lines.items()}, "", unit, x="depth", behind=behind)
+        fig = chart.once(
+            figures.layer_curves, {n: curves[c] for n, c in lines.items()}, "", unit, x="depth", behind=behind
+        )
         show.figure(key, fig, caption + probe_page.told_of_sinks(view), results=[result], place=place)
 
 

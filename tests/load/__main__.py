@@ -14,13 +14,16 @@ from pathlib import Path
 import psutil
 from hosted_app import Hosted, hosted, until
 
-from load.visitors import ALONE, BESIDE, CANCEL, PAGE, Board, store, visitors
+from load.session import Session
+from load.visitors import ALONE, BESIDE, CANCEL, MODELS, PAGE, READ, STORED, Board, store, visitors
 
 TARGETS = {PAGE: (0.25, 1.0), ALONE: (1.5, 5.0), BESIDE: (2.5, 8.0), CANCEL: (None, 1.0)}  # seconds, p50 and p99
 CROWD, CROWDED = 60, (None, 2.0)  # so many readers, and what a page may then take
 WRONG = ("error", "lost", "wrong owner", "stale result")
 MOST_SECONDS, MOST_SESSIONS = 7200, 200  # bounds of a load test
 EVERY = 5.0  # seconds between two looks at the server
+ROUNDS = 3  # of one visitor through all stored pages, to see what a page costs
+REST = 0.2  # seconds after a page in which the server ends what belongs to it
 
 
 @dataclass
@@ -29,12 +32,18 @@ class Server:
 
     process: psutil.Process
     seen: list[tuple[float, float, int, float]] = field(default_factory=list)  # s, MB, descriptors, CPU seconds
+    page: float | None = None  # CPU seconds for a stored page, of a visitor who is alone
+    ours: float = 0.0  # share of a core that the visitors take, whom this process plays
+
+    @property
+    def cpu(self) -> float:
+        used = self.process.cpu_times()
+        return used.user + used.system
 
     def look(self, start: float) -> None:
         with self.process.oneshot():
-            used = self.process.cpu_times()
             memory, open_ = self.process.memory_info().rss / 1e6, self.process.num_fds()
-        self.seen.append((time.monotonic() - start, memory, open_, used.user + used.system))
+            self.seen.append((time.monotonic() - start, memory, open_, self.cpu))
 
     def worker(self) -> psutil.Process | None:
         children = self.process.children(recursive=True)
@@ -77,7 +86,9 @@ def table(board: Board, server: Server, readers: int) -> str:
         ]
         lines += [f"| descriptors, {span} | {first[2]} to {last[2]} | – |"]
         busy = (last[3] - server.seen[0][3]) / max(last[0] - server.seen[0][0], 1e-9)
-        lines += [f"| the server's share of a core | {busy:.0%} | – |"]
+        lines += [f"| the server's share of a core; that of the visitors | {busy:.0%}; {server.ours:.0%} | – |"]
+    if server.page is not None:
+        lines += [f"| CPU of the server for a stored page, one visitor | {server.page * 1000:.0f} ms | – |"]
     return "\n".join(lines)
 
 
@@ -90,15 +101,31 @@ def curve(server: Server, points: int = 20) -> str:
     return "\n".join(rows)
 
 
+async def cost(address: str, server: Server) -> float:
+    """CPU seconds that a stored page takes the server, of one visitor who goes through all of them and is alone: a
+    measure that hardly depends on what else this machine does. Pages opened for the first time are not counted."""
+    async with Session(address, "", f"model={MODELS[0]}&example={STORED[0]}") as session:
+        for page in READ:
+            await session.open(page)
+        await asyncio.sleep(REST)
+        before = server.cpu
+        for page in ROUNDS * READ:
+            await session.open(page)
+        await asyncio.sleep(REST)
+        return (server.cpu - before) / (ROUNDS * len(READ))
+
+
 async def load(
     app: Hosted, seconds: float, readers: int, prompters: int, sweepers: int, kill_every: float = 0.0
 ) -> tuple[Board, Server]:
     """Send visitors for so long. What they look at is computed before, and not counted."""
     before = Board(time.monotonic() + MOST_SECONDS)
     await store(app.address, before)
+    server = Server(psutil.Process(app.process.pid))
+    server.page = await cost(app.address, server)
     board = Board(time.monotonic() + seconds, killing=kill_every > 0)
     board.wrong.update(before.wrong)
-    server, start = Server(psutil.Process(app.process.pid)), time.monotonic()
+    start, used = time.monotonic(), time.process_time()
 
     async def watch() -> None:
         while True:
@@ -113,6 +140,7 @@ async def load(
 
     beside = [asyncio.create_task(one()) for one in (watch, *[kill] * (kill_every > 0))]
     await asyncio.gather(*visitors(app.address, board, readers, prompters, sweepers))
+    server.ours = (time.process_time() - used) / (time.monotonic() - start)
     for task in beside:
         task.cancel()
     return board, server

@@ -249,8 +249,9 @@ class Session:
     def _draw(self, path: Path, delta) -> None:
         kind = delta.WhichOneof("type")
         if kind == "new_element":
-            for below in [one for one in self.nodes if one[: len(path)] == path]:
-                del self.nodes[below]
+            if (there := self.nodes.get(path)) is None or there.kind == "block":  # an element has nothing below it
+                for below in [one for one in self.nodes if one[: len(path)] == path]:
+                    del self.nodes[below]
             name = Element.WhichOneof(delta.new_element, "type")
             what = getattr(delta.new_element, name)
             if getattr(what, "set_value", False):

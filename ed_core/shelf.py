@@ -1,0 +1,73 @@
+"""What was read or made once stays at hand for the next who asks, up to so many bytes. Torch-free, for all threads."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from .types import ProbeResult
+
+T = TypeVar("T")
+LONG = 256  # bytes of an array, beyond which its hash stands for it
+SCALARS = (bool, int, float, type(None), Enum)
+
+
+class Shelf(Generic[T]):
+    """Things by what they were made of, those asked for last, up to `most` of `size` together. Nobody may change what
+    lies here: others have it too."""
+
+    def __init__(self, most: int, size: Callable[[T], int] = lambda _: 1):
+        self._most, self._size, self._taken, self._lock = most, size, 0, threading.Lock()
+        self._held: OrderedDict[Hashable, T] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], T | None]) -> T | None:
+        """What lies under this key, else what `make` gives, which stays unless it is None."""
+        with self._lock:
+            if (found := self._held.get(key)) is not None:
+                self._held.move_to_end(key)
+                return found
+        found = make()  # twice where two ask at once, which is right all the same
+        if found is not None:
+            with self._lock:
+                if key not in self._held:
+                    self._held[key] = found
+                    self._taken += self._size(found)
+                while self._taken > self._most:
+                    self._taken -= self._size(self._held.popitem(last=False)[1])
+        return found
+
+    def made(self, make: Callable[..., T], *given: Any, **named: Any) -> T:
+        """What a pure function makes of these; made anew where nothing can stand for one of them."""
+        try:
+            key = make, frozen(given), frozen(named)
+        except TypeError:
+            return make(*given, **named)
+        return self.get(key, lambda: make(*given, **named))
+
+
+def frozen(value: Any) -> Hashable:
+    """What stands for a value: equal where what is made of it is. A result stands for itself: two that are merely equal
+    are two. `TypeError` where nothing can stand for it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, SCALARS):
+        return type(value), repr(value)  # 1, 1.0 and True are written differently, and no NaN equals another
+    if isinstance(value, ProbeResult):
+        return value.itself
+    if hasattr(value, "dtype") and value.dtype != object:  # an array, or one number of numpy's
+        data = value.tobytes()
+        return value.dtype.str, value.shape, data if len(data) <= LONG else hashlib.sha256(data).digest()
+    if isinstance(value, Mapping):
+        return Mapping, tuple((frozen(key), frozen(held)) for key, held in value.items())
+    if isinstance(value, (tuple, list)):
+        return tuple(map(frozen, value))
+    if isinstance(value, (set, frozenset)):
+        return frozenset(map(frozen, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value), tuple(frozen(getattr(value, f.name)) for f in fields(value))
+    raise TypeError(f"nothing stands for a {type(value).__name__}")

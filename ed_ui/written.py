@@ -1,0 +1,73 @@
+"""What a model writes, with the depth at which each token settles: on *Writing*, and on Home under what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import streamlit as st
+
+from ed_core import figures
+from ed_core.depth import writing
+from ed_core.figures import View
+from ed_core.figures.pictures import pictures
+from ed_core.probes import Generation
+from ed_core.results.aggregate import probe_of
+from ed_core.types import ProbeResult
+from ed_ui import chart, remembered, running, show
+from ed_ui.session import Batch
+
+WINDOW = 40  # tokens on the map
+
+
+def asked() -> Generation:
+    """What its boxes hold, on whatever page they stand."""
+    return Generation.make({f.name: remembered.value(f"generation.{f.name}", f.default) for f in fields(Generation)})
+
+
+def panel(key: str, result: ProbeResult, view: View, again: Callable[[], Batch], small: bool = False) -> None:
+    """The text so far and the map. `again` gives the page's batch for what the boxes hold. `small`: a low map, and of
+    the text what stands along it."""
+    _told(result, again, small)
+    n, begin = len(result["ids"]), figures.first_position(result)
+    chosen = remembered.value("token")
+    step = chosen - begin if chosen is not None and 0 <= chosen - begin < n else None
+    window = remembered.window("writing.window", n, WINDOW)
+    if not result.complete and window is not None:  # the token that is being written stays in sight
+        last = max(writing.written({"ids": result["ids"]}), WINDOW)
+        window = (last - WINDOW, last - 1)
+    seen = replace(view, window=window, selected=step, sinks=())
+    (one,) = pictures(result)
+    fig, caption = chart.once(figures.writing_map, result, seen, small), one.caption[:1].upper() + one.caption[1:]
+    show.figure(key, fig, caption, result, "jsd", one.reading, select=True)
+    if window is not None and result.complete:
+        limits = dict(min_value=0, max_value=n - 1, width=420)
+        remembered.widget(st.slider, "Tokens shown", "writing.window", window, **limits)
+
+
+def _told(result: ProbeResult, again: Callable[[], Batch], small: bool) -> None:
+    """What is written, and what it comes down to; while it is written, a way to stop there."""
+    probe, n = probe_of(result), writing.written({"ids": result["ids"]})
+    values = {name: measure.values for name, measure in result.measures.items()}
+    said = writing.sentence(values, result.n_layers, probe.rho, probe.threshold)
+    text = "".join(result.token_text.get(i, "") for i in result["ids"][:n].tolist())
+    left, right = st.columns([6, 1], vertical_alignment="center")
+    if small:
+        left.caption(said)
+    else:
+        left.markdown(said)
+        left.code(result.provenance.get("written", text) or " ", language=None, wrap_lines=True)
+    if result.complete or not n:
+        return
+    if right.button("Stop here", icon=":material/stop_circle:", on_click=_stop, args=(n, again), help=STOP):
+        st.rerun()
+
+
+def _stop(n: int, again: Callable[[], Batch]) -> None:
+    """Ask for the tokens written so far: a result like any other, and there in a moment."""
+    remembered.replace({"generation.n_tokens": n})
+    if (batch := again()).missing:
+        running.submit(batch)
+
+
+STOP = """Ends the text here and keeps it: the same tokens, as a result of its own."""
