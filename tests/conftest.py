@@ -46,6 +46,7 @@ def pytest_collection_finish():
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
     gc.enable()
+    prepared.begin()
 
 
 @pytest.fixture(scope="session")
@@ -175,6 +176,12 @@ def figures_made_anew(monkeypatch):
     """A figure that one test made is not what another looks at, which may have something else draw it."""
     if chart := sys.modules.get("ed_ui.chart"):
         monkeypatch.setattr(chart, "_shelf", type(chart._shelf)(chart.HELD, lambda ready: len(ready.json)))
+
+
+@pytest.fixture
+def forks(monkeypatch):
+    """Processes that the product starts with its own Python have the large libraries already (`prepared`)."""
+    monkeypatch.setattr(sys, "executable", prepared.python())
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ import threading
 import time
 from dataclasses import replace
 
+import prepared
 import pytest
 from hosted_app import until
 from kept_cases import results
@@ -29,14 +30,19 @@ TEXT = "5 + 7 + 5 + 3 + 1 + 7 = "
 LONG = Continuation(n_tokens=64)  # seconds in which to interfere, on a busy machine too
 
 
+def worker() -> tuple[str, ...]:
+    """The worker's command; it need not import torch. How it starts by itself, `test_server` sees."""
+    return prepared.python(), "-m", "ed_core.service.worker"
+
+
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    """One queue for all tests: starting a worker takes seconds. Every block takes at least 0.1 s, so that there is time
+    """One queue for all tests. Every block takes at least 0.1 s, so that there is time
     to interfere."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("ED_TEST_STEP_DELAY", "0.1")
-        made = Jobs()
+        made = Jobs(command=worker())
         yield made
         made.close()
 
@@ -183,7 +189,7 @@ def test_a_job_on_somebodys_screen_goes_on_however_long_the_browser_is_busy(spec
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     monkeypatch.setenv("ED_TEST_STEP_DELAY", "0.1")
     open_pages = {"here"}
-    queue = Jobs(on_screen=lambda job: bool(job.viewers & open_pages))
+    queue = Jobs(command=worker(), on_screen=lambda job: bool(job.viewers & open_pages))
     try:
         stalled, left = queue.submit(request(spec, LONG), "here"), queue.submit(request(spec), "gone")
         until(lambda: left.over)

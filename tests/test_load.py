@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
 from types import SimpleNamespace
 
+import prepared
 import pytest
 from hosted_app import ROOT, hosted, until
 from load.__main__ import Server, load, row, share, table
@@ -101,9 +103,7 @@ def test_options_are_bounded():
         ["--readers", "0", "--prompters", "0", "--sweeps", "0"],
     ):
         command = [sys.executable, "-m", "load", *options]
-        done = subprocess.run(
-            command, cwd=ROOT, env={"PYTHONPATH": "tests"}, capture_output=True, text=True, timeout=120
-        )
+        done = prepared.run(command, ROOT, os.environ | {"PYTHONPATH": "tests"})
         assert done.returncode == 2 and "expected at most" in done.stderr, done.stderr
 
 

@@ -18,6 +18,8 @@ from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
 from ed_ui import claim_runs, show, study_runs
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):

@@ -20,6 +20,8 @@ from ed_core.sources.bundled import EXAMPLE, load_prompts
 from ed_core.types import Prompt
 from ed_ui import fit_runs, show
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 ROOT = Path(__file__).parents[1]
 BOTH = "ed-demo-8-affine,ed-demo-8-jacobian"
 

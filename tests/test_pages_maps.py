@@ -17,6 +17,8 @@ from ed_core.sources.bundled import load_prompts
 from ed_core.types import Prompt
 from ed_ui import fit_runs, show, study_runs
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 MIXED = fit_runs.distinct([Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()])
 
 

@@ -21,6 +21,8 @@ from ed_core.studies import bundle, items
 from ed_core.studies.folder import open_folder
 from ed_ui import study_runs
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 TOML = (
     'name = "small"\nmodels = ["ed-demo-8", {source = "ed-demo-8", control = "untrained"}]\n'
     'probes = ["contributions", "logit_lens"]\n[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\n'

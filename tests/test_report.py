@@ -220,8 +220,9 @@ def compare(kept: case_study.Case, found) -> None:
             )
 
 
-def run_shell(kept: case_study.Case, folder, python: str = f'exec {sys.executable} "$@"') -> None:
+def run_shell(kept: case_study.Case, folder, python: str = "") -> None:
     """The case study's commands in a shell of their own; `python` is what the shell knows by that name."""
+    python = python or f'exec {prepared.python()} "$@"'
     (folder / "python").write_text(f"#!/bin/sh\n{python}\n")
     (folder / "python").chmod(0o755)
     env = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "HOME": "/nowhere"}
