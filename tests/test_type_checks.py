@@ -69,10 +69,11 @@ def test_a_shape_is_checked_against_what_the_same_call_has(found):
 def test_a_function_within_a_function_is_checked_each_time_it_is_made_and_is_its_own(found):
     first, second = found["outer"](2), found["outer"](3)
     assert (first(1), second(1), second(1, by=4, more=[1])) == (2, 3, 3)
+    assert first.__wrapped__ is not second.__wrapped__ and "int" in str(second.__annotations__)
     for inner in (first, second):
         with pytest.raises(TypeCheckError, match="value"):
             inner("1")
-    with pytest.raises(TypeCheckError, match="return value"):
+    with pytest.raises(TypeCheckError, match=r"inner\(\) return 0.5"):
         found["outer"](0.5)(1)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from functools import cache
+from functools import cache, update_wrapper
 from inspect import isclass
+from types import CodeType, FunctionType
 from typing import get_args
 
 from beartype import BeartypeConf, beartype
@@ -22,19 +23,36 @@ alone = beartype(conf=BeartypeConf(violation_type=TypeCheckError))
 DECORATOR = '__import__("type_checks").function'
 
 
-def function(made: Callable) -> Callable:
+OF = "__beartype_func"  # where beartype's checks keep the function that they are of
+_within: dict[CodeType, FunctionType] = {}  # the checks of a function within a function, made when it was made first
+
+
+def function(made: FunctionType) -> Callable:
     """A function with its checks."""
-    if "<locals>" not in made.__qualname__:
-        found = {
-            name: _decorator._destring_annotation(hint, made.__globals__) for name, hint in made.__annotations__.items()
-        }
-        if not any(map(names_shape, found.values())):
-            told, made.__annotations__ = made.__annotations__, found
-            try:
-                return alone(made)
-            except BeartypeException:  # what only the other way can tell
-                made.__annotations__ = told
+    if before := _within.get(made.__code__):
+        return alike(before, made)
+    found = {
+        name: _decorator._destring_annotation(hint, made.__globals__) for name, hint in made.__annotations__.items()
+    }
+    if not any(map(names_shape, found.values())):
+        told, made.__annotations__ = made.__annotations__, found
+        try:
+            checked = alone(made)
+        except BeartypeException:  # what only the other way can tell
+            made.__annotations__ = told
+        else:
+            if "<locals>" in made.__qualname__ and OF in (checked.__kwdefaults__ or ()):
+                _within[made.__code__] = checked
+            return checked
     return jaxtyped(made, typechecker=beartyped)
+
+
+def alike(before: FunctionType, made: FunctionType) -> FunctionType:
+    """The checks that another function of the same code has."""
+    checked = FunctionType(before.__code__, before.__globals__, made.__name__)
+    checked.__kwdefaults__ = {**before.__kwdefaults__, OF: made}
+    made.__annotations__ = before.__annotations__
+    return update_wrapper(checked, made)
 
 
 def names_shape(hint: object) -> bool:
