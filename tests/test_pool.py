@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 
+import prepared
 import pytest
 from hosted_app import until
 from small_models import computed
@@ -123,7 +124,7 @@ def test_gpus_are_counted_where_nobody_names_them(monkeypatch, tmp_path):
 def test_two_workers_compute_at_once_and_one_that_dies_loses_only_its_own(specs, monkeypatch, tmp_path):
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     monkeypatch.setenv("ED_TEST_STEP_DELAY", "0.1")
-    spec, made = specs[0], Pool(2)
+    spec, made = specs[0], Pool(2, command=(prepared.python(), "-m", "ed_core.service.worker"))
     try:
         until(lambda: not made.trouble() and len(made.devices) > 0, 120)
         jobs = [made.submit(asked(spec, text, Continuation(n_tokens=24)), "me") for text in ("5 + 7 = ", "3 + 1 = ")]

@@ -362,7 +362,9 @@ def test_tables_that_lie_in_the_folder_are_read_until_something_is_added(small, 
     found = tables.stored(folder, "verdict")
     assert max(r["prompts"] for r in found.to_pylist()) == 10 and found.equals(tables.verdict(folder))
     (out / "verdict.parquet").write_bytes(b"PAR1")
-    assert tables.stored(folder, "verdict").equals(found)
+    assert tables.stored(open_folder(out), "verdict").equals(found)
+    shutil.rmtree(out / "items")
+    assert tables.stored(folder, "verdict").num_rows == 0, "what is read once is of one state"
 
 
 def test_the_report_says_what_the_table_holds(done):
