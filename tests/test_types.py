@@ -403,9 +403,10 @@ def test_what_follows_from_a_measure_is_not_written_beside_it(model_of, measure,
     )
     with pytest.raises(ValueError, match="summary"):
         wire.unpack(wrong)
+    exits = results()["early_exit"]
     with monkeypatch.context() as other:
         other.setattr(wire, "following", lambda probe: {"confidence.sum"})
-        lacking = wire.pack(results()["early_exit"])
+        lacking = wire.pack(exits)
     with pytest.raises(ValueError, match="summary"):
         wire.unpack(lacking)
 
