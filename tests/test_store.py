@@ -26,7 +26,7 @@ from ed_core.results import store as store_module
 from ed_core.results.aggregate import summarize
 from ed_core.results.database import BytesDisk, Refused, Results
 from ed_core.results.store import Store
-from ed_core.results.wire import pack, unpack
+from ed_core.results.wire import pack
 from ed_core.sweeps.recorder import Recorder
 from ed_core.types import Encoding, ModelSpec, Prompt
 
@@ -810,24 +810,3 @@ def test_two_processes_and_eight_threads_on_the_same_keys(tmp_path, child):
         assert output(process).strip() == "[]"
     store = Store(tmp_path)
     assert store.info()["entries"] == 6 and len(list(store.path.glob("*/*.val"))) == 6
-
-
-def test_one_thread_at_a_time_reads_arrays(monkeypatch, result):
-    """Two at once can both fail (Python 3.11's `ast`)."""
-    inside, most, load = [], [], np.load
-
-    def slow(*args, **more):
-        inside.append(1)
-        most.append(len(inside))
-        time.sleep(0.02)
-        inside.pop()
-        return load(*args, **more)
-
-    monkeypatch.setattr(np, "load", slow)
-    data = pack(result)
-    threads = [threading.Thread(target=unpack, args=(data,)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == [1] * 4

@@ -1,12 +1,16 @@
 """Identity and transport: a request's key is the same everywhere and moves with every number; bytes are a result or a
 `ValueError`."""
 
+import gc
 import io
 import json
 import pickle
 import random
 import subprocess
 import sys
+import threading
+import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +20,7 @@ from kept_cases import results
 
 from ed_core import prompts
 from ed_core.errors import ParameterError
+from ed_core.npz import read
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens, Surgery
 from ed_core.results import wire
 from ed_core.sweeps.recorder import Recorder
@@ -231,6 +236,71 @@ def npz(**arrays):
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     return buffer.getvalue()
+
+
+ARRAYS = {
+    "a map": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "by columns": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "one number": np.float64(3),
+    "nothing": np.zeros((0, 3), np.int32),
+    "yes and no": np.array([True, False]),
+    "text": np.array("ä\nb"),
+    "of another machine": np.arange(3, dtype=">i8"),
+    "deep": np.zeros((1, 2, 1, 3), np.uint8),
+}
+
+
+def test_arrays_are_read_as_numpy_reads_them():
+    data = npz(**ARRAYS)
+    found = read(data)
+    with np.load(io.BytesIO(data), allow_pickle=False) as numpys:
+        assert list(found) == numpys.files
+        for name, values in found.items():
+            same = numpys[name]
+            assert values.dtype == same.dtype and values.shape == same.shape and np.array_equal(values, same), name
+            assert values.flags.f_contiguous == same.flags.f_contiguous and values.flags.writeable, name
+
+
+@pytest.mark.parametrize("change", [(b"(2, 3)", b"(2, 4)"), (b"(2, 3)", b"(-2,3)"), (b"'<f4'", b"'<f3'")])
+def test_an_array_that_says_something_else_than_it_holds_is_refused(change):
+    data = npz(x=ARRAYS["a map"])
+    names = {"x.npy": data[data.index(b"\x93NUMPY") : data.index(b"PK\x01\x02")].replace(*change)}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        [archive.writestr(name, held) for name, held in names.items()]
+    with pytest.raises(ValueError):
+        read(buffer.getvalue())
+
+
+def test_threads_that_read_at_once_do_not_disturb_each_other():
+    """With numpy's reader, on Python 3.11, hundreds of these fail: its parser counts the depth of calls of the wrong
+    thread as soon as anything gives way in between, as what libraries do at every collection."""
+    data, failed, found = npz(**ARRAYS), [], []
+
+    def deep(n: int):
+        return deep(n - 1) if n else found.append(len(read(data)))
+
+    def visitor(n: int) -> None:
+        try:
+            [deep(n) for _ in range(100)]
+        except Exception as error:
+            failed.append(error)
+
+    def give_way(*_) -> None:
+        time.sleep(0)
+
+    threads = [threading.Thread(target=visitor, args=(10 * n,)) for n in range(4)]
+    before, turns = gc.get_threshold(), sys.getswitchinterval()
+    gc.callbacks.append(give_way)
+    gc.set_threshold(20)
+    sys.setswitchinterval(1e-6)
+    try:
+        [t.start() for t in threads], [t.join() for t in threads]
+    finally:
+        sys.setswitchinterval(turns)
+        gc.set_threshold(*before)
+        gc.callbacks.remove(give_way)
+    assert not failed and found == [len(ARRAYS)] * 400
 
 
 def changed(packed, arrays=None, **fields):

@@ -11,7 +11,6 @@ import errno
 import hashlib
 import io
 import json
-import math
 import stat
 import zipfile
 from collections.abc import Callable
@@ -19,9 +18,9 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
+from .. import npz
 from ..errors import ImportRefused, NewerSchema
 from ..prompts import check_text
 from ..results.aggregate import probe_of
@@ -327,15 +326,9 @@ def _check_npz(packed: bytes) -> None:
             )
             _expect(entry.filename.endswith(".npy") and entry.filename == entry.orig_filename, "an array's name")
             with archive.open(entry) as file:
-                version = np.lib.format.read_magic(file)
-                _expect(version in ((1, 0), (2, 0)), "an array's format")
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, _, dtype = read(file)
-                _expect(dtype.name in DTYPES and not dtype.hasobject and dtype.isnative, f"an array of {dtype}")
-                _expect(
-                    all(n >= 0 for n in shape) and math.prod(shape) * dtype.itemsize == entry.file_size - file.tell(),
-                    "an array's shape",
-                )
+                head = npz.header(file)
+                _expect(head.dtype.name in DTYPES and head.dtype.isnative, f"an array of {head.dtype}")
+                _expect(head.n_bytes == entry.file_size - file.tell(), "an array's shape")
 
 
 def _expect(holds: bool, what: str) -> None:

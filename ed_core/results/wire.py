@@ -9,21 +9,18 @@ from __future__ import annotations
 import io
 import json
 import reprlib
-import threading
 from dataclasses import fields, replace
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, NonNegativeInt, Strict, ValidationError
 
+from .. import npz
 from ..probes import find
 from ..types import ENGINE_VERSION, Measure, ProbeResult, Request, canonical_json
 from .aggregate import following, summarize
 
 SCHEMA = 1
-# Numpy parses an array's header with `ast`, which Python 3.11 keeps one depth for: two threads that parse at once can
-# both be told "AST constructor recursion depth mismatch".
-_reading = threading.Lock()
 FROM_LIST = Strict(False)  # JSON has no tuples; what is within is of its very type all the same
 
 
@@ -66,8 +63,7 @@ def pack(result: ProbeResult) -> bytes:
 def unpack(data: bytes) -> ProbeResult:
     """The result in `data`; `ValueError` for anything that is not one, whatever it is."""
     try:
-        with _reading, np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        arrays = npz.read(data)
         header = json.loads(arrays.pop("header").tobytes())
         canonical_json(
             header
