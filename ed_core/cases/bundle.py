@@ -310,8 +310,8 @@ def _result(packed: bytes) -> ProbeResult:
 
 
 def _check_npz(packed: bytes) -> None:
-    """Every array fills its entry to the byte, and all together are no larger than the file: nothing is inflated,
-    nothing declared only."""
+    """All arrays together are no larger than the file: nothing is inflated. That each fills its entry to the byte is
+    `npz.read`'s to see to."""
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         entries = archive.infolist()
         _expect(
@@ -326,9 +326,8 @@ def _check_npz(packed: bytes) -> None:
             )
             _expect(entry.filename.endswith(".npy") and entry.filename == entry.orig_filename, "an array's name")
             with archive.open(entry) as file:
-                head = npz.header(file)
-                _expect(head.dtype.name in DTYPES and head.dtype.isnative, f"an array of {head.dtype}")
-                _expect(head.n_bytes == entry.file_size - file.tell(), "an array's shape")
+                dtype = npz.header(file).dtype
+                _expect(dtype.name in DTYPES and dtype.isnative, f"an array of {dtype}")
 
 
 def _expect(holds: bool, what: str) -> None:
