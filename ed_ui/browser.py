@@ -21,8 +21,9 @@ const put = (element, value) => {
   }
   setTimeout(() => element.dispatchEvent(new FocusEvent('focusout', {bubbles: true})));
 };
+const both = () => box('textarea') && box('input');  // each is there when its own script has come
 const held = () => JSON.stringify([box('textarea').value, box('input').value]);
-const save = () => { if (box('textarea') && !window.edBringing) sessionStorage.edPrompt = held(); };
+const save = () => { if (both() && !window.edBringing) sessionStorage.edPrompt = held(); };
 const when = (ready, then, tries = 100) => ready() ? then() : tries && setTimeout(when, 100, ready, then, tries - 1);
 if (!window.edBrowser) {
   window.edBrowser = true;
@@ -40,7 +41,7 @@ if (!window.edBrowser) {
   const enough = () => { window.edBringing = false; };
   const bring = tries => {
     const [text, answer] = [box('textarea'), box('input')], [hasText, hasAnswer] = window.edTold;
-    if (!window.edBringing || !text || !tries) return enough();
+    if (!window.edBringing || !text || !answer || !tries) return enough();
     if (text.value !== kept[0] || !hasText) put(text, kept[0]);
     else if (kept[1] && (answer.value !== kept[1] || !hasAnswer)) put(answer, kept[1]);
     else return enough();
@@ -48,7 +49,7 @@ if (!window.edBrowser) {
   };
   window.edBringing = Boolean(kept && fresh && kept[0].trim());
   for (const by of ['pointerdown', 'keydown']) addEventListener(by, enough, {capture: true, once: true});
-  if (window.edBringing) setTimeout(when, 0, () => box('textarea'), () => bring(10));
+  if (window.edBringing) setTimeout(when, 0, both, () => bring(10));
   else delete sessionStorage.edPrompt;
   if (localStorage.edWelcomed) document.documentElement.classList.add('ed-welcomed');
 } else if (typed) save();

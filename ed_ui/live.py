@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from ed_ui import guard, running, streamlit_edges
+from ed_ui import guard, running, session, streamlit_edges
 from ed_ui.session import Batch
 
 REST = 3  # figures are drawn again after so many times the time that drawing them took, at the earliest
@@ -24,6 +24,8 @@ def follow(batch: Batch, draw: Callable, *more) -> None:
         st.rerun()
 
     def whole() -> None:
+        if _left(batch):
+            st.rerun()
         _drawn(batch, tuple(batch.results))
         screen = batch.screen
         screen.parts.clear()
@@ -45,7 +47,7 @@ def status(batch: Batch, words: Callable[[str], str] = "**{}**".format) -> None:
 
     def watch() -> None:
         nonlocal asked
-        if asked and batch.jobs and running.poll(batch):
+        if _left(batch) or (asked and batch.jobs and running.poll(batch)):
             st.rerun()
         if said := words(running.status(batch)):
             st.markdown(said)
@@ -70,6 +72,8 @@ def part(batch: Batch, name: str, results: tuple[str, ...], draw: Callable[[], N
         return
 
     def alone() -> None:
+        if _left(batch):
+            st.rerun()
         _drawn(batch, results)
         draw()
 
@@ -102,6 +106,12 @@ def news(batch: Batch, now: float) -> list[str]:
     if any(not parts[name] or name not in screen.seen or batch.results[name].complete for name in changed):
         return [""]
     return list(dict.fromkeys(part for found in parts.values() for part in found))
+
+
+def _left(batch: Batch) -> bool:
+    """Whether the page shows another batch by now, which a click in a part of it asked for: the page then runs as a
+    whole, as nothing looks for this one's news any more."""
+    return session.current().batches.get(batch.page, batch) is not batch
 
 
 def _drawn(batch: Batch, names: tuple[str, ...]) -> None:

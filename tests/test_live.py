@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from kept_cases import results
@@ -122,6 +123,36 @@ def test_a_page_that_fails_still_looks_for_news(batch, monkeypatch):
     test.session_state["batch"], test.session_state["runs"] = batch, {}
     test.run()
     assert batch.screen.watched and len(test.error) == 1
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_part_of_a_batch_that_a_click_has_left_runs_the_page(batch, monkeypatch, left):
+    """As *Stop here* does, in the whole, in a part, and where news is looked for: nothing else would look again."""
+
+    class PageRuns(Exception):
+        pass
+
+    def runs():
+        raise PageRuns
+
+    found, drawn = [], []
+    monkeypatch.setattr(live.guard, "fragment", lambda draw, *_: found.append(draw) or (lambda: None))
+    monkeypatch.setattr(live.st, "rerun", runs)
+    monkeypatch.setattr(running, "shown", lambda batch: None)
+    monkeypatch.setattr(running.Batch, "running", property(lambda self: True))
+    now = running.Batch(batch.requests, page="home") if left else batch
+    monkeypatch.setattr(live.session, "current", lambda: SimpleNamespace(batches={"home": now}))
+    live.follow(batch, lambda batch: drawn.append("whole"))
+    live.status(batch)
+    live.part(batch, "lens", ("logit_lens",), lambda: drawn.append("lens"))
+    assert len(found) == 3
+    for draw in found:
+        if left:
+            with pytest.raises(PageRuns):
+                draw()
+        else:
+            draw()
+    assert drawn == ([] if left else ["whole", "lens"])
 
 
 def test_streamlit_collects_no_garbage_after_every_run():
