@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from test_browser import ANSWER, TEXT, fill, settled, wait
 
+from ed_core.cards import words
 from ed_core.commands import main
 from ed_core.prompts import to_jsonl
 from ed_core.sources.bundled import mixed_prompts
@@ -217,3 +218,28 @@ def test_a_claim_says_what_the_command_line_writes(server, page, tmp_path):
     table = page.locator(".st-key-claims-table [data-testid=stMarkdownContainer]")
     assert table.evaluate("box => box.scrollWidth > box.clientWidth && getComputedStyle(box).overflowX") == "auto"
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_a_card_is_made_from_the_page_and_goes_on_where_it_was_stopped(server, page):
+    """Of five pasted prompts, in a process of its own: stopped, made again, shown, and taken as a file."""
+    prompts = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(5)]
+    lines = "\n".join(json.dumps({"text": p.text, "answer": p.answer}) for p in prompts)
+    page.goto(f"{server}/cards?model={MODEL}&precision=fp32&prompts=lines")
+    fill(page, "Prompts, one JSON object a line", lines)
+    make, cancel = (page.get_by_role("button", name=name) for name in (f"Make the card of {MODEL}", "Cancel"))
+    make.click()
+    wait(page, lambda: page.get_by_role("progressbar").count() and cancel.is_enabled())
+    cancel.click()
+    wait(page, lambda: make.is_enabled())
+    settled(page)
+    make.click()
+    wait(page, lambda: page.get_by_role("button", name=f"Make the card of {MODEL} again").count())
+    wait(page, lambda: make.is_enabled())
+    settled(page)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="JSON", exact=True).click()
+    told = json.loads(download.value.path().read_text(encoding="utf-8"))
+    assert [one["text"] for one in told["set"]["prompts"]] == [p.text for p in prompts]
+    shown = page.locator(".st-key-card-whole").inner_text()
+    assert words.headline(told) in shown and all(one["title"] in shown for one in told["claims"])
+    assert page.get_by_text(f"{MODEL} · fp32 · {told['set']['name']} (5)").count() >= 1

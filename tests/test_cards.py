@@ -187,6 +187,18 @@ def test_what_was_measured_is_not_measured_again(out, model, prompts, monkeypatc
     assert {file: (out / file).read_bytes() for file in before} == before
 
 
+def test_prompts_without_answers_and_levels_make_a_card_too(model, tmp_path, monkeypatch):
+    """Most claims do not apply to them; the rules, the cuts and the curves do."""
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "bare.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in QUESTIONS[:5]))
+    assert made(model, tmp_path / "bare.jsonl", tmp_path / "out") == 0
+    told = card.read(tmp_path / "out" / card.FILE)
+    verdicts = {one["id"]: one["verdict"] for one in told["claims"]}
+    assert verdicts["no-harder-deeper"] == "not applicable" and len(told["depths"]) == 3 and len(told["cuts"]) == 2
+    assert {rule for rule, drawn in told["curves"].items() if drawn} == {"cosine", "kl", "overlap", "loss"}
+    assert not told["set"]["answers"] and told["exit"]["prompts"] == 5
+
+
 def test_the_page_asks_nobody_and_says_what_the_document_says(out, told):
     text = (out / card.HTML).read_text(encoding="utf-8")
     found = Page(text)

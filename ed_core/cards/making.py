@@ -27,7 +27,7 @@ from ..studies.study import ModelEntry, ProbeEntry, Study
 from ..types import ENGINE_VERSION, ModelSpec
 from . import card, page, words
 from .card import OTHERS, PROMPTS, SET
-from .measured import Measured
+from .measured import READ, Measured
 
 LENSES, PRECISIONS = "lenses", "precisions"
 CLAIMS = "claims"  # the folder of the claims
@@ -109,7 +109,7 @@ def make(asked: Asked, out: Path, tell: Tell = lambda share, what: None) -> dict
     """Measure what is missing and write the card in its three forms; returns what the JSON holds."""
     asked.check()
     spec = resolve(asked.model, asked.precision, asked.device, asked.adapter)
-    found = claims.run(asked.claims, out / CLAIMS, lambda share, what: tell(SHARES[CLAIMS] * share, what))
+    found = claims.run(asked.claims, out / CLAIMS, lambda share, what: tell(SHARES[CLAIMS] * share, what), more=READ)
     whole = sets.load(asked.claims.entry(), Path(), asked.model)
     entry = asked.claims.entry(asked.most, len(whole.levels))
     used = sets.load(entry, Path(), asked.model).examples

@@ -27,6 +27,7 @@ from ..studies.folder import Folder, open_folder
 
 OF_CRITERIA = {"cosine": "contributions", "kl": "logit_lens", "overlap": "logit_lens"}
 JUDGES = {"kl": by_kl, "overlap": by_overlap}
+READ = ("contributions", "logit_lens", "one", "stretch", "writing")  # parts, whatever claims apply to the set
 SAME_DEPTH = 1  # layers that a depth may move by in another precision and still count as the same
 
 

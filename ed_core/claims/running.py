@@ -7,7 +7,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -129,10 +129,15 @@ def bundled() -> list[str]:
 
 
 def run(
-    asked: Asked, out: Path, tell: Tell = lambda share, what: None, cancelled: Callable[[], bool] = lambda: False
+    asked: Asked,
+    out: Path,
+    tell: Tell = lambda share, what: None,
+    cancelled: Callable[[], bool] = lambda: False,
+    more: Collection[str] = (),
 ) -> dict[str, Any]:
     """Measure what is missing, judge the claims, and write both files; returns what the JSON holds. A claim that does
-    not apply is told; what makes all of them impossible is refused."""
+    not apply is told; what makes all of them impossible is refused. `more`: parts that are measured even where no
+    claim needs them."""
     spec = resolve(asked.model, asked.precision, asked.device, asked.adapter)
     _same_family(asked, spec)
     claims, whole = asked.chosen(), sets.load(asked.entry(), Path(), asked.model)
@@ -157,7 +162,7 @@ def run(
         seed=asked.seed,
     )
     refused = {claim.id: why for claim in claims if (why := _why_not(claim, bare))}
-    needed = {part for claim in claims if claim.id not in refused for part in claim.parts}
+    needed = {part for claim in claims if claim.id not in refused for part in claim.parts} | set(more)
     parts = [name for name in PARTS if name in needed]
     run_parts = _Parts(asked, out, bare, cancelled)
     for i, name in enumerate(parts):
