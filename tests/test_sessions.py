@@ -85,7 +85,7 @@ def test_a_session_that_streamlit_dropped_is_shut_down(house):
 def test_memory_is_collected_after_somebody_was_shut_down_rarely_and_in_an_idle_moment(house):
     made, clock, departed, collected = house
     made.here["a"] = busy = session("a")
-    clock.now += 1000
+    clock.now += streamlit_edges.ANYWAY_SECONDS - 1
     departed.look()
     assert collected == [], "nobody has gone"
     made.kept["b"] = session("b")
@@ -107,6 +107,16 @@ def test_memory_is_collected_after_somebody_was_shut_down_rarely_and_in_an_idle_
     clock.now += 1
     departed.look()
     assert len(collected) == 2
+    clock.now += streamlit_edges.ANYWAY_SECONDS - 1
+    departed.look()
+    assert len(collected) == 2
+    clock.now += 1
+    departed.look()
+    assert len(collected) == 3, "pages that stay open leave something behind, too"
+    made.here.clear()
+    clock.now += 2 * streamlit_edges.ANYWAY_SECONDS
+    departed.look()
+    assert len(collected) == 3, "nobody is there"
 
 
 # -------------------------------------------------------------------- one too many

@@ -141,6 +141,9 @@ def test_a_figure_is_made_once_for_all_and_never_of_another_result():
     other = replace(one, version=one.version + 1)
     assert chart.once(draw, other).ready() is not first and made[-1] is other, "an equal result is another"
     assert isinstance(chart.once(draw, one).figure(), go.Figure)
+    some, before = replace(one, complete=False), len(chart._shelf._held)
+    assert chart.once(draw, some).ready() is not chart.once(draw, some).ready()
+    assert len(chart._shelf._held) == before, "what a run shows on its way is not asked for again"
 
 
 # -------------------------------------------------------------------- one run of a page
