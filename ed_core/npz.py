@@ -6,7 +6,9 @@ from __future__ import annotations
 import io
 import math
 import re
+import struct
 import zipfile
+import zlib
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +16,11 @@ import numpy as np
 MAGIC = b"\x93NUMPY"
 LENGTH = {(1, 0): 2, (2, 0): 4}  # bytes of the header's length, by the format's version
 TOLD = re.compile(
-    r"\{'descr': '([<>|][biufcSU]\d{1,9})', 'fortran_order': (False|True), 'shape': \((|\d+,|\d+(?:, \d+)+)\), \} *\n"
+    r"\{'descr': '([<>|][biufcSU][1-9]\d{0,8})', 'fortran_order': (False|True), "
+    r"'shape': \((|\d+,|\d+(?:, \d+)+)\), \} *\n"
 )
+# What a damaged or hostile archive ends in: cut off, encrypted, packed in a way that there is not.
+TROUBLES = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError)
 
 
 class Header(NamedTuple):
@@ -48,19 +53,23 @@ def header(file: io.BufferedIOBase) -> Header:
         raise ValueError(f"an array of {dtype!r}") from error
 
 
-def read(data: bytes) -> dict[str, np.ndarray]:
-    """Every array by its name. `ValueError`, or what `zipfile` raises, for anything else; how much there is unpacked
-    is the caller's to bound."""
-    found = {}
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        for entry in archive.infolist():
-            if not entry.filename.endswith(".npy"):
-                raise ValueError(f"{entry.filename[:80]!r} is no array")
-            whole = io.BytesIO(archive.read(entry))
-            told = header(whole)
-            held = bytearray(whole.read())
-            if len(held) != told.n_bytes:
-                raise ValueError(f"an array of {told.n_bytes} bytes has {len(held)}")
-            order = "F" if told.fortran_order else "C"
-            found[entry.filename.removesuffix(".npy")] = np.ndarray(told.shape, told.dtype, held, order=order)
-    return found
+def read(data: bytes, most: int | None = None) -> dict[str, np.ndarray]:
+    """Every array by its name. `ValueError` for anything else, and for more than `most` bytes unpacked."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = archive.infolist()
+            if most is not None and sum(entry.file_size for entry in entries) > most:
+                raise ValueError(f"more than {most} bytes")
+            return {entry.filename.removesuffix(".npy"): _array(archive, entry) for entry in entries}
+    except TROUBLES as error:
+        raise ValueError(f"no arrays ({type(error).__name__}: {error})") from error
+
+
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
+    if not entry.filename.endswith(".npy"):
+        raise ValueError(f"{entry.filename[:80]!r} is no array")
+    with archive.open(entry) as file:
+        told, held = header(file), bytearray(file.read())
+    if len(held) != told.n_bytes:
+        raise ValueError(f"an array of {told.n_bytes} bytes has {len(held)}")
+    return np.ndarray(told.shape, told.dtype, held, order="F" if told.fortran_order else "C")

@@ -272,6 +272,34 @@ def test_an_array_that_says_something_else_than_it_holds_is_refused(change):
         read(buffer.getvalue())
 
 
+def _stated(shape: str, dtype: str = "<U1") -> bytes:
+    """An archive of one array whose header says so, and which holds nothing."""
+    told = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(told).to_bytes(2, "little") + told)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("stated", [(f"(0, {10**30})",), (f"({10**18},)", "<U0"), ("(0,)" * 2,), ("(-1,)",)])
+def test_a_shape_that_no_array_has_is_refused(stated):
+    assert read(_stated("(0,)"))["x"].shape == (0,)
+    with pytest.raises(ValueError):
+        read(_stated(*stated))
+
+
+def test_a_damaged_encrypted_or_too_large_archive_is_refused():
+    data = npz(**ARRAYS)
+    at = data.index(b"PK\x01\x02")
+    locked = data[: at + 8] + b"\x01" + data[at + 9 :]  # the directory says that it is encrypted
+    packed = data[: at + 10] + b"\x63" + data[at + 11 :]  # and packed in a way that there is not
+    for wrong in (data[:-40], locked, packed, b"PK"):
+        with pytest.raises(ValueError):
+            read(wrong)
+    with pytest.raises(ValueError, match="more than 10 bytes"):
+        read(data, 10)
+
+
 def test_threads_that_read_at_once_do_not_disturb_each_other():
     """With numpy's reader, on Python 3.11, hundreds of these fail: its parser counts the depth of calls of the wrong
     thread as soon as anything gives way in between, as what libraries do at every collection."""
