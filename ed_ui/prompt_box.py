@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import streamlit as st
 
 from ed_core.errors import PromptError
@@ -11,8 +9,7 @@ from ed_core.prompts import check_text
 from ed_core.sources import tokens
 from ed_core.sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, MODELS, load_prompts
 from ed_core.types import Prompt
-from ed_ui import picker, remembered, session, show
-from ed_ui.remembered import ECHO
+from ed_ui import picker, remembered, session, show, streamlit_edges
 
 TASKS = {
     "sum_mod10": "Sums mod 10",
@@ -135,26 +132,27 @@ def draw_examples() -> None:
     here = known.get(remembered.value("example", ""), {})
     row = st.container(horizontal=True, vertical_alignment="bottom", key="examples")
     sorted_by, of = grouped(), here.get(group())
-    st.session_state["task"] = of
+    key = remembered.followed("task", of)
     row.pills(
         "Examples",
         list(sorted_by),
         format_func=task_name,
-        key="task",
+        key=key,
         on_change=_task_picked,
+        args=(key,),
         label_visibility="collapsed",
     )
     if here and not here["known"] and picker.model() in MODELS:
         row.markdown(":orange-badge[outside what the bundled models know]", width="content")
-    levels = sorted_by.get(of, [])
+    levels, key = sorted_by.get(of, []), remembered.followed("level", here.get("id"))
     if len(levels) > 1:
-        st.session_state["level"] = here["id"]
         row.selectbox(
             "Level",
             levels,
             format_func=lambda id: known[id]["title"],
-            key="level",
+            key=key,
             on_change=_level_picked,
+            args=(key,),
             label_visibility="collapsed",
             width=200,
         )
@@ -170,16 +168,14 @@ def _undoable(side: str, why: str) -> None:
 
 
 def _echo(key: str, value: str) -> bool:
-    """Whether a box only says again what an edited example took along: sent with a press on Run that came so soon after
-    the typing that the browser had not heard of it. Taken for a choice it would bring back the example, or its answer,
-    over what was typed. What is typed comes by itself, before a press."""
+    """Whether the answer's box only says again what an edited example took along: sent with a press on Run, or with a
+    look for news, by a browser that had not heard of it. Taken for typed it would stand beside another prompt. What is
+    typed comes by itself, before a press."""
     pressed = any(name.startswith("run.") and held is True for name, held in st.session_state.items())
-    if not pressed or (undo := session.current().undo) is None or time.monotonic() - undo.at > ECHO:
+    if not (pressed or streamlit_edges.looks_for_news()) or (undo := session.current().undo) is None:
         return False
-    example = next((held for name, held in undo.held.items() if name.endswith("example")), "")
-    known = examples().get(example, {})
-    taken = {name: held for name, held in undo.held.items() if name.endswith("answer")}
-    return bool(known) and value == (taken | {"task": known["task"], "level": example}).get(key)
+    taken = undo.held.get(key) if any(held for name, held in undo.held.items() if name.endswith("example")) else None
+    return key.endswith("answer") and value == taken and remembered.unheard(undo.at)
 
 
 def _undo() -> None:
@@ -267,17 +263,16 @@ def _template() -> None:
         st.caption(":red[This model has no chat template: choose raw text.]")
 
 
-def _task_picked() -> None:
-    if (task := st.session_state.get("task")) and not _echo("task", task):
+def _task_picked(key: str) -> None:
+    if task := remembered.chosen("task", key):
         pick(grouped()[task][0])
         session.current().picked = True
 
 
-def _level_picked() -> None:
-    if _echo("level", st.session_state["level"]):
-        return
-    pick(st.session_state["level"])
-    session.current().picked = True
+def _level_picked(key: str) -> None:
+    if level := remembered.chosen("level", key):
+        pick(level)
+        session.current().picked = True
 
 
 ABOUT = (

@@ -10,7 +10,7 @@ import streamlit as st
 
 from ed_ui import session, streamlit_edges
 
-ECHO = 4.0  # seconds in which a browser may still send what was replaced; chosen, not measured
+ECHO = 4.0  # seconds after a page was sent in which its browser may still say what it said before; chosen
 
 
 def value(key: str, default: Any = None) -> Any:
@@ -38,10 +38,39 @@ def forget(*keys: str) -> None:
 
 def note(key: str) -> None:
     """A widget's `on_change`: remember its value, unless it is the echo of one that was just replaced."""
-    before, at = session.current().replaced.get(key, (None, -ECHO))
-    if st.session_state[key] == before and time.monotonic() - at < ECHO:
+    replaced = session.current().replaced.get(key)
+    if replaced is not None and st.session_state[key] == replaced[0] and unheard(replaced[1]):
         return
     session.current().inputs[key] = st.session_state[key]
+
+
+def unheard(at: float) -> bool:
+    """Whether the browser may not know yet what was set `at` this moment: no whole page has been sent since, or the
+    first one only just."""
+    sent = next((end for end in session.current().ended if end > at), None)
+    return sent is None or time.monotonic() - sent < ECHO
+
+
+def followed(name: str, value: Any) -> str:
+    """The key of a box for choices that the page sets too, as an example's level follows its task; the box, drawn or
+    not, holds `value` from now on. Where the page sets another value it is another box: `chosen` then tells what a
+    browser that has not heard of it says of the former one."""
+    boxes = session.current().boxes.setdefault(name, [value])
+    if boxes[-1] != value:
+        boxes.append(value)
+    key = f"{name}.{len(boxes) - 1}"
+    st.session_state[key] = value
+    return key
+
+
+def chosen(name: str, key: str) -> Any:
+    """What a visitor has chosen in the box `followed` by this name: from its callback, which gives its key. None for
+    what a former box held when another took its place."""
+    value, boxes, n = st.session_state[key], session.current().boxes[name], int(key.rsplit(".", 1)[1])
+    if n < len(boxes) - 1 and value == boxes[n]:
+        return None
+    boxes[n] = value
+    return value
 
 
 def widget(

@@ -82,6 +82,7 @@ def page_begins() -> None:
 
 def page_ended() -> None:
     """It has been drawn: what the run before showed, and this one does not, is no longer on the screen."""
+    session.current().ended.append(time.monotonic())
     if page := _open.get(viewer()):
         page.former = set()
 

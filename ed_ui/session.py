@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -145,6 +146,8 @@ class Session:
     welcomed: bool = False  # the card for newcomers was closed
     undo: Undo | None = None  # the way back to what was typed
     replaced: dict[str, tuple[Any, float]] = field(default_factory=dict)  # by input: what it held, and when that was
+    boxes: dict[str, list[Any]] = field(default_factory=dict)  # what those of a name held, which the page sets too
+    ended: deque[float] = field(default_factory=lambda: deque(maxlen=20))  # when whole pages were sent
     undrawn: dict[str, str] = field(default_factory=dict)  # why a figure has no picture file
     saved: dict[str, tuple[Any, str, str]] = field(default_factory=dict)  # by page: the view, its case's id and title
     editing: dict[str, Editing] = field(default_factory=dict)  # by the case study's id

@@ -157,6 +157,13 @@ def this_run() -> object | None:
     return getattr(get_script_run_ctx(suppress_warning=True), "cursors", None)  # new with every run
 
 
+def looks_for_news() -> bool:
+    """Whether this run is one of parts of the page: of those that run by themselves, or that hold what was clicked.
+
+    Not needed: where Streamlit has a public name for it."""
+    return bool(getattr(get_script_run_ctx(), "fragment_ids_this_run", None))
+
+
 def kept(name: str, make: Callable[[], Any]) -> Any:
     """The object of this name in `st.session_state`, made where there is none; looked up there once a run.
 

@@ -376,35 +376,69 @@ def test_an_edited_example_loses_its_answer_and_can_have_it_back(stored):
 
 def test_an_example_over_typed_words_can_be_undone(stored):
     test = app(prompt=Prompt("words of mine", "too"))
-    test.button_group(key="task").select("copy").run()
+    test.button_group(key="task.0").select("copy").run()
     assert session_of(test).inputs["example"].startswith("copy") and held(test)[0] != "words of mine"
     test.button(key="undo").click().run()
     assert held(test) == ("words of mine", "too") and session_of(test).inputs["example"] == ""
 
 
-def test_what_an_edit_replaced_does_not_come_back_with_a_press_that_knows_nothing_of_it(stored, monkeypatch):
-    """A press on Run right after the typing says again what the other boxes held before."""
-    from ed_ui import prompt_box, running
+def test_an_edited_example_does_not_come_back_with_what_a_browser_still_says(stored):
+    """A look for news, or a press, that was sent before the browser had heard of the edit: it names the boxes of the
+    example, with the values they had."""
+    test = app(prompt=None, model="ed-demo-8", example="copy-3-a")
+    boxes = test.button_group(key="task.0"), test.selectbox(key="level.0")
+    for box in boxes:
+        box.set_value(box.value)
+    said = [box._widget_state for box in boxes]
+    test.text_area(key="text").set_value("words of mine").run()
+    for one in said:
+        states = test._tree.get_widget_states()
+        states.widgets.append(one)
+        test._run(states)
+        assert held(test) == ("words of mine", "") and session_of(test).inputs["example"] == ""
+    test.button_group(key="task.1").select("copy").run()
+    assert session_of(test).inputs["example"] == "copy-3-a", "the box drawn since is heard"
+    test.selectbox(key="level.2").set_value("copy-6-a").run()
+    assert session_of(test).inputs["example"] == "copy-6-a" and test.button_group(key="task.1").value == "copy"
+
+
+def test_an_edited_examples_answer_does_not_come_back_with_a_press_that_knows_nothing_of_it(stored, monkeypatch):
+    """A press on Run right after the typing says again what the answer's box held before; how long the page took in
+    between says nothing, only when its end was sent."""
+    from ed_ui import prompt_box, remembered, running, streamlit_edges
 
     test = app(prompt=None, model="ed-demo-8", example="copy-3-a")
-    answer = held(test)[1]
+    answer, known = held(test)[1], session_of(test)
     test.text_area(key="text").set_value("words of mine").run()
     assert held(test) == ("words of mine", "") and answer
     monkeypatch.setattr(running, "submit", lambda batch: None)
-    monkeypatch.setattr(prompt_box, "ECHO", 1e9)  # however long a run takes here
-    for box in (test.button_group(key="task").select("copy"), test.text_input(key="answer").set_value(answer)):
-        test.button(key="run.home").click()
-        box.run()
-        assert held(test) == ("words of mine", "") and session_of(test).inputs["example"] == ""
-    test.text_input(key="answer").set_value(answer).run()
+
+    def says_again(press: bool) -> None:
+        if press:
+            test.button(key="run.home").click()
+        test.text_input(key="answer").set_value(answer).run()
+
+    monkeypatch.setattr(remembered, "ECHO", 0.0)
+    known.ended.clear()  # the run after the typing was cut short by the press
+    says_again(press=True)
+    assert held(test) == ("words of mine", "") and known.inputs["example"] == ""
+    known.ended.clear()
+    monkeypatch.setattr(streamlit_edges, "looks_for_news", lambda: True)
+    says_again(press=False)
+    assert held(test) == ("words of mine", ""), "nor with a look for news"
+    monkeypatch.setattr(streamlit_edges, "looks_for_news", lambda: False)
+    known.ended.clear()
+    says_again(press=False)
     assert held(test) == ("words of mine", answer), "who types it without a press means it"
     test.text_input(key="answer").set_value("").run()
-    monkeypatch.setattr(prompt_box, "ECHO", 0.0)
-    test.button(key="run.home").click()
-    test.text_input(key="answer").set_value(answer).run()
-    assert held(test) == ("words of mine", answer), "and so does who presses later"
-    test.button_group(key="task").select("copy").run()
-    assert session_of(test).inputs["example"] == "copy-3-a"
+    says_again(press=True)
+    assert held(test) == ("words of mine", answer), "and so does who presses once the page was sent"
+    test.text_input(key="answer").set_value("").run()
+    monkeypatch.setattr(remembered, "ECHO", 1e9)
+    says_again(press=True)
+    assert held(test) == ("words of mine", ""), "only just sent"
+    test.text_input(key="answer").set_value("another").run()
+    assert held(test) == ("words of mine", "another") and prompt_box.examples()["copy-3-a"]["answer"] == answer
 
 
 def test_a_model_has_the_examples_that_it_can_make_something_of(stored):
@@ -413,13 +447,13 @@ def test_a_model_has_the_examples_that_it_can_make_something_of(stored):
     from ed_core.sources.bundled import KINDS
 
     of = {model: app(prompt=None, example="english-b", model=model) for model in ("ed-demo-8", "smollm2")}
-    pills = {model: test.button_group(key="task") for model, test in of.items()}
+    pills = {model: test.button_group(key="task.0") for model, test in of.items()}
     assert pills["ed-demo-8"].options[0] == "Sums mod 10" and pills["ed-demo-8"].options[-1] == "Plain English"
     assert pills["smollm2"].options == ["Question and answer", "Two hops", "Arithmetic", "Fact", "Plain text"]
     assert (pills["ed-demo-8"].value, pills["smollm2"].value) == ("english", "fact")
-    assert of["smollm2"].selectbox(key="level").options == ["A capital", "The opposite"]
+    assert of["smollm2"].selectbox(key="level.0").options == ["A capital", "The opposite"]
     for kind, id in KINDS.items():
-        of["smollm2"].button_group(key="task").select(kind).run()
+        of["smollm2"].button_group(key="task.0").select(kind).run()
         assert session_of(of["smollm2"]).inputs["example"] == id
         assert any("[stored example]" in m.value for m in of["smollm2"].markdown), kind
 
@@ -450,11 +484,11 @@ def test_an_example_that_takes_little_time_runs_by_itself(stored, monkeypatch):
     monkeypatch.setattr(outlook, "of", lambda *a: replace(of(*a), seconds=seconds))
     test = app(prompt=Prompt("words of mine", "too"))
     assert not ran, "what a link or a typist puts there waits for Run"
-    test.button_group(key="task").select("copy").run()
+    test.button_group(key="task.0").select("copy").run()
     test.run()
     assert ran == ["home"], "once"
     seconds = 2.1
-    test.button_group(key="task").select("lookup").run()
+    test.button_group(key="task.0").select("lookup").run()
     assert ran == ["home"], "what takes longer waits for Run"
 
 
