@@ -446,7 +446,9 @@ def test_ruler_shows_verdicts_apart_and_says_why_one_is_missing():
     assert traces["cosine"].marker.symbol == "circle-open" and "&lt;never&gt;" in traces["cosine"].customdata[0]
     assert traces["kl before"].x == (7.0,)  # ratio (3 + 1) / 8 of 16 blocks
     assert "band" in {(s.name or "").split(" ")[-1] for s in fig.layout.shapes} and len(traces["published"].x) == 18
-    json.loads(figures.depth_ruler({}, 1).to_json())
+    waiting = figures.depth_ruler({}, 1)
+    json.loads(waiting.to_json())
+    assert {t.mode for t in waiting.data if t.name in criteria} == {"text"}, "no marks before there is a verdict"
 
 
 def test_the_ruler_shows_what_is_not_clear_and_a_control():

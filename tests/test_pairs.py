@@ -250,7 +250,7 @@ def test_marks_stand_at_the_ratio_above_and_below_and_undefined_ones_are_hollow(
     assert doubted["B cosine"].marker.symbol == "diamond-open" and "not clear" in doubted["B cosine"].customdata[0]
     assert marks["B cosine"].marker.symbol == "diamond"
     waiting = figures.pair_ruler(({}, {}), (8, 16), ("x", "y"))
-    assert all(t.text[0].endswith("…") for t in waiting.data if t.type == "scatter")
+    assert all((t.text[0][-1], t.mode) == ("…", "text") for t in waiting.data if t.type == "scatter"), "and no marks"
     assert waiting.layout.height == fig.layout.height
 
 

@@ -44,8 +44,9 @@ def pair_ruler(
 ) -> go.Figure:
     """Both verdicts on one axis of relative depth: A's marks (circles) above its layers, B's (diamonds) below its own.
     A mark stands at the criterion's ratio, `(ED + 1) / L`, the upper edge of the layer; one that is not defined is
-    hollow at the right end, its reason on hover. `names`: what the sides are called, escaped here. `unclear`: criteria
-    of each side whose variants differ; their marks are hollow."""
+    hollow at the right end, its reason on hover; of one that is not computed yet there is the name alone. `names`: what
+    the sides are called, escaped here. `unclear`: criteria of each side whose variants differ; their marks are
+    hollow."""
     canvas = Canvas(PAIR_RULER_HEIGHT, (8, 8, 4, 24), uirevision="pair-ruler")
     for side, sign in enumerate((1, -1)):
         _blocks(canvas, side_by_side.SIDES[side], n_layers[side], sign * BAR)
@@ -141,7 +142,7 @@ def _mark(
         "scatter",
         x=[x],
         y=[y],
-        mode="markers+text",
+        mode="text" if verdict is None else "markers+text",
         name=f"{side_by_side.SIDES[side]} {name}",
         **words,
         **look,

@@ -38,11 +38,11 @@ def depth_ruler(
 ) -> go.Figure:
     """One mark per criterion above a bar of blocks, with the range it takes as its threshold moves.
 
-    A criterion that is not defined is a hollow mark at the right end, its reason on hover; one whose statement is not
-    clear is a hollow mark at its place, with the range of its variants. The bar is painted with the mean `cosine` the
-    criterion reads, `[layer]`, and plain without it. Marks stand on block `depth`, a control's (`twin`) as grey
-    diamonds; another model's verdict (published, or the `ghost` of the prompt before) stands where its ratio falls on
-    this one, at `ratio * L - 1`."""
+    A criterion that is not defined is a hollow mark at the right end, its reason on hover; one that is not computed
+    yet is its name alone; one whose statement is not clear is a hollow mark at its place, with its variants' range.
+    The bar is painted with the mean `cosine` the criterion reads, `[layer]`, and plain without it. Marks stand on
+    block `depth`, a control's (`twin`) as grey diamonds; another model's verdict (published, or the `ghost` of the
+    prompt before) stands where its ratio falls on this one, at `ratio * L - 1`."""
     canvas = Canvas(height, (8, 8, 2, 22), uirevision="ruler", width_px=1100)
     _bar(canvas, n_layers, cosine)
     _published(canvas, published, n_layers)
@@ -116,7 +116,8 @@ def _mark(
     words = dict(
         text=[text], textposition=f"middle {side}", customdata=[hover], hovertemplate="%{customdata}<extra></extra>"
     )
-    canvas.add("scatter", x=[x], y=[row], mode="markers+text", name=name, **words, **look, **STEADY)
+    mode = "text" if verdict is None else "markers+text"
+    canvas.add("scatter", x=[x], y=[row], mode=mode, name=name, **words, **look, **STEADY)
 
 
 def _twin(canvas: Canvas, name: str, row: float, verdict: Criterion | None) -> None:
