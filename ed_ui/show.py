@@ -192,9 +192,10 @@ def token_box(row, tokens: Sequence[str]) -> int | None:
     return chosen
 
 
-def empty(title: str, text: str, height: int = 420, first: bool = False) -> None:
-    """A panel that has nothing yet, and says what would fill it; the `first` of a page says it louder."""
-    with st.container(height=height + CAPTION, border=True):
+def empty(title: str, text: str, height: int | None = 420, first: bool = False) -> None:
+    """A panel that has nothing yet, and says what would fill it, as high as what will stand there, or as its words
+    where `height` is None; the `first` of a page says it louder."""
+    with st.container(height="content" if height is None else height + CAPTION, border=True):
         st.markdown(f"**{title}**")
         if first and text:
             st.info(text, icon=":material/play_circle:")

@@ -61,7 +61,7 @@ def body(wanted: Wanted | None) -> None:
     for trouble in damaged:
         show.error(trouble)
     if not found:
-        show.empty("No cards yet", TEACH, 120, first=True)
+        show.empty("No cards yet", TEACH, None, first=True)
         return
     side_by_side(found)
     whole(found, wanted)
@@ -159,7 +159,7 @@ def cut(one: Mapping[str, Any]) -> str:
     """The cheapest stretch and its price, in a cell."""
     n, start = one["layers"], one["start"]
     where = f"layer {start}" if n == 1 else f"{start}–{start + n - 1}"
-    return f"{where}: {one['loss']['value']:+.2f} nats, {one['kept']['value']:.0%} kept"
+    return f"{where}: {one['loss']['value']:+.2f} nats, {one['kept']['value']:.0%} kept".replace("-", "−")
 
 
 def whole(found: Mapping[str, tuple[Path, Mapping[str, Any]]], wanted: Wanted | None) -> None:

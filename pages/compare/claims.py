@@ -123,7 +123,7 @@ def closely(wanted: Wanted, found: Mapping[str, Any]) -> None:
     )
     claim, one = find(name), found.get(name)
     if one is None:
-        show.empty(claim.title, TEACH, 120, first=True)
+        show.empty(claim.title, TEACH, None, first=True)
     else:
         st.markdown(badge(one["verdict"]))
         st.code(one["sentence"], language=None, wrap_lines=True)

@@ -70,7 +70,7 @@ def body(wanted: Wanted) -> None:
     if found is not None:
         shown(found, "maps")
     elif not wanted.running:
-        show.empty("Maps", TEACH, 120, first=True)
+        show.empty("Maps", TEACH, None, first=True)
         probe_page.texts(TEXTS)
     with st.expander("The same from the command line"):
         fit_form.command(wanted, f"{wanted.kind}{measured.ENDING}")
