@@ -37,7 +37,8 @@ SLOW = [
 ]
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # before torch is imported
 SECONDS = 300  # a run that takes longer hangs
-PASSED, FAILED, HANGS = 0, 1, -1
+PASSED, FAILED, NONE, HANGS = 0, 1, 5, -1
+PARTS = ("not browser", "browser")  # one after the other: a browser's loop runs in the thread that tests run in
 STAMPS = itertools.count(1)  # times of files with a defect: compiled code is known by its source's time and size
 
 
@@ -159,16 +160,19 @@ def main(names: list[str], workers: int, root: Path = ROOT) -> int:
             copies.put(copied(root, Path(folder, str(i))))
         copy = copies.get()
         print(f"{len(todo)} mutants; first their tests without any of them", flush=True)
-        code, failing = run(copy, tuple(dict.fromkeys(test for m in todo for test in m.tests)))
-        if code not in (PASSED, FAILED):
-            print(f"The tests do not run: {failing[-1:]}")
-            return 1
+        failing, tests = [], tuple(dict.fromkeys(test for m in todo for test in m.tests))
+        for part in PARTS:
+            code, failed = run(copy, tests, "-m", part)
+            if code not in (PASSED, FAILED, NONE):
+                print(f"The tests do not run: {failed[-1:]}")
+                return 1
+            failing += failed if code == FAILED else []
         copies.put(copy)
 
         def work(mutant: Mutant) -> Outcome:
             copy = copies.get()
             try:
-                found = tried(mutant, copy, failing if code == FAILED else [])
+                found = tried(mutant, copy, failing)
             finally:
                 copies.put(copy)
             print(found, flush=True)

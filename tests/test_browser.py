@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import psutil
@@ -241,6 +242,8 @@ def test_a_click_on_a_cell_selects_its_token_in_every_panel(server, page):
     settled(page)
     box = wait(page, lambda: page.locator(".st-key-box-norms .nsewdrag").first.bounding_box())
     x, y = box["x"] + box["width"] * 24.5 / 48, box["y"] + box["height"] * 8.5 / 16  # the middle of a cell
+    n_tokens = state(page)["norms"].shape[1]
+    shown = min(n_tokens, 48)  # the last ones
 
     def clicked() -> bool:
         """Click once more where the browser was still making the figure at the first click."""
@@ -252,6 +255,8 @@ def test_a_click_on_a_cell_selects_its_token_in_every_panel(server, page):
         return page.locator(".st-key-drawer").count() == 1
 
     wait(page, clicked)
+    token = parse_qs(urlsplit(page.url).query)["token"]
+    assert token == [str(n_tokens - shown + shown * 49 // 96)], "the column's token, not the row's layer"
 
 
 def test_the_prompt_survives_page_changes_and_the_browsers_back(server, page):

@@ -488,6 +488,8 @@ def test_curves_take_the_colour_of_what_they_are_about():
         depth_lines=LINES,
     )
     assert [t.line.color for t in fig.data] == [figures.ATTENTION, figures.MLP, figures.BOTH]
+    slopes = figures.slope_curves(results()["numerics"])
+    assert [t.line.color for t in slopes.data] == [figures.ATTENTION, figures.MLP]
     profile = figures.token_profile(fake("contributions", tokens=HOSTILE), "layer_cos", 0)
     assert len(profile.data) == 2 and "<img" not in profile.to_json()
     assert [t.type for t in figures.output_bars(fake("layer_skip"), View()).data] == ["bar", "scatter"]
