@@ -195,6 +195,7 @@ def connected(session: str) -> bool:
 LEFT_SECONDS = 60.0  # how long a tab that was closed, or lost its connection, finds its session when it comes back
 COLLECT_SECONDS = 30.0  # between two collections, at least
 ANYWAY_SECONDS = 60.0  # until the next one where nobody has gone: eleven visitors leave some 40 MB behind in that time
+BUSY_SECONDS = 120.0  # until no idle moment is waited for: on a machine that is busy there may be none for an hour
 
 
 def collect() -> None:
@@ -220,8 +221,8 @@ class Departed:
         self._collected, self._due = clock(), False
 
     def look(self) -> None:
-        """Shut down who has been gone for long; then collect, when no page is being drawn. Called every now and then,
-        on the server's own event loop."""
+        """Shut down who has been gone for long; then collect, when no page is being drawn, or when one always is.
+        Called every now and then, on the server's own event loop."""
         served, now = runtime.get_instance(), self._clock()
         known = {info.session.id: info.session for info in served._session_mgr.list_sessions()}
         for id, session in known.items():
@@ -237,7 +238,7 @@ class Departed:
                 self._due = True
         idle = all(session._state is not AppSessionState.APP_IS_RUNNING for session in known.values())
         self._due |= bool(known) and now - self._collected >= ANYWAY_SECONDS
-        if self._due and idle and now - self._collected >= COLLECT_SECONDS:
+        if self._due and now - self._collected >= (COLLECT_SECONDS if idle else BUSY_SECONDS):
             self._collect()
             self._collected, self._due = now, False
 

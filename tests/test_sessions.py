@@ -119,6 +119,19 @@ def test_memory_is_collected_after_somebody_was_shut_down_rarely_and_in_an_idle_
     assert len(collected) == 3, "nobody is there"
 
 
+def test_memory_is_collected_in_the_end_where_a_page_is_always_drawn(house):
+    made, clock, departed, collected = house
+    made.here["a"] = busy = session("a")
+    busy._state = AppSessionState.APP_IS_RUNNING
+    clock.now += streamlit_edges.BUSY_SECONDS - 1
+    departed.look()
+    assert collected == []
+    clock.now += 1
+    departed.look()
+    departed.look()
+    assert collected == [clock.now]
+
+
 # -------------------------------------------------------------------- one too many
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import pickle
 import sqlite3
@@ -13,7 +14,7 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import diskcache
@@ -125,6 +126,30 @@ def test_a_result_comes_back_equal(store, size):
     assert bool(list(store.path.glob("*/*.val"))) == (size == (16, 64))
     assert store.get("0" * 32) is None and store.summary("0" * 32) is None and store.headline("0" * 32) is None
     assert store.get("../../etc/passwd") is None and store.get("\ud800") is None
+
+
+def test_a_connection_closes_with_its_thread(store, result, monkeypatch):
+    store.put(result)
+    closed = []
+
+    class Connection(sqlite3.Connection):
+        def close(self):
+            super().close()
+            closed.append(threading.get_ident())
+
+    monkeypatch.setattr(diskcache.core.sqlite3, "connect", partial(sqlite3.connect, factory=Connection))
+
+    def read():
+        assert store.get(key_of(result)) and not closed
+
+    gc.disable()  # which would find it in the end
+    try:
+        reader = threading.Thread(target=read)
+        reader.start()
+        reader.join()
+        assert closed == [reader.ident]
+    finally:
+        gc.enable()
 
 
 def test_the_summary_and_the_headline_are_read_without_the_arrays(store, result, monkeypatch):

@@ -77,6 +77,19 @@ class BytesDisk(diskcache.Disk):
             log.warning("A row of the results names the file %r: not touched.", file_path)
 
 
+class _EndsWithThread:
+    """Lies among what a thread has for itself, and closes its connection when the thread ends. A connection refers to
+    itself: else it would stay open, megabytes of the database in its memory, until the next full collection; and pages
+    are drawn in a thread each."""
+
+    def __init__(self, connection: sqlite3.Connection):
+        self.connection = connection
+
+    def __del__(self):
+        with contextlib.suppress(sqlite3.Error):  # of a thread that is not this one: at the program's end
+            self.connection.close()
+
+
 class Results(diskcache.Cache):
     """The database, which does not believe its settings, and with an eviction that knows which two entries belong
     together."""
@@ -84,9 +97,12 @@ class Results(diskcache.Cache):
     @property
     def _con(self):
         try:
-            return super()._con
+            connection = super()._con
         except (TypeError, AttributeError) as error:  # a settings key that is not text
             raise sqlite3.DatabaseError("its settings are damaged") from error
+        if not hasattr(self._local, "ends") or self._local.ends.connection is not connection:
+            self._local.ends = _EndsWithThread(connection)
+        return connection
 
     def reset(self, key, value=ENOVAL, update=True):
         """diskcache sets attributes and runs PRAGMAs from stored settings: ours are constants, and no others exist."""

@@ -28,6 +28,7 @@ import numpy as np
 from .. import settings
 from ..disk import BUSY_SECONDS, is_damage, reason
 from ..errors import StoreError
+from ..shelf import Shelf
 from ..types import ENGINE_VERSION, ProbeResult, canonical_json
 from .database import SETTINGS, BytesDisk, Refused, Results
 from .wire import pack, unpack
@@ -35,7 +36,7 @@ from .wire import pack, unpack
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-MOST_CARDS = 4096  # of a few kilobytes each, that stay decoded
+MOST_CARDS = 1024  # of a few kilobytes each, that stay decoded
 USED_SECONDS = 60.0  # a use of a result is noted again after so long
 LOOKS = 5  # a file may vanish between row and read because another process replaced the entry: look again
 KEY = re.compile(r"[0-9a-f]{32}")
@@ -55,7 +56,7 @@ class Store:
         self._lock = threading.RLock()
         self._cache: Results | None = None
         self._identity: tuple | None = None
-        self._decoded: dict[str, tuple[bytes, tuple[dict, dict[str, np.ndarray]]]] = {}  # cards, with their bytes
+        self._decoded: Shelf[tuple[dict, dict[str, np.ndarray]]] = Shelf(MOST_CARDS)  # cards, by their bytes
         self._run(lambda cache: None)
 
     def put(self, result: ProbeResult) -> None:
@@ -162,12 +163,9 @@ class Store:
 
     def _card(self, key: str, value: bytes | None) -> tuple[dict, dict[str, np.ndarray]] | None:
         """A card whose row holds `value`: as it was decoded before, where that was the same to the last byte."""
-        before, found = self._decoded.get(key, (None, None))
-        if value is None or value != before:
-            found = self._load("card", key, touch=False)
-            if value is not None and found is not None and len(self._decoded) < MOST_CARDS:
-                self._decoded[key] = value, found
-        return found
+        if value is None:
+            return self._load("card", key, touch=False)
+        return self._decoded.get((key, value), lambda: self._load("card", key, touch=False))
 
     def _load(self, kind: str, key: str, touch: bool = True) -> Any:
         """A decoded entry, or None; a damaged one is removed, with its other half, and remembered."""
