@@ -85,8 +85,8 @@ class _EndsWithThread:
     def __init__(self, connection: sqlite3.Connection):
         self.connection = connection
 
-    def __del__(self):
-        with contextlib.suppress(sqlite3.Error):  # of a thread that is not this one: at the program's end
+    def __del__(self, suppress=contextlib.suppress, error=sqlite3.Error):  # modules are empty at the program's end
+        with suppress(error):  # it belongs to another thread: at the program's end, too
             self.connection.close()
 
 
