@@ -112,7 +112,7 @@ def test_a_text_that_is_no_study_is_refused_on_the_page(opened):
 
 
 def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(cache, monkeypatch):
-    many = "chunk = 2\n" + TOML.replace("per_level = 3", "per_level = 5").replace("[2, 3]", "[2, 3, 4, 5, 6]") + "\n"
+    many = "chunk = 2\n" + TOML.replace("[2, 3]", "[2, 3, 4, 5, 6]") + "\n"
     monkeypatch.setenv("ED_TEST_STEP_DELAY", "0.05")  # of the process to be stopped: a minute in which to do it
     name = study_runs.begin(many)
     monkeypatch.delenv("ED_TEST_STEP_DELAY")
@@ -123,10 +123,10 @@ def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(cache,
     study_runs.stop(out)
     until(lambda: study_runs.running(out) is None)
     there = len(list(out.glob("items/*/*.parquet")))
-    assert there < 26 and study_runs.known()[name] == out
+    assert there < 16 and study_runs.known()[name] == out
     assert study_runs.begin(many) == name
     until(lambda: study_runs.running(out) is None)
-    assert len(list(out.glob("items/*/*.parquet"))) == 26 and "measures" in study_runs.said(out)
+    assert len(list(out.glob("items/*/*.parquet"))) == 16 and "measures" in study_runs.said(out)
     assert (out / "report.md").is_file()
 
 

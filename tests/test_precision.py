@@ -365,7 +365,7 @@ SWEEPS = (LogitLens, LayerSkip, IntegratedGradients)  # reading, editing, going 
 
 @pytest.mark.parametrize(
     "family, probes",
-    [("qwen3", PROBES), ("gpt2", PROBES), ("gemma2", SWEEPS), ("granite", SWEEPS)],
+    [("qwen3", PROBES), ("gpt2", SWEEPS), ("gemma2", SWEEPS), ("granite", SWEEPS)],
     ids=["qwen3", "gpt2", "gemma2", "granite"],
 )
 def test_probes_on_a_model_offloaded_to_disk_equal_those_of_the_plain_model(
