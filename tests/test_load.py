@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import prepared
 import pytest
 from hosted_app import ROOT, hosted, until
-from load.__main__ import Server, load, row, share, table
+from load.__main__ import Look, Server, load, row, share, table
 from load.session import Session, require_local
 from load.visitors import ALONE, FIGURE, PAGE, Board, Visitor, sums
 
@@ -46,12 +46,15 @@ def test_the_table_tells_what_was_missed():
     board.took[PAGE] += [0.2] * 98 + [1.5] * 2
     board.took[ALONE] += [1.0]
     board.note("lost", "one")
-    server = Server(None, [(0.0, 100.0, 40, 1.0), (60.0, 150.0, 50, 31.0)], page=0.0621, ours=0.25)
+    own = [300.0] * 4 + [100.0, 101.0, 900.0] + [150.0] * 10 + [150.0, 900.0, 149.0]  # of 20 looks, every 3 s
+    looks = [Look(3.0 * i, mb, 40.0 + i, 40 + i, 1.0 + 1.5 * i) for i, mb in enumerate(own)]
+    server = Server(None, looks, page=0.0621, ours=0.25)
     text = table(board, server, readers=14)
     assert "| stored page | 100 | 0.20 | 1.50 | 1.50 | 0.25 / 1 s, **missed** |" in text
     assert "| four fresh panels | 1 | 1.00 | 1.00 | 1.00 | 1.5 / 5 s |" in text
     assert "| lost | 1 | 0, **missed** |" in text and "| error | 0 | 0 |" in text
-    assert "100 to 150 MB (+50%)" in text and "40 to 50" in text and "| 50%; 25% |" in text
+    assert "0 to 1 min | 100 to 524 MB (+422%) |" in text, "a tenth of the looks each: two, and what lies between them"
+    assert "| 40 to 59 MB |" in text and "| 44 to 59 |" in text and "| 50%; 25% |" in text
     assert "for a stored page, one visitor | 62 ms |" in text
     assert "| – / 2 s |" in table(board, server, readers=60), "a crowd of readers has a target of its own"
 

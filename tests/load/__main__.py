@@ -10,6 +10,8 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 import psutil
 from hosted_app import Hosted, hosted, until
@@ -26,12 +28,22 @@ ROUNDS = 3  # of one visitor through all stored pages, to see what a page costs
 REST = 0.2  # seconds after a page in which the server ends what belongs to it
 
 
+class Look(NamedTuple):
+    """What the server takes at a moment."""
+
+    at: float  # seconds
+    own: float  # MB of memory that is its own
+    mapped: float  # MB of files: the results' database counts for every connection, and lies in memory once at most
+    descriptors: int
+    cpu: float  # seconds
+
+
 @dataclass
 class Server:
     """What the server's process takes, from time to time."""
 
     process: psutil.Process
-    seen: list[tuple[float, float, int, float]] = field(default_factory=list)  # s, MB, descriptors, CPU seconds
+    seen: list[Look] = field(default_factory=list)
     page: float | None = None  # CPU seconds for a stored page, of a visitor who is alone
     ours: float = 0.0  # share of a core that the visitors take, whom this process plays
 
@@ -42,8 +54,9 @@ class Server:
 
     def look(self, start: float) -> None:
         with self.process.oneshot():
-            memory, open_ = self.process.memory_info().rss / 1e6, self.process.num_fds()
-            self.seen.append((time.monotonic() - start, memory, open_, self.cpu))
+            memory, descriptors = self.process.memory_info(), self.process.num_fds()
+            own, mapped = (memory.rss - memory.shared) / 1e6, memory.shared / 1e6
+            self.seen.append(Look(time.monotonic() - start, own, mapped, descriptors, self.cpu))
 
     def worker(self) -> psutil.Process | None:
         children = self.process.children(recursive=True)
@@ -78,14 +91,19 @@ def table(board: Board, server: Server, readers: int) -> str:
     ]
     lines += [f"| runs to the end; told that their worker died, and again | {board.done}; {board.died} | – |"]
     if server.seen:
-        first, last = server.seen[len(server.seen) // 5], server.seen[-1]
-        grown = last[1] / first[1] - 1
-        span = f"{first[0] / 60:.0f} to {last[0] / 60:.0f} min"
+        n, some = len(server.seen), max(1, len(server.seen) // 10)
+        early, late = server.seen[n // 5 :][:some], server.seen[-some:]
+        first, last = (median(look.own for look in looks) for looks in (early, late))
+        span = f"{early[0].at / 60:.0f} to {late[-1].at / 60:.0f} min"
         lines += [
-            f"| memory of the server, {span} | {first[1]:.0f} to {last[1]:.0f} MB ({grown:+.0%}) | ± 10 % in an hour |"
+            f"| memory of the server, {span} | {first:.0f} to {last:.0f} MB ({last / first - 1:+.0%}) | "
+            "± 10 % in an hour |"
         ]
-        lines += [f"| descriptors, {span} | {first[2]} to {last[2]} | – |"]
-        busy = (last[3] - server.seen[0][3]) / max(last[0] - server.seen[0][0], 1e-9)
+        mapped = [look.mapped for look in server.seen]
+        lines += [f"| and in mapped files, once for every connection | {min(mapped):.0f} to {max(mapped):.0f} MB | – |"]
+        lines += [f"| descriptors, {span} | {early[0].descriptors} to {late[-1].descriptors} | – |"]
+        began, ended = server.seen[0], server.seen[-1]
+        busy = (ended.cpu - began.cpu) / max(ended.at - began.at, 1e-9)
         lines += [f"| the server's share of a core; that of the visitors | {busy:.0%}; {server.ours:.0%} | – |"]
     if server.page is not None:
         lines += [f"| CPU of the server for a stored page, one visitor | {server.page * 1000:.0f} ms | – |"]
@@ -96,7 +114,8 @@ def curve(server: Server, points: int = 20) -> str:
     """Memory and descriptors over time."""
     step = max(1, len(server.seen) // points)
     rows = [
-        f"{at / 60:6.1f} min {memory:7.0f} MB {open_:5d} descriptors" for at, memory, open_, _ in server.seen[::step]
+        f"{look.at / 60:6.1f} min {look.own:7.0f} MB {look.mapped:5.0f} MB mapped {look.descriptors:5d} descriptors"
+        for look in server.seen[::step]
     ]
     return "\n".join(rows)
 
