@@ -73,7 +73,7 @@ class Store:
 
         def work(cache: Results) -> int:
             for name, payload in ((f"result/{key}", data), (f"card/{key}", _pack_card(result))):
-                cache.set(name, _digest(name, payload) + payload)
+                cache.set(name, _digest(name, payload) + payload, tag=result.request.series)
             return cache.make_room(self.limit, keep=key)
 
         if strange := self._run(work):
@@ -118,7 +118,7 @@ class Store:
 
     def series(self, name: str, n: int = 200) -> dict[str, dict[str, np.ndarray]]:
         """Summaries by key of the results of one `Request.series`, newest first, at most `n`."""
-        cards = self._cards(n, f'"series":"{name}"')
+        cards = self._cards(n, name)
         return {headline["key"]: summary for headline, summary in cards if headline.get("series") == name}
 
     def info(self) -> dict:
@@ -151,14 +151,17 @@ class Store:
         if self._cache is not None:
             self._cache.close()
 
-    def _cards(self, n: int, holding: str = "") -> list[tuple[dict, dict[str, np.ndarray]]]:
-        """Headlines and summaries of the results stored last, at most `n`, newest first; of those that hold a text."""
+    def _cards(self, n: int, series: str = "") -> list[tuple[dict, dict[str, np.ndarray]]]:
+        """Headlines and summaries of the results stored last, at most `n`, newest first; of one series, if it is named.
+        Its name is the row's tag. Rows without one are older: their card is looked into, but for a large one, which
+        lies in a file of its own."""
+        of_series = "AND ifnull(tag = ?2, value IS NULL OR instr(value, ?3))" if series else ""
         select = (
             "SELECT key, value FROM Cache WHERE raw = 1 AND typeof(key) = 'text' AND key GLOB 'card/*' "
-            # a large card lies in a file of its own: its row has no value to look into
-            "AND (value IS NULL OR instr(value, ?)) ORDER BY store_time DESC LIMIT ?"
+            f"{of_series} ORDER BY store_time DESC LIMIT ?1"
         )
-        rows = self._run(lambda cache: cache.rows(select, holding.encode(), n))
+        given = (n, series, f'"series":"{series}"'.encode()) if series else (n,)
+        rows = self._run(lambda cache: cache.rows(select, *given))
         return [card for name, value in rows if (card := self._card(name[5:], value))]
 
     def _card(self, key: str, value: bytes | None) -> tuple[dict, dict[str, np.ndarray]] | None:
