@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parent.parent / "demo" / "examples"  # shipped results
 # hex digits of a run id in a link: 48 bits, so that a store of a million results has two alike once in five hundred
 # times
 SHORT = 12
-HELD = 32 << 20  # bytes of results that stay in memory once they were read
+HELD = 16 << 20  # bytes of results that stay in memory once they were read
 
 
 @lru_cache(maxsize=1)
