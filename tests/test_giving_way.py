@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import queue
+import threading
 
 import numpy as np
 import pytest
@@ -200,6 +201,37 @@ def test_one_job_inside_another_and_no_third(spec):
         *(("first", "begun"), ("second", "begun"), ("second", "done")),
         *(("third", "begun"), ("third", "done"), ("first", "done")),
     ]
+
+
+def test_a_job_that_gave_way_waits_until_it_is_told_who_is_next(spec, monkeypatch):
+    monkeypatch.setattr(worker, "ANSWER_SECONDS", 600.0)
+    todo: queue.SimpleQueue[dict] = queue.SimpleQueue()
+    long, short = pair(spec)
+    answers = {"a": {"type": "run", "job": "b", "request": short.to_json()}, "b": {"type": "on"}}
+
+    def on(header, result):
+        if header["type"] == "done" and header["job"] in answers:
+            threading.Timer(0.2, todo.put, [answers[header["job"]]]).start()
+
+    todo.put({"type": "run", "job": "a", "request": short.to_json()})
+    wire = Wire(on)
+    worker.serve({"type": "run", "job": "long", "request": long.to_json()}, opened_models(), wire, set(), todo)
+    said = [(h["job"], h["type"]) for h, _ in wire.frames if h["type"] != "stage"]
+    inside = said[said.index(("a", "begun")) : said.index(("b", "done"))]
+    assert {job for job, _ in inside} == {"a", "b"}, "the long one computes nothing between the two"
+    assert said[-1] == ("long", "done") and todo.empty()
+
+
+def test_without_an_answer_a_job_that_gave_way_goes_on_and_a_late_one_is_nobodys_turn(spec, monkeypatch):
+    monkeypatch.setattr(worker, "ANSWER_SECONDS", 0.01)
+    todo: queue.SimpleQueue[dict] = queue.SimpleQueue()
+    long, short = pair(spec)
+    late = lambda header, result: (header["job"], header["type"]) == ("long", "partial") and todo.put({"type": "on"})
+    todo.put({"type": "run", "job": "short", "request": short.to_json()})
+    wire = Wire(late)
+    worker.serve({"type": "run", "job": "long", "request": long.to_json()}, opened_models(), wire, set(), todo)
+    assert wire.kinds("short")[-1] == wire.kinds("long")[-1] == "done"
+    same(wire.last("long")[1], computed(long))
 
 
 @pytest.mark.parametrize("which", ["long", "short"])

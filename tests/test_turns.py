@@ -14,7 +14,7 @@ from ed_core.service.job import Job
 from ed_core.service.jobs import Jobs
 from ed_core.service.pace import Expected, Pace
 from ed_core.service.resolve import resolve
-from ed_core.service.turns import SHORT_SECONDS, Ask, Turns
+from ed_core.service.turns import CREDIT_SECONDS, SHORT_SECONDS, Ask, Turns
 from ed_core.types import Prompt, Request
 
 BEGIN = 1000.0
@@ -232,6 +232,28 @@ def test_between_two_passes_it_computes_for_as_long_as_the_first_took(queue):
     queue.pass_by(100.0)
     gap = queue.when("begun", "second") - queue.when("ended", "first")
     assert gap == pytest.approx(8, abs=2 * BORDER)
+
+
+def test_what_it_computed_beyond_what_it_owed_counts_for_several_short_ones(queue):
+    """A page asks for four things at once: none of them waits for a block of its own."""
+    queue.ask("ada", "long", 200.0)
+    queue.pass_by(30.0)
+    for number in range(4):
+        queue.ask("bob", f"{number}", 1.0)
+    queue.pass_by(4.0 + 3 * BORDER)
+    assert queue.order("ended") == ["0", "1", "2", "3"]
+    assert len(queue.sent) - queue.sent.index({"type": "on"}) == 1, "told once, when nobody was next"
+
+
+def test_what_counts_has_a_bound(queue):
+    long = queue.ask("ada", "long", 200.0)
+    queue.pass_by(100.0)
+    for number in range(40):
+        queue.ask("bob", f"{number}", 1.0)
+    queue.pass_by(CREDIT_SECONDS + 1 + BORDER)
+    assert long.away >= CREDIT_SECONDS
+    queue.pass_by(20.0)
+    assert long.away == pytest.approx(CREDIT_SECONDS + 1 + 10, abs=2), "then half of the time"
 
 
 def test_nobody_starves_behind_visitors_who_come_later(queue):

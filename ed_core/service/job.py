@@ -10,6 +10,7 @@ from uuid import uuid4
 from ..errors import EffectiveDepthError
 from ..results.wire import unpack
 from ..types import ProbeResult, Request
+from . import turns
 from .pace import Expected
 
 PROGRESS = 0.1  # a job's own pace tells what is left of it from here on, what was expected before
@@ -39,6 +40,7 @@ class Job:
     gave_way: float | None = None  # since when it does
     resumed: float | None = None  # when it went on
     owed: float = 0.0  # seconds it computes before it gives way again
+    credit: float = 0.0  # seconds it had computed beyond that when it gave way last
     alone: bool = False  # it was tried inside another job, and did not fit
     _bytes: bytes = b""
     _result: ProbeResult | None = None
@@ -67,6 +69,15 @@ class Job:
         """Seconds computed, less those for which it gave way; `since` its beginning, unless another moment is told."""
         since = self.started if since is None else since
         return 0.0 if since is None else (now if self.gave_way is None else self.gave_way) - since - self.away
+
+    def had(self, now: float) -> float:
+        """Seconds computed since it gave way last, or began, and its credit then."""
+        since = self.resumed or self.started
+        return self.credit + (0.0 if since is None or self.gave_way is not None else now - since)
+
+    def gives_way(self, now: float) -> None:
+        """From now on another one computes."""
+        self.credit, self.gave_way = turns.credit(self.had(now), self.owed), now
 
     def seconds_left(self, now: float | None = None) -> float | None:
         """From the share done so far; None before there is one."""

@@ -238,8 +238,7 @@ class Jobs:
         turns = Turns(now, [ask(job) for job in self._queue], dict(self._turn))
         if one is not None:
             turns.running = ask(one)
-            turns.had = now - (one.resumed or one.started or now)
-            turns.owed = one.owed
+            turns.had, turns.owed = one.had(now), one.owed
         if inner is not None:
             turns.inside = ask(inner)
             turns.owed = inner.worked(now)
@@ -298,12 +297,20 @@ class Jobs:
         elif kind == "pong":
             self._pong.set()
         job = next((one for one in (self._running, self._inside) if one and one.id == header.get("job")), None)
-        if job is None:
-            return
+        ends, outer = kind in ("done", "failed", "later"), self._running
+        if job is not None:
+            self._follow(job, kind, header, body)
+        if ends:
+            self._dispatch()
+            if job is not outer and self._inside is None:  # it was inside, cancelled before it began or not
+                self._tell({"type": "on"})
+
+    def _follow(self, job: Job, kind: str, header: dict, body: bytes) -> None:
+        """What the worker says of one job."""
         if kind == "begun":
             job.state, job.started = "running", self._clock()
             if job is self._inside:
-                self._running.gave_way = job.started
+                self._running.gives_way(job.started)
             self._told("begun", job)
         elif kind == "stage":
             job.stage = header["text"]
@@ -321,8 +328,6 @@ class Jobs:
             self._end(job, "cancelled" if isinstance(error, Cancelled) else "failed", error)
         elif kind == "later":
             self._again(job)
-        if kind in ("done", "failed", "later"):
-            self._dispatch()
 
     def _again(self, job: Job) -> None:
         """What did not fit inside another job waits until it can run by itself."""

@@ -2,11 +2,12 @@
 
 Visitors take turns: first comes whoever has waited longest since his last turn, with the oldest of his jobs. A job that
 computes gives way between two blocks to a shorter one of another visitor, which runs inside it, one at a time; before
-it does so again it computes for as long as that one took. So
+it does so again it must have computed for as long as that one took. What it computed beyond that counts for the next
+ones, so that a visitor's several short jobs need not wait for one block each. So
 
 - a job takes at most twice its own time, and that of one short job;
 - before a visitor's next job begins, every other visitor has at most one turn, and what passes takes no more than half
-  of the time.
+  of the time and `CREDIT_SECONDS`.
 
 `Turns.forecast` plays these rules forward; what it tells is as good as the seconds it is given."""
 
@@ -19,6 +20,7 @@ SHORT_SECONDS = 10.0  # what takes no longer passes at once; what does, once the
 SHARE, SHARE_OF_LONG = 1 / 2, 1 / 5  # of the other's whole time, which it may take at most: a short one, a longer one
 SOON_SECONDS = 1.0  # nobody passes so shortly before one whose turn is earlier
 WORTH_SECONDS = 2.0  # what has less than this left is not interrupted
+CREDIT_SECONDS = 5.0  # what a job has computed beyond what it owed counts up to here when it gives way
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,17 @@ class Place:
     seconds: float
 
 
+def credit(had: float, owed: float) -> float:
+    """What counts for the next when a job gives way."""
+    return min(max(had - owed, 0.0), CREDIT_SECONDS)
+
+
 @dataclass
 class Turns:
     """The queue at one moment. `waiting`: in the order in which they came; `last`: when each visitor had a turn last;
-    `running`: what computes, or gave way to `inside`; `had`: seconds it computed since it gave way last, or began;
-    `owed`: what it must have before it gives way again, which is what it gave: while there is one inside, so far."""
+    `running`: what computes, or gave way to `inside`; `had`: seconds it computed since it gave way last, or began, and
+    its `credit` then, which alone counts while there is one inside; `owed`: what it must have before it gives way
+    again, which is what it gave: while there is one inside, so far."""
 
     now: float
     waiting: list[Ask] = field(default_factory=list)
@@ -77,10 +85,10 @@ class Turns:
                 found[then.running.id] = Place(ahead, then.now - self.now)
             elif then.inside is not None:
                 then.now += then.inside.seconds
-                then.inside, then.owed, then.had = None, then.owed + then.inside.seconds, 0.0
+                then.inside, then.owed = None, then.owed + then.inside.seconds
                 ahead += 1
             elif (passing := then.passing()) is not None:
-                then.inside, then.owed = then._begin(passing), 0.0
+                then.inside, then.had, then.owed = then._begin(passing), credit(then.had, then.owed), 0.0
                 found[passing.id] = Place(ahead, then.now - self.now)
             else:
                 ahead += then._compute()

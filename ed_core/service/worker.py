@@ -6,7 +6,8 @@ app must not import torch. Frames both ways: lengths, a JSON header, bytes of a 
 ends when its input ends.
 
 It serves one job after the other, in the order in which they come; one that comes while another is computed is served
-inside that one, between two of its blocks. Who goes first is for the queue to say."""
+inside that one, between two of its blocks. Who goes first is for the queue to say: after each that was served inside
+it names the next, or says that the other one goes `on`."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import struct
 import sys
 import threading
 import time
+from contextlib import suppress
 from io import BufferedIOBase
 from typing import Any
 
@@ -25,6 +27,7 @@ LENGTHS = struct.Struct(">IQ")
 # other both wait for the one that shares its core, and at 10 that core's other process took nearly all of it.
 NICE = 1
 COMPUTING = "computing"  # the stage once the model is open
+ANSWER_SECONDS = 0.25  # for which a job that gave way waits until the queue says who is next; then it goes on
 _sending = threading.Lock()  # the worker's listener answers a ping while a result is being sent
 
 
@@ -73,8 +76,8 @@ def main() -> None:
     models = compute.Models()
     send(out, {"type": "ready", "pid": os.getpid(), "devices": placement.overview()})
     while True:
-        header = todo.get()
-        serve(header, models, out, cancelled, todo)
+        if (header := todo.get())["type"] == "run":
+            serve(header, models, out, cancelled, todo)
 
 
 def serve(
@@ -127,8 +130,9 @@ def serve(
             return send(out, {"type": "partial", "job": job, "progress": result.progress}, pack(result))
 
         def give_way():
-            with models.hold(model):
-                serve(todo.get(), models, out, cancelled)
+            with models.hold(model), suppress(queue.Empty):
+                while (header := todo.get(timeout=ANSWER_SECONDS))["type"] == "run":
+                    serve(header, models, out, cancelled)
 
         result = compute.run(
             model,
