@@ -170,12 +170,13 @@ def _undoable(side: str, why: str) -> None:
 def _echo(key: str, value: str) -> bool:
     """Whether the answer's box only says again what an edited example took along: sent with a press on Run, or with a
     look for news, by a browser that had not heard of it. Taken for typed it would stand beside another prompt. What is
-    typed comes by itself, before a press."""
+    typed comes by itself, before a press, if not always in a run of its own."""
     pressed = any(name.startswith("run.") and held is True for name, held in st.session_state.items())
     if not (pressed or streamlit_edges.looks_for_news()) or (undo := session.current().undo) is None:
         return False
     taken = undo.held.get(key) if any(held for name, held in undo.held.items() if name.endswith("example")) else None
-    return key.endswith("answer") and value == taken and remembered.unheard(undo.at)
+    unheard = remembered.unheard(undo.at) and not streamlit_edges.said_by_itself(undo.at)
+    return key.endswith("answer") and value == taken and unheard
 
 
 def _undo() -> None:

@@ -164,6 +164,17 @@ def looks_for_news() -> bool:
     return bool(getattr(get_script_run_ctx(), "fragment_ids_this_run", None))
 
 
+def said_by_itself(at: float) -> bool:
+    """Whether the browser has told, since this moment, something that was neither a press nor a look for news: a box
+    that was left.
+
+    Cures: where the machine is busy Streamlit takes what was typed and the press after it for one run.
+    Not needed: where the callbacks of each message are called, however soon the next one comes."""
+    manager = getattr(runtime.get_instance(), "_session_mgr", None) if runtime.exists() else None  # AppTest has none
+    known = manager and manager.get_session_info(session_id())
+    return bool(known) and vars(known.session).get("_said", at) > at
+
+
 def kept(name: str, make: Callable[[], Any]) -> Any:
     """The object of this name in `st.session_state`, made where there is none; looked up there once a run.
 
@@ -301,9 +312,11 @@ def look_again(self: AppSession) -> None:
 
 
 def asked(self: AppSession, data: Any, ask: Callable = AppSession.request_rerun) -> None:
-    """`AppSession.request_rerun`, after what was told before."""
+    """`AppSession.request_rerun`, after what was told before; when the browser told something by itself is kept."""
     if asyncio._get_running_loop() is self._event_loop:
         take_over(self)
+    if data and not data.fragment_id and not any(one.trigger_value for one in data.widget_states.widgets):
+        self._said = time.monotonic()
     ask(self, data)
 
 

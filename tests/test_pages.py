@@ -437,6 +437,11 @@ def test_an_edited_examples_answer_does_not_come_back_with_a_press_that_knows_no
     monkeypatch.setattr(remembered, "ECHO", 1e9)
     says_again(press=True)
     assert held(test) == ("words of mine", ""), "only just sent"
+    with monkeypatch.context() as patch:
+        patch.setattr(streamlit_edges, "said_by_itself", lambda at: at == known.undo.at)
+        says_again(press=True)
+    assert held(test) == ("words of mine", answer), "the box was left before the press, and both came in one run"
+    test.text_input(key="answer").set_value("").run()
     test.text_input(key="answer").set_value("another").run()
     assert held(test) == ("words of mine", "another") and prompt_box.examples()["copy-3-a"]["answer"] == answer
 

@@ -132,6 +132,34 @@ def test_memory_is_collected_in_the_end_where_a_page_is_always_drawn(house):
     assert collected == [clock.now]
 
 
+# -------------------------------------------------------------------- what a browser says
+
+
+def test_what_a_browser_says_by_itself_is_no_press_and_no_look_for_news(monkeypatch):
+    from streamlit.proto.ClientState_pb2 import ClientState
+
+    tab, other = SimpleNamespace(_event_loop=None), SimpleNamespace(_event_loop=None)
+    known = {"tab": SimpleNamespace(session=tab), "other": SimpleNamespace(session=other)}
+    served = SimpleNamespace(_session_mgr=SimpleNamespace(get_session_info=known.get))
+    monkeypatch.setattr(streamlit_edges.runtime, "exists", lambda: True)
+    monkeypatch.setattr(streamlit_edges.runtime, "get_instance", lambda: served)
+    monkeypatch.setattr(streamlit_edges, "session_id", lambda: "tab")
+    passed, start = [], time.monotonic()
+    assert not streamlit_edges.said_by_itself(start)
+    press, news, typed = ClientState(), ClientState(fragment_id="part"), ClientState()
+    press.widget_states.widgets.add(id="run", trigger_value=True)
+    for message in (press, news, None):
+        streamlit_edges.asked(tab, message, lambda session, data: passed.append(data))
+        assert passed[-1] is message and not streamlit_edges.said_by_itself(start)
+    typed.widget_states.widgets.add(id="answer", string_value="2")
+    streamlit_edges.asked(other, typed, lambda session, data: passed.append(data))
+    assert not streamlit_edges.said_by_itself(start), "another tab's"
+    streamlit_edges.asked(tab, typed, lambda session, data: passed.append(data))
+    assert streamlit_edges.said_by_itself(start) and not streamlit_edges.said_by_itself(time.monotonic())
+    monkeypatch.setattr(streamlit_edges, "session_id", lambda: "nobody")
+    assert not streamlit_edges.said_by_itself(start)
+
+
 # -------------------------------------------------------------------- one too many
 
 
@@ -294,7 +322,7 @@ def test_the_end_of_a_page_is_heard_before_another_thread_takes_its_place(asks):
         told, heard_then = Told(asyncio.get_running_loop()), []
         told._event_loop, told._scriptrunner = told.loop, "the one before"
         told.tell("the end")
-        asks(told, "data", lambda *_: heard_then.extend(told.heard))
+        asks(told, None, lambda *_: heard_then.extend(told.heard))
         assert heard_then == ["the end"]
 
     asyncio.run(run())
