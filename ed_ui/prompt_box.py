@@ -164,19 +164,21 @@ def draw_examples() -> None:
 def _undoable(side: str, why: str) -> None:
     """Remember what the boxes hold, before it is replaced."""
     held = {f"{side}{name}": remembered.value(f"{side}{name}", "") for name in ("text", "answer", "example")}
-    session.current().undo = session.Undo(held, why)
+    session.current().undo = session.Undo(held, why, len(session.current().boxes.get("task", [])))
 
 
 def _echo(key: str, value: str) -> bool:
     """Whether the answer's box only says again what an edited example took along: sent with a press on Run, or with a
     look for news, by a browser that had not heard of it. Taken for typed it would stand beside another prompt. What is
-    typed comes by itself, before a press, if not always in a run of its own."""
+    typed comes by itself, before a press; or, where Run is clicked right behind it, with the press, from a browser that
+    has drawn the box of no task, which took the place of the example's."""
     pressed = any(name.startswith("run.") and held is True for name, held in st.session_state.items())
     if not (pressed or streamlit_edges.looks_for_news()) or (undo := session.current().undo) is None:
         return False
     taken = undo.held.get(key) if any(held for name, held in undo.held.items() if name.endswith("example")) else None
-    unheard = remembered.unheard(undo.at) and not streamlit_edges.said_by_itself(undo.at)
-    return key.endswith("answer") and value == taken and unheard
+    boxes = session.current().boxes.get("task", [])
+    heard = len(boxes) > undo.boxes and streamlit_edges.named(f"task.{len(boxes) - 1}")
+    return key.endswith("answer") and value == taken and not heard and remembered.unheard(undo.at)
 
 
 def _undo() -> None:

@@ -115,6 +115,7 @@ class Undo:
 
     held: Mapping[str, str]
     why: str
+    boxes: int  # for tasks, that had been drawn
     at: float = field(default_factory=time.monotonic)
 
 

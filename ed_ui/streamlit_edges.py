@@ -164,15 +164,13 @@ def looks_for_news() -> bool:
     return bool(getattr(get_script_run_ctx(), "fragment_ids_this_run", None))
 
 
-def said_by_itself(at: float) -> bool:
-    """Whether the browser has told, since this moment, something that was neither a press nor a look for news: a box
-    that was left.
+def named(key: str) -> bool:
+    """Whether the browser's last word for the whole page named the box of this key: it has drawn it then.
 
-    Cures: where the machine is busy Streamlit takes what was typed and the press after it for one run.
-    Not needed: where the callbacks of each message are called, however soon the next one comes."""
+    Not needed: where the browser says which page it has drawn."""
     manager = getattr(runtime.get_instance(), "_session_mgr", None) if runtime.exists() else None  # AppTest has none
     known = manager and manager.get_session_info(session_id())
-    return bool(known) and vars(known.session).get("_said", at) > at
+    return bool(known) and any(id.endswith(f"-{key}") for id in vars(known.session).get("_named", ()))
 
 
 def kept(name: str, make: Callable[[], Any]) -> Any:
@@ -312,11 +310,11 @@ def look_again(self: AppSession) -> None:
 
 
 def asked(self: AppSession, data: Any, ask: Callable = AppSession.request_rerun) -> None:
-    """`AppSession.request_rerun`, after what was told before; when the browser told something by itself is kept."""
+    """`AppSession.request_rerun`, after what was told before; which boxes the browser names is kept."""
     if asyncio._get_running_loop() is self._event_loop:
         take_over(self)
-    if data and not data.fragment_id and not any(one.trigger_value for one in data.widget_states.widgets):
-        self._said = time.monotonic()
+    if data and not data.fragment_id:
+        self._named = [one.id for one in data.widget_states.widgets]
     ask(self, data)
 
 

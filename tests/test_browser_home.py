@@ -127,6 +127,21 @@ def test_ctrl_enter_runs_what_was_just_typed(server, page):
     assert "model's own next token" in page.locator(".st-key-headline").inner_text()
 
 
+def test_the_examples_answer_typed_anew_right_before_the_press_is_kept(server, page):
+    """It is what the box held before the prompt was edited, and comes in one message with the press."""
+    opened(page, f"{server}/?model={MODEL}")
+    wait(page, lambda: all(boxes(page)))
+    answer = boxes(page)[1]
+    page.get_by_label("Prompt", exact=True).fill("Sums mod 10:\n6 + 6 = ")
+    page.get_by_label("Prompt", exact=True).blur()
+    wait(page, lambda: not boxes(page)[1])
+    page.get_by_label("Answer", exact=True).fill(answer)
+    page.get_by_role("button", name="Run").click()
+    wait(page, lambda: "run=" in page.url and "example=" not in page.url)
+    settled(page)
+    assert boxes(page) == ("Sums mod 10:\n6 + 6 = ", answer)
+
+
 def test_the_card_for_newcomers_is_closed_for_good(server, page):
     opened(page, server)
     page.get_by_role("button", name="Got it").click()

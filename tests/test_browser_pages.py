@@ -74,6 +74,7 @@ def run(page, address: str) -> None:
     button = page.get_by_role("button", name="Run")
     button.wait_for()
     fill(page, "Prompt", TEXT)
+    wait(page, lambda: not page.get_by_label("Answer", exact=True).input_value())  # the example's, which was no more
     fill(page, "Answer", ANSWER)
     wait(page, button.is_enabled)
     button.click()

@@ -437,10 +437,16 @@ def test_an_edited_examples_answer_does_not_come_back_with_a_press_that_knows_no
     monkeypatch.setattr(remembered, "ECHO", 1e9)
     says_again(press=True)
     assert held(test) == ("words of mine", ""), "only just sent"
+    boxes = []
     with monkeypatch.context() as patch:
-        patch.setattr(streamlit_edges, "said_by_itself", lambda at: at == known.undo.at)
+        patch.setattr(streamlit_edges, "named", lambda key: boxes.append(key) or True)
         says_again(press=True)
-    assert held(test) == ("words of mine", answer), "the box was left before the press, and both came in one run"
+        assert held(test) == ("words of mine", answer), "typed right before the press: the emptied box had been drawn"
+        assert set(boxes) == {f"task.{len(known.boxes['task']) - 1}"}
+        test.text_input(key="answer").set_value("").run()
+        patch.setattr(known, "undo", replace(known.undo, boxes=len(known.boxes["task"])))
+        says_again(press=True)
+        assert held(test) == ("words of mine", ""), "nothing has been drawn since"
     test.text_input(key="answer").set_value("").run()
     test.text_input(key="answer").set_value("another").run()
     assert held(test) == ("words of mine", "another") and prompt_box.examples()["copy-3-a"]["answer"] == answer

@@ -135,7 +135,7 @@ def test_memory_is_collected_in_the_end_where_a_page_is_always_drawn(house):
 # -------------------------------------------------------------------- what a browser says
 
 
-def test_what_a_browser_says_by_itself_is_no_press_and_no_look_for_news(monkeypatch):
+def test_the_boxes_that_a_browser_names_are_those_it_has_drawn(monkeypatch):
     from streamlit.proto.ClientState_pb2 import ClientState
 
     tab, other = SimpleNamespace(_event_loop=None), SimpleNamespace(_event_loop=None)
@@ -144,20 +144,24 @@ def test_what_a_browser_says_by_itself_is_no_press_and_no_look_for_news(monkeypa
     monkeypatch.setattr(streamlit_edges.runtime, "exists", lambda: True)
     monkeypatch.setattr(streamlit_edges.runtime, "get_instance", lambda: served)
     monkeypatch.setattr(streamlit_edges, "session_id", lambda: "tab")
-    passed, start = [], time.monotonic()
-    assert not streamlit_edges.said_by_itself(start)
-    press, news, typed = ClientState(), ClientState(fragment_id="part"), ClientState()
-    press.widget_states.widgets.add(id="run", trigger_value=True)
-    for message in (press, news, None):
-        streamlit_edges.asked(tab, message, lambda session, data: passed.append(data))
-        assert passed[-1] is message and not streamlit_edges.said_by_itself(start)
-    typed.widget_states.widgets.add(id="answer", string_value="2")
-    streamlit_edges.asked(other, typed, lambda session, data: passed.append(data))
-    assert not streamlit_edges.said_by_itself(start), "another tab's"
-    streamlit_edges.asked(tab, typed, lambda session, data: passed.append(data))
-    assert streamlit_edges.said_by_itself(start) and not streamlit_edges.said_by_itself(time.monotonic())
+    passed = []
+
+    def told(session, key, **more) -> None:
+        message = ClientState(**more)
+        message.widget_states.widgets.add(id=f"$$ID-0123-{key}", string_value="2")
+        streamlit_edges.asked(session, message, lambda session, data: passed.append(data))
+        assert passed[-1] is message
+
+    assert not streamlit_edges.named("task.1")
+    told(tab, "task.1", fragment_id="part")
+    told(other, "task.1")
+    assert not streamlit_edges.named("task.1"), "a part of the page, and another tab"
+    told(tab, "task.1")
+    assert streamlit_edges.named("task.1") and not streamlit_edges.named("task.11")
+    told(tab, "task.2")
+    assert streamlit_edges.named("task.2") and not streamlit_edges.named("task.1")
     monkeypatch.setattr(streamlit_edges, "session_id", lambda: "nobody")
-    assert not streamlit_edges.said_by_itself(start)
+    assert not streamlit_edges.named("task.2")
 
 
 # -------------------------------------------------------------------- one too many
