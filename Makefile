@@ -8,8 +8,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PORT ?= 8501
 JOBS ?= 2
-# Processes that share the tests.
-WORKERS ?= 2
+# Processes that share the tests: one more than cores, as some wait for what they started; with browsers two.
+WORKERS ?=
 REAL_MODEL ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
@@ -36,13 +36,13 @@ app: $(VENV)/.installed $(VENV)/.real
 	$(BIN)/python -m ed_ui.server --server.address 127.0.0.1 --server.port $(PORT)
 
 test: $(VENV)/.installed $(VENV)/.real
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not browser and not real and not slow" tests
+	$(BIN)/python -m pytest -q -n $(or $(WORKERS),3) --dist worksteal -m "not browser and not real and not slow" tests
 
 test-all: $(VENV)/.installed $(VENV)/.real
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "(browser or real) and not slow" tests
+	$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) --dist loadfile -m "(browser or real) and not slow" tests
 
 test-slow: $(VENV)/.installed
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m slow tests
+	$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) --dist worksteal -m slow tests
 
 load: $(VENV)/.installed
 	PYTHONPATH=tests $(BIN)/python -m load $(OPTIONS)
