@@ -15,6 +15,7 @@ import numpy as np
 
 MAGIC = b"\x93NUMPY"
 LENGTH = {(1, 0): 2, (2, 0): 4}  # bytes of the header's length, by the format's version
+PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the other ways have errors, and memory, of their own
 TOLD = re.compile(
     r"\{'descr': '([<>|][biufcSU][1-9]\d{0,8})', 'fortran_order': (False|True), "
     r"'shape': \((|\d+,|\d+(?:, \d+)+)\), \} *\n"
@@ -66,8 +67,8 @@ def read(data: bytes, most: int | None = None) -> dict[str, np.ndarray]:
 
 
 def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
-    if not entry.filename.endswith(".npy"):
-        raise ValueError(f"{entry.filename[:80]!r} is no array")
+    if not entry.filename.endswith(".npy") or entry.compress_type not in PACKED:
+        raise ValueError(f"{entry.filename[:80]!r} is no array, or packed otherwise")
     with archive.open(entry) as file:
         told, held = header(file), bytearray(file.read())
     if len(held) != told.n_bytes:

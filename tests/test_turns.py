@@ -256,6 +256,17 @@ def test_what_counts_has_a_bound(queue):
     assert long.away == pytest.approx(CREDIT_SECONDS + 1 + 10, abs=2), "then half of the time"
 
 
+def test_what_counts_is_the_same_before_the_short_one_begins(queue):
+    """It was sent, and the block before it is not over: a forecast made then is no other."""
+    long = queue.ask("ada", "long", 200.0)
+    queue.pass_by(100.0)
+    short = queue.ask("bob", "short", 4.0)
+    assert queue._inside is short and long.gave_way is None
+    before = queue._turns(queue.now).had
+    queue.pass_by(BORDER)
+    assert long.gave_way is not None and before == queue._turns(queue.now).had == CREDIT_SECONDS
+
+
 def test_nobody_starves_behind_visitors_who_come_later(queue):
     """Long jobs of ever new visitors: whoever came first waits for those before him alone."""
     queue.ask("a", "a", 100.0)

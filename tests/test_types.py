@@ -300,6 +300,17 @@ def test_a_damaged_encrypted_or_too_large_archive_is_refused():
         read(data, 10)
 
 
+@pytest.mark.parametrize("way", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_packed_otherwise_than_numpy_packs_is_refused(way):
+    """Damaged it would end in an error of its own, and LZMA names the memory that it takes itself."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(npz(**ARRAYS))) as whole, zipfile.ZipFile(buffer, "w", way) as archive:
+        for name in whole.namelist():
+            archive.writestr(name, whole.read(name))
+    with pytest.raises(ValueError, match="packed otherwise"):
+        read(buffer.getvalue())
+
+
 def test_threads_that_read_at_once_do_not_disturb_each_other():
     """With numpy's reader, on Python 3.11, hundreds of these fail: its parser counts the depth of calls of the wrong
     thread as soon as anything gives way in between, as what libraries do at every collection."""

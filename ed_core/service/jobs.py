@@ -23,7 +23,7 @@ from ..types import Request
 from . import admission
 from .job import Job
 from .pace import Pace
-from .turns import Ask, Place, Turns
+from .turns import Ask, Place, Turns, credit
 from .worker import COMPUTING, receive, send
 
 ABANDONED_SECONDS = 20.0
@@ -241,6 +241,8 @@ class Jobs:
             turns.had, turns.owed = one.had(now), one.owed
         if inner is not None:
             turns.inside = ask(inner)
+            if one.gave_way is None:  # it is about to
+                turns.had = credit(turns.had, turns.owed)
             turns.owed = inner.worked(now)
         return turns
 
