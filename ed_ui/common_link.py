@@ -10,7 +10,7 @@ from ed_core.results import lookup
 from ed_core.service.resolve import twin
 from ed_core.sources import controls
 from ed_core.types import ModelSpec, Request
-from ed_ui import downloads, link, picker, prompt_box, remembered, show
+from ed_ui import link, picker, prompt_box, remembered, show
 from ed_ui.link_parameters import boxed, choice, flag, number, text
 
 MOST_TOKENS = 10**6  # a token's number in a link; one beyond the prompt's end is simply not marked
@@ -81,7 +81,7 @@ def open_run(request: Request) -> None:
     remembered.put({f"{request.probe}.{name}": boxed(value) for name, value in request.parameters})
     if _is_chosen(spec):
         return
-    if picker.current().spec is None or downloads.absent(picker.source()) is not None:
+    if picker.current().spec is None or picker.current().missing is not None:
         link.trouble(
             f"The linked run is of {spec.name}, which is not here now, so it is not shown; the sidebar says more."
         )

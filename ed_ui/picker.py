@@ -33,9 +33,11 @@ nf4, doubly quantized. A checkpoint that is stored quantized opens as it is with
 
 @dataclass(frozen=True)
 class Choice:
-    """One session's choice: `spec` is None (and `trouble` says why) where the model cannot be had."""
+    """One session's choice: `spec` is None (and `trouble` says why) where the model cannot be had; `missing` is the hub
+    model to download for it, None where it is here."""
 
     spec: ModelSpec | None
+    missing: ModelSpec | None
     trouble: str = ""
 
 
@@ -80,17 +82,17 @@ def model() -> str:
 
 def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
     """The model of that name. Refuses by name what is known to be no plain sum, as opening it would."""
+    missing = downloads.absent(name)  # first: a download that ends meanwhile is still watched, and draws the page anew
     try:
         spec = resolve(name, precision, device, adapter, free=running.free(device))
         family = str(specs.config_of(spec).get("model_type", ""))
         if family in REFUSED:
             raise EffectiveDepthError(f"Refused: {spec.name} is of the family '{family}', and {REFUSED[family]}.")
-        return Choice(spec)
+        return Choice(spec, missing)
     except EffectiveDepthError as error:
-        missing = downloads.absent(name)
         if missing is not None and not specs.config_of(missing):
-            return Choice(None, f"{name} {UNKNOWN}")
-        return Choice(None, str(error))
+            return Choice(None, missing, f"{name} {UNKNOWN}")
+        return Choice(None, missing, str(error))
 
 
 def source() -> str:
@@ -233,14 +235,13 @@ def _says(choice: Choice) -> None:
     """What the choice comes to, and what stands in its way."""
     if trouble := lookup.trouble():
         st.warning(show.plain(trouble), icon=":material/database_off:")
-    missing = downloads.absent(source())
     if choice.spec is not None:
         _described(choice.spec)
         session.current().needs = st.container()  # filled by the page, which knows its probes
-    elif missing is None or specs.config_of(missing):
+    elif choice.missing is None or specs.config_of(choice.missing):
         st.error(show.plain(choice.trouble), icon=":material/error:")
-    if missing is not None:
-        downloads.section(missing)
+    if choice.missing is not None:
+        downloads.section(choice.missing)
 
 
 UNKNOWN = "is neither here nor in the catalogue, so its size is not known: download it in the sidebar."

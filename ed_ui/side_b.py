@@ -164,8 +164,8 @@ def second_model(spec: ModelSpec, of: str = "two") -> ModelSpec:
     seed = remembered.widget(row.number_input, "Seed", f"{of}.control.seed", width=130, disabled=kind == NONE, **limits)
     found = picker.chosen(name, precision, spec.device)
     # one download is offered at a time
-    if (missing := downloads.absent(name)) is not None and downloads.absent(picker.source()) is None:
-        downloads.section(missing)
+    if found.missing is not None and picker.current().missing is None:
+        downloads.section(found.missing)
     if found.spec is None:
         raise EffectiveDepthError(found.trouble)
     return found.spec if kind == NONE else twin(found.spec, kind, int(seed))

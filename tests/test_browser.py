@@ -86,7 +86,8 @@ def screen(page) -> str:
     """What a page shows, on one line: the boxes' values first, as text does not hold them."""
     held = page.locator("textarea, input").evaluate_all("all => all.map(b => [b.ariaLabel, b.value, b.ariaChecked])")
     state = page.locator("[data-testid=stApp]").get_attribute("data-test-script-state")
-    return f"{page.url}, {state}: {held} {' '.join(page.inner_text('[data-testid=stMain]').split())}"[:6000]
+    texts = page.locator("[data-testid=stSidebar], [data-testid=stMain]").all_inner_texts()
+    return f"{page.url}, {state}: {held} {' '.join(' '.join(texts).split())}"[:6000]
 
 
 def wait(page, condition, seconds=240.0):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,8 +21,10 @@ from ed_core.depth import audit
 from ed_core.probes import Contributions
 from ed_core.results import lookup
 from ed_core.service.resolve import in_precisions, resolve
-from ed_core.sources import wheels
+from ed_core.sources import hub, specs, wheels
 from ed_core.sources.bundled import MODELS
+from ed_core.types import ModelSpec
+from ed_ui import downloads, picker
 
 ABSENT = "Qwen/Qwen2.5-7B"
 
@@ -319,3 +322,21 @@ def test_a_model_that_was_never_opened_takes_the_memory_of_its_precision():
         spec = resolve("ed-demo-8", precision)
         expected = gigabytes(specs.size_of("ed-demo-8").weight_bytes(precision))
         assert model_card._held(spec, None)[-1] == ("Memory", f"{expected} of weights, by the estimate")
+
+
+def test_a_download_that_ends_while_the_page_is_drawn_is_seen(stored, monkeypatch):
+    """The model comes between the look at which model it is and the look whether it is here."""
+    come = []
+
+    def resolve(*asked, real=picker.resolve, **more):
+        found = real(*asked, **more)
+        come.append(found)
+        return found
+
+    running = {f"{ABSENT}@": SimpleNamespace(over=True, spec=ModelSpec(ABSENT), progress=(1, 1))}
+    monkeypatch.setattr(picker, "resolve", resolve)
+    monkeypatch.setattr(downloads, "_running", lambda: running)
+    monkeypatch.setattr(specs, "cached_commit", lambda *_: "a" * 40 if come else "")
+    monkeypatch.setattr(hub, "is_here", lambda spec: bool(spec.revision))
+    test = opened(model=ABSENT)
+    assert "is not here yet" not in said(test) and not run_button(test).disabled and not running
