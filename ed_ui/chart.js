@@ -43,6 +43,7 @@ class Chart {
   }
 
   soon() {
+    this.box.setAttribute('aria-busy', 'true');
     waiting.add(this);
     if (!drawing) drawing = setTimeout(next);
   }
@@ -100,6 +101,7 @@ async function next() {
   if (!first) return void (drawing = false);
   waiting.delete(first.chart);
   await first.chart.draw();
+  if (!waiting.has(first.chart)) first.chart.box.removeAttribute('aria-busy');
   if (second?.place === FAR) requestIdleCallback(next, { timeout: SOON });
   else setTimeout(next); // between two figures the browser paints and listens
 }

@@ -56,7 +56,8 @@ QUIET = """() => new Promise(done => {
   watch.observe(document, {subtree: true, childList: true, attributes: true, characterData: true});
   const look = () => {
     const app = document.querySelector('[data-testid=stApp]');
-    calm = changed || (app && app.dataset.testScriptState !== 'notRunning') ? 0 : calm + 1;
+    const busy = document.querySelector('.ed-chart[aria-busy]') || (app && app.dataset.testScriptState !== 'notRunning');
+    calm = changed || busy ? 0 : calm + 1;
     changed = false;
     if (calm < 6 && performance.now() < end) return setTimeout(look, 50);
     watch.disconnect();

@@ -60,7 +60,8 @@ def test_a_text_is_stopped_at_a_token_and_kept(slow, page, told):  # noqa: F811
     wait(page, lambda: "run=" in page.url and page.get_by_role("button", name="Stop here").count() == 0)
     settled(page)
     kept = int(page.get_by_label("Tokens", exact=True).input_value())
-    assert 0 < kept < 60 and plotted(page, "map")["z"].shape == (9, kept)
+    assert 0 < kept < 60
+    wait(page, lambda: np.shape(plotted(page, "map").get("z")) == (9, kept))
     n = min(kept, 12)
     same(plotted(page, "map")["z"][:, :n], told["generation.jsd.0"][:, :n])
 
