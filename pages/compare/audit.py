@@ -66,7 +66,7 @@ def panels(batch: running.Batch, asked: list[str], n_prompts: int) -> None:
     outcome = compare(done, reference) if reference in done and len(done) > 1 else None
     status(batch, list(done), outcome, n_prompts)
     if outcome is None and not batch.running:
-        show.empty(TABLE.format(reference), TEACH, TEACH_HEIGHT, first=True)
+        show.empty(TABLE.format(reference), TEACH, None, first=True)
         return probe_page.texts(TEXTS)
     if outcome is None:
         show.empty(TABLE.format(reference), SOON, TABLE_HEIGHT)
@@ -156,7 +156,7 @@ def command(spec, asked: list[str], prompts: list) -> None:
     )
 
 
-HEIGHT, TABLE_HEIGHT, TEACH_HEIGHT = 260, 820, 100
+HEIGHT, TABLE_HEIGHT = 260, 820
 SOON = "Here once the prompts have been through the widest precision and one other."
 TABLE = "What differs from {}"
 KEY = """ρ: rank correlation of a curve with {reference}'s (expected at least {limits}); behind it the largest
