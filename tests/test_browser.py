@@ -56,8 +56,8 @@ QUIET = """() => new Promise(done => {
   watch.observe(document, {subtree: true, childList: true, attributes: true, characterData: true});
   const look = () => {
     const app = document.querySelector('[data-testid=stApp]');
-    const busy = document.querySelector('.ed-chart[aria-busy]') || (app && app.dataset.testScriptState !== 'notRunning');
-    calm = changed || busy ? 0 : calm + 1;
+    const runs = app && app.dataset.testScriptState !== 'notRunning';
+    calm = changed || runs || document.querySelector('.ed-chart[aria-busy]') ? 0 : calm + 1;
     changed = false;
     if (calm < 6 && performance.now() < end) return setTimeout(look, 50);
     watch.disconnect();
