@@ -18,7 +18,10 @@ import prepared
 import pytest
 import type_checks
 from filelock import FileLock
+from hypothesis import settings
 
+settings.register_profile("alike", deadline=None, derandomize=True, database=None)  # on every machine, however busy
+settings.load_profile("alike")
 type_checks.install()
 gc.disable()  # while torch is imported and the tests are collected
 
