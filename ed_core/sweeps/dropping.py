@@ -17,6 +17,7 @@ from ..errors import PromptError
 from ..prompts import exact, seamed, settled
 from . import metrics
 from .budget import even_chunks
+from .staircase import LOGIT_TOKENS
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -55,18 +56,11 @@ def drop_sweep(
             lambda share: record.step(0.1 + 0.85 * (done + 0.6 * share) / len(stretches)),
         )
         for at in _positions(model, n_tokens, record):
-            whole = model.unembed(trace.resid[-1][0, at]).log_softmax(-1)
-            record.write("nll_whole", at, _loss(whole, trace.ids[0, 1:][at]))
+            whole = _whole(model, trace, at)
+            record.write("nll_whole", at, _loss(whole.logp, trace.ids[0, 1:][at]))
             for start in starts:
-                _compare(
-                    model,
-                    final[start - starts[0], at],
-                    whole,
-                    trace.ids[0, 1:][at],
-                    record,
-                    ("kl", "top1_kept", "nll"),
-                    (start, at),
-                )
+                logits = model.unembed(final[start - starts[0], at])
+                _compare(whole, logits, record, ("nll", "kl", "top1_kept"), (start, at))
             record.step(0.1 + 0.85 * (done + 0.6 + 0.4 * at.stop / n_tokens) / len(stretches))
     if drop:
         _chosen_set(drop, model, trace, record)
@@ -163,7 +157,7 @@ def _next_tokens(
 
 def _positions(model: LanguageModel, n_tokens: int, record: Recorder) -> list[slice]:
     """Positions whose logits are compared at once."""
-    return even_chunks(n_tokens, max(1, record.budget.logit_bytes // (16 * model.d_vocab)))
+    return even_chunks(n_tokens, max(LOGIT_TOKENS, record.budget.logit_bytes // (8 * model.d_vocab)))
 
 
 def _walk(
@@ -197,24 +191,30 @@ def _chosen_set(drop: tuple[int, ...], model: LanguageModel, trace: Trace, recor
     for layer in range(model.n_layers):
         if layer not in drop:
             *_, resid = model.run_block(trace, layer, resid)
-    names = ("drop_kl", "drop_top1_kept", "drop_nll")
+    names = ("drop_nll", "drop_kl", "drop_top1_kept")
     for name in names:
         record.allocate(name, (resid.shape[1],))
     for at in _positions(model, resid.shape[1], record):
-        whole = model.unembed(trace.resid[-1][0, at]).log_softmax(-1)
-        _compare(model, resid[0, at], whole, trace.ids[0, 1:][at], record, names, at)
+        _compare(_whole(model, trace, at), model.unembed(resid[0, at]), record, names, at)
 
 
-def _compare(model, resid, whole, targets, record, names: tuple[str, str, str], at) -> None:
-    pruned = model.unembed(resid).log_softmax(-1)
-    record.write(names[0], at, metrics.kl(whole, pruned))
-    record.write(names[1], at, (whole.argmax(-1) == pruned.argmax(-1)).float())
-    record.write(names[2], at, _loss(pruned, targets))
+def _whole(model: LanguageModel, trace: Trace, at: slice) -> metrics.Whole:
+    return metrics.Whole(model.unembed(trace.resid[-1][0, at]), trace.ids[0, 1:][at])
+
+
+def _compare(whole: metrics.Whole, logits: Float[Tensor, "pos v"], record: Recorder, names, at) -> None:
+    """Write loss, divergence and kept best tokens under these names."""
+    loss, *others = whole.measure(logits)
+    for name, values in zip(names, (_to_the_end(loss, len(logits)), *others)):
+        record.write(name, at, values)
     record.check()
 
 
 def _loss(logp: Float[Tensor, "pos v"], targets: Int[Tensor, " next"]) -> Float[Tensor, " pos"]:
     """`-log p(next token)`; NaN where there is no next token."""
-    loss = torch.full((len(logp),), float("nan"), device=logp.device)
-    loss[: len(targets)] = -logp[: len(targets)].gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    return loss
+    return _to_the_end(-logp[: len(targets)].gather(-1, targets.unsqueeze(-1)).squeeze(-1), len(logp))
+
+
+def _to_the_end(loss: Float[Tensor, " next"], n_tokens: int) -> Float[Tensor, " pos"]:
+    """With NaN at the last token, where there is no next one."""
+    return torch.nn.functional.pad(loss, (0, n_tokens - len(loss)), value=float("nan"))
