@@ -100,6 +100,26 @@ def test_two_shards_that_are_killed_and_go_on_make_the_same(undisturbed, tmp_pat
     assert n_items(tmp_path) == N_ITEMS and digest(tmp_path) == expected
 
 
+def test_of_a_run_in_processes_that_is_killed_nothing_is_left_and_it_goes_on(undisturbed, tmp_path):
+    file, expected = undisturbed
+    process = begin(file, tmp_path, "--processes", "2")
+    until(lambda: n_items(tmp_path) >= 3, process)
+    belonging = psutil.Process(process.pid).children(recursive=True)
+    assert len(belonging) >= 2
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    until(lambda: not any(map(alive, belonging)))
+    assert n_items(tmp_path) < N_ITEMS
+    process = begin(file, tmp_path, "--processes", "2")
+    until(lambda: n_items(tmp_path) >= 8, process)
+    os.kill(process.pid, signal.SIGINT)  # as Ctrl-C
+    assert process.wait(PATIENCE) == 130 and b"Traceback" not in process.stderr.read()
+    assert n_items(tmp_path) < N_ITEMS
+    process = begin(file, tmp_path, "--processes", "2")
+    assert process.wait(PATIENCE) == 0, process.stderr.read()
+    assert n_items(tmp_path) == N_ITEMS and digest(tmp_path) == expected
+
+
 @needs_ray
 def test_actors_that_are_killed_are_replaced(undisturbed, tmp_path):
     file, expected = undisturbed

@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,15 +106,25 @@ class Asked:
         self.claims.entry()
 
 
-def make(asked: Asked, out: Path, tell: Tell = lambda share, what: None) -> dict[str, Any]:
-    """Measure what is missing and write the card in its three forms; returns what the JSON holds."""
+def make(
+    asked: Asked,
+    out: Path,
+    tell: Tell = lambda share, what: None,
+    engine: Callable[..., running.Engine] | None = None,
+) -> dict[str, Any]:
+    """Measure what is missing and write the card in its three forms; returns what the JSON holds. `engine`: who
+    computes, this process unless given."""
     asked.check()
     spec = resolve(asked.model, asked.precision, asked.device, asked.adapter)
-    found = claims.run(asked.claims, out / CLAIMS, lambda share, what: tell(SHARES[CLAIMS] * share, what), more=READ)
+
+    def tell_claims(share: float, what: str) -> None:
+        tell(SHARES[CLAIMS] * share, what)
+
+    found = claims.run(asked.claims, out / CLAIMS, tell_claims, more=READ, engine=engine)
     whole = sets.load(asked.claims.entry(), Path(), asked.model)
     entry = asked.claims.entry(asked.most, len(whole.levels))
     used = sets.load(entry, Path(), asked.model).examples
-    parts = _Beside(asked, out, spec, entry, tell)
+    parts = _Beside(asked, out, spec, entry, tell, engine)
     measured = Measured(out / CLAIMS, entry.name, asked.seed, parts.lenses(), *parts.precisions(), spec.precision)
     model = parts.opened.get(spec)
     told = {
@@ -149,9 +160,18 @@ def write(told: Mapping[str, Any], out: Path) -> None:
 class _Beside:
     """What is measured beside the claims' parts."""
 
-    def __init__(self, asked: Asked, out: Path, spec: ModelSpec, entry: Any, tell: Tell):
+    def __init__(
+        self,
+        asked: Asked,
+        out: Path,
+        spec: ModelSpec,
+        entry: Any,
+        tell: Tell,
+        engine: Callable[..., running.Engine] | None,
+    ):
         self.asked, self.out, self.spec, self.entry, self.tell = asked, out, spec, entry, tell
         self.opened = running.opened_models()
+        self.engine = engine or partial(running.Here, opened=self.opened)
         self.missing: list[str] = []
         self._done = SHARES[CLAIMS]
 
@@ -204,7 +224,7 @@ class _Beside:
                 self.out / name,
                 self.asked.device,
                 lambda share: self.tell(start + SHARES[name] * share, name),
-                opened=self.opened,
+                engine=self.engine,
             )
         except StudyError:
             raise

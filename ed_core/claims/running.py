@@ -134,10 +134,11 @@ def run(
     tell: Tell = lambda share, what: None,
     cancelled: Callable[[], bool] = lambda: False,
     more: Collection[str] = (),
+    engine: Callable[..., running.Engine] | None = None,
 ) -> dict[str, Any]:
     """Measure what is missing, judge the claims, and write both files; returns what the JSON holds. A claim that does
     not apply is told; what makes all of them impossible is refused. `more`: parts that are measured even where no
-    claim needs them."""
+    claim needs them. `engine`: who computes, this process unless given."""
     spec = resolve(asked.model, asked.precision, asked.device, asked.adapter)
     _same_family(asked, spec)
     claims, whole = asked.chosen(), sets.load(asked.entry(), Path(), asked.model)
@@ -164,7 +165,7 @@ def run(
     refused = {claim.id: why for claim in claims if (why := _why_not(claim, bare))}
     needed = {part for claim in claims if claim.id not in refused for part in claim.parts} | set(more)
     parts = [name for name in PARTS if name in needed]
-    run_parts = _Parts(asked, out, bare, cancelled)
+    run_parts = _Parts(asked, out, bare, cancelled, engine)
     for i, name in enumerate(parts):
         called = PARTS[name].probe or name
 
@@ -270,10 +271,10 @@ def measure(
     device: str,
     share: Callable[[float], None],
     cancelled: Callable[[], bool] = lambda: False,
-    opened: Any = None,
+    engine: Callable[..., running.Engine] = running.Here,
 ) -> Mapping[str, str]:
     """Compute what is missing of a study in its folder; returns by a model's label why it failed. `share` is told how
-    much is done; `opened`: this process's models."""
+    much is done."""
     plan = planning.make(study, Path(), device)
     planning.write_plan(plan, place)
     return running.run(
@@ -281,16 +282,24 @@ def measure(
         place,
         report=lambda model, done, total: share(done / max(total, 1)),
         cancelled=cancelled,
-        engine=partial(running.Here, opened=opened),
+        engine=engine,
     ).failed
 
 
 class _Parts:
     """The parts of one run, in its folder."""
 
-    def __init__(self, asked: Asked, out: Path, bare: Evidence, cancelled: Callable[[], bool]):
+    def __init__(
+        self,
+        asked: Asked,
+        out: Path,
+        bare: Evidence,
+        cancelled: Callable[[], bool],
+        engine: Callable[..., running.Engine] | None,
+    ):
         self.asked, self.out, self.bare, self.cancelled = asked, out, bare, cancelled
         self.opened = running.opened_models()
+        self.engine = engine or partial(running.Here, opened=self.opened)
         self.troubles: dict[str, dict[str, str]] = {MODEL: {}, CONTROL: {}}
         self.fitted: dict[str, Part] = {}
 
@@ -301,7 +310,7 @@ class _Parts:
                 self._fit(label, lambda within, i=i: share((i + within) / 2))
             return
         failed = measure(
-            self._study(name), self.out / "parts" / name, self.asked.device, share, self.cancelled, self.opened
+            self._study(name), self.out / "parts" / name, self.asked.device, share, self.cancelled, self.engine
         )
         for label, why in failed.items():
             self.troubles.setdefault(label, {})[name] = why

@@ -8,6 +8,7 @@ from pathlib import Path
 from ..errors import ParameterError
 from ..notebook.model import fetch
 from .fits import progress
+from .studies import add_processes, beside, device_of
 
 
 def add(commands) -> None:
@@ -45,6 +46,7 @@ def add(commands) -> None:
     p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
     p.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap over prompts")
     p.add_argument("--out", metavar="FOLDER", help="what lies there is not computed anew; the app's own unless given")
+    add_processes(p)
     p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
     p.set_defaults(run=card)
 
@@ -52,7 +54,6 @@ def add(commands) -> None:
 def card(args: argparse.Namespace) -> int:
     from ..cards import card as cards
     from ..cards import making, words
-    from .studies import device_of
 
     if args.prompts < 1 or args.seed < 0:
         raise ParameterError("--prompts is 1 or more, and --seed 0 or more.")
@@ -68,11 +69,12 @@ def card(args: argparse.Namespace) -> int:
         args.seed,
     )
     asked.check()  # before anything is fetched
+    computing = beside(args)
     for source in (args.model, *args.also):
         fetch(source)
     out = Path(args.out) if args.out else asked.place
-    with progress(args) as tell:
-        told = making.make(asked, out, tell)
+    with progress(args) as tell, computing as engine:
+        told = making.make(asked, out, tell, engine=engine)
     print(words.headline(told))
     print(f"{words.claims(told)} of {len(told['claims'])} claims")
     print(f"{making.DONE}{out / cards.HTML}, {out / cards.MARKDOWN}, {out / cards.FILE}")

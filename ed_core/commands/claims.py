@@ -8,6 +8,7 @@ from pathlib import Path
 from ..errors import ParameterError
 from ..notebook.model import fetch
 from .fits import progress
+from .studies import add_processes, beside, device_of
 
 
 def add(commands) -> None:
@@ -31,6 +32,7 @@ def add(commands) -> None:
     p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
     p.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap over prompts")
     p.add_argument("--out", required=True, metavar="FOLDER", help="what lies there is not computed anew")
+    add_processes(p)
     p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
     p.set_defaults(run=claims)
 
@@ -38,7 +40,6 @@ def add(commands) -> None:
 def claims(args: argparse.Namespace) -> int:
     from ..claims import running
     from ..claims.finding import counted
-    from .studies import device_of
 
     if args.prompts < 0 or args.seed < 0:
         raise ParameterError("--prompts and --seed are counts; expected 0 or more.")
@@ -54,11 +55,12 @@ def claims(args: argparse.Namespace) -> int:
         args.seed,
     )
     asked.chosen(), asked.entry()  # refused before anything is fetched
+    computing = beside(args)
     for source in (args.model, *args.also):
         fetch(source)
     out = Path(args.out)
-    with progress(args) as tell:
-        told = running.run(asked, out, tell)
+    with progress(args) as tell, computing as engine:
+        told = running.run(asked, out, tell, engine=engine)
     width = max(len(f["id"]) for f in told["findings"])
     for one in told["findings"]:
         values = "; ".join(f"{q['name']} {q['value']['told']}" for q in one["quantities"] if q["value"])

@@ -88,7 +88,8 @@ def _study(out: Path, name: str, device: str, asked) -> int:
     parser = argparse.ArgumentParser()
     studies.add(parser.add_subparsers())
     args = parser.parse_args(["study", str(out / f"{name}.toml"), "--out", str(out / name), "--device", device])
-    args.dry_run, args.engine, args.address = asked.dry_run, asked.engine, asked.address
+    for option in ("dry_run", "engine", "address", "processes"):
+        setattr(args, option, getattr(asked, option))
     return args.run(args) or 0
 
 

@@ -38,6 +38,30 @@ def add_engine(p) -> None:
     """The arguments that say who computes."""
     p.add_argument("--engine", choices=("here", "ray"), default="here", help="who computes: this process, or Ray")
     p.add_argument("--address", default="", metavar="A", help="of a Ray cluster that runs; one of its own unless given")
+    add_processes(p)
+
+
+def add_processes(p) -> None:
+    """The argument that says how many processes of this machine compute."""
+    p.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="so many processes of this machine compute, each with the models in its own memory: on a CPU one for "
+        "each core is fastest (one unless given)",
+    )
+
+
+def beside(args) -> contextlib.AbstractContextManager:
+    """Who computes, by `--processes`; None within where this process does."""
+    from ..studies import processes
+
+    if args.processes == 1:
+        return contextlib.nullcontext()
+    if (device := device_of(args.device)) != "cpu":
+        raise ParameterError(f"--processes is of the CPU, and this runs on {device}; leave it or --device out.")
+    return processes.Pool(args.processes)
 
 
 def study(args) -> int:
@@ -55,7 +79,7 @@ def study(args) -> int:
     if file.suffix == ".edstudy":
         return open_bundle(file, out)
     written = read(file)
-    device = device_of(args.device)
+    device, computing = device_of(args.device), _computing(args)
     if not (args.merge or args.dry_run):
         for entry in written.models:
             _fetch(entry.source, entry.control)
@@ -74,7 +98,11 @@ def study(args) -> int:
         return 1 if trouble else 0
     require_room("The study", planning.bytes_of(plan), out, "--out")
     planning.write_plan(plan, out)
-    outcome = running.Outcome(failed=trouble) if args.merge else _computed(plan, out, shard, _engine(args))
+    if args.merge:
+        outcome = running.Outcome(failed=trouble)
+    else:
+        with computing as engine:
+            outcome = _computed(plan, out, shard, engine)
     print(", ".join(f"{n} {what}" for what, n in outcome.counts.items()))
     for label, why in outcome.failed.items():
         if label not in trouble:
@@ -142,14 +170,17 @@ def _made(folder, file: Path) -> bytes:
     raise ParameterError(f"{file.name} ends in none of .edstudy, .npz, .csv, .parquet, .svg, .png, .html.")
 
 
-def _engine(args):
-    from ..studies import on_ray, running
+def _computing(args) -> contextlib.AbstractContextManager:
+    """Who computes a study."""
+    from ..studies import on_ray
 
     if args.engine == "here":
         if args.address:
             raise ParameterError("--address is of a Ray cluster; give --engine ray as well.")
-        return running.Here
-    return partial(on_ray.OnRay, address=args.address)
+        return beside(args)
+    if args.processes != 1:
+        raise ParameterError("--processes is of a study that runs here; leave it or --engine ray out.")
+    return contextlib.nullcontext(partial(on_ray.OnRay, address=args.address))
 
 
 def _computed(plan, out: Path, shard: tuple[int, int], engine):
@@ -164,7 +195,7 @@ def _computed(plan, out: Path, shard: tuple[int, int], engine):
             bar.set_description(model.label, refresh=False)
             bar.update(done - bar.n)
 
-        return running.run(plan, out, shard, report, engine=engine)
+        return running.run(plan, out, shard, report, engine=engine or running.Here)
 
 
 def shard_of(text: str) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """A study computed: what is there stays, what is missing is computed, item by item. What one model cannot do is
 noted, and the others go on.
 
-Who computes is an `Engine`: this process (`Here`), or another that has the same two methods. Several processes may run
-one study into one folder, each with a shard of its own or all with everything: whoever computes an item writes the
+Who computes is an `Engine`: this process (`Here`), several of this machine (`processes`), or Ray's (`on_ray`). Several
+runs may also share one folder, each with a shard of its own or all with everything: whoever computes an item writes the
 same file, whole or not at all, and what lies there already is not computed again."""
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Here:
     """This process. `opened`: its models, where several studies follow each other."""
 
     def __init__(self, plan: Plan, out: Path, cancelled: Callable[[], bool] = lambda: False, opened: Any = None):
-        self._plan, self._out, self._cancelled, self._opened = plan, out, cancelled, opened or opened_models()
+        self._plan, self._out, self._cancelled = plan, out, cancelled
+        self._opened = opened_models() if opened is None else opened  # one that is still empty is false
 
     def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
         for model, of_model in todo.items():

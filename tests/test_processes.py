@@ -1,0 +1,189 @@
+"""Studies in several processes of this machine: the same numbers as here; one that ends is told and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from ed_core.commands import main
+from ed_core.errors import Cancelled, JobError, ParameterError, StudyError
+from ed_core.service import compute
+from ed_core.studies import items, plan, processes, running, study
+from ed_core.studies.folder import open_folder
+
+TOML = (
+    'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nprobes = ["contributions"]\nchunk = 2\n'
+    '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\nper_level = 3\n'
+)
+N_ITEMS = 6  # three of each model
+
+
+def digest(out) -> str:
+    return items.digest(out, open_folder(out).keys())
+
+
+@pytest.fixture
+def made(tmp_path):
+    found = plan.make(study.parse(TOML), tmp_path)
+    plan.write_plan(found, tmp_path / "out")
+    return found, tmp_path / "out"
+
+
+class OneAfterAnother(processes.Pool):
+    """As a pool, but its only process is a thread that waits until it may begin."""
+
+    def __init__(self):
+        self.stopped, self.executor, self.may_begin = threading.Event(), ThreadPoolExecutor(1), threading.Event()
+        self.executor.submit(self.may_begin.wait)
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    pool = OneAfterAnother()
+    monkeypatch.setattr(processes, "_opened", running.opened_models())
+    monkeypatch.setattr(processes, "_stopped", pool.stopped)
+
+    def begin(*arguments):
+        pool.may_begin.set()
+        return processes.InProcesses(*arguments, pool=pool)
+
+    yield begin
+    pool.may_begin.set()
+    pool.executor.shutdown()
+
+
+# ---------------------------------------------------------------- what the parent makes of what it hears
+
+
+def test_what_is_missing_is_computed_and_told_prompt_by_prompt(made, engine):
+    running.run(*made, (1, 2))
+    told = []
+    found = running.run(*made, engine=engine, report=lambda model, done, total: told.append((model.label, done, total)))
+    assert found.counts == {"computed": 3, "there": 3, "failed": 0} and not found.failed
+    assert sorted(done for _, done, _ in told) == [2, 4, 6] and {total for *_, total in told} == {6}
+    assert {label for label, *_ in told} == {"ed-demo-8", "ed-demo-16"}
+
+
+def test_of_a_model_that_fails_nothing_more_is_begun_and_the_other_goes_on(made, engine, monkeypatch):
+    real, asked = items.compute, []
+
+    def fails(model, plan, item, *more):
+        asked.append(item.model.label)
+        if item.model.label == "ed-demo-8":
+            while asked.count("ed-demo-8") == 2 and not running.failures(made[1]):
+                time.sleep(0.01)  # the second one was begun already; the third must not be
+            raise JobError("It broke.")
+        return real(model, plan, item, *more)
+
+    monkeypatch.setattr(items, "compute", fails)
+    found = running.run(*made, engine=engine)
+    assert found.failed == {"ed-demo-8": "It broke."} and found.counts == {"computed": 3, "there": 0, "failed": 3}
+    assert asked == ["ed-demo-8"] * 2 + ["ed-demo-16"] * 3, "what waited was taken back"
+    assert running.failures(made[1]) == {"ed-demo-8": "It broke."}
+
+
+def test_a_model_that_cannot_be_opened_is_told_before_anything_is_computed(made, engine, monkeypatch):
+    def refuses(self, spec):
+        raise JobError("No.") if spec.name == "ed-demo-16" else Cancelled("stop here")
+
+    monkeypatch.setattr(compute.Models, "get", refuses)
+    with pytest.raises(Cancelled):
+        running.run(*made, engine=engine)
+    monkeypatch.setattr(compute.Models, "get", lambda *_: refuses(None, SimpleNamespace(name="ed-demo-16")))
+    assert running.run(*made, engine=engine).failed == {"ed-demo-8": "No.", "ed-demo-16": "No."}
+    assert not list(made[1].glob("items/*/*.parquet"))
+
+
+def test_a_full_disk_ends_the_run_with_its_sentence(made, engine, monkeypatch):
+    def full(*_):
+        raise StudyError("The study's folder cannot be written: the disk is full.")
+
+    monkeypatch.setattr(items, "write", full)
+    with pytest.raises(StudyError, match="the disk is full"):
+        running.run(*made, engine=engine)
+
+
+def test_a_run_that_is_stopped_computes_no_more(made, engine):
+    written = lambda: len(list(made[1].glob("items/*/*.parquet")))
+    with pytest.raises(Cancelled, match="what is computed stays"):
+        running.run(*made, cancelled=lambda: written() > 0, engine=engine)
+    assert 0 < written() < N_ITEMS and processes._stopped.is_set()
+
+
+def test_models_stay_open_from_one_study_to_the_next(made, monkeypatch):
+    opened, times = running.opened_models(), []
+    real = compute.open_model
+    monkeypatch.setattr(compute, "open_model", lambda spec: times.append(spec.name) or real(spec))
+    for shard in ((1, 2), (2, 2)):
+        running.run(*made, shard, engine=lambda *arguments: running.Here(*arguments, opened=opened))
+    assert sorted(times) == ["ed-demo-16", "ed-demo-8"] and len(opened) == 2
+
+
+@pytest.mark.parametrize(
+    "options, told",
+    [
+        (["--processes", "0"], "--processes is 0; expected 1 to"),
+        (["--processes", "-1"], "--processes is -1; expected 1 to"),
+        (["--processes", "2", "--engine", "ray"], "leave it or --engine ray out"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_is_written(tmp_path, capsys, options, told):
+    (tmp_path / "s.toml").write_text(TOML, encoding="utf-8")
+    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o"), *options]) == 2
+    assert told in capsys.readouterr().err and not (tmp_path / "o").exists()
+
+
+def test_claims_are_measured_in_processes_where_these_are_asked_for(tmp_path, monkeypatch):
+    asked = []
+
+    class Counted:
+        def __init__(self, n):
+            asked.append(n)
+
+        def __enter__(self):
+            return lambda plan, *more: asked.append(plan.study.name) or running.Here(plan, *more)
+
+        def __exit__(self, *_):
+            asked.append("ended")
+
+    monkeypatch.setattr(processes, "Pool", Counted)
+    words = ["claims", "--model", "ed-demo-8", "--set", "sum_mod10", "--claim", "turn", "--prompts", "5"]
+    assert main([*words, "--out", str(tmp_path), "--processes", "3"]) == 0
+    assert asked == [3, "contributions", "ended"]
+
+
+def test_processes_are_of_the_cpu(monkeypatch):
+    from ed_core.commands import studies
+    from ed_core.models import placement
+
+    monkeypatch.setattr(placement, "pick", lambda name: "cuda:0")
+    with pytest.raises(ParameterError, match="this runs on cuda:0"):
+        studies.beside(SimpleNamespace(processes=2, device="auto"))
+
+
+# ---------------------------------------------------------------- with them
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_same_measures_and_are_gone_afterwards(made, tmp_path):
+    with processes.Pool(2) as engine:
+        assert running.run(*made, engine=engine).counts == {"computed": N_ITEMS, "there": 0, "failed": 0}
+        begun = [p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())]
+        assert len(begun) == 2
+    assert not psutil.wait_procs(begun, 30)[1]
+    plan.write_plan(made[0], tmp_path / "here")
+    running.run(made[0], tmp_path / "here")
+    assert digest(made[1]) == digest(tmp_path / "here")
+
+
+def test_a_process_that_ends_is_told_in_a_sentence(made):
+    with processes.Pool(1) as engine, pytest.raises(JobError, match="fewer --processes"):
+        at_work = engine(*made)
+        at_work._pending[at_work._pool.executor.submit(os._exit, 1)] = "itself"
+        list(at_work._answers())
