@@ -148,7 +148,7 @@ def side_by_side(found: Mapping[str, tuple[Path, Mapping[str, Any]]]) -> None:
     for title, told in cards.items():
         for of, curve in told["curves"][which].items():
             if of in (running.MODEL, running.CONTROL):
-                label = title if of == running.MODEL else f"{title}, {of}"
+                label = title if of == running.MODEL else f"Twin of {title}"
                 curves[label] = tuple(curve[name] for name in ("values", "low", "high"))
                 layers[label] = told["model"]["layers"]
     fig = figures.study_curves(curves, layers, CURVES[which])
@@ -207,7 +207,7 @@ COLUMNS = ("claims", "cheapest layer to leave out", "cheapest quarter")
 DEPTHS = (
     "**Effective depth**: the papers' three rules under the logit lens, never averaged; a bar is 5 to 95 % over prompts"
 )
-BAND = "dashes are other models' and twins'; shaded: 5 to 95 % over prompts"
+BAND = "beside each model its untrained twin; shaded: 5 to 95 % over prompts"
 READING = (
     "Each mark is a rule's depth as `(depth + 1) / layers`. The rules read different things: what the layers add "
     "(cosine), how far the lens is from the output (KL), and which tokens it would say (overlap)."
