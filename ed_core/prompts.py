@@ -11,7 +11,7 @@ from pathlib import Path
 
 from . import settings
 from .errors import PromptError, PromptFileError
-from .types import Prompt
+from .types import Prompt, from_json
 
 HALF = "\ufffd"  # what the bytes of a character decode to that is not whole
 FIELDS = {"text", "answer", "id", "template", "special_tokens"}
@@ -86,11 +86,10 @@ def to_jsonl(prompts: Sequence[Prompt]) -> str:
 
 def _parse(path: str, number: int, line: str) -> Prompt:
     try:
-        data = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise PromptFileError(
-            f"{path}, line {number}: not JSON ({error.msg}, column {error.colno}); expected one object a line."
-        ) from None
+        data = from_json(line)
+    except ValueError as error:
+        place = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+        raise PromptFileError(f"{path}, line {number}: not JSON ({place}); expected one object a line.") from None
     if not isinstance(data, dict) or not isinstance(data.get("text"), str):
         raise PromptFileError(f"{path}, line {number}: expected an object with a string 'text'.")
     known = {k: v for k, v in data.items() if k in FIELDS and v is not None}

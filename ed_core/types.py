@@ -24,6 +24,15 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
+def from_json(text: str | bytes) -> Any:
+    """What JSON says that may be a stranger's. `ValueError` for all that is none, and for what is nested too deeply, of
+    which Python's own reader makes a `RecursionError`."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 @dataclass(frozen=True)
 class Prompt:
     """A prompt as a person gives it. Every probe runs on `text + answer`, encoded once, jointly, without a separator.

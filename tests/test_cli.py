@@ -239,6 +239,8 @@ def test_overwriting_a_folders_weights_gives_new_keys(small_folder, tmp_path):
         ('{"text": 3}', ["line 1", "text"]),
         ('["text"]', ["line 1", "object"]),
         ('{"text": "a"', ["line 1", "not JSON"]),
+        ("[" * 100_000, ["line 1", "not JSON", "nested too deeply"]),
+        (f'{{"text": {"9" * 5000}}}', ["line 1", "not JSON", "4300 digits"]),
         ('{"text": "ab", "answer": 5}', ["line 1", "answer"]),
         ("", ["no prompts"]),
         ('{"text": "5"}', ["at least 2"]),

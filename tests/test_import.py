@@ -1,21 +1,31 @@
-"""What comes in as a bundle is a stranger's: read as exactly what was exported, or refused in one sentence with nothing
-left behind."""
+"""What comes in is a stranger's. A bundle is read as exactly what was exported, or refused in one sentence with nothing
+left behind; other files are refused in a sentence too."""
 
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 from io import BytesIO
+from pathlib import Path
 
 import hostile
+import numpy as np
 import pytest
 from hostile import ARRAYS, handmade, mutated
 from kept_cases import case, small
+from safetensors.numpy import save_file
 
+from ed_core.cards import card
 from ed_core.cases import bundle
 from ed_core.cases.case_study import edited
 from ed_core.cases.kept import Kept
-from ed_core.errors import ImportRefused
+from ed_core.claims import running as claims
+from ed_core.errors import EffectiveDepthError, ImportRefused
 from ed_core.figures.thumbnail import thumbnail
+from ed_core.fits import file as lens
+from ed_core.fits import measured, shards
+from ed_core.sources import adapters, specs, weights
+from ed_core.studies.folder import open_folder
 
 MEMORY = 40 * 2**20  # bytes that refusing a bundle may take at most, beside the bundle itself
 
@@ -224,3 +234,39 @@ def test_a_control_that_does_not_exist_is_refused(folder):
     with pytest.raises(ImportRefused, match="evil"):
         folder.take_in(bundle.encode(make("x", [evil])))
     assert not left_behind(folder)
+
+
+# ---------------------------------------------------------------- other files
+
+
+READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "a card": ("card.json", card.read),
+    "the plan of a study": ("plan.json", lambda place: open_folder(place.parent)),
+    "claims": ("claims.json", lambda place: claims.read(place.parent)),
+    "an adapter": ("adapter_config.json", lambda place: adapters.read_config(place.parent)),
+    "an index of weights": ("model.safetensors.index.json", lambda place: weights.check(place.parent, "it")),
+    "a lens": ("lens.safetensors", lens.read),
+    "maps": ("maps.npz", measured.read),
+    "a shard": ("1.sums", lambda place: shards._checked(place, {"kind": "affine"})),
+}
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, f'{{"format": {"9" * 5000}}}'], ids=["deep", "long"])
+@pytest.mark.parametrize("what", READERS)
+def test_json_that_python_cannot_read_is_refused_in_a_sentence(tmp_path, what, text):
+    name, read = READERS[what]
+    place = tmp_path / name
+    if place.suffix == ".safetensors":
+        save_file({"x": np.zeros(2, np.float32)}, place, {"certificate": text})
+    elif place.suffix in (".npz", ".sums"):
+        with place.open("wb") as file:
+            np.savez(file, certificate=np.asarray(text), about=np.asarray(text))
+    else:
+        place.write_text(text, encoding="utf-8")
+    with pytest.raises(EffectiveDepthError, match="damaged|usable|certificate"):
+        read(place)
+
+
+def test_a_config_that_python_cannot_read_says_nothing(tmp_path):
+    (tmp_path / "config.json").write_text("[" * 100_000, encoding="utf-8")
+    assert specs.config_of(specs.named(str(tmp_path))) == {}

@@ -272,13 +272,27 @@ def test_an_array_that_says_something_else_than_it_holds_is_refused(change):
         read(buffer.getvalue())
 
 
-def _stated(shape: str, dtype: str = "<U1") -> bytes:
-    """An archive of one array whose header says so, and which holds nothing."""
+def _stated(shape: str, dtype: str = "<U1", held: bytes = b"") -> bytes:
+    """An archive of one array whose header says so, and which holds that."""
     told = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(told).to_bytes(2, "little") + told)
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(told).to_bytes(2, "little") + told + held)
     return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "dtype, good, wrong",
+    [
+        ("<U1", b"\xff\xff\x10\0", b"\0\0\x11\0"),  # the last character that there is, and the one after it
+        (">U1", b"\0\x10\xff\xff", b"\0\x11\0\0"),
+        ("|b1", b"\1", b"\2"),
+    ],
+)
+def test_values_that_there_are_not_are_refused(dtype, good, wrong):
+    assert read(_stated("(1,)", dtype, good))["x"].shape == (1,)
+    with pytest.raises(ValueError, match="values that there are not"):
+        read(_stated("(1,)", dtype, wrong))
 
 
 @pytest.mark.parametrize("stated", [(f"(0, {10**30})",), (f"({10**18},)", "<U0"), ("(0,)" * 2,), ("(-1,)",)])

@@ -16,7 +16,7 @@ from .. import disk, settings
 from ..errors import CardError
 from ..fits import checkpoint
 from ..sources.bundled import CARDS
-from ..types import ModelSpec
+from ..types import ModelSpec, from_json
 
 FORMAT, VERSION = "effective-depth card", 1
 FILE, HTML, MARKDOWN = "card.json", "card.html", "card.md"
@@ -81,7 +81,7 @@ def read(file: str | Path) -> dict[str, Any]:
     try:
         if place.stat().st_size > MOST_BYTES:
             raise CardError(f"{place.name} has more than {MOST_BYTES >> 20} MB, which no card has; give a card's file.")
-        found = json.loads(place.read_text(encoding="utf-8"))
+        found = from_json(place.read_text(encoding="utf-8"))
     except OSError as error:
         raise CardError(f"The card {place} cannot be read: {disk.why(error)}") from error
     except ValueError:

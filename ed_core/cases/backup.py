@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import zipfile
 from pathlib import Path
 
 from .. import disk
 from ..errors import CaseError, EffectiveDepthError, ImportRefused, StoreError
-from ..types import canonical_json
+from ..types import canonical_json, from_json
 from . import bundle, owners
 from .case_study import Case
 from .kept import SUFFIX, Kept
@@ -68,7 +67,6 @@ def restore(kept: Kept, file: Path) -> tuple[list[tuple[Case, bool]], list[str]]
         KeyError,
         TypeError,
         AttributeError,
-        RecursionError,
         zipfile.BadZipFile,
         NotImplementedError,
     ) as error:
@@ -102,7 +100,7 @@ def _list(archive: zipfile.ZipFile) -> dict[str, dict]:
     names = [entry.filename for entry in archive.infolist()]
     if len(names) > MAX_FILES or names[-1:] != [LIST] or archive.getinfo(LIST).file_size > 200 * MAX_FILES:
         raise ValueError("it has no list of its files")
-    listed = json.loads(archive.read(LIST))
+    listed = from_json(archive.read(LIST))
     if (
         listed["format"] != FORMAT
         or sorted(listed["files"]) != sorted(names[:-1])

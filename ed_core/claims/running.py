@@ -26,7 +26,7 @@ from ..studies import running, sets
 from ..studies.folder import open_folder
 from ..studies.points import Point, measured_points
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
-from ..types import ModelSpec
+from ..types import ModelSpec, from_json
 from . import CLAIMS, finding
 from .claim import Claim, Measured
 from .evidence import Evidence, Part, part_of
@@ -199,7 +199,7 @@ def run(
 def read(out: Path) -> dict[str, Any]:
     """What a run wrote; empty where there is none. `StudyError` where it is damaged."""
     try:
-        found = json.loads((out / FOUND).read_text(encoding="utf-8"))
+        found = from_json((out / FOUND).read_text(encoding="utf-8"))
         if {"about", "model", "set", "findings", "command"} <= found.keys():
             return found
     except FileNotFoundError:

@@ -24,7 +24,7 @@ from .. import disk, settings
 from ..errors import BrokenWeights, FitRefused, ParameterError
 from ..sources import weights
 from ..sources.bundled import FITS
-from ..types import ModelSpec
+from ..types import ModelSpec, from_json
 
 ENDING = ".safetensors"
 FORMAT, VERSION = "effective-depth fit", 1
@@ -161,7 +161,7 @@ def _read(path: Path, changed: int, size: int) -> Fit:
 
 def _certificate(path: Path, told: str) -> dict[str, Any]:
     try:
-        found = json.loads(told) if len(told) <= MOST_CERTIFICATE else None
+        found = from_json(told) if len(told) <= MOST_CERTIFICATE else None
     except ValueError:
         found = None
     sound = (

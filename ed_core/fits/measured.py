@@ -17,6 +17,7 @@ import numpy as np
 from .. import disk, npz
 from ..errors import FitRefused, TooLarge
 from ..memory import gigabytes
+from ..types import from_json
 
 ENDING = ".npz"
 FORMAT, VERSION = "effective-depth maps", 1
@@ -161,7 +162,7 @@ def unpacked(data: bytes, name: str) -> Maps | Replacement:
     )
     try:
         arrays = npz.read(data, MOST_BYTES)
-        told = json.loads(str(arrays.pop("certificate")))
+        told = from_json(str(arrays.pop("certificate")))
         kind, notes = KINDS[told["kind"]], told.get("notes", [])
         if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
             raise wrong

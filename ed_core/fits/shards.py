@@ -18,6 +18,7 @@ import numpy as np
 
 from .. import disk
 from ..errors import FitRefused
+from ..types import from_json
 from .checkpoint import Checkpoint, beside
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def _checked(file: Path, about: Mapping[str, Any]) -> dict[str, Any]:
         raise FitRefused(f"There is no file {file}; give those that `fit {about['kind']}` wrote with --shard.")
     try:
         with np.load(file, allow_pickle=False) as archive:
-            told = json.loads(str(archive["about"]))
+            told = from_json(str(archive["about"]))
         if told["format"] != FORMAT or told["version"] != VERSION or not 0 <= told["from"] < told["to"]:
             raise ValueError
         prompts = told["prompts"]["n"], told["prompts"]["digest"], told["prompts"].get("max_tokens")

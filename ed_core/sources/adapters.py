@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import ModelNotFound, ParameterError
+from ..types import from_json
 from .weights import header
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -17,7 +17,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 def read_config(folder: Path) -> Mapping[str, Any]:
     """The adapter's settings; refuses a folder that holds no LoRA adapter in safetensors."""
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = from_json((folder / CONFIG).read_text(encoding="utf-8"))
         kind = str(config["peft_type"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelNotFound(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import math
 import mmap
 import os
@@ -21,6 +20,7 @@ from typing import Any
 
 from .. import settings
 from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
+from ..types import from_json
 
 CONVERTER = 1  # counted up where a conversion would give other weights
 MAGIC, VERSIONS, MOST_DIMENSIONS = b"GGUF", (2, 3), 4
@@ -112,7 +112,7 @@ def packed(model: Held) -> str:
     """How most of its weights are packed in the file, like "Q4_1"; "" where neither file nor conversion is here."""
     try:
         if model.converted:
-            return str(json.loads((model.place / RECORD).read_text(encoding="utf-8"))["packing"])
+            return str(from_json((model.place / RECORD).read_text(encoding="utf-8"))["packing"])
         return next(iter(read(model.file).packing)) if model.file.is_file() else ""
     except (OSError, ValueError, KeyError, EffectiveDepthError):
         return ""
@@ -123,7 +123,7 @@ def conversions() -> list[tuple[str, int, Path]]:
     found = []
     for record in sorted((settings.current().cache / "converted").glob(f"*/{RECORD}")):
         try:
-            name = str(json.loads(record.read_text(encoding="utf-8"))["file"])
+            name = str(from_json(record.read_text(encoding="utf-8"))["file"])
         except (OSError, ValueError, KeyError):
             continue
         found.append((name, sum(f.stat().st_size for f in record.parent.iterdir()), record.parent))
@@ -146,7 +146,7 @@ def _of_ollama(folder: Path) -> Iterator[Path]:
     """Ollama keeps files by their SHA-256; its manifests say which of them are models."""
     for manifest in sorted((folder / "manifests").glob("*/*/*/*")):
         try:
-            layers = json.loads(manifest.read_text(encoding="utf-8"))["layers"]
+            layers = from_json(manifest.read_text(encoding="utf-8"))["layers"]
             digests = [str(one["digest"]) for one in layers if str(one["mediaType"]).endswith("image.model")]
         except (OSError, ValueError, KeyError, TypeError):
             continue

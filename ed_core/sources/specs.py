@@ -4,14 +4,13 @@ all."""
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from functools import lru_cache
 from pathlib import Path
 
 from ..errors import ModelNotFound
-from ..types import ModelSpec
+from ..types import ModelSpec, from_json
 from . import adapters, catalogue, gguf_files, permits, sizes, wheels
 from .bundled import MODELS as BUNDLED
 from .hub_cache import cached_commit, hub_cache
@@ -190,4 +189,4 @@ def config_of(spec: ModelSpec) -> dict:
 @lru_cache(maxsize=64)
 def _read(file: str, *state: int) -> object:
     """A JSON file, read anew where its `state` is another: a page asks for one a dozen times."""
-    return json.loads(Path(file).read_text(encoding="utf-8"))
+    return from_json(Path(file).read_text(encoding="utf-8"))

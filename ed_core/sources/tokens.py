@@ -3,12 +3,11 @@ only the worker runs it."""
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 from pathlib import Path
 
 from .. import prompts
-from ..types import ModelSpec, Prompt
+from ..types import ModelSpec, Prompt, from_json
 from . import sizes
 from .specs import config_of, location
 
@@ -100,7 +99,7 @@ def added(spec: ModelSpec) -> tuple[list[str], list[str]] | None:
 
 def _settings(spec: ModelSpec, name: str) -> dict:
     try:
-        found = json.loads((Path(location(spec)) / name).read_text(encoding="utf-8"))
+        found = from_json((Path(location(spec)) / name).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -9,6 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from ..errors import BrokenWeights
+from ..types import from_json
 
 AGAIN = "download or copy the model again"
 
@@ -17,7 +18,7 @@ def check(folder: Path, name: str) -> None:
     """Refuse a shard that the index names and the folder lacks, and a file that is shorter than its header says."""
     for index in sorted(folder.glob("*.safetensors.index.json")):
         try:
-            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            shards = sorted(set(from_json(index.read_text(encoding="utf-8"))["weight_map"].values()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BrokenWeights(f"The weights of {name} cannot be loaded: {index.name} is damaged; {AGAIN}.") from error
         missing = [shard for shard in shards if not (folder / shard).is_file()]

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from .. import disk
 from ..errors import ImportRefused, NewerSchema, StudyError
 from ..probes import find
-from ..types import canonical_json
+from ..types import canonical_json, from_json
 from . import items, report, tables
 from .folder import Folder, open_folder
 from .formats import FORMATS
@@ -261,7 +261,7 @@ def _manifest(archive: zipfile.ZipFile) -> _Manifest:
     _expect(entries[0].file_size <= MAX_FILE, "the manifest's size")
     with archive.open(MANIFEST) as handle:
         text = handle.read(MAX_FILE + 1)
-    told = json.loads(text)
+    told = from_json(text)
     _expect(isinstance(told, dict) and canonical_json(told).encode() == text, "the manifest")
     schema = told.get("schema")
     _expect(type(schema) is int and schema > 0, "the schema")
@@ -290,7 +290,7 @@ def _read(archive: zipfile.ZipFile, name: str, told: _File) -> bytes:
 
 def _plan(content: Mapping[str, bytes]) -> _Plan:
     """The plan, which must be that of the study's file."""
-    plan = _Plan.model_validate(json.loads(content[PLAN]))
+    plan = _Plan.model_validate(from_json(content[PLAN]))
     study = parse(content[STUDY].decode(), STUDY)
     same = (plan.name, plan.note, plan.seed, plan.chunk) == (study.name, study.note, study.seed, study.chunk)
     same &= [one.name for one in plan.sets] == [one.name for one in study.sets]
@@ -316,7 +316,7 @@ def _check_failures(plan: _Plan, content: Mapping[str, bytes]) -> None:
     labels = {model.digest: model.label for model in plan.models}
     for name, data in content.items():
         if name.startswith(FAILURES):
-            told = json.loads(data)
+            told = from_json(data)
             fits = isinstance(told, dict) and told.keys() == {"model", "why"} and isinstance(told["why"], str)
             _expect(fits and told["model"] == labels.get(Path(name).stem), f"{name} is of no model of the plan")
 

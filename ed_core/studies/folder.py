@@ -3,7 +3,6 @@ text."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +15,7 @@ from .. import settings
 from ..errors import StudyError
 from ..probes import Probe, find
 from ..sources.bundled import STUDIES
+from ..types import from_json
 from . import items
 from .plan import FORMAT, PLAN
 from .study import LEVEL_MARK
@@ -132,7 +132,7 @@ def open_folder(out: str | Path) -> Folder:
     """A study's folder. `StudyError` where there is none, or one of a later version."""
     file = Path(out) / PLAN
     try:
-        plan = json.loads(file.read_text(encoding="utf-8"))
+        plan = from_json(file.read_text(encoding="utf-8"))
         if plan["format"] != FORMAT:
             raise StudyError(
                 f"The study in {out} is of format {plan['format']}; expected {FORMAT}. Run it again with this program."

@@ -36,7 +36,7 @@ class Pool:
             raise ParameterError(f"--processes is {n}; expected 1 to {MOST}, at most one for each core.")
         context = multiprocessing.get_context("spawn")
         self.stopped = context.Event()
-        threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, _cores() // n))
+        threads = max(1, _cores() // n)
         self.executor = ProcessPoolExecutor(n, context, _begin, (self.stopped, threads, n, permits.is_owner()))
 
     def __enter__(self) -> Callable[..., InProcesses]:
@@ -125,7 +125,7 @@ def _begin(stopped: Any, threads: int, share: int, owner: bool) -> None:
     global _opened, _stopped
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # before torch is imported
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # before torch is imported
     if owner:
         permits.as_owner()
     _opened, _stopped = running.opened_models(share), stopped

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from .. import disk
 from ..errors import Cancelled, EffectiveDepthError, StoreError, StudyError
+from ..types import from_json
 from . import items
 from .plan import FAILURES, Chunk, Item, Plan, StudyModel
 
@@ -177,7 +178,7 @@ def failures(out: Path) -> dict[str, str]:
     found = {}
     for file in sorted((out / FAILURES).glob("*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError):
-            told = json.loads(file.read_text(encoding="utf-8"))
+            told = from_json(file.read_text(encoding="utf-8"))
             found[told["model"]] = told["why"]
     return found
 
