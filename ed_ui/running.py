@@ -61,7 +61,7 @@ _open: dict[str, Page] = {}  # by viewer
 pulse = Pulse()
 
 
-@st.cache_resource
+@st.cache_resource(show_spinner=False)
 def jobs() -> Jobs | Pool:
     """This server's queue with its worker, or several; one for all sessions."""
     n, options = settings.current().workers, dict(on_screen=_on_screen, hears=pulse.hears, told=metrics.job)

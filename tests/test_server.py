@@ -183,5 +183,6 @@ def test_it_serves_below_a_base_path_and_takes_its_worker_along(tmp_path):
         assert "frame-ancestors https://huggingface.co" in served.get()[1]["Content-Security-Policy"]
         until(lambda: readiness(served) == (200, []))
         worker = worker_of(served)
+        assert "ScriptRunContext" not in served.log.read_text(), "who starts it reads no warning"
     assert served.address.endswith("/lab/depth")
     until(lambda: not worker.is_running())
