@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .statistics import ENDS, FEWEST, RESAMPLES, Interval, counts as drawn_counts, interval, units  # noqa: F401
+from .statistics import ENDS, FEWEST, RESAMPLES, Interval, interval, units  # noqa: F401
+from .statistics import counts as drawn_counts
 
 KL_THRESHOLD = 0.5
 OVERLAP_THRESHOLD = 0.3
