@@ -19,12 +19,15 @@ from .text import escaped
 ROW, TOP, BOTTOM, SIDE = 40, 30, 44, 10  # pixels
 LEGEND_ROW = 19  # likewise
 VARIANTS = {
+    "mean": "mean depth",
     "paper": "the papers' rule",
     "stable": "stable",
     "from_depth_1": "from depth 1",
     "without_sinks": "without sinks",
 }
 TICKS = [0, 0.25, 0.5, 0.75, 1]
+HOLLOW = ("stable", "from_depth_1", "without_sinks")
+MEAN = "mean"  # the variant that is a depth between layers
 NOT_DEFINED = "not defined"
 PUBLISHED = "published"
 THRESHOLD = "#7F7F7F"  # other thresholds
@@ -42,9 +45,9 @@ def study_depths(
     width_px: int = 1100,
     thresholds: Mapping[str, tuple[float, float]] | None = None,
 ) -> go.Figure:
-    """One line per value of `label` (a column of the rows), on it a mark per criterion at its ratio `(ED + 1) / L` with
-    the range over prompts; the papers' rule is filled, a variant hollow. One that is not defined is said beside the
-    line's name. Criteria that share a line stand a little apart. `published`: (model, criterion, ratio, set), small
+    """One line per value of `label` (a column of the rows), on it a mark per criterion at its ratio with the range over
+    prompts: a filled diamond for a mean depth (`depth / L`), a filled circle for the papers' rule (`(ED + 1) / L`), a
+    hollow one for a variant of it. One that is not defined is said beside the line's name. Criteria that share a line stand a little apart. `published`: (model, criterion, ratio, set), small
     crosses on lines of their own. `thresholds`: by line, from which ratio to which other thresholds move it, a faint
     band. A criterion that is none of the papers' three is an estimator of another kind, in one colour."""
     lines = list(dict.fromkeys(row[label] for row in rows))
@@ -63,7 +66,7 @@ def study_depths(
     for criterion, colour in colours.CRITERIA.items():
         own = [row for row in rows if row["criterion"] == criterion]
         for row in own:
-            if row["ratio"] is None:
+            if row["ratio"] is None and row["variant"] != MEAN:
                 missing.setdefault(row[label], []).append(colours.CRITERION_NAMES[criterion])
         _marks(canvas, criterion, colour, [row for row in own if row["ratio"] is not None], label, y, apart)
         of_others = [one for one in published if one[1] == criterion]
@@ -91,7 +94,7 @@ def study_depths(
         range=[-0.01, 1.02],
         tickvals=TICKS,
         ticktext=[f"{tick:g}" for tick in TICKS],
-        title=axis_title("share of the layers, (depth + 1) / layers"),
+        title=axis_title("share of the depth"),
     )
     canvas.layout["yaxis"] = dict(PLAIN, range=[-len(y) + 0.5, 0.8], visible=False)
     canvas.layout["showlegend"] = True
@@ -208,7 +211,7 @@ def study_sizes(
         range=[float(sizes.min()) - around, float(sizes.max()) + around],
         title=axis_title("parameters"),
     )
-    share = axis_title("share of the layers, (depth + 1) / layers")
+    share = axis_title("share of the depth")
     canvas.layout["yaxis"] = dict(
         PLAIN, range=[_floor(points), 1.03], showgrid=True, gridcolor=colours.FAINT, title=share
     )
@@ -317,7 +320,9 @@ def _marks(
     at = {"cosine": 0.12, "overlap": -0.12}.get(criterion, 0.0) * apart
 
     def ends(end: str) -> np.ndarray:
-        return np.array([np.nan if row[end] is None else (row[end] + 1) / row["n_layers"] for row in rows])
+        return np.array(
+            [np.nan if row[end] is None else (row[end] + (row["variant"] != MEAN)) / row["n_layers"] for row in rows]
+        )
 
     ratios = np.array([row["ratio"] for row in rows], float)
     canvas.add(
@@ -326,10 +331,9 @@ def _marks(
         y=[y[row[label]] + at for row in rows],
         mode="markers",
         marker=dict(
-            size=9,
-            color=[
-                colours.CLEAR if row["variant"] in VARIANTS and row["variant"] != "paper" else colour for row in rows
-            ],
+            size=[12 if row["variant"] == MEAN else 9 for row in rows],
+            symbol=["diamond" if row["variant"] == MEAN else "circle" for row in rows],
+            color=[colours.CLEAR if row["variant"] in HOLLOW else colour for row in rows],
             line=dict(width=2, color=colour),
         ),
         error_x=dict(
@@ -351,7 +355,8 @@ def _hover(row: Mapping, label: str) -> str:
     told = f"{escaped(str(row[label]))}<br>"
     if row["criterion"] in colours.CRITERIA:
         told += f"{colours.CRITERION_NAMES[row['criterion']]}, {VARIANTS[row['variant']]}: "
-    told += f"layer {row['depth']:.4g} of {row['n_layers']}, {row['ratio']:.2f}"
+    what = "depth" if row["variant"] == MEAN else "layer"
+    told += f"{what} {row['depth']:.4g} of {row['n_layers']}, {row['ratio']:.2f}"
     if row["low"] is not None:
         told += f"<br>5 to 95 % over {row['prompts']} prompts: {row['low']:.4g} to {row['high']:.4g}"
     if row["undefined"]:

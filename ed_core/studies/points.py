@@ -18,7 +18,7 @@ from ..sources import catalogue, sizes
 from ..sources.bundled import MODELS as BUNDLED
 from ..sources.published import Published, published, training
 from ..sources.specs import size_of
-from . import tables
+from . import tables, words
 from .folder import Folder
 from .study import LEVEL_MARK
 
@@ -113,15 +113,15 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
             if of_one is None or not of_one[1].sum() or (layers := next(iter(of_one[0].values())).shape[1]) < 2:
                 continue
             sums, counts = of_one
-            drawn, low, high, words = np.empty(0), np.nan, np.nan, ""
+            drawn, low, high, told = np.empty(0), np.nan, np.nan, ""
             over = tables.units_of(folder, name, some, probe)
             if over.enough:
                 again = tables.resampled_depths(folder, criterion, "paper", sums, counts, over)
-                drawn, ends, words = (again + 1) / layers, statistics.interval(again), over.words
+                drawn, ends, told = (again + 1) / layers, statistics.interval(again), over.words
                 low, high = (ends.low + 1) / layers, (ends.high + 1) / layers
             ratio = (float(depths(criterion, tables.curve_of(sums, counts)[None])[0]) + 1) / layers
             place = (*head, criterion, ratio, layers, MEASURED, low, high, len(counts))
-            found.append(Point(*place, drawn=drawn, over=words))
+            found.append(Point(*place, drawn=drawn, over=told))
     return found
 
 
@@ -174,10 +174,10 @@ def in_words(p: Point) -> str:
     none."""
     if not np.isfinite(p.ratio):
         return "–"
-    if not np.isfinite(p.low):
-        return f"{p.depth:.1f}" if p.criterion in MEANS else f"{p.depth:.0f}"
     if p.criterion in MEANS:
-        return f"{p.depth:.1f} ({p.at(p.low):.1f} to {p.at(p.high):.1f})"
+        return words.plain(p.depth, *((p.at(p.low), p.at(p.high)) if np.isfinite(p.low) else ()))
+    if not np.isfinite(p.low):
+        return f"{p.depth:.0f}"
     low, high = (round(p.at(end), 2) for end in (p.low, p.high))
     return f"{p.depth:.0f} ({low:g})" if low == high else f"{p.depth:.0f} ({low:g} to {high:g})"
 
