@@ -174,8 +174,8 @@ def read_off(
     resamples: int = RESAMPLES,
 ) -> Resampled:
     """A smooth number, or several, read off mean curves: `read` takes curves `[n, place]` by name to `[n, …]`. `sums`:
-    by name `[prompt, place]`; `weights`: tokens `[prompt]`, for all or by name, or `[prompt, place]` where a place lacks
-    some prompts. Standard errors by the jackknife over units: `(n - 1) / n · Σ (θ_(-u) - mean θ_(-u))²`."""
+    by name `[prompt, place]`; `weights`: tokens `[prompt]`, for all or by name, or `[prompt, place]` where a place
+    lacks some prompts. Standard errors by the jackknife over units: `(n - 1) / n · Σ (θ_(-u) - mean θ_(-u))²`."""
     given = weights if isinstance(weights, Mapping) else dict.fromkeys(sums, weights)
     pooled = {name: _bundled(over.pooled(v), seed) for name, v in sums.items()}
     tokens = {name: _bundled(_places(over.pooled(given[name])), seed) for name in sums}

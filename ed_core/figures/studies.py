@@ -47,9 +47,10 @@ def study_depths(
 ) -> go.Figure:
     """One line per value of `label` (a column of the rows), on it a mark per criterion at its ratio with the range over
     prompts: a filled diamond for a mean depth (`depth / L`), a filled circle for the papers' rule (`(ED + 1) / L`), a
-    hollow one for a variant of it. One that is not defined is said beside the line's name. Criteria that share a line stand a little apart. `published`: (model, criterion, ratio, set), small
-    crosses on lines of their own. `thresholds`: by line, from which ratio to which other thresholds move it, a faint
-    band. A criterion that is none of the papers' three is an estimator of another kind, in one colour."""
+    hollow one for a variant of it. One that is not defined is said beside the line's name. Criteria that share a line
+    stand a little apart. `published`: (model, criterion, ratio, set), small crosses on lines of their own.
+    `thresholds`: by line, from which ratio to which other thresholds move it, a faint band. A criterion that is none of
+    the papers' three is an estimator of another kind, in one colour."""
     lines = list(dict.fromkeys(row[label] for row in rows))
     crosses = [f"{model}, {PUBLISHED}" for model in dict.fromkeys(one[0] for one in published)]
     y = {name: -i for i, name in enumerate([*lines, *crosses])}
@@ -251,15 +252,20 @@ def _point(p: Mapping) -> str:
 
 
 def study_levels(
-    scores: Mapping[str, Sequence[Mapping]], n_layers: Mapping[str, int], height: int = 360, width_px: int = 1100
+    scores: Mapping[str, Sequence[Mapping]],
+    n_layers: Mapping[str, int],
+    what: str = "depth score",
+    between: bool = False,
+    height: int = 360,
+    width_px: int = 1100,
 ) -> go.Figure:
-    """Depth scores over levels of difficulty, in shares of the depth: a line per model with its range over prompts,
-    and faint dots for the prompts' own scores. `scores`: by the model's label, of each level `name`, `mean`, `low`,
-    `high` and `own`."""
+    """Depths over levels of difficulty, in shares of the depth: a line per model with its range, and faint dots for the
+    prompts' own. `scores`: by the model's label, of each level `name`, `mean`, `low`, `high` and `own`. `between`: they
+    are depths between layers, 0 to L, and no layers, 0 to L - 1."""
     canvas = Canvas(height, (64, 16, 40, 44), uirevision="levels", width_px=width_px)
     names = list(dict.fromkeys(str(level["name"]) for levels in scores.values() for level in levels))
     for i, (label, levels) in enumerate(scores.items()):
-        colour, most = LINES[i % len(LINES)], max(n_layers[label] - 1, 1)
+        colour, most = LINES[i % len(LINES)], max(n_layers[label] - (not between), 1)
         x = np.array([names.index(str(level["name"])) for level in levels]) + 0.06 * (i - (len(scores) - 1) / 2)
         own = [(at, one / most) for at, level in zip(x, levels) for one in level["own"] if np.isfinite(one)]
         canvas.add(
@@ -291,16 +297,26 @@ def study_levels(
             ),
             name=escaped(_short(label)),
             text=[
-                f"{escaped(label)}, level {escaped(str(level['name']))}<br>depth score {level['mean']:.2f} of "
-                f"{n_layers[label]} layers<br>{len(level['own'])} prompts"
+                f"{escaped(label)}, level {escaped(str(level['name']))}<br>{what} {level['mean']:.2f} of "
+                f"{n_layers[label]}{'' if between else ' layers'}<br>{len(level['own'])} prompts"
                 for level in levels
             ],
             hoverinfo="text",
         )
     ticks = dict(tickvals=list(range(len(names))), ticktext=[escaped(name) for name in names])
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.4, len(names) - 0.6], title=axis_title("level"), **ticks)
-    score = axis_title("depth score, share of the depth")
-    canvas.layout["yaxis"] = dict(PLAIN, range=[0, 1], showgrid=True, gridcolor=colours.FAINT, title=score)
+    drawn = [
+        value / max(n_layers[label] - (not between), 1)
+        for label, levels in scores.items()
+        for level in levels
+        for value in (*level["own"], level["low"], level["high"], level["mean"])
+        if np.isfinite(value)
+    ]
+    low, high = min(drawn, default=0.0), max(drawn, default=1.0)
+    around = max(0.08 * (high - low), 0.02)
+    title = axis_title("share of the depth")
+    axis = dict(range=[low - around, high + around], showgrid=True, gridcolor=colours.FAINT, title=title)
+    canvas.layout["yaxis"] = PLAIN | axis
     _name_lines(canvas, len(scores))
     return canvas.figure()
 

@@ -44,8 +44,9 @@ NOWHERE = {
 @dataclass(frozen=True)
 class Estimate:
     """One estimator of depth on one model and set. `depth`, `low`, `high`: layers, None where there is none; `over`:
-    what the interval is over; `thresholds`: the smallest and largest depth that other thresholds give (`verdict.BANDS`), None for an estimator
-    without one. `instead`: what variants of a rule give, by their name, None where one is not defined."""
+    what the interval is over; `thresholds`: the smallest and largest depth that other thresholds give
+    (`verdict.BANDS`), None for an estimator without one. `instead`: what variants of a rule give, by their name, None
+    where one is not defined."""
 
     name: str
     depth: float | None
@@ -77,7 +78,9 @@ def estimates(folder: Folder, label: str, group: str, verdict: Sequence[Mapping]
         if row["variant"] == tables.MEAN:
             depth, low, high = (None if row[key] is None else row[key] - 1 for key in ("depth", "low", "high"))
             more = {"over": row["over"]}
-            found.append(Estimate(f"mean_{row['criterion']}", depth, low, high, row["n_layers"], row["prompts"], **more))
+            found.append(
+                Estimate(f"mean_{row['criterion']}", depth, low, high, row["n_layers"], row["prompts"], **more)
+            )
     for criterion in RULES:
         by_variant = {row["variant"]: row for row in own if row["criterion"] == criterion}
         if paper := by_variant.get("paper"):

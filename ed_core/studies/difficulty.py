@@ -139,7 +139,9 @@ def look(folder: Folder, label: str, name: str, kind: str = "kl") -> Difficulty:
             level = of_skips(called, columns[kind], kind, tuple(marks[ran]), over, seed)
         levels.append(level)
         forms.append([str(form) for form in folder.forms(name)[ran]])
-    return Difficulty(label, name, kind, _n_layers(some, kind), tuple(levels), trend(levels, forms, folder.plan["seed"]))
+    return Difficulty(
+        label, name, kind, _n_layers(some, kind), tuple(levels), trend(levels, forms, folder.plan["seed"])
+    )
 
 
 def of_lens(

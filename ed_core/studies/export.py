@@ -62,8 +62,8 @@ def arrays(folder: Folder) -> dict[str, np.ndarray]:
 
 
 def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:
-    """`depths`, every model's mean depth on every set, and the papers' rules; or `<probe>.<measure>`, the curves of all models
-    and sets over relative depth, or of one set."""
+    """`depths`, every model's mean depth on every set, and the papers' rules; or `<probe>.<measure>`, the curves of all
+    models and sets over relative depth, or of one set."""
     from .. import figures
 
     sets = [of_set] if of_set else list(folder.sets)

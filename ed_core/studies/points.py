@@ -23,7 +23,10 @@ from .folder import Folder
 from .study import LEVEL_MARK
 
 MEASURED, PUBLISHED = "measured", "published"
-MEANS = {"mean_kl": "kl", "mean_overlap": "overlap"}  # criteria that are a depth without a threshold, and of which curve
+MEANS = {
+    "mean_kl": "kl",
+    "mean_overlap": "overlap",
+}  # criteria that are a depth without a threshold, and of which curve
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,11 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Point:
-    """One depth: without a threshold (`criterion` one of `MEANS`), or by a rule of the papers. `ratio`: `mean depth / L`
-    or `(ED + 1) / L`, NaN where there is none; `low`, `high`: its 5 and 95 %, NaN without; `over`: what that interval
-    is over. `drawn`: of a rule the ratio in every resample of the prompts, empty without; `read`: of a mean depth the
-    prompts. `parameters`: None where they are not known; `training`: "" likewise. `of`: the published set whose prompts
-    these are, "" where of none."""
+    """One depth: without a threshold (`criterion` one of `MEANS`), or by a rule of the papers. `ratio`: `mean depth /
+    L` or `(ED + 1) / L`, NaN where there is none; `low`, `high`: its 5 and 95 %, NaN without; `over`: what that
+    interval is over. `drawn`: of a rule the ratio in every resample of the prompts, empty without; `read`: of a mean
+    depth the prompts. `parameters`: None where they are not known; `training`: "" likewise. `of`: the published set
+    whose prompts these are, "" where of none."""
 
     model: str
     parameters: int | None

@@ -275,9 +275,7 @@ def _criteria(folder: Folder, label: str, name: str, some: Sums) -> Iterator[tup
             yield criterion, variant, *figures, over.words if told else None, None, None
 
 
-def _aggregates(
-    folder: Folder, label: str, group: str, probe: Probe, columns: Mapping, over: Units
-) -> pyarrow.Table:
+def _aggregates(folder: Folder, label: str, group: str, probe: Probe, columns: Mapping, over: Units) -> pyarrow.Table:
     rows = [{name: np.asarray(values[i]) for name, values in columns.items()} for i in range(len(columns["n_tokens"]))]
     first_token = getattr(probe, "first_token", True)
     whole = aggregate(probe, rows, first_token)
