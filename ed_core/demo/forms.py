@@ -1,6 +1,6 @@
 """The forms in which a problem is put to a model: what stands before the open question.
 
-A form is a template: heading, solved examples, question. Prompts of one form are not independent of each other, so every
+A form is a template: heading, solved examples, question. Prompts of one form are not independent of each other, so each
 bundled set has each of its levels in all of `FORMS`, and says which (`Prompt.form`). All are forms that the bundled
 models answer about as well as the one they were trained on (the table in the model card); a task without its heading,
 or under another, they do not answer."""

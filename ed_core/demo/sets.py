@@ -26,7 +26,7 @@ def lines(task: Task, worked: bool, tokenizer) -> list[dict]:
         seen: set[str] = set()
         for i in range(EACH * len(FORMS)):
             form = FORMS[i % len(FORMS)]
-            rng = random.Random(f"{task.name} {worked} {difficulty} {i}")
+            rng = random.Random(f"{task.name} {worked} {difficulty} {form.name} {i}")
             for _ in range(50):
                 text, answer = write_prompt(task, rung, worked, rng, tokenizer, form)
                 if (problem := text.rpartition("\n")[2]) not in seen:
