@@ -6,33 +6,17 @@ block l) and are never averaged. Variants stand beside the paper's rule and neve
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .statistics import ENDS, FEWEST, RESAMPLES, Interval, interval, units  # noqa: F401
+from .statistics import counts as drawn_counts
+
 KL_THRESHOLD = 0.5
 OVERLAP_THRESHOLD = 0.3
-FEWEST = 5  # prompts that an interval over them needs
-RESAMPLES, ENDS = 1000, (0.05, 0.95)  # of a bootstrap, and the quantiles that are its interval
-
-
-class Interval(NamedTuple):
-    """Over resamples of the prompts: the 5 % and 95 % quantiles of the defined depths (NaN where none is), and the
-    share, in [0, 1], in which the rule gives no depth."""
-
-    low: float
-    high: float
-    undefined: float
-
-    @property
-    def ends(self) -> tuple[float, float] | None:
-        """The quantiles; None where no resample has a depth."""
-        return None if math.isnan(self.low) else (self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -194,25 +178,9 @@ def resampled(
 ) -> dict[str, np.ndarray]:
     """Curves `[resample, …]` of prompts drawn with replacement, made of their sums `[prompt, …]` over `counts[p]`
     tokens each (1 each for plain means over prompts)."""
-    drawn = _drawn(len(counts), resamples, seed)
+    drawn = drawn_counts(units(len(counts)), resamples, seed)
     tokens = (drawn @ np.asarray(counts, np.float64))[:, None]
     return {name: drawn @ np.asarray(values, np.float64) / tokens for name, values in sums.items()}
-
-
-@lru_cache(maxsize=8)
-def _drawn(n_prompts: int, resamples: int, seed: int) -> np.ndarray:
-    """How often each prompt is drawn, `[resample, prompt]`."""
-    drawn = np.random.default_rng(seed).multinomial(n_prompts, np.full(n_prompts, 1 / n_prompts), size=resamples)
-    drawn = drawn.astype(np.float64)
-    drawn.flags.writeable = False  # shared by all who ask
-    return drawn
-
-
-def interval(values: np.ndarray) -> Interval:
-    """5 % and 95 % quantiles over the resamples that are defined, and the share that is not (NaN)."""
-    defined = values[np.isfinite(values)]
-    low, high = np.quantile(defined, ENDS) if len(defined) else (np.nan, np.nan)
-    return Interval(float(low), float(high), 1 - len(defined) / len(values))
 
 
 def _curve(values: ArrayLike) -> np.ndarray:

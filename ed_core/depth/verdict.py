@@ -14,7 +14,7 @@ import numpy as np
 
 from ..prompts import exact, seamed
 from ..types import ProbeResult
-from . import answer, wording
+from . import answer, continuous, wording
 from .criteria import (
     KL_THRESHOLD,
     OVERLAP_THRESHOLD,
@@ -28,6 +28,7 @@ from .criteria import (
     threshold_band,
 )
 from .sinks import Sink, of_result
+from .statistics import units
 
 READS = ("contributions", "logit_lens")  # the probes it is made of
 COSINES = ("attn_cos", "mlp_cos", "layer_cos")
@@ -136,6 +137,35 @@ def over_prompts(
         has_curve = sum(counts) and lens[0].n_layers > 1
         curve = curve_of({k: v.sum(0) / sum(counts) for k, v in sums.items()}) if has_curve else None
         yield name, criterion, curve, bootstrap(sums, counts, judge) if has_curve else None
+
+
+def mean_depths(
+    lens: Sequence[ProbeResult], forms: Sequence[str] = (), of: str | int = ALL
+) -> dict[str, continuous.MeanDepth]:
+    """The depth without a threshold, by "kl" and "overlap", of complete `logit_lens` results: of one prompt its own
+    curve (read for the tokens `of`), of several the mean over all tokens with its interval over prompts. `forms`: the
+    template of each prompt (`statistics.units`)."""
+    only = positions(lens[0], of) if len(lens) == 1 else None
+    out = None if only is None else [set(range(lens[0].n_tokens)) - only]
+    found, over = {}, units(len(lens), forms)
+    for name in continuous.MEAN_DEPTH:
+        if all(name in result.measures for result in lens):
+            sums, counts = prompt_sums(lens, (name,), True, out)
+            found[name] = continuous.over_prompts(name, sums[name], counts, over)
+    return found
+
+
+def turn(
+    contributions: Sequence[ProbeResult],
+    first_token: bool = True,
+    forms: Sequence[str] = (),
+    of: str | int = ALL,
+) -> continuous.Turn | None:
+    """The cosine's turn as a two-level fit, of complete `contributions` results; None where there is nothing to fit."""
+    only = positions(contributions[0], of) if len(contributions) == 1 else None
+    out = None if only is None else [set(range(contributions[0].n_tokens)) - only]
+    sums, counts = prompt_sums(contributions, COSINES, first_token or only is not None, out)
+    return continuous.fit_over_prompts(sums, counts, units(len(contributions), forms))
 
 
 def prompt_sums(

@@ -1,0 +1,153 @@
+"""Intervals cover what they say they cover, templates are the units where there are enough, Holm and permutations
+against what can be counted by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ed_core.depth import continuous, statistics
+from ed_core.depth.statistics import units
+
+DRAWS = {
+    "normal": (lambda rng, n: rng.normal(size=n), 0.0, 0.87),
+    "exponential": (lambda rng, n: rng.exponential(size=n), 1.0, 0.87),
+    "lognormal": (lambda rng, n: rng.lognormal(size=n), float(np.exp(0.5)), 0.84),
+}
+
+
+def covered(draw, true, times, resamples, interval_of):
+    """The share of made-up sets whose interval holds the truth."""
+    inside = 0
+    for i in range(times):
+        low, high, _ = interval_of(draw(np.random.default_rng(i)), i % 41, resamples)
+        inside += low <= true <= high
+    return inside / times
+
+
+def of_mean(values, seed, resamples):
+    return statistics.mean(values, None, units(len(values)), seed, resamples).interval
+
+
+def test_the_interval_is_narrower_than_certainty_and_wider_than_nothing():
+    """A quick look; the whole simulation is slow (below)."""
+    assert 0.8 < covered(lambda rng: rng.normal(size=10), 0.0, 200, 200, of_mean) < 0.97
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [10, 20, 50])
+@pytest.mark.parametrize("kind", DRAWS)
+def test_nine_of_ten_intervals_hold_the_mean(kind, n):
+    draw, true, least = DRAWS[kind]
+    found = covered(lambda rng: draw(rng, n), true, 4000, 1000, of_mean)
+    assert least <= found + 2 * np.sqrt(0.09 / 4000), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forms", [5, 8, 10])
+def test_templates_as_units_cover_where_prompts_as_units_do_not(forms):
+    of = np.arange(50) % forms
+
+    def drawn(rng):
+        return rng.normal(size=forms)[of] + rng.normal(size=50)
+
+    def by_form(values, seed, resamples):
+        return statistics.mean(values, None, units(50, [f"{f}" for f in of]), seed, resamples).interval
+
+    assert covered(drawn, 0.0, 2000, 500, by_form) >= 0.87
+    assert covered(drawn, 0.0, 500, 500, of_mean) < 0.7
+
+
+def made_up_curves(rng, n, n_layers=12):
+    """Sums over tokens of curves that fall at a place of each prompt's own, and the numbers of tokens."""
+    place, tokens = 5 + 2 * rng.exponential(size=n), rng.integers(5, 30, n)
+    curve = 8 / (1 + np.exp((np.arange(n_layers + 1) - place[:, None]) / 1.2)) * np.exp(0.3 * rng.normal(size=(n, 1)))
+    curve[:, -1] = 0
+    return curve * tokens[:, None], tokens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [10, 20, 50])
+def test_nine_of_ten_intervals_hold_the_mean_depth(n):
+    sums, tokens = made_up_curves(np.random.default_rng(0), 400_000)
+    true = continuous.of_curve("kl", sums.sum(0) / tokens.sum()).depth
+
+    def interval_of(drawn, seed, resamples):
+        return continuous.resampled("kl", *drawn, units(n), seed, resamples=resamples).interval
+
+    assert covered(lambda rng: made_up_curves(rng, n), true, 1000, 500, interval_of) >= 0.87
+
+
+def test_the_jackknife_of_a_mean_is_its_standard_error():
+    values = np.random.default_rng(0).exponential(size=(13, 1))
+    plain = statistics.mean(values[:, 0], None, units(13), resamples=50)
+    read = statistics.read_off(lambda c: c["x"][:, 0], {"x": values}, np.ones(13), units(13), resamples=50)
+    assert plain.error == pytest.approx(values.std(ddof=1) / np.sqrt(13))
+    for name in ("value", "error", "again", "errors", "draws"):
+        np.testing.assert_allclose(getattr(read, name), getattr(plain, name), rtol=1e-9)
+
+
+def test_bootstrap_t_is_scipys_when_both_draw_the_same_prompts():
+    """One prompt's resamples by hand: its own mean, its own standard error, turned around the value."""
+    values, over = np.random.default_rng(3).normal(size=9), units(9)
+    found = statistics.mean(values, None, over, seed=5, resamples=7)
+    for times, draw in zip(statistics.counts(over, 7, 5).astype(int), found.draws, strict=True):
+        again = np.repeat(values, times)
+        error = stats.sem(values)
+        assert draw == pytest.approx(values.mean() - error * (again.mean() - values.mean()) / stats.sem(again))
+
+
+def test_ratios_weigh_prompts_by_their_tokens():
+    sums, tokens = np.array([2.0, 30.0, 8.0, 1.0, 5.0, 9.0, 4.0, 7.0]), np.array([1, 10, 2, 1, 5, 3, 2, 7])
+    found = statistics.mean(sums, tokens, units(8))
+    assert found.value == pytest.approx(sums.sum() / tokens.sum())
+    by_jackknife = statistics.read_off(lambda c: c["x"][:, 0], {"x": sums[:, None]}, tokens, units(8))
+    assert found.error == pytest.approx(by_jackknife.error, rel=0.2)  # linear and jackknife errors of a ratio
+
+
+def test_templates_are_units_from_five_on():
+    assert units(10).n == 10 and not units(10).by_form and units(10).words == "10 prompts"
+    few = units(10, ["a", "b"] * 5)
+    assert (few.n, few.by_form, few.words) == (10, False, "10 prompts of 2 forms; other text may differ")
+    assert units(10, ["a"] * 10).words == "10 prompts of one form; other text may differ"
+    many = units(10, list("abcde") * 2)
+    assert (many.n, many.by_form, many.words, many.enough) == (5, True, "10 prompts of 5 forms", True)
+    np.testing.assert_array_equal(many.pooled(np.arange(10)), [5, 7, 9, 11, 13])
+    alone = units(8, ["a", "a", "", "", "", "", "b", "b"])
+    assert (alone.n, alone.by_form) == (6, True)  # a prompt without a template is one of its own
+    assert not units(7).enough and units(8).enough
+    with pytest.raises(ValueError, match="a form for each of 3"):
+        units(3, ["a"])
+
+
+def test_many_units_are_bundled():
+    values = np.random.default_rng(0).normal(size=(500, 1))
+    found = statistics.read_off(lambda c: c["x"][:, 0], {"x": values}, np.ones(500), units(500), resamples=100)
+    assert found.error == pytest.approx(values.std(ddof=1) / np.sqrt(500), rel=0.25)
+    assert np.median(found.errors) == pytest.approx(float(found.error), rel=0.25)
+
+
+def test_holm_by_hand():
+    np.testing.assert_allclose(statistics.holm([0.01, 0.04, 0.03, np.nan]), [0.03, 0.06, 0.06, np.nan])
+    np.testing.assert_allclose(statistics.holm([0.5, 0.6]), [1.0, 1.0])
+    assert len(statistics.holm([])) == 0
+
+
+def test_beyond_counts_what_lies_on_the_other_side():
+    draws = np.array([1.0, 2.0, 3.0, np.nan])
+    assert statistics.beyond(draws, 2.5, above=False) == (1 + 2) / 5
+    assert statistics.beyond(draws, 0.0, above=True) == (1 + 1) / 5
+
+
+def test_a_contrast_of_independent_parts_adds_their_variances():
+    rng = np.random.default_rng(0)
+    parts = [statistics.mean(rng.normal(size=20), None, units(20), seed) for seed in (1, 2)]
+    found = statistics.contrast([-1, 1], parts)
+    assert found.error == pytest.approx(np.hypot(parts[0].error, parts[1].error))
+    assert found.value == pytest.approx(parts[1].value - parts[0].value)
+
+
+def test_a_permutation_counts_the_observed_order():
+    orders = np.array([[3, 2, 1], [1, 2, 3], [3, 2, 1], [2, 1, 3]])
+    assert statistics.permutation_p(lambda o: o[:, 0], orders) == 2 / 4
