@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,9 @@ Lens = Callable[[int, Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_model"
 
 def drawn(lengths: Sequence[int], budget: int, seed: int = SEED) -> list[np.ndarray]:
     """Which tokens of each prompt are compared, in order: all where there are no more than `budget`, else the
-    same share of every prompt's tokens, rounded up. So each prompt is a stratum, and each set has its share. `lengths`: tokens of
-    each prompt."""
+    same share of each prompt, rounded up: each prompt is a stratum, so each set has its share too.
+
+    `lengths`: how many tokens each prompt has."""
     total = sum(lengths)
 
     def some(i: int, n: int) -> np.ndarray:
@@ -150,5 +151,5 @@ def require_same(fit: Fit, used: Sequence[Prompt], held_out: Sequence[Prompt]) -
             )
 
 
-def _rounded(values: Iterable[float]) -> list[float]:
+def _rounded(values: Tensor | np.ndarray) -> list[float]:
     return [round(float(v), 9) for v in values]
