@@ -382,7 +382,7 @@ def test_the_command_writes_maps_and_says_what_they_say(files, tmp_path, capsys)
     assert main(["fit", "maps", *options, "--other", other, *test, "--out", str(out), "--progress"]) == 0
     said = capsys.readouterr()
     assert "6 source taps" in said.err and "1 pass over the prompts" in said.err and "100 %" in said.err
-    assert "fitted on" in said.out and "layers match better" in said.out
+    assert "fitted on" in said.out and "maps beat the controls" in said.out
     with np.load(out, allow_pickle=False) as file:
         assert file["error"].shape == file["r2"].shape == (6, 4) and file["tokens"] > 200
         assert json.loads(str(file["certificate"]))["b"]["n_layers"] == 3
