@@ -105,6 +105,8 @@ def shown(found: measured.Maps | measured.Replacement, key: str) -> None:
 
 def between(found: measured.Maps, key: str) -> None:
     st.markdown(f"**{show.plain(matching.sentence(found))}**")
+    with st.expander("Figures", icon=":material/rule:"):
+        st.markdown(show.plain(matching.reasons(found)))
     which = remembered.widget(
         st.segmented_control,
         "Shown",
@@ -170,8 +172,8 @@ ERRORS = "**Against the controls** · error at each layer's best match"
 REPLACED = (
     "**Loss with one layer replaced by a linear map** · dashed: 10 % more, from where on a layer counts as useful"
 )
-READING = """Along the dotted line the deeper model does over more layers what the shallower one does over fewer.
-Matches that end early say that the deeper model's last layers make something the other never has. The smallest error
+READING = """Matches along the dotted line are what the same steps spread over more layers would give; matches that end
+early, what new work in the deeper model's last layers would give. The smallest error
 and the largest R² may lie at different taps: the error is measured against the whole vector, R² against what varies."""
 CONTROLS = """*Shuffled tokens*: maps fitted to targets of other tokens, judged on the true ones. *Mean only*: the mean
 of the tokens fitted on, whatever the source. Where a few huge values rule the stream, both are nearly as good as a
