@@ -1,7 +1,7 @@
 """The fitted lenses that ship: `python -m ed_core.demo.fits [NAME …]` fits those named, all unless given, and goes on
 where it was stopped; `judge [NAME …]` judges them again on held-out prompts and leaves their matrices alone.
 
-Bundled models: the prompts of all bundled sets. SmolLM2: `fits/texts.jsonl`, paragraphs of this project's own
+Bundled models: the prompts of all their tasks' sets. SmolLM2: `fits/texts.jsonl`, paragraphs of this project's own
 documents as they once were, and every fourth of those prompts; its affine lens is of rank 64 in half precision. Of its
 Jacobian lens the certificate alone is kept, as the matrices take 40 MB."""
 
@@ -19,7 +19,7 @@ from ..models.language_model import LanguageModel
 from ..models.opening import open_model
 from ..prompts import read_jsonl
 from ..service.resolve import resolve
-from ..sources.bundled import FITS, MODELS, SETS
+from ..sources.bundled import FITS, MIXED, MODELS, SETS
 from ..types import Prompt
 
 REAL, RANK = "smollm2", 64
@@ -30,7 +30,7 @@ FITTED = tuple(f"{model}-{kind}" for model in (*MODELS, REAL) for kind in ("affi
 
 def prompts(model: str) -> list[Prompt]:
     """What a model's lenses are fitted on. A set whose prompts name no form is of one form."""
-    files = sorted(SETS.glob("*.jsonl"))
+    files = [file for file in sorted(SETS.glob("*.jsonl")) if model not in MODELS or file.stem != MIXED]
     bundled = [replace(one, form=one.form or file.stem) for file in files for one in read_jsonl(file)]
     return bundled if model in MODELS else [*read_jsonl(TEXTS), *bundled[::4]]
 

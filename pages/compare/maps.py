@@ -163,7 +163,7 @@ PARAMETERS = (
     choice("second_precision", "maps.precision", picker.AUTO, picker.PRECISIONS),
     choice("second_control", "maps.control", side_b.NONE, (side_b.NONE, *controls.KINDS)),
     number("second_seed", "maps.control.seed", 0, 0, controls.MOST, int),
-    several("sets", "maps.sets", [fit_form.MIXED], fit_form.sets()),
+    several("sets", "maps.sets", [fit_form.EXAMPLES], fit_form.sets()),
     choice("shown", "maps.measure", "error", tuple(SHOWN)),
 )
 RINGS = "a mark on each row's best match, hollow where it does not beat the controls; tap 0, the embedding, apart"
