@@ -21,11 +21,11 @@ def harder(evidence: Evidence) -> Measured:
     skipped = evidence.parts["future"]
     finite = np.isfinite(skipped["effect"]).all((1, 2))
     of_levels = by_level(skipped.keep(finite), names)
-    rng = np.random.default_rng(evidence.seed)
     levels = [
-        difficulty.over_prompts(name, part["effect"], "effect", part.pairs, rng) for name, part in zip(names, of_levels)
+        difficulty.of_skips(name, part["effect"], "effect", part.pairs, seed=evidence.seed + i)
+        for i, (name, part) in enumerate(zip(names, of_levels))
     ]
-    line = difficulty.trend(levels, [part["effect"] for part in of_levels], "effect", rng)
+    line = difficulty.trend(levels, seed=evidence.seed)
     if not np.isfinite(line.slope):
         raise ClaimRefused("On one of the levels no skipped layer has an effect, so there is no depth score.")
     steps = len(names) - 1
