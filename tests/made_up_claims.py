@@ -208,7 +208,8 @@ def stretches(d: Draw) -> Evidence:
     angle, loss = np.full(places, 0.4), 3 + d.of_layers(d.pick(0.0, 0.2, 0.2, 0.2), places)
     angle[start], loss[start] = 0.4 - dip, np.median(loss) - gain
     columns = per_token(
-        angular_distance_no_sinks=angle + d.own(n, 0.03, places), nll=loss + d.own(n, 0.2, places),
+        angular_distance_no_sinks=angle + d.own(n, 0.03, places),
+        nll=loss + d.own(n, 0.2, places),
         nll_whole=np.full((n, 1), 2.0),
     ) | {"angular_distance_last": angle + d.own(n, 0.03, places)}
     return d.evidence(stretch=d.part(columns))

@@ -7,9 +7,9 @@ import numpy as np
 from ..depth import statistics
 from ..errors import ClaimRefused
 from ..probes.scores import depth_score
-from .claim import Claim, Curve, Estimate, Measured, Quantity, enough
+from .claim import Claim, Curve, Estimate, Measured, Quantity, by_draws, enough
 from .evidence import Evidence, Part
-from .means import over_layers
+from .means import fisher, over_layers
 
 CORRELATION = "rank correlation of the deep-thinking ratio with a right answer"
 DEEPER = "centre of what generation loses less that of what likelihood loses"
@@ -33,7 +33,7 @@ def thinking(evidence: Evidence) -> Measured:
         """Of ranks with 0 or 1, from their means, squares and product."""
         r, y, rr, ry = curves[""].T
         with np.errstate(divide="ignore", invalid="ignore"):
-            return (ry - r * y) / np.sqrt((rr - r * r) * (y - y * y))
+            return fisher((ry - r * y) / np.sqrt((rr - r * r) * (y - y * y)))
 
     made_of = {"": np.stack([rank, right, rank**2, rank * right], 1)}
     found = statistics.read_off(correlation, made_of, np.ones(len(part)), part.units, evidence.seed)
@@ -42,7 +42,9 @@ def thinking(evidence: Evidence) -> Measured:
     both = statistics.Resampled(*(np.stack([getattr(m, of) for m in each], -1) for of in RESAMPLED))
     curve = Curve.of("answer", "deep-thinking ratio", both, ticks=("wrong", "right"))
     beside = f"{len(groups[1])} of {len(part)} prompts are answered rightly."
-    estimate = Estimate.of(found.value, found.draws.clip(-1, 1))
+    of_units = statistics.about(float(found.value), float(found.error), part.units.n - 1)  # few forms: both must agree
+    draws = np.tanh(found.draws)
+    estimate = Estimate.of(np.tanh(found.value), draws, judge=by_draws(draws, np.tanh(of_units)))
     return Measured({CORRELATION: estimate}, len(part), curve, beside, part.units.words)
 
 
@@ -158,7 +160,9 @@ REASONING_BREAKS = Claim(
     "and, by the jackknife, over layers have to agree. The paper prunes pretrained models and tests long chains of "
     "thought.",
     "answers in one step breaking more often",
-    tuple(Quantity(name, "share", (0.0, np.inf), "above 0", "long reasoning breaks first") for name in FURTHER.values()),
+    tuple(
+        Quantity(name, "share", (0.0, np.inf), "above 0", "long reasoning breaks first") for name in FURTHER.values()
+    ),
     ("answers", "two", "worked", "worked_two"),
     reasoning,
     answers=True,

@@ -27,7 +27,7 @@ def harder(evidence: Evidence) -> Measured:
         depths = [MEAN_DEPTH[criterion](part[f"{criterion}.sum"] / part["n_tokens"][:, None]) for part in lens]
         lost = sum(int((~np.isfinite(own)).sum()) for own in depths)
         lines[name] = f"{lost} prompts have no {name}" if lost else line(depths, lens, seed)
-    estimates = {name: slope_estimate(found, layers) for name, found in lines.items()}
+    estimates = {name: slope_estimate(found, float(layers)) for name, found in lines.items()}
     drawn = next((found for found in (lines[SETTLED["kl"]], lines[SCORE]) if isinstance(found, Line)), None)
     if drawn is None:
         raise ClaimRefused("No level has enough prompts with a depth.")

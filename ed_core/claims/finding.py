@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .claim import (
+    ALONE,
     CANNOT_BE_TOLD,
     DOES_NOT,
     HOLDS,
@@ -129,7 +130,7 @@ class Finding:
 
 def _estimate(found: Estimate, q: Quantity) -> dict[str, Any]:
     holds, fails = found.errors(q.holds)
-    verdict = HOLDS if holds <= LEVEL else DOES_NOT if fails <= LEVEL else CANNOT_BE_TOLD
+    verdict = HOLDS if holds <= ALONE else DOES_NOT if fails <= ALONE else CANNOT_BE_TOLD
     return {
         "value": found.value,
         "low": found.low,
@@ -211,13 +212,15 @@ def _of_several(told: Mapping[str, Any]) -> str:
     if p is None or not math.isfinite(p):
         return "A quantity is not defined, so nothing was tested."
     if told["alone"] == CANNOT_BE_TOLD:
-        return f"The error of the likelier verdict would be {_p(p)}, and 0.05 is allowed."
+        return f"The error of the likelier verdict would be {_p(p)}, and {ALONE} is allowed."
     if told["together"] < 2:
         return f"Error of the verdict: {_p(p)}."
     among = f"among {told['together']} claims that were tested together"
     if told["verdict"] == told["alone"]:
         return f"Error of the verdict: {_p(p)}, {among} {_p(one)} (Holm)."
-    return f"By itself it {told['alone']} (error {_p(p)}); {among} the error is {_p(one)} (Holm), and 0.05 is allowed."
+    return (
+        f"By itself it {told['alone']} (error {_p(p)}); {among} the error is {_p(one)} (Holm), and {LEVEL} is allowed."
+    )
 
 
 def _judging(told: Mapping[str, Any]) -> list[Mapping[str, Any]]:

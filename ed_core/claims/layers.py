@@ -9,7 +9,7 @@ from ..depth.matching import RAISED
 from ..depth.statistics import all_above, permuted_correlation, rank_correlations, some_below
 from .claim import Claim, Curve, Estimate, Measured, Quantity, enough
 from .evidence import Evidence
-from .means import over_layers, per_token, read_off
+from .means import fisher, over_layers, per_token, read_off
 
 EVEN = "variation of the turns of the middle layers, standard deviation over mean"
 SMALL = "mean turn of the middle layers"
@@ -65,27 +65,28 @@ def replaced(evidence: Evidence) -> Measured:
         return (curves["loss"] > 1 + RAISED).mean(1)
 
     def falls(curves: dict[str, np.ndarray]) -> np.ndarray:
-        return rank_correlations(curves["loss"], np.broadcast_to(layers, curves["loss"].shape))
+        return fisher(rank_correlations(curves["loss"], np.broadcast_to(layers, curves["loss"].shape)))
 
     def judge(holds: tuple[float, float]) -> tuple[float, float]:
         """Below 1 where at least one layer is not needed; not below it where every one is."""
-        return some_below(cost, 1 + RAISED), all_above(cost, 1 + RAISED)
+        return some_below(cost, 1 + RAISED, part.units), all_above(cost, 1 + RAISED, part.units)
 
     drawn_share = statistics.percentile(share, {"loss": part["loss"]}, part["whole"], part.units, seed)
     found = statistics.read_off(falls, {"loss": part["loss"]}, part["whole"], part.units, seed)
     estimates = {
         SHARE: Estimate.of(needed.mean(), drawn_share, judge=judge),
         FALLING: Estimate.of(
-            found.value,
-            found.draws.clip(-1, 1),
+            np.tanh(found.value),
+            np.tanh(found.draws),
             permuted_correlation(cost.value, layers, seed),
             "" if needed.any() else NONE,
         ),
     }
     curve = Curve.of("layer replaced", "loss, share of the whole model's", cost)
     said = f"{int(needed.sum())} of {len(needed)} layers are needed: replacing them raises the loss by more than 10 %."
-    return Measured(estimates, len(part), curve, said if needed.any() else f"{NONE[0].upper()}{NONE[1:]}.",
-                    part.units.words)
+    return Measured(
+        estimates, len(part), curve, said if needed.any() else f"{NONE[0].upper()}{NONE[1:]}.", part.units.words
+    )
 
 
 EVEN_TURNS = Claim(

@@ -83,10 +83,9 @@ def line(values: Sequence[np.ndarray], parts: Sequence[Part], seed: int) -> Line
         slope, levels = (statistics.mean(v, None, first.units, seed) for v in (slope_of(own), own))
         over = first.units.words.replace("prompts", "pairs", 1)
         return Line(slope, levels, len(shared), over)
-    if few := next((len(p) for p in parts if not len(p) or not p.units.enough), None):
+    few = next((len(p) for p in parts if not p.units.enough), None)
+    if few is not None:
         return f"one level has only {few} prompts with a value"
-    if not all(map(len, parts)):
-        return "one level has no prompt with a value"
     means = [statistics.mean(v, None, p.units, seed + i) for i, (v, p) in enumerate(zip(values, parts))]
     levels = Resampled(*(np.stack([getattr(m, of) for m in means], -1) for of in ("value", "error", "again", "errors")))
     return Line(statistics.contrast(level_weights(len(means)), means), levels, 0, _all_of(parts))
@@ -100,6 +99,11 @@ def level_weights(n: int) -> np.ndarray:
 def _all_of(parts: Sequence[Part]) -> str:
     forms = [form for p in parts for form in p.forms] if all(p.forms for p in parts) else ()
     return statistics.units(sum(map(len, parts)), forms).words
+
+
+def fisher(correlation: np.ndarray) -> np.ndarray:
+    """Correlations on Fisher's scale, on which their spread does not depend on them; ±1 is cut to a finite number."""
+    return np.arctanh(np.clip(correlation, -1 + statistics.SMALLEST, 1 - statistics.SMALLEST))
 
 
 def by_level(part: Part, levels: Sequence[str]) -> list[Part]:

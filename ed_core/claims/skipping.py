@@ -10,7 +10,7 @@ from ..probes.scores import layer_effect
 from ..studies.reproduce import second_over_first
 from .claim import Claim, Curve, Errors, Estimate, Measured, Quantity, Range, enough
 from .evidence import Evidence, Part
-from .means import RELIABLE, over_layers, per_token, read_off, reliability, sums_of
+from .means import RELIABLE, fisher, over_layers, per_token, read_off, reliability, sums_of
 
 RATIO = "effect of skips of the second half over the first half"
 WORST = "best guesses kept without the worst inner layer"
@@ -21,7 +21,7 @@ PLACE = "middle of the stretch that the angle at the last token chooses"
 COST = "its loss less that of the median stretch"
 OURS, COST_OURS = "middle of the stretch by all tokens without sinks, ours", "its loss less the median's, ours"
 LEAST_KEPT = 0.72
-SMALLEST = 1e-12  # ratio of effects, for its logarithm
+SMALLEST, LARGEST = 1e-12, 30.0  # ratio of effects, for its logarithm; of the logarithm
 
 
 def second_half(evidence: Evidence) -> Measured:
@@ -42,8 +42,8 @@ def second_half(evidence: Evidence) -> Measured:
     ones = np.ones(len(part))
     found = statistics.read_off(lambda c: log_ratio(c[""]), {"": effects}, ones, part.units, evidence.seed)
     curve = statistics.mean(effects, None, part.units, evidence.seed)
-    layers = np.exp(over_layers(of_layers, curve.value))
-    estimate = Estimate.of(np.exp(found.value), np.exp(found.draws), layers)
+    layers = np.exp(over_layers(of_layers, curve.value).clip(-LARGEST, LARGEST))
+    estimate = Estimate.of(np.exp(found.value), np.exp(found.draws.clip(-LARGEST, LARGEST)), layers)
     drawn = Curve.of("skipped layer", "mean effect on a later layer, later tokens", curve)
     return Measured({RATIO: estimate}, len(part), drawn, "", part.units.words)
 
@@ -59,7 +59,7 @@ def robust(evidence: Evidence) -> Measured:
 
     def judge(holds: Range) -> Errors:
         """It holds where every inner layer keeps enough, and does not where one does not."""
-        return all_above(inner, holds[0]), some_below(inner, holds[0])
+        return all_above(inner, holds[0], part.units), some_below(inner, holds[0], part.units)
 
     mean = read_off(part, lambda c: c["top1_kept"][:, 1:-1].mean(1), ["top1_kept"], evidence.seed)
     below = inner.value < LEAST_KEPT
@@ -82,9 +82,9 @@ def proxy(evidence: Evidence) -> Measured:
     sure = {name: reliability(part, name) for name in ("nll", "block_influence", "update_cosine")}
 
     def correlation(name: str, curve: statistics.Resampled) -> Estimate:
-        found = read_off(part, lambda c: rank_correlations(c[name], c["nll"]), [name, "nll"], seed)
+        found = read_off(part, lambda c: fisher(rank_correlations(c[name], c["nll"])), [name, "nll"], seed)
         layers = permuted_correlation(curve.value, loss.value, seed)
-        return Estimate.of(found.value, found.draws.clip(-1, 1), layers, why(name))
+        return Estimate.of(np.tanh(found.value), np.tanh(found.draws), layers, why(name))
 
     def why(name: str) -> str:
         for of, called in (("nll", "loss"), (name, "cosine")):

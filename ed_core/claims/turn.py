@@ -53,13 +53,13 @@ def turns(evidence: Evidence) -> Measured:
         return (continuous.best_split(curves[""]) + 1) / n
 
     share, rule = (statistics.percentile(read, {"": sums}, tokens, part.units, seed) for read in (splits, papers))
-    signs = max(beyond(before.draws, 0, False), beyond(after.draws, 0, True))
+    signs = max(beyond(before.draws, 0.0, False), beyond(after.draws, 0.0, True))
 
     def one_sign(layers: slice, above: bool) -> float:
         """The error of saying that these layers lie on the wrong side of 0: over prompts, and over the layers."""
         over_prompts = statistics.mean(sums[:, layers].mean(1), tokens, part.units, seed).draws
         of_layers = over_layers(lambda at, c: c.mean(), curve.value[layers])
-        return max(beyond(over_prompts, 0, above), beyond(of_layers, 0, above))
+        return max(beyond(over_prompts, 0.0, above), beyond(of_layers, 0.0, above))
 
     def judge(holds: Range) -> Errors:
         """It holds where there is a turn within the limits: both levels' signs, their order, and the place of the

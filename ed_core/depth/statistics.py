@@ -326,37 +326,49 @@ def jackknifed(left_out: ArrayLike, value: float) -> np.ndarray:
     if n < 2 or not np.isfinite(left_out).all():
         return np.full(RESAMPLES, np.nan)
     error = math.sqrt((n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum()))
-    return value + error * _student(n - 1)
+    return about(value, error, n - 1)
 
 
-def some_below(curve: Resampled, bound: float) -> float:
-    """The probability of error, in (0, 1], of saying that at least one place of a curve lies below `bound`: that of the
-    lowest `(value - bound) / error` among the lowest `(again - value) / errors` of the resamples, so that looking at
-    many places is paid for."""
-    sure = np.sign(curve.value - bound) * math.inf
+def about(value: float, error: float, freedom: int) -> np.ndarray:
+    """Draws `[RESAMPLES]` of a number with this standard error: Student's t about it, by its quantiles."""
+    return value + error * _student(freedom)
+
+
+def student_p(value: ArrayLike, error: ArrayLike, bound: float, freedom: int, above: bool) -> np.ndarray:
+    """The probability of error of saying that numbers lie below `bound` (or above it), by Student's t with so many
+    degrees of freedom: for many places at once, where 1 000 resamples are too few to pay for all of them."""
+    apart = (np.asarray(value, np.float64) - bound) * (1 if above else -1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        apart = np.where(curve.error > SMALLEST, (curve.value - bound) / curve.error, sure)
-        own = np.where(curve.errors > SMALLEST, curve.errors, curve.error)
-        drawn = np.where(own > SMALLEST, (curve.again - curve.value) / own, 0.0)
-    if not np.isfinite(curve.value).all():
-        return 1.0
-    lowest = np.nanmin(np.where(np.isnan(apart), math.inf, apart))
-    return float((1 + np.count_nonzero(~(drawn.min(1) > lowest))) / (1 + len(drawn)))
+        t = np.where(np.asarray(error) > SMALLEST, apart / error, np.sign(apart) * math.inf)
+    u, below = _student_below(freedom)
+    return np.where(np.isfinite(apart), 1 - np.interp(np.arctan(t / math.sqrt(freedom)), u, below), 1.0)
 
 
-def all_above(curve: Resampled, bound: float) -> float:
+def some_below(curve: Resampled, bound: float, over: Units) -> float:
+    """The probability of error of saying that at least one place of a curve lies below `bound`: that of the surest one
+    times the number of places that were looked at (Bonferroni)."""
+    p = student_p(curve.value, curve.error, bound, over.n - 1, False)
+    return float(min(1.0, len(p) * p.min()))
+
+
+def all_above(curve: Resampled, bound: float, over: Units) -> float:
     """The probability of error of saying that every place of a curve lies above `bound`: that of the least sure one."""
-    return max(beyond(draws, bound, True) for draws in curve.draws.T)
+    return float(student_p(curve.value, curve.error, bound, over.n - 1, True).max())
+
+
+@lru_cache(maxsize=32)
+def _student_below(freedom: int) -> tuple[np.ndarray, np.ndarray]:
+    """Student's t as a table: with `x = √ν tan u` its density is that of `cos(u)^(ν - 1)`, summed up over u."""
+    u = np.linspace(-np.pi / 2, np.pi / 2, 200_001)
+    within = np.cumsum(np.cos((u[1:] + u[:-1]) / 2) ** (freedom - 1))
+    return u, np.concatenate([[0], within / within[-1]])
 
 
 @lru_cache(maxsize=32)
 def _student(freedom: int) -> np.ndarray:
-    """`RESAMPLES` quantiles of Student's t, evenly spaced: with `x = √ν tan u` its density is that of `cos(u)^(ν - 1)`,
-    summed up and inverted."""
-    u = np.linspace(-np.pi / 2, np.pi / 2, 200_001)
-    within = np.cumsum(np.cos((u[1:] + u[:-1]) / 2) ** (freedom - 1))
-    at = np.interp((np.arange(RESAMPLES) + 0.5) / RESAMPLES, np.concatenate([[0], within / within[-1]]), u)
-    found = math.sqrt(freedom) * np.tan(at)
+    """`RESAMPLES` quantiles of Student's t, evenly spaced."""
+    u, below = _student_below(freedom)
+    found = math.sqrt(freedom) * np.tan(np.interp((np.arange(RESAMPLES) + 0.5) / RESAMPLES, below, u))
     found.flags.writeable = False  # shared by all who ask
     return found
 
