@@ -24,13 +24,15 @@ SIZES = {
     "3B to 10B": (3e9, 1e10),
     "10B and more": (1e10, math.inf),
 }  # parameters
-CRITERIA = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
+MEANS = {"mean_kl": "mean depth, KL", "mean_overlap": "mean depth, overlap"}
+RULES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}  # of the papers
+CRITERIA = MEANS | {rule: f"papers: {called}" for rule, called in RULES.items()}
 SETS = [EVERY, *dict.fromkeys(p.dataset for p in published())]
 LINKED = (
     choice("beside", "studies.published_set", EVERY, SETS),
     choice("training", "studies.training", EVERY, [EVERY, *TRAINING]),
     choice("size", "studies.size", EVERY, list(SIZES)),
-    choice("rule", "studies.criterion", "overlap", list(CRITERIA)),
+    choice("rule", "studies.criterion", "mean_kl", list(CRITERIA)),
 )  # what a link to the page carries of it
 _told: Shelf = Shelf(256)  # what resampling has found, of these very points
 KINDS = {"base": PAIRS, "instruct": INSTRUCT_PAIRS}
@@ -45,9 +47,9 @@ def panel(folder: Folder, group: str) -> None:
     band = remembered.one_of(row.selectbox, "Size", "studies.size", list(SIZES), width=200)
     criterion = remembered.widget(
         row.segmented_control,
-        "Rule",
+        "Depth",
         "studies.criterion",
-        "overlap",
+        "mean_kl",
         options=list(CRITERIA),
         format_func=CRITERIA.get,
         required=True,
@@ -56,14 +58,16 @@ def panel(folder: Folder, group: str) -> None:
     others = [p for p in points.published_points() if dataset in (EVERY, p.set)]
     shown = [[p for p in some if training in (EVERY, p.training) and _fits(p, band)] for some in (measured, others)]
     table(*shown)
-    against_size(folder, *([p for p in some if p.criterion == criterion] for some in shown))
+    against_size(folder, criterion, *([p for p in some if p.criterion == criterion] for some in shown))
     pairs(folder, *([p for p in some if p.criterion == criterion] for some in (measured, others)))
 
 
 def table(measured: Sequence[Point], others: Sequence[Point]) -> None:
     """One line per model and set: measured depths with their ranges, published ones beside them."""
     rows = points.side_by_side(measured, others)
-    st.markdown("**Depths, measured and published** · layers counted from 0, the range over prompts in brackets")
+    st.markdown(
+        "**Depths, measured and published** · mean depths of all layers, the papers' layers from 0; 5 to 95 % in brackets"
+    )
     if not rows:
         st.caption("Nothing measured or published fits this choice.")
         return
@@ -76,18 +80,21 @@ def table(measured: Sequence[Point], others: Sequence[Point]) -> None:
         column_order=["model", "parameters", "training", "layers", "set", *there],
         column_config={
             "parameters": st.column_config.NumberColumn("parameters, billions", format="%.3g"),
-            **{name: name.replace("kl", "KL") for name in there},
+            **{name: f"{CRITERIA[name.split()[0]]}, {name.split()[1]}" for name in there},
         },
     )
     st.caption(f"Published: {CITATION}. {' '.join(CAVEATS)}")
 
 
-def against_size(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) -> None:
+def against_size(folder: Folder, criterion: str, measured: Sequence[Point], others: Sequence[Point]) -> None:
     """The ratio over the number of parameters, with a line and its sentence for each source."""
     learned = [p for p in measured if not folder.models[p.model].get("control")]
     said, lines, drawn = [], {}, []
     for source, some in ((points.MEASURED, learned), (points.PUBLISHED, others)):
         drawn += [p for p in some if p.parameters and math.isfinite(p.ratio)]
+        if source == points.PUBLISHED and criterion in MEANS:
+            said.append(RULES_ALONE)
+            continue
         try:
             found = _told.made(trends.slope, some)
             lines[source] = (found.start, found.end)
@@ -118,6 +125,9 @@ def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) ->
         rest = [label for label in (second, *labels) if label != base]
         other = remembered.one_of(row.selectbox, "To", "studies.other", list(dict.fromkeys(rest)), width=300)
         _say(measured, dict.fromkeys([*named, *known, (base, other)]))
+    if not others:
+        st.caption(RULES_ALONE)
+        return
     for kind, of_kind in KINDS.items():
         try:
             told = _told.made(
@@ -170,13 +180,14 @@ def _plain(p: Point) -> dict:
     return {k: getattr(p, k) for k in ("model", "parameters", "ratio", "low", "high", "training", "set", "source")}
 
 
+RULES_ALONE = "Of the papers' rules alone there are published depths: choose one to see them."
 AGAINST_SIZE = (
     "**Effective depth against size** · filled: measured, with the range over prompts; hollow, dashed line: published"
 )
 READING_SIZE = (
     "The line is fitted by least squares to the ratio over `log10(parameters)`, each set with a height of its own; "
     "measured and published points never share one. What is published has no prompts to draw anew, so its interval "
-    "draws models (from five up); a measured one draws prompts and holds for these models alone. The published models "
+    "draws models (from eight up); a measured one draws prompts and holds for these models alone. The published models "
     "are of one family, in four sizes and three depths. KL and overlap can reach `(L − 1) / L` at most, which is "
     "0.96 with 28 layers and 0.98 with 64."
 )

@@ -1,8 +1,10 @@
 """The card as data: a JSON document that page, Markdown and comparison are made of. Numpy only.
 
-What it holds, by key: `model`, `identities`, `set`, `depths` (a row for each rule under each lens, with interval,
-variants and the untrained twin's), `lenses`, `curves`, `claims`, `cuts`, `exit`, `sinks`, `precision`, `commands`,
-`missing` (what could not be measured, and why), and `about`, a digest of model, prompts and settings."""
+What it holds, by key: `model`, `identities`, `set`, `mean_depths` (a row for KL and overlap under each lens: the depth
+without a threshold, with interval and the untrained twin's) and `turn` (of the cosine), both missing from older cards,
+`depths` (a row for each rule of the papers under each lens, with interval, variants and the twin's), `lenses`,
+`curves`, `claims`, `cuts`, `exit`, `sinks`, `precision`, `commands`, `missing` (what could not be measured, and why),
+and `about`, a digest of model, prompts and settings."""
 
 from __future__ import annotations
 
@@ -100,6 +102,11 @@ def depth_of(told: Mapping[str, Any], rule: str, lens: str = "") -> Mapping[str,
     """A row of `depths`; None where the card has none. `lens`: "" for the cosine rule, which reads none."""
     found = (row for row in told["depths"] if row["rule"] == rule and row["lens"] == (lens if rule != "cosine" else ""))
     return next(found, None)
+
+
+def mean_depth_of(told: Mapping[str, Any], of: str, lens: str = "logit") -> Mapping[str, Any] | None:
+    """A row of `mean_depths`; None where the card has none, or is older than they are."""
+    return next((row for row in told.get("mean_depths", ()) if (row["of"], row["lens"]) == (of, lens)), None)
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """What a card says of depth, read off the sums over prompts that its parts hold. Numpy only.
 
-Every value stands with its 5 and 95 % quantiles over resamples of the prompts, None where there are too few of them."""
+Every value stands with its 5 and 95 % over the forms of the prompts where enough are known, else over the prompts
+(`depth.statistics`); None where there are too few of them."""
 
 from __future__ import annotations
 
@@ -13,22 +14,68 @@ from typing import Any
 import numpy as np
 
 from ..claims.evidence import Part, part_of
-from ..claims.means import Sampled, over_prompts, per_token
 from ..claims.running import CONTROL, MODEL, PARTS
-from ..depth.criteria import ENDS, FEWEST, by_kl, by_overlap, depths, interval
+from ..depth import continuous, statistics
+from ..depth.criteria import by_kl, by_overlap, depths
 from ..depth.lenses import RULES, UNCALIBRATED, ByLens, certified
+from ..depth.statistics import Resampled, Units
 from ..depth.verdict import COSINES
 from ..errors import StudyError
 from ..fits import Fit
 from ..probes.lenses import LENSES
 from ..probes.scores import rank_correlation
-from ..studies import tables
+from ..studies import report, tables
 from ..studies.folder import Folder, open_folder
 
 OF_CRITERIA = {"cosine": "contributions", "kl": "logit_lens", "overlap": "logit_lens"}
 JUDGES = {"kl": by_kl, "overlap": by_overlap}
 READ = ("contributions", "logit_lens", "one", "stretch", "writing")  # parts, whatever claims apply to the set
 SAME_DEPTH = 1  # layers that a depth may move by in another precision and still count as the same
+
+
+@dataclass(frozen=True)
+class Read:
+    """A part with what is drawn anew of its prompts."""
+
+    part: Part
+    over: Units
+    seed: int
+
+    def sums(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """A measure's sums `[prompt, place]` and how many tokens they are over `[prompt]`."""
+        sums = self.part[f"{name}.sum"].reshape(len(self.part), -1)
+        return sums, self.part.columns.get(f"{name}.count", self.part["n_tokens"])
+
+    def mean(self, name: str) -> Resampled:
+        """A measure's mean over all tokens of all prompts, `[place]`."""
+        return statistics.mean(*self.sums(name), self.over, self.seed)
+
+    def curve(self, rule: str) -> Resampled:
+        """What a rule reads, `[layer]` or `[depth]`."""
+        if rule != "cosine":
+            return self.mean(rule)
+        each = [self.sums(name) for name in COSINES]
+        return statistics.mean(np.mean([sums for sums, _ in each], 0), each[0][1], self.over, self.seed)
+
+    @property
+    def added(self) -> Resampled:
+        """The loss that leaving something out adds, nats per token."""
+        (loss, tokens), (whole, _) = self.sums("nll"), self.sums("nll_whole")
+        return statistics.mean(loss - whole, tokens, self.over, self.seed)
+
+    def value(self, found: Resampled, at: int | tuple[()] = ()) -> dict[str, float | None]:
+        low, high = found.ends[(slice(None), at) if at != () else slice(None)] if self.over.enough else (None, None)
+        return {"value": float(found.value[at]), "low": low, "high": high}
+
+    def drawn(self, found: Resampled) -> dict[str, Sequence[float]]:
+        low, high = found.ends if self.over.enough else np.full((2, len(found.value)), np.nan)
+        return {"values": found.value.tolist(), "low": low.tolist(), "high": high.tolist()}
+
+
+def opened(folder: Folder, label: str, name: str, probe: str, seed: int) -> Read:
+    """`StudyError` where the folder holds nothing of that model."""
+    part = part_of(folder, label, name, probe)
+    return Read(part, statistics.units(len(part), [str(form) for form in folder.forms(name)[part.index]]), seed)
 
 
 @dataclass(frozen=True)
@@ -47,6 +94,8 @@ class Measured:
     def told(self) -> dict[str, Any]:
         """Everything, as the card holds it."""
         return {
+            "mean_depths": list(self._mean_depths()),
+            "turn": self._turn(),
             "depths": [*self._by_rule(), *self._by_fitted_lens()],
             "lenses": self._lenses(),
             "curves": self._curves(),
@@ -58,7 +107,7 @@ class Measured:
     def sinks(self) -> dict[str, Any]:
         """Share of the tokens that are sinks, and of the prompts whose first token is one; None where a prompt's sinks
         cannot be told."""
-        part = self._part("contributions", MODEL)
+        part = self._part("contributions", MODEL).part
         if "n_no_sinks" not in part.columns or not np.isfinite(part["n_no_sinks"]).all():
             return {"tokens": None, "first": None}
         return {
@@ -67,21 +116,35 @@ class Measured:
         }
 
     @cached_property
-    def _read(self) -> dict[tuple[str, str], Part | None]:
+    def _read(self) -> dict[tuple[str, str], Read]:
         return {}
 
-    def _part(self, name: str, label: str) -> Part:
+    def _part(self, name: str, label: str) -> Read:
         """A part of the claims; `StudyError` where there is none of this model."""
         if (name, label) not in self._read:
             folder = open_folder(self.claims / "parts" / name)
-            self._read[name, label] = part_of(folder, label, self.set, PARTS[name].probe)
+            self._read[name, label] = opened(folder, label, self.set, PARTS[name].probe, self.seed)
         return self._read[name, label]
 
-    def _twin(self, name: str) -> Part | None:
+    def _twin(self, name: str) -> Read | None:
         try:
             return self._part(name, CONTROL)
         except StudyError:
             return None  # this model has no untrained twin
+
+    def _mean_depths(self) -> Iterator[dict[str, Any]]:
+        """The depth without a threshold under the logit lens, with the untrained twin's; then under each fitted one."""
+        own, twin = self._part("logit_lens", MODEL), self._twin("logit_lens")
+        for of in continuous.MEAN_DEPTH:
+            yield {"of": of, "lens": "logit", **_mean(own, of), "twin": _mean(twin, of) if twin else None}
+        for of, lens, read in self._fitted():
+            yield {"of": of, "lens": lens, **_mean(read, of, lens), "twin": None}
+
+    def _turn(self) -> dict[str, Any] | None:
+        """The cosine's turn, held against the untrained twin's; None where there is nothing to fit."""
+        folder = open_folder(self.claims / "parts" / "contributions")
+        found = tables.turn(folder, MODEL, self.set, folder.sums(MODEL, self.set))
+        return found and {name: getattr(found, name) for name in ("layer", "ratio", "p", "failed", "before", "after")}
 
     def _by_rule(self) -> Iterator[dict[str, Any]]:
         """The three rules as the papers have them."""
@@ -95,7 +158,7 @@ class Measured:
                 "rule": rule,
                 "lens": "" if rule == "cosine" else "logit",
                 **_depth(own["paper"]),
-                "variants": {name: row["depth"] for name, row in own.items() if name != "paper"},
+                "variants": {name: row["depth"] for name, row in own.items() if name in report.SHOWN},
                 "twin": _depth(twin["paper"]) if twin else None,
                 "clear": said.clear,
                 "sentence": said.sentence,
@@ -103,42 +166,42 @@ class Measured:
 
     def _by_fitted_lens(self) -> Iterator[dict[str, Any]]:
         """The rules that read a lens, under each fitted one; the Jacobian lens' divergence enters none."""
-        for rule, lens, part in self._fitted():
-            sampled = per_token(part, f"{lens}_{rule}", self.seed)
+        for rule, lens, read in self._fitted():
+            curve = read.mean(f"{lens}_{rule}").value[:-1]
             yield {
                 "rule": rule,
                 "lens": lens,
-                **_judged(rule, sampled, len(part)),
-                "variants": {"stable": JUDGES[rule](sampled[0][:-1]).stable},
+                **_judged(rule, curve, read, f"{lens}_{rule}"),
+                "variants": {"stable": JUDGES[rule](curve).stable},
                 "twin": None,
                 "clear": None,
                 "sentence": "",
             }
 
-    def _fitted(self) -> Iterator[tuple[str, str, Part]]:
+    def _fitted(self) -> Iterator[tuple[str, str, Read]]:
         if self.lenses is None:
             return
         folder, fits = self.lenses
-        part = part_of(folder, MODEL, self.set, "lenses")
+        read = opened(folder, MODEL, self.set, "lenses", self.seed)
         for lens in LENSES:
             if lens in {fit.kind for fit in fits}:
-                yield from ((rule, lens, part) for rule in RULES if not (rule == "kl" and lens == UNCALIBRATED))
+                yield from ((rule, lens, read) for rule in RULES if not (rule == "kl" and lens == UNCALIBRATED))
 
     def _lenses(self) -> dict[str, Any]:
         """Whether the verdict changes with the lens, and what each fitted lens' certificate says."""
         if self.lenses is None:
             return {"sentence": "", "certificates": {}}
         folder, fits = self.lenses
-        part = part_of(folder, MODEL, self.set, "lenses")
+        read = opened(folder, MODEL, self.set, "lenses", self.seed)
         kinds = [lens for lens in LENSES if lens == "logit" or lens in {fit.kind for fit in fits}]
-        curves = {rule: {lens: per_token(part, f"{lens}_{rule}", self.seed)[0] for lens in kinds} for rule in RULES}
+        curves = {rule: {lens: read.mean(f"{lens}_{rule}").value for lens in kinds} for rule in RULES}
         criteria = {
             rule: {
                 lens: judge(curves[rule][lens][:-1]) for lens in kinds if not (rule == "kl" and lens == UNCALIBRATED)
             }
             for rule, judge in RULES.items()
         }
-        settle = {lens: float(per_token(part, f"{lens}_settle_depth", self.seed)[0].item()) for lens in kinds}
+        settle = {lens: float(read.mean(f"{lens}_settle_depth").value.item()) for lens in kinds}
         n_layers = len(curves["kl"]["logit"]) - 1
         return {
             "sentence": ByLens(criteria, curves, {}, settle, n_layers).sentence,
@@ -150,21 +213,11 @@ class Measured:
         """What the rules read, by rule and then by what it is of; and the loss that leaving out one layer adds."""
         drawn: dict[str, dict[str, Any]] = {"cosine": {}, "kl": {}, "overlap": {}, "loss": {}}
         for label in (MODEL, CONTROL):
-            if (
-                part := self._twin("contributions") if label == CONTROL else self._part("contributions", MODEL)
-            ) is None:
-                continue
-            each = [per_token(part, name, self.seed) for name in COSINES]
-            drawn["cosine"][label] = _curve((np.mean([e[0] for e in each], 0), np.mean([e[1] for e in each], 0)))
-        for label in (MODEL, CONTROL):
-            if (part := self._twin("logit_lens") if label == CONTROL else self._part("logit_lens", MODEL)) is not None:
-                for rule in RULES:
-                    drawn[rule][label] = _curve(per_token(part, rule, self.seed))
-        for rule, lens, part in self._fitted():
-            drawn[rule][lens] = _curve(per_token(part, f"{lens}_{rule}", self.seed))
-        for label in (MODEL, CONTROL):
-            if (part := self._twin("one") if label == CONTROL else self._part("one", MODEL)) is not None:
-                drawn["loss"][label] = _curve(_added(part, self.seed))
+            for name, probe in (*OF_CRITERIA.items(), ("loss", "one")):
+                if (read := self._twin(probe) if label == CONTROL else self._part(probe, MODEL)) is not None:
+                    drawn[name][label] = read.drawn(read.added if name == "loss" else read.curve(name))
+        for rule, lens, read in self._fitted():
+            drawn[rule][lens] = read.drawn(read.mean(f"{lens}_{rule}"))
         return drawn
 
     def _cuts(self) -> list[dict[str, Any]]:
@@ -172,35 +225,33 @@ class Measured:
         chosen and judged on the same prompts. Beside it what the angular distance would have chosen."""
         found = []
         for name in ("one", "stretch"):
-            part = self._part(name, MODEL)
-            divergence, kept = (per_token(part, of, self.seed) for of in ("kl", "top1_kept"))
-            added, angle = _added(part, self.seed), per_token(part, "angular_distance", self.seed)[0]
-            n = self._n_layers - len(divergence[0]) + 1
-            start, chosen = int(divergence[0].argmin()), int(angle.argmin())
+            read = self._part(name, MODEL)
+            divergence, kept, angle = (read.mean(of) for of in ("kl", "top1_kept", "angular_distance"))
+            added, n = read.added, self._n_layers - len(divergence.value) + 1
+            start, chosen = int(divergence.value.argmin()), int(angle.value.argmin())
             found.append(
                 {
                     "layers": n,
                     "start": start,
-                    "prompts": len(part),
-                    "kl": _value(divergence, start, len(part)),
-                    "loss": _value(added, start, len(part)),
-                    "kept": _value(kept, start, len(part)),
-                    "by_angle": {"start": chosen, "loss": _value(added, chosen, len(part))},
+                    "prompts": len(read.part),
+                    "kl": read.value(divergence, start),
+                    "loss": read.value(added, start),
+                    "kept": read.value(kept, start),
+                    "by_angle": {"start": chosen, "loss": read.value(added, chosen)},
                 }
             )
         return found
 
     def _exit(self) -> dict[str, Any]:
         """Of the tokens that the model writes: where they settle, and how many an early exit would have said alike."""
-        part = self._part("writing", MODEL)
+        read = self._part("writing", MODEL)
         probe = open_folder(self.claims / "parts" / "writing").probe("generation")
-        found: dict[str, Any] = {"tokens": probe.n_tokens, "threshold": probe.threshold, "prompts": len(part)}
+        found: dict[str, Any] = {"tokens": probe.n_tokens, "threshold": probe.threshold, "prompts": len(read.part)}
         for name in ("mean_depth", "mean_ratio", "mean_agreement"):
-            values = part[name].astype(np.float64)
-            values = values[np.isfinite(values)]
-            found[name] = (
-                _value(over_prompts(values[:, None], None, self.seed), 0, len(values)) if len(values) else None
-            )
+            values = read.part[name].astype(np.float64)
+            there = np.isfinite(values)
+            mean = statistics.mean(np.where(there, values, 0.0), there.astype(float), read.over, self.seed)
+            found[name] = read.value(mean) if there.any() else None
         return found
 
     def _precisions(self) -> dict[str, Any]:
@@ -212,10 +263,10 @@ class Measured:
         there = _rows(self.others, self.set)
         for rule, probe in OF_CRITERIA.items():
             here = _rows(open_folder(self.claims / "parts" / probe), self.set)[MODEL, rule]["paper"]["depth"]
-            curve = _curve_of(self._part(probe, MODEL), rule)
+            curve = self._part(probe, MODEL).curve(rule).value
             for precision in self.precisions:
                 depth = there[precision, rule]["paper"]["depth"]
-                other = _curve_of(part_of(self.others, precision, self.set, probe), rule)
+                other = opened(self.others, precision, self.set, probe, self.seed).curve(rule).value
                 moved = None if depth is None or here is None else depth - here
                 rows.append(
                     {
@@ -224,14 +275,14 @@ class Measured:
                         "depth": depth,
                         "moved": moved,
                         "same": depth == here if moved is None else abs(moved) <= SAME_DEPTH,
-                        "order": rank_correlation(curve, other),
+                        "order": rank_correlation(*(c if rule == "cosine" else c[:-1] for c in (curve, other))),
                     }
                 )
         return {"own": self.own, "rows": rows}
 
     @cached_property
     def _n_layers(self) -> int:
-        return len(self._part("contributions", MODEL)["layer_cos.sum"][0])
+        return len(self._part("contributions", MODEL).part["layer_cos.sum"][0])
 
 
 def _rows(folder: Folder, name: str) -> dict[tuple[str, str], dict[str, Mapping[str, Any]]]:
@@ -247,10 +298,20 @@ def _depth(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("depth", "ratio", "low", "high", "undefined", "prompts")}
 
 
-def _judged(rule: str, sampled: Sampled, prompts: int) -> dict[str, Any]:
-    curve, again = (values[..., :-1] for values in sampled)
-    depth = JUDGES[rule](curve)
-    within = interval(depths(rule, again)) if prompts >= FEWEST else None
+def _mean(read: Read, of: str, lens: str = "") -> dict[str, Any]:
+    sums, tokens = read.sums(f"{lens}_{of}" if lens else of)
+    found = continuous.over_prompts(of, sums, tokens, read.over, read.seed)
+    low, high, _ = found.interval or (None, None, None)
+    told = {"depth": found.depth, "ratio": found.ratio, "low": low, "high": high}
+    return told | {"over": read.over.words, "prompts": len(read.part)}
+
+
+def _judged(rule: str, curve: np.ndarray, read: Read, name: str) -> dict[str, Any]:
+    depth, (sums, tokens) = JUDGES[rule](curve), read.sums(name)
+    within = None
+    if read.over.enough:
+        drawn = statistics.percentile(lambda c: depths(rule, c[""][:, :-1]), {"": sums}, tokens, read.over, read.seed)
+        within = statistics.interval(drawn)
     low, high = (within and within.ends) or (None, None)
     return {
         "depth": depth.depth,
@@ -258,27 +319,5 @@ def _judged(rule: str, sampled: Sampled, prompts: int) -> dict[str, Any]:
         "low": low,
         "high": high,
         "undefined": within.undefined if within else None,
-        "prompts": prompts,
+        "prompts": len(read.part),
     }
-
-
-def _curve_of(part: Part, rule: str) -> np.ndarray:
-    if rule == "cosine":
-        return np.mean([per_token(part, name, 0)[0] for name in COSINES], 0)
-    return per_token(part, rule, 0)[0][:-1]
-
-
-def _curve(sampled: Sampled) -> dict[str, Sequence[float]]:
-    low, high = np.quantile(sampled[1], ENDS, axis=0)
-    return {"values": sampled[0].tolist(), "low": low.tolist(), "high": high.tolist()}
-
-
-def _added(part: Part, seed: int) -> Sampled:
-    """The loss that leaving something out adds, nats per token."""
-    loss, whole = (per_token(part, name, seed) for name in ("nll", "nll_whole"))
-    return loss[0] - whole[0], loss[1] - whole[1]
-
-
-def _value(sampled: Sampled, at: int, prompts: int) -> dict[str, float | None]:
-    low, high = np.quantile(sampled[1][:, at], ENDS) if prompts >= FEWEST else (None, None)
-    return {"value": float(sampled[0][at]), "low": low, "high": high}

@@ -13,6 +13,7 @@ from ..cases import report
 from ..claims.running import CONTROL, MODEL
 from ..figures import colours
 from . import words
+from .card import depth_of, mean_depth_of
 
 FOLDER = Path(__file__).parent
 WIDTH, HEIGHT = 330, 150  # of a curve's drawing, in its own units
@@ -69,8 +70,8 @@ def contents(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _marks(told: Mapping[str, Any], name: str) -> list[float]:
-    """Where the rule puts the depth, under the logit lens."""
-    row = next((row for row in told["depths"] if row["rule"] == name and row["lens"] in ("", "logit")), None)
+    """Where the mean depth stands under the logit lens; of what has none, where the papers' rule puts the depth."""
+    row = mean_depth_of(told, name) or depth_of(told, name, "logit")
     return [row["depth"]] if row and row["depth"] is not None else []
 
 

@@ -10,15 +10,18 @@ from ..claims.claim import NOT_APPLICABLE
 from ..claims.finding import counted, number, standing
 from ..depth.lenses import called
 from ..studies import report
-from .card import RULES, depth_of  # RULES: for the templates too
+from ..studies import words as of_depth
+from .card import RULES, depth_of, mean_depth_of  # RULES: for the templates too
 
-LEVELS = "Ranges are 5 to 95 % of a bootstrap over prompts."
-NEVER = "The three rules read different things and are never averaged."
+LEVELS = "Ranges are 5 to 95 % over the prompts."
+NEVER = "The papers' three rules read different things and are never averaged."
+MEAN = "mean over all thresholds of the depth from which the lens stays within the threshold of the output"
 READS = {
     "cosine": "the last layer whose additions still point against the stream",
     "kl": "the first layer before which the lens is within half of its largest divergence from the output",
     "overlap": "the first layer before which the lens shares more than 30 % of its best tokens with the output",
 }
+MEAN_METRICS = {"kl": "mean_depth_ratio_kl", "overlap": "mean_depth_ratio_overlap"}
 METRICS = {
     "cosine": "effective_depth_ratio_cosine",
     "kl": "effective_depth_ratio_kl",
@@ -28,15 +31,35 @@ CHOSEN = "Chosen and judged on the same prompts, and nothing is trained afterwar
 
 
 def headline(told: Mapping[str, Any]) -> str:
-    """The answer in one sentence: the three rules' depths under the logit lens."""
-    layers = told["model"]["layers"]
+    """The answer: where the lens settles without a threshold, then the papers' three rules, under the logit lens."""
+    model, layers = told["model"]["name"], told["model"]["layers"]
+    means = [(of_depth.BY[of], row) for of in of_depth.BY if (row := mean_depth_of(told, of)) and row["depth"]]
+    if not means:
+        return f"Effective depth of {model} ({layers} layers): {rules(told)}."
+    each = " and ".join(f"{mean(row)} by {by}" for by, row in means)
+    return f"{model} settles around depth {each}, of {layers} (means over all thresholds)."
+
+
+def rules(told: Mapping[str, Any]) -> str:
+    """What the papers' rules give, and which of them are clear."""
     each = []
     for rule, name in RULES.items():
         row = depth_of(told, rule, "logit")
         if row is not None:
             found = "no depth" if row["depth"] is None else f"layer {depth(row)}{', not clearly,' * (not row['clear'])}"
             each.append(f"{found} by the {name if name == 'KL' else name.lower()} rule")
-    return f"Effective depth of {told['model']['name']} ({layers} layers): {', '.join(each)}."
+    return ", ".join(each)
+
+
+def mean(row: Mapping[str, Any] | None) -> str:
+    """A mean depth with its range: "18.3 (18.0 to 18.6)"; "–" where there is none."""
+    return "–" if row is None else of_depth.plain(row["depth"], row["low"], row["high"])
+
+
+def turn(told: Mapping[str, Any]) -> str:
+    """Whether the cosine turns; "" where the card does not say."""
+    found = told.get("turn")
+    return of_depth.turns(found["layer"], found["p"], found["failed"]) if found else ""
 
 
 def facts(told: Mapping[str, Any]) -> str:
@@ -95,6 +118,11 @@ def ratio(row: Mapping[str, Any]) -> str:
 def rule(row: Mapping[str, Any]) -> str:
     """Which rule, under which lens."""
     return f"{RULES[row['rule']]}, {called(row['lens'])}" if row["lens"] else RULES[row["rule"]]
+
+
+def mean_row(row: Mapping[str, Any]) -> str:
+    """Which mean depth, under which lens."""
+    return f"Mean depth, {of_depth.BY[row['of']]}, {called(row['lens'])}"
 
 
 def variants(row: Mapping[str, Any]) -> str:
@@ -210,11 +238,15 @@ def markdown(told: Mapping[str, Any]) -> str:
     """A section for a model card, with its YAML in front."""
     lines = ["---", *metadata(told).splitlines(), "---", "", "## Effective depth", "", headline(told), ""]
     lines += [f"{facts(told)}. Measured on {on(told)}, {told['made']}. {LEVELS} {NEVER}", ""]
-    lines += ["| rule | depth | ratio | variants | untrained twin |", "|---|---|---|---|---|"]
+    lines += ["| | depth | share | variants | untrained twin |", "|---|---|---|---|---|"]
+    for row in told.get("mean_depths", ()):
+        twin = mean(row["twin"]) if row["twin"] else "not measured"
+        lines.append(f"| {mean_row(row)} | {mean(row)} | {ratio(row)} | | {twin} |")
     for row in told["depths"]:
         twin = depth(row["twin"]) if row["twin"] else "not measured"
         lines.append(f"| {rule(row)} | {depth(row)} | {ratio(row)} | {variants(row)} | {twin} |")
-    lines += ["", *(f"- {row['sentence']}" for row in told["depths"] if row["sentence"])]
+    lines += ["", *(f"- {said}" for said in [turn(told)] if said)]
+    lines += [f"- {row['sentence']}" for row in told["depths"] if row["sentence"]]
     lines += [f"- {told['lenses']['sentence']}"] if told["lenses"]["sentence"] else []
     lines += ["", "### Where depth can be cut", "", *(f"- {cut(one)}" for one in told["cuts"])]
     lines += [f"- {CHOSEN}", *(f"- {said}" for said in [leaving(told)] if said)]
@@ -234,17 +266,24 @@ def metadata(told: Mapping[str, Any]) -> str:
     """The YAML of a model card: the ratios as evaluation results."""
     from huggingface_hub import EvalResult, ModelCardData
 
+    found = [
+        (MEAN_METRICS[of], f"Mean depth / layers, {by}", mean_depth_of(told, of)) for of, by in of_depth.BY.items()
+    ]
+    found += [
+        (METRICS[name], f"Effective depth / layers, {called} rule", depth_of(told, name, "logit"))
+        for name, called in RULES.items()
+    ]
     results = [
         EvalResult(
             task_type="text-generation",
             dataset_type=told["set"]["name"],
             dataset_name=f"{told['set']['name']} ({told['set']['n']} prompts)",
-            metric_type=METRICS[name],
-            metric_name=f"Effective depth / layers, {RULES[name]} rule",
+            metric_type=metric,
+            metric_name=named,
             metric_value=row["ratio"],
         )
-        for name in RULES
-        if (row := depth_of(told, name, "logit")) and row["ratio"] is not None
+        for metric, named, row in found
+        if row and row["ratio"] is not None
     ]
     tags = ["effective-depth"]
     return ModelCardData(model_name=told["model"]["name"], eval_results=results or None, tags=tags).to_yaml()

@@ -4,7 +4,9 @@ Numpy only.
 `<probe>.<measure>.<i>` for prompt i, `<probe>.<measure>` the papers' aggregate, `<probe>.<measure>_mean` beside a
 maximum; what a probe derives from its aggregates (`layer_skip.depth_score`, `prune.spearman_block_influence`) stands
 under its name, and per prompt with `.<i>`; `tokens.<i>`, `answer_start.<i>` (-1 without an answer), `n_tokens`,
-`effective_depth.*`, `provenance` (JSON). Nothing is padded.
+`effective_depth.*`, `provenance` (JSON). Nothing is padded. Of `effective_depth.*`, `kl_mean` and `overlap_mean` are
+the depths without a threshold, `turn` the last layer before the cosine's two-level turn with `turn_p`, all else the
+papers' rules.
 
 Of `contributions`, `sinks.<figure>.<i>` are the figures of `depth.sinks.Sink`, an entry for each sink of prompt i
 (`branch` 0 for attention, 1 for the MLP; it and `layer` -1 where the embedding writes it), and `sinks.share_<measure>`
@@ -21,7 +23,7 @@ import numpy as np
 
 from ..depth import sinks
 from ..depth.side_by_side import SIDES, Pair, relative_depth
-from ..depth.verdict import READS, verdicts
+from ..depth.verdict import READS, mean_depths, turn, verdicts
 from ..probes import Probe
 from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
@@ -32,8 +34,9 @@ if TYPE_CHECKING:
 SINKS = "sinks"  # stands among the measures of `contributions`, as a table of its own
 
 
-def arrays(runs: Mapping[Probe, Sequence[ProbeResult]]) -> dict[str, np.ndarray]:
-    """All arrays of a run: for every probe, its results in the order of the prompts."""
+def arrays(runs: Mapping[Probe, Sequence[ProbeResult]], forms: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """All arrays of a run: for every probe, its results in the order of the prompts. `forms`: the template of each
+    prompt, which a stored result does not know."""
     out: dict[str, np.ndarray] = {}
     for probe, results in runs.items():
         for i, result in enumerate(results):
@@ -55,7 +58,7 @@ def arrays(runs: Mapping[Probe, Sequence[ProbeResult]]) -> dict[str, np.ndarray]
         out |= sinks_of(*by_name[sinks.PROBE])
     if set(READS) <= set(by_name):
         written, lens = (by_name[name] for name in READS)
-        out |= effective_depth(*written, lens[1])
+        out |= effective_depth(*written, lens[1], forms)
     certificates = [
         {"prompt": i, **r.provenance} for probe_results in runs.values() for i, r in enumerate(probe_results)
     ]
@@ -75,18 +78,30 @@ def case_arrays(case: Case) -> dict[str, np.ndarray]:
 
 
 def effective_depth(
-    probe: Probe, contributions: Sequence[ProbeResult], lens: Sequence[ProbeResult]
+    probe: Probe, contributions: Sequence[ProbeResult], lens: Sequence[ProbeResult], forms: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
     """`effective_depth.<criterion>` with `_ratio`, `_stable`, and `_low`, `_high` over prompts, and the depth by each
-    variant: `_without_sinks`, of KL also `_from_depth_1`. NaN = not defined (or too few prompts, or sinks that cannot
-    be told)."""
+    variant: `_without_sinks`, of KL also `_from_depth_1`. `effective_depth.kl_mean` and `.overlap_mean`, in 0..L, with
+    `_low` and `_high` over the forms of the prompts where enough are known, else over prompts; `.turn`, a layer, and
+    `.turn_p`. NaN = not defined (or too few prompts, or sinks that cannot be told)."""
     out = {}
+
+    def put(name: str, value: float | None) -> None:
+        out[f"effective_depth.{name}"] = np.asarray(np.nan if value is None else value, np.float32)
+
     for name, verdict, interval in verdicts(contributions, lens, probe.first_token):
         low, high, _ = interval or (None, None, None)
         figures = {"": verdict.depth, "_ratio": verdict.ratio, "_stable": verdict.stable, "_low": low, "_high": high}
         figures |= {f"_{variant}": found and found.depth for variant, found in verdict.variants.items()}
         for suffix, value in figures.items():
-            out[f"effective_depth.{name}{suffix}"] = np.asarray(np.nan if value is None else value, np.float32)
+            put(f"{name}{suffix}", value)
+    for name, found in mean_depths(lens, forms).items():
+        low, high, _ = found.interval or (None, None, None)
+        for suffix, value in {"": found.depth, "_low": low, "_high": high}.items():
+            put(f"{name}_mean{suffix}", value)
+    turned = turn(contributions, probe.first_token, forms)
+    put("turn", turned and turned.layer)
+    put("turn_p", turned and turned.p)
     return out
 
 

@@ -171,8 +171,9 @@ def run(args) -> None:
     Model(spec).compute_missing(todo, store, found, memory)
     import numpy as np
 
+    forms = [prompt.form for prompt in prompts]
     with written(out) as handle:
-        np.savez(handle, **arrays({probe: [found[r.key] for r in rs] for probe, rs in requests.items()}))
+        np.savez(handle, **arrays({probe: [found[r.key] for r in rs] for probe, rs in requests.items()}, forms))
     print(
         f"{out}: {len(probes)} probes on {len(prompts)} prompts, {len(todo)} computed, "
         f"{sum(map(len, requests.values())) - len(todo)} from the store"

@@ -173,30 +173,27 @@ def read_off(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Resampled:
-    """A smooth number read off mean curves: `read` takes curves `[n, place]` by name to `[n]`. `sums`: by name
-    `[prompt, place]`; `weights`: tokens `[prompt]`, for all or by name. Standard errors by the jackknife over units:
-    `(n - 1) / n · Σ (θ_(-u) - mean θ_(-u))²`."""
+    """A smooth number, or several, read off mean curves: `read` takes curves `[n, place]` by name to `[n, …]`. `sums`:
+    by name `[prompt, place]`; `weights`: tokens `[prompt]`, for all or by name, or `[prompt, place]` where a place
+    lacks some prompts. Standard errors by the jackknife over units: `(n - 1) / n · Σ (θ_(-u) - mean θ_(-u))²`."""
     given = weights if isinstance(weights, Mapping) else dict.fromkeys(sums, weights)
     pooled = {name: _bundled(over.pooled(v), seed) for name, v in sums.items()}
-    tokens = {name: _bundled(over.pooled(given[name]), seed) for name in sums}
+    tokens = {name: _bundled(_places(over.pooled(given[name])), seed) for name in sums}
     n = min(over.n, MOST)
     drawn = np.vstack([np.ones(n), _drawn(n, resamples, seed)])
     total = {name: (drawn @ v, drawn @ tokens[name]) for name, v in pooled.items()}
 
     def at(parts: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(read({name: s / w[:, None] for name, (s, w) in parts.items()}), np.float64)
+            return np.asarray(read({name: s / w for name, (s, w) in parts.items()}), np.float64)
 
     values = at(total)
-    first, square, number = np.zeros(len(drawn)), np.zeros(len(drawn)), np.zeros(len(drawn))
+    first, square, number = np.zeros_like(values), np.zeros_like(values), np.zeros_like(values)
     for unit in range(n):  # each draw is left out once: of a unit drawn k times, k leave-outs that are alike
-        times = drawn[:, unit]
+        times = drawn[:, unit].reshape(-1, *[1] * (values.ndim - 1))
         found = at({name: (s - pooled[name][unit], w - tokens[name][unit]) for name, (s, w) in total.items()})
         used = (times > 0) & np.isfinite(found)
-        found, times = (
-            np.where(used, found - values, 0.0),
-            np.where(used, times, 0.0),
-        )  # about the value: no cancellation
+        found, times = np.where(used, found - values, 0.0), np.where(used, times, 0.0)  # about the value: exact
         first, square, number = first + times * found, square + times * found**2, number + times
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = square - first**2 / number
@@ -378,6 +375,11 @@ def _drawn(n: int, resamples: int, seed: int) -> np.ndarray:
     drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
     drawn.flags.writeable = False  # shared by all who ask
     return drawn
+
+
+def _places(weights: np.ndarray) -> np.ndarray:
+    """Weights as `[unit, 1]` where they are the same at every place."""
+    return weights[:, None] if weights.ndim == 1 else weights
 
 
 def _bundled(values: np.ndarray, seed: int) -> np.ndarray:

@@ -19,12 +19,15 @@ from .text import escaped
 ROW, TOP, BOTTOM, SIDE = 40, 30, 44, 10  # pixels
 LEGEND_ROW = 19  # likewise
 VARIANTS = {
+    "mean": "mean depth",
     "paper": "the papers' rule",
     "stable": "stable",
     "from_depth_1": "from depth 1",
     "without_sinks": "without sinks",
 }
 TICKS = [0, 0.25, 0.5, 0.75, 1]
+HOLLOW = ("stable", "from_depth_1", "without_sinks")
+MEAN = "mean"  # the variant that is a depth between layers
 NOT_DEFINED = "not defined"
 PUBLISHED = "published"
 THRESHOLD = "#7F7F7F"  # other thresholds
@@ -42,11 +45,12 @@ def study_depths(
     width_px: int = 1100,
     thresholds: Mapping[str, tuple[float, float]] | None = None,
 ) -> go.Figure:
-    """One line per value of `label` (a column of the rows), on it a mark per criterion at its ratio `(ED + 1) / L` with
-    the range over prompts; the papers' rule is filled, a variant hollow. One that is not defined is said beside the
-    line's name. Criteria that share a line stand a little apart. `published`: (model, criterion, ratio, set), small
-    crosses on lines of their own. `thresholds`: by line, from which ratio to which other thresholds move it, a faint
-    band. A criterion that is none of the papers' three is an estimator of another kind, in one colour."""
+    """One line per value of `label` (a column of the rows), on it a mark per criterion at its ratio with the range over
+    prompts: a filled diamond for a mean depth (`depth / L`), a filled circle for the papers' rule (`(ED + 1) / L`), a
+    hollow one for a variant of it. One that is not defined is said beside the line's name. Criteria that share a line
+    stand a little apart. `published`: (model, criterion, ratio, set), small crosses on lines of their own.
+    `thresholds`: by line, from which ratio to which other thresholds move it, a faint band. A criterion that is none of
+    the papers' three is an estimator of another kind, in one colour."""
     lines = list(dict.fromkeys(row[label] for row in rows))
     crosses = [f"{model}, {PUBLISHED}" for model in dict.fromkeys(one[0] for one in published)]
     y = {name: -i for i, name in enumerate([*lines, *crosses])}
@@ -63,7 +67,7 @@ def study_depths(
     for criterion, colour in colours.CRITERIA.items():
         own = [row for row in rows if row["criterion"] == criterion]
         for row in own:
-            if row["ratio"] is None:
+            if row["ratio"] is None and row["variant"] != MEAN:
                 missing.setdefault(row[label], []).append(colours.CRITERION_NAMES[criterion])
         _marks(canvas, criterion, colour, [row for row in own if row["ratio"] is not None], label, y, apart)
         of_others = [one for one in published if one[1] == criterion]
@@ -91,7 +95,7 @@ def study_depths(
         range=[-0.01, 1.02],
         tickvals=TICKS,
         ticktext=[f"{tick:g}" for tick in TICKS],
-        title=axis_title("share of the layers, (depth + 1) / layers"),
+        title=axis_title("share of the depth"),
     )
     canvas.layout["yaxis"] = dict(PLAIN, range=[-len(y) + 0.5, 0.8], visible=False)
     canvas.layout["showlegend"] = True
@@ -208,7 +212,7 @@ def study_sizes(
         range=[float(sizes.min()) - around, float(sizes.max()) + around],
         title=axis_title("parameters"),
     )
-    share = axis_title("share of the layers, (depth + 1) / layers")
+    share = axis_title("share of the depth")
     canvas.layout["yaxis"] = dict(
         PLAIN, range=[_floor(points), 1.03], showgrid=True, gridcolor=colours.FAINT, title=share
     )
@@ -248,15 +252,20 @@ def _point(p: Mapping) -> str:
 
 
 def study_levels(
-    scores: Mapping[str, Sequence[Mapping]], n_layers: Mapping[str, int], height: int = 360, width_px: int = 1100
+    scores: Mapping[str, Sequence[Mapping]],
+    n_layers: Mapping[str, int],
+    what: str = "depth score",
+    between: bool = False,
+    height: int = 360,
+    width_px: int = 1100,
 ) -> go.Figure:
-    """Depth scores over levels of difficulty, in shares of the depth: a line per model with its range over prompts,
-    and faint dots for the prompts' own scores. `scores`: by the model's label, of each level `name`, `mean`, `low`,
-    `high` and `own`."""
+    """Depths over levels of difficulty, in shares of the depth: a line per model with its range, and faint dots for the
+    prompts' own. `scores`: by the model's label, of each level `name`, `mean`, `low`, `high` and `own`. `between`: they
+    are depths between layers, 0 to L, and no layers, 0 to L - 1."""
     canvas = Canvas(height, (64, 16, 40, 44), uirevision="levels", width_px=width_px)
     names = list(dict.fromkeys(str(level["name"]) for levels in scores.values() for level in levels))
     for i, (label, levels) in enumerate(scores.items()):
-        colour, most = LINES[i % len(LINES)], max(n_layers[label] - 1, 1)
+        colour, most = LINES[i % len(LINES)], max(n_layers[label] - (not between), 1)
         x = np.array([names.index(str(level["name"])) for level in levels]) + 0.06 * (i - (len(scores) - 1) / 2)
         own = [(at, one / most) for at, level in zip(x, levels) for one in level["own"] if np.isfinite(one)]
         canvas.add(
@@ -288,16 +297,26 @@ def study_levels(
             ),
             name=escaped(_short(label)),
             text=[
-                f"{escaped(label)}, level {escaped(str(level['name']))}<br>depth score {level['mean']:.2f} of "
-                f"{n_layers[label]} layers<br>{len(level['own'])} prompts"
+                f"{escaped(label)}, level {escaped(str(level['name']))}<br>{what} {level['mean']:.2f} of "
+                f"{n_layers[label]}{'' if between else ' layers'}<br>{len(level['own'])} prompts"
                 for level in levels
             ],
             hoverinfo="text",
         )
     ticks = dict(tickvals=list(range(len(names))), ticktext=[escaped(name) for name in names])
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.4, len(names) - 0.6], title=axis_title("level"), **ticks)
-    score = axis_title("depth score, share of the depth")
-    canvas.layout["yaxis"] = dict(PLAIN, range=[0, 1], showgrid=True, gridcolor=colours.FAINT, title=score)
+    drawn = [
+        value / max(n_layers[label] - (not between), 1)
+        for label, levels in scores.items()
+        for level in levels
+        for value in (*level["own"], level["low"], level["high"], level["mean"])
+        if np.isfinite(value)
+    ]
+    low, high = min(drawn, default=0.0), max(drawn, default=1.0)
+    around = max(0.08 * (high - low), 0.02)
+    title = axis_title("share of the depth")
+    axis = dict(range=[low - around, high + around], showgrid=True, gridcolor=colours.FAINT, title=title)
+    canvas.layout["yaxis"] = PLAIN | axis
     _name_lines(canvas, len(scores))
     return canvas.figure()
 
@@ -317,7 +336,9 @@ def _marks(
     at = {"cosine": 0.12, "overlap": -0.12}.get(criterion, 0.0) * apart
 
     def ends(end: str) -> np.ndarray:
-        return np.array([np.nan if row[end] is None else (row[end] + 1) / row["n_layers"] for row in rows])
+        return np.array(
+            [np.nan if row[end] is None else (row[end] + (row["variant"] != MEAN)) / row["n_layers"] for row in rows]
+        )
 
     ratios = np.array([row["ratio"] for row in rows], float)
     canvas.add(
@@ -326,10 +347,9 @@ def _marks(
         y=[y[row[label]] + at for row in rows],
         mode="markers",
         marker=dict(
-            size=9,
-            color=[
-                colours.CLEAR if row["variant"] in VARIANTS and row["variant"] != "paper" else colour for row in rows
-            ],
+            size=[12 if row["variant"] == MEAN else 9 for row in rows],
+            symbol=["diamond" if row["variant"] == MEAN else "circle" for row in rows],
+            color=[colours.CLEAR if row["variant"] in HOLLOW else colour for row in rows],
             line=dict(width=2, color=colour),
         ),
         error_x=dict(
@@ -351,7 +371,8 @@ def _hover(row: Mapping, label: str) -> str:
     told = f"{escaped(str(row[label]))}<br>"
     if row["criterion"] in colours.CRITERIA:
         told += f"{colours.CRITERION_NAMES[row['criterion']]}, {VARIANTS[row['variant']]}: "
-    told += f"layer {row['depth']:.4g} of {row['n_layers']}, {row['ratio']:.2f}"
+    what = "depth" if row["variant"] == MEAN else "layer"
+    told += f"{what} {row['depth']:.4g} of {row['n_layers']}, {row['ratio']:.2f}"
     if row["low"] is not None:
         told += f"<br>5 to 95 % over {row['prompts']} prompts: {row['low']:.4g} to {row['high']:.4g}"
     if row["undefined"]:

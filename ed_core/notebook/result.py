@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..depth import sinks
+from ..depth import sinks, verdict
+from ..depth.continuous import MeanDepth, Turn
 from ..errors import ParameterError
 from ..sources.controls import full_name
 from ..types import Measure, ProbeResult
@@ -44,6 +45,22 @@ class Result(ProbeResult):
         if (found := sinks.of_result(self)) is None:
             raise AttributeError("sinks")  # said by __getattr__
         return found
+
+    @property
+    def mean_depth(self) -> dict[str, MeanDepth]:
+        """Where the lens settles, without a threshold (`depth.continuous`), by "kl" and "overlap"; of `logit_lens`
+        alone."""
+        if self.request.probe != verdict.READS[1]:
+            raise AttributeError("mean_depth")  # a measure of that name, or said by __getattr__
+        return verdict.mean_depths([self])
+
+    @property
+    def turn(self) -> Turn | None:
+        """The cosine's turn as a two-level fit (`depth.continuous`), None where there is nothing to fit; of
+        `contributions` alone."""
+        if self.request.probe != verdict.READS[0]:
+            raise AttributeError("turn")  # said by __getattr__
+        return verdict.turn([self], dict(self.request.parameters).get("first_token", True))
 
     def to_dataframe(self, measure: str = "") -> pd.DataFrame:
         """One measure, or all of them, with a row per value: `measure`, its place along each dim, the `token` there

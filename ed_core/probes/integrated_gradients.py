@@ -75,6 +75,7 @@ class IntegratedGradients(Probe):
         3  # 1 cut the gradient at the last node in families with a residual multiplier; 3: completeness in the summary
     )
     min_tokens: ClassVar[int] = 2
+    derives_stacked: ClassVar[bool] = True
     needs_gradients: ClassVar[bool] = True
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec(

@@ -70,6 +70,7 @@ class ResidualErasure(Probe):
         ),
     )
     min_tokens: ClassVar[int] = 2
+    derives_stacked: ClassVar[bool] = True
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec(
             "effect",

@@ -1,9 +1,10 @@
-"""Do the estimators of depth agree? Every one of them on one axis, with its interval over prompts, what other
-thresholds give, and what sets them apart. Numpy only.
+"""Do the estimators of depth agree? Every one of them on one axis, with its interval, what other thresholds give, and
+what sets them apart. Numpy only.
 
-They answer different questions and are never averaged: the cosine reads what a layer writes, KL and overlap what stands
-before it, the settle depth the lens' best guess, the depth score how much later layers lose without one. All are block
-indices here, `0..L-1`, with the ratio `(depth + 1) / L`."""
+They answer different questions and are never averaged: the mean depths read the lens over all thresholds, the papers'
+cosine rule what a layer writes, their KL and overlap rules what stands before it, the settle depth the lens' best
+guess, the depth score how much later layers lose without one. All are layers here, `0..L-1`, with the ratio `(depth +
+1) / L`; a depth between layers stands at the layer before it."""
 
 from __future__ import annotations
 
@@ -12,13 +13,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..depth.criteria import ENDS, FEWEST, RESAMPLES, depths, resampled
+from ..depth import statistics
+from ..depth.criteria import depths
+from ..depth.statistics import FEWEST, Units
 from ..depth.verdict import BANDS
 from ..depth.wording import TENTH
-from . import difficulty, tables
+from . import difficulty, tables, words
 from .folder import Folder
 
+MEANS = {f"mean_{of}": f"Mean depth, {called}" for of, called in (("kl", "KL"), ("overlap", "overlap"))}
 RULES = {"cosine": "cosine rule", "kl": "KL rule", "overlap": "overlap rule"}
+BETWEEN = (*MEANS, "settle")  # depths between layers
 OTHERS = {
     "settle": "Settle depth",
     "effect": "Depth score, effect on later layers",
@@ -38,9 +43,10 @@ NOWHERE = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """One estimator of depth on one model and set. `depth`, `low`, `high`: block indices, None where there is none;
-    `thresholds`: the smallest and largest depth that other thresholds give (`verdict.BANDS`), None for an estimator
-    without one. `instead`: what variants of a rule give, by their name, None where one is not defined."""
+    """One estimator of depth on one model and set. `depth`, `low`, `high`: layers, None where there is none; `over`:
+    what the interval is over; `thresholds`: the smallest and largest depth that other thresholds give
+    (`verdict.BANDS`), None for an estimator without one. `instead`: what variants of a rule give, by their name, None
+    where one is not defined."""
 
     name: str
     depth: float | None
@@ -50,10 +56,11 @@ class Estimate:
     prompts: int
     thresholds: tuple[float, float] | None = None
     instead: Mapping[str, float | None] | None = None
+    over: str | None = None
 
     @property
     def label(self) -> str:
-        return (RULES | OTHERS)[self.name]
+        return (MEANS | RULES | OTHERS)[self.name]
 
     @property
     def ratio(self) -> float | None:
@@ -67,28 +74,37 @@ def estimates(folder: Folder, label: str, group: str, verdict: Sequence[Mapping]
     some = folder.sums(label, name).of(folder.groups(name)[group])
     own = [row for row in verdict if row["model"] == label and row["set"] == group]
     found = []
+    for row in own:
+        if row["variant"] == tables.MEAN:
+            depth, low, high = (None if row[key] is None else row[key] - 1 for key in ("depth", "low", "high"))
+            more = {"over": row["over"]}
+            found.append(
+                Estimate(f"mean_{row['criterion']}", depth, low, high, row["n_layers"], row["prompts"], **more)
+            )
     for criterion in RULES:
         by_variant = {row["variant"]: row for row in own if row["criterion"] == criterion}
         if paper := by_variant.get("paper"):
-            instead = {variant: row["depth"] for variant, row in by_variant.items() if variant != "paper"}
+            instead = {variant: by_variant[variant]["depth"] for variant in INSTEAD if variant in by_variant}
             ends = _at_thresholds(folder, some, criterion)
             numbers = [paper[key] for key in ("depth", "low", "high", "n_layers", "prompts")]
-            found.append(Estimate(criterion, *numbers, ends, instead))
+            found.append(Estimate(criterion, *numbers, ends, instead, paper["over"]))
     if lens := some.probe("logit_lens"):
-        found.append(_settle(folder, lens))
+        found.append(_settle(folder, lens, tables.units_of(folder, name, some, "logit_lens")))
     if skip := some.probe(difficulty.PROBE):
+        over = tables.units_of(folder, name, some, difficulty.PROBE)
         for kind in difficulty.KINDS:
-            level = difficulty.over_prompts(group, skip[kind], kind, (), np.random.default_rng(folder.plan["seed"]))
+            level = difficulty.of_skips(group, skip[kind], kind, (), over, folder.plan["seed"])
             ends = [None if np.isnan(v) else float(v) for v in (level.mean, level.low, level.high)]
-            found.append(Estimate(kind, *ends, skip["output"].shape[1], len(skip["output"])))
+            found.append(Estimate(kind, *ends, skip["output"].shape[1], len(over.of), over=over.words))
     return found
 
 
 def sentences(found: Sequence[Estimate]) -> list[str]:
-    """Where the papers' three rules disagree, and what moves each; what the other estimators give."""
+    """The mean depths; where the papers' three rules disagree, and what moves each; what the other estimators give."""
+    means = [_settles(one) for one in found if one.name in MEANS]
     rules = [one for one in found if one.name in RULES]
     there = sorted((one for one in rules if one.depth is not None), key=lambda one: one.depth)
-    told = [_apart(there, len(there) == len(rules))] if len(there) > 1 else []
+    told = [*means, *([_apart(there, len(there) == len(rules))] if len(there) > 1 else [])]
     for one in rules:
         moved = _moved(one)
         if one.depth is None:
@@ -98,16 +114,22 @@ def sentences(found: Sequence[Estimate]) -> list[str]:
     for one in found:
         if one.name in OTHERS and one.depth is not None:
             what, more = (
-                (", where the lens' best guess changes last: depth", 1) if one.name == "settle" else (": layer", 0)
+                (", where the lens' best guess changes last: depth", 1) if one.name in BETWEEN else (": layer", 0)
             )
             ends = "" if one.low is None else f" ({one.low + more:.1f} to {one.high + more:.1f})"
             told.append(f"{one.label}{what} {one.depth + more:.1f} of {one.n_layers}{ends}.")
     return told
 
 
+def _settles(one: Estimate) -> str:
+    """Of a mean depth, whose layer is the one before it."""
+    depth, low, high = (None if layer is None else layer + 1 for layer in (one.depth, one.low, one.high))
+    return words.settles(one.name.removeprefix("mean_"), depth, one.n_layers, low, high, one.over or "")
+
+
 def _apart(there: Sequence[Estimate], all_of_them: bool) -> str:
     """Of the rules that give a depth, by depth."""
-    which = "The rules" if all_of_them else "The rules that give a depth"
+    which = "The papers' rules" if all_of_them else "The papers' rules that give a depth"
     first, last = there[0], there[-1]
     places = _and([f"{one.label} {_layer(one.depth)}" for one in there])
     if last.depth - first.depth <= _far(first):
@@ -154,16 +176,16 @@ def _at_thresholds(folder: Folder, some, criterion: str) -> tuple[float, float] 
     return (float(given.min()), float(given.max())) if len(given) else None
 
 
-def _settle(folder: Folder, lens: Mapping[str, np.ndarray]) -> Estimate:
+def _settle(folder: Folder, lens: Mapping[str, np.ndarray], over: Units) -> Estimate:
     """The layer after which the lens' best guess no longer changes: the mean over tokens of `settle_depth`, less one;
     -1 means that nothing is left to do from the start."""
     sums, counts = lens["settle_depth.sum"], lens["n_tokens"]
     low = high = None
-    if len(counts) >= FEWEST:
-        again = resampled({"": sums.reshape(len(sums), -1)}, counts, RESAMPLES, folder.plan["seed"])[""]
-        low, high = (float(end) - 1 for end in np.quantile(again, ENDS))
+    if over.enough:
+        found = statistics.mean(sums.reshape(len(sums)), counts, over, folder.plan["seed"])
+        low, high = (float(end) - 1 for end in found.bounded(0.0, lens["kl.sum"].shape[1] - 1.0).interval.ends)
     depth = float(sums.sum() / counts.sum()) - 1
-    return Estimate("settle", depth, low, high, lens["kl.sum"].shape[1] - 1, len(counts))
+    return Estimate("settle", depth, low, high, lens["kl.sum"].shape[1] - 1, len(counts), over=over.words)
 
 
 def _layer(depth: float) -> str:

@@ -1,31 +1,39 @@
-"""Do harder prompts use more of the depth? Depth scores by level, with intervals over prompts. Numpy only.
+"""Do harder prompts use more of the depth? Depth by level, with intervals over what is independent. Numpy only.
 
-Per level the effects of skipped layers are put together over its prompts, then the depth score is read off them
-(`probes.scores.depth_score`, Csordás et al. 2025 §5; there the maximum over prompts, here also the mean). Per prompt it
-is read off the prompt's own effects, which is what pairs are compared by. The interval is a seeded bootstrap: prompts
-are drawn anew within each level, pairs as pairs."""
+Two kinds of depth. *Mean depth* (`depth.continuous`, in 0..L): where the lens' distribution settles, read off a level's
+mean curve. *Depth scores* (`probes.scores.depth_score`, Csordás et al. 2025 §5, layers from 0): where the effects of
+skipped layers are centred, put together over a level's prompts (there the maximum over prompts, here also the mean).
+Per prompt both are read off the prompt's own curve, which is what pairs are compared by. Intervals are bootstrap-t over
+the forms of the prompts (or of the pairs) where enough are known, else over prompts (or pairs)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..depth.criteria import ENDS, FEWEST, RESAMPLES
+from ..depth import statistics
+from ..depth.continuous import LOWEST, MEAN_DEPTH
+from ..depth.statistics import FEWEST, Resampled, Units
 from ..errors import StudyError
 from ..probes.scores import depth_score, layer_effect
-from .folder import Folder
+from .folder import Folder, Sums
+from .tables import units_of
 
-PROBE = "layer_skip"
-KINDS = {"effect": "effect on later layers", "output": "change of the prediction"}
+LENS, PROBE = "logit_lens", "layer_skip"
+DEPTHS = {"kl": "mean depth by KL", "overlap": "mean depth by overlap"}
+KINDS = {"effect": "effect on later layers", "output": "change of the prediction"}  # of the depth scores
+READS = dict.fromkeys(DEPTHS, LENS) | dict.fromkeys(KINDS, PROBE)
+MARGIN = 0.02  # of the depth, a level: what counts as no change
 
 
 @dataclass(frozen=True)
 class Level:
-    """One level: `maximum` and `mean` are the depth scores of its prompts put together, `low` and `high` the interval
-    of `mean`, `own` each prompt's own score, `pairs` their marks. Scores are layers, counted from 0."""
+    """One level. `mean`: the depth of its prompts put together, `low` and `high` its interval (NaN without), `own` each
+    prompt's own depth, `pairs` their marks. `maximum`: the depth score of the maxima over prompts, NaN of a mean depth.
+    Mean depths lie in 0..L, scores are layers counted from 0. `drawn`: `mean` with its resamples, None without."""
 
     name: str
     maximum: float
@@ -34,14 +42,16 @@ class Level:
     high: float
     own: np.ndarray
     pairs: tuple[str, ...]
+    drawn: Resampled | None = field(default=None, compare=False, repr=False)
+    over: Units | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class Trend:
-    """A line through the levels: layers per step from one level to the next, with its interval. `first` and `last`: the
-    scores at both ends, of the same prompts. `paired`: over how many pairs that have a prompt on each level, 0 where
-    prompts are not paired. `size`: the paired change per step over its standard deviation (Cohen's d_z); NaN where
-    there are no pairs."""
+    """A line through the levels: its change per step from one level to the next, with its interval. `first` and `last`:
+    the depths at both ends, of the same prompts. `paired`: over how many pairs that have a prompt on each level, 0
+    where prompts are not paired. `size`: the paired change per step over its standard deviation (Cohen's d_z); NaN
+    where there are no pairs. `over`: what the interval is over, in words."""
 
     first: float
     last: float
@@ -50,11 +60,24 @@ class Trend:
     high: float
     paired: int
     size: float
+    over: str = "prompts"
+
+    def verdict(self, n_layers: int) -> str:
+        """What the interval carries, in a sentence: a change, no change beyond `MARGIN` of the depth a level, or
+        neither."""
+        margin = MARGIN * n_layers
+        small = max(abs(self.low), abs(self.high)) < margin
+        if self.low > 0 or self.high < 0:
+            little = f", by less than {100 * MARGIN:g} % of the depth a level" if small else ""
+            return f"Harder prompts go {'deeper' if self.low > 0 else 'less deep'}{little}."
+        if small:
+            return f"The depth does not change by more than {100 * MARGIN:g} % of the depth a level."
+        return "Whether harder prompts go deeper cannot be told."
 
 
 @dataclass(frozen=True)
 class Difficulty:
-    """One model on one set, by one kind of effect."""
+    """One model on one set, by one kind of depth: of `DEPTHS` or `KINDS`."""
 
     label: str
     name: str
@@ -66,61 +89,88 @@ class Difficulty:
     @property
     def sentence(self) -> str:
         """What the data support, with its figures."""
-        t, share = self.trend, _signed(100 * self.trend.slope / self.n_layers, 1)
+        t, what = self.trend, called(self.kind)
         first, last = self.levels[0], self.levels[-1]
         if not np.isfinite(t.slope):
-            return f"No depth score is defined on every level of {self.name}, so nothing can be said of a trend."
+            return f"{self.label}: no {what} is defined on every level of {self.name}."
+        unit = "" if self.kind in DEPTHS else " layers"
         told = (
-            f"From level {first.name} to {last.name} of {self.name} the depth score ({KINDS[self.kind]}) of "
-            f"{self.label} goes from {t.first:.2f} to {t.last:.2f} of {self.n_layers} layers; a straight line "
-            f"has {_signed(t.slope)} a level"
+            f"{self.label}: from level {first.name} to {last.name} of {self.name} the {what} goes from {t.first:.2f} "
+            f"to {t.last:.2f} of {self.n_layers}{unit}, {_signed(t.slope)} a level"
         )
         if not np.isfinite(t.low):
             return f"{told}. With fewer than {FEWEST} prompts a level there is no interval, and no conclusion."
-        over = f"{t.paired} pairs" if t.paired else "prompts"
-        told += f" (5–95 % over {over}: {_signed(t.low)} to {_signed(t.high)}; {share} % of the depth)"
-        if t.low <= 0 <= t.high:
-            return f"{told}. Whether harder prompts go deeper cannot be told from these."
-        all_in_all = abs(t.slope) * (len(self.levels) - 1)
-        small = ", by less than one layer from the first level to the last" if all_in_all < 1 else ""
-        return f"{told}. Harder prompts go {'deeper' if t.low > 0 else 'less deep'} here{small}."
+        return f"{told} (5–95 %: {_signed(t.low)} to {_signed(t.high)} over {t.over}). {t.verdict(self.n_layers)}"
 
 
-def look(folder: Folder, label: str, name: str, kind: str = "effect") -> Difficulty:
-    """The levels of a set on a model. `kind`: one of `KINDS`. `StudyError` where the study cannot say."""
+def called(kind: str) -> str:
+    """A kind of depth in a sentence."""
+    return DEPTHS[kind] if kind in DEPTHS else f"depth score ({KINDS[kind]})"
+
+
+def kinds(folder: Folder) -> list[str]:
+    """The kinds of depth that a study has."""
+    there = {probe["name"] for probe in folder.plan["probes"]}
+    return [kind for kind, probe in READS.items() if probe in there]
+
+
+def look(folder: Folder, label: str, name: str, kind: str = "kl") -> Difficulty:
+    """The levels of a set on a model. `kind`: one of `DEPTHS` or `KINDS`. `StudyError` where the study cannot say."""
     groups = {group: places for group, places in folder.groups(name).items() if group != name}
     if len(groups) < 2:
         raise StudyError(f"The set {name} has no levels to compare; give it two or more.")
-    some = folder.sums(label, name)
-    columns, levels, effects = some.probe(PROBE), [], []
-    if not columns:
-        raise StudyError(f"The study has no {PROBE} of {label} on {name}: depth scores are read off skipped layers.")
-    ran = some.index[np.isfinite(some.columns[f"{PROBE}.n_tokens"])]
+    some, probe = folder.sums(label, name), READS[kind]
+    if not some.probe(probe):
+        raise StudyError(f"The study has no {probe} of {label} on {name}, which this depth is read off.")
     marks = np.asarray(folder.sets[name]["pairs"] or [""] * len(folder.sets[name]["ids"]), str)
-    drawn = np.random.default_rng(folder.plan["seed"])
-    for group, places in groups.items():
-        keep = np.isin(ran, places)
-        if not keep.any():
-            raise StudyError(
-                f"Level {group.rpartition('/')[2]} of {name} has no prompt that is computed on {label} yet."
-            )
-        values = columns[kind][keep]
-        levels.append(over_prompts(group.rpartition("/")[2], values, kind, tuple(marks[ran[keep]]), drawn))
-        effects.append(values)
-    n_layers = columns["output"].shape[1]
-    return Difficulty(label, name, kind, n_layers, tuple(levels), trend(levels, effects, kind, drawn))
+    levels, forms = [], []
+    for i, (group, places) in enumerate(groups.items()):
+        own = some.of(places)
+        columns = own.probe(probe)
+        called = group.rpartition("/")[2]
+        if not columns:
+            raise StudyError(f"Level {called} of {name} has no prompt that is computed on {label} yet.")
+        ran = own.index[np.isfinite(own.columns[f"{probe}.n_tokens"])]
+        over = units_of(folder, name, own, probe)
+        seed = folder.plan["seed"] + i  # levels share no prompts: each is drawn by itself
+        if kind in DEPTHS:
+            level = of_lens(called, columns[f"{kind}.sum"], columns["n_tokens"], kind, tuple(marks[ran]), over, seed)
+        else:
+            level = of_skips(called, columns[kind], kind, tuple(marks[ran]), over, seed)
+        levels.append(level)
+        forms.append([str(form) for form in folder.forms(name)[ran]])
+    return Difficulty(
+        label, name, kind, _n_layers(some, kind), tuple(levels), trend(levels, forms, folder.plan["seed"])
+    )
 
 
-def over_prompts(name: str, values: np.ndarray, kind: str, pairs: tuple[str, ...], drawn: np.random.Generator) -> Level:
+def of_lens(
+    name: str, sums: np.ndarray, tokens: np.ndarray, kind: str, pairs: tuple[str, ...], over: Units, seed: int = 0
+) -> Level:
+    """The mean depth of prompts put together: `sums` of the lens' measure `[prompt, L + 1]` over `tokens`."""
+    found = statistics.read_off(lambda c: MEAN_DEPTH[kind](c[kind]), {kind: sums}, tokens, over, seed)
+    found = found.bounded(LOWEST[kind], sums.shape[1] - 1.0)
+    return _level(name, np.nan, found, MEAN_DEPTH[kind](sums / tokens[:, None]), pairs, over)
+
+
+def of_skips(
+    name: str, values: np.ndarray, kind: str, pairs: tuple[str, ...] = (), over: Units | None = None, seed: int = 0
+) -> Level:
     """The depth score of prompts put together. `values`: the effects `[prompt, skipped, layer]` or, of the prediction,
-    `[prompt, skipped]`; `drawn`: what the interval's resamples come from."""
-    own = np.asarray(score(values, kind))
-    low = high = np.nan
-    if len(values) >= FEWEST:
-        again = _again(values, kind, drawn)
-        low, high = np.nanquantile(again, ENDS) if np.isfinite(again).any() else (np.nan, np.nan)
-    maximum = score(np.fmax.reduce(values), kind)
-    return Level(name, maximum, score(_mean(values), kind), float(low), float(high), own, pairs)
+    `[prompt, skipped]`. `over`: the prompts unless given."""
+    over = over or statistics.units(len(values))
+    curves = layer_effect(values) if kind == "effect" else values
+    there = np.isfinite(curves)
+    found = statistics.read_off(
+        lambda c: depth_score(c[kind]), {kind: np.where(there, curves, 0.0)}, there.astype(float), over, seed
+    ).bounded(0.0, curves.shape[1] - 1.0)
+    return _level(name, score(np.fmax.reduce(values), kind), found, depth_score(curves), pairs, over)
+
+
+def _level(name: str, maximum: float, found: Resampled, own: ArrayLike, pairs: tuple[str, ...], over: Units) -> Level:
+    low, high = found.interval.ends or (np.nan, np.nan) if over.enough else (np.nan, np.nan)
+    drawn = found if over.enough else None
+    return Level(name, maximum, float(found.value), float(low), float(high), np.asarray(own), pairs, drawn, over)
 
 
 def score(values: np.ndarray, kind: str) -> float | np.ndarray:
@@ -129,51 +179,42 @@ def score(values: np.ndarray, kind: str) -> float | np.ndarray:
     return depth_score(layer_effect(values) if kind == "effect" else values)
 
 
-def _signed(value: float, digits: int = 2) -> str:
-    """A number with its sign, a minus as one is printed."""
-    return f"{value:+.{digits}f}".replace("-", "−")
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    """Over prompts, those without a value left out."""
-    there = np.isfinite(values)
-    with np.errstate(invalid="ignore"):
-        return np.where(there, values, 0.0).sum(0) / there.sum(0)
-
-
-def _again(values: np.ndarray, kind: str, drawn: np.random.Generator) -> np.ndarray:
-    """The score of a level's prompts put together, of every resample."""
-    n, there = len(values), np.isfinite(values)
-    counts = drawn.multinomial(n, np.full(n, 1 / n), size=RESAMPLES).astype(float)
-    flat = np.where(there, values, 0.0).reshape(n, -1), there.reshape(n, -1).astype(float)
-    with np.errstate(invalid="ignore"):
-        mean = (counts @ flat[0]) / (counts @ flat[1])
-    return np.asarray(score(mean.reshape(RESAMPLES, *values.shape[1:]), kind))
-
-
-def trend(levels: Sequence[Level], effects: Sequence[np.ndarray], kind: str, drawn: np.random.Generator) -> Trend:
-    """The line through levels made by `over_prompts` of these effects, with its interval: over pairs where prompts are
-    paired across all levels, else over each level's prompts."""
+def trend(levels: Sequence[Level], forms: Sequence[Sequence[str]] = (), seed: int = 0) -> Trend:
+    """The line through levels, with its interval: over pairs where prompts are paired across all levels, else over each
+    level's prompts. `forms`: of each level's prompts."""
     by_pair = _complete_pairs(levels)
-    if len(by_pair) >= FEWEST:
-        scores = np.array(list(by_pair.values()))
+    scores, marks = np.array(list(by_pair.values())), list(by_pair)
+    over = statistics.units(len(marks), _forms_of_pairs(levels, forms, marks)) if marks else None
+    if over is not None and over.enough:
         slopes = slope_of(scores)
-        again = slopes[drawn.integers(len(slopes), size=(RESAMPLES, len(slopes)))].mean(1)
-        low, high = np.quantile(again, ENDS)
+        found = statistics.mean(slopes, None, over, seed)
+        low, high = found.interval.ends or (np.nan, np.nan)
         spread = slopes.std(ddof=1)
         size = float(slopes.mean() / spread) if spread > 0 else np.nan
         ends = float(scores[:, 0].mean()), float(scores[:, -1].mean())
-        return Trend(*ends, float(slopes.mean()), float(low), float(high), len(slopes), size)
+        words = over.words.replace("prompts", "pairs", 1)
+        return Trend(*ends, float(found.value), float(low), float(high), len(slopes), size, words)
     slope, ends = float(slope_of([level.mean for level in levels])), (levels[0].mean, levels[-1].mean)
-    if min(map(len, effects)) < FEWEST or not np.isfinite(slope):
+    parts = [level.drawn for level in levels]
+    if any(part is None for part in parts) or not np.isfinite(slope):
         return Trend(*ends, slope, np.nan, np.nan, 0, np.nan)
-    again = slope_of(np.stack([_again(values, kind, drawn) for values in effects], -1))
-    low, high = np.nanquantile(again, ENDS)
-    return Trend(*ends, slope, float(low), float(high), 0, np.nan)
+    x = np.arange(len(levels)) - (len(levels) - 1) / 2
+    low, high = statistics.contrast(x / (x @ x), [p for p in parts if p is not None]).interval.ends or (np.nan, np.nan)
+    return Trend(*ends, slope, float(low), float(high), 0, np.nan, _words(levels))
+
+
+def _words(levels: Sequence[Level]) -> str:
+    """What an interval over the prompts of each level is over."""
+    over = [level.over for level in levels if level.over is not None]
+    least, most = (of(len(one.of) for one in over) for of in (min, max))
+    told = f"{least if least == most else f'{least} to {most}'} prompts a level"
+    if all(one.by_form for one in over):
+        return f"{told}, of {min(one.n for one in over)} forms or more"
+    return f"{told} of few forms; other text may differ" if any(one.forms for one in over) else told
 
 
 def _complete_pairs(levels: Sequence[Level]) -> Mapping[str, list[float]]:
-    """The own scores of prompts that belong together, by their mark, in the order of the levels; only where every level
+    """The own depths of prompts that belong together, by their mark, in the order of the levels; only where every level
     has one."""
     found: dict[str, list[float]] = {}
     for level in levels:
@@ -181,6 +222,36 @@ def _complete_pairs(levels: Sequence[Level]) -> Mapping[str, list[float]]:
             if mark and np.isfinite(own):
                 found.setdefault(mark, []).append(float(own))
     return {mark: scores for mark, scores in found.items() if len(scores) == len(levels)}
+
+
+def _forms_of_pairs(levels: Sequence[Level], forms: Sequence[Sequence[str]], marks: Sequence[str]) -> list[str]:
+    """The form of each pair, "" where none is known: pairs that share a form on any level, directly or through others,
+    are of one."""
+    group = {mark: mark for mark in marks}
+
+    def root(mark: str) -> str:
+        while group[mark] != mark:
+            mark = group[mark]
+        return mark
+
+    known: set[str] = set()
+    for level, of_level in zip(levels, forms):
+        first: dict[str, str] = {}
+        for mark, form in zip(level.pairs, of_level):
+            if form and mark in group:
+                known.add(mark)
+                group[root(mark)] = root(first.setdefault(form, mark))
+    return [root(mark) if mark in known else "" for mark in marks]
+
+
+def _n_layers(some: Sums, kind: str) -> int:
+    probe = some.probe(READS[kind])
+    return probe[f"{kind}.sum"].shape[1] - 1 if kind in DEPTHS else probe["output"].shape[1]
+
+
+def _signed(value: float, digits: int = 2) -> str:
+    """A number with its sign, a minus as one is printed."""
+    return f"{value:+.{digits}f}".replace("-", "−")
 
 
 def slope_of(scores: ArrayLike) -> np.ndarray:

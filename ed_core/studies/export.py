@@ -28,6 +28,7 @@ PROMPTS = pyarrow.schema(
     ]
 )
 DEPTHS = "depths"
+LEADING = (tables.MEAN, "paper")  # what the figure of depths shows
 
 
 def prompts(folder: Folder) -> pyarrow.Table:
@@ -39,7 +40,8 @@ def prompts(folder: Folder) -> pyarrow.Table:
 
 def arrays(folder: Folder) -> dict[str, np.ndarray]:
     """The aggregates over a set's prompts, by `<model>/<set>/<probe>.<measure>`, and of every criterion and variant
-    `<model>/<set>/effective_depth.<criterion>.<variant>`: depth, ratio, low, high, undefined (NaN = not defined)."""
+    `<model>/<set>/effective_depth.<criterion>.<variant>`: depth, ratio, low, high, undefined (NaN = not defined); of
+    the variant "turn" also p."""
     found: dict[str, np.ndarray] = {}
     for label in folder.models:
         for name in folder.sets:
@@ -54,13 +56,14 @@ def arrays(folder: Folder) -> dict[str, np.ndarray]:
     for row in tables.stored(folder, "verdict").to_pylist():
         key = f"{row['model']}/{row['set']}/effective_depth.{row['criterion']}.{row['variant']}"
         figures = [row[column] for column in ("depth", "ratio", "low", "high", "undefined")]
+        figures += [row["p"]] if row["variant"] == tables.TURN else []
         found[key] = np.asarray(figures, np.float64)
     return found
 
 
 def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:
-    """`depths`, every model's depth on every set by the papers' rules; or `<probe>.<measure>`, the curves of all models
-    and sets over relative depth, or of one set."""
+    """`depths`, every model's mean depth on every set, and the papers' rules; or `<probe>.<measure>`, the curves of all
+    models and sets over relative depth, or of one set."""
     from .. import figures
 
     sets = [of_set] if of_set else list(folder.sets)
@@ -70,7 +73,7 @@ def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:
 
     if name == DEPTHS:
         rows = tables.stored(folder, "verdict").to_pylist()
-        whole = [r | {"line": called(r)} for r in rows if r["variant"] == "paper" and r["set"] in sets]
+        whole = [r | {"line": called(r)} for r in rows if r["variant"] in LEADING and r["set"] in sets]
         return figures.study_depths(whole, "line")
     curves: dict[str, list[dict]] = {}
     layers, measures, of = {}, {DEPTHS: None}, compute.field

@@ -3,31 +3,49 @@ set, by which criterion. Numpy only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
 import numpy as np
 
-from ..depth.criteria import FEWEST, depths, interval
+from ..depth import continuous, statistics
+from ..depth.continuous import MEAN_DEPTH
+from ..depth.criteria import depths
+from ..depth.statistics import Resampled, Units
 from ..errors import EffectiveDepthError
 from ..sources import catalogue, sizes
 from ..sources.bundled import MODELS as BUNDLED
 from ..sources.published import Published, published, training
 from ..sources.specs import size_of
-from . import tables
+from . import tables, words
 from .folder import Folder
 from .study import LEVEL_MARK
 
 MEASURED, PUBLISHED = "measured", "published"
+MEANS = {
+    "mean_kl": "kl",
+    "mean_overlap": "overlap",
+}  # criteria that are a depth without a threshold, and of which curve
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What a mean depth is read off: sums of the lens' measure `[prompt, L + 1]` over `tokens` `[prompt]`; `over`: what
+    is drawn anew."""
+
+    sums: np.ndarray
+    tokens: np.ndarray
+    over: Units
 
 
 @dataclass(frozen=True)
 class Point:
-    """One effective depth by the papers' rule. `ratio`: `(ED + 1) / L`, NaN where the rule gives none; `low`, `high`:
-    the 5 and 95 % quantiles of the ratio over prompts, NaN without; `drawn`: the ratio in every resample of the
-    prompts, empty without. `parameters`: None where they are not known; `training`: "" likewise. `of`: the published
-    set whose prompts these are, "" where of none."""
+    """One depth: without a threshold (`criterion` one of `MEANS`), or by a rule of the papers. `ratio`: `mean depth /
+    L` or `(ED + 1) / L`, NaN where there is none; `low`, `high`: its 5 and 95 %, NaN without; `over`: what that
+    interval is over. `drawn`: of a rule the ratio in every resample of the prompts, empty without; `read`: of a mean
+    depth the prompts. `parameters`: None where they are not known; `training`: "" likewise. `of`: the published set
+    whose prompts these are, "" where of none."""
 
     model: str
     parameters: int | None
@@ -42,11 +60,17 @@ class Point:
     high: float = np.nan
     prompts: int = 0
     drawn: np.ndarray = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
+    read: Prompts | None = field(default=None, compare=False, repr=False)
+    over: str = ""
 
     @property
     def depth(self) -> float:
-        """The layer, counted from 0; NaN where the rule gives none."""
-        return self.ratio * self.n_layers - 1
+        """A mean depth in 0..L, or a rule's layer counted from 0; NaN where there is none."""
+        return self.at(self.ratio)
+
+    def at(self, ratio: float) -> float:
+        """The depth or layer that a ratio of this model is."""
+        return ratio * self.n_layers - (self.criterion not in MEANS)
 
 
 @cache
@@ -80,23 +104,58 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
     found = []
     for label in labels:
         model, some = folder.models[label], folder.sums(label, name).of(chosen)
-        for criterion in tables.RULES:
+        kind = "" if model.get("control") else training(model.get("name", label))
+        head = (label, parameters_of(model), kind, group, published_name(folder, name))
+        means = tables.mean_depths(folder, name, some)
+        for criterion, of in MEANS.items():
+            if of in means:
+                lens, over = some.probe("logit_lens"), tables.units_of(folder, name, some, "logit_lens")
+                found.append(_mean_point(head, criterion, means[of], lens, over))
+        for criterion, (probe, _) in tables.READS.items():
             of_one = tables.curves(folder, some, criterion, "paper")
             if of_one is None or not of_one[1].sum() or (layers := next(iter(of_one[0].values())).shape[1]) < 2:
                 continue
             sums, counts = of_one
-            whole = tables.curve_of(sums, counts)
-            drawn, low, high = np.empty(0), np.nan, np.nan
-            if len(counts) >= FEWEST:
-                again = tables.resampled_depths(folder, criterion, "paper", sums, counts)
-                drawn, ends = (again + 1) / layers, interval(again)
+            drawn, low, high, told = np.empty(0), np.nan, np.nan, ""
+            over = tables.units_of(folder, name, some, probe)
+            if over.enough:
+                again = tables.resampled_depths(folder, criterion, "paper", sums, counts, over)
+                drawn, ends, told = (again + 1) / layers, statistics.interval(again), over.words
                 low, high = (ends.low + 1) / layers, (ends.high + 1) / layers
-            ratio = (float(depths(criterion, whole[None])[0]) + 1) / layers
-            kind = "" if model.get("control") else training(model.get("name", label))
-            of = published_name(folder, name)
-            place = (label, parameters_of(model), kind, group, of, criterion, ratio, layers, MEASURED)
-            found.append(Point(*place, low, high, len(counts), drawn))
+            ratio = (float(depths(criterion, tables.curve_of(sums, counts)[None])[0]) + 1) / layers
+            place = (*head, criterion, ratio, layers, MEASURED, low, high, len(counts))
+            found.append(Point(*place, drawn=drawn, over=told))
     return found
+
+
+def _mean_point(
+    head: tuple, criterion: str, found: continuous.MeanDepth, lens: Mapping[str, np.ndarray], over: Units
+) -> Point:
+    ratio = np.nan if found.ratio is None else found.ratio
+    ends = (found.interval and found.interval.ends) or (np.nan, np.nan)
+    low, high = (end / found.n_layers for end in ends)
+    read = Prompts(lens[f"{MEANS[criterion]}.sum"], lens["n_tokens"], over)
+    place = (*head, criterion, ratio, found.n_layers, MEASURED, low, high, len(over.of))
+    return Point(*place, read=read, over=over.words if found.interval else "")
+
+
+def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, seed: int = 0) -> Resampled | None:
+    """`Σ weight · ratio` of mean depths, with its resamples: points of one set draw the same prompts together, those of
+    different sets are independent. None where a set's points do not share their prompts, or have too few."""
+    parts = []
+    for i, name in enumerate(dict.fromkeys(p.set for p in points)):
+        own = [(weight, p, p.read) for weight, p in zip(weights, points, strict=True) if p.set == name]
+        reads = [read for _, _, read in own if read is not None]
+        if len(reads) < len(own) or not reads[0].over.enough or len({len(read.tokens) for read in reads}) > 1:
+            return None
+
+        def line(curves: dict[str, np.ndarray], own=own) -> np.ndarray:
+            each = [a * MEAN_DEPTH[MEANS[p.criterion]](curves[p.model]) / p.n_layers for a, p, _ in own]
+            return np.sum(each, axis=0)
+
+        sums, tokens = ({p.model: getattr(p.read, of) for _, p, _ in own} for of in ("sums", "tokens"))
+        parts.append(statistics.read_off(line, sums, tokens, reads[0].over, seed + i))
+    return statistics.contrast(np.ones(len(parts)), parts)
 
 
 def side_by_side(measured: Iterable[Point], others: Iterable[Point]) -> list[dict]:
@@ -114,12 +173,15 @@ def side_by_side(measured: Iterable[Point], others: Iterable[Point]) -> list[dic
 
 
 def in_words(p: Point) -> str:
-    """A depth with its range over prompts: "20 (18 to 21)"; "–" where the rule gives none."""
+    """A depth with its range over prompts: "20 (18 to 21)", of a mean depth "18.3 (18.0 to 18.6)"; "–" where there is
+    none."""
     if not np.isfinite(p.ratio):
         return "–"
+    if p.criterion in MEANS:
+        return words.plain(p.depth, *((p.at(p.low), p.at(p.high)) if np.isfinite(p.low) else ()))
     if not np.isfinite(p.low):
         return f"{p.depth:.0f}"
-    low, high = (round(end * p.n_layers - 1, 2) for end in (p.low, p.high))
+    low, high = (round(p.at(end), 2) for end in (p.low, p.high))
     return f"{p.depth:.0f} ({low:g})" if low == high else f"{p.depth:.0f} ({low:g} to {high:g})"
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow
 
 from .. import disk
-from ..depth.criteria import FEWEST, RESAMPLES
+from ..depth.statistics import FEWEST, FEWEST_FORMS, RESAMPLES
 from ..errors import StudyError
-from . import agreement, items, tables
+from . import agreement, items, tables, words
 from .folder import Folder, open_folder
 from .running import failures
 
@@ -43,9 +43,11 @@ def markdown(folder: Folder, verdict: pyarrow.Table, measures: str) -> str:
             lines += ["", *_of_set(folder, label, name, [row for row in own if row["set"] == name])]
     lines += [
         "",
-        "Depths are layers counted from 0, ratios `(depth + 1) / layers`; the three rules read different things and "
-        f"are never averaged. Ranges are 5 to 95 % of a bootstrap over prompts ({RESAMPLES} resamples, seed "
-        f"{folder.plan['seed']}), from {FEWEST} prompts up. Rules: Hu et al. 2025 (arXiv 2512.14064).",
+        "Mean depth: the mean over all thresholds of the depth from which the lens stays within the threshold of the "
+        "output, in 0..L; share `depth / L`. The papers' rules (Hu et al. 2025, arXiv 2512.14064) give layers counted "
+        "from 0, share `(layer + 1) / L`; they read different things and are never averaged. Ranges are 5 to 95 % of "
+        f"{RESAMPLES} resamples (seed {folder.plan['seed']}), bootstrap-t of mean depths, percentiles of whole layers, "
+        f"from {FEWEST} prompts or {FEWEST_FORMS} forms up.",
         "",
         f"Measures: SHA-256 {measures}.",
         "",
@@ -67,25 +69,38 @@ def _extent(folder: Folder) -> Iterator[str]:
 
 def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping]) -> Iterator[str]:
     prompts = max(row["prompts"] for row in rows)
+    over = next((row["over"] for row in rows if row["over"]), _count(prompts, "prompt"))
     yield f"## {label} on {name}"
     yield ""
-    yield f"{_count(prompts, 'prompt')}, {_count(rows[0]['n_layers'], 'layer')}."
+    yield f"{_count(rows[0]['n_layers'], 'layer')}, {over}."
     yield ""
-    yield "| criterion | depth | ratio | range over prompts | undefined | stable | from depth 1 | without sinks |"
+    yield "| depth | | share | 5–95 % | undefined | stable | from depth 1 | without sinks |"
     yield "|---|---|---|---|---|---|---|---|"
     by_criterion: dict[str, dict[str, Mapping]] = {}
     for row in rows:
         by_criterion.setdefault(row["criterion"], {})[row["variant"]] = row
     for criterion, variants in by_criterion.items():
-        paper = variants["paper"]
-        cells = [CALLED[criterion], number(paper["depth"]), _ratio(paper["ratio"]), spread(paper), _share(paper)]
-        cells += [number(variants[v]["depth"]) if v in variants else "" for v in SHOWN]
-        yield f"| {' | '.join(cells)} |"
-    yield ""
-    yield from (f"- {said.sentence}" for said in tables.statements(folder, label, name).values())
+        if mean := variants.get(tables.MEAN):
+            within = "" if mean["low"] is None else f"{mean['low']:.1f} to {mean['high']:.1f}"
+            cells = [f"**Mean depth, {CALLED[criterion]}**", words.plain(mean["depth"]), _ratio(mean["ratio"]), within]
+            yield f"| {' | '.join([*cells, *[''] * 4])} |"
+    for criterion, variants in by_criterion.items():
+        if paper := variants.get("paper"):
+            cells = [f"{CALLED[criterion]}, the papers' rule", number(paper["depth"]), _ratio(paper["ratio"])]
+            cells += [spread(paper), _share(paper)]
+            cells += [number(variants[v]["depth"]) if v in variants else "" for v in SHOWN]
+            yield f"| {' | '.join(cells)} |"
+    for row in rows:
+        if row["variant"] == tables.TURN:
+            yield ""
+            yield words.turns(row["depth"], row["p"], row["failed"])
     if name in folder.sets:  # of levels the table says it
-        yield from ("", "Do the estimators agree?", "")
+        yield ""
         yield from (f"- {said}" for said in agreement.sentences(agreement.estimates(folder, label, name, rows)))
+        yield ""
+        yield "The papers' rules, one by one:"
+        yield ""
+        yield from (f"- {said.sentence}" for said in tables.statements(folder, label, name).values())
 
 
 def spread(row: Mapping) -> str:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..depth.criteria import ENDS, FEWEST, resampled
+from ..depth import statistics
+from ..depth.statistics import FEWEST, Units
 from ..errors import StudyError
 from ..probes.scores import layer_effect
 from ..sources import tokens
@@ -173,46 +174,53 @@ def _csordas_entries(folder: Folder) -> Iterator[Entry]:
             if not len(some := folder.sums(label, name)):
                 continue
             if written := some.probe("contributions"):
-                yield from _ratios(label, name, written, folder.plan["seed"], anchored)
+                over = tables.units_of(folder, name, some, "contributions")
+                yield from _ratios(label, name, written, over, folder.plan["seed"], anchored)
             if (skipped := some.probe(difficulty.PROBE)) and name == "gsm8k":
-                yield from _futures(label, name, skipped, folder.plan["seed"])
+                over = tables.units_of(folder, name, some, difficulty.PROBE)
+                yield from _futures(label, name, skipped, over, folder.plan["seed"])
             if name in LEVELS:
                 yield from _scores(folder, label, name)
 
 
-def _ratios(label: str, name: str, columns: Mapping[str, np.ndarray], seed: int, anchored: bool) -> Iterator[Entry]:
+def _ratios(
+    label: str, name: str, columns: Mapping[str, np.ndarray], over: Units, seed: int, anchored: bool
+) -> Iterator[Entry]:
     """The median over the layers of each half of `|D| / |h|`, which stands for a half better than a mean: the first
     layer adds to a small stream."""
-    sums, counts = {"": columns["layer_ratio.sum"]}, columns["n_tokens"]
-    whole = sums[""].sum(0) / counts.sum()
-    again = resampled(sums, counts, seed=seed)[""] if len(counts) >= FEWEST else None
-    half = len(whole) // 2
+    sums, counts = columns["layer_ratio.sum"], columns["n_tokens"]
+    half = sums.shape[1] // 2
     for which, of_half, (sign, bound) in zip(("first", "second"), (slice(half), slice(half, None)), ANCHORS):
-        value = float(np.median(whole[of_half]))
-        told, holds = f"{'more' if sign > 0 else 'less'} than {bound}", (value - bound) * sign > 0
+
+        def median(curves: dict[str, np.ndarray], of_half=of_half) -> np.ndarray:
+            return np.median(curves[""][:, of_half], 1)
+
+        found = statistics.read_off(median, {"": sums}, counts, over, seed).bounded(low=0.0)
+        told, holds = f"{'more' if sign > 0 else 'less'} than {bound}", (found.value - bound) * sign > 0
         verdict = (AS_PUBLISHED if holds else "differs") if anchored else NO_ENTRY
-        ends = None if again is None else np.quantile(np.median(again[:, of_half], 1), ENDS)
+        ends = found.interval.ends if over.enough else None
         quantity = f"layer ratio, {which} half"
-        yield Entry(label, name, quantity, f"{value:.3f}", _ends(ends), told if anchored else "", verdict)
+        yield Entry(label, name, quantity, f"{found.value:.3f}", _ends(ends), told if anchored else "", verdict)
 
 
-def _futures(label: str, name: str, columns: Mapping[str, np.ndarray], seed: int) -> Iterator[Entry]:
+def _futures(label: str, name: str, columns: Mapping[str, np.ndarray], over: Units, seed: int) -> Iterator[Entry]:
     """What leaving out a layer of the second half does to later tokens, over what one of the first half does: means
     over prompts and layers; of the effect on later layers the last layer, which has none after it, is left out."""
     for kind, called in difficulty.KINDS.items():
         effects = layer_effect(columns[kind])[:, :-1] if kind == "effect" else columns[kind]
-        effects = effects[np.isfinite(effects).all(1)]
-        n, layers = len(effects), columns["output"].shape[1]
-        if not n:
+        there, layers = np.isfinite(effects).all(1), columns["output"].shape[1]
+        if not there.any():
             continue
-        value = float(second_over_first(effects.mean(0)[None], layers // 2)[0])
-        ends = None
-        if n >= FEWEST:
-            again = resampled({"": effects}, np.ones(n), seed=seed)[""]
-            ends = np.quantile(second_over_first(again, layers // 2), ENDS)
+
+        def ratio(curves: dict[str, np.ndarray], half=layers // 2) -> np.ndarray:
+            return second_over_first(curves[""], half)
+
+        sums = np.where(there[:, None], effects, 0.0)
+        found = statistics.read_off(ratio, {"": sums}, there.astype(float), over, seed).bounded(low=0.0)
+        ends = found.interval.ends if over.enough and there.sum() >= FEWEST else None
         quantity = f"future {called}, second half over first"
         words = "almost none in the second half (in words)"
-        yield Entry(label, name, quantity, f"{value:.3f}", _ends(ends), words, NO_ENTRY)
+        yield Entry(label, name, quantity, f"{found.value:.3f}", _ends(ends), words, NO_ENTRY)
 
 
 def second_over_first(effects: np.ndarray, half: int) -> np.ndarray:
@@ -272,7 +280,7 @@ def markdown(paper: Paper, entries: Sequence[Entry], notes: Sequence[str]) -> st
     lines = [f"# {paper.name}, measured anew", "", f"{paper.citation}.", "", *(f"- {note}" for note in notes), ""]
     lines += [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
     lines += [f"| {' | '.join(_cell(getattr(e, name)) for name in HEAD)} |" for e in entries]
-    lines += ["", f"Ranges are 5 to 95 % of a bootstrap over prompts, from {FEWEST} prompts up.", ""]
+    lines += ["", f"Ranges are 5 to 95 % over prompts, from {FEWEST} prompts up.", ""]
     return "\n".join([*lines, *(f"- {told}" for told in paper.told), ""])
 
 

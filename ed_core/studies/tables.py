@@ -1,8 +1,9 @@
-"""What a study comes to: the criteria with their variants, and the aggregates, with their uncertainty. Numpy and
-pyarrow; no torch.
+"""What a study comes to: the depth without a threshold, the turn, the papers' criteria with their variants, and the
+aggregates, with their uncertainty. Numpy and pyarrow; no torch.
 
-Uncertainty is a seeded bootstrap over prompts (1 000 resamples, 5 to 95 %), from 5 prompts up; aggregates are made anew
-from the prompts' sums in every resample."""
+Uncertainty is a seeded bootstrap over what is independent (`depth.statistics`: the forms of the prompts where enough
+are known, else the prompts; 1 000 resamples, 5 to 95 %): bootstrap-t for what is smooth, percentiles for the papers'
+rules, which return whole layers."""
 
 from __future__ import annotations
 
@@ -17,25 +18,17 @@ import pyarrow
 from pyarrow import csv, parquet
 
 from .. import disk
-from ..depth import wording
-from ..depth.criteria import (
-    ENDS,
-    FEWEST,
-    RESAMPLES,
-    VARIANTS,
-    Criterion,
-    by_cosine,
-    by_kl,
-    by_overlap,
-    depths,
-    interval,
-    resampled,
-)
+from ..depth import continuous, statistics, wording
+from ..depth.continuous import MeanDepth, Turn
+from ..depth.criteria import VARIANTS, Criterion, by_cosine, by_kl, by_overlap, depths
+from ..depth.statistics import Units
 from ..depth.verdict import COSINES
 from ..probes import Probe
 from ..results.aggregate import MEANS, aggregate
 from .folder import Folder, Sums
 
+VERSION = 2  # of how tables are made; those that an earlier one wrote are made anew from the sums
+MEAN, TURN = "mean", "turn"  # variants that are no rule of the papers
 READS = {"cosine": ("contributions", COSINES), "kl": ("logit_lens", ("kl",)), "overlap": ("logit_lens", ("overlap",))}
 RULES: dict[str, Callable[..., Criterion]] = {"cosine": by_cosine, "kl": by_kl, "overlap": by_overlap}
 SUMMARY = pyarrow.schema(
@@ -66,20 +59,27 @@ VERDICT = pyarrow.schema(
         ("undefined", pyarrow.float64()),
         ("prompts", pyarrow.int64()),
         ("n_layers", pyarrow.int64()),
+        ("over", pyarrow.string()),
+        ("p", pyarrow.float64()),
+        ("failed", pyarrow.string()),
     ]
 )
 
 
 def verdict(folder: Folder) -> pyarrow.Table:
-    """`VERDICT`: per model, set (and level), criterion and variant the depth, the ratio `(ED + 1) / L`, the interval
-    over prompts, the share of resamples in which it is not defined; null where there is none."""
+    """`VERDICT`: per model, set (and level), criterion and variant the depth, its ratio, the interval, the share of
+    resamples in which it is not defined; null where there is none. `over`: what the interval is over, in words.
+
+    Variant "mean" (of KL and overlap): the depth without a threshold, in 0..L, ratio `depth / L`. Variant "turn" (of
+    the cosine): the last layer before the two-level turn, null where there is none; `p`, `failed` as in
+    `continuous.Turn`; no interval. All others: the papers' rules, layers, ratio `(ED + 1) / L`."""
     rows: list[tuple] = []
     for label in folder.models:
         for name in folder.sets:
             whole = folder.sums(label, name)
             for group, chosen in folder.groups(name).items():
                 some = whole.of(chosen)
-                rows += [(label, group, *row) for row in _criteria(folder, some)] if len(some) else []
+                rows += [(label, group, *row) for row in _criteria(folder, label, name, some)] if len(some) else []
     return _table(rows, VERDICT)
 
 
@@ -94,13 +94,14 @@ def summary(folder: Folder) -> pyarrow.Table:
                 some = whole.of(chosen)
                 for probe in folder.plan["probes"]:
                     if columns := some.probe(probe["name"]):
-                        parts.append(_aggregates(folder, label, group, folder.probe(probe["name"]), columns))
+                        over = units_of(folder, name, some, probe["name"])
+                        parts.append(_aggregates(folder, label, group, folder.probe(probe["name"]), columns, over))
     return pyarrow.concat_tables(parts) if parts else SUMMARY.empty_table()
 
 
 def state(folder: Folder) -> str:
     """What a folder's tables are made of, as a digest: its plan and the items that are there."""
-    made_of = json.dumps([folder.plan, list(folder.keys())], sort_keys=True)
+    made_of = json.dumps([VERSION, folder.plan, list(folder.keys())], sort_keys=True)
     return hashlib.sha256(made_of.encode()).hexdigest()
 
 
@@ -137,6 +138,51 @@ def as_file(table: pyarrow.Table, kind: str) -> bytes:
     data = io.BytesIO()
     (parquet.write_table if kind == "parquet" else csv.write_csv)(table, data)
     return data.getvalue()
+
+
+def units_of(folder: Folder, name: str, some: Sums, probe: str) -> Units:
+    """What is drawn anew among the prompts of a set that went through a probe, in the order of `some.probe`: their
+    forms where enough are known, else the prompts."""
+    ran = some.index[np.isfinite(some.columns[f"{probe}.n_tokens"])]
+    return statistics.units(len(ran), [str(form) for form in folder.forms(name)[ran]])
+
+
+def mean_depths(folder: Folder, name: str, some: Sums) -> dict[str, MeanDepth]:
+    """The depth without a threshold of prompts of a set, by "kl" and "overlap", with its interval."""
+    lens = some.probe("logit_lens")
+    if not lens or lens["kl.sum"].shape[1] < 3:
+        return {}
+    over, seed = units_of(folder, name, some, "logit_lens"), folder.plan["seed"]
+    return {
+        of: continuous.over_prompts(of, lens[f"{of}.sum"], lens["n_tokens"], over, seed)
+        for of in continuous.MEAN_DEPTH
+        if f"{of}.sum" in lens
+    }
+
+
+def turn(folder: Folder, label: str, name: str, some: Sums) -> Turn | None:
+    """The turn of the cosine of a model on prompts of a set, held against its untrained twins where the study has any;
+    None where there is nothing to fit."""
+    found = _own_turn(folder, name, some)
+    if found is None:
+        return None
+    twins = [_own_turn(folder, name, folder.sums(twin, name).of(some.index)) for twin in twins_of(folder, label)]
+    return continuous.against_twins(found, twins)
+
+
+def twins_of(folder: Folder, label: str) -> list[str]:
+    """The labels of a model's untrained twins; none of a control."""
+    own = folder.models[label]
+    if own.get("control") or not own.get("name"):
+        return []
+    same = [(one, model) for one, model in folder.models.items() if model.get("name") == own["name"]]
+    return [one for one, model in same if model.get("control") == "untrained"]
+
+
+def _own_turn(folder: Folder, name: str, some: Sums) -> Turn | None:
+    found = curves(folder, some, "cosine", "paper")
+    over = units_of(folder, name, some, "contributions") if found else None
+    return continuous.fit_over_prompts(*found, over, folder.plan["seed"]) if found and over else None
 
 
 def curves(folder: Folder, some: Sums, criterion: str, variant: str) -> tuple[dict[str, np.ndarray], np.ndarray] | None:
@@ -177,9 +223,9 @@ def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Stat
         without = curves(folder, some, criterion, "without_sinks")
         if without is not None and without[1].sum():
             judged = replace(judged, without_sinks=rule(curve_of(*without)))
-        within = None
-        if len(found[1]) >= FEWEST:
-            within = interval(resampled_depths(folder, criterion, "paper", *found))
+        over, within = units_of(folder, name, some, READS[criterion][0]), None
+        if over.enough:
+            within = statistics.interval(resampled_depths(folder, criterion, "paper", *found, over))
         lens = some.probe("logit_lens")
         echo = float(lens["echo"] @ lens["n_tokens"] / lens["n_tokens"].sum()) if lens else 0.0
         k = getattr(folder.probe("logit_lens"), "k", 5) if lens else 5
@@ -187,39 +233,58 @@ def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Stat
     return said
 
 
-def resampled_depths(folder: Folder, criterion: str, variant: str, sums: Mapping, counts: np.ndarray) -> np.ndarray:
+def resampled_depths(
+    folder: Folder, criterion: str, variant: str, sums: Mapping, counts: np.ndarray, over: Units
+) -> np.ndarray:
     """A criterion's depth in every resample of the prompts, `[resample]`, NaN where it is not defined. The same prompts
     are drawn for every model that has as many, so that models are compared on the same prompts."""
-    drawn = resampled(sums, counts, RESAMPLES, folder.plan["seed"])
-    return depths(criterion, np.mean(list(drawn.values()), 0), variant)
+
+    def read(drawn: dict[str, np.ndarray]) -> np.ndarray:
+        return depths(criterion, np.mean(list(drawn.values()), 0), variant)
+
+    return statistics.percentile(read, sums, counts, over, folder.plan["seed"])
 
 
-def _criteria(folder: Folder, some: Sums) -> Iterator[tuple]:
+def _criteria(folder: Folder, label: str, name: str, some: Sums) -> Iterator[tuple]:
     """Rows of `VERDICT` without model and set."""
+    for of, found in mean_depths(folder, name, some).items():
+        over = units_of(folder, name, some, "logit_lens")
+        ends = found.interval or (None, None, None)
+        figures = (found.depth, found.ratio, *ends, len(over.of), found.n_layers)
+        yield of, MEAN, *figures, over.words if found.interval else None, None, None
+    if (turned := turn(folder, label, name, some)) is not None:
+        over = units_of(folder, name, some, "contributions")
+        figures = (turned.layer, turned.ratio, None, None, None, len(over.of), turned.n_layers)
+        yield "cosine", TURN, *figures, None, turned.p, turned.failed or None
     for criterion, variants in VARIANTS.items():
         for variant in variants:
             found = curves(folder, some, criterion, variant)
             if found is None:
                 continue
             sums, counts = found
+            over = units_of(folder, name, some, READS[criterion][0])
             n, layers = len(counts), next(iter(sums.values())).shape[1]
             depth, low, high, undefined = np.nan, np.nan, np.nan, np.nan
             if counts.sum():
                 depth = depths(criterion, curve_of(sums, counts)[None], variant)[0]
-            if n >= FEWEST and counts.sum() and layers > 1:
-                low, high, undefined = interval(resampled_depths(folder, criterion, variant, sums, counts))
-            yield criterion, variant, depth, (depth + 1) / layers, low, high, undefined, n, layers
+            told = over.enough and counts.sum() and layers > 1
+            if told:
+                drawn = resampled_depths(folder, criterion, variant, sums, counts, over)
+                low, high, undefined = statistics.interval(drawn)
+            figures = (depth, (depth + 1) / layers, low, high, undefined, n, layers)
+            yield criterion, variant, *figures, over.words if told else None, None, None
 
 
-def _aggregates(folder: Folder, label: str, group: str, probe: Probe, columns: Mapping) -> pyarrow.Table:
+def _aggregates(folder: Folder, label: str, group: str, probe: Probe, columns: Mapping, over: Units) -> pyarrow.Table:
     rows = [{name: np.asarray(values[i]) for name, values in columns.items()} for i in range(len(columns["n_tokens"]))]
     first_token = getattr(probe, "first_token", True)
     whole = aggregate(probe, rows, first_token)
     derived = probe.derive(whole)
-    drawn = _resampled(probe, columns, first_token, folder.plan["seed"]) if len(rows) >= FEWEST else {}
-    bounds = {name: _bounds(values) for name, values in drawn.items()}
-    if derived and drawn:
-        bounds |= _derived(probe, whole, drawn, derived)
+    bounds: dict[str, np.ndarray] = {}
+    if over.enough:
+        sums = _sums(probe, columns, first_token)
+        bounds = {measure: _ends(*of_one, over, folder.plan["seed"]) for measure, of_one in sums.items()}
+        bounds |= _derived(probe, sums, derived, over, folder.plan["seed"])
     n, n_tokens = len(rows), int(columns["n_tokens"].sum())
     parts = []
     for name, values in (whole | derived).items():
@@ -243,52 +308,55 @@ def _aggregates(folder: Folder, label: str, group: str, probe: Probe, columns: M
     return pyarrow.concat_tables(parts)
 
 
-def _resampled(probe: Probe, columns: Mapping, first_token: bool, seed: int) -> dict[str, np.ndarray]:
-    """Aggregates that are means, `[resample, …]`: over tokens, or over prompts (NaN left out)."""
-    n, found = len(columns["n_tokens"]), {}
+def _sums(probe: Probe, columns: Mapping, first_token: bool) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Of the aggregates that are means, over tokens or over prompts (NaN left out): what is summed, `[prompt, …]`, and
+    its weights, `[prompt]` or `[prompt, …]`."""
+    found = {}
     for spec in probe.measures:
         if spec.reduce in MEANS and f"{spec.name}.sum" in columns:
             sums, counts = columns[f"{spec.name}.sum"], columns.get(f"{spec.name}.count", columns["n_tokens"])
             if not first_token:
                 sums, counts = sums - columns[f"{spec.name}.first"], counts - 1
             if counts.sum():
-                found[spec.name] = _drawn(sums, counts, seed)
+                found[spec.name] = sums, counts
         elif spec.reduce and spec.name in columns:
             values = columns.get(f"{spec.name}.mean", columns[spec.name]).astype(np.float64)
             there = np.isfinite(values)
-            with np.errstate(invalid="ignore"):
-                mean = _drawn(np.where(there, values, 0.0), np.ones(n), seed) / _drawn(there, np.ones(n), seed)
-            found[spec.name if spec.reduce == "mean" else f"{spec.name}_mean"] = mean
+            called = spec.name if spec.reduce == "mean" else f"{spec.name}_mean"
+            found[called] = np.where(there, values, 0.0), there.astype(np.float64)
     return found
 
 
-def _drawn(values: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
-    flat = np.asarray(values, np.float64).reshape(len(values), -1)
-    return resampled({"": flat}, counts, RESAMPLES, seed)[""].reshape(RESAMPLES, *values.shape[1:])
+def _ends(sums: np.ndarray, weights: np.ndarray, over: Units, seed: int) -> np.ndarray:
+    """5 % and 95 % of means, `[2, …]`; `AT_ONCE` of a map's places at a time."""
+    flat = sums.reshape(len(sums), -1)
+    of_place = weights.reshape(len(sums), -1) if weights.ndim > 1 else weights
+    found = []
+    for start in range(0, flat.shape[1], AT_ONCE):
+        at = slice(start, start + AT_ONCE)
+        w = of_place[:, at] if of_place.ndim > 1 else of_place
+        found.append(statistics.mean(flat[:, at], w, over, seed).ends)
+    return np.concatenate(found, 1).reshape(2, *sums.shape[1:])
 
 
-def _derived(probe: Probe, whole: Mapping, drawn: Mapping, derived: Mapping) -> dict[str, np.ndarray]:
+def _derived(
+    probe: Probe, sums: Mapping[str, tuple[np.ndarray, np.ndarray]], derived: Mapping, over: Units, seed: int
+) -> dict[str, np.ndarray]:
     """5 % and 95 % of what a probe derives from means."""
     of_means = [name for name in derived if name.endswith("_mean")]
-    if not of_means:
+    if not (of_means and probe.derives_stacked):
         return {}
-    if probe.derives_stacked:
-        found = probe.derive(drawn)
-    else:
-        each = [probe.derive({**whole, **{n: v[r] for n, v in drawn.items()}}) for r in range(RESAMPLES)]
-        found = {name: np.stack([one[name] for one in each]) for name in of_means}
-    return {name: _bounds(found[name]) for name in of_means}
+    read_of = {name: of_one for name, of_one in sums.items() if name.endswith("_mean")}
+    shapes = {name: values.shape[1:] for name, (values, _) in read_of.items()}
 
+    def read(curves: dict[str, np.ndarray]) -> np.ndarray:
+        found = probe.derive({name: c.reshape(len(c), *shapes[name]) for name, c in curves.items()})
+        return np.concatenate([found[name].reshape(len(found[name]), -1) for name in of_means], 1)
 
-def _bounds(values: np.ndarray) -> np.ndarray:
-    """5 % and 95 % over the first axis, `[2, …]`, NaN left out; NaN where nothing else is there."""
-    if np.isfinite(values).all():
-        return np.quantile(values, ENDS, axis=0)
-    flat = values.reshape(len(values), -1)
-    found = np.full((2, flat.shape[1]), np.nan)
-    some = np.isfinite(flat).any(0)
-    found[:, some] = np.nanquantile(flat[:, some], ENDS, axis=0)
-    return found.reshape(2, *values.shape[1:])
+    flat = [{n: of_one[i].reshape(len(of_one[i]), -1) for n, of_one in read_of.items()} for i in (0, 1)]
+    ends = statistics.read_off(read, *flat, over, seed).ends
+    parts = np.split(ends, np.cumsum([derived[name].size for name in of_means])[:-1], axis=1)
+    return {name: part.reshape(2, *derived[name].shape) for name, part in zip(of_means, parts)}
 
 
 def _nullable(values: np.ndarray) -> pyarrow.Array:
@@ -300,4 +368,5 @@ def _table(rows: Sequence[tuple], schema: pyarrow.Schema) -> pyarrow.Table:
     return pyarrow.table(columns, schema=schema)
 
 
+AT_ONCE = 4096  # places of a map whose resamples are held at once
 TABLES = {"verdict": verdict, "summary": summary}

@@ -1,9 +1,10 @@
-"""What effective depths of several models say together: the ratio against size, and one model against another, each
-with its interval and one sentence of what the data support. Numpy only.
+"""What depths of several models say together: the ratio against size, and one model against another, each with its
+interval and one sentence of what the data support. Numpy only.
 
-Measured and published points never share a line. Where points were measured, the interval is a bootstrap over prompts,
-which all models share, and holds for these models alone. Where they were published without their prompts, models are
-drawn anew (size), or Student's t is taken over sets or over pairs of models (differences)."""
+Measured and published points never share a line. Where points were measured, the interval is over prompts (or their
+forms), which all models share, and holds for these models alone: bootstrap-t of mean depths, percentiles of the papers'
+rules. Where they were published without their prompts, models are drawn anew (size, bootstrap-t), or Student's t is
+taken over sets or over pairs of models (differences)."""
 
 from __future__ import annotations
 
@@ -14,11 +15,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..depth.criteria import FEWEST, RESAMPLES, Interval, interval
+from ..depth import statistics
+from ..depth.statistics import FEWEST, Interval, interval
 from ..errors import StudyError
-from .points import MEASURED, Point
+from .points import MEANS, MEASURED, Point, combined
 
-CALLED = {"cosine": "the cosine", "kl": "KL", "overlap": "the overlap"}
+CALLED = {
+    "mean_kl": "mean depth (KL)",
+    "mean_overlap": "mean depth (overlap)",
+    "cosine": "the papers' cosine rule",
+    "kl": "the papers' KL rule",
+    "overlap": "the papers' overlap rule",
+}
 LEVEL = 0.9  # what an interval from 5 to 95 % holds
 POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles
 
@@ -28,9 +36,10 @@ POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles
 
 @dataclass(frozen=True)
 class Slope:
-    """A straight line of the ratio `(ED + 1) / L` on `log10(parameters)` by least squares, each set with a height of
-    its own. `slope`: the ratio's change per tenfold parameters; `low` and `high`: its 5 and 95 % quantiles over
-    resamples of `over` ("prompts" or "models"), NaN without; `undefined`: the share of resamples without a line.
+    """A straight line of the ratio (`mean depth / L`, or `(ED + 1) / L`) on `log10(parameters)` by least squares, each
+    set with a height of its own. `slope`: the ratio's change per tenfold parameters; `low` and `high`: its 5 and 95 %
+    over `over` ("prompts" or "models", `words` says it in full), NaN without; `undefined`: the share of resamples
+    without a line.
     `start` and `end`: smallest and largest model as (parameters, ratio on the line), sets averaged. `finest`: one
     layer of the shallowest model, as a ratio; `sizes`: how many sizes there are; `left_out`: models whose size is not
     known or that have no depth by this rule. `without`: the line without the model that moves the slope most; None
@@ -50,6 +59,7 @@ class Slope:
     finest: float
     sizes: int
     left_out: tuple[str, ...]
+    words: str
     without: Slope | None = None
 
     @property
@@ -63,7 +73,7 @@ class Slope:
         if not np.isfinite(self.low):
             few = f"fewer than {FEWEST} prompts" if self.over == "prompts" else f"fewer than {FEWEST} models"
             return f"{told}. With {few} there is no interval, and no conclusion.{self._aside}"
-        told += f" ({_range(self.low, self.high, self.over)}"
+        told += f" ({_range(self.low, self.high, self.words)}"
         told += f"; no line in {self.undefined:.0%} of the resamples)" if self.undefined else ")"
         if self.sizes == 2:
             return f"{told}. From two sizes no trend can be told: the line is their difference.{self._aside}"
@@ -117,47 +127,64 @@ def _line(used: list[Point], left_out: tuple[str, ...], seed: int) -> Slope:
     models, sets = (tuple(dict.fromkeys(getattr(p, of) for p in used)) for of in ("model", "set"))
     x, y = np.log10([float(p.parameters or 1) for p in used]), np.array([p.ratio for p in used])
     of_set = np.array([sets.index(p.set) for p in used])
-    measured, again = used[0].source == MEASURED, np.empty(0)
-    if measured and all(len(p.drawn) for p in used):
-        again = _slopes(x, np.stack([p.drawn for p in used], 1), of_set, np.ones((1, len(used))))
-    elif not measured and len(models) >= FEWEST:
-        drawn = np.random.default_rng(seed).multinomial(len(models), np.full(len(models), 1 / len(models)), RESAMPLES)
-        again = _slopes(x, y[None], of_set, drawn[:, [models.index(p.model) for p in used]].astype(float))
-    found = interval(again) if len(again) else Interval(np.nan, np.nan, 0.0)
-    whole = float(_slopes(x, y[None], of_set, np.ones((1, len(used))))[0])
+    measured = used[0].source == MEASURED
+    whole = float(_slopes(x, y[None], of_set)[0])
+    found, words = Interval(np.nan, np.nan, 0.0), used[0].over or "prompts"
+    if measured and used[0].criterion in MEANS:
+        dx = x - np.array([x[of_set == s].mean() for s in of_set])
+        if (drawn := combined(used, dx / (dx @ dx), seed)) is not None:
+            found = drawn.interval
+    elif measured and all(len(p.drawn) for p in used):
+        found = interval(_slopes(x, np.stack([p.drawn for p in used], 1), of_set))
+    elif not measured:
+        over, words = statistics.units(len(models)), "models"
+        if over.enough:
+            of_model = np.array([models.index(p.model) for p in used])
+            found = statistics.read_off(_line_of, {"": _moments(x, y, of_set, of_model)}, np.ones(over.n), over, seed)
+            found = found.interval
     height = np.mean([y[of_set == s].mean() - whole * x[of_set == s].mean() for s in range(len(sets))])
     start, end = ((round(10**at), float(height + whole * at)) for at in (x.min(), x.max()))
-    finest, sizes = 1 / min(p.n_layers for p in used), len(set(x))
-    over = "prompts" if measured else "models"
-    told = (
-        used[0].criterion,
-        used[0].source,
-        models,
-        sets,
-        whole,
-        *found,
-        over,
-        start,
-        end,
-        finest,
-        sizes,
-        left_out,
+    return Slope(
+        criterion=used[0].criterion,
+        source=used[0].source,
+        models=models,
+        sets=sets,
+        slope=whole,
+        low=found.low,
+        high=found.high,
+        undefined=found.undefined,
+        over="prompts" if measured else "models",
+        start=start,
+        end=end,
+        finest=1 / min(p.n_layers for p in used),
+        sizes=len(set(x)),
+        left_out=left_out,
+        words=words,
     )
-    return Slope(*told)
 
 
-def _slopes(x: np.ndarray, y: np.ndarray, of_set: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Slopes `[resample]` of `y` `[resample or 1, point]` on `x` `[point]` with weights `[resample or 1, point]`, a
-    height of its own for each set; NaN where all points of a set that count have one size, or a value is missing."""
-    above = below = 0.0
+def _slopes(x: np.ndarray, y: np.ndarray, of_set: np.ndarray) -> np.ndarray:
+    """Slopes `[resample]` of `y` `[resample, point]` on `x` `[point]`, a height of its own for each set; NaN where a
+    value is missing."""
+    dx = x - np.array([x[of_set == s].mean() for s in of_set])
+    return np.asarray(y @ dx / (dx @ dx))
+
+
+def _moments(x: np.ndarray, y: np.ndarray, of_set: np.ndarray, of_model: np.ndarray) -> np.ndarray:
+    """Of each model, for each set: 1, x, y, x², x y, summed over its points, `[model, 5 · set]`."""
+    found = np.zeros((of_model.max() + 1, of_set.max() + 1, 5))
+    x = x - x.mean()  # so that nothing is lost in the difference of large numbers
+    np.add.at(found, (of_model, of_set), np.stack([np.ones(len(x)), x, y, x * x, x * y], -1))
+    return found.reshape(len(found), -1)
+
+
+def _line_of(curves: dict[str, np.ndarray]) -> np.ndarray:
+    """The slope with a height for each set, of mean moments `[n, 5 · set]` → `[n]`; NaN where all models of a draw have
+    one size."""
+    one, x, y, xx, xy = np.moveaxis(curves[""].reshape(len(curves[""]), -1, 5), -1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        for s in np.unique(of_set):
-            here = of_set == s
-            w, x_s, y_s = weights[:, here], x[here], y[:, here]
-            total = w.sum(1, keepdims=True)
-            dx = x_s - np.where(total > 0, (w @ x_s[:, None]) / total, 0.0)
-            above = above + (w * dx * y_s).sum(1)
-            below = below + (w * dx * dx).sum(1)
+        above = np.where(one > 0, xy - x * y / one, 0.0).sum(1)
+        below = np.where(one > 0, xx - x * x / one, 0.0).sum(1)
         return np.where(below > 1e-12, above / below, np.nan)
 
 
@@ -169,8 +196,8 @@ class Difference:
     """`other` less `base`, in shares of the depth, by one criterion. `low` and `high`: 5 and 95 %, over `n` of `over`
     ("prompts", "sets", "pairs of models"), NaN without; `undefined`: the share of resamples in which one of the two has
     no depth; `n_layers`: of the two where they are equal, else None. `same`: all values were one number, so that no
-    spread could be seen. `where`: the sets. `spread`: the standard deviation of the difference over resamples of the
-    prompts, NaN without."""
+    spread could be seen. `where`: the sets. `spread`: the standard error of the difference over prompts, NaN without.
+    `words`: what the interval is over, in full."""
 
     base: str
     other: str
@@ -186,6 +213,7 @@ class Difference:
     n_layers: int | None
     same: bool = False
     spread: float = np.nan
+    words: str = ""
 
     @property
     def needed(self) -> int | None:
@@ -212,7 +240,7 @@ class Difference:
         if not np.isfinite(self.low):
             few = f"fewer than {FEWEST} prompts" if self.over == "prompts" else f"one of {self.over}"
             return f"{told}. With {few} there is no interval, and no conclusion."
-        told += f" ({_range(self.low, self.high, f'{self.n} {self.over}')}"
+        told += f" ({_range(self.low, self.high, self.words or f'{self.n} {self.over}')}"
         told += f"; not defined in {self.undefined:.0%} of the resamples)" if self.undefined else ")"
         if self.low <= 0 <= self.high:
             more = ""
@@ -243,12 +271,16 @@ def difference(points: Iterable[Point], base: str, other: str) -> Difference:
         if len(pairs) > 1:
             raise StudyError("Measured models are compared on one set at a time.")
         low, high, undefined, spread = np.nan, np.nan, 0.0, np.nan
-        if len(one.drawn) and len(one.drawn) == len(two.drawn) and one.prompts == two.prompts:
+        if one.criterion in MEANS:
+            if (drawn := combined([two, one], [1.0, -1.0])) is not None:
+                low, high, undefined = drawn.interval
+                spread = float(drawn.error)
+        elif len(one.drawn) and len(one.drawn) == len(two.drawn) and one.prompts == two.prompts:
             low, high, undefined = interval(two.drawn - one.drawn)
             again = (two.drawn - one.drawn)[np.isfinite(two.drawn - one.drawn)]
             spread = float(again.std()) if len(again) else np.nan
         over = ("prompts", one.prompts, n_layers)
-        return Difference(*told, float(each[0]), low, high, undefined, *over, spread=spread)
+        return Difference(*told, float(each[0]), low, high, undefined, *over, spread=spread, words=one.over)
     return Difference(*told, float(each.mean()), *around(each), 0.0, "sets", len(each), n_layers, _same(each))
 
 

@@ -120,10 +120,12 @@ def titled(told: Mapping[str, Any]) -> str:
 def side_by_side(found: Mapping[str, tuple[Path, Mapping[str, Any]]]) -> None:
     """What the cards say, a line each; the rules' depths; one of the curves over relative depth."""
     cards = {titled(told): told for _, told in reversed(found.values())}
-    lines = [["model", "prompts", *(f"{rule} rule" for rule in card.RULES.values()), *COLUMNS], ["---"] * 8]
+    means, rules = [f"mean depth, {by}" for by in MEANS.values()], [f"{rule} rule" for rule in card.RULES.values()]
+    lines = [["model", "prompts", *means, *rules, *COLUMNS], ["---"] * 10]
     for told in cards.values():
         rules = [card.depth_of(told, rule, "logit") for rule in card.RULES]
-        cells = [f"{words.depth(row)} of {told['model']['layers']}" for row in rules]
+        cells = [words.mean(card.mean_depth_of(told, of)) for of in MEANS]
+        cells += [f"{words.depth(row)} of {told['model']['layers']}" for row in rules]
         cuts = [cut(one) for one in told["cuts"]]
         model = (
             f"**{told['model']['name']}** {told['model']['precision']}, {words.parameters(told['model']['parameters'])}"
@@ -134,6 +136,13 @@ def side_by_side(found: Mapping[str, tuple[Path, Mapping[str, Any]]]) -> None:
     with st.container(key="cards-table"):
         st.markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
     rows = [
+        {"title": title, "criterion": of, "variant": "mean", "n_layers": told["model"]["layers"], "undefined": None}
+        | {name: row[name] for name in ("depth", "ratio", "low", "high", "prompts")}
+        for title, told in cards.items()
+        for of in MEANS
+        if (row := card.mean_depth_of(told, of))
+    ]
+    rows += [
         {"title": title, "criterion": rule, "variant": "paper", "n_layers": told["model"]["layers"]}
         | {name: row[name] for name in ("depth", "ratio", "low", "high", "undefined", "prompts")}
         for title, told in cards.items()
@@ -203,14 +212,13 @@ PARAMETERS = (
     choice("curve", "cards.curve", "kl", tuple(CURVES)),
     text("card", "cards.card"),
 )
+MEANS = {"kl": "KL", "overlap": "overlap"}
 COLUMNS = ("claims", "cheapest layer to leave out", "cheapest quarter")
-DEPTHS = (
-    "**Effective depth**: the papers' three rules under the logit lens, never averaged; a bar is 5 to 95 % over prompts"
-)
+DEPTHS = "**Depth** under the logit lens: diamonds mean depth, circles the papers' three rules; a bar is 5 to 95 %"
 BAND = "beside each model its untrained twin; shaded: 5 to 95 % over prompts"
 READING = (
-    "Each mark is a rule's depth as `(depth + 1) / layers`. The rules read different things: what the layers add "
-    "(cosine), how far the lens is from the output (KL), and which tokens it would say (overlap)."
+    "Mean depth as `depth / layers`, a rule's layer as `(layer + 1) / layers`. The rules read different things: what "
+    "the layers add (cosine), how far the lens is from the output (KL), and which tokens it would say (overlap)."
 )
 TEACH = (
     "**Make** measures rules, lenses, claims, cuts and precisions of the chosen model; it takes minutes, and goes on "

@@ -1,6 +1,4 @@
-"""Do harder prompts use more of the depth? Depth scores by level, from the studies that are there."""
-
-from dataclasses import asdict
+"""Do harder prompts use more of the depth? Depth by level, from the studies that are there."""
 
 import streamlit as st
 
@@ -15,7 +13,7 @@ from ed_ui.link_parameters import choice, text
 def page() -> None:
     st.subheader("Depth and difficulty", anchor=False)
     names = [text(name, f"difficulty.{name}") for name in ("study", "set")]
-    link.own([*names, choice("effect", "difficulty.kind", "effect", tuple(difficulty.KINDS))])
+    link.own([*names, choice("effect", "difficulty.kind", "kl", tuple(KINDS))])
     common_link.say_troubles()
     known = {name: out for name, out in study_runs.known().items() if graded(out)}
     if not known:
@@ -24,18 +22,21 @@ def page() -> None:
     row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row")
     folder = open_folder(known[remembered.one_of(row.selectbox, "Study", "difficulty.study", list(known), width=320)])
     name = remembered.one_of(row.selectbox, "Prompt set", "difficulty.set", levelled(folder), width=320)
+    there = difficulty.kinds(folder)
+    if remembered.value("difficulty.kind") not in there:
+        remembered.put({"difficulty.kind": there[0]})
     kind = remembered.widget(
         row.segmented_control,
-        "Effect of a skip",
+        "Depth",
         "difficulty.kind",
-        "effect",
-        options=list(difficulty.KINDS),
-        format_func=difficulty.KINDS.get,
+        there[0],
+        options=there,
+        format_func=KINDS.get,
         required=True,
     )
     common_link.write()
     link.share(row)
-    body(folder, name, kind or "effect")
+    body(folder, name, kind or there[0])
     probe_page.texts(TEXTS)
 
 
@@ -48,9 +49,8 @@ def graded(out) -> bool:
 
 
 def levelled(folder: Folder) -> list[str]:
-    """The sets with two levels or more, of a study that skips layers."""
-    skips = any(probe["name"] == difficulty.PROBE for probe in folder.plan["probes"])
-    return [name for name in folder.sets if skips and len(folder.groups(name)) > 2]
+    """The sets with two levels or more, of a study that reads depths."""
+    return [name for name in folder.sets if difficulty.kinds(folder) and len(folder.groups(name)) > 2]
 
 
 def body(folder: Folder, name: str, kind: str) -> None:
@@ -67,28 +67,43 @@ def body(folder: Folder, name: str, kind: str) -> None:
         for why in silent:
             st.caption(show.plain(why))
     if found:
-        scores = {one.label: [asdict(level) for level in one.levels] for one in found}
-        fig = chart.once(figures.study_levels, scores, {one.label: one.n_layers for one in found})
-        show.figure("study-levels", fig, CAPTION, reading=READING)
+        scores = {one.label: [{key: getattr(l, key) for key in DRAWN} for l in one.levels] for one in found}
+        layers = {one.label: one.n_layers for one in found}
+        fig = chart.once(figures.study_levels, scores, layers, KINDS[kind], kind in difficulty.DEPTHS)
+        caption, reading = CAPTIONS[kind in difficulty.DEPTHS]
+        show.figure("study-levels", fig, caption, reading=reading + PAIRED)
 
 
+KINDS = difficulty.DEPTHS | {kind: f"skips: {called}" for kind, called in difficulty.KINDS.items()}
+DRAWN = ("name", "mean", "low", "high", "own")  # of a level, in the figure
 NONE = (
-    "No study here has prompts of two levels or more and skips layers. Start one on the page Studies, with the probe "
-    "layer_skip and a set with levels."
+    "No study here has prompts of two levels or more and measures depth. Start one on the page Studies, with the probe "
+    "logit_lens or layer_skip and a set with levels."
 )
-CAPTION = "**Depth score by level** · where the effect of leaving a layer out is centred; dots: single prompts"
-READING = (
-    "The depth score is the mean layer, weighted by how much leaving it out changes: later layers, or the prediction. "
-    "Bars are the 5 to 95 % range of a bootstrap over prompts. The line goes through the levels' means; the sentence "
-    "says what a straight line through them rises by, paired where prompts of different levels belong together."
+CAPTIONS = {
+    True: (
+        "**Mean depth by level** · where the lens settles, as a share of the depth; dots: single prompts",
+        "Mean depth is the mean over all thresholds of the depth from which the lens stays within the threshold of the "
+        "output. ",
+    ),
+    False: (
+        "**Depth score by level** · where the effect of leaving a layer out is centred; dots: single prompts",
+        "The papers' depth score is the mean layer, weighted by how much leaving it out changes: later layers, or the "
+        "prediction. ",
+    ),
+}
+PAIRED = (
+    "Bars are 5 to 95 % over the prompts of a level, or over their forms where enough are known. The line goes through "
+    "the levels' means. The sentence gives the slope of a straight line through them, paired where prompts of "
+    "different levels belong together; within 2 % of the depth a level counts as no change."
 )
 TEXTS = {
-    "Look for": "A line that rises by more than its bars: harder prompts use later layers.",
+    "Look for": "A line that rises by more than its bars: harder prompts settle later.",
     "The literature": "Two answers stand side by side. Static: depth scores do not rise with the number of hops or the "
     "level of a problem (Csordás et al. 2025 §5; Hu et al. 2025). Adaptive: some increase is seen where one looks at "
     "the first depth at which the answer is among the best tokens (Curth et al. 2026, arXiv 2604.12426).",
-    "Beware": "A level is as hard as whoever wrote the set says. Longer prompts have more tokens whose maximum is "
-    "taken: compare sets of matched length, and a twin in which nothing was learned.",
+    "Beware": "A level is as hard as whoever wrote the set says. Prompts of harder levels are often longer, which "
+    "alone may move a depth: compare sets of matched length, and an untrained twin.",
 }
 
 page()

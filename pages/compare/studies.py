@@ -5,10 +5,13 @@ from functools import partial
 import streamlit as st
 
 from ed_core import figures
+from ed_core.depth.criteria import VARIANTS
+from ed_core.depth.statistics import FEWEST, FEWEST_FORMS
 from ed_core.errors import EffectiveDepthError
 from ed_core.sources.published import CAVEATS, CITATION, published, published_marks
 from ed_core.studies import agreement as estimators
 from ed_core.studies import bundle, export, items, report, running, study, tables
+from ed_core.studies import words as sentences
 from ed_core.studies.folder import Folder
 from ed_core.studies.plan import PLAN
 from ed_ui import chart, common_link, guard, link, literature, remembered, show, study_runs
@@ -130,13 +133,13 @@ def status(folder: Folder, process) -> None:
 
 
 def depths(row, rows: list[dict]) -> None:
-    """Every model's depth by the papers' rules, beside published ones."""
+    """Every model's mean depth and its depth by the papers' rules, beside published ones."""
     models = ["", *dict.fromkeys(one.model.rsplit("/", 1)[-1] for one in published())]
     beside = remembered.one_of(
         row.selectbox, "Published beside", "studies.published", models, format_func=lambda m: m or "none", width=280
     )
     marks = published_marks(beside) if beside else []
-    fig = chart.once(figures.study_depths, [r for r in rows if r["variant"] == "paper"], "model", marks)
+    fig = chart.once(figures.study_depths, [r for r in rows if r["variant"] in export.LEADING], "model", marks)
     show.figure("study-depths", fig, DEPTHS, reading=READING)
     if marks:
         st.caption(f"Published: {CITATION}. {' '.join(CAVEATS)}")
@@ -148,17 +151,19 @@ def agreement(folder: Folder, rows: list[dict], name: str) -> None:
     model = remembered.one_of(
         place.selectbox, "Model", "studies.model", list(dict.fromkeys(r["model"] for r in rows)), width=420
     )
-    own = [
+    of_model = [r for r in rows if r["model"] == model]
+    own = [r | {"rule": estimators.MEANS[f"mean_{r['criterion']}"]} for r in of_model if r["variant"] == tables.MEAN]
+    own += [
         r | {"rule": RULE.format(report.CALLED[r["criterion"]], figures.VARIANTS[r["variant"]])}
-        for r in rows
-        if r["model"] == model
+        for r in of_model
+        if r["variant"] in VARIANTS[r["criterion"]]
     ]
     found = study_runs.looked(folder.out, study_runs.estimates, model, name)
     papers = {one.name: RULE.format(report.CALLED[one.name], figures.VARIANTS["paper"]) for one in found if one.instead}
     others = [
         vars(one) | {"rule": one.label, "criterion": one.name, "variant": "", "ratio": one.ratio, "undefined": None}
         for one in found
-        if one.depth is not None and one.name not in papers
+        if one.depth is not None and one.name in estimators.OTHERS
     ]
     bands = {
         papers[one.name]: tuple((end + 1) / one.n_layers for end in one.thresholds)
@@ -167,7 +172,11 @@ def agreement(folder: Folder, rows: list[dict], name: str) -> None:
     }
     fig = chart.once(figures.study_depths, [*own, *others], "rule", thresholds=bands)
     show.figure("study-agreement", fig, AGREEMENT, reading=READING + BANDS)
-    st.markdown("\n".join(f"- {show.plain(one)}" for one in estimators.sentences(found)))
+    first, *rest = estimators.sentences(found) or [""]
+    st.markdown(show.plain(first))
+    if rest:
+        with st.expander("Where they differ, and what moves them", icon=":material/compare_arrows:"):
+            st.markdown("\n".join(f"- {show.plain(one)}" for one in rest))
 
 
 def curves(folder: Folder, summary: list[dict], name: str) -> None:
@@ -190,7 +199,7 @@ def curves(folder: Folder, summary: list[dict], name: str) -> None:
     if found:
         layers = {label: model.get("n_layers") for label, model in folder.models.items()}
         fig = chart.once(figures.study_curves, found, layers, export.unit_of(measure))
-        show.figure("study-curves", fig, f"**{measure}** · over relative depth; shaded: 5 to 95 % over prompts")
+        show.figure("study-curves", fig, f"**{measure}** · over relative depth; shaded: 5 to 95 %")
 
 
 def words(folder: Folder, rows: list[dict], name: str) -> None:
@@ -199,7 +208,19 @@ def words(folder: Folder, rows: list[dict], name: str) -> None:
         for label in dict.fromkeys(r["model"] for r in rows):
             st.markdown(f"**{show.plain(label)}** on {show.plain(name)}")
             said = study_runs.looked(folder.out, tables.statements, label, name)
-            st.markdown("\n".join(f"- {show.plain(one.sentence)}" for one in said.values()))
+            own = [r for r in rows if r["model"] == label]
+            told = [of_row(r) for r in own if r["variant"] in (tables.MEAN, tables.TURN)]
+            told += [f"The papers' {report.CALLED[rule]} rule: {one.sentence}" for rule, one in said.items()]
+            st.markdown("\n".join(f"- {show.plain(one)}" for one in told))
+
+
+def of_row(row: dict) -> str:
+    """A mean depth or a turn, in a sentence."""
+    if row["variant"] == tables.TURN:
+        return sentences.turns(row["depth"], row["p"], row["failed"])
+    return sentences.settles(
+        row["criterion"], row["depth"], row["n_layers"], row["low"], row["high"], row["over"] or ""
+    )
 
 
 def exports(folder: Folder) -> None:
@@ -238,19 +259,21 @@ HELP = (
     "or a published set of the hub; docs/studies.md has every key."
 )
 RULE = "{}, {}"
-DEPTHS = "**Effective depth by model** · the papers' three rules with their range over prompts; never averaged"
+DEPTHS = "**Depth by model** · diamonds: mean depth; circles: the papers' three rules; bars: 5 to 95 %"
 AGREEMENT = (
     "**Do the estimators agree?** · all of one model on one axis; hollow: a variant; grey: what other thresholds give"
 )
 READING = (
-    "A mark stands at `(depth + 1) / layers`. The bar behind it is the 5 to 95 % range of a bootstrap over prompts, "
-    "from 5 prompts up. The cosine reads what a layer writes, KL and overlap what stands before it: one layer apart by "
-    "definition."
+    "Mean depth is the mean over all thresholds of the depth from which the lens stays within the threshold of the "
+    "output, drawn as `depth / layers`; a rule's layer stands at `(layer + 1) / layers`. Bars are 5 to 95 % over the "
+    f"forms of the prompts from {FEWEST_FORMS} forms up, else over prompts from {FEWEST} up. The cosine reads what a "
+    "layer writes, KL and overlap what stands before it: one layer apart by definition. Nothing is averaged."
 )
 BANDS = (
-    " The grey band is where the rule stands while its threshold moves: the cosine's 0 by 0.05 either way, KL's half "
-    "from a quarter to three quarters, the overlap's 0.3 from 0.1 to 0.5. The settle depth is the mean over tokens, "
-    "its mark the layer before it; the depth score weighs each layer's number by what breaks without it."
+    " The grey band is where a rule stands while its threshold moves: the cosine's 0 by 0.05 either way, KL's half "
+    "from a quarter to three quarters, the overlap's 0.3 from 0.1 to 0.5; a mean depth has no threshold. The settle "
+    "depth is the mean over tokens, its mark the layer before it; the depth score weighs each layer's number by what "
+    "breaks without it."
 )
 
 page()
