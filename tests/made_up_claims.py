@@ -1,11 +1,12 @@
-"""Made-up evidence for every claim: noise, a small effect, and clear ones of which it must say that it holds and that it
-does not. What METHODS §16 asks of each claim is counted over many of them; `python tests/made_up_claims.py` counts it for
-all and writes the table into `docs/studies/claims.md`.
+"""Made-up evidence for every claim: noise, a small effect, and clear ones of which it must say that it holds and that
+it does not. What METHODS §16 asks of each claim is counted over many of them; `python tests/made_up_claims.py` counts
+it for all and writes the table into `docs/studies/claims.md`.
 
 Prompts are written from 1, 2, 5 or 10 forms. Everything that varies from prompt to prompt varies as much from form to
-form, where there are five forms or more; with fewer the statement is about prompts of these forms, so the forms do not
-differ there. *Noise* is data in which nothing can be told: no effect where the statement is about a direction, a quantity
-exactly on its limit where it is about a limit, differences that are none but of measurement where it is about an order."""
+form, where there are five forms or more; with fewer the statement is about prompts of these forms, so the forms do
+not differ there. *Noise* is data in which nothing can be told: no effect where the statement is about a direction, a
+quantity exactly on its limit where it is about a limit, differences that are none but of measurement where it is
+about an order."""
 
 from __future__ import annotations
 
@@ -22,8 +23,10 @@ import numpy as np
 
 from ed_core.claims import CLAIMS, find
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, judged
-from ed_core.claims.evidence import Evidence, Member, Part
+from ed_core.claims.evidence import Evidence, Part
+from ed_core.depth.continuous import MEAN_DEPTH
 from ed_core.errors import ClaimRefused
+from ed_core.studies.points import MEASURED, Point, Prompts
 
 L, TOKENS = 30, 8
 LEVELS = ("1", "2", "3")
@@ -114,14 +117,17 @@ def steps(depth: np.ndarray, layers: int) -> np.ndarray:
 
 def static_ratio(d: Draw) -> Evidence:
     n, slope = 50, d.pick(0.1, 0.05, 0.0, 0.25)
-    common, members = d.own(n, 0.02), []
+    tokens, forms = np.full(n, float(TOKENS)), d.part({"": np.zeros(n)}).units
+    common, points = d.own(n, 0.02), []
     for i, layers in enumerate((12, 18, 24)):
         ratio = 0.4 + slope * i + common + d.own(n, 0.02)
-        kl, overlap = (steps(ratio * layers, layers) for _ in range(2))
-        columns = {"kl.sum": kl * TOKENS, "overlap.sum": (1 - overlap) * TOKENS, "n_tokens": np.full(n, float(TOKENS))}
-        members.append(Member(f"m{i}", 10 ** (7 + i), layers, d.part(columns)))
-    found = d.evidence()
-    return Evidence(L, {}, models=("m0", "m1", "m2"), family=tuple(members), level_names=found.level_names)
+        curve = steps(ratio * layers, layers) * TOKENS
+        for criterion, sums in (("mean_kl", curve), ("mean_overlap", TOKENS - curve)):
+            read = Prompts(sums, tokens, forms)
+            mean = MEAN_DEPTH[criterion.partition("_")[2]]((sums.sum(0) / tokens.sum())[None])[0] / layers
+            place = (f"m{i}", 10 ** (7 + i), "", "s", "", criterion, float(mean), layers, MEASURED)
+            points.append(Point(*place, prompts=n, read=read, over=forms.words))
+    return Evidence(L, {}, models=("m0", "m1", "m2"), points=tuple(points), level_names=LEVELS)
 
 
 def no_harder(d: Draw) -> Evidence:

@@ -1,5 +1,5 @@
-"""Claims on made-up data: what each must say and must not, what they refuse, what is written of them; and all of it from
-the command line on a small model. How often they err is counted in `test_claims_power.py`."""
+"""Claims on made-up data: what each must say and must not, what they refuse, what is written of them; and all of it
+from the command line on a small model. How often they err is counted in `test_claims_power.py`."""
 
 from __future__ import annotations
 
@@ -297,10 +297,8 @@ def test_values_are_those_of_the_plainest_computation():
     think = made["deep-thinking"].parts
     right = think["answers"]["exact_whole"]
     rank = think["writing"]["mean_ratio"].argsort().argsort()
-    members = made["static-ratio"].family
-    ratios = [
-        mean_depth_kl((m.lens["kl.sum"].sum(0) / m.lens["n_tokens"].sum())[None])[0] / m.n_layers for m in members
-    ]
+    points = [p for p in made["static-ratio"].points if p.criterion == "mean_kl"]
+    ratios = [mean_depth_kl((p.read.sums.sum(0) / p.read.tokens.sum())[None])[0] / p.n_layers for p in points]
     share = (rep["loss"].sum(0) / rep["whole"].sum() > 1.1).mean()
     expected = {
         "second-half-weak": [e[15:].mean() / e[:15].mean()],
@@ -399,7 +397,7 @@ def test_what_cannot_be_said_is_refused_with_both_numbers():
         find("static-ratio").of(replace(evidence(), models=("a", "b")))
     family = MADE_UP["static-ratio"](Draw("holds", 1, np.random.default_rng(0)))
     with pytest.raises(ClaimRefused, match="different known sizes, and there are 2"):
-        find("static-ratio").of(replace(family, family=family.family[:2]))
+        find("static-ratio").of(replace(family, points=family.points[:4]))
     adaptive = MADE_UP["adaptive"](Draw("holds", 1, np.random.default_rng(0)))
     with pytest.raises(ClaimRefused, match="known answers"):
         find("adaptive").of(replace(adaptive, answers=False))

@@ -1,6 +1,7 @@
-"""How often each claim errs on made-up data, and how often it sees what is there (METHODS §16, rule 2): noise cannot be
-told in 90 %, wrong verdicts in 5 % at most, clear effects are seen in 90 %. 200 sets of each kind are counted by the slow
-test; `PYTHONPATH=.:tests python tests/made_up_claims.py` writes the table that stands in `docs/studies/claims.md`."""
+"""How often each claim errs on made-up data, and how often it sees what is there (METHODS §16, rule 2): noise cannot
+be told in 90 %, wrong verdicts in 5 % at most, clear effects are seen in 90 %. 200 sets of each kind are counted by
+the slow test; `PYTHONPATH=.:tests python tests/made_up_claims.py` writes the table that stands in
+`docs/studies/claims.md`."""
 
 from __future__ import annotations
 

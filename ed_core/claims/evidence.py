@@ -46,20 +46,10 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Member:
-    """A model of a family: how many parameters and layers it has, and its logit lens on the prompts."""
-
-    model: str
-    parameters: int
-    n_layers: int
-    lens: Part
-
-
-@dataclass(frozen=True)
 class Evidence:
     """What was measured of one model on one prompt set. `troubles`: why a part is not there; `models`: the model and
-    those of its family beside it; `family`: what was measured of these, `points`: their depths by the papers' rules.
-    `twins`: the contributions of untrained twins. `worked`: whether the set has a worked-out counterpart."""
+    those of its family beside it; `points`: their depths, with resamples over prompts that all share. `twins`: the
+    contributions of untrained twins. `worked`: whether the set has a worked-out counterpart."""
 
     n_layers: int
     parts: Mapping[str, Part]
@@ -69,7 +59,6 @@ class Evidence:
     points: tuple[Point, ...] = ()
     troubles: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
-    family: tuple[Member, ...] = ()
     twins: tuple[Part, ...] = ()
     worked: bool = False
 

@@ -1,5 +1,5 @@
-"""What became of a claim on one model and set: its verdict, the sentence that can be quoted, its reasons, and the same as
-JSON and Markdown. Numpy only."""
+"""What became of a claim on one model and set: its verdict, the sentence that can be quoted, its reasons, and the
+same as JSON and Markdown. Numpy only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What claims are computed from: means over tokens, lines through levels, how sure an order of layers is. Numpy only."""
+"""What claims are computed from: means over tokens, lines through levels, how sure an order of layers is. Numpy
+only."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,12 +26,12 @@ from ..sources.specs import config_of, n_layers
 from ..studies import plan as planning
 from ..studies import running, sets
 from ..studies.folder import open_folder
-from ..studies.points import Point, measured_points, parameters_of
+from ..studies.points import Point, measured_points
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from ..types import ModelSpec, from_json
 from . import CLAIMS, finding
 from .claim import Claim, Measured
-from .evidence import Evidence, Member, Part, part_of
+from .evidence import Evidence, Part, part_of
 from .finding import Finding
 
 MODEL, CONTROL, REPLACEMENT = "model", "untrained twin", "replacement"
@@ -165,8 +165,8 @@ def run(
     forms = [e.form for e in whole.examples[:n]]
     if not units(n, forms).enough:
         raise ClaimRefused(
-            f"The set {asked.set_name} gives {n} prompts, and an interval needs {FEWEST} at least (or {FEWEST_FORMS} of "
-            "different forms); take a larger set."
+            f"The set {asked.set_name} gives {n} prompts, and an interval needs {FEWEST} at least (or {FEWEST_FORMS} "
+            "of different forms); take a larger set."
         )
     layers = n_layers(spec)
     if layers is None:
@@ -398,7 +398,7 @@ class _Parts:
             twins = [t for t in TWINS if "contributions" not in self.troubles.get(t, {})]
             found = replace(found, twins=tuple(self._part("contributions", t) for t in twins))
         if self.asked.also and needed.issuperset(OF_FAMILY):
-            found = replace(found, points=tuple(self._points()), family=tuple(self._family()))
+            found = replace(found, points=tuple(self._points()))
         return found
 
     def _part(self, name: str, label: str) -> Part:
@@ -411,16 +411,6 @@ class _Parts:
         entry = asked.entry(taken.prompts, len(self.bare.level_names), taken.worked)
         answers = [e.prompt.answer.strip() for e in sets.load(entry, Path(), asked.model).examples]
         return replace(part, columns=part.columns | {"answer_length": np.array([len(answers[i]) for i in part.index])})
-
-    def _family(self) -> Iterator[Member]:
-        """The model and those beside it whose size is known, with their lens."""
-        folder = open_folder(self.out / "parts" / "logit_lens")
-        for label, model in folder.models.items():
-            if label in TWINS or not (parameters := parameters_of(model)):
-                continue
-            part = self._part("logit_lens", label)
-            name = self.bare.models[0] if label == MODEL else label
-            yield Member(name, parameters, part["kl.sum"].shape[1] - 1, part)
 
     def _points(self) -> list[Point]:
         """The effective depths of the model and of those beside it."""

@@ -153,8 +153,9 @@ SECOND_HALF_WEAK = Claim(
     "mean of e[s] over s ≥ L/2, over the mean over s < L/2; e[s] is the mean over later layers l of max over tokens "
     "|D[l] - D'[l]| / |D[l]| where layer s is skipped before a split point and read behind it; the last layer, which "
     "has none after it, is left out",
-    "Up to 40 prompts, split where the answer begins, or (without answers) at up to four sampled places; intervals over "
-    "prompts and, by the jackknife, over layers have to agree. The paper takes 10 prompts of GSM8K at sampled places.",
+    "Up to 40 prompts, split where the answer begins, or (without answers) at up to four sampled places; intervals "
+    "over prompts and, by the jackknife, over layers have to agree. The paper takes 10 prompts of GSM8K at sampled "
+    "places.",
     "a ratio of 0.5 or more",
     (Quantity(RATIO, "ratio", (-np.inf, 0.5), "below 0.5", "almost none in the second half, in words", chosen=True),),
     ("future",),
@@ -165,8 +166,8 @@ ONE_LAYER_ROBUST = Claim(
     "Any one layer can go at little loss",
     "most best guesses stay without any one of the inner layers",
     "Lad et al. 2024 (2406.19384)",
-    "share of tokens whose best guess stays without layer s, 0 < s < L - 1: the smallest; beside it their mean, and the "
-    "share of layers below 0.72",
+    "share of tokens whose best guess stays without layer s, 0 < s < L - 1: the smallest; beside it their mean, and "
+    "the share of layers below 0.72",
     "Up to 30 prompts, all tokens. It holds where every inner layer keeps enough and does not where one does not, that "
     "many were looked at being paid for. The paper takes the Pile, on GPT-2, Pythia, Phi and Llama 2, and drops and "
     "swaps.",
@@ -202,8 +203,9 @@ DEEP_SKIPS_LATE = Claim(
     "The stretch that can go lies deep",
     "the stretch of layers that angular distance chooses to leave out lies in the second half and costs little",
     "Gromov et al. 2024 (2403.17887)",
-    "of all stretches of n = L/4 layers the one of smallest arccos(cos(h[s], h[s+n])) / π at the last token; its middle "
-    "(s + n/2) / L, and its loss less the median stretch's; beside it the same by the angle over all tokens but sinks",
+    "of all stretches of n = L/4 layers the one of smallest arccos(cos(h[s], h[s+n])) / π at the last token; its "
+    "middle (s + n/2) / L, and its loss less the median stretch's; beside it the same by the angle over all tokens but "
+    "sinks",
     "Up to 30 prompts, loss on the prompt's own text. The paper takes C4 and heals the model afterwards; here nothing "
     "is trained.",
     "a stretch in the first half, or one that costs more than the median stretch",

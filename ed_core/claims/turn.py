@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import reduce
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,8 +13,9 @@ from ..depth.statistics import beyond
 from ..depth.verdict import COSINES
 from ..errors import ClaimRefused, StudyError
 from ..studies import trends
+from ..studies.points import Point, combined
 from .claim import Claim, Curve, Errors, Estimate, Measured, Quantity, Range, by_draws, enough
-from .evidence import Evidence, Member, Part
+from .evidence import Evidence, Part
 from .means import over_layers, sums_of
 
 SHARE = "share of the layers up to the turn"
@@ -22,7 +23,7 @@ BEFORE, AFTER = "mean cosine up to the split", "mean cosine after the split"
 PAPERS = "the same by the papers' rule"
 MIDDLE = (0.35, 0.75)
 STATIC = 0.1
-SLOPES = {"kl": "mean depth by KL / L", "overlap": "mean depth by overlap / L"}
+SLOPES = {"mean_kl": "mean depth by KL / L", "mean_overlap": "mean depth by overlap / L"}
 RULES = {"cosine": "the papers' cosine rule", "kl": "their KL rule", "overlap": "their overlap rule"}
 FAILED = {
     "sign": "The layers have no two levels of which the first lies below 0 and the second above.",
@@ -104,50 +105,36 @@ def _fit(part: Part, seed: int) -> continuous.Turn | None:
 
 
 def against_size(evidence: Evidence) -> Measured:
-    members = evidence.family
-    sizes = {m.parameters for m in members}
+    of = {c: [p for p in evidence.points if p.criterion == c and p.parameters] for c in (*SLOPES, *RULES)}
+    first = of["mean_kl"]
+    sizes = {p.parameters for p in first}
     if len(sizes) < 3:
         raise ClaimRefused(f"It takes three models of different known sizes, and there are {len(sizes)}.")
-    shared = reduce(np.intersect1d, [m.lens.index for m in members])
-    lenses = [m.lens.keep(np.isin(m.lens.index, shared)) for m in members]
-    enough(lenses[0], "prompts that all models share")
-    x = np.log10([m.parameters for m in members])
-    weights = (x - x.mean()) / ((x - x.mean()) @ (x - x.mean()))
-    estimates, unit = {}, lenses[0].units
+    estimates = {}
     for criterion, name in SLOPES.items():
-        sums = {str(i): lens[f"{criterion}.sum"] for i, lens in enumerate(lenses)}
-        tokens = {str(i): lens["n_tokens"] for i, lens in enumerate(lenses)}
-
-        def slope(curves, criterion=criterion):
-            return sum(
-                w * continuous.MEAN_DEPTH[criterion](curves[str(i)]) / m.n_layers
-                for i, (w, m) in enumerate(zip(weights, members))
-            )
-
-        found = statistics.read_off(slope, sums, tokens, unit, evidence.seed)
-        estimates[name] = Estimate.of(found.value, found.draws)
+        x = _size(of[criterion])
+        found = combined(of[criterion], (x - x.mean()) / ((x - x.mean()) @ (x - x.mean())), evidence.seed)
+        if found is None:
+            enough(min(p.prompts for p in first), "prompts that all models share")
+            estimates[name] = Estimate.undefined_because("a model has no mean depth")
+        else:
+            estimates[name] = Estimate.of(found.value, found.draws)
     for criterion, name in RULES.items():
-        own = [p for p in evidence.points if p.criterion == criterion]
         try:
-            by_rule = trends.slope(own, evidence.seed)
+            by_rule = trends.slope(of[criterion], evidence.seed)
             estimates[name] = Estimate(by_rule.slope, by_rule.low, by_rule.high, by_rule.undefined)
         except StudyError:
             estimates[name] = Estimate.undefined_because("fewer than two models have a depth by this rule")
-    order = np.argsort(x, kind="stable")
-    curve = _ratios(members, lenses, order, unit, evidence.seed)
-    beside = f"For these {len(members)} models; another model of the family may lie elsewhere."
-    return Measured(estimates, len(shared), curve, beside, unit.words)
+    drawn = sorted(first, key=lambda p: p.parameters or 0)
+    values, low, high = (tuple(float(getattr(p, name)) for p in drawn) for name in ("ratio", "low", "high"))
+    names = tuple(p.model for p in drawn)
+    curve = Curve("parameters", "mean depth by KL / L", tuple(map(float, _size(drawn))), values, low, high, names)
+    beside = f"For these {len(first)} models; another model of the family may lie elsewhere."
+    return Measured(estimates, first[0].prompts, curve, beside, first[0].over or f"{first[0].prompts} prompts")
 
 
-def _ratios(members: tuple[Member, ...], lenses: list[Part], order: np.ndarray, unit, seed: int) -> Curve:
-    """Mean depth by KL over the layers, from the smallest model to the largest."""
-    found = [continuous.over_prompts("kl", lenses[i]["kl.sum"], lenses[i]["n_tokens"], unit, seed) for i in order]
-    of = [members[i] for i in order]
-    ends = [(m.interval.ends if m.interval else None) or (math.nan, math.nan) for m in found]
-    values = [math.nan if m.ratio is None else m.ratio for m in found]
-    low, high = (tuple(e[i] / o.n_layers for e, o in zip(ends, of)) for i in (0, 1))
-    x = tuple(float(np.log10(m.parameters)) for m in of)
-    return Curve("parameters", "mean depth by KL / L", x, tuple(values), low, high, tuple(m.model for m in of))
+def _size(points: Sequence[Point]) -> np.ndarray:
+    return np.log10([float(p.parameters or 1) for p in points])
 
 
 TURN = Claim(
@@ -155,11 +142,11 @@ TURN = Claim(
     "Layers turn from erasing to strengthening near the middle",
     "the layers turn from erasing to strengthening near the middle of the model",
     "Csordás et al. 2025 §3.1 (2505.13898); Hu et al. 2025 (2512.14064)",
-    "c = mean of attention's, the MLP's and the layer's cosine with the stream, over all tokens of all prompts; (k + 1) "
-    "/ L, k the split into two levels that explains most of c's variance",
-    "Up to 50 prompts, spread over the levels. A turn needs a first level below 0 and a second above it, at most 5 % of "
-    "random orders of the layers split as well (blocks of four layers from 24 layers on), and fewer than half of five "
-    "untrained twins turning within a tenth of the depth. The papers take 10 to 20 prompts of GSM8K, HellaSwag or "
+    "c = mean of attention's, the MLP's and the layer's cosine with the stream, over all tokens of all prompts; (k + "
+    "1) / L, k the split into two levels that explains most of c's variance",
+    "Up to 50 prompts, spread over the levels. A turn needs a first level below 0 and a second above it, at most 5 % "
+    "of random orders of the layers split as well (blocks of four layers from 24 layers on), and fewer than half of "
+    "five untrained twins turning within a tenth of the depth. The papers take 10 to 20 prompts of GSM8K, HellaSwag or "
     "AIME24 and the last layer below 0.",
     "a turn in the first third or the last quarter, or first layers that strengthen, or last ones that erase",
     (

@@ -299,10 +299,10 @@ def rank_correlations(a: ArrayLike, b: ArrayLike) -> np.ndarray:
 
 
 def permuted_correlation(x: ArrayLike, y: ArrayLike, seed: int = 0, orders: int = RESAMPLES) -> np.ndarray:
-    """Draws `[order]` of Spearman's rank correlation of two curves `[place]`, uncertain over the places: `tanh(atanh ρ -
-    atanh ρ_π)`, ρ_π that of a random order of one curve. The share of draws on the other side of 0 is the permutation
-    p; other bounds shift it on Fisher's scale, on which the spread does not depend on ρ. NaN where a curve is
-    constant or has fewer than three places."""
+    """Draws `[order]` of Spearman's rank correlation of two curves `[place]`, uncertain over the places: `tanh(atanh
+    ρ - atanh ρ_π)`, ρ_π that of a random order of one curve. The share of draws on the other side of 0 is the
+    permutation p; other bounds shift it on Fisher's scale, on which the spread does not depend on ρ. NaN where a
+    curve is constant or has fewer than three places."""
     a, b = ranks(np.stack([np.asarray(v, np.float64) for v in (x, y)]))
     scale = math.sqrt(float(a @ a) * float(b @ b))
     if len(a) < 3 or not scale > 0:

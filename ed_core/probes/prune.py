@@ -38,8 +38,9 @@ class Prune(Probe):
 
     `drop` names any set of layers, measured beside the stretches.
 
-    Source: block influence, Men et al. 2024 (ShortGPT); angular distance, Gromov et al. 2024 (there at the last token,
-    here at every one too, and at those that are no sinks); the update's cosine, Hu et al. 2025; on the weakness of cosine, Hinostroza et al. 2026."""
+    Source: block influence, Men et al. 2024 (ShortGPT); angular distance, Gromov et al. 2024 (there at the last
+    token, here at every one too, and at those that are no sinks); the update's cosine, Hu et al. 2025; on the
+    weakness of cosine, Hinostroza et al. 2026."""
 
     n: int = parameter(
         1, "how many consecutive layers are taken out together", low=1, high=256, label="Consecutive layers removed"
