@@ -279,7 +279,7 @@ def permutation_p(statistic: Callable[[np.ndarray], np.ndarray], orders: np.ndar
 def ranks(rows: ArrayLike) -> np.ndarray:
     """Ranks within each row, ties sharing their mean rank, less the row's mean rank: `[n, place]`."""
     rows = np.asarray(rows, np.float64)
-    order = rows.argsort(1, kind="stable")
+    order = rows.argsort(1)
     found = np.empty(rows.shape)
     np.put_along_axis(found, order, np.broadcast_to(np.arange(rows.shape[1], dtype=np.float64), rows.shape), 1)
     held = np.take_along_axis(rows, order, 1)
@@ -336,7 +336,7 @@ def student_p(value: ArrayLike, error: ArrayLike, bound: float, freedom: int, ab
     degrees of freedom: for many places at once, where 1 000 resamples are too few to pay for all of them."""
     apart = (np.asarray(value, np.float64) - bound) * (1 if above else -1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(np.asarray(error) > SMALLEST, apart / error, np.sign(apart) * math.inf)
+        t = np.where(np.asarray(error) > SMALLEST, apart / error, np.nan_to_num(np.sign(apart) * math.inf))
     u, below = _student_below(freedom)
     return np.where(np.isfinite(apart), 1 - np.interp(np.arctan(t / math.sqrt(freedom)), u, below), 1.0)
 
