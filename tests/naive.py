@@ -512,6 +512,8 @@ def answers(hf, decode, ids, start: int, answer: str, k: int) -> dict[str, np.nd
         logits = lens(hf, ids, resid)
         found.append(all(1 + (logits[t - 1] > logits[t - 1][ids[t]]).sum() <= k for t in range(start, len(ids))))
     out = {"first_depth": np.array(float(found.index(True)) if any(found) else np.nan)}
+    lasting = [depth for depth in range(len(found)) if all(found[depth:])]
+    out["stays_depth"] = np.array(float(min(lasting)) if lasting else np.nan)
     for name, left_out in (("_whole", [()]), ("", [(b,) for b in range(len(blocks_of(hf)))])):
         exact, loss = [], []
         for drop in left_out:

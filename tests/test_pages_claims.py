@@ -76,7 +76,7 @@ def test_before_a_run_every_claim_is_listed_with_what_the_paper_found(cache):
     said = words(test)
     for claim in CLAIMS:
         assert show.plain(claim.title) in said and show.plain(claim.source) in said
-        assert all(show.plain(q.found) in said for q in claim.quantities)
+        assert all(show.plain(q.found) in said for q in claim.judging)
     assert said.count("not run") == len(CLAIMS) and not charts(test)
     assert show.plain(find("usefulness").formula) in said
     assert "--claim usefulness" in test.code[-1].value and "--set copy" in test.code[-1].value
@@ -90,10 +90,11 @@ def test_what_was_found_is_listed_drawn_and_quoted(cache):
     assert "1 holds here, 1 does not hold here, 1 not applicable" in said and said.count("not run") == len(CLAIMS) - 3
     for one in found.values():
         for quantity in one["quantities"]:
-            if quantity["value"]:
+            if quantity["value"] and not quantity["beside"]:
                 assert show.plain(quantity["value"]["short"]) in said
     assert show.plain("It has <b>no</b> answers.") in said and "<b>no</b>" not in said
     assert test.code[0].value == found["turn"]["sentence"]
+    assert all(show.plain(reason) in said for reason in found["turn"]["reasons"])
     (figure,) = charts(test)
     for trace, label in zip(figure["data"], ("model", "untrained twin"), strict=True):
         curve = found["turn"]["curves"][label]
@@ -103,7 +104,7 @@ def test_what_was_found_is_listed_drawn_and_quoted(cache):
         assert np.allclose(down, np.subtract(curve["values"], curve["low"]))
     other = page(claim="one-layer-robust")
     assert other.code[0].value == found["one-layer-robust"]["sentence"]
-    assert other.code[0].value.endswith("Without a control: no twin.") and len(charts(other)[0]["data"]) == 1
+    assert "Without a control: no twin." in words(other) and len(charts(other)[0]["data"]) == 1
     assert not charts(page(claim="adaptive"))
 
 
