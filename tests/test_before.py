@@ -43,7 +43,7 @@ RUNS = {  # probe: its parameters, and the id of the run
     "continuation": ({}, "0fd20e9287dd3cc81b9761eeb52c3358"),
 }
 DIGEST = "ed653ab0e573d878fc77b6f5dabafb38ac9b9b1f4c4da153d43493cd059d2f87"  # of all their measures
-LATER = {"residual_erasure": 1}  # probes that have another version since, and the one that wrote the folder
+LATER = {"residual_erasure": 1, "prune": 2}  # probes that have another version since, and the one that wrote the folder
 CASE, OF_CASE = "wzmuvcvr45", ("contributions", "logit_lens", "layer_skip")
 EXPORTED = {  # in the .npz, by what stands in front: of the prompt, and over all prompts
     "contributions": (
@@ -133,7 +133,8 @@ def same(now: np.ndarray, then: np.ndarray, name: str) -> None:
 def as_then(now: ProbeResult) -> ProbeResult:
     """What a probe of the version that wrote the folder would have given."""
     version = LATER.get(now.request.probe, now.request.probe_version)
-    return summarize(replace(now, request=replace(now.request, probe_version=version)))
+    measures = {name: one for name, one in now.measures.items() if one.spec.since <= version}
+    return summarize(replace(now, request=replace(now.request, probe_version=version), measures=measures))
 
 
 def names(probes: set[str]) -> list[str]:

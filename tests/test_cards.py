@@ -410,8 +410,8 @@ def test_the_page_lists_all_cards_and_shows_one(tmp_path, monkeypatch):
             assert show.plain(words.depth(card.depth_of(told, rule, "logit"))) in said
     test.button(key="run.cards").click().run()
     (place, arguments) = begun[0]
-    wanted = card_runs.Wanted(resolve("ed-demo-8"), card.SET)
-    assert place == wanted.out and arguments[0] == "card" and f"--set={card.SET}" in arguments
-    asked = making.Asked("ed-demo-8", card.SET)
+    wanted = card_runs.Wanted(resolve("ed-demo-8"), "sum_mod10")
+    assert place == wanted.out and arguments[0] == "card" and "--set=sum_mod10" in arguments
+    asked = making.Asked("ed-demo-8", "sum_mod10")
     assert asked.place == wanted.out, "the command without --out makes it where the page looks"
     assert wanted.command() == asked.command

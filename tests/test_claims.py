@@ -1,5 +1,5 @@
-"""Claims on made-up data: one set on which each must hold, with the value it must give, and one on which it must not;
-what they refuse; what is written of them; and all of it from the command line on a small model."""
+"""Claims on made-up data: what each must say and must not, what they refuse, what is written of them; and all of it
+from the command line on a small model. How often they err is counted in `test_claims_power.py`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,34 @@ from dataclasses import replace
 import naive
 import numpy as np
 import pytest
+from made_up_claims import MADE_UP, Draw
 from small_models import opened_models, save_random
 
 from ed_core.claims import CLAIMS, find, finding, running
-from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE, Estimate, judged
+from ed_core.claims.claim import (
+    CANNOT_BE_TOLD,
+    DOES_NOT,
+    HOLDS,
+    NOT_APPLICABLE,
+    Claim,
+    Curve,
+    Estimate,
+    Measured,
+    Quantity,
+    by_draws,
+    judged,
+    together,
+)
 from ed_core.claims.evidence import Evidence, Part
+from ed_core.claims.means import line, reliability
 from ed_core.commands import main
+from ed_core.depth import sinks
+from ed_core.depth.continuous import mean_depth_kl
 from ed_core.errors import ClaimRefused, ParameterError, PromptError, StudyError
-from ed_core.probes import Answers
+from ed_core.probes import Answers, Prune
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import SETS
-from ed_core.studies.points import MEASURED, Point
+from ed_core.sweeps import dropping
 from ed_core.types import Prompt
 
 L, N, TOKENS = 8, 24, 5
@@ -48,212 +65,412 @@ def in_levels(columns: dict[str, np.ndarray]) -> Part:
     return Part(columns, levels, tuple(str(i // 3) for i in range(N)), np.arange(N))
 
 
-def evidence(**parts: Part) -> Evidence:
-    return Evidence(L, parts, True, LEVELS, ("made-up",), seed=3)
+def evidence(layers: int = L, **parts: Part) -> Evidence:
+    return Evidence(layers, parts, True, LEVELS, ("made-up",), seed=3, worked=True)
+
+
+def cosine(curve) -> Evidence:
+    parts = {f"{part}_cos": drawn(curve) for part in ("attn", "mlp", "layer")}
+    return evidence(len(curve), contributions=per_token(**parts))
 
 
 def turning_at(layer: int) -> Evidence:
-    curve = np.where(np.arange(L) <= layer, -0.3, 0.3)
-    return evidence(contributions=per_token(**{f"{part}_cos": drawn(curve) for part in ("attn", "mlp", "layer")}))
+    return cosine(np.where(np.arange(L) <= layer, -0.3, 0.3))
 
 
-def skips(second_half: float) -> Evidence:
-    rows = np.where(np.arange(L) < L // 2, 1.0, second_half)
-    effect = np.triu(np.repeat(rows[:, None], L, 1), 1)
-    return evidence(future=in_levels({"effect": drawn(effect, 0.001), "n_tokens": np.full(N, 5.0)}))
-
-
-def family(*ratios: float) -> Evidence:
-    points = tuple(
-        Point(f"m{i}", 10 ** (7 + i), "", "s", "", "kl", ratio, L, MEASURED, ratio - 0.01, ratio + 0.01, N, again)
-        for i, ratio in enumerate(ratios)
-        for again in [ratio + np.random.default_rng(i).normal(0, 0.005, 1000)]
-    )
-    return replace(evidence(), points=points, models=tuple(p.model for p in points))
-
-
-def graded(step: int) -> Evidence:
-    """The centre of what skips break moves by `step` layers a level, and so does the lens."""
-    level = np.arange(N) % 3
-    effect, kl = np.zeros((N, L, L)), np.zeros((N, L + 1))
-    for i in range(N):
-        at = 1 + step * level[i]
-        effect[i, at, at + 1 :] = 1.0
-        kl[i] = np.where(np.arange(L + 1) <= at, 9.0, 1.0)
-    skipped = in_levels({"effect": effect, "n_tokens": np.full(N, 5.0)})
-    lens = in_levels({"kl.sum": kl * TOKENS, "n_tokens": np.full(N, float(TOKENS))})
-    return evidence(future=skipped, logit_lens=lens)
-
-
-def appearing(step: float) -> Evidence:
-    depth = 3 + step * (np.arange(N) % 3) + np.arange(N) // 3 % 2
-    return evidence(answers=in_levels({"first_depth": depth, "exact_whole": np.ones(N)}))
-
-
-def thinking(way: float) -> Evidence:
-    right = (np.arange(N) % 2).astype(float)
-    ratio = 0.5 + way * 0.2 * (right - 0.5) + np.random.default_rng(0).normal(0, 0.02, N)
-    return evidence(writing=in_levels({"mean_ratio": ratio}), answers=in_levels({"exact_whole": right}))
-
-
-def losing(cosine) -> Evidence:
-    """Leaving out layer s costs s; the cosine is as given."""
-    loss = drawn(2 + np.arange(L), 0.001)
-    return evidence(one=per_token(update_cosine=drawn(cosine, 0.001), nll=loss, nll_whole=drawn(2.0, 0.0)))
-
-
-def keeping(share: float) -> Evidence:
-    curve = np.full(L, share)
+def keeping(share) -> Evidence:
+    """Best guesses kept, of all inner layers or of each."""
+    curve = np.broadcast_to(share, L).copy()
     curve[[0, -1]] = 0.0  # the first and the last layer do not count
     return evidence(one=per_token(top1_kept=drawn(curve, 0.002)))
 
 
-def turned(stream, update: float) -> Evidence:
-    return evidence(
-        turns=per_token(
-            stream_angle=drawn(np.broadcast_to(stream, L), 0.1), update_angle=drawn(np.full(L - 1, update), 0.1)
-        )
-    )
+def graded(step: float) -> Evidence:
+    """The centre of what skips break moves by `step` layers a level, and so does the lens."""
+    level = np.arange(N) % 3
+    effect, kl = np.zeros((N, L, L)), np.zeros((N, L + 1))
+    for i in range(N):
+        at = 1 + int(step * level[i])
+        effect[i, at, at + 1 :] = 1.0
+        kl[i] = np.where(np.arange(L + 1) <= at, 9.0, 0.0)
+    skipped = in_levels({"effect": effect, "n_tokens": np.full(N, 5.0)})
+    columns = {"kl.sum": kl * TOKENS, "overlap.sum": (kl == 0) * float(TOKENS), "n_tokens": np.full(N, float(TOKENS))}
+    return evidence(future=skipped, logit_lens=in_levels(columns))
 
 
 def replaced(costs) -> Evidence:
+    costs = np.asarray(costs, float)
     loss = (2 * (1 + drawn(costs, 0.001))) * (TOKENS - 1)
-    return evidence(replacement=Part({"loss": loss, "whole": WHOLE, "tokens": np.full(N, TOKENS - 1.0)}))
+    columns = {"loss": loss, "whole": WHOLE, "tokens": np.full(N, TOKENS - 1.0)}
+    return evidence(len(costs), replacement=Part(columns))
 
 
-def stretched(start: int, price: float) -> Evidence:
-    """Of stretches of two layers the one at `start` turns least; it costs `price` nats, the others 1."""
-    angle, loss = np.full(L - 1, 0.4), np.full(L - 1, 3.0)
-    angle[start], loss[start] = 0.1, 2.0 + price
-    one = per_token(angular_distance=drawn(angle, 0.001), nll=drawn(loss, 0.001), nll_whole=drawn(2.0, 0.0))
-    return evidence(stretch=one)
+def told(name: str, of: Evidence) -> str:
+    claim = find(name)
+    return judged(claim, claim.of(of)).verdict
 
 
-def answering(generated: int, likely: int) -> Evidence:
-    """Every answer is lost without the layer `generated`, and likelihood without the layer `likely`."""
-    exact, loss = np.ones((N, L)), np.full((N, L), 0.5)
-    exact[:, generated], loss[:, likely] = 0.0, 4.0
-    return evidence(
-        answers=in_levels({"exact": exact, "exact_whole": np.ones(N), "loss": loss, "loss_whole": loss[:, 0] * 0 + 0.5})
-    )
+def value(name: str, of: Evidence, quantity: int = 0) -> Estimate:
+    claim = find(name)
+    return claim.of(of).estimates[claim.quantities[quantity].name]
 
 
-CASES = {  # claim: what it must hold on, its first value there, and what it must not hold on
-    "turn": (turning_at(4), 5 / 8, turning_at(0)),
-    "second-half-weak": (skips(0.1), 0.1, skips(1.0)),
-    "static-ratio": (family(0.6, 0.61, 0.6), 0.0, family(0.3, 0.6, 0.9)),
-    "no-harder-deeper": (graded(0), 0.0, graded(2)),
-    "adaptive": (appearing(2), 4.0, appearing(-2)),
-    "deep-thinking": (thinking(1), 0.87, thinking(-1)),
-    "cosine-weak-proxy": (losing([4, 1, 6, 3, 0, 7, 2, 5]), 1 / 7, losing(-np.arange(L))),
-    "one-layer-robust": (keeping(0.9), 0.9, keeping(0.5)),
-    "even-turns": (turned(10.0, 90.0), 0.0, turned([40, 5, 5, 5, 60, 60, 5, 5], 30.0)),
-    "usefulness": (replaced(0.75 - 0.1 * np.arange(L)), 7 / 8, replaced(0.2 + 0.1 * np.arange(L))),
-    "deep-skips-late": (stretched(5, 0.2), 6 / 8, stretched(0, 3.0)),
-    "likelihood-or-generation": (answering(6, 1), 5.0, answering(1, 6)),
-}
+# ---------------------------------------------------------------- what was judged wrongly before
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
-def test_a_claim_holds_where_it_must_and_not_where_it_must_not(claim):
-    true, value, false = CASES[claim.id]
-    found = claim.of(true)
-    first = found.estimates[next(q.name for q in claim.quantities if q.name in found.estimates)]
-    assert judged(claim, found) == HOLDS and judged(claim, claim.of(false)) == DOES_NOT
-    assert first.value == pytest.approx(value, abs=0.02) and first.low <= first.value <= first.high
-    assert set(found.estimates) <= {q.name for q in claim.quantities}
-    assert len(found.curve.x) == len(found.curve.values) == len(found.curve.low) == len(found.curve.high)
-    if claim.id != "static-ratio":
-        assert found.prompts == N
+def test_no_turn_is_seen_in_a_zigzag_in_a_dip_and_in_noise():
+    zigzag, dip = np.tile([-0.3, 0.3], 15), np.full(30, 0.3)
+    dip[14] = -0.2
+    late = np.where(np.arange(30) < 20, 0.0, 0.0)
+    for curve in (zigzag, dip, late + np.random.default_rng(1).normal(0, 0.1, 30)):
+        assert told("turn", cosine(curve)) != HOLDS
+    assert told("turn", cosine(dip)) == DOES_NOT, "its first layers strengthen"
+    assert told("turn", cosine(np.where(np.arange(30) < 16, -0.2, 0.2))) == HOLDS
+    assert told("turn", cosine(np.where(np.arange(16) < 3, -0.2, 0.2))) == DOES_NOT, "a turn, but an early one"
 
 
-def test_of_several_quantities_each_must_hold():
+def test_a_turn_that_untrained_twins_have_as_well_is_none():
+    step = np.where(np.arange(16) < 8, -0.2, 0.2)
+    of, flat = cosine(step), cosine(np.full(16, 0.2)).parts["contributions"]
+    same = of.parts["contributions"]
+    for twins, verdict in (((flat,) * 3 + (same,) * 2, HOLDS), ((flat,) * 2 + (same,) * 3, CANNOT_BE_TOLD)):
+        assert told("turn", replace(of, twins=twins)) == verdict
+    assert "3 of 5 untrained twins turn" in find("turn").of(replace(of, twins=(flat, flat, same, same, same))).beside
+
+
+def test_a_proxy_is_not_called_weak_because_the_loss_is_noise():
+    rng, score = np.random.default_rng(0), np.arange(30.0)
+    for true, spread in ((np.zeros(30), 1.0), (score / 30, 5.0)):  # noise alone; a perfect proxy under noise
+        loss = 2 + true + rng.normal(0, spread, (N, 30))
+        one = per_token(
+            block_influence=drawn(score), update_cosine=drawn(score), nll=loss, nll_whole=np.full((N, 1), 2.0)
+        )
+        found = find("cosine-weak-proxy").of(evidence(30, one=one))
+        assert judged(find("cosine-weak-proxy"), found).verdict == CANNOT_BE_TOLD
+        assert "is more than noise" in next(iter(found.estimates.values())).why
+
+
+def test_costs_unrelated_to_depth_and_costs_that_are_none_do_not_fall_with_depth():
+    rng = np.random.default_rng(5)
+    unrelated = [told("usefulness", replaced(rng.permutation(np.linspace(0, 0.5, 16)))) for _ in range(20)]
+    assert unrelated.count(HOLDS) <= 2
+    claim, none = find("usefulness"), find("usefulness").of(replaced(-np.linspace(0, 0.05, 16)))
+    assert judged(claim, none).verdict == CANNOT_BE_TOLD and none.beside.startswith("No layer is needed")
+    said = finding.reasons(finding.Finding(claim, "m", "s", none).told())
+    assert any("no layer is needed by this measure" in one for one in said)
+    assert told("usefulness", replaced(np.linspace(0.5, 0, 16))) == HOLDS
+
+
+def test_any_one_layer_means_the_worst_one():
+    shares = np.full(L, 0.95)
+    shares[[2, 5]] = 0.0
+    of = keeping(shares)
+    assert told("one-layer-robust", of) == DOES_NOT and value("one-layer-robust", of, 1).value > 0.6
+    said = find("one-layer-robust").of(of).beside
+    assert "The worst is layer" in said and "2 of 6 inner layers keep less than 72 %" in said
+    assert told("one-layer-robust", keeping(0.9)) == HOLDS
+    one = np.full(L, 0.95)
+    one[3] = 0.72
+    assert told("one-layer-robust", keeping(one)) == CANNOT_BE_TOLD
+
+
+def test_one_nan_makes_nothing_hold():
+    assert told("no-harder-deeper", graded(0)) == HOLDS and told("no-harder-deeper", graded(2)) == DOES_NOT
+    of = graded(0)
+    columns = {name: values.copy() for name, values in of.parts["logit_lens"].columns.items()}
+    columns["kl.sum"][4, 2] = np.nan
+    lens = in_levels(columns)
+    assert told("no-harder-deeper", replace(of, parts=of.parts | {"logit_lens": lens})) == CANNOT_BE_TOLD
+
+
+def test_what_is_not_defined_cannot_be_told():
     claim = find("even-turns")
-    found = {name: claim.of(turned(10.0, angle)).estimates for name, angle in (("right", 90.0), ("same", 30.0))}
-    told = [one.verdict(q.holds) for q in claim.quantities for one in [found["same"][q.name]]]
-    assert told == [HOLDS, HOLDS, DOES_NOT] and judged(claim, claim.of(turned(10.0, 30.0))) == DOES_NOT
-    moved = find("no-harder-deeper").of(graded(2)).estimates
-    assert [round(one.value, 6) for one in moved.values()] == [4.0, 4.0]  # layers, from the first level to the last
+    found = claim.of(MADE_UP["even-turns"](Draw("holds", 10, np.random.default_rng(0))))
+    assert judged(claim, found).verdict == HOLDS
+    names = list(found.estimates)
+    for name in names:
+        nothing = Estimate.undefined_because("it was lost")
+        assert judged(claim, replace(found, estimates=found.estimates | {name: nothing})).verdict == CANNOT_BE_TOLD
+        less = {other: found.estimates[other] for other in names if other != name}
+        assert judged(claim, replace(found, estimates=less)).verdict == CANNOT_BE_TOLD
+
+
+# ---------------------------------------------------------------- from values to a verdict
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "undefined", "verdict"),
+    ("low", "high", "verdict"),
     [
-        (0.4, 0.6, 0.0, HOLDS),
-        (0.4, 0.6, 0.05, HOLDS),
-        (0.4, 0.6, 0.06, CANNOT_BE_TOLD),
-        (0.4, 0.6, 0.95, DOES_NOT),
-        (0.2, 0.4, 0.0, CANNOT_BE_TOLD),
-        (0.7, 0.9, 0.0, CANNOT_BE_TOLD),
-        (0.1, 0.9, 0.0, CANNOT_BE_TOLD),
-        (0.1, 0.2, 0.0, DOES_NOT),
-        (0.85, 0.9, 0.0, DOES_NOT),
-        (0.1, 0.3, 0.0, DOES_NOT),  # its end is no part of what the statement allows
-        (0.8, 0.9, 0.0, DOES_NOT),
-        (np.nan, np.nan, 1.0, DOES_NOT),
+        (0.4, 0.6, HOLDS),
+        (0.2, 0.4, CANNOT_BE_TOLD),
+        (0.7, 0.9, CANNOT_BE_TOLD),
+        (0.1, 0.9, CANNOT_BE_TOLD),
+        (0.1, 0.2, DOES_NOT),
+        (0.85, 0.9, DOES_NOT),
     ],
 )
-def test_the_verdict_follows_from_the_whole_interval(low, high, undefined, verdict):
-    assert Estimate((low + high) / 2, low, high, undefined).verdict((0.3, 0.8)) == verdict
+def test_the_verdict_follows_from_all_draws(low, high, verdict):
+    claim = one_quantity((0.3, 0.8))
+    assert judged(claim, of_draws(np.linspace(low, high, 1000))).verdict == verdict
 
 
-def test_the_interval_is_that_of_prompts_drawn_anew():
-    """The share of a half whose prompts differ: resampled by hand."""
-    values = np.where(np.arange(N) < 12, 0.8, 1.0)
-    part = per_token(top1_kept=np.repeat(values[:, None], L, 1))
-    found = find("one-layer-robust").of(evidence(one=part)).estimates
-    one = next(iter(found.values()))
-    counts = np.random.default_rng(3).multinomial(N, np.full(N, 1 / N), size=1000)
-    low, high = np.quantile(counts @ values / N, (0.05, 0.95))
-    assert one.value == pytest.approx(0.9) and (one.low, one.high) == pytest.approx((low, high))
+def one_quantity(holds, *more: Quantity, chosen: bool = True) -> Claim:
+    quantities = (Quantity("it", "", holds, "limited", "found", chosen=chosen), *more)
+    return Claim("x", "X", "it is so", "a paper", "f", "p", "c", quantities, (), lambda of: None)  # type: ignore
+
+
+def of_draws(draws, layers=None, **more) -> Measured:
+    nothing = Curve("", "", (), (), (), ())
+    return Measured({"it": Estimate.of(np.mean(draws), draws, layers), **more}, 9, nothing, "", "9 prompts")
+
+
+def test_prompts_and_layers_have_to_agree_and_lost_resamples_count_as_contradiction():
+    claim, within, wide = one_quantity((0.3, 0.8)), np.linspace(0.4, 0.6, 1000), np.linspace(0.2, 0.9, 1000)
+    assert judged(claim, of_draws(within, within)).verdict == HOLDS
+    assert judged(claim, of_draws(within, wide)).verdict == judged(claim, of_draws(wide, within)).verdict
+    assert judged(claim, of_draws(within, wide)).verdict == CANNOT_BE_TOLD
+    lost = within.copy()
+    lost[:60] = np.nan
+    assert judged(claim, of_draws(lost)).verdict == CANNOT_BE_TOLD
+    assert by_draws(within)((0.3, 0.8)) == pytest.approx((1 / 1001, 1.0))
+
+
+def test_of_several_quantities_each_must_hold_and_each_may_contradict():
+    above, below, far = (np.linspace(*ends, 1000) for ends in ((0.4, 0.6), (0.1, 0.2), (-0.03, 0.97)))
+    both = one_quantity((0.3, np.inf), Quantity("other", "", (0.0, np.inf), "", ""))
+    claims = {n: of_draws(above, other=Estimate.of(0.0, draws)) for n, draws in (("a", below), ("b", -below))}
+    assert judged(both, claims["a"]).verdict == HOLDS and judged(both, claims["b"]).verdict == DOES_NOT
+    assert judged(both, claims["b"]).p == pytest.approx(2 / 1001)  # twice: each had its chance
+    assert judged(both, of_draws(above, other=Estimate.of(0.0, far))).p == pytest.approx(31 / 1001, abs=2e-3)
+
+
+def test_verdicts_reached_together_are_fewer():
+    verdicts = [HOLDS, DOES_NOT, CANNOT_BE_TOLD, NOT_APPLICABLE, HOLDS]
+    after = together(verdicts, [0.001, 0.02, 0.3, np.nan, 0.01])
+    assert [v for v, _ in after] == [HOLDS, DOES_NOT, CANNOT_BE_TOLD, NOT_APPLICABLE, HOLDS]
+    assert [round(p, 6) for _, p in after if np.isfinite(p)] == [0.004, 0.04, 0.3, 0.03]
+    assert together([HOLDS] * 3, [0.03, 0.04, 0.001])[0] == (CANNOT_BE_TOLD, pytest.approx(0.06))
+
+
+def test_limits_chosen_here_are_named_with_the_distance_and_with_others():
+    def limits(draws, holds=(-np.inf, 0.5), chosen=True):
+        found = finding.Finding(one_quantity(holds, chosen=chosen), "m", "s", of_draws(np.asarray(draws))).told()
+        return found["quantities"][0]["limits"]
+
+    sure, close = limits(np.linspace(0.1, 0.3, 1000)), limits(np.linspace(0.41, 0.45, 1000))
+    assert sure["distance"] == pytest.approx(0.3) and not sure["turns"] and "With 0.40 or 0.60 the" in sure["told"]
+    assert close["turns"] and [one["verdict"] for one in close["moved"]] == [DOES_NOT, HOLDS]
+    assert "with 0.40 the verdict by itself is “does not hold here”" in close["told"]
+    assert limits(np.linspace(0.1, 0.3, 1000), chosen=False) is None
+    assert Quantity("", "", (0.35, 0.75), "", "").moved(0.2) == pytest.approx((0.31, 0.79))
+    assert Quantity("", "", (-np.inf, 0.02), "", "").moved(-0.2) == pytest.approx((-np.inf, 0.016))
+
+
+# ---------------------------------------------------------------- values
+
+
+def test_values_are_those_of_the_plainest_computation():
+    """From the prompts' own numbers, one line each."""
+    made = {name: MADE_UP[name](Draw("small", 10, np.random.default_rng(7))) for name in MADE_UP}
+
+    def part(name: str, of: str) -> Part:
+        return made[name].parts[of]
+
+    def mean(p: Part, measure: str) -> np.ndarray:
+        return p[f"{measure}.sum"].sum(0) / p[f"{measure}.count"].sum()
+
+    effect = part("second-half-weak", "future")["effect"].mean(0)
+    e = np.array([effect[s, s + 1 :].mean() for s in range(29)])
+    kept = mean(part("one-layer-robust", "one"), "top1_kept")[1:-1]
+    one = part("cosine-weak-proxy", "one")
+    score, loss = (mean(one, name).argsort().argsort() for name in ("block_influence", "nll"))
+    angles = mean(part("even-turns", "turns"), "stream_angle")[7:23]
+    rep = part("usefulness", "replacement")
+    stretch = part("deep-skips-late", "stretch")
+    start, nll = stretch["angular_distance_last"].mean(0).argmin(), mean(stretch, "nll")
+    answers = part("likelihood-or-generation", "answers")
+    g, n = 1 - answers["exact"].mean(0), answers["loss"].mean(0) - 0.3
+    w, a = part("reasoning-breaks", "worked"), part("reasoning-breaks", "answers")
+    lens = part("no-harder-deeper", "logit_lens")
+    depth = mean_depth_kl(lens["kl.sum"]).reshape(16, 3) / 30
+    stays = part("adaptive", "answers")["stays_depth"].reshape(16, 3)
+    think = made["deep-thinking"].parts
+    right = think["answers"]["exact_whole"]
+    rank = think["writing"]["mean_ratio"].argsort().argsort()
+    points = [p for p in made["static-ratio"].points if p.criterion == "mean_kl"]
+    ratios = [mean_depth_kl((p.read.sums.sum(0) / p.read.tokens.sum())[None])[0] / p.n_layers for p in points]
+    share = (rep["loss"].sum(0) / rep["whole"].sum() > 1.1).mean()
+    expected = {
+        "second-half-weak": [e[15:].mean() / e[:15].mean()],
+        "one-layer-robust": [kept.min(), kept.mean(), (kept < 0.72).mean()],
+        "cosine-weak-proxy": [np.corrcoef(score, loss)[0, 1]],
+        "even-turns": [angles.std() / angles.mean(), angles.mean()],
+        "usefulness": [share],
+        "deep-skips-late": [(start + 4) / 30, nll[start] - np.median(nll)],
+        "likelihood-or-generation": [(np.arange(30) @ g) / g.sum() - (np.arange(30) @ n) / n.sum()],
+        "reasoning-breaks": [a["exact"].mean() - w["exact"].mean()],
+        "no-harder-deeper": [None, (depth[:, 2] - depth[:, 0]).mean() / 2],
+        "adaptive": [(stays[:, 2] - stays[:, 0]).mean() / 2],
+        "deep-thinking": [np.corrcoef(rank, right)[0, 1]],
+        "static-ratio": [np.polyfit([7, 8, 9], ratios, 1)[0]],
+    }
+    assert set(expected) == set(MADE_UP) - {"turn"}
+    for name, values in expected.items():
+        claim = find(name)
+        found = claim.of(made[name])
+        for quantity, wanted in zip(claim.quantities, values):
+            if wanted is not None:
+                estimate = found.estimates[quantity.name]
+                assert estimate.value == pytest.approx(wanted, abs=2e-6), (name, quantity.name)
+                assert estimate.low - 1e-9 <= estimate.value <= estimate.high + 1e-9, (name, quantity.name)
+    assert value("turn", turning_at(4)).value == 5 / 8 and not value("turn", turning_at(L)).value > 0
+
+
+def test_units_are_templates_where_there_are_enough_of_them():
+    """As many prompts of 8 forms have a wider interval than those of no known form, and the words say so."""
+    spread = np.repeat(np.random.default_rng(0).normal(0.8, 0.05, 8), 3)[:, None] * np.ones(L)
+    part = per_token(top1_kept=spread)
+    claim, widths = find("one-layer-robust"), {}
+    for forms in ((), tuple(f"f{i // 3}" for i in range(N)), ("f",) * N):
+        found = claim.of(evidence(one=replace(part, forms=forms)))
+        one = found.estimates[claim.quantities[1].name]
+        widths[found.over] = one.high - one.low
+    assert list(widths) == ["24 prompts", "24 prompts of 8 forms", "24 prompts of one form; other text may differ"]
+    assert widths["24 prompts of 8 forms"] > 1.5 * widths["24 prompts"]
+
+
+def test_a_line_through_levels_is_over_pairs_where_there_are_some():
+    values = [np.arange(10.0) + 3 * level for level in range(3)]
+    marks = tuple(map(str, range(10)))
+    paired = [Part({"": v}, ("",) * 10, marks) for v in values]
+    alone = [Part({"": v}) for v in values]
+    one, other = line(values, paired, 0), line(values, alone, 0)
+    assert one.pairs == 10 and other.pairs == 0 and one.slope.value == other.slope.value == 3
+    assert one.slope.error < 1e-9 < other.slope.error, "what pairs have in common does not blur their slope"
+    assert np.allclose(other.levels.value, [4.5, 7.5, 10.5])
+    gone = [values[0], np.full(10, np.nan), values[2]]
+    assert line(gone, paired, 0) == line(gone, alone, 0) == "one level has only 0 prompts with a value"
+
+
+def test_reliability_is_the_share_of_the_differences_that_is_no_noise():
+    rng = np.random.default_rng(0)
+    for sd in (0.5, 2.0, 5.0):
+        curve = rng.normal(0, 1, 400)
+        each = curve + rng.normal(0, sd, (20, 400)) + rng.normal(0, 3, (20, 1))
+        columns = {"x.sum": each, "n_tokens": np.ones(20)}
+        own = each - each.mean(1, keepdims=True)
+        noise = (own.var(0, ddof=1) / 20).mean() * 400 / 399
+        assert reliability(Part(columns), "x") == pytest.approx(1 - noise / own.mean(0).var(ddof=1))
+        assert reliability(Part(columns), "x") == pytest.approx(1 / (1 + sd**2 / 20), abs=0.1)
+    assert np.isnan(reliability(Part({"x.sum": np.ones((20, 9)), "n_tokens": np.ones(20)}), "x"))
+
+
+def test_pairs_of_reasoning_are_of_one_level_and_number_and_known_to_the_model():
+    of = MADE_UP["reasoning-breaks"](Draw("holds", 10, np.random.default_rng(0)))
+    whole = of.parts["worked"]["exact_whole"].copy()
+    whole[:8], length = 0.0, of.parts["worked"]["answer_length"].copy()
+    length[8:12] = 1
+    worked = of.parts["worked"]
+    columns = worked.columns | {"exact_whole": whole, "answer_length": length}
+    order = np.random.default_rng(1).permutation(len(worked))
+    shuffled = replace(worked, columns=columns).keep(order)
+    found = find("reasoning-breaks").of(replace(of, parts=of.parts | {"worked": shuffled}))
+    assert found.prompts == 28 and "36 pairs have an answer of several steps" in found.beside
+    lost = (of.parts["answers"]["exact"] - worked["exact"])[12:]
+    assert found.estimates[find("reasoning-breaks").quantities[0].name].value == pytest.approx(lost.mean())
+    columns = worked.columns | {"exact_whole": np.zeros(40)}
+    with pytest.raises(ClaimRefused, match="pairs that the whole model answers rightly"):
+        find("reasoning-breaks").of(replace(of, parts=of.parts | {"worked": replace(worked, columns=columns)}))
+    with pytest.raises(ClaimRefused, match="no worked-out counterpart"):
+        find("reasoning-breaks").of(replace(of, worked=False))
 
 
 def test_what_cannot_be_said_is_refused_with_both_numbers():
     few = evidence(one=keeping(0.9).parts["one"].keep(np.arange(4)))
-    with pytest.raises(ClaimRefused, match="needs 5 prompts at least, and there are 4"):
+    with pytest.raises(ClaimRefused, match=r"needs 8 prompts at least \(or 5 of different forms\), and there are 4"):
         find("one-layer-robust").of(few)
-    with pytest.raises(ClaimRefused, match="needs 5 prompts that are answered wrongly at least, and there are 0"):
-        all_right = thinking(1)
-        columns = {"exact_whole": np.ones(N)}
-        find("deep-thinking").of(replace(all_right, parts={**all_right.parts, "answers": in_levels(columns)}))
+    thinking = MADE_UP["deep-thinking"](Draw("holds", 1, np.random.default_rng(0)))
+    with pytest.raises(ClaimRefused, match="needs 8 prompts that are answered wrongly at least, and there are 0"):
+        answers = replace(thinking.parts["answers"], columns={"exact_whole": np.ones(50)})
+        find("deep-thinking").of(replace(thinking, parts={**thinking.parts, "answers": answers}))
     with pytest.raises(ClaimRefused, match="3 at least, and has 2"):
-        find("static-ratio").of(family(0.5, 0.6))
+        find("static-ratio").of(replace(evidence(), models=("a", "b")))
+    family = MADE_UP["static-ratio"](Draw("holds", 1, np.random.default_rng(0)))
+    with pytest.raises(ClaimRefused, match="different known sizes, and there are 2"):
+        find("static-ratio").of(replace(family, points=family.points[:4]))
+    adaptive = MADE_UP["adaptive"](Draw("holds", 1, np.random.default_rng(0)))
     with pytest.raises(ClaimRefused, match="known answers"):
-        find("adaptive").of(replace(appearing(1), answers=False))
+        find("adaptive").of(replace(adaptive, answers=False))
     with pytest.raises(ClaimRefused, match="2 at least, and the set has 0"):
-        find("adaptive").of(replace(appearing(1), level_names=()))
+        find("adaptive").of(replace(adaptive, level_names=()))
     with pytest.raises(ClaimRefused, match="has 3 layers; this claim needs 4"):
         find("turn").of(replace(turning_at(4), n_layers=3))
     with pytest.raises(ClaimRefused, match="too short"):
         find("turn").of(replace(turning_at(4), troubles={"contributions": "The prompts are too short."}))
-    nowhere = appearing(1).parts["answers"].columns | {"first_depth": np.full(N, np.nan)}
+    part = adaptive.parts["answers"]
+    nowhere = replace(part, columns={"stays_depth": np.full(len(part), np.nan)})
     with pytest.raises(ClaimRefused, match="does not know them"):
-        find("adaptive").of(evidence(answers=in_levels(nowhere)))
+        find("adaptive").of(replace(adaptive, parts={"answers": nowhere}))
     with pytest.raises(ParameterError, match="did you mean 'turn'"):
         find("turns")
 
 
-def test_a_turn_that_is_not_there_is_told_and_does_not_hold():
-    found = find("turn").of(turning_at(L))
-    told = finding.Finding(find("turn"), "m", "s", found).told()
-    assert told["verdict"] == DOES_NOT and told["quantities"][0]["value"]["value"] is None
-    assert "not defined" in told["sentence"] and "gives no depth" in told["beside"]
+def test_a_level_whose_answers_never_come_cannot_be_told():
+    adaptive = MADE_UP["adaptive"](Draw("holds", 1, np.random.default_rng(0)))
+    part = adaptive.parts["answers"]
+    depth = np.where(np.arange(len(part)) % 3 == 2, np.nan, part["stays_depth"])
+    claim, found = find("adaptive"), None
+    found = claim.of(replace(adaptive, parts={"answers": replace(part, columns={"stays_depth": depth})}))
+    assert judged(claim, found).verdict == CANNOT_BE_TOLD
+    told_of = finding.Finding(claim, "m", "s", found).told()
+    assert told_of["p"] is None and "only 0 prompts with a value" in " ".join(told_of["reasons"])
 
 
-def test_the_sentence_says_model_set_value_paper_and_control():
+# ---------------------------------------------------------------- words
+
+
+def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
     claim = find("one-layer-robust")
     mine, twins = claim.of(keeping(0.9)), claim.of(keeping(0.95))
-    said = finding.Finding(claim, "this-model", "these", mine, control=twins).sentence
-    assert said.startswith("For this-model on these (24 prompts) it holds that most of")
-    for words in ("0.90 (5–95 % over prompts: 0.90 to 0.90)", "the paper found 0.72 to 0.95", "Lad et al. 2024"):
-        assert words in said
-    assert said.endswith("there the statement holds too, so it tells nothing of what was learned.")
-    other = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.5))).sentence
-    assert "it does not hold that" in other and other.endswith("there it does not hold.")
-    apart = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.9))).sentence
-    assert apart.endswith("there the statement holds.")
-    none = finding.Finding(claim, "m", "s", None, "It has no prompts.")
-    assert none.verdict == NOT_APPLICABLE and none.sentence.endswith("is not applicable. It has no prompts.")
+    one = finding.Finding(claim, "this-model", "these", mine, control=twins).told()
+    assert one["sentence"].startswith("Holds here: most best guesses stay without any one of the inner layers (this-")
+    assert (
+        "(this-model on these): best guesses kept without the worst inner layer 0.90 (0.90 to 0.90)." in one["sentence"]
+    )
+    said = " ".join(one["reasons"])
+    for words in ("5–95 % over 24 prompts.", "The paper found, best", "0.72 to 0.95", "needs no training to appear"):
+        assert words in said, words
+    other = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.5))).told()
+    assert (
+        other["sentence"].startswith("Does not hold here: most") and "there it does not hold." in other["reasons"][-1]
+    )
+    apart = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.9))).told()
+    assert apart["reasons"][-1].endswith("there the statement holds.")
+    none = finding.Finding(claim, "m", "s", None, "It has no prompts.").told()
+    assert none["verdict"] == NOT_APPLICABLE and none["sentence"].startswith("Not applicable here: most")
+    assert none["sentence"].endswith("(m on s). It has no prompts.") and none["p"] is None
+
+
+def test_no_turn_is_said_with_the_condition_that_failed():
+    one = finding.Finding(find("turn"), "m", "s", find("turn").of(cosine(np.full(30, 0.3)))).told()
+    assert one["verdict"] == DOES_NOT and one["quantities"][0]["value"]["value"] is None
+    assert "not defined" in one["sentence"] and "no two levels" in one["beside"]
+
+
+def test_findings_are_judged_together_and_the_report_says_how_many_stand():
+    claim = one_quantity((0.0, np.inf))
+    sure, less = np.linspace(0.1, 1, 1000), np.linspace(-0.03, 1, 1000)
+    found = [finding.Finding(claim, "m", "s", of_draws(draws)).told() for draws in (sure, less, less)]
+    after = finding.adjusted([*found, {"id": "old", "verdict": HOLDS}])
+    assert [one["verdict"] for one in found] == [HOLDS] * 3
+    assert [one["verdict"] for one in after] == [HOLDS, CANNOT_BE_TOLD, CANNOT_BE_TOLD, HOLDS]
+    assert after[1]["alone"] == HOLDS and after[1]["sentence"].startswith("Cannot be told here whether it is so")
+    assert any("By itself it holds here" in one and "among 3 claims" in one for one in after[1]["reasons"])
+    assert (
+        finding.standing(after)
+        == "3 verdicts by themselves; 1 stands after Holm's adjustment for 3 claims tested together"
+    )
+    assert finding.adjusted(after) == after and finding.standing([{"verdict": HOLDS}]) == ""
 
 
 def test_verdicts_are_counted_in_grammar():
@@ -269,8 +486,8 @@ def test_what_is_read_of_answers_is_what_full_passes_say(measure):
     lines = [json.loads(line) for line in (SETS / "copy.jsonl").read_text().splitlines()[:2]]
     decode = lambda ids: model.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
     exact, appears = [], []
-    for answer, line in zip((lines[0]["answer"], f"{lines[1]['answer'][:-1]}!"), lines, strict=True):
-        found = measure(model, Answers(k=2), Prompt(line["text"], answer))  # right; right but for its end
+    for answer, line_ in zip((lines[0]["answer"], f"{lines[1]['answer'][:-1]}!"), lines, strict=True):
+        found = measure(model, Answers(k=2), Prompt(line_["text"], answer))  # right; right but for its end
         expected = naive.answers(model.hf, decode, found.token_ids, found.answer_start, answer, 2)
         assert len(found.token_ids) - found.answer_start > 1
         for name, values in expected.items():
@@ -280,6 +497,21 @@ def test_what_is_read_of_answers_is_what_full_passes_say(measure):
     assert {0.0, 1.0} == set(exact[0]) and set(exact[1]) == {0.0} and appears == [True, False]
     with pytest.raises(PromptError, match="needs a known answer"):
         measure(model, Answers(), Prompt("Copy:"))
+
+
+def test_the_angle_is_read_at_the_last_token_and_where_no_sink_is(measure):
+    model = opened_models().get(resolve("ed-demo-16"))
+    lines = [json.loads(line) for line in (SETS / "sum_mod10.jsonl").read_text().splitlines()[:3]]
+    assert dropping.SINK == sinks.FACTOR and dropping.FEWEST_TOKENS == sinks.FEWEST
+    for line_ in lines:
+        found = measure(model, Prune(n=4), Prompt(line_["text"], line_["answer"]))
+        resid = naive.run(model.hf, found.token_ids).resid
+        norms = np.array([[float(np.linalg.norm(np.asarray(v, float))) for v in h] for h in resid[:-1]])
+        sink = (norms >= 5 * np.median(norms[:, 1:], 1, keepdims=True)).any(0)
+        every, calm = found["angular_distance"], found["angular_distance_no_sinks"]
+        assert np.array_equal(found["angular_distance_last"], every[:, -1])
+        assert np.array_equal(np.isnan(calm), np.broadcast_to(sink, calm.shape))
+        assert np.array_equal(calm[:, ~sink], every[:, ~sink])
 
 
 # ---------------------------------------------------------------- from the command line
@@ -296,7 +528,7 @@ def prompts(tmp_path):
     lines = [
         {"id": f"{level}-{i}", "level": str(level), "pair": str(i), "text": f"{'1 + ' * level}{i} = ", "answer": "7"}
         for level in (1, 2)
-        for i in range(6)
+        for i in range(9)
     ]
     file.write_text("\n".join(map(json.dumps, lines)))
     return file
@@ -315,6 +547,8 @@ def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_pa
     first = json.loads((out / running.FOUND).read_text())
     assert [one["id"] for one in first["findings"]] == ["turn", "adaptive"]
     assert sorted(p.name for p in (out / "parts").iterdir()) == ["answers", "contributions"]
+    plan = json.loads((out / "parts" / "contributions" / "plan.json").read_text())
+    assert [m["label"] for m in plan["models"]] == [running.MODEL, *running.TWINS] and len(running.TWINS) == 5
     assert asked(model, prompts, out) == 0
     printed = capsys.readouterr().out
     assert printed.splitlines()[-1].startswith(running.DONE) and "one-layer-robust" in printed
@@ -322,8 +556,10 @@ def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_pa
     assert [one["id"] for one in found["findings"]] == [claim.id for claim in CLAIMS]
     by_id = {one["id"]: one for one in found["findings"]}
     assert "3 at least, and has 1" in by_id["static-ratio"]["reason"]
-    assert by_id["turn"] == first["findings"][0]
-    assert by_id["one-layer-robust"]["prompts"] == 12 and by_id["one-layer-robust"]["control"]
+    same = ("alone", "p", "prompts", "curves", "quantities")
+    assert all(by_id["turn"][name] == first["findings"][0][name] for name in same)
+    assert by_id["turn"]["together"] == sum(one["p"] is not None for one in found["findings"])
+    assert by_id["one-layer-robust"]["prompts"] == 18 and by_id["one-layer-robust"]["control"]
     assert str(tmp_path) not in (out / running.FOUND).read_text() + (out / running.REPORT).read_text()
 
     def never(*_, **__):
@@ -354,14 +590,14 @@ def test_values_are_those_of_the_parts(model, prompts, tmp_path):
     for label, key in (("model", "value"), ("untrained twin", "control")):
         columns = folder.sums(label, "sums").probe("prune")
         kept = columns["top1_kept.sum"].sum(0) / columns["n_tokens"].sum()
-        assert one[key]["value"] == pytest.approx(kept[1:-1].mean())
-    assert folder.sums("model", "sums").probe("prune")["top1_kept.sum"].shape[0] == 12
+        assert one[key]["value"] == pytest.approx(kept[1:-1].min())
+    assert folder.sums("model", "sums").probe("prune")["top1_kept.sum"].shape[0] == 18
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--prompts", "4"), "gives 4 prompts, and an interval needs 5"),
+        (("--prompts", "4"), "gives 4 prompts, and an interval needs 8"),
         (("--claim", "tern"), "did you mean 'turn'"),
         (("--prompts", "-1"), "expected 0 or more"),
     ],
@@ -379,7 +615,7 @@ def test_models_of_one_family_are_compared_and_others_refused(model, prompts, tm
     also = [word for other in others for word in ("--also", str(other))]
     assert asked(model, prompts, tmp_path / "out", "--claim", "static-ratio", *also) == 0
     one = json.loads((tmp_path / "out" / running.FOUND).read_text())["findings"][0]
-    assert one["verdict"] != NOT_APPLICABLE and one["prompts"] == 12 and len(one["curves"]["model"]["x"]) == 3
+    assert one["verdict"] != NOT_APPLICABLE and one["prompts"] == 18 and len(one["curves"]["model"]["x"]) == 3
     assert one["control_reason"] and any(q["value"] for q in one["quantities"])
     capsys.readouterr()
     stranger = save_random(tmp_path / "stranger", family="llama")

@@ -151,3 +151,51 @@ def test_a_contrast_of_independent_parts_adds_their_variances():
 def test_a_permutation_counts_the_observed_order():
     orders = np.array([[3, 2, 1], [1, 2, 3], [3, 2, 1], [2, 1, 3]])
     assert statistics.permutation_p(lambda o: o[:, 0], orders) == 2 / 4
+
+
+def test_ranks_and_their_correlations_are_scipys():
+    scipy_stats = pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 5, (40, 12)).astype(float), rng.normal(size=(40, 12))
+    found = statistics.rank_correlations(a, b)
+    assert np.allclose(statistics.ranks(a) + 6.5, scipy_stats.rankdata(a, axis=1))
+    assert np.allclose(found, [scipy_stats.spearmanr(x, y)[0] for x, y in zip(a, b)])
+    b[3], a[5, 2] = 1.0, np.nan
+    assert np.isnan(statistics.rank_correlations(a, b)[[3, 5]]).all()
+
+
+def test_draws_over_places_hold_the_permutation_p_and_students_t():
+    scipy_stats = pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(1)
+    for n, slope in ((8, 0.5), (30, 0.3), (30, -0.6)):
+        x = np.arange(float(n))
+        y = slope * x / x.std() + rng.normal(size=n)
+        draws = statistics.permuted_correlation(x, y, orders=20_000)
+        rho, p = scipy_stats.spearmanr(x, y)
+        assert np.median(draws) == pytest.approx(rho, abs=0.06)
+        wrong = statistics.beyond(draws, 0.0, bool(rho > 0))
+        assert wrong == pytest.approx(p / 2, abs=0.2 * p + 0.001), "one side of the exact test, by the normal"
+    assert np.isnan(statistics.permuted_correlation(np.ones(9), np.arange(9.0))).all()
+    values = rng.normal(3, 1, 12)
+    without = np.array([np.delete(values, i).mean() for i in range(12)])
+    draws = statistics.jackknifed(without, float(values.mean()))
+    expected = scipy_stats.t.interval(0.9, 11, values.mean(), values.std(ddof=1) / np.sqrt(12))
+    assert np.allclose(np.quantile(draws, (0.05, 0.95)), expected, atol=0.01)
+    assert np.isnan(statistics.jackknifed(np.ones(1), 1.0)).all()
+
+
+def test_of_many_places_the_surest_pays_for_all_and_the_least_sure_decides():
+    scipy_stats = pytest.importorskip("scipy.stats")
+    t, freedom = np.array([-6.0, -1.0, 0.0, 2.0, 5.0]), 9
+    found = statistics.student_p(t, np.ones(5), 0.0, freedom, True)
+    assert np.allclose(found, scipy_stats.t.sf(t, freedom), atol=1e-5)
+    exact = statistics.student_p(np.array([1.0, -1.0, 0.0, np.nan]), np.zeros(4), 0.0, freedom, True)
+    assert exact == pytest.approx([0.0, 1.0, 0.5, 1.0])
+    over, rng = statistics.units(10), np.random.default_rng(0)
+    below = [
+        statistics.some_below(statistics.mean(rng.normal(0, 1, (10, 20)), None, over), 0.0, over) for _ in range(300)
+    ]
+    assert np.mean(np.array(below) <= 0.05) <= 0.08
+    curve = statistics.mean(np.array([1.0, 2.0]) + rng.normal(0, 0.1, (10, 2)), None, over)
+    assert statistics.all_above(curve, 0.5, over) < 0.001 < 0.4 < statistics.all_above(curve, 1.0, over)
+    assert statistics.some_below(curve, 1.5, over) < 0.001 < 0.9 < statistics.some_below(curve, 0.5, over)

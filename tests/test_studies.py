@@ -219,15 +219,16 @@ def _unreachable(*_, **__):
 
 def test_levels_limits_and_lengths_choose_the_prompts(files):
     whole = load(files, 'bundled = "sum_mod10"')
-    assert len(whole.examples) == 100 and whole.levels == ("2", "3", "4", "5", "6") and whole.examples[0].pair == "0"
+    assert len(whole.examples) == 200 and whole.levels == ("2", "3", "4", "5", "6") and whole.examples[0].pair == "0"
     some = load(files, 'bundled = "sum_mod10"\nlevels = [6, 2]\nper_level = 3')
     assert [e.prompt.id for e in some.examples] == ["6-0", "6-1", "6-2", "2-0", "2-1", "2-2"]
+    assert [e.form for e in some.examples] == ["usual", "bare", "easy examples"] * 2
     shuffled = load(files, 'bundled = "sum_mod10"\nlevels = [6, 2]\nper_level = 3\nseed = 1')
     assert [e.level for e in shuffled.examples] == ["6"] * 3 + ["2"] * 3 and shuffled != some
     short = load(files, 'bundled = "sum_mod10"\nmax_tokens = 64\nlimit = 30')
     assert short.left_out > 0 and len(short.examples) == 30
     everyone = load(files, 'bundled = "sum_mod10"\nmax_tokens = 64')
-    assert everyone.left_out + len(everyone.examples) == 100
+    assert everyone.left_out + len(everyone.examples) == 200
 
 
 def written(here, rows: list[dict]) -> None:

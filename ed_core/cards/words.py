@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..claims.claim import NOT_APPLICABLE
-from ..claims.finding import counted, number
+from ..claims.finding import counted, number, standing
 from ..depth.lenses import called
 from ..studies import report
 from ..studies import words as of_depth
@@ -218,14 +218,20 @@ def claim(one: Mapping[str, Any]) -> tuple[str, str]:
     """A claim's values here, and the twin's."""
     if one["verdict"] == NOT_APPLICABLE:
         return one["reason"], "–"
-    here = [f"{q['name']}: {q['value']['short']}" if q["value"] else "–" for q in one["quantities"]]
-    twin = [q["control"]["short"] if q["control"] else "–" for q in one["quantities"]]
+    judging = [q for q in one["quantities"] if not q.get("beside")]
+    here = [f"{q['name']}: {q['value']['short']}" if q["value"] else "–" for q in judging]
+    twin = [q["control"]["short"] if q["control"] else "–" for q in judging]
     return "; ".join(here), "; ".join(twin)
 
 
 def claims(told: Mapping[str, Any]) -> str:
     """How the claims came out."""
     return counted(told["claims"])
+
+
+def stand(told: Mapping[str, Any]) -> str:
+    """How many of the claims' verdicts stand when all are judged together; "" in a card of an older format."""
+    return standing(told["claims"])
 
 
 def markdown(told: Mapping[str, Any]) -> str:
@@ -245,6 +251,7 @@ def markdown(told: Mapping[str, Any]) -> str:
     lines += ["", "### Where depth can be cut", "", *(f"- {cut(one)}" for one in told["cuts"])]
     lines += [f"- {CHOSEN}", *(f"- {said}" for said in [leaving(told)] if said)]
     lines += ["", "### Published claims", "", f"{claims(told)}.", ""]
+    lines += [f"{stand(told)}.", ""] if stand(told) else []
     lines += ["| claim | source | verdict | here | untrained twin |", "|---|---|---|---|---|"]
     for one in told["claims"]:
         cells = (one["title"], one["source"], f"**{one['verdict']}**", *claim(one))

@@ -1,13 +1,13 @@
 """Published statements about depth, each checked on a model and a prompt set. Importing this costs no torch.
 
-To add a claim: a file here, a line below, and its test with two made-up data sets, one on which it must hold and one on
-which it must not (`tests/test_claims.py`)."""
+To add a claim: a file here, a line below, and its made-up data: noise, a small effect, clear ones on which it must hold
+and must not (`tests/made_up_claims.py`)."""
 
 from __future__ import annotations
 
 from ..errors import ParameterError
 from ..studies.study import nearest
-from .answering import DEEP_THINKING, LIKELIHOOD_OR_GENERATION
+from .answering import DEEP_THINKING, LIKELIHOOD_OR_GENERATION, REASONING_BREAKS
 from .claim import Claim
 from .difficulty import ADAPTIVE, NO_HARDER_DEEPER
 from .layers import EVEN_TURNS, USEFULNESS
@@ -27,6 +27,7 @@ CLAIMS: tuple[Claim, ...] = (
     USEFULNESS,
     DEEP_SKIPS_LATE,
     LIKELIHOOD_OR_GENERATION,
+    REASONING_BREAKS,
 )
 
 

@@ -4,66 +4,129 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..depth.criteria import ENDS, RESAMPLES
+from ..depth import statistics
 from ..errors import ClaimRefused
-from ..probes.scores import depth_score, rank_correlation
-from .claim import Claim, Curve, Estimate, Measured, Quantity, enough
-from .evidence import Evidence
-from .means import over_prompts
+from ..probes.scores import depth_score
+from .claim import Claim, Curve, Estimate, Measured, Quantity, by_draws, enough
+from .evidence import Evidence, Part
+from .means import fisher, over_layers
 
 CORRELATION = "rank correlation of the deep-thinking ratio with a right answer"
 DEEPER = "centre of what generation loses less that of what likelihood loses"
+FURTHER = {1: "answers lost without one layer, worked out less in one step", 2: "the same without two layers in a row"}
 
 
 def thinking(evidence: Evidence) -> Measured:
     writing, answers = evidence.parts["writing"], evidence.parts["answers"]
     _, mine, theirs = np.intersect1d(writing.index, answers.index, return_indices=True)
-    ratio, right = writing.keep(mine)["mean_ratio"], answers.keep(theirs)["exact_whole"]
+    part = writing.keep(mine)
+    ratio, right = part["mean_ratio"], answers.keep(theirs)["exact_whole"]
+    there = np.isfinite(ratio)
+    part, ratio, right = part.keep(there), ratio[there], right[there]
     enough(int(right.sum()), "prompts that are answered rightly")
     enough(int((1 - right).sum()), "prompts that are answered wrongly")
-    value = rank_correlation(ratio, right)
-    if value is None:
+    if np.ptp(ratio) == 0:
         raise ClaimRefused("The deep-thinking ratio is the same for all prompts, so it has no rank correlation.")
-    rng = np.random.default_rng(evidence.seed)
-    drawn = rng.integers(len(ratio), size=(RESAMPLES, len(ratio)))
-    again = [rank_correlation(ratio[at], right[at]) for at in drawn]
-    estimate = Estimate.of(value, np.array([np.nan if one is None else one for one in again]))
-    groups = [ratio[right == which] for which in (0, 1)]
-    ends = [over_prompts(group[:, None], None, evidence.seed) for group in groups]
-    means, low, high = (tuple(float(v) for v in one) for one in zip(*((m[0], *np.quantile(a, ENDS)) for m, a in ends)))
-    curve = Curve("answer", "deep-thinking ratio", (0.0, 1.0), means, low, high, ("wrong", "right"))
-    beside = f"{len(groups[1])} of {len(ratio)} prompts are answered rightly."
-    return Measured({CORRELATION: estimate}, len(ratio), curve, beside)
+    rank = statistics.ranks(ratio[None])[0] / len(ratio)
+
+    def correlation(curves: dict[str, np.ndarray]) -> np.ndarray:
+        """Of ranks with 0 or 1, from their means, squares and product."""
+        r, y, rr, ry = curves[""].T
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return fisher((ry - r * y) / np.sqrt((rr - r * r) * (y - y * y)))
+
+    made_of = {"": np.stack([rank, right, rank**2, rank * right], 1)}
+    found = statistics.read_off(correlation, made_of, np.ones(len(part)), part.units, evidence.seed)
+    groups = [part.keep(right == which) for which in (0, 1)]
+    each = [statistics.mean(g["mean_ratio"], None, g.units, evidence.seed) for g in groups]
+    both = statistics.Resampled(*(np.stack([getattr(m, of) for m in each], -1) for of in RESAMPLED))
+    curve = Curve.of("answer", "deep-thinking ratio", both, ticks=("wrong", "right"))
+    beside = f"{len(groups[1])} of {len(part)} prompts are answered rightly."
+    of_units = statistics.about(float(found.value), float(found.error), part.units.n - 1)  # few forms: both must agree
+    draws = np.tanh(found.draws)
+    estimate = Estimate.of(np.tanh(found.value), draws, judge=by_draws(draws, np.tanh(of_units)))
+    return Measured({CORRELATION: estimate}, len(part), curve, beside, part.units.words)
+
+
+RESAMPLED = ("value", "error", "again", "errors")
 
 
 def two_stories(evidence: Evidence) -> Measured:
-    part = evidence.parts["answers"]
+    part, seed = evidence.parts["answers"], evidence.seed
     right = int(part["exact_whole"].sum())
     enough(right, "prompts that the model answers rightly")
-    exact = over_prompts(part["exact_whole"][:, None] - part["exact"], None, evidence.seed)
-    loss = over_prompts(part["loss"] - part["loss_whole"][:, None], None, evidence.seed)
+    lost = {
+        "generated": part["exact_whole"][:, None] - part["exact"],
+        "likely": part["loss"] - part["loss_whole"][:, None],
+    }
+    ones = np.ones(len(part))
 
-    def apart(generated: np.ndarray, likely: np.ndarray) -> np.ndarray:
-        return depth_score(np.maximum(generated, 0)) - depth_score(np.maximum(likely, 0))
+    def apart(curves: dict[str, np.ndarray]) -> np.ndarray:
+        return depth_score(curves["generated"]) - depth_score(curves["likely"])
 
-    value = apart(exact[0][None], loss[0][None])[0]
-    if not np.isfinite(value):
-        raise ClaimRefused("No layer that is left out loses an answer, so what generation loses has no centre.")
-    estimate = Estimate.of(value, apart(exact[1], loss[1]))
-    curve = Curve.of("layer left out", "share of exact answers lost", *exact)
-    return Measured({DEEPER: estimate}, len(part), curve, f"{right} of {len(part)} prompts are answered rightly.")
+    def of_layers(at: np.ndarray, generated: np.ndarray, likely: np.ndarray) -> float:
+        centres = [at @ c / c.sum() if c.sum() > 0 else np.nan for c in (generated, likely)]
+        return centres[0] - centres[1]
+
+    means = {name: statistics.mean(values, None, part.units, seed) for name, values in lost.items()}
+    found = statistics.read_off(apart, lost, ones, part.units, seed)
+    if not np.isfinite(found.value):
+        raise ClaimRefused("On the whole no layer that is left out loses an answer, so what is lost has no centre.")
+    layers = over_layers(of_layers, *(m.value for m in means.values()))
+    curve = Curve.of("layer left out", "share of exact answers lost", means["generated"])
+    beside = f"{right} of {len(part)} prompts are answered rightly."
+    return Measured({DEEPER: Estimate.of(found.value, found.draws, layers)}, len(part), curve, beside, part.units.words)
+
+
+def reasoning(evidence: Evidence) -> Measured:
+    """Over pairs of prompts, one answered in one step and one worked out, that the whole model answers both."""
+    parts = evidence.parts
+    estimates, drawn, pairs, over = {}, None, 0, ""
+    for n, (short, long) in {1: ("answers", "worked"), 2: ("two", "worked_two")}.items():
+        one, steps, several = _answered(parts[short], parts[long])
+        if n == 1:
+            enough(len(one), "pairs that the whole model answers rightly both in one step and worked out")
+            pairs, over = len(one), one.units.words.replace("prompts", "pairs", 1)
+        lost = (1 - steps["exact"]) - (1 - one["exact"])
+        if not len(one) or not one.units.enough:
+            estimates[FURTHER[n]] = Estimate.undefined_because(f"only {len(one)} pairs are answered rightly")
+            continue
+        curve = statistics.mean(lost, None, one.units, evidence.seed)
+        mean = statistics.mean(lost.mean(1), None, one.units, evidence.seed)
+        layers = over_layers(lambda at, c: c.mean(), curve.value)
+        estimates[FURTHER[n]] = Estimate.of(mean.value, mean.draws, layers)
+        if n == 1:
+            kept = [1 - p["exact"].mean() for p in (steps, one)]
+            drawn = Curve.of("layer left out", "exact answers lost, worked out less in one step", curve)
+            beside = (
+                f"Without one layer, on average over layers, {kept[0]:.0%} of the worked-out answers are lost and "
+                f"{kept[1]:.0%} of those in one step; {several} pairs have an answer of several steps."
+            )
+    return Measured(estimates, pairs, drawn, beside, over)
+
+
+def _answered(one: Part, worked: Part) -> tuple[Part, Part, int]:
+    """The pairs of both that have more to write where they are worked out, and that the whole model answers both: the
+    prompts in one step, those worked out in the same order, and how many pairs there were to answer."""
+    marks = [{(p.levels[i], p.pairs[i]): i for i in range(len(p))} for p in (one, worked)]
+    shared = [mark for mark in marks[0] if mark in marks[1] and mark[1]]
+    at = [np.array([m[mark] for mark in shared], int) for m in marks]
+    one, worked = one.keep(at[0]), worked.keep(at[1])
+    longer = worked["answer_length"] > one["answer_length"]
+    right = longer & (one["exact_whole"] == 1) & (worked["exact_whole"] == 1)
+    return one.keep(right), worked.keep(right), int(longer.sum())
 
 
 DEEP_THINKING = Claim(
     "deep-thinking",
-    "Tokens that settle late go with right answers",
-    "a model that settles more of its tokens late answers more often rightly",
+    "Answers with more late-settling tokens are right more often",
+    "prompts on which more of the written tokens settle late are answered rightly more often",
     "Chen et al. 2026 (2602.13517)",
-    "Spearman's rank correlation over prompts of the share of written tokens whose divergence first falls to 0.5 only "
-    "in the last 15 % of the depth, with whether the answer is exact",
+    "Spearman's rank correlation over the prompts of one model of the share of written tokens whose divergence first "
+    "falls to 0.5 only in the last 15 % of the depth, with whether the answer is exact",
     "Up to 50 prompts, up to 16 tokens written, always the best one. The paper takes long chains of thought of "
     "reasoning models on AIME, HMMT and GPQA.",
-    "no correlation, or a negative one",
+    "a negative correlation",
     (Quantity(CORRELATION, "rank correlation", (0.0, np.inf), "above 0", "positive, in words"),),
     ("writing", "answers"),
     thinking,
@@ -75,12 +138,34 @@ LIKELIHOOD_OR_GENERATION = Claim(
     "exact answers rest on deeper layers than likelihood does",
     "arXiv 2510.02091",
     "Σ s g[s] / Σ g[s] - Σ s n[s] / Σ n[s]; g[s] is the share of exact answers lost without layer s, n[s] the loss "
-    "added on the answers' tokens, both 0 where leaving the layer out helps",
-    "Up to 50 prompts, always the best token; an answer is exact where the text that is written begins with it. The "
-    "paper measures accuracy on benchmarks.",
-    "centres at one place, or the likelihood's deeper",
+    "added on the answers' tokens, below 0 where leaving the layer out helps",
+    "Up to 50 prompts, always the best token; an answer is exact where the text that is written begins with it. "
+    "Intervals over prompts and, by the jackknife, over layers have to agree. The paper measures accuracy on "
+    "benchmarks.",
+    "the likelihood's centre lying deeper",
     (Quantity(DEEPER, "layers", (0.0, np.inf), "above 0", "deep layers matter more for generation, in words"),),
     ("answers",),
     two_stories,
     answers=True,
+)
+REASONING_BREAKS = Claim(
+    "reasoning-breaks",
+    "Without a layer, long reasoning breaks first",
+    "leaving out one or two layers loses more of the worked-out answers than of those in one step",
+    "arXiv 2510.22228",
+    "mean over layers of the share of exact answers lost without the layer (and without two in a row), of worked-out "
+    "prompts less that of prompts in one step",
+    "Up to 40 prompts of the set and as many of its counterpart <set>_worked, of the same levels; pairs of one level "
+    "and number whose worked-out answer is the longer one, both of which the whole model answers. Intervals over pairs "
+    "and, by the jackknife, over layers have to agree. The paper prunes pretrained models and tests long chains of "
+    "thought.",
+    "answers in one step breaking more often",
+    tuple(
+        Quantity(name, "share", (0.0, np.inf), "above 0", "long reasoning breaks first") for name in FURTHER.values()
+    ),
+    ("answers", "two", "worked", "worked_two"),
+    reasoning,
+    answers=True,
+    levels=True,
+    worked=True,
 )

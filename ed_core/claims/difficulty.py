@@ -4,68 +4,64 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..depth.criteria import depths, resampled
+from ..depth.continuous import MEAN_DEPTH
 from ..errors import ClaimRefused
 from ..studies import difficulty
 from .claim import Claim, Curve, Estimate, Measured, Quantity
 from .evidence import Evidence
-from .means import by_level, over_levels
+from .means import Line, by_level, line, slope_estimate
 
-SCORE = "depth score, change from the first level to the last"
-SETTLED = "effective depth by KL, change from the first level to the last"
-APPEARS = "first depth with the answer, change from the first level to the last"
+SCORE = "depth score"
+SETTLED = {"kl": "mean depth by KL", "overlap": "mean depth by overlap"}
+APPEARS = "depth from which the answer stays among the best five"
+MARGIN = 0.02  # of the depth, a level
 
 
 def harder(evidence: Evidence) -> Measured:
-    names = evidence.level_names
-    skipped = evidence.parts["future"]
-    finite = np.isfinite(skipped["effect"]).all((1, 2))
-    of_levels = by_level(skipped.keep(finite), names)
-    levels = [
-        difficulty.of_skips(name, part["effect"], "effect", part.pairs, seed=evidence.seed + i)
-        for i, (name, part) in enumerate(zip(names, of_levels))
-    ]
-    line = difficulty.trend(levels, seed=evidence.seed)
-    if not np.isfinite(line.slope):
-        raise ClaimRefused("On one of the levels no skipped layer has an effect, so there is no depth score.")
-    steps = len(names) - 1
-    estimates = {SCORE: Estimate(*(steps * one for one in (line.slope, line.low, line.high)))}
-    lens = by_level(evidence.parts["logit_lens"], names)
-    values, drawn = [], []
-    for i, part in enumerate(lens):
-        sums, counts = part["kl.sum"][:, :-1], part["n_tokens"]
-        values.append(depths("kl", (sums.sum(0) / counts.sum())[None])[0])
-        drawn.append(depths("kl", resampled({"": sums}, counts, seed=evidence.seed + i)[""]))
-    change, again = (steps * difficulty.slope_of(np.stack(one, -1)) for one in (values, drawn))
-    if np.isfinite(change):
-        estimates[SETTLED] = Estimate.of(change, again)
-    told = [[getattr(level, of) for level in levels] for of in ("mean", "low", "high")]
-    curve = Curve(
-        "level",
-        "depth score, layers",
-        tuple(map(float, range(len(names)))),
-        *(tuple(one) for one in told),
-        tuple(names),
-    )
-    over = f"Over {line.paired} pairs." if line.paired else "Prompts are not paired over all levels."
-    return Measured(estimates, len(skipped), curve, over)
+    names, layers, seed = evidence.level_names, evidence.n_layers, evidence.seed
+    skipped, lens = (by_level(evidence.parts[part], names) for part in ("future", "logit_lens"))
+    scores = [np.asarray(difficulty.score(part["effect"], "effect"), float) for part in skipped]
+    none = sum(int((~np.isfinite(own)).sum()) for own in scores)
+    lines = {SCORE: line(scores, skipped, seed)}
+    for criterion, name in SETTLED.items():
+        depths = [MEAN_DEPTH[criterion](part[f"{criterion}.sum"] / part["n_tokens"][:, None]) for part in lens]
+        lost = sum(int((~np.isfinite(own)).sum()) for own in depths)
+        lines[name] = f"{lost} prompts have no {name}" if lost else line(depths, lens, seed)
+    estimates = {name: slope_estimate(found, float(layers)) for name, found in lines.items()}
+    drawn = next((found for found in (lines[SETTLED["kl"]], lines[SCORE]) if isinstance(found, Line)), None)
+    if drawn is None:
+        raise ClaimRefused("No level has enough prompts with a depth.")
+    unit = "mean depth by KL" if drawn is lines[SETTLED["kl"]] else "depth score, layers"
+    beside = _paired(drawn) + (f" {none} prompts have no effect on later tokens and no depth score." if none else "")
+    return Measured(estimates, len(evidence.parts["logit_lens"]), _curve(drawn, unit, names), beside, drawn.over)
 
 
 def appears(evidence: Evidence) -> Measured:
-    part = evidence.parts["answers"]
-    known = np.isfinite(part["first_depth"])
-    if not known.any():
-        raise ClaimRefused("No prompt's answer is among the best five at any depth: the model does not know them.")
-    of_levels = by_level(part.keep(known), evidence.level_names)
-    found, pairs = over_levels([p["first_depth"] for p in of_levels], [p.pairs for p in of_levels], evidence.seed)
-    steps = len(of_levels) - 1
-    value, again = (steps * difficulty.slope_of(one) for one in found)
-    names = evidence.level_names
-    drawn = Curve.of("level", "first depth with the answer", *found, ticks=names)
-    beside = f"Over {pairs} pairs." if pairs else "Prompts are not paired over all levels."
-    if not known.all():
-        beside += f" {int((~known).sum())} prompts whose answer never comes are left out."
-    return Measured({APPEARS: Estimate.of(value, again)}, int(known.sum()), drawn, beside)
+    part, names = evidence.parts["answers"], evidence.level_names
+    found = by_level(part, names)
+    values = [p["stays_depth"] for p in found]
+    never = int(sum((~np.isfinite(v)).sum() for v in values))
+    if never == len(part):
+        raise ClaimRefused("No prompt's answer stays among the best five from any depth: the model does not know them.")
+    drawn = line(values, found, evidence.seed)
+    beside = f"{never} prompts whose answer never comes are left out." if never else ""
+    if isinstance(drawn, str):
+        means = tuple(float(np.nanmean(v)) if np.isfinite(v).any() else np.nan for v in values)
+        nothing = (np.nan,) * len(means)
+        curve = Curve("level", "depth", tuple(map(float, range(len(means)))), means, nothing, nothing, tuple(names))
+        estimates = {APPEARS: Estimate.undefined_because(drawn)}
+        return Measured(estimates, len(part) - never, curve, beside, part.units.words)
+    estimates = {APPEARS: slope_estimate(drawn)}
+    curve = _curve(drawn, "first depth with the answer for good", names)
+    return Measured(estimates, len(part) - never, curve, f"{_paired(drawn)} {beside}".strip(), drawn.over)
+
+
+def _curve(drawn: Line, unit: str, names: tuple[str, ...]) -> Curve:
+    return Curve.of("level", unit, drawn.levels, ticks=names)
+
+
+def _paired(drawn: Line) -> str:
+    return f"Over {drawn.pairs} pairs." if drawn.pairs else "Prompts are not paired over all levels."
 
 
 NO_HARDER_DEEPER = Claim(
@@ -73,18 +69,14 @@ NO_HARDER_DEEPER = Claim(
     "Harder prompts do not go deeper",
     "harder prompts do not use more of the depth",
     "Csordás et al. 2025 §5 (2505.13898); Hu et al. 2025 (2512.14064)",
-    "slope of a straight line through the levels times the steps between first and last: of the depth score "
-    "Σ s e[s] / Σ e[s] (future effects, split at the answer), and of the depth by the KL rule",
-    "Up to 40 prompts over the levels for skips, 50 for the lens; drawn as pairs where prompts belong together. The "
-    "papers take 20 prompts a level of MQuAKE and MATH, and HellaSwag, GSM8K, AIME24.",
-    "a rise of a layer or more from the first level to the last",
-    (
-        Quantity(
-            SCORE, "layers", (-np.inf, 1.0), "below one layer, the finest that depth is counted in", "none, in words"
-        ),
-        Quantity(
-            SETTLED, "layers", (-np.inf, 1.0), "below one layer, the finest that depth is counted in", "none, in words"
-        ),
+    "slope of a straight line through the levels, over L: of each prompt's depth score Σ s e[s] / Σ e[s] (effects of "
+    "skips on later tokens, split at the answer) and of its mean depth by KL and by overlap",
+    "Up to 40 prompts over the levels for skips, 50 for the lens; over pairs where prompts belong together. The papers "
+    "take 20 prompts a level of MQuAKE and MATH, and HellaSwag, GSM8K, AIME24.",
+    "a rise of more than 2 % of the depth a level, by any of the three",
+    tuple(
+        Quantity(name, "of the depth, a level", (-np.inf, MARGIN), "below 0.02", "no increase, in words", 4, True)
+        for name in (SCORE, *SETTLED.values())
     ),
     ("future", "logit_lens"),
     harder,
@@ -96,12 +88,11 @@ ADAPTIVE = Claim(
     "Harder answers appear later",
     "the answer to a harder prompt appears at a greater depth",
     "Curth et al. 2026 (2604.12426)",
-    "slope over levels of the first depth at which every token of the answer is among the lens' best five, times the "
-    "steps between the first level and the last",
-    "Up to 50 prompts over the levels; prompts whose answer never comes are left out. The paper takes family relations "
-    "by hops.",
-    "no rise from the first level to the last",
-    (Quantity(APPEARS, "layers", (0.0, np.inf), "above 0", "some increase, clearer after fine-tuning, in words"),),
+    "slope over levels of the first depth from which every token of the answer stays among the lens' best five",
+    "Up to 50 prompts over the levels; over pairs where prompts belong together. Prompts whose answer never comes are "
+    "left out. The paper takes family relations by hops.",
+    "a fall from level to level",
+    (Quantity(APPEARS, "layers a level", (0.0, np.inf), "above 0", "some increase, clearer after fine-tuning"),),
     ("answers",),
     appears,
     answers=True,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
+from ..depth import statistics
 from ..errors import StudyError
 from ..studies.folder import Folder
 from ..studies.points import Point
@@ -15,12 +17,14 @@ from ..studies.points import Point
 @dataclass(frozen=True)
 class Part:
     """One probe's sums over a set's prompts: `columns` `[prompt, …]` under the names of its summary; of every prompt
-    its level, its mark (prompts of different levels with one mark belong together) and its place in the set."""
+    its level, its mark (prompts of different levels with one mark belong together), its place in the set, and the
+    form (template) it was written in."""
 
     columns: Mapping[str, np.ndarray]
     levels: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
     index: np.ndarray = field(default_factory=lambda: np.empty(0, int))
+    forms: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -28,21 +32,24 @@ class Part:
     def __getitem__(self, name: str) -> np.ndarray:
         return self.columns[name]
 
+    @cached_property
+    def units(self) -> statistics.Units:
+        """What is drawn anew for an interval: templates where enough are known, else prompts."""
+        return statistics.units(len(self), self.forms)
+
     def keep(self, chosen: np.ndarray) -> Part:
         """Some of the prompts, by a mask or by their numbers."""
         at = np.arange(len(self))[chosen]
-        return Part(
-            {name: values[at] for name, values in self.columns.items()},
-            tuple(self.levels[i] for i in at) if self.levels else (),
-            tuple(self.pairs[i] for i in at) if self.pairs else (),
-            self.index[at] if len(self.index) else self.index,
-        )
+        levels, pairs, forms = (tuple(m[i] for i in at) if m else () for m in (self.levels, self.pairs, self.forms))
+        columns = {name: values[at] for name, values in self.columns.items()}
+        return Part(columns, levels, pairs, self.index[at] if len(self.index) else self.index, forms)
 
 
 @dataclass(frozen=True)
 class Evidence:
     """What was measured of one model on one prompt set. `troubles`: why a part is not there; `models`: the model and
-    those of its family beside it; `points`: their effective depths, with resamples over prompts that all share."""
+    those of its family beside it; `points`: their depths, with resamples over prompts that all share. `twins`: the
+    contributions of untrained twins. `worked`: whether the set has a worked-out counterpart."""
 
     n_layers: int
     parts: Mapping[str, Part]
@@ -52,6 +59,8 @@ class Evidence:
     points: tuple[Point, ...] = ()
     troubles: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
+    twins: tuple[Part, ...] = ()
+    worked: bool = False
 
 
 def part_of(folder: Folder, label: str, name: str, probe: str) -> Part:
@@ -62,7 +71,7 @@ def part_of(folder: Folder, label: str, name: str, probe: str) -> Part:
         raise StudyError(f"The study in {folder.out} has no {probe} of {label} yet; run it to its end.")
     ran = some.index[np.isfinite(some.columns[f"{probe}.n_tokens"])]
 
-    def of(marks: list[str]) -> tuple[str, ...]:
-        return tuple(marks[i] for i in ran) if marks else ()
+    def of(marks) -> tuple[str, ...]:
+        return tuple(str(marks[i]) for i in ran) if len(marks) else ()
 
-    return Part(columns, of(one["levels"]), of(one["pairs"]), ran)
+    return Part(columns, of(one["levels"]), of(one["pairs"]), ran, of(folder.forms(name)))

@@ -4,46 +4,89 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..depth.matching import RAISED, raised
+from ..depth import statistics
+from ..depth.matching import RAISED
+from ..depth.statistics import all_above, permuted_correlation, rank_correlations, some_below
 from .claim import Claim, Curve, Estimate, Measured, Quantity, enough
 from .evidence import Evidence
-from .means import correlations, of_both, over_prompts, per_token
+from .means import fisher, over_layers, per_token, read_off
 
-EVEN = "variation of the turn over the middle layers, standard deviation over mean"
+EVEN = "variation of the turns of the middle layers, standard deviation over mean"
 SMALL = "mean turn of the middle layers"
 UNCORRELATED = "mean angle between what neighbouring middle layers add"
 SHARE = "share of layers that a linear map cannot replace"
 FALLING = "rank correlation of what the replacement costs with depth"
+NONE = "no layer is needed by this measure, so whether the need falls with depth is not applicable"
 
 
 def turns(evidence: Evidence) -> Measured:
-    part = evidence.parts["turns"]
+    part, seed = evidence.parts["turns"], evidence.seed
     enough(part)
     quarter = evidence.n_layers // 4
     middle = slice(quarter, evidence.n_layers - quarter)
-    stream, update = (per_token(part, name, evidence.seed) for name in ("stream_angle", "update_angle"))
     between = slice(quarter, evidence.n_layers - quarter - 1)
-    reads = {
-        EVEN: (stream, lambda curves: curves[:, middle].std(1) / curves[:, middle].mean(1)),
-        SMALL: (stream, lambda curves: curves[:, middle].mean(1)),
-        UNCORRELATED: (update, lambda curves: curves[:, between].mean(1)),
+    stream, update = (per_token(part, name, seed) for name in ("stream_angle", "update_angle"))
+
+    def variation(at: np.ndarray, angles: np.ndarray) -> float:
+        return float(angles.std() / angles.mean())
+
+    def mean(at: np.ndarray, angles: np.ndarray) -> float:
+        return float(angles.mean())
+
+    def of(name: str, where: slice, read) -> Estimate:
+        measure = "stream_angle" if name != UNCORRELATED else "update_angle"
+        whole = stream if name != UNCORRELATED else update
+
+        def rows(curves: dict[str, np.ndarray]) -> np.ndarray:
+            own = curves[measure][:, where]
+            return own.std(1) / own.mean(1) if read is variation else own.mean(1)
+
+        found = read_off(part, rows, [measure], seed)
+        return Estimate.of(found.value, found.draws, over_layers(read, whole.value[where]))
+
+    estimates = {
+        EVEN: of(EVEN, middle, variation),
+        SMALL: of(SMALL, middle, mean),
+        UNCORRELATED: of(UNCORRELATED, between, mean),
     }
-    estimates = {name: Estimate.of(*of_both(curve, read)) for name, (curve, read) in reads.items()}
-    drawn = Curve.of("layer", "degrees by which a layer turns the stream", *stream)
-    return Measured(estimates, len(part), drawn, f"Middle layers: {middle.start} to {middle.stop - 1}.")
+    drawn = Curve.of("layer", "degrees by which a layer turns the stream", stream)
+    said = f"Middle layers: {middle.start} to {middle.stop - 1}."
+    return Measured(estimates, len(part), drawn, said, part.units.words)
 
 
 def replaced(evidence: Evidence) -> Measured:
-    part = evidence.parts["replacement"]
+    part, seed = evidence.parts["replacement"], evidence.seed
     enough(part, "held-out prompts")
-    loss = over_prompts(part["loss"], part["tokens"], evidence.seed)
-    whole = over_prompts(part["whole"][:, None], part["tokens"], evidence.seed)
-    costs = raised(loss[0], whole[0]), raised(loss[1], whole[1])
-    share = of_both(costs, lambda curves: (curves > RAISED).mean(1))
-    layers = np.arange(part["loss"].shape[1], dtype=float)
-    falls = of_both(costs, lambda curves: correlations(curves, np.broadcast_to(layers, curves.shape)))
-    drawn = Curve.of("layer replaced", "loss added, share of the whole model's", *costs)
-    return Measured({SHARE: Estimate.of(*share), FALLING: Estimate.of(*falls)}, len(part), drawn)
+    cost = statistics.mean(part["loss"], part["whole"][:, None], part.units, seed)  # a share of the whole model's loss
+    layers = np.arange(len(cost.value), dtype=float)
+    needed = cost.value > 1 + RAISED
+
+    def share(curves: dict[str, np.ndarray]) -> np.ndarray:
+        return (curves["loss"] > 1 + RAISED).mean(1)
+
+    def falls(curves: dict[str, np.ndarray]) -> np.ndarray:
+        return fisher(rank_correlations(curves["loss"], np.broadcast_to(layers, curves["loss"].shape)))
+
+    def judge(holds: tuple[float, float]) -> tuple[float, float]:
+        """Below 1 where at least one layer is not needed; not below it where every one is."""
+        return some_below(cost, 1 + RAISED, part.units), all_above(cost, 1 + RAISED, part.units)
+
+    drawn_share = statistics.percentile(share, {"loss": part["loss"]}, part["whole"], part.units, seed)
+    found = statistics.read_off(falls, {"loss": part["loss"]}, part["whole"], part.units, seed)
+    estimates = {
+        SHARE: Estimate.of(needed.mean(), drawn_share, judge=judge),
+        FALLING: Estimate.of(
+            np.tanh(found.value),
+            np.tanh(found.draws),
+            permuted_correlation(cost.value, layers, seed),
+            "" if needed.any() else NONE,
+        ),
+    }
+    curve = Curve.of("layer replaced", "loss, share of the whole model's", cost)
+    said = f"{int(needed.sum())} of {len(needed)} layers are needed: replacing them raises the loss by more than 10 %."
+    return Measured(
+        estimates, len(part), curve, said if needed.any() else f"{NONE[0].upper()}{NONE[1:]}.", part.units.words
+    )
 
 
 EVEN_TURNS = Claim(
@@ -53,27 +96,25 @@ EVEN_TURNS = Claim(
     "arXiv 2602.05970",
     "arccos cos(h[l], h[l+1]) and arccos cos(D[l], D[l+1]), means over all tokens; middle: without the first and last "
     "quarter",
-    "Up to 30 prompts, all tokens.",
+    "Up to 30 prompts, all tokens; intervals over prompts and, by the jackknife, over the middle layers.",
     "turns of unlike size, large ones, or neighbours that push one way",
     (
-        Quantity(EVEN, "ratio", (-np.inf, 0.5), "below 0.5, chosen here", "even, in words"),
-        Quantity(SMALL, "degrees", (-np.inf, 30.0), "below 30 degrees, chosen here", "small, in words", 1),
-        Quantity(
-            UNCORRELATED, "degrees", (75.0, 105.0), "within 15 degrees of 90, chosen here", "nearly uncorrelated", 1
-        ),
+        Quantity(EVEN, "ratio", (-np.inf, 0.5), "below 0.5", "even, in words", chosen=True),
+        Quantity(SMALL, "degrees", (-np.inf, 30.0), "below 30 degrees", "small, in words", 1, True),
+        Quantity(UNCORRELATED, "degrees", (75.0, 105.0), "within 15 degrees of 90", "nearly uncorrelated", 1, True),
     ),
     ("turns",),
     turns,
 )
 USEFULNESS = Claim(
     "usefulness",
-    "Some layers do no more than a linear map, deep ones above all",
-    "some layers do no more than a linear map would, and deep ones more often",
+    "A linear map can replace some layers, deep ones above all",
+    "a linear map can replace some layers, and deep ones at less cost",
     "arXiv 2603.15389",
     "share of layers whose least-squares map h[s] → h[s+1] in their place raises the loss by more than 10 %, and the "
     "rank correlation of that rise with s",
-    "Up to 100 prompts, four fifths of them to fit on and the rest to judge. The paper fits and judges on the same "
-    "text.",
+    "Up to 100 prompts, four fifths of them to fit on and the rest to judge; the correlation's interval over prompts "
+    "and a permutation over layers have to agree. The paper fits and judges on the same text.",
     "every layer needed, or deeper layers costing more",
     (
         Quantity(SHARE, "share", (-np.inf, 1.0), "below 1", "below 1, falling with depth"),

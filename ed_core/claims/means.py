@@ -1,35 +1,110 @@
-"""Means over tokens and over levels with resamples of the prompts: what claims are computed from. Numpy only."""
+"""What claims are computed from: means over tokens, lines through levels, how sure an order of layers is. Numpy
+only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..depth.criteria import FEWEST, RESAMPLES, resampled
-from ..probes.scores import rank_correlation
-from .claim import enough
+from ..depth import statistics
+from ..depth.statistics import Resampled
+from ..studies.difficulty import slope_of
+from .claim import Estimate, enough
 from .evidence import Part
 
-Sampled = tuple[np.ndarray, np.ndarray]  # a curve [place], and that of every resample [resample, place]
+RELIABLE = 0.8  # share of the differences between layers that is no noise, below which their order is not read
 
 
-def per_token(part: Part, name: str, seed: int) -> Sampled:
+def sums_of(part: Part, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """A measure's sums over tokens `[prompt, place]` and how many tokens each is over `[prompt]`."""
+    return part[f"{name}.sum"].reshape(len(part), -1), part.columns.get(f"{name}.count", part["n_tokens"])
+
+
+def per_token(part: Part, name: str, seed: int) -> Resampled:
     """A measure's mean over all tokens of all prompts. The resamples of one part and seed are the same prompts."""
-    sums = part[f"{name}.sum"].reshape(len(part), -1)
-    return over_prompts(sums, part.columns.get(f"{name}.count", part["n_tokens"]), seed)
+    return statistics.mean(*sums_of(part, name), part.units, seed)
 
 
-def over_prompts(values: np.ndarray, counts: np.ndarray | None, seed: int) -> Sampled:
-    """Sums `[prompt, place]` over counts; plain means over prompts without counts."""
-    counts = np.ones(len(values)) if counts is None else counts
-    return values.sum(0) / counts.sum(), resampled({"": values}, counts, seed=seed)[""]
+def read_off(part: Part, read: Callable[[dict[str, np.ndarray]], np.ndarray], names: Sequence[str], seed: int):
+    """A smooth number read off mean curves over tokens, by their names."""
+    found = {name: sums_of(part, name) for name in names}
+    sums, tokens = ({name: one[i] for name, one in found.items()} for i in (0, 1))
+    return statistics.read_off(read, sums, tokens, part.units, seed)
 
 
-def correlations(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Spearman's rank correlation, row by row `[resample, place]` → `[resample]`; NaN where one side is constant."""
-    found = [rank_correlation(x, y) for x, y in zip(a, b, strict=True)]
-    return np.array([np.nan if one is None else one for one in found])
+def reliability(part: Part, name: str) -> float:
+    """How much of the variance of a mean curve between its places is no noise, in [0, 1]: 1 less the mean squared
+    standard error over the variance, both of the curve less its mean in each prompt. NaN for a flat curve."""
+    sums, tokens = sums_of(part, name)
+    curve = statistics.mean(sums - sums.mean(1, keepdims=True), tokens, part.units)
+    between, n = curve.value.var(ddof=1), len(curve.value)
+    if not between > statistics.SMALLEST * np.abs(sums / tokens[:, None]).mean() ** 2:
+        return np.nan
+    return float(np.clip(1 - (curve.error**2).mean() * n / (n - 1) / between, 0, 1))
+
+
+def left_out(read: Callable[[np.ndarray], float], *curves: np.ndarray) -> np.ndarray:
+    """A number without each of the places, `[place]`: `read` is told the places that are there, and the curves."""
+    n = len(curves[0])
+    keep = [np.delete(np.arange(n), i) for i in range(n)]
+    return np.array([read(at, *(c[at] for c in curves)) for at in keep], float)
+
+
+def over_layers(read: Callable[..., float], *curves: np.ndarray) -> np.ndarray:
+    """Draws of such a number over the layers, by the jackknife."""
+    every = np.arange(len(curves[0]))
+    return statistics.jackknifed(left_out(read, *curves), read(every, *curves))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A straight line through levels. `slope`: per step from one level to the next; `levels`: the mean of each;
+    `pairs`: over how many pairs that have a value on every level, 0 where each level stands by itself; `over`: what the
+    interval is over, in words."""
+
+    slope: Resampled
+    levels: Resampled
+    pairs: int
+    over: str
+
+
+def line(values: Sequence[np.ndarray], parts: Sequence[Part], seed: int) -> Line | str:
+    """The line through the prompts' own values `[prompt]` of each level: over pairs where there are enough of them,
+    else over each level's prompts. A prompt without a value (NaN) is left out. In words why not, where a level is left
+    with too few."""
+    there = [np.isfinite(v) for v in values]
+    values, parts = [v[t] for v, t in zip(values, there)], [p.keep(t) for p, t in zip(parts, there)]
+    by_mark = [{m: i for i, m in enumerate(p.pairs) if m} for p in parts]
+    shared = sorted(set.intersection(*(set(one) for one in by_mark)))
+    first = parts[0].keep(np.array([by_mark[0][m] for m in shared], int)) if shared else None
+    if first is not None and first.units.enough:
+        own = np.stack([v[[one[m] for m in shared]] for v, one in zip(values, by_mark)], 1)
+        slope, levels = (statistics.mean(v, None, first.units, seed) for v in (slope_of(own), own))
+        over = first.units.words.replace("prompts", "pairs", 1)
+        return Line(slope, levels, len(shared), over)
+    few = next((len(p) for p in parts if not p.units.enough), None)
+    if few is not None:
+        return f"one level has only {few} prompts with a value"
+    means = [statistics.mean(v, None, p.units, seed + i) for i, (v, p) in enumerate(zip(values, parts))]
+    levels = Resampled(*(np.stack([getattr(m, of) for m in means], -1) for of in ("value", "error", "again", "errors")))
+    return Line(statistics.contrast(level_weights(len(means)), means), levels, 0, _all_of(parts))
+
+
+def level_weights(n: int) -> np.ndarray:
+    """Of `n` levels in the slope of the line through them."""
+    return slope_of(np.eye(n))
+
+
+def _all_of(parts: Sequence[Part]) -> str:
+    forms = [form for p in parts for form in p.forms] if all(p.forms for p in parts) else ()
+    return statistics.units(sum(map(len, parts)), forms).words
+
+
+def fisher(correlation: np.ndarray) -> np.ndarray:
+    """Correlations on Fisher's scale, on which their spread does not depend on them; ±1 is cut to a finite number."""
+    return np.arctanh(np.clip(correlation, -1 + statistics.SMALLEST, 1 - statistics.SMALLEST))
 
 
 def by_level(part: Part, levels: Sequence[str]) -> list[Part]:
@@ -40,19 +115,8 @@ def by_level(part: Part, levels: Sequence[str]) -> list[Part]:
     return found
 
 
-def over_levels(values: Sequence[np.ndarray], marks: Sequence[Sequence[str]], seed: int) -> tuple[Sampled, int]:
-    """The mean of every level `[level]`, of its prompts' own values, and how many pairs it is over: pairs that have a
-    value on every level are drawn as pairs where there are enough of them; else (0) each level by itself."""
-    rng = np.random.default_rng(seed)
-    by_mark: list[dict[str, float]] = [dict(zip(m, v)) if any(m) else {} for m, v in zip(marks, values)]
-    shared = sorted(set.intersection(*(set(one) for one in by_mark)) - {""})
-    if len(shared) >= FEWEST:
-        own = np.array([[one[mark] for one in by_mark] for mark in shared])
-        return (own.mean(0), own[rng.integers(len(own), size=(RESAMPLES, len(own)))].mean(1)), len(own)
-    again = [v[rng.integers(len(v), size=(RESAMPLES, len(v)))].mean(1) for v in values]
-    return (np.array([v.mean() for v in values]), np.stack(again, -1)), 0
-
-
-def of_both(sampled: Sampled, read: Callable[[np.ndarray], np.ndarray]) -> tuple[float, np.ndarray]:
-    """A number read off the curve and off that of every resample; `read` takes `[n, place]` to `[n]`."""
-    return float(read(sampled[0][None])[0]), read(sampled[1])
+def slope_estimate(found: Line | str, scale: float = 1.0) -> Estimate:
+    """The slope as a quantity, in units of `scale`."""
+    if isinstance(found, str):
+        return Estimate.undefined_because(found)
+    return Estimate.of(found.slope.value / scale, found.slope.draws / scale)

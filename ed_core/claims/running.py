@@ -13,8 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import disk
-from ..depth.criteria import FEWEST
+from ..depth.statistics import FEWEST, FEWEST_FORMS, units
 from ..errors import ClaimRefused, EffectiveDepthError, StudyError
 from ..fits import checkpoint
 from ..probes import find as find_probe
@@ -33,6 +35,8 @@ from .evidence import Evidence, Part, part_of
 from .finding import Finding
 
 MODEL, CONTROL, REPLACEMENT = "model", "untrained twin", "replacement"
+TWINS = {CONTROL: 0} | {f"{CONTROL} {i}": i for i in range(1, 5)}  # of the contributions, by the seed of their weights
+WORKED = "_worked"  # how the set is called whose answers are worked out step by step
 FOUND, REPORT = "claims.json", "claims.md"
 DONE = "Checked: "  # how the last line of the command begins
 Tell = Callable[[float, str], None]
@@ -41,11 +45,13 @@ Tell = Callable[[float, str], None]
 
 @dataclass(frozen=True)
 class Taken:
-    """A part: which probe, on how many prompts, with which parameters for a model of so many layers."""
+    """A part: which probe, on how many prompts, with which parameters for a model of so many layers; `worked`: on the
+    set's worked-out counterpart."""
 
     probe: str
     prompts: int
     parameters: Callable[[int, bool], dict[str, Any]] = lambda layers, answers: {}
+    worked: bool = False
 
 
 def _split(layers: int, answers: bool) -> dict[str, Any]:
@@ -61,8 +67,12 @@ PARTS = {
     "stretch": Taken("prune", 30, lambda layers, answers: {"n": max(1, round(layers / 4))}),
     "future": Taken("layer_skip", 40, _split),
     "writing": Taken("generation", 50, lambda layers, answers: {"n_tokens": 16}),
+    "two": Taken("exact_answers", 40, lambda layers, answers: {"n": 2}),
+    "worked": Taken("exact_answers", 40, worked=True),
+    "worked_two": Taken("exact_answers", 40, lambda layers, answers: {"n": 2}, worked=True),
     REPLACEMENT: Taken("", 100),
 }
+ANSWERED = ("answers", "two", "worked", "worked_two")  # parts that know how long each answer is
 OF_FAMILY = ("contributions", "logit_lens")  # parts that further models of the family go through
 
 
@@ -87,6 +97,12 @@ class Asked:
         return re.sub(r"[^\w.,+ -]", "-", name).strip(" -.")[:80] or "prompts"
 
     @property
+    def counterpart(self) -> str:
+        """The bundled set of the same tasks worked out step by step; "" where there is none."""
+        other = f"{self.prompts}{WORKED}"
+        return other if other in bundled() else ""
+
+    @property
     def command(self) -> str:
         """What makes it again; a file by its name alone."""
         prompts = self.prompts if self.prompts in bundled() else Path(self.prompts).name
@@ -103,10 +119,13 @@ class Asked:
             words += [f"--{name}", str(value)] if value != usual else []
         return shlex.join([*words, "--out", "FOLDER"])
 
-    def entry(self, n: int = 0, levels: int = 0) -> SetEntry:
-        """The set, of which the first `n` prompts are taken: as many of each of its `levels`."""
+    def entry(self, n: int = 0, levels: int = 0, worked: bool = False) -> SetEntry:
+        """The set, or its worked-out counterpart, of which the first `n` prompts are taken: as many of each of its
+        `levels`."""
         n = min(n, self.most) if self.most and n else n
         some = {"per_level": math.ceil(n / levels)} if levels and n else {"limit": n} if n else {}
+        if worked:
+            return SetEntry(name=self.counterpart, bundled=self.counterpart, **some)
         if self.prompts in bundled():
             return SetEntry(name=self.set_name, bundled=self.prompts, **some)
         file = Path(self.prompts).expanduser().resolve()
@@ -143,9 +162,11 @@ def run(
     _same_family(asked, spec)
     claims, whole = asked.chosen(), sets.load(asked.entry(), Path(), asked.model)
     n = min(len(whole.examples), asked.most or len(whole.examples))
-    if n < FEWEST:
+    forms = [e.form for e in whole.examples[:n]]
+    if not units(n, forms).enough:
         raise ClaimRefused(
-            f"The set {asked.set_name} gives {n} prompts, and an interval needs {FEWEST} at least; take a larger set."
+            f"The set {asked.set_name} gives {n} prompts, and an interval needs {FEWEST} at least (or {FEWEST_FORMS} "
+            "of different forms); take a larger set."
         )
     layers = n_layers(spec)
     if layers is None:
@@ -161,6 +182,7 @@ def run(
         whole.levels,
         (spec.name, *asked.also),
         seed=asked.seed,
+        worked=bool(asked.counterpart),
     )
     refused = {claim.id: why for claim in claims if (why := _why_not(claim, bare))}
     needed = {part for claim in claims if claim.id not in refused for part in claim.parts} | set(more)
@@ -191,6 +213,7 @@ def run(
         "findings": [one.told() for one in findings],
     }
     told = _with_earlier(told, asked, out)
+    told["findings"] = finding.adjusted(told["findings"])
     tell(1.0, "")
     write(told, out)
     return told
@@ -318,7 +341,9 @@ class _Parts:
     def _study(self, name: str) -> Study:
         taken, asked = PARTS[name], self.asked
         own = {"source": asked.model, "precision": asked.precision, "adapter": asked.adapter}
-        models = [ModelEntry(**own, label=MODEL), ModelEntry(**own, label=CONTROL, control="untrained")]
+        twins = TWINS if name == "contributions" else {CONTROL: 0}
+        models = [ModelEntry(**own, label=MODEL)]
+        models += [ModelEntry(**own, label=label, control="untrained", seed=seed) for label, seed in twins.items()]
         if name in OF_FAMILY:
             models += [ModelEntry(source=source, precision=asked.precision) for source in asked.also]
         probe = ProbeEntry(name=taken.probe, **taken.parameters(self.bare.n_layers, self.bare.answers))
@@ -326,13 +351,14 @@ class _Parts:
             name=name,
             models=tuple(models),
             probes=(probe,),
-            sets=(asked.entry(taken.prompts, len(self.bare.level_names)),),
+            sets=(asked.entry(taken.prompts, len(self.bare.level_names), taken.worked),),
             seed=asked.seed,
         )
 
     def _fit(self, label: str, share: Callable[[float], None]) -> None:
         """The linear maps in the layers' place; read where they were made before."""
         from ..fits import replacement
+        from ..fits.streams import split
 
         asked = self.asked
         control = "" if label == MODEL else "untrained"
@@ -352,7 +378,9 @@ class _Parts:
                 columns = replacement.by_prompt(self.opened.get(spec), prompts, tick)
                 (self.out / "parts").mkdir(parents=True, exist_ok=True)
                 kept.write(columns, now=True)
-            self.fitted[label] = Part(columns)
+            judged = [p.form for p in split(prompts, None)[1]]
+            known = len(judged) == len(columns["tokens"])  # else a prompt of one token was left out
+            self.fitted[label] = Part(columns, forms=tuple(judged) if known else ())
         except (StudyError, OSError):
             raise
         except EffectiveDepthError as error:  # too few tokens, or no twin
@@ -362,21 +390,33 @@ class _Parts:
         """Everything that was measured of the model, or of its twin."""
         troubles, parts = self.troubles[label], {}
         for name in needed - troubles.keys():
-            if name == REPLACEMENT:
-                parts[name] = self.fitted[label]
-            else:
-                folder = open_folder(self.out / "parts" / name)
-                parts[name] = part_of(folder, label, self.asked.set_name, PARTS[name].probe)
+            parts[name] = self.fitted[label] if name == REPLACEMENT else self._part(name, label)
         found = replace(self.bare, parts=parts, troubles=troubles)
-        if label == MODEL and self.asked.also and needed.issuperset(OF_FAMILY):
-            return replace(found, points=tuple(self._points()))
+        if label != MODEL:
+            return found
+        if "contributions" in parts:
+            twins = [t for t in TWINS if "contributions" not in self.troubles.get(t, {})]
+            found = replace(found, twins=tuple(self._part("contributions", t) for t in twins))
+        if self.asked.also and needed.issuperset(OF_FAMILY):
+            found = replace(found, points=tuple(self._points()))
         return found
+
+    def _part(self, name: str, label: str) -> Part:
+        taken, asked = PARTS[name], self.asked
+        folder = open_folder(self.out / "parts" / name)
+        set_name = asked.counterpart if taken.worked else asked.set_name
+        part = part_of(folder, label, set_name, taken.probe)
+        if name not in ANSWERED:
+            return part
+        entry = asked.entry(taken.prompts, len(self.bare.level_names), taken.worked)
+        answers = [e.prompt.answer.strip() for e in sets.load(entry, Path(), asked.model).examples]
+        return replace(part, columns=part.columns | {"answer_length": np.array([len(answers[i]) for i in part.index])})
 
     def _points(self) -> list[Point]:
         """The effective depths of the model and of those beside it."""
         found: list[Point] = []
         for name in OF_FAMILY:
             folder = open_folder(self.out / "parts" / name)
-            others = [label for label in folder.models if label != CONTROL]
+            others = [label for label in folder.models if label not in TWINS]
             found += measured_points(folder, self.asked.set_name, others)
         return [replace(p, model=self.bare.models[0]) if p.model == MODEL else p for p in found]

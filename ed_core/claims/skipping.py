@@ -4,112 +4,197 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import ClaimRefused
+from ..depth import statistics
+from ..depth.statistics import all_above, permuted_correlation, rank_correlations, some_below
 from ..probes.scores import layer_effect
 from ..studies.reproduce import second_over_first
-from .claim import Claim, Curve, Estimate, Measured, Quantity, enough
-from .evidence import Evidence
-from .means import correlations, of_both, over_prompts, per_token
+from .claim import Claim, Curve, Errors, Estimate, Measured, Quantity, Range, enough
+from .evidence import Evidence, Part
+from .means import RELIABLE, fisher, over_layers, per_token, read_off, reliability, sums_of
 
 RATIO = "effect of skips of the second half over the first half"
-KEPT = "mean over the inner layers of the share of best guesses kept"
-CORRELATION = "rank correlation of cosine and measured loss"
-PLACE = "middle of the stretch that angular distance chooses"
+WORST = "best guesses kept without the worst inner layer"
+KEPT, BELOW = "mean over the inner layers", "share of the inner layers below 0.72"
+INFLUENCE = "rank correlation of 1 − cos(layer's input, output) with the loss"
+UPDATE = "the same of cos(update, stream), ours"
+PLACE = "middle of the stretch that the angle at the last token chooses"
 COST = "its loss less that of the median stretch"
+OURS, COST_OURS = "middle of the stretch by all tokens without sinks, ours", "its loss less the median's, ours"
+LEAST_KEPT = 0.72
+SMALLEST, LARGEST = 1e-12, 30.0  # ratio of effects, for its logarithm; of the logarithm
 
 
 def second_half(evidence: Evidence) -> Measured:
-    effects = layer_effect(evidence.parts["future"]["effect"])[:, :-1]
-    effects = effects[np.isfinite(effects).all(1)]
-    enough(len(effects), "prompts with tokens behind a split point")
-    curve = over_prompts(effects, None, evidence.seed)
+    part = evidence.parts["future"]
+    effects = layer_effect(part["effect"])[:, :-1]
+    there = np.isfinite(effects).all(1)
+    part, effects = part.keep(there), effects[there]
+    enough(part, "prompts with tokens behind a split point")
     half = evidence.n_layers // 2
-    value, again = of_both(curve, lambda curves: second_over_first(curves, half))
-    drawn = Curve.of("skipped layer", "mean effect on a later layer, later tokens", *curve)
-    return Measured({RATIO: Estimate.of(value, again)}, len(effects), drawn)
+
+    def log_ratio(curves: np.ndarray) -> np.ndarray:
+        return np.log(np.maximum(second_over_first(curves, half), SMALLEST))
+
+    def of_layers(at: np.ndarray, curve: np.ndarray) -> float:
+        second = at >= half
+        return float(np.log(max(curve[second].mean() / curve[~second].mean(), SMALLEST)))
+
+    ones = np.ones(len(part))
+    found = statistics.read_off(lambda c: log_ratio(c[""]), {"": effects}, ones, part.units, evidence.seed)
+    curve = statistics.mean(effects, None, part.units, evidence.seed)
+    layers = np.exp(over_layers(of_layers, curve.value).clip(-LARGEST, LARGEST))
+    estimate = Estimate.of(np.exp(found.value), np.exp(found.draws.clip(-LARGEST, LARGEST)), layers)
+    drawn = Curve.of("skipped layer", "mean effect on a later layer, later tokens", curve)
+    return Measured({RATIO: estimate}, len(part), drawn, "", part.units.words)
 
 
 def robust(evidence: Evidence) -> Measured:
     part = evidence.parts["one"]
     enough(part)
-    curve = per_token(part, "top1_kept", evidence.seed)
-    value, again = of_both(curve, lambda curves: curves[:, 1:-1].mean(1))
-    least = 1 + int(np.argmin(curve[0][1:-1]))
-    drawn = Curve.of("layer left out", "share of best guesses kept", *curve)
-    beside = f"Least is kept without layer {least}: {curve[0][least]:.0%}."
-    return Measured({KEPT: Estimate.of(value, again)}, len(part), drawn, beside)
+    every = per_token(part, "top1_kept", evidence.seed)
+    inner = statistics.Resampled(
+        every.value[1:-1], every.error[1:-1], every.again[:, 1:-1], every.errors[:, 1:-1], 0.0, 1.0
+    )
+    worst = int(inner.value.argmin())
+
+    def judge(holds: Range) -> Errors:
+        """It holds where every inner layer keeps enough, and does not where one does not."""
+        return all_above(inner, holds[0], part.units), some_below(inner, holds[0], part.units)
+
+    mean = read_off(part, lambda c: c["top1_kept"][:, 1:-1].mean(1), ["top1_kept"], evidence.seed)
+    below = inner.value < LEAST_KEPT
+    estimates = {
+        WORST: Estimate.of(inner.value[worst], inner.draws[:, worst], judge=judge),
+        KEPT: Estimate.of(mean.value, mean.draws),
+        BELOW: Estimate.of(below.mean(), (inner.again < LEAST_KEPT).mean(1)),
+    }
+    beside = f"The worst is layer {worst + 1}; {int(below.sum())} of {len(below)} inner layers keep less than 72 %."
+    curve = Curve.of("layer left out", "share of best guesses kept", every)
+    return Measured(estimates, len(part), curve, beside, part.units.words)
 
 
 def proxy(evidence: Evidence) -> Measured:
-    part = evidence.parts["one"]
+    part, seed = evidence.parts["one"], evidence.seed
     enough(part)
-    cosine, loss = (per_token(part, name, evidence.seed) for name in ("update_cosine", "nll"))
-    whole = per_token(part, "nll_whole", evidence.seed)
-    value = correlations(cosine[0][None], loss[0][None])[0]
-    if not np.isfinite(value):
-        raise ClaimRefused("Cosine or loss is the same for all layers, so they have no rank correlation.")
-    drawn = Curve.of("layer left out", "loss added, nats", loss[0] - whole[0], loss[1] - whole[1])
-    return Measured({CORRELATION: Estimate.of(value, correlations(cosine[1], loss[1]))}, len(part), drawn)
+    score, cosine, loss, whole = (
+        per_token(part, name, seed) for name in ("block_influence", "update_cosine", "nll", "nll_whole")
+    )
+    sure = {name: reliability(part, name) for name in ("nll", "block_influence", "update_cosine")}
+
+    def correlation(name: str, curve: statistics.Resampled) -> Estimate:
+        found = read_off(part, lambda c: fisher(rank_correlations(c[name], c["nll"])), [name, "nll"], seed)
+        layers = permuted_correlation(curve.value, loss.value, seed)
+        return Estimate.of(np.tanh(found.value), np.tanh(found.draws), layers, why(name))
+
+    def why(name: str) -> str:
+        for of, called in (("nll", "loss"), (name, "cosine")):
+            if not sure[of] >= RELIABLE:
+                known = "nothing" if not np.isfinite(sure[of]) else f"{sure[of]:.0%}"
+                return f"{known} of the layers' differences in {called} is more than noise; their order needs 80 %"
+        return ""
+
+    estimates = {INFLUENCE: correlation("block_influence", score), UPDATE: correlation("update_cosine", cosine)}
+    drawn = Curve.of("layer left out", "loss added, nats", _added(part, seed))
+    beside = f"The whole model loses {whole.value[0]:.2f} nats a token."
+    return Measured(estimates, len(part), drawn, beside, part.units.words)
 
 
 def stretches(evidence: Evidence) -> Measured:
-    part = evidence.parts["stretch"]
+    part, seed = evidence.parts["stretch"], evidence.seed
     enough(part)
-    angle, loss, whole = (per_token(part, name, evidence.seed) for name in ("angular_distance", "nll", "nll_whole"))
-    n_layers = evidence.n_layers
-    length = n_layers - angle[0].shape[0] + 1
+    loss, n = per_token(part, "nll", seed), evidence.n_layers
+    length = n - len(loss.value) + 1
+    calm, counts = sums_of(part, "angular_distance_no_sinks")
+    angles = {"last": (part["angular_distance_last"], np.ones(len(part))), "ours": (calm, counts)}
 
-    def place(angles: np.ndarray) -> np.ndarray:
-        return (angles.argmin(1) + length / 2) / n_layers
+    def place(curves: dict[str, np.ndarray]) -> np.ndarray:
+        there = np.isfinite(curves[""]).all(1)
+        return np.where(there, (curves[""].argmin(1) + length / 2) / n, np.nan)
 
-    def cost(angles: np.ndarray, losses: np.ndarray) -> np.ndarray:
-        return losses[np.arange(len(losses)), angles.argmin(1)] - np.median(losses, 1)
+    def chosen(name: str) -> tuple[Estimate, Estimate, int]:
+        sums, tokens = angles[name]
+        curve = sums.sum(0) / tokens.sum()
+        if not np.isfinite(curve).all():
+            return (*[Estimate.undefined_because("an angle is not defined")] * 2, -1)
+        start = int(curve.argmin())
+        drawn = statistics.percentile(place, {"": sums}, tokens, part.units, seed)
+        price = read_off(part, lambda c: c["nll"][:, start] - np.median(c["nll"], 1), ["nll"], seed)
+        return (
+            Estimate.of(place({"": curve[None]})[0], drawn),
+            Estimate.of(price.value, price.draws),
+            start,
+        )
 
-    value, again = of_both(angle, place)
-    price = Estimate.of(cost(angle[0][None], loss[0][None])[0], cost(angle[1], loss[1]))
-    start = int(angle[0].argmin())
-    added = float(loss[0][start] - whole[0][0])
-    beside = f"Of stretches of {length} layers it chooses {start}–{start + length - 1}, which adds {added:.3g} nats."
-    drawn = Curve.of(f"first of {length} layers left out", "loss added, nats", loss[0] - whole[0], loss[1] - whole[1])
-    return Measured({PLACE: Estimate.of(value, again), COST: price}, len(part), drawn, beside)
+    (at, cost, start), (ours, cost_ours, other) = chosen("last"), chosen("ours")
+    added = _added(part, seed)
+    said = [
+        f"Of stretches of {length} layers {by} chooses {s}–{s + length - 1}, which adds {added.value[s]:.3g} nats."
+        for by, s in (("the angle at the last token", start), ("the angle over tokens without sinks", other))
+        if s >= 0
+    ]
+    cheapest = int(added.value.argmin())
+    said.append(f"The cheapest is {cheapest}–{cheapest + length - 1}: {added.value[cheapest]:.3g} nats.")
+    drawn = Curve.of(f"first of {length} layers left out", "loss added, nats", added)
+    estimates = {PLACE: at, COST: cost, OURS: ours, COST_OURS: cost_ours}
+    return Measured(estimates, len(part), drawn, " ".join(said), part.units.words)
+
+
+def _added(part: Part, seed: int) -> statistics.Resampled:
+    """The loss that leaving something out adds, nats per token."""
+    loss, tokens = sums_of(part, "nll")
+    return statistics.mean(loss - sums_of(part, "nll_whole")[0], tokens, part.units, seed)
 
 
 SECOND_HALF_WEAK = Claim(
     "second-half-weak",
     "Later tokens hardly use the second half",
-    "layers of the second half make little that later tokens use",
+    "later tokens use the layers of the second half less than half as much as those of the first",
     "Csordás et al. 2025 §3.2 (2505.13898)",
     "mean of e[s] over s ≥ L/2, over the mean over s < L/2; e[s] is the mean over later layers l of max over tokens "
     "|D[l] - D'[l]| / |D[l]| where layer s is skipped before a split point and read behind it; the last layer, which "
     "has none after it, is left out",
-    "Up to 40 prompts, split where the answer begins, or (without answers) at up to four sampled places. The paper "
-    "takes 10 prompts of GSM8K at sampled places.",
-    "a ratio near 1 or above",
-    (Quantity(RATIO, "ratio", (-np.inf, 0.5), "below 0.5, chosen here", "almost none in the second half, in words"),),
+    "Up to 40 prompts, split where the answer begins, or (without answers) at up to four sampled places; intervals "
+    "over prompts and, by the jackknife, over layers have to agree. The paper takes 10 prompts of GSM8K at sampled "
+    "places.",
+    "a ratio of 0.5 or more",
+    (Quantity(RATIO, "ratio", (-np.inf, 0.5), "below 0.5", "almost none in the second half, in words", chosen=True),),
     ("future",),
     second_half,
 )
 ONE_LAYER_ROBUST = Claim(
     "one-layer-robust",
-    "One layer less changes few predictions",
-    "most of the model's best guesses stay without any one of the inner layers",
+    "Any one layer can go at little loss",
+    "most best guesses stay without any one of the inner layers",
     "Lad et al. 2024 (2406.19384)",
-    "share of tokens whose best guess stays without layer s, mean over 0 < s < L - 1",
-    "Up to 30 prompts, all tokens. The paper takes the Pile, on GPT-2, Pythia, Phi and Llama 2.",
-    "less than 72 % kept",
-    (Quantity(KEPT, "share", (0.72, np.inf), "above 0.72, the paper's lower end", "0.72 to 0.95"),),
+    "share of tokens whose best guess stays without layer s, 0 < s < L - 1: the smallest; beside it their mean, and "
+    "the share of layers below 0.72",
+    "Up to 30 prompts, all tokens. It holds where every inner layer keeps enough and does not where one does not, that "
+    "many were looked at being paid for. The paper takes the Pile, on GPT-2, Pythia, Phi and Llama 2, and drops and "
+    "swaps.",
+    "an inner layer without which less than 72 % is kept",
+    (
+        Quantity(WORST, "share", (LEAST_KEPT, np.inf), "above 0.72, the paper's lower end", "0.72 to 0.95"),
+        Quantity(KEPT, "share", (LEAST_KEPT, np.inf), "above 0.72", "0.72 to 0.95", beside=True),
+        Quantity(BELOW, "share", (-np.inf, 0.0), "0", "0", beside=True),
+    ),
     ("one",),
     robust,
 )
 COSINE_WEAK_PROXY = Claim(
     "cosine-weak-proxy",
     "A layer's cosine says little about what it is worth",
-    "a layer's cosine with the stream hardly tells what leaving the layer out costs",
+    "the cosine between a layer's input and output hardly tells what leaving it out costs",
     "Hinostroza et al. 2026 (2605.14075)",
-    "Spearman's rank correlation over layers of cos(D, h) with the loss without the layer",
-    "Up to 30 prompts, loss on the prompt's own text. The paper measures accuracy on tasks.",
-    "a correlation beyond ±0.5 (a proxy that is good would be near -1: the higher the cosine, the cheaper)",
-    (Quantity(CORRELATION, "rank correlation", (-0.5, 0.5), "within ±0.5, chosen here", "weak to moderate, in words"),),
+    "Spearman's rank correlation over layers of 1 - cos(h[l], h[l+1]), the paper's score, with the loss without the "
+    "layer; beside it that of cos(D, h), which is ours",
+    "Up to 30 prompts, loss on the prompt's own text. Both orders of layers need a reliability of 0.8 over prompts "
+    "(chosen here); the interval over prompts and a permutation over layers have to agree. The paper measures accuracy "
+    "on tasks.",
+    "a correlation beyond ±0.5 (a good score would be near 1)",
+    (
+        Quantity(INFLUENCE, "rank correlation", (-0.5, 0.5), "within ±0.5", "weak to moderate", chosen=True),
+        Quantity(UPDATE, "rank correlation", (-0.5, 0.5), "within ±0.5", "not measured", chosen=True, beside=True),
+    ),
     ("one",),
     proxy,
 )
@@ -118,18 +203,17 @@ DEEP_SKIPS_LATE = Claim(
     "The stretch that can go lies deep",
     "the stretch of layers that angular distance chooses to leave out lies in the second half and costs little",
     "Gromov et al. 2024 (2403.17887)",
-    "of all stretches of n = L/4 layers the one of smallest arccos(cos(h[s], h[s+n])) / π; its middle (s + n/2) / L, "
-    "and its loss less the median stretch's",
-    "Up to 30 prompts, angle at every token, loss on the prompt's own text. The paper takes the angle at the last "
-    "token, on C4, and heals the model afterwards; here nothing is trained.",
+    "of all stretches of n = L/4 layers the one of smallest arccos(cos(h[s], h[s+n])) / π at the last token; its "
+    "middle (s + n/2) / L, and its loss less the median stretch's; beside it the same by the angle over all tokens but "
+    "sinks",
+    "Up to 30 prompts, loss on the prompt's own text. The paper takes C4 and heals the model afterwards; here nothing "
+    "is trained.",
     "a stretch in the first half, or one that costs more than the median stretch",
     (
-        Quantity(
-            PLACE, "share of the depth", (0.5, np.inf), "above 0.5, chosen here", "deep stretches, not the last layer"
-        ),
-        Quantity(
-            COST, "nats", (-np.inf, 0.0), "below 0, chosen here", "little loss up to a third or half of the layers"
-        ),
+        Quantity(PLACE, "share of the depth", (0.5, np.inf), "above 0.5", "deep stretches", chosen=True),
+        Quantity(COST, "nats", (-np.inf, 0.0), "below 0", "little loss up to a third or half of the layers"),
+        Quantity(OURS, "share of the depth", (0.5, np.inf), "above 0.5", "not measured", chosen=True, beside=True),
+        Quantity(COST_OURS, "nats", (-np.inf, 0.0), "below 0", "not measured", beside=True),
     ),
     ("stretch",),
     stretches,

@@ -1,76 +1,166 @@
-"""Where the layers turn from writing to strengthening, and whether that place moves with size."""
+"""Where the layers turn from erasing to strengthening, and whether depth moves with size."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
+from ..depth import continuous, statistics
 from ..depth.criteria import depths
+from ..depth.statistics import beyond
 from ..depth.verdict import COSINES
 from ..errors import ClaimRefused, StudyError
 from ..studies import trends
-from .claim import Claim, Curve, Estimate, Measured, Quantity, enough
-from .evidence import Evidence
-from .means import Sampled, of_both, per_token
+from ..studies.points import Point, combined
+from .claim import Claim, Curve, Errors, Estimate, Measured, Quantity, Range, by_draws, enough
+from .evidence import Evidence, Part
+from .means import over_layers, sums_of
 
-SHARE = "share of the layers up to the cosine turn"
+SHARE = "share of the layers up to the turn"
+BEFORE, AFTER = "mean cosine up to the split", "mean cosine after the split"
+PAPERS = "the same by the papers' rule"
 MIDDLE = (0.35, 0.75)
 STATIC = 0.1
-SLOPES = {"cosine": "by the cosine rule", "kl": "by the KL rule", "overlap": "by the overlap rule"}
+SLOPES = {"mean_kl": "mean depth by KL / L", "mean_overlap": "mean depth by overlap / L"}
+RULES = {"cosine": "the papers' cosine rule", "kl": "their KL rule", "overlap": "their overlap rule"}
+FAILED = {
+    "sign": "The layers have no two levels of which the first lies below 0 and the second above.",
+    "order": "The layers have no two levels: {p:.0%} of random orders are split as well.",
+    "twins": "{near} of {n} untrained twins turn within a tenth of the depth, so the turn needs no training to appear.",
+}
 
 
 def turns(evidence: Evidence) -> Measured:
-    part = evidence.parts["contributions"]
+    part, seed = evidence.parts["contributions"], evidence.seed
     enough(part)
-    found = [per_token(part, name, evidence.seed) for name in COSINES]
-    curve: Sampled = (np.mean([one[0] for one in found], 0), np.mean([one[1] for one in found], 0))
-    value, again = of_both(curve, lambda curves: (depths("cosine", curves) + 1) / curves.shape[1])
-    drawn = Curve.of("layer", "cosine with the stream", *curve)
-    beside = "" if np.isfinite(value) else "The cosine rule gives no depth over all prompts."
-    return Measured({SHARE: Estimate.of(value, again)}, len(part), drawn, beside)
+    found = _fit(part, seed)
+    if found is None:
+        raise ClaimRefused("The mean cosine is not defined at every layer.")
+    twins = [_fit(twin, seed) for twin in evidence.twins]
+    held = continuous.against_twins(found, twins)
+    sums, tokens = _cosine(part)
+    n, k = evidence.n_layers, found.split
+    curve, before, after = (
+        statistics.mean(values, tokens, part.units, seed)
+        for values in (sums, sums[:, : k + 1].mean(1), sums[:, k + 1 :].mean(1))
+    )
+
+    def papers(curves: dict[str, np.ndarray]) -> np.ndarray:
+        return (depths("cosine", curves[""]) + 1) / n
+
+    def splits(curves: dict[str, np.ndarray]) -> np.ndarray:
+        return (continuous.best_split(curves[""]) + 1) / n
+
+    share, rule = (statistics.percentile(read, {"": sums}, tokens, part.units, seed) for read in (splits, papers))
+    signs = max(beyond(before.draws, 0.0, False), beyond(after.draws, 0.0, True))
+
+    def one_sign(layers: slice, above: bool) -> float:
+        """The error of saying that these layers lie on the wrong side of 0: over prompts, and over the layers."""
+        over_prompts = statistics.mean(sums[:, layers].mean(1), tokens, part.units, seed).draws
+        of_layers = over_layers(lambda at, c: c.mean(), curve.value[layers])
+        return max(beyond(over_prompts, 0.0, above), beyond(of_layers, 0.0, above))
+
+    def judge(holds: Range) -> Errors:
+        """It holds where there is a turn within the limits: both levels' signs, their order, and the place of the
+        split. It does not where the layers before the lower limit lie above 0, those behind the upper one below, or
+        the turn elsewhere."""
+        inside, outside = by_draws(share)(holds)
+        turn = max(signs, found.p)
+        first, last = slice(None, math.ceil(holds[0] * n)), slice(math.ceil(holds[1] * n) - 1, None)
+        ways = one_sign(first, True), one_sign(last, False), max(turn, outside)
+        return (1.0 if held.failed == "twins" else max(turn, inside)), min(1.0, len(ways) * min(ways))
+
+    there = held.layer is not None
+    whole = Estimate.of((k + 1) / n, share, judge=judge)
+    if not there:
+        whole = Estimate(math.nan, math.nan, math.nan, judge=judge)
+    rule_whole = papers({"": curve.value[None]})[0]
+    estimates = {
+        SHARE: whole,
+        BEFORE: Estimate.of(before.value, before.draws),
+        AFTER: Estimate.of(after.value, after.draws),
+        PAPERS: Estimate.of(rule_whole, rule),
+    }
+    near = sum(t is not None and t.layer is not None and abs(t.split - k) <= 0.1 * n for t in twins)
+    said = FAILED.get(held.failed, "").format(p=found.p, near=near, n=len(twins))
+    if there:
+        said = f"The turn is after layer {k}; {found.p:.1%} of random orders of the layers are split as well."
+    if twins and held.failed != "twins":
+        said += f" {near} of {len(twins)} untrained twins turn within a tenth of the depth."
+    return Measured(estimates, len(part), Curve.of("layer", "cosine with the stream", curve), said, part.units.words)
+
+
+def _cosine(part: Part) -> tuple[np.ndarray, np.ndarray]:
+    found = [sums_of(part, name) for name in COSINES]
+    return np.mean([one[0] for one in found], 0), found[0][1]
+
+
+def _fit(part: Part, seed: int) -> continuous.Turn | None:
+    sums, tokens = _cosine(part)
+    if not np.isfinite(sums).all():
+        return None
+    return continuous.fit_over_prompts({"": sums}, tokens, part.units, seed)
 
 
 def against_size(evidence: Evidence) -> Measured:
-    estimates, drawn, over = {}, None, 0
+    of = {c: [p for p in evidence.points if p.criterion == c and p.parameters] for c in (*SLOPES, *RULES)}
+    first = of["mean_kl"]
+    sizes = {p.parameters for p in first}
+    if len(sizes) < 3:
+        raise ClaimRefused(f"It takes three models of different known sizes, and there are {len(sizes)}.")
+    estimates = {}
     for criterion, name in SLOPES.items():
-        own = [p for p in evidence.points if p.criterion == criterion]
-        if len({p.parameters for p in own if p.parameters and np.isfinite(p.ratio)}) < 3:
-            continue
+        x = _size(of[criterion])
+        found = combined(of[criterion], (x - x.mean()) / ((x - x.mean()) @ (x - x.mean())), evidence.seed)
+        if found is None:
+            enough(min(p.prompts for p in first), "prompts that all models share")
+            estimates[name] = Estimate.undefined_because("a model has no mean depth")
+        else:
+            estimates[name] = Estimate.of(found.value, found.draws)
+    for criterion, name in RULES.items():
         try:
-            line = trends.slope(own, evidence.seed)
+            by_rule = trends.slope(of[criterion], evidence.seed)
+            estimates[name] = Estimate(by_rule.slope, by_rule.low, by_rule.high, by_rule.undefined)
         except StudyError:
-            continue
-        enough(min(p.prompts for p in own))
-        estimates[name] = Estimate(line.slope, line.low, line.high, line.undefined)
-        over = own[0].prompts
-        if drawn is None:
-            sized = sorted((p for p in own if p.parameters), key=lambda p: p.parameters)
-            values = [[getattr(p, of) for p in sized] for of in ("ratio", "low", "high")]
-            x = [float(np.log10(p.parameters)) for p in sized]
-            names = tuple(p.model for p in sized)
-            unit = f"(depth + 1) / layers, {name}"
-            drawn = Curve("parameters", unit, tuple(x), *(tuple(v) for v in values), names)
-    if drawn is None:
-        raise ClaimRefused("By none of the three rules do three models of different sizes have a depth.")
-    return Measured(estimates, over, drawn)
+            estimates[name] = Estimate.undefined_because("fewer than two models have a depth by this rule")
+    drawn = sorted(first, key=lambda p: p.parameters or 0)
+    values, low, high = (tuple(float(getattr(p, name)) for p in drawn) for name in ("ratio", "low", "high"))
+    names = tuple(p.model for p in drawn)
+    curve = Curve("parameters", "mean depth by KL / L", tuple(map(float, _size(drawn))), values, low, high, names)
+    beside = f"For these {len(first)} models; another model of the family may lie elsewhere."
+    return Measured(estimates, first[0].prompts, curve, beside, first[0].over or f"{first[0].prompts} prompts")
+
+
+def _size(points: Sequence[Point]) -> np.ndarray:
+    return np.log10([float(p.parameters or 1) for p in points])
 
 
 TURN = Claim(
     "turn",
-    "Layers turn from writing to strengthening near the middle",
-    "the layers' additions turn from writing or erasing to strengthening near the middle of the model",
+    "Layers turn from erasing to strengthening near the middle",
+    "the layers turn from erasing to strengthening near the middle of the model",
     "Csordás et al. 2025 §3.1 (2505.13898); Hu et al. 2025 (2512.14064)",
-    "(ED + 1) / L; ED is the last layer l with c[l] < 0 ≤ c[l+1], c the mean of attention's, the MLP's and the layer's "
-    "cosine with the stream, over all tokens of all prompts",
-    "Up to 50 prompts, spread over the levels. The papers take 10 to 20 prompts of GSM8K, HellaSwag or AIME24.",
-    "a turn in the first third or the last quarter, or none",
+    "c = mean of attention's, the MLP's and the layer's cosine with the stream, over all tokens of all prompts; (k + "
+    "1) / L, k the split into two levels that explains most of c's variance",
+    "Up to 50 prompts, spread over the levels. A turn needs a first level below 0 and a second above it, at most 5 % "
+    "of random orders of the layers split as well (blocks of four layers from 24 layers on), and fewer than half of "
+    "five untrained twins turning within a tenth of the depth. The papers take 10 to 20 prompts of GSM8K, HellaSwag or "
+    "AIME24 and the last layer below 0.",
+    "a turn in the first third or the last quarter, or first layers that strengthen, or last ones that erase",
     (
         Quantity(
             SHARE,
             "share of the depth",
             MIDDLE,
-            "above 0.35 and below 0.75, chosen here",
-            "the middle (2505.13898, Llama 3.1); 0.6 to 0.7 (2512.14064, Qwen 2.5)",
+            "above 0.35 and below 0.75",
+            "the middle (2505.13898, Llama 3.1); 0.43 to 0.75, 15 of 24 in 0.6 to 0.7 (2512.14064, Qwen 2.5)",
+            chosen=True,
         ),
+        Quantity(BEFORE, "cosine", (-np.inf, 0.0), "below 0", "below 0", beside=True),
+        Quantity(AFTER, "cosine", (0.0, np.inf), "above 0", "above 0", beside=True),
+        Quantity(PAPERS, "share of the depth", MIDDLE, "above 0.35 and below 0.75", "as above", beside=True),
     ),
     ("contributions",),
     turns,
@@ -78,17 +168,18 @@ TURN = Claim(
 STATIC_RATIO = Claim(
     "static-ratio",
     "The share of the depth in use does not move with size",
-    "within a family the effective-depth ratio does not move with size",
+    "within this family, the share of the depth in use does not move with size",
     "Hu et al. 2025 (2512.14064)",
-    "slope of (ED + 1) / L on log10(parameters) by least squares, by each rule; interval over prompts, which all "
-    "models share",
+    "slope of mean depth / L on log10(parameters) by least squares, by KL and by overlap; interval over prompts, which "
+    "all models share; beside it that of (ED + 1) / L by the papers' rules",
     "At least three models of one family (--also), up to 50 prompts. The paper takes Qwen 2.5 of 1.5B to 32B.",
-    "a slope of more than 0.1 of the depth per tenfold size, by any rule",
+    "a slope of more than 0.1 of the depth per tenfold size",
     tuple(
         Quantity(
-            name, "per tenfold parameters", (-STATIC, STATIC), "within ±0.1, chosen here", "about the same ratio", 3
+            name, "per tenfold parameters", (-STATIC, STATIC), "within ±0.1", "about the same ratio", 3, True, beside
         )
-        for name in SLOPES.values()
+        for names, beside in ((SLOPES, False), (RULES, True))
+        for name in names.values()
     ),
     ("contributions", "logit_lens"),
     against_size,

@@ -276,6 +276,100 @@ def permutation_p(statistic: Callable[[np.ndarray], np.ndarray], orders: np.ndar
     return float(np.count_nonzero(found >= found[0] - SMALLEST * abs(found[0])) / len(found))
 
 
+def ranks(rows: ArrayLike) -> np.ndarray:
+    """Ranks within each row, ties sharing their mean rank, less the row's mean rank: `[n, place]`."""
+    rows = np.asarray(rows, np.float64)
+    order = rows.argsort(1)
+    found = np.empty(rows.shape)
+    np.put_along_axis(found, order, np.broadcast_to(np.arange(rows.shape[1], dtype=np.float64), rows.shape), 1)
+    held = np.take_along_axis(rows, order, 1)
+    for i in np.flatnonzero((held[:, 1:] == held[:, :-1]).any(1)):
+        _, inverse, times = np.unique(rows[i], return_inverse=True, return_counts=True)
+        found[i] = (np.cumsum(times) - (times + 1) / 2)[inverse]
+    return found - (rows.shape[1] - 1) / 2
+
+
+def rank_correlations(a: ArrayLike, b: ArrayLike) -> np.ndarray:
+    """Spearman's rank correlation row by row, `[n, place]` → `[n]`; NaN where a side is constant or not finite."""
+    x, y = ranks(a), ranks(b)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = (x * y).sum(1) / np.sqrt((x * x).sum(1) * (y * y).sum(1))
+    there = np.isfinite(np.asarray(a, np.float64)).all(1) & np.isfinite(np.asarray(b, np.float64)).all(1)
+    return np.where(there, found, np.nan)
+
+
+def permuted_correlation(x: ArrayLike, y: ArrayLike, seed: int = 0, orders: int = RESAMPLES) -> np.ndarray:
+    """Draws `[order]` of Spearman's rank correlation of two curves `[place]`, uncertain over the places: `tanh(atanh
+    ρ - atanh ρ_π)`, ρ_π that of a random order of one curve. The share of draws on the other side of 0 is the
+    permutation p; other bounds shift it on Fisher's scale, on which the spread does not depend on ρ. NaN where a
+    curve is constant or has fewer than three places."""
+    a, b = ranks(np.stack([np.asarray(v, np.float64) for v in (x, y)]))
+    scale = math.sqrt(float(a @ a) * float(b @ b))
+    if len(a) < 3 or not scale > 0:
+        return np.full(orders, np.nan)
+    drawn = np.random.default_rng(seed)
+    shuffled = drawn.permuted(np.broadcast_to(b, (orders, len(b))), axis=1)
+    most = 1 - SMALLEST
+    z = np.arctanh(np.clip(np.concatenate([[a @ b], shuffled @ a]) / scale, -most, most))
+    return np.tanh(z[0] - z[1:])
+
+
+def jackknifed(left_out: ArrayLike, value: float) -> np.ndarray:
+    """Draws `[RESAMPLES]` of a number that is uncertain over the places (layers) it is read off: Student's t with n - 1
+    degrees of freedom about `value`, its standard error by the jackknife, `(n - 1) / n · Σ (θ_(-i) - mean θ_(-i))²`.
+    `left_out` `[place]`: the number without each of them. NaN with fewer than two places."""
+    left_out = np.asarray(left_out, np.float64)
+    n = len(left_out)
+    if n < 2 or not np.isfinite(left_out).all():
+        return np.full(RESAMPLES, np.nan)
+    error = math.sqrt((n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum()))
+    return about(value, error, n - 1)
+
+
+def about(value: float, error: float, freedom: int) -> np.ndarray:
+    """Draws `[RESAMPLES]` of a number with this standard error: Student's t about it, by its quantiles."""
+    return value + error * _student(freedom)
+
+
+def student_p(value: ArrayLike, error: ArrayLike, bound: float, freedom: int, above: bool) -> np.ndarray:
+    """The probability of error of saying that numbers lie below `bound` (or above it), by Student's t with so many
+    degrees of freedom: for many places at once, where 1 000 resamples are too few to pay for all of them."""
+    apart = (np.asarray(value, np.float64) - bound) * (1 if above else -1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(np.asarray(error) > SMALLEST, apart / error, np.nan_to_num(np.sign(apart) * math.inf))
+    u, below = _student_below(freedom)
+    return np.where(np.isfinite(apart), 1 - np.interp(np.arctan(t / math.sqrt(freedom)), u, below), 1.0)
+
+
+def some_below(curve: Resampled, bound: float, over: Units) -> float:
+    """The probability of error of saying that at least one place of a curve lies below `bound`: that of the surest one
+    times the number of places that were looked at (Bonferroni)."""
+    p = student_p(curve.value, curve.error, bound, over.n - 1, False)
+    return float(min(1.0, len(p) * p.min()))
+
+
+def all_above(curve: Resampled, bound: float, over: Units) -> float:
+    """The probability of error of saying that every place of a curve lies above `bound`: that of the least sure one."""
+    return float(student_p(curve.value, curve.error, bound, over.n - 1, True).max())
+
+
+@lru_cache(maxsize=32)
+def _student_below(freedom: int) -> tuple[np.ndarray, np.ndarray]:
+    """Student's t as a table: with `x = √ν tan u` its density is that of `cos(u)^(ν - 1)`, summed up over u."""
+    u = np.linspace(-np.pi / 2, np.pi / 2, 200_001)
+    within = np.cumsum(np.cos((u[1:] + u[:-1]) / 2) ** (freedom - 1))
+    return u, np.concatenate([[0], within / within[-1]])
+
+
+@lru_cache(maxsize=32)
+def _student(freedom: int) -> np.ndarray:
+    """`RESAMPLES` quantiles of Student's t, evenly spaced."""
+    u, below = _student_below(freedom)
+    found = math.sqrt(freedom) * np.tan(np.interp((np.arange(RESAMPLES) + 0.5) / RESAMPLES, below, u))
+    found.flags.writeable = False  # shared by all who ask
+    return found
+
+
 @lru_cache(maxsize=32)
 def _drawn(n: int, resamples: int, seed: int) -> np.ndarray:
     drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)

@@ -16,7 +16,7 @@ from .prune import Prune
 class Answers(Probe):
     """Reads a prompt with a known answer in two ways. The logit lens tells at which depth every token of the answer is
     among its best k, each at the position that predicts it (`first_depth`; empty where that is so at no depth, the
-    output included).
+    output included), and from which it stays among them (`stays_depth`; empty where the output has it not).
 
     Then each layer is left out in turn, on all tokens. The **loss** is the mean of `-log p` over the answer's tokens.
     The answer is **exact** where the model, writing freely and taking the best token each time, writes a text that
@@ -29,12 +29,22 @@ class Answers(Probe):
 
     name: ClassVar[str] = "answers"
     title: ClassVar[str] = "Answers"
-    version: ClassVar[int] = 2  # 2: exact by the text that is written, before by the answer's own tokens
+    version: ClassVar[int] = 3  # 2: exact by the text that is written, before by its own tokens; 3: `stays_depth`
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec("rank", ("depth", "step"), "rank", "rank of the answer's token in the lens", 1.0, dtype="int32"),
         MeasureSpec(
             "first_depth", (), "depth", "first depth with the whole answer among the best tokens", 0.0, None, "mean"
+        ),
+        MeasureSpec(
+            "stays_depth",
+            (),
+            "depth",
+            "first depth from which the whole answer stays among the best tokens",
+            0.0,
+            None,
+            "mean",
+            since=3,
         ),
         MeasureSpec(
             "exact", ("layer",), "0 or 1", "whether the answer is written without this layer", 0.0, 1.0, "mean"

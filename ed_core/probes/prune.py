@@ -38,8 +38,9 @@ class Prune(Probe):
 
     `drop` names any set of layers, measured beside the stretches.
 
-    Source: block influence, Men et al. 2024 (ShortGPT); angular distance, Gromov et al. 2024 (there at the last token,
-    here at every one); the update's cosine, Hu et al. 2025; on the weakness of cosine, Hinostroza et al. 2026."""
+    Source: block influence, Men et al. 2024 (ShortGPT); angular distance, Gromov et al. 2024 (there at the last
+    token, here at every one too, and at those that are no sinks); the update's cosine, Hu et al. 2025; on the
+    weakness of cosine, Hinostroza et al. 2026."""
 
     n: int = parameter(
         1, "how many consecutive layers are taken out together", low=1, high=256, label="Consecutive layers removed"
@@ -51,7 +52,7 @@ class Prune(Probe):
     name: ClassVar[str] = "prune"
     title: ClassVar[str] = "Prune and exit"
     over_several: ClassVar[str] = "stretches"
-    version: ClassVar[int] = 2  # 2: update_cosine
+    version: ClassVar[int] = 3  # 2: update_cosine; 3: the angle at the last token, and without sinks
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         _per_start("kl", "nats", "divergence from the whole model without this stretch: KL(whole || pruned)"),
         _per_start("top1_kept", "0 or 1", "whether the best prediction stays", 0.0, 1.0),
@@ -62,6 +63,26 @@ class Prune(Probe):
         _per_start("angular_distance", "half turns", "the same as an angle: arccos(cos(h[s], h[s+n])) / pi", 0.0, 1.0),
         _per_start(
             "update_cosine", "cosine", "direction of what the stretch adds: cos(h[s+n] - h[s], h[s])", -1.0, 1.0
+        ),
+        MeasureSpec(
+            "angular_distance_last",
+            ("start",),
+            "half turns",
+            "the angle at the last token, by which Gromov et al. choose",
+            0.0,
+            1.0,
+            "mean",
+            since=3,
+        ),
+        MeasureSpec(
+            "angular_distance_no_sinks",
+            ("start", "pos"),
+            "half turns",
+            "the angle where the token is no sink",
+            0.0,
+            1.0,
+            "token_mean",
+            since=3,
         ),
         _per_token("nll_whole", "nats", "log-loss of the whole model on the next token"),
         _per_token("drop_kl", "nats", "divergence without the chosen set"),

@@ -19,6 +19,8 @@ from . import metrics
 from .budget import even_chunks
 from .staircase import LOGIT_TOKENS
 
+SINK, FEWEST_TOKENS = 5.0, 3  # times the median token's norm; tokens below which a single one would be the median
+
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..models.trace import Trace
@@ -36,12 +38,18 @@ def drop_sweep(
     for name in ("kl", "top1_kept", "nll", "block_influence", "angular_distance", "update_cosine"):
         record.allocate(name, (n_starts, n_tokens))
     record.allocate("nll_whole", (n_tokens,))
+    record.allocate("angular_distance_last", (n_starts,))
+    record.allocate("angular_distance_no_sinks", (n_starts, n_tokens))
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
+    calm = ~_sinks(trace)
     for start in range(n_starts):
         before, after = trace.resid[start][0].float(), trace.resid[start + n][0].float()
         cosine = metrics.cosine(before, after)
         record.write("block_influence", start, 1 - cosine)
-        record.write("angular_distance", start, cosine.arccos() / math.pi)
+        angle = cosine.arccos() / math.pi
+        record.write("angular_distance", start, angle)
+        record.write("angular_distance_last", start, angle[-1])
+        record.write("angular_distance_no_sinks", start, angle.masked_fill(~calm, math.nan))
         record.write("update_cosine", start, metrics.cosine(after - before, before))
     record.step(0.1)
     stretches = even_chunks(n_starts, record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize))
@@ -66,20 +74,32 @@ def drop_sweep(
         _chosen_set(drop, model, trace, record)
 
 
+def _sinks(trace: Trace) -> Tensor:
+    """Which tokens are sinks, `[pos]`: as `depth.sinks` finds them, before the output."""
+    long = torch.stack([h[0].float().norm(dim=-1) for h in trace.resid[:-1]])
+    if long.shape[1] < FEWEST_TOKENS:
+        return torch.zeros(long.shape[1], dtype=torch.bool, device=long.device)
+    median = long[:, 1:].quantile(0.5, dim=1, keepdim=True)
+    return ((median > 0) & (long >= SINK * median)).any(0)
+
+
 @torch.no_grad()
 def answer_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: int) -> None:
     """Fill `answers`' measures."""
     n_layers, n_tokens, first = model.n_layers, len(encoding), encoding.answer_start
     record.allocate("rank", (n_layers + 1, n_tokens - first))
     record.allocate("first_depth", ())
+    record.allocate("stays_depth", ())
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
     at, targets = slice(first - 1, n_tokens - 1), trace.ids[0, first:]
     for depth in range(n_layers + 1):
         record.write("rank", depth, metrics.rank(model.unembed(trace.resid[depth][0, at]), targets))
         record.step(0.3 * (depth + 1) / (n_layers + 1))
-    among = (record.arrays["rank"] <= k).all(1).nonzero()[0]
-    if len(among):
-        record.write("first_depth", (), among[0])
+    among = (record.arrays["rank"] <= k).all(1)
+    if among.any():
+        record.write("first_depth", (), among.argmax())
+    if among[-1]:
+        record.write("stays_depth", (), n_layers + 1 - (~among[::-1]).argmax() if not among.all() else 0)
     write_without(model, encoding, record, 1, losses=True)
 
 

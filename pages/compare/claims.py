@@ -8,8 +8,7 @@ import streamlit as st
 from ed_core import figures
 from ed_core.claims import CLAIMS, Claim, find, running
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
-from ed_core.claims.finding import counted
-from ed_core.sources.bundled import SETS
+from ed_core.claims.finding import counted, standing
 from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, show
 from ed_ui.claim_runs import Wanted
 from ed_ui.link_parameters import choice, text
@@ -43,7 +42,7 @@ def page() -> None:
     )
     name, prompts = "", ()
     if source == "bundled":
-        name = remembered.one_of(row.selectbox, "Prompt set", "claims.set", running.bundled(), width=260)
+        name = prompt_set.bundled(row, "claims.set", model)
     also = remembered.widget(
         row.text_input, "Also of its family", "claims.also", "", words=True, help=ALSO, placeholder="none", width=260
     )
@@ -58,8 +57,8 @@ def page() -> None:
 
 
 def body(wanted: Wanted) -> None:
-    """Run, how far it is, the claims with what became of them, and one of them closely; drawn again every second while
-    it runs."""
+    """Run, how far it is, the claims with what became of them, and one of them in detail; drawn again every second
+    while it runs."""
     running_now, found = wanted.running, wanted.found()
     if not running_now and remembered.value("claims.watched") == str(wanted.out):
         remembered.forget("claims.watched")
@@ -87,19 +86,22 @@ def body(wanted: Wanted) -> None:
     by_id = {one["id"]: one for one in found.get("findings", ())}
     if found:
         of = show.plain(f"{found['model']} on {found['set']}")
-        st.markdown(f"**{of}** · {counted(found['findings'])}")
+        stand = standing(found["findings"])
+        st.markdown(f"**{of}** · {counted(found['findings'])}{f' · {stand}' if stand else ''}")
     listed(by_id)
-    closely(wanted, by_id)
+    detail(wanted, by_id)
 
 
 def listed(found: Mapping[str, Any]) -> None:
-    """All claims, with verdict, value, the paper's figure and the control's value."""
+    """All claims, with verdict, value, the paper's figure and the control's value; of quantities that judge nothing
+    the details tell."""
     lines = [["claim", "verdict", "here (5–95 % over prompts)", "the paper found", "untrained twin"], ["---"] * 5]
     for claim in CLAIMS:
         one = found.get(claim.id)
         silent = one is not None and one["verdict"] == NOT_APPLICABLE
-        for i, quantity in enumerate(claim.quantities[:1] if silent else claim.quantities):
-            measured = one["quantities"][i] if one else {"value": None, "control": None}
+        stored = {q["name"]: q for q in one["quantities"]} if one else {}
+        for i, quantity in enumerate(claim.judging[:1] if silent else claim.judging):
+            measured = stored.get(quantity.name, {"value": None, "control": None})
             values = [measured[key]["short"] if measured[key] else "" for key in ("value", "control")]
             title = f"**{show.plain(claim.title)}** {show.plain(claim.source)}"
             head = [title, badge(one["verdict"]) if one else "not run"] if not i else ["", ""]
@@ -115,11 +117,11 @@ def badge(verdict: str) -> str:
     return BADGES[verdict].format(verdict)
 
 
-def closely(wanted: Wanted, found: Mapping[str, Any]) -> None:
-    """One claim: the sentence, its figure, and how it is measured."""
+def detail(wanted: Wanted, found: Mapping[str, Any]) -> None:
+    """One claim: the sentence and its figure; why, and how it is measured, behind a click."""
     titles = {claim.id: claim.title for claim in CLAIMS}
     name = remembered.widget(
-        st.selectbox, "Closely", "claims.claim", CLAIMS[0].id, options=list(titles), format_func=titles.get
+        st.selectbox, "Details", "claims.claim", CLAIMS[0].id, options=list(titles), format_func=titles.get
     )
     claim, one = find(name), found.get(name)
     if one is None:
@@ -127,8 +129,9 @@ def closely(wanted: Wanted, found: Mapping[str, Any]) -> None:
     else:
         st.markdown(badge(one["verdict"]))
         st.code(one["sentence"], language=None, wrap_lines=True)
-        if one["beside"]:
-            st.markdown(show.plain(one["beside"]))
+        with st.expander("Why"):
+            said = one.get("reasons") or [one["beside"]]  # findings of an older format have none
+            st.markdown("\n".join(f"- {show.plain(reason)}" for reason in said if reason))
         if one["curves"]:
             fig = figures.claim_curves(one["curves"])
             show.figure(f"claim-{name}", fig, CAPTION.format(show.plain(claim.title)), about=lambda: about(claim, one))
@@ -136,10 +139,13 @@ def closely(wanted: Wanted, found: Mapping[str, Any]) -> None:
         "It says": f"{claim.statement[0].upper()}{claim.statement[1:]} ({claim.source}).",
         "Formula": claim.formula,
         "Protocol": claim.protocol,
-        "It holds where": "; ".join(f"{q.name} is {q.limit}" for q in claim.quantities),
+        "It holds where": "; ".join(
+            f"{q.name} is {q.limit}{' (chosen here)' if q.chosen else ''}" for q in claim.judging
+        ),
         "It would be contradicted by": claim.contradicted,
     }
-    st.markdown("\n".join(f"- **{head}:** {show.plain(words)}" for head, words in told.items()))
+    with st.expander("How it is measured", expanded=one is None):
+        st.markdown("\n".join(f"- **{head}:** {show.plain(words)}" for head, words in told.items()))
     with st.expander("The same from the command line"):
         st.code(wanted.command((name,)), language="bash")
 
@@ -152,7 +158,7 @@ def about(claim: Claim, one: Mapping[str, Any]) -> None:
 
 PARAMETERS = (
     choice("prompts", "claims.source", "bundled", tuple(SOURCES)),
-    choice("set", "claims.set", "sum_mod10", sorted(file.stem for file in SETS.glob("*.jsonl"))),
+    choice("set", "claims.set", "", running.bundled()),
     text("also", "claims.also"),
     choice("claim", "claims.claim", CLAIMS[0].id, tuple(claim.id for claim in CLAIMS)),
 )
@@ -165,9 +171,9 @@ TEACH = (
 TEXTS = {
     "Why ask": "What papers say of depth was found on some models and prompts. Each statement here is a number, an "
     "interval over prompts, and values that would contradict it.",
-    "Look for": "Verdicts that the untrained twin does not share: what it satisfies too was not learned.",
-    "Beware": "A verdict is of this model and these prompts, and where a paper says “small” or “weak” the limit is "
-    "chosen here.",
+    "Look for": "Verdicts that the untrained twin does not share: what it satisfies too needs no training to appear.",
+    "Beware": "A verdict is of this model and these prompts. Where a paper says “small” or “weak” the limit is chosen "
+    "here, and *Why* says whether another one would turn the verdict.",
 }
 
 page()

@@ -1,0 +1,350 @@
+"""Made-up evidence for every claim: noise, a small effect, and clear ones of which it must say that it holds and that
+it does not. What METHODS §16 asks of each claim is counted over many of them; `python tests/made_up_claims.py` counts
+it for all and writes the table into `docs/studies/claims.md`.
+
+Prompts are written from 1, 2, 5 or 10 forms. Everything that varies from prompt to prompt varies as much from form to
+form, where there are five forms or more; with fewer the statement is about prompts of these forms, so the forms do
+not differ there. *Noise* is data in which nothing can be told: no effect where the statement is about a direction, a
+quantity exactly on its limit where it is about a limit, differences that are none but of measurement where it is
+about an order."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import Pool
+from pathlib import Path
+
+import numpy as np
+
+from ed_core.claims import CLAIMS, find
+from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, judged
+from ed_core.claims.evidence import Evidence, Part
+from ed_core.depth.continuous import MEAN_DEPTH
+from ed_core.errors import ClaimRefused
+from ed_core.studies.points import MEASURED, Point, Prompts
+
+L, TOKENS = 30, 8
+LEVELS = ("1", "2", "3")
+FORMS = (1, 2, 5, 10)
+KINDS = ("noise", "small", "holds", "fails")
+SETS = 200
+PAGE = Path(__file__).parent.parent / "docs" / "studies" / "claims.md"
+MARKS = ("<!-- errors and power -->", "<!-- end -->")
+
+
+@dataclass
+class Draw:
+    """One made-up set: what is random in it. `kind`: one of `KINDS`."""
+
+    kind: str
+    forms: int
+    rng: np.random.Generator
+    layers: int = L
+
+    def pick(self, noise, small, holds, fails):
+        return dict(zip(KINDS, (noise, small, holds, fails)))[self.kind]
+
+    def form_of(self, n: int) -> np.ndarray:
+        return np.arange(n) % self.forms
+
+    def own(self, n: int, sd: float, *shape: int) -> np.ndarray:
+        """Deviations of every prompt `[n, …]`, those of its form with them."""
+        found = self.rng.normal(0, sd, (n, *shape))
+        if self.forms >= 5:
+            found += self.rng.normal(0, sd, (self.forms, *shape))[self.form_of(n)]
+        return found
+
+    def of_layers(self, sd: float, n: int | None = None) -> np.ndarray:
+        return self.rng.normal(0, sd, n or self.layers)
+
+    def part(self, columns: dict[str, np.ndarray], levels: bool = False) -> Part:
+        """Prompts of these columns; with `levels` in triples, each of one form."""
+        n = len(next(iter(columns.values())))
+        if not levels:
+            return Part(columns, (), (), np.arange(n), tuple(f"f{i}" for i in self.form_of(n)))
+        triple = np.arange(n) // 3
+        return Part(
+            columns,
+            tuple(LEVELS[i % 3] for i in range(n)),
+            tuple(map(str, triple)),
+            np.arange(n),
+            tuple(f"f{i % self.forms}" for i in triple),
+        )
+
+    def triples(self, n: int, sd: float) -> np.ndarray:
+        """Deviations of every triple `[n]`, the same for its three prompts."""
+        return np.repeat(self.own(n // 3, sd), 3)
+
+    def evidence(self, **parts: Part) -> Evidence:
+        return Evidence(self.layers, parts, True, LEVELS, ("made-up",), worked=True)
+
+
+def per_token(**curves: np.ndarray) -> dict[str, np.ndarray]:
+    """Means over tokens as a study keeps them: sums, and how many tokens they are over."""
+    n = len(next(iter(curves.values())))
+    columns = {"n_tokens": np.full(n, float(TOKENS))}
+    for name, values in curves.items():
+        columns |= {f"{name}.sum": values * TOKENS, f"{name}.count": np.full(n, float(TOKENS))}
+    return columns
+
+
+def turn(d: Draw) -> Evidence:
+    n, step = 50, d.pick(0.0, 0.03, 0.2, 0.0)
+    k = d.rng.integers(12, 20)
+    one = d.pick(0.0, 0.0, 0.0, d.rng.choice([-0.3, 0.3]))
+    curve = np.where(np.arange(L) <= k, -step, step) + one + d.of_layers(0.1)
+    each = curve + d.own(n, 0.03)[:, None] + d.own(n, 0.05, L)
+    return d.evidence(contributions=d.part(per_token(**{f"{c}_cos": each for c in ("attn", "mlp", "layer")})))
+
+
+def second_half(d: Draw) -> Evidence:
+    n, ratio = 40, d.pick(0.5, 0.4, 0.1, 1.2)
+    log = d.of_layers(0.3) + np.where(np.arange(L) < L // 2, 0.0, np.log(ratio))
+    each = np.exp(log + d.own(n, 0.2, L) + np.where(np.arange(L) < L // 2, 0, 1) * d.own(n, 0.2)[:, None])
+    effect = np.triu(np.repeat(each[:, :, None], L, 2), 1)
+    return d.evidence(future=d.part({"effect": effect, "n_tokens": np.full(n, float(TOKENS))}))
+
+
+def steps(depth: np.ndarray, layers: int) -> np.ndarray:
+    """Curves `[n, layers + 1]` that stay at 1 up to a depth, and at 0 from there on; what is left over between."""
+    return np.clip(depth[:, None] - np.arange(layers + 1), 0, 1)
+
+
+def static_ratio(d: Draw) -> Evidence:
+    n, slope = 50, d.pick(0.1, 0.05, 0.0, 0.25)
+    tokens, forms = np.full(n, float(TOKENS)), d.part({"": np.zeros(n)}).units
+    common, points = d.own(n, 0.02), []
+    for i, layers in enumerate((12, 18, 24)):
+        ratio = 0.4 + slope * i + common + d.own(n, 0.02)
+        curve = steps(ratio * layers, layers) * TOKENS
+        for criterion, sums in (("mean_kl", curve), ("mean_overlap", TOKENS - curve)):
+            read = Prompts(sums, tokens, forms)
+            mean = MEAN_DEPTH[criterion.partition("_")[2]]((sums.sum(0) / tokens.sum())[None])[0] / layers
+            place = (f"m{i}", 10 ** (7 + i), "", "s", "", criterion, float(mean), layers, MEASURED)
+            points.append(Point(*place, prompts=n, read=read, over=forms.words))
+    return Evidence(L, {}, models=("m0", "m1", "m2"), points=tuple(points), level_names=LEVELS)
+
+
+def no_harder(d: Draw) -> Evidence:
+    slope, level = d.pick(0.02, 0.01, 0.0, 0.05), np.arange(48) % 3
+    parts = {}
+    for name, n in (("future", 39), ("logit_lens", 48)):
+        share = 0.4 + level[:n] * (slope + d.triples(n, 0.004)) + d.triples(n, 0.02) + d.rng.normal(0, 0.004, n)
+        if name == "future":
+            at = share * L
+            rows = np.maximum(1 - np.abs(at[:, None] - np.arange(L)), 0)
+            columns = {"effect": np.triu(np.repeat(rows[:, :, None], L, 2), 1)}
+        else:
+            curve = steps(share * L, L)
+            columns = {"kl.sum": curve * TOKENS, "overlap.sum": (1 - curve) * TOKENS}
+        parts[name] = d.part(columns | {"n_tokens": np.full(n, float(TOKENS))}, levels=True)
+    return d.evidence(**parts)
+
+
+def adaptive(d: Draw) -> Evidence:
+    n, slope = 48, d.pick(0.0, 0.5, 3.0, -3.0)
+    depth = 14 + (np.arange(n) % 3 - 1) * (slope + d.triples(n, 0.7)) + d.triples(n, 1.0) + d.rng.normal(0, 0.7, n)
+    return d.evidence(answers=d.part({"stays_depth": np.round(depth).clip(0, L)}, levels=True))
+
+
+def thinking(d: Draw) -> Evidence:
+    n, apart = 50, d.pick(0.0, 0.05, 0.4, -0.4)
+    right = (d.rng.random(n) < 0.5 + d.own(n, 0.1)).astype(float)
+    ratio = 0.5 + apart * (right - 0.5) + d.own(n, 0.1)
+    return d.evidence(writing=d.part({"mean_ratio": ratio}), answers=d.part({"exact_whole": right}))
+
+
+def uncorrelated(x: np.ndarray, rng: np.random.Generator, wanted: float) -> np.ndarray:
+    """The same values in an order whose rank correlation with `x` is about so much."""
+    rank = x.argsort().argsort()
+    for _ in range(10_000):
+        mixed = wanted * rank / len(x) + np.sqrt(1 - wanted**2) * rng.permutation(len(x)) / len(x)
+        order = mixed.argsort().argsort()
+        if abs(np.corrcoef(order, rank)[0, 1] - wanted) < 0.02:
+            return np.sort(x)[order]
+    raise AssertionError("no such order")
+
+
+def proxy(d: Draw) -> Evidence:
+    n, score = 30, d.of_layers(1.0)
+    loss = d.pick(np.zeros(L), uncorrelated(score, d.rng, 0.25), uncorrelated(score, d.rng, 0.0), score)
+    columns = per_token(
+        block_influence=score + d.own(n, 0.1, L),
+        update_cosine=-score + d.own(n, 0.1, L),
+        nll=2 + loss + d.own(n, 0.5, L),
+        nll_whole=np.full((n, 1), 2.0) + d.own(n, 0.1)[:, None],
+    )
+    return d.evidence(one=d.part(columns))
+
+
+def robust(d: Draw) -> Evidence:
+    n, worst = 30, d.pick(0.72, 0.76, 0.9, 0.4)
+    curve = 0.9 + d.of_layers(0.01)
+    curve[d.rng.integers(1, L - 1)] = worst
+    curve[[0, -1]] = 0.1
+    return d.evidence(one=d.part(per_token(top1_kept=(curve + d.own(n, 0.04, L)).clip(0, 1))))
+
+
+def turns(d: Draw) -> Evidence:
+    n, middle, update = 30, d.pick(30.0, 25.0, 12.0, 12.0), d.pick(90.0, 87.0, 90.0, 45.0)
+    stream = middle * (1 + d.of_layers(0.1)) + d.own(n, 1.0)[:, None] + d.own(n, 1.0, L)
+    between = update + d.of_layers(5.0, L - 1) + d.own(n, 2.0)[:, None] + d.own(n, 2.0, L - 1)
+    return d.evidence(turns=d.part(per_token(stream_angle=stream, update_angle=between)))
+
+
+def usefulness(d: Draw) -> Evidence:
+    n, slope = 20, d.pick(0.0, -0.2, -0.8, 0.8)
+    cost = 0.2 + slope * (np.arange(L) / (L - 1) - 0.5) + d.of_layers(0.15)
+    raised = cost + d.own(n, 0.05)[:, None] + d.own(n, 0.1, L)
+    whole = 2.0 * TOKENS * np.exp(d.own(n, 0.1))
+    columns = {"loss": whole[:, None] * (1 + raised), "whole": whole, "tokens": np.full(n, float(TOKENS))}
+    return d.evidence(replacement=d.part(columns))
+
+
+def stretches(d: Draw) -> Evidence:
+    n, length = 30, 8
+    places = L - length + 1
+    start = d.pick(18, 18, 18, 3)
+    dip, gain = d.pick((0.0, 0.0), (0.02, 0.05), (0.2, 0.6), (0.2, -1.0))
+    angle, loss = np.full(places, 0.4), 3 + d.of_layers(d.pick(0.0, 0.2, 0.2, 0.2), places)
+    angle[start], loss[start] = 0.4 - dip, np.median(loss) - gain
+    columns = per_token(
+        angular_distance_no_sinks=angle + d.own(n, 0.03, places),
+        nll=loss + d.own(n, 0.2, places),
+        nll_whole=np.full((n, 1), 2.0),
+    ) | {"angular_distance_last": angle + d.own(n, 0.03, places)}
+    return d.evidence(stretch=d.part(columns))
+
+
+def two_stories(d: Draw) -> Evidence:
+    n, apart = 50, d.pick(0.0, 0.5, 10.0, -10.0)
+
+    def bump(centre: float) -> np.ndarray:
+        return np.exp(-(((np.arange(L) - centre) / 4) ** 2) / 2)
+
+    lost = (0.05 + 0.7 * bump(14.5 + apart / 2) + d.of_layers(0.03)).clip(0.01, 0.95)
+    exact = (d.rng.random((n, L)) >= (lost + d.own(n, 0.05, L)).clip(0, 1)).astype(float)
+    loss = 0.1 + 2.0 * bump(14.5 - apart / 2) + d.of_layers(0.1) + d.own(n, 0.3, L)
+    whole = {"exact_whole": np.ones(n), "loss_whole": np.full(n, 0.3)}
+    return d.evidence(answers=d.part({"exact": exact, "loss": 0.3 + loss} | whole))
+
+
+def reasoning(d: Draw) -> Evidence:
+    n, (short, long) = 40, d.pick((0.4, 0.4), (0.4, 0.43), (0.2, 0.6), (0.6, 0.2))
+    layers = {1: d.of_layers(0.05), 2: d.of_layers(0.05, L - 1)}
+    parts = {}
+    for name, lost, drop, length in (
+        ("answers", short, 1, 1), ("worked", long, 1, 5), ("two", short, 2, 1), ("worked_two", long, 2, 5),
+    ):  # fmt: skip
+        at = layers[drop] + d.rng.normal(0, 0.03, len(layers[drop]))
+        share = (lost + at + np.repeat(d.own(n // 2, 0.05), 2)[:, None]).clip(0, 1)
+        exact = (d.rng.random((n, L + 1 - drop)) >= share).astype(float)
+        columns = {"exact": exact, "exact_whole": np.ones(n), "answer_length": np.full(n, length)}
+        marks = tuple(str(i // 2) for i in range(n))
+        forms = tuple(f"f{i // 2 % d.forms}" for i in range(n))
+        parts[name] = Part(columns, tuple(LEVELS[i % 2] for i in range(n)), marks, np.arange(n), forms)
+    return d.evidence(**parts)
+
+
+MADE_UP: dict[str, Callable[[Draw], Evidence]] = {
+    "turn": turn,
+    "second-half-weak": second_half,
+    "static-ratio": static_ratio,
+    "no-harder-deeper": no_harder,
+    "adaptive": adaptive,
+    "deep-thinking": thinking,
+    "cosine-weak-proxy": proxy,
+    "one-layer-robust": robust,
+    "even-turns": turns,
+    "usefulness": usefulness,
+    "deep-skips-late": stretches,
+    "likelihood-or-generation": two_stories,
+    "reasoning-breaks": reasoning,
+}
+RIGHT = {"noise": CANNOT_BE_TOLD, "small": HOLDS, "holds": HOLDS, "fails": DOES_NOT}
+WHAT_NOISE_IS = {
+    "turn": "layers of random cosine, standard deviation 0.1",
+    "second-half-weak": "a ratio of 0.5",
+    "static-ratio": "a slope of 0.1",
+    "no-harder-deeper": "slopes of 2 % a level",
+    "adaptive": "no slope",
+    "deep-thinking": "no correlation",
+    "cosine-weak-proxy": "losses that do not differ between layers",
+    "one-layer-robust": "a worst layer of 0.72",
+    "even-turns": "a mean turn of 30 degrees",
+    "usefulness": "costs unrelated to depth",
+    "deep-skips-late": "angles and losses that do not differ between stretches",
+    "likelihood-or-generation": "both centres in one place",
+    "reasoning-breaks": "as many answers lost either way",
+}
+
+
+def verdict(name: str, kind: str, forms: int, seed: int) -> str:
+    """Of one made-up set; what is refused is as good as not told."""
+    claim = find(name)
+    drawn = Draw(kind, forms, np.random.default_rng([seed, forms, KINDS.index(kind), list(MADE_UP).index(name)]))
+    try:
+        return judged(claim, claim.of(MADE_UP[name](drawn))).verdict
+    except ClaimRefused:
+        return CANNOT_BE_TOLD
+
+
+def counts(name: str, kind: str, forms: int, sets: int = SETS) -> Counter:
+    return Counter(verdict(name, kind, forms, seed) for seed in range(sets))
+
+
+def wrong(kind: str, found: Counter) -> float:
+    """The share of verdicts that contradict what was made up. Of noise, where nothing is true, the larger one."""
+    against = {HOLDS: DOES_NOT, DOES_NOT: HOLDS}
+    n = sum(found.values())
+    return max(found[HOLDS], found[DOES_NOT]) / n if kind == "noise" else found[against[RIGHT[kind]]] / n
+
+
+def table(of: dict[tuple[str, str, int], Counter]) -> str:
+    """As Markdown: shares of 200 sets each, for 1 / 2 / 5 / 10 forms."""
+    head = ["claim", "noise is", "noise: cannot be told", "small effect: wrong", "clear: holds", "clear: does not hold"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for claim in CLAIMS:
+
+        def each(share: Callable[[int], float]) -> str:
+            return " / ".join(f"{100 * share(forms):.0f}" for forms in FORMS)
+
+        def right(kind: str, name: str = claim.id) -> str:
+            return each(lambda forms: of[name, kind, forms][RIGHT[kind]] / of[name, kind, forms].total())
+
+        small = each(lambda forms, name=claim.id: wrong("small", of[name, "small", forms]))
+        cells = [f"`{claim.id}`", WHAT_NOISE_IS[claim.id], right("noise"), small, right("holds"), right("fails")]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _one(job: tuple[str, str, int, int]) -> tuple[tuple[str, str, int], Counter]:
+    return job[:3], counts(*job)
+
+
+def measure(sets: int = SETS, processes: int = 1, names=tuple(MADE_UP)) -> dict[tuple[str, str, int], Counter]:
+    jobs = [(name, kind, forms, sets) for name in names for kind in KINDS for forms in FORMS]
+    with Pool(processes) as pool:
+        return dict(pool.imap_unordered(_one, jobs))
+
+
+def write(of: dict[tuple[str, str, int], Counter], page: Path = PAGE) -> None:
+    text, (begin, end) = page.read_text(encoding="utf-8"), MARKS
+    inside = f"{begin}\n\n{table(of)}\n\n{end}"
+    page.write_text(re.sub(f"{begin}.*?{end}", lambda _: inside, text, flags=re.S), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    names = sys.argv[2:] or list(MADE_UP)
+    began, found = time.time(), measure(int(sys.argv[1]) if len(sys.argv) > 1 else SETS, 2, names)
+    for (name, kind, forms), one in sorted(found.items()):
+        shares = {v: f"{n / one.total():.1%}" for v, n in one.items()}
+        print(f"{name:<25} {kind:<6} {forms:>2} forms  {shares}")
+    if names == list(MADE_UP):
+        write(found)
+    print(f"{time.time() - began:.0f} s")
