@@ -115,10 +115,10 @@ def test_a_verdict_leaves_out_the_output_row_of_the_lens():
 
 
 def test_the_verdict_over_prompts_weighs_tokens():
-    """One prompt of 30 tokens against five of 2: it decides, and it is not in every resample."""
+    """One prompt of 30 tokens against seven of 2: it decides, and it is not in every resample."""
     early, late = [-0.3, 0.1, 0.2, 0.3], [-0.3, -0.2, -0.1, 0.3]
     fast, slow = [9, 2, 2, 2, 0], [9, 9, 2, 2, 0]
-    cosines, lens = results([early] + 5 * [late], [fast] + 5 * [slow], 6 * [[0.0] * 4 + [1.0]], n_tokens=[30] + 5 * [2])
+    cosines, lens = results([early] + 7 * [late], [fast] + 7 * [slow], 8 * [[0.0] * 4 + [1.0]], n_tokens=[30] + 7 * [2])
     found = {name: (criterion.depth, interval) for name, criterion, interval in verdict.verdicts(cosines, lens)}
     assert found["cosine"][0] == 0 and found["kl"][0] == 1
     assert found["cosine"][1] == (0, 2, 0) and found["kl"][1] == (1, 2, 0)
