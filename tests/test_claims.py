@@ -435,7 +435,8 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
     one = finding.Finding(claim, "this-model", "these", mine, control=twins).told()
     assert one["sentence"].startswith("Holds here: most best guesses stay without any one of the inner layers (this-")
     assert (
-        "(this-model on these): best guesses kept without the worst inner layer 0.90 (0.90 to 0.90)." in one["sentence"]
+        "(this-model on these). Best guesses kept without the worst inner layer: 0.90 (0.90 to 0.90)."
+        in one["sentence"]
     )
     said = " ".join(one["reasons"])
     for words in ("5–95 % over 24 prompts.", "The paper found, best", "0.72 to 0.95", "needs no training to appear"):
@@ -454,7 +455,7 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
 def test_no_turn_is_said_with_the_condition_that_failed():
     one = finding.Finding(find("turn"), "m", "s", find("turn").of(cosine(np.full(30, 0.3)))).told()
     assert one["verdict"] == DOES_NOT and one["quantities"][0]["value"]["value"] is None
-    assert "not defined" in one["sentence"] and "no two levels" in one["beside"]
+    assert one["sentence"].endswith("the turn: no turn.") and "no two levels" in one["beside"]
 
 
 def test_findings_are_judged_together_and_the_report_says_how_many_stand():

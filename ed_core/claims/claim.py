@@ -66,7 +66,8 @@ class Quantity:
 class Estimate:
     """A quantity's value over all prompts, 5 and 95 % over the prompts, and the share of resamples in which it is not
     defined. NaN: not defined. `layers`: 5 and 95 % over the layers, None where the statement is not about layers.
-    `why`: why it cannot be judged, whatever its interval. `judge`: its errors for given limits; none without."""
+    `why`: why it cannot be judged, whatever its interval. `nothing`: what is said in the place of a value that is not
+    defined. `judge`: its errors for given limits; none without."""
 
     value: float
     low: float
@@ -74,6 +75,7 @@ class Estimate:
     undefined: float = 0.0
     layers: Range | None = None
     why: str = ""
+    nothing: str = "not defined"
     judge: Judge | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -90,7 +92,8 @@ class Estimate:
         value, found = float(value), interval(draws)
         own = judge or (by_draws(draws) if layers is None else by_draws(draws, layers))
         over = interval(layers).ends if layers is not None else None
-        return cls(value, found.low, found.high, found.undefined, over, why, own if math.isfinite(value) else None)
+        judge = own if math.isfinite(value) else None
+        return cls(value, found.low, found.high, found.undefined, over, why, judge=judge)
 
     @classmethod
     def undefined_because(cls, why: str) -> Estimate:
