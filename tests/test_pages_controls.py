@@ -85,7 +85,7 @@ def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored,
             for found in behind
         ), curve.name
     likeness = among_others.likeness(find(probe), stored[probe].summary, controlled[probe].summary)
-    assert any(among_others.against_control("untrained", "untrained twin", likeness) in m.value for m in test.markdown)
+    assert any(among_others.against_control("untrained", [likeness]) in m.value for m in test.markdown)
     figures, control_z = plotted(test), controlled[probe]
     assert not any(holds(figures, m.values) for m in control_z.measures.values() if m.values.ndim == 2), (
         "maps stay the model's own"
