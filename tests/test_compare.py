@@ -354,7 +354,7 @@ def test_a_spread_without_sinks_is_that_of_the_other_tokens(model_of, measure, t
     """Every prompt leaves out its own sinks; without its contributions there is nothing that could be left out."""
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     lookup.store.cache_clear()
-    monkeypatch.setattr(sinks.find, "__defaults__", (1.05,))
+    monkeypatch.setattr(sinks, "of_result", lambda r: sinks.find(*(r[n] for n in sinks.READS), 1.05))
     model, lens = model_of("qwen3"), LogitLens()
     results = [measure(model, lens, Prompt(text)) for text in TEXTS]
     assert among_others.without_sinks(lens, results) is None

@@ -128,7 +128,7 @@ def test_home_draws_and_says_it_for_each_probe(stored, controlled):
     ):
         assert any(len(f) == len(values) and np.allclose(f, values, atol=1e-6) for f in found)
     said = " ".join(m.value for m in test.markdown)
-    assert said.count("The untrained twin shows") >= 3
+    assert said.count("One untrained twin shows") >= 3
     assert not test.button(key="run.home").disabled
 
 
