@@ -124,7 +124,7 @@ class Page:
         seen = replace(
             view(result),
             sinks=sinks_of(result),
-            count_sinks=remembered.value(*COUNT_SINKS) if self.over_sinks else True,
+            count_sinks=remembered.value(*COUNT_SINKS),
             control=control_model.result(batch, name),
             control_name=control_model.name(),
         )
