@@ -90,11 +90,7 @@ def _said(
     if alike and control is not None:
         reasons = [*(one.text for of_one in alike for one in of_one if one.shape is not None), said, *reasons]
         said = among_others.against_control(control.request.models[0].control, alike)
-    row = st.container(horizontal=True, vertical_alignment="center")
-    row.markdown(f"**{said}**", width="content")
-    if reasons:
-        with row.popover("Reasons", type="tertiary", key=f"reasons.{probe.name}"):
-            st.markdown("\n".join(f"- {one[0].upper()}{one[1:]}" for one in reasons))
+    show.conclusion(f"others-{probe.name}", said, reasons)
 
 
 def _counted(

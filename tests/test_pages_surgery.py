@@ -24,7 +24,7 @@ from ed_core.results import aggregate, lookup
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import EXAMPLE
 from ed_core.types import Prompt
-from ed_ui import remembered, running
+from ed_ui import remembered, running, show
 
 SURGERY, WRITING = "pages/intervene/surgery.py", "pages/look/writing.py"
 ORDER = "0-2,2,4"
@@ -65,7 +65,10 @@ def test_surgery_draws_and_says_what_is_stored(results):
         assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
         found = surgery.rows(curves, kind, one["random_layer"].tolist())
         assert holds(plotted(test), curves[f"{kind}_loss"][:, 0 if kind == "swap" else 1 :])
-        assert surgery.sentence(curves, kind, found) in words(test)
+        assert all(
+            show.plain(said) in words(test)
+            for said in (surgery.sentence(curves, kind, found), *surgery.reasons(curves, kind, found))
+        )
         for name, values in surgery.added(curves, kind, found).items():
             assert drawn(test, escaped(name), values), name
     assert surgery.ordered(curves, [0, 1, 2, 2, 4], 5) in words(test)
@@ -252,20 +255,31 @@ def test_sentences_of_surgery():
     rows = surgery.rows(curves, "drop")
     assert [(r.length, r.n, r.best.i, r.median) for r in rows] == [(1, 3, 1, 3.0), (2, 2, 1, 6.5), (3, 1, 0, 11.0)]
     said = surgery.sentence(curves, "drop", rows)
-    assert "leaving out layer 1 costs least: loss 2 → 2.5 (+0.5)" in said
-    assert "Angular distance chooses the stretch that costs least at 1 of 3 lengths; at the others" in said
-    assert "Block influence chooses the stretch that costs least at 3 of 3 lengths." in said
+    assert said == "Of single layers, leaving out layer 1 costs least: loss 2 → 2.5 (+0.5) nats per token."
+    told = surgery.reasons(curves, "drop", rows)
+    assert any(
+        "Angular distance chooses the stretch that costs least at 1 of 3 lengths; at the others" in t for t in told
+    )
+    assert "Block influence chooses the stretch that costs least at 3 of 3 lengths." in told
     assert surgery.added(curves, "drop", rows)["least"].tolist() == [0, 0.5, 2, 9]
     again = {f"repeat_{n}": drop for n in ("loss", "kl", "top1_kept")} | {
         "loss_whole": np.float32(2.6),
         "random_loss": np.array([2.55, 7, 8]),
     }
-    said = surgery.sentence(again, "repeat", surgery.rows(again, "repeat", [2, 1, 0]))
-    assert "running layer 1 twice gives the lowest loss: 2.6 → 2.5 (-0.1)" in said and "measure it on other" in said
-    assert "1 further pass through layer 2, drawn at random, gives 2.55" in said
-    worse = surgery.sentence(again | {"loss_whole": np.float32(1)}, "repeat", surgery.rows(again, "repeat", [2, 1, 0]))
-    assert worse.endswith("No stretch run twice lowers the loss here.")
+    found = surgery.rows(again, "repeat", [2, 1, 0])
+    assert surgery.sentence(again, "repeat", found) == (
+        "Running layer 1 twice lowers the loss, 2.6 → 2.5 (-0.1) nats per token: the best of 6 stretches, on the text "
+        "it was chosen by."
+    )
+    assert surgery.reasons(again, "repeat", found) == [
+        "Control: 1 further pass through layer 2, drawn at random, gives 2.6 → 2.55 (-0.05) nats per token."
+    ]
+    worse = surgery.sentence(again | {"loss_whole": np.float32(1)}, "repeat", found)
+    assert worse == (
+        "None of 6 stretches run twice lowers the loss; layer 1 costs least, 1 → 2.5 (+1.5) nats per token."
+    )
     assert surgery.sentence(same, "drop", []) == "No variant of this kind gives a finite loss."
+    assert surgery.reasons(same, "drop", []) == []
     assert surgery.parted([1, 2, 3], [1, 2, 3]) == "All 3 tokens are the whole model's."
     assert surgery.parted([1, 2, 3], [1, 2, 4]) == "The first 2 tokens are the whole model's."
     assert surgery.parted([1, 2], [1, 4]).startswith("The first token is") and "already" in surgery.parted([1], [2])

@@ -94,7 +94,8 @@ def sums(result: ProbeResult) -> Said:
         )
         return Said(True, f"{held}, {more}.")
     return Said(
-        True, f"{held}, nowhere more than {share:.0%} of what rounding can cause. Nothing a layer adds is left unread."
+        True,
+        f"{held}, nowhere more than {share:.0%} of what rounding can cause, so nothing larger is left unread.",
     )
 
 
@@ -163,7 +164,7 @@ def without_first(contributions: ProbeResult, lens: ProbeResult) -> list[Row]:
 
 
 def change(rows: Sequence[Row]) -> str:
-    """What leaving out the first token changes of the verdict."""
+    """What leaving out the first token changes of the papers' rules."""
 
     def say(depth):
         return "not defined" if depth is None else str(depth)
@@ -174,8 +175,8 @@ def change(rows: Sequence[Row]) -> str:
         if row.depth_with != row.depth_without
     ]
     if moved:
-        return f"Counting the first token decides the depth ({'; '.join(moved)}): say which you used."
+        return f"Leaving out the first token moves the papers' rules: {'; '.join(moved)}."
     return (
-        "The depths do not depend on the first token "
+        "The papers' rules give the same layers with and without the first token "
         f"({', '.join(f'{row.label} {say(row.depth_with)}' for row in rows)})."
     )

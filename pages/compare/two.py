@@ -137,8 +137,8 @@ SAME = {
     "parameters": "Both sides have the same parameters: change one of the second set.",
 }
 TEXTS = {
-    "Look for": "curves that take the same course at another depth: then the models do the same thing earlier or "
-    "later. Marks of A stand above the ruler's layers (circles), those of B below (diamonds); hollow: not clear.",
+    "Look for": "curves that take the same course at another relative depth. Marks of A stand above the ruler's layers "
+    "(circles), those of B below (diamonds); hollow: not clear.",
     "By construction": "Maps have one colour scale for both sides. A map of differences over tokens is drawn only "
     "where both sides have the same tokens; of models of different depth it has the shallower one's layers. Its middle "
     "colour is 0.",

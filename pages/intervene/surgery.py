@@ -104,7 +104,7 @@ def maps(curves: dict, kinds: list[str], results: list, twins: list, asked: Surg
     drawn = results[0]["random_layer"].tolist() if kind == "repeat" else ()
     found = surgery.rows(curves, kind, drawn)
     if ready:
-        st.markdown(surgery.sentence(curves, kind, found))
+        show.conclusion("surgery", surgery.sentence(curves, kind, found), surgery.reasons(curves, kind, found))
     left, right = st.columns([11, 9])
     with left:
         one_map("map", curves, kind, value, found, results, CAPTION[kind])

@@ -55,8 +55,8 @@ TEXTS = {
     "The papers saw": "In Llama 3.1 70B on GSM8K the ratio stays above 0.15 in the first half and falls below 0.05 in "
     "the second; the cosine is 0 or negative first, then turns positive (Csordás et al. 2025, §3.1).",
     "Look for": (
-        "the layer where the mean cosine crosses 0 for the last time: from there on layers strengthen what the stream "
-        "already holds."
+        "two levels of the mean cosine, below 0 in the early layers and above 0 in the late ones. A single crossing of "
+        "0 is no turn."
     ),
     "Beware": "The first token is often an attention sink of huge norm. A small ratio or cosine does not prove a layer "
     "useless (Hinostroza et al. 2026, arXiv 2605.14075).",
