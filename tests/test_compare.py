@@ -163,7 +163,9 @@ def test_criteria_are_compared_by_their_layer(model_of, measure):
     said = among_others.sentence(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
     found = [naive_mean_depth(r["kl"].mean(1)) for r in results]
     middle = np.median(found[1:])
-    assert said.startswith(f"This prompt settles around depth {found[0]:.1f} of 5 (mean over all thresholds); ")
+    assert said.startswith(
+        f"On this prompt the lens settles around depth {found[0]:.1f} of 5 (mean over all thresholds); "
+    )
     assert f"the median of 4 other prompts is {middle:.1f} (10–90 %" in said
     (together,) = among_others.reasons(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
     pooled = np.concatenate([r["kl"] for r in results], axis=1).mean(1)

@@ -151,7 +151,7 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
         if not np.isfinite(mine):
             return "The lens is the output at every depth here: no depth to settle at"
         n_layers = len(curves_of(probe, this, first_token)[score.mean_depth]) - 1
-        return f"This prompt settles around depth {mine:.1f} of {n_layers} (mean over all thresholds)"
+        return f"On this prompt the lens settles around depth {mine:.1f} of {n_layers} (mean over all thresholds)"
     if not score.share:
         verb = "gives" if score.criterion and np.isfinite(mine) else "is"
         return f"{score.name} {verb} {_say(mine, score)} for this prompt"

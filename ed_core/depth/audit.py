@@ -115,7 +115,7 @@ class Audit:
             if c.beyond:
                 limit = AT_LEAST.get(c.precision, AT_LEAST_ELSE)
                 found.append(
-                    f"{c.precision}: {c.title} is ordered otherwise than in {self.reference} (ρ = {c.spearman:.3f}, "
+                    f"{c.precision}: {c.title} is ordered differently from {self.reference} (ρ = {c.spearman:.3f}, "
                     f"expected at least {limit:g})"
                 )
         for precision in self.curves:

@@ -82,10 +82,12 @@ def sums(result: ProbeResult) -> Said:
     share, off = float(np.max(result["miss"] / np.maximum(result["rounding"], 1e-30))), _off(result)
     place = f"the largest error is {_small(worst)} (layer {layer}, token {token})"
     if not worst <= limits["miss"] or off > limits["slope"]:
-        beyond = (
-            f"beyond the limit of {limits['miss']:.0e} or with slopes off by {_small(off)} (limit {limits['slope']:g})"
+        wrong = [f"{place}, beyond the limit of {limits['miss']:.0e}"] if not worst <= limits["miss"] else []
+        if off > limits["slope"]:
+            wrong.append(f"the slopes are off by {_small(off)} (limit {limits['slope']:g})")
+        return Said(
+            False, f"The sums do not hold on this prompt: {', and '.join(wrong)}; no curve here can be trusted."
         )
-        return Said(False, f"The sums do not hold on this prompt: {place}, {beyond}; no curve here can be trusted.")
     held = f"The sums hold on every token: {place}"
     if share > 1:
         more = (
@@ -175,7 +177,7 @@ def change(rows: Sequence[Row]) -> str:
         if row.depth_with != row.depth_without
     ]
     if moved:
-        return f"Leaving out the first token moves the papers' rules: {'; '.join(moved)}."
+        return f"Leaving out the first token moves the papers' rules ({'; '.join(moved)})."
     return (
         "The papers' rules give the same layers with and without the first token "
         f"({', '.join(f'{row.label} {say(row.depth_with)}' for row in rows)})."

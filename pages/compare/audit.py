@@ -179,8 +179,8 @@ order is what has to survive."""
 NPZ = "All curves, correlations and depths: what the command line writes with --out."
 TEXTS = {
     "Why ask": "The published table of effective depths was measured in int8 (Hu et al. 2025). A depth that moves with "
-    "the precision says as much about rounding as about the model.",
-    "Look for": "**beyond** in the table: a curve that is ordered otherwise than in the reference, or a depth that "
+    "the precision is partly rounding.",
+    "Look for": "**beyond** in the table: a curve that is ordered differently from the reference's, or a depth that "
     "moves by more than a layer.",
     "Beware": "One prompt is noisy: effects of skipped layers need several for their order to settle. Where a curve is "
     "nearly flat its order means little; the figure behind it says how large the difference is.",
