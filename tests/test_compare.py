@@ -167,7 +167,8 @@ def test_criteria_are_compared_by_their_layer(model_of, measure):
         f"On this prompt the lens settles around depth {found[0]:.1f} of 5 (mean over all thresholds); "
     )
     assert f"the median of 4 other prompts is {middle:.1f} (10–90 %" in said
-    (together,) = among_others.reasons(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
+    together, counted = among_others.reasons(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
+    assert "count all tokens" in counted
     pooled = np.concatenate([r["kl"] for r in results], axis=1).mean(1)
     assert together.startswith(
         f"The mean curve over all 5 prompts settles around depth {naive_mean_depth(pooled):.1f} (no interval below 8"

@@ -19,7 +19,8 @@ def test_a_new_sentence_function_and_one_that_is_gone_are_noticed(tmp_path, monk
     room.mkdir(parents=True)
     (room / "fresh.py").write_text(
         "def sentence(x) -> str:\n    return ''\n\n\ndef _part() -> str:\n    return ''\n\n\nclass Found:\n"
-        "    @property\n    def lines(self) -> list[str]:\n        return []\n\n    def count(self) -> int:\n        return 1\n"
+        "    @property\n    def lines(self) -> list[str]:\n        return []\n\n"
+        "    def count(self) -> int:\n        return 1\n"
     )
     monkeypatch.setattr(sentences, "ROOT", tmp_path)
     assert sentences.functions() == ["fresh.sentence", "fresh.Found.lines"]

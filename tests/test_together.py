@@ -146,7 +146,7 @@ def test_among_others_stands_what_all_of_them_give_together(results):
         many = [*results[0], *results[0][:3]]
         mine, *others = [r.summary for r in many]
         found = together.of_prompts(many, [*results[1], *results[1][:3]], first_token).criteria["cosine"]
-        *_, said = among_others.reasons(PROBES[0], mine, others, first_token)
+        *_, said, _ = among_others.reasons(PROBES[0], mine, others, first_token)
         gives = "no depth" if found.depth is None else f"layer {found.depth}"
         assert said.startswith(f"The mean curve over all 9 prompts gives {gives} (")
         drawn = statistics.counts(statistics.units(9))
@@ -165,14 +165,14 @@ def test_among_others_stands_what_all_of_them_give_together(results):
             assert f"5–95 % over prompts: {low:.3g} to {high:.3g}" in said
         share = 1 - len(defined) / len(depths)
         assert (f"no depth in {share:.1%} of the resamples" in said) == (0 < share < 1)
-        *_, fewer = among_others.reasons(PROBES[0], mine, others[:5], first_token)
+        *_, fewer, _ = among_others.reasons(PROBES[0], mine, others[:5], first_token)
         assert fewer.endswith("(no interval below 8 prompts).") and "all 6 prompts" in fewer
 
 
 def test_among_others_the_lens_has_its_mean_depth_over_all_prompts(results):
     many = [*results[1], *results[1][:3]]
     mine, *others = [r.summary for r in many]
-    (said,) = among_others.reasons(PROBES[1], mine, others)
+    said, _ = among_others.reasons(PROBES[1], mine, others)
     found = verdict.mean_depths(many)["kl"]
     low, high = found.interval.ends
     assert said == (

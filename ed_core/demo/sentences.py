@@ -233,28 +233,29 @@ def surgeries(say: Callable[..., Any]) -> Iterator[str]:
         cost[i, j] = loss
     for kind, whole in (("drop", 2.0), ("swap", 2.0), ("repeat", 2.6), ("repeat", 1.0)):
         curves = {f"{kind}_{name}": cost for name in ("loss", "kl", "top1_kept")}
-        curves |= {"loss_whole": np.float32(whole), "random_loss": np.array([2.55, 7, 8])}
+        curves |= {"loss_whole": np.asarray(whole), "random_loss": np.array([2.55, 7, 8])}
         curves |= {"angular_distance": np.ones((3, 4)), "block_influence": cost, "update_cosine": -cost}
         said = say(curves, kind, surgery.rows(curves, kind, [2, 1, 0]))
         yield from [said] if isinstance(said, str) else said
-    said = say({"loss_whole": np.float32(1)}, "drop", [])
+    said = say({"loss_whole": np.asarray(1.0)}, "drop", [])
     yield from [said] if isinstance(said, str) else said
 
 
 def orders() -> Iterator[str]:
-    curves = {"order_loss": 2.5, "loss_whole": 2.0, "order_kl": 0.41, "order_top1_kept": 0.8}
+    costs = {"order_loss": 2.5, "loss_whole": 2.0, "order_kl": 0.41, "order_top1_kept": 0.8}
+    curves = {name: np.asarray(value) for name, value in costs.items()}
     for order in ([0, 1, 3], [0, 1, 1, 2, 3], [2]):
         yield surgery.ordered(curves, order, 4)
-    yield surgery.ordered(curves | {"order_loss": np.inf}, [0, 1, 3], 4)
+    yield surgery.ordered(curves | {"order_loss": np.asarray(np.inf)}, [0, 1, 3], 4)
 
 
 ANSWERS = (([0.25, 1, 0.5, 0.25], 0.75, 4), ([1, 1, 0, 1], 1, 1), ([0, 0, 0, 0], 0.5, 2))
 
 
 def generated(say: Callable[..., Any]) -> Iterator[str]:
-    curves = {"nll": np.array([2.5, 2.0, 3.0, 2.25]), "nll_whole": np.float32(2)}
+    curves = {"nll": np.array([2.5, 2.0, 3.0, 2.25]), "nll_whole": np.asarray(2.0)}
     for exact, whole, n in ANSWERS:
-        share = {"exact": np.array(exact), "exact_whole": whole}
+        share = {"exact": np.array(exact, float), "exact_whole": np.asarray(whole)}
         if say is pruning.generated:
             yield say(share, n)
         else:

@@ -132,6 +132,8 @@ def reasons(
         said.append(f"{_prompts(failed)} left out: {'they fail their' if failed > 1 else 'it fails its'} check.")
     if len(sound) >= FEWEST and (together := _together(score, [this, *sound], first_token)):
         said.append(together)
+    if score.criterion or score.mean_depth:
+        said.append("These depths count all tokens, sinks too, as the papers' means do.")
     return said
 
 

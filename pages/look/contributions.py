@@ -24,7 +24,7 @@ def figure(result, view):
     spec = Contributions.spec(measure)
     draw = figures.cosine_map if spec.unit == "cosine" else figures.contribution_norms
     one = Contributions.pictures[1 if measure in COSINES else 0]
-    said = spec.meaning + pictures.beside(one, view)
+    said = spec.meaning[:1].upper() + spec.meaning[1:] + pictures.beside(one, view)
     fig = chart.once(draw, result, view, measure, counts_first_token())
     show.figure("map", fig, said, result, measure, select=True)
 
