@@ -177,7 +177,7 @@ def test_criteria_are_compared_by_their_layer(model_of, measure):
     said = among_others.sentence(Contributions(), made[0].summary, [r.summary for r in made[1:]])
     depth = criteria.by_cosine(np.mean([made[0][n].mean(1) for n in COSINES], axis=0)).depth
     rule = "The papers' cosine rule"
-    gives = f"{rule} is not defined" if depth is None else f"{rule} gives layer {depth}"
+    gives = f"{rule} gives {'no layer' if depth is None else f'layer {depth}'}"
     assert said.startswith(f"{gives} for this prompt")
 
 

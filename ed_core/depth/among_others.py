@@ -127,7 +127,8 @@ def reasons(
     found = [_value(score, curves_of(probe, s, first_token)) for s in sound]
     undefined, said = sum(not np.isfinite(v) for v in found), []
     if undefined:
-        said.append(f"{_prompts(undefined)} left out: {_name(score)} is not defined there.")
+        why = "gives no layer" if score.criterion else "is not defined"
+        said.append(f"{_prompts(undefined)} left out: {_name(score)} {why} there.")
     if failed := len(others) - len(sound):
         said.append(f"{_prompts(failed)} left out: {'they fail their' if failed > 1 else 'it fails its'} check.")
     if len(sound) >= FEWEST and (together := _together(score, [this, *sound], first_token)):
@@ -155,8 +156,9 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
         n_layers = len(curves_of(probe, this, first_token)[score.mean_depth]) - 1
         return f"On this prompt the lens settles around depth {mine:.1f} of {n_layers} (mean over all thresholds)"
     if not score.share:
-        verb = "gives" if score.criterion and np.isfinite(mine) else "is"
-        return f"{score.name} {verb} {_say(mine, score)} for this prompt"
+        if score.criterion:
+            return f"{score.name} gives {_say(mine, score) if np.isfinite(mine) else 'no layer'} for this prompt"
+        return f"{score.name} is {_say(mine, score)} for this prompt"
     curve, what = score.share
     values = curves_of(probe, this, first_token)[curve]
     half = (len(values) + 1) // 2

@@ -20,7 +20,7 @@ def sentence(values: Mapping[str, np.ndarray], n_layers: int, threshold: float, 
     settle = f"settles at depth {float(np.median(values['settle_depth'][:n])):g} of {n_layers}"
     changed = int(n - values["exit_agrees"][:n].sum())
     early = leaving(n, changed, n_layers - float(values["exit_depth"][:n].mean()), threshold, sampled)
-    subject = "The token written" if n == 1 else f"Of {n} tokens written the median"
+    subject = "The token written" if n == 1 else f"Of {n} tokens written, the median"
     return f"{subject} {settle}; {early}."
 
 

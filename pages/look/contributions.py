@@ -3,6 +3,7 @@
 import streamlit as st
 
 from ed_core import figures
+from ed_core.depth import sinks
 from ed_core.depth.verdict import COSINES
 from ed_core.figures import pictures
 from ed_core.probes import Contributions
@@ -38,6 +39,8 @@ def more(result, view):
     probe_page.profile(result, measure, view)
     if not result.complete:
         return
+    if told := sinks.told_at_end(sinks.ends_of(result), result.tokens):
+        st.caption(show.plain(told))
     curves = aggregate.without(result, view.uncounted, counts_first_token())
     for place, (key, suffix, unit, caption) in zip(st.columns(2), MEANS, strict=True):
         lines = {name: curves[f"{short}_{suffix}"] for name, short in BRANCHES.items()}
