@@ -295,8 +295,8 @@ def test_sentences_of_writing():
     }
     said = writing.sentence(values, 10, 0.9)
     assert said == (
-        "Of 3 tokens written, the median settles at depth 4 of 10; leaving at 0.9 confidence is not usable here: 1 of 3 "
-        "tokens would change."
+        "Of 3 tokens written, the median settles at depth 4 of 10; leaving at 0.9 confidence is not usable here: 1 of "
+        "3 tokens would change."
     )
     assert writing.sentence(values, 10, 0.9, sampled=True).endswith("1 of 3 best guesses would change.")
     never = values | {"exit_depth": np.array([10.0, 10, 10, np.nan]), "exit_agrees": np.ones(4)}

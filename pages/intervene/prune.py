@@ -181,6 +181,10 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
     figures_of = right.container(key="metrics-exit")
     if leaving:
         curves = aggregate.aggregate(EarlyExit, [r.summary for r in leaving])
+        threshold = aggregate.probe_of(leaving[0]).threshold
+        show.conclusion(
+            "exit", writing.of_prompts([r.summary for r in leaving], leaving[0].n_layers, threshold), place=left
+        )
         lines, twin = (
             {name: curves[name] for name in ("agreement", "confidence")},
             behind(twins, EarlyExit, "agreement"),
@@ -189,10 +193,6 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
         of = ("early_exit.agreement", "depth", curves["agreement"], EXIT_TITLE, EXIT)
         with left:
             show.figure_of_many("exit", fig, EXIT_TITLE, leaving, *of)
-        threshold = aggregate.probe_of(leaving[0]).threshold
-        show.conclusion(
-            "exit", writing.of_prompts([r.summary for r in leaving], leaving[0].n_layers, threshold), place=left
-        )
         told = f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}"
         figures_of.metric("Mean exit depth", told, help=EarlyExit.spec("exit_depth").meaning)
         agrees = f"{float(curves['exit_agrees']):.0%}"
