@@ -21,6 +21,7 @@ from ed_ui import chart, remembered, session, streamlit_edges
 
 CAPTION = 44  # pixels that a figure's caption line takes
 TALLEST, WIDE = 640, 1000  # pixels of a figure; what is taller, or as wide on a narrow screen, is scrolled in a box
+ONE_LINE = 110  # letters of a sentence that stands beside a button
 PICTURE = {"icon": ":material/image:", "on_click": "ignore"}
 
 
@@ -95,6 +96,15 @@ def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
     if measure and result.complete:
         csv(key, lambda: export.csv(result, measure), name)
     origin("Where it came from", result, 1)
+
+
+def conclusion(key: str, said: str, reasons: Sequence[str] = (), place=st) -> None:
+    """What a page concludes, in one sentence; the `reasons` behind a click. Both may hold a stranger's words."""
+    row = place.container(horizontal=True, vertical_alignment="center", key=f"conclusion-{key}")
+    row.markdown(f"**{plain(said)}**", width="content" if len(said) < ONE_LINE else "stretch")
+    if reasons:
+        with row.popover("Reasons", type="tertiary", key=f"reasons-{key}"):
+            st.markdown("\n".join(f"- {plain(f'{one[0].upper()}{one[1:]}')}" for one in reasons))
 
 
 def meaning(result: ProbeResult, measure: str) -> None:

@@ -333,7 +333,7 @@ def test_sinks_carry_a_badge_and_are_outside_the_colour_range():
     result = fake("contributions")
     result["layer_ratio"][:] = 0.5
     result["layer_ratio"][:, 2] = 7.0
-    plain, marked = (figures.contribution_norms(result, View(sinks=at)) for at in ((), (2,)))
+    plain, marked = (figures.contribution_norms(result, View(sinks=at, count_sinks=True)) for at in ((), (2,)))
     assert (plain.data[0].zmax, marked.data[0].zmax) == (10.0, 1.0)
     assert marked.layout.xaxis.ticktext == ("a", "·b", "◆a", "c")
     assert {x for (_, x), text in told(marked).items() if "◆ sink" in text} == {2}
@@ -597,8 +597,8 @@ def test_slopes_are_drawn_within_their_limit():
 SUNK = {"sinks": (0, 2), "count_sinks": False}
 
 
-def strip_without(fig):
-    return [trace.x for trace in fig.data if trace.name == "without sinks"]
+def strip_with(fig):
+    return [trace.x for trace in fig.data if trace.name == "with sinks"]
 
 
 def test_a_strip_leaves_the_sinks_out_and_says_so():
@@ -607,26 +607,28 @@ def test_a_strip_leaves_the_sinks_out_and_says_so():
         fig = figures.contribution_norms(result, View(**SUNK), first_token=first_token)
         np.testing.assert_allclose(strip_of(fig), result["layer_ratio"][:, kept].mean(1), rtol=1e-6)
         assert fig.layout.xaxis2.title.text == title
-    counted = figures.contribution_norms(result, View(sinks=(0, 2)))
+    counted = figures.contribution_norms(result, View(sinks=(0, 2), count_sinks=True))
     np.testing.assert_allclose(strip_of(counted), result["layer_ratio"].mean(1), rtol=1e-6)
     every = figures.contribution_norms(result, View(sinks=(0, 1, 2, 3), count_sinks=False))
     np.testing.assert_allclose(strip_of(every), result["layer_ratio"].mean(1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("read_at, kept", [(None, [1, 3]), ((1, 2), [1]), ((1,), []), ((2,), [])])
-def test_what_a_criterion_reads_keeps_its_sinks_and_is_drawn_without_them_too(read_at, kept):
-    """Dotted; nothing where no sink was read, or nothing else."""
+def test_what_a_criterion_reads_is_drawn_without_the_sinks_and_dotted_with_them(read_at, kept):
+    """Nothing is dotted where no sink was read, or nothing else."""
     made, lens = fake("contributions"), fake("logit_lens")
     view = View(**SUNK, read_at=read_at)
     at = list(range(4) if read_at is None else read_at)
     cosine = np.mean([made[name] for name in verdict.COSINES], axis=0)
     for fig, z in ((figures.cosine_map(made, view), cosine), (figures.lens_map(lens, view), lens["kl"])):
-        np.testing.assert_allclose(strip_of(fig), z[:, at].mean(1), rtol=1e-5)
-        dotted = strip_without(fig)
+        np.testing.assert_allclose(strip_of(fig), z[:, kept or at].mean(1), rtol=1e-5)
+        dotted = strip_with(fig)
         assert len(dotted) == bool(kept)
         for curve in dotted:
-            np.testing.assert_allclose(curve, z[:, kept].mean(1), rtol=1e-5)
-    assert strip_without(figures.cosine_map(made, replace(view, count_sinks=True))) == []
+            np.testing.assert_allclose(curve, z[:, at].mean(1), rtol=1e-5)
+    counted = figures.cosine_map(made, replace(view, count_sinks=True))
+    assert strip_with(counted) == []
+    np.testing.assert_allclose(strip_of(counted), cosine[:, at].mean(1), rtol=1e-5)
 
 
 def test_the_erasures_strip_leaves_the_sinks_out_and_a_sum_stays_whole():
@@ -642,8 +644,8 @@ def test_the_erasures_strip_leaves_the_sinks_out_and_a_sum_stays_whole():
 def test_a_caption_says_what_its_strip_does_with_the_sinks():
     maps = {"norms": find("contributions").pictures[0], "lens": LogitLens.pictures[0]}
     assert pictures.beside(maps["norms"], View(**SUNK)) == " · beside: without sinks (◆)"
-    assert pictures.beside(maps["lens"], View(**SUNK)) == " · beside, dotted: without sinks (◆)"
-    assert pictures.beside(maps["lens"], View(sinks=(1,))) == " · beside: sinks (◆) counted"
+    assert pictures.beside(maps["lens"], View(**SUNK)) == " · beside: without sinks (◆), dotted: with them"
+    assert pictures.beside(maps["lens"], View(sinks=(1,), count_sinks=True)) == " · beside: sinks (◆) counted"
     assert pictures.beside(maps["norms"], View(count_sinks=False)) == ""
     assert pictures.beside(find("integrated_gradients").pictures[0], View(**SUNK)) == ""
     assert pictures.beside(LayerSkip.pictures[0], View(**SUNK)) == ""

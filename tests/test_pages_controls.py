@@ -21,7 +21,7 @@ from ed_core.results import lookup
 from ed_core.results.aggregate import summarize
 from ed_core.service.resolve import resolve, twin
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import control_model, running
+from ed_ui import control_model, running, show
 
 STRIPS = {  # page: probe, and what its strip holds of the control's result
     "pages/look/contributions.py": ("contributions", lambda r: r["layer_ratio"].mean(1)),
@@ -85,7 +85,7 @@ def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored,
             for found in behind
         ), curve.name
     likeness = among_others.likeness(find(probe), stored[probe].summary, controlled[probe].summary)
-    assert any(among_others.against_control("untrained", "untrained twin", likeness) in m.value for m in test.markdown)
+    assert any(show.plain(among_others.against_control("untrained", [likeness])) in m.value for m in test.markdown)
     figures, control_z = plotted(test), controlled[probe]
     assert not any(holds(figures, m.values) for m in control_z.measures.values() if m.values.ndim == 2), (
         "maps stay the model's own"
@@ -128,7 +128,7 @@ def test_home_draws_and_says_it_for_each_probe(stored, controlled):
     ):
         assert any(len(f) == len(values) and np.allclose(f, values, atol=1e-6) for f in found)
     said = " ".join(m.value for m in test.markdown)
-    assert said.count("The untrained twin shows") >= 3
+    assert said.count("One untrained twin shows") >= 3
     assert not test.button(key="run.home").disabled
 
 
@@ -171,7 +171,8 @@ def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored):
     assert holds(plotted(test), result["miss"])
     said = " ".join(m.value for m in [*test.markdown, *test.caption, *test.success]).replace("\\", "")
     assert test.success[0].value.startswith("All checks passed") and exactness.verdict(result).text in said
-    for text in (exactness.sums(result).text, exactness.logits(result).text, exactness.sink(result).text):
+    sinks = exactness.sink(result, stored["contributions"])
+    for text in (exactness.sums(result).text, exactness.logits(result).text, sinks.text):
         assert text in said
     assert exactness.change(exactness.without_first(stored["contributions"], stored["logit_lens"])) in said
     assert any(np.allclose(t, result["slope_mlp"] - 1, atol=1e-6) for t in traces(test, "MLP"))
