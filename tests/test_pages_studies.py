@@ -183,13 +183,14 @@ def test_depth_and_difficulty_opens_on_the_bundled_study_and_says_what_is_comput
     assert not test.exception and test.selectbox(key="difficulty.study").options == ["toys"], (
         "one without skips is none"
     )
-    for kind in difficulty.KINDS:
+    for kind in difficulty.READS:
         test.segmented_control(key="difficulty.kind").set_value(kind).run()
         found = [difficulty.look(open_folder(STUDIES / "toys"), m, "sums", kind) for m in ("ed-demo-8", "ed-demo-16")]
         words = " ".join(m.value for m in test.markdown).replace("\\", "")
         for one in found:
             line = plotted(test, 0)[one.label]
-            assert list(values(line["y"])) == pytest.approx([level.mean / (one.n_layers - 1) for level in one.levels])
+            most = one.n_layers - (kind in difficulty.KINDS)
+            assert list(values(line["y"])) == pytest.approx([level.mean / most for level in one.levels])
             assert one.sentence in words
 
 
@@ -199,13 +200,18 @@ def test_marks_stand_at_the_ratio_and_say_what_is_not_defined():
         row | {"criterion": "kl", "depth": 4.0, "ratio": 0.5, "low": 3.0, "high": 6.0},
         row | {"criterion": "cosine", "depth": None, "ratio": None, "low": None, "high": None},
         row | {"criterion": "kl", "variant": "stable", "depth": 5.0, "ratio": 0.6, "low": None, "high": None},
+        row | {"criterion": "kl", "variant": "mean", "depth": 4.5, "ratio": 0.45, "low": 4.0, "high": 5.0},
     ]
     fig = study_depths(rows, "model")
     kl = next(t for t in fig.data if t.name == "KL")
-    assert list(kl.x) == [0.5, 0.6] and kl.error_x.array[0] == pytest.approx(0.2)
+    assert list(kl.x) == [0.5, 0.6, 0.45] and kl.error_x.array[0] == pytest.approx(0.2)
     assert kl.error_x.arrayminus[0] == pytest.approx(0.1) and kl.error_x.array[1] == 0
     assert kl.marker.color[0] != kl.marker.color[1] == "rgba(0,0,0,0)"
-    assert "3 to 6" in kl.text[0] and "20%" in kl.text[0] and "&lt;b&gt;" in kl.text[0]
+    assert kl.error_x.array[2] == pytest.approx(0.05) == kl.error_x.arrayminus[2], "a depth is no layer"
+    assert list(kl.marker.symbol) == ["circle", "circle", "diamond"] and "depth 4.5 of 10, 0.45" in kl.text[2]
+    assert (
+        "layer 4 of 10" in kl.text[0] and "3 to 6" in kl.text[0] and "20%" in kl.text[0] and "&lt;b&gt;" in kl.text[0]
+    )
     assert [a.text for a in fig.layout.annotations] == ["m&lt;b&gt; · cosine: not defined"]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import statistics
-from .statistics import ENDS, FEWEST, RESAMPLES, Interval, interval  # noqa: F401
+from .statistics import FEWEST, RESAMPLES, Interval  # noqa: F401
 
 KL_THRESHOLD = 0.5
 OVERLAP_THRESHOLD = 0.3
@@ -167,17 +167,9 @@ def bootstrap(
         found = [verdict({name: curve[i] for name, curve in curves.items()}).depth for i in range(resamples)]
         return np.array([np.nan if depth is None else depth for depth in found])
 
-    return interval(statistics.percentile(read, sums, counts, over, seed, resamples)) if over.enough else None
-
-
-def resampled(
-    sums: Mapping[str, np.ndarray], counts: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
-) -> dict[str, np.ndarray]:
-    """Mean curves `[resample, …]` of prompts drawn with replacement, made of their sums `[prompt, …]` over `counts[p]`
-    tokens each."""
-    drawn = statistics.counts(statistics.units(len(counts)), resamples, seed)
-    tokens = (drawn @ np.asarray(counts, np.float64))[:, None]
-    return {name: drawn @ np.asarray(values, np.float64) / tokens for name, values in sums.items()}
+    return (
+        statistics.interval(statistics.percentile(read, sums, counts, over, seed, resamples)) if over.enough else None
+    )
 
 
 def _curve(values: ArrayLike) -> np.ndarray:

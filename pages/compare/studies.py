@@ -232,7 +232,7 @@ def exports(folder: Folder) -> None:
     def words_of() -> str:
         return report.markdown(folder, tables.stored(folder, "verdict"), items.digest(folder.out, folder.keys()))
 
-    with st.expander("Take it along", icon=":material/download:"):
+    with st.expander("Export", icon=":material/download:"):
         row = st.container(horizontal=True)
         for name in tables.TABLES:
             for kind in ("parquet", "csv"):
