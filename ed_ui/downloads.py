@@ -78,6 +78,8 @@ def _live(spec: ModelSpec, name: str, asked: Future, was_busy: bool) -> None:
 
 def _progress(download: hub.Download) -> None:
     done, total = download.progress
+    for told in download.terms:
+        st.caption(show.plain(told))
     st.progress(
         min(1.0, done / total) if total else 0.0, f"{gigabytes(done)} of {gigabytes(total)}" if total else "starting"
     )
@@ -109,6 +111,8 @@ def _offer(spec: ModelSpec, plan: hub.Plan, before: hub.Download | None) -> None
             f"The disk has no room for it: make room, or set {setting} to a folder on another disk.",
             icon=":material/hard_drive:",
         )
+    if (wheel := wheels.find(spec.source)) and (terms := wheel.terms):
+        st.caption(f"{show.plain(terms.sentence)} [{show.plain(terms.name)}]({terms.address})")
     if st.button(
         "Resume" if have else "Download",
         key="download.start",

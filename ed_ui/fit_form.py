@@ -9,30 +9,32 @@ import streamlit as st
 from ed_core.fits import measured
 from ed_core.fits.file import Fit
 from ed_core.prompts import read_jsonl, to_jsonl
-from ed_core.sources.bundled import SETS, load_prompts
+from ed_core.sources.bundled import MIXED, SETS, load_prompts, set_names
 from ed_core.types import Prompt
 from ed_ui import link, prompt_box, prompt_set, remembered, show
 from ed_ui.fit_runs import Wanted
 
-MIXED = "mixed"
+EXAMPLES = "examples"  # the bundled prompts of all tasks
 MOST = 1000  # prompts
 SOURCES = ("Bundled sets", "A file or pasted lines")
 POLL = 1.0  # seconds
 ABOUT_SETS = (
-    "mixed: the bundled prompts of all tasks; the others hold 60 to 100 prompts of one task each. A fit needs more "
-    "tokens than the model has dimensions, ten times as many at best; a real model takes a file of its own."
+    "Examples: the bundled prompts of all tasks. Mixed: 120 prompts in plain English. The others hold 120 to 200 "
+    "prompts of one task each. A fit needs more tokens than the model has dimensions, ten times as many at best; a "
+    "real model takes a file of its own."
 )
 
 
 def sets() -> list[str]:
-    """The bundled prompt sets: all tasks mixed, and one a task."""
-    return [MIXED, *sorted(file.stem for file in SETS.glob("*.jsonl"))]
+    """The bundled prompt sets: examples of all tasks, and one a task."""
+    return [EXAMPLES, *set_names()]
 
 
 def named(name: str) -> str:
     """What a set is called on its button."""
     tail = ", worked" if name.endswith("_worked") else ""
-    return "Mixed" if name == MIXED else prompt_box.task_name(name.removesuffix("_worked")) + tail
+    own = {EXAMPLES: "Examples", MIXED: "Mixed"}
+    return own[name] if name in own else prompt_box.task_name(name.removesuffix("_worked")) + tail
 
 
 def prompts(page: str) -> list[Prompt]:
@@ -49,11 +51,11 @@ def prompts(page: str) -> list[Prompt]:
     if source != SOURCES[0]:
         return prompt_set.lines(MOST)
     about = dict(options=sets(), format_func=named, selection_mode="multi", help=ABOUT_SETS)
-    names = remembered.widget(st.pills, "Prompt sets", f"{page}.sets", [MIXED], **about)
+    names = remembered.widget(st.pills, "Prompt sets", f"{page}.sets", [EXAMPLES], **about)
     if not names:
         st.info("No prompt set is chosen; choose at least one.", icon=":material/playlist_add:")
-    found = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()] if MIXED in names else []
-    return found + [p for name in names if name != MIXED for p in read_jsonl(SETS / f"{name}.jsonl")]
+    found = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()] if EXAMPLES in names else []
+    return found + [p for name in names if name != EXAMPLES for p in read_jsonl(SETS / f"{name}.jsonl")]
 
 
 def pause(wanted: Wanted) -> float | None:

@@ -65,9 +65,7 @@ def panel(folder: Folder, group: str) -> None:
 def table(measured: Sequence[Point], others: Sequence[Point]) -> None:
     """One line per model and set: measured depths with their ranges, published ones beside them."""
     rows = points.side_by_side(measured, others)
-    st.markdown(
-        "**Depths, measured and published** · mean depths of all layers, the papers' layers from 0; 5 to 95 % in brackets"
-    )
+    st.markdown("**Depths, measured and published** · the papers' layers counted from 0; 5 to 95 % in brackets")
     if not rows:
         st.caption("Nothing measured or published fits this choice.")
         return

@@ -13,7 +13,7 @@ from ed_core.cases.snippet import options, text_of
 from ed_core.errors import PromptError
 from ed_core.prompts import parse_jsonl, to_jsonl
 from ed_core.sources import tokens
-from ed_core.sources.bundled import mixed_prompts
+from ed_core.sources.bundled import default_set, mixed_prompts, set_names
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import live, prompt_box, remembered, running, session, show
 from ed_ui.link_parameters import Parameter, choice, number, several
@@ -82,6 +82,14 @@ def _bundled() -> list[Prompt]:
         f"{', '.join(p['title'] for p in chosen[:6])}{' …' if len(chosen) > 6 else ''}"
     )
     return [Prompt(p["text"], p["answer"], p["id"]) for p in chosen]
+
+
+def bundled(place: Any, key: str, model: ModelSpec) -> str:
+    """A box of the bundled sets; the model's own (`default_set`) while none was chosen, which `key` holds as ""."""
+    usual = default_set(model.source)
+    options = ["", *(name for name in set_names() if name != usual)]
+    named = {"format_func": lambda name: name or usual, "width": 260}
+    return remembered.one_of(place.selectbox, "Prompt set", key, options, **named) or usual
 
 
 def lines(most: int = MOST) -> list[Prompt]:

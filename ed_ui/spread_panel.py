@@ -8,10 +8,11 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import among_others
 from ed_core.probes import Probe
+from ed_core.prompts import read_jsonl
 from ed_core.results import lookup
 from ed_core.shelf import Shelf
 from ed_core.sources import controls
-from ed_core.sources.bundled import mixed_prompts
+from ed_core.sources.bundled import MIXED, SETS, default_set, mixed_prompts
 from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
 from ed_ui import chart, live, running, show
 
@@ -23,7 +24,11 @@ _asked: Shelf[list[Request]] = Shelf(64)
 
 def _bundled(probe: Probe, spec: ModelSpec, files: tuple[tuple[str, str], ...]) -> list[Request]:
     """What the button asks for, and one more. `files`: the hashes of those that the probe names, as they are now."""
-    return [probe.request(spec, Prompt(p["text"], p["answer"])) for p in mixed_prompts(ENOUGH + 1)]
+    if default_set(spec.source) == MIXED:
+        prompts = read_jsonl(SETS / f"{MIXED}.jsonl")[: ENOUGH + 1]  # kinds take turns in it
+    else:
+        prompts = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(ENOUGH + 1)]
+    return [probe.request(spec, prompt) for prompt in prompts]
 
 
 def section(probe: Probe, result: ProbeResult, control: ProbeResult | None = None, against: str = "") -> None:

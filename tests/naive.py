@@ -214,13 +214,15 @@ def logit_lens(hf, ids, k: int) -> dict[str, np.ndarray]:
     for depth in range(n_depths):
         logits = lens(hf, ids, seen.resid[depth])
         for t in range(n_tokens):
-            p, q = logits[t].softmax(-1), seen.logits[t].softmax(-1)
-            middle = (p + q) / 2
+            log_p, log_q = logits[t].log_softmax(-1), seen.logits[t].log_softmax(-1)
+            p, q = log_p.exp(), log_q.exp()  # 0 where logits lie hundreds apart, as in Gemma 3; its logarithm is there
+            log_middle = torch.logaddexp(log_p, log_q) - math.log(2)
             best = logits[t].argsort(descending=True)[:k].tolist()
             final = seen.logits[t].argsort(descending=True)[:k].tolist()
-            out["kl"][depth, t] = (p * (p / q).log()).sum()
-            out["jsd"][depth, t] = ((p * (p / middle).log2()).sum() + (q * (q / middle).log2()).sum()) / 2
-            out["entropy"][depth, t] = -(p * p.log()).sum()
+            out["kl"][depth, t] = (p * (log_p - log_q)).sum()
+            from_middle = (p * (log_p - log_middle)).sum() + (q * (log_q - log_middle)).sum()
+            out["jsd"][depth, t] = from_middle / 2 / math.log(2)
+            out["entropy"][depth, t] = -(p * log_p).sum()
             out["overlap"][depth, t] = len(set(best) & set(final)) / k
             out["top1_match"][depth, t] = best[0] == final[0]
             out["rank"][depth, t] = 1 + (logits[t] > logits[t][final[0]]).sum()

@@ -48,8 +48,17 @@ def test_a_band_holds_what_the_rule_gives_at_each_threshold(folder, found, name,
 
 def test_what_variants_give_is_the_tables(folder, found):
     for row in tables.stored(folder, "verdict").to_pylist():
-        if (row["model"], row["set"]) == (MODEL, SET) and row["variant"] != "paper":
+        if (row["model"], row["set"]) == (MODEL, SET) and row["variant"] not in ("paper", "mean", "turn"):
             assert found[row["criterion"]].instead[row["variant"]] == row["depth"]
+
+
+def test_mean_depths_come_first_and_stand_at_the_layer_before(folder, found):
+    assert list(found)[:2] == ["mean_kl", "mean_overlap"]
+    for row in tables.stored(folder, "verdict").to_pylist():
+        if (row["model"], row["set"], row["variant"]) == (MODEL, SET, "mean"):
+            one = found[f"mean_{row['criterion']}"]
+            assert (one.depth, one.low, one.high) == (row["depth"] - 1, row["low"] - 1, row["high"] - 1)
+            assert one.ratio == pytest.approx(row["depth"] / 16) and one.over == "80 prompts"
 
 
 def test_the_settle_depths_mark_is_the_layer_before_it(folder, found):
@@ -89,8 +98,8 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
         ([rule("cosine", 20), rule("kl", 7)], ["nobody can tell"], ["do not meet", "may bring"]),
         (
             [rule("cosine", None), rule("kl", 7, 7, 7), rule("overlap", 8, 8, 8)],
-            ["The rules that give a depth agree", "The cosine rule gives no depth."],
-            ["cosine rule stands", "The rules agree"],
+            ["The papers' rules that give a depth agree", "The cosine rule gives no depth."],
+            ["cosine rule stands", "The papers' rules agree"],
         ),
         ([rule("kl", 7, thresholds=(3.0, 13.0))], ["at layer 7; other thresholds put it between 3 and 13."], ["apart"]),
         ([rule("kl", 7, thresholds=(5.0, 9.0))], [], ["thresholds"]),
@@ -100,6 +109,12 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
             ["nowhere for good", "without depth 0 at 16"],
             ["sinks"],
         ),
+        (
+            [rule("mean_kl", 17.34, 17.02, 17.63, over="100 prompts")],
+            ["By KL it settles around depth 18.3 of 30 (mean over all thresholds; 18.0 to 18.6 over 100 prompts)."],
+            ["rule"],
+        ),
+        ([rule("mean_overlap", 22.08)], ["By overlap it settles around depth 23.1 of 30 (mean over all"], ["None"]),
         ([rule("settle", 23.8, 23.1, 24.2)], ["changes last: depth 24.8 of 30 (24.1 to 25.2)."], ["rule"]),
     ],
 )

@@ -15,11 +15,11 @@ from small_models import opened_models, save_random
 from test_report import Page
 
 from ed_core import settings
-from ed_core.cards import card, making, page, words
+from ed_core.cards import card, making, measured, page, words
 from ed_core.cards.measured import Measured
 from ed_core.claims import CLAIMS, running
 from ed_core.commands import main
-from ed_core.depth import sinks
+from ed_core.depth import continuous, sinks
 from ed_core.depth.criteria import by_cosine, by_kl, by_overlap, cosine_curve
 from ed_core.errors import CardError
 from ed_core.fits import of_model
@@ -96,6 +96,13 @@ def test_the_depths_are_those_of_the_prompts_run_one_by_one(told, alone):
         assert row["depth"] == criterion.depth and row["variants"]["stable"] == criterion.stable
         assert row["ratio"] == pytest.approx(criterion.ratio, rel=1e-5) and row["prompts"] == 12
         assert row["twin"] is not None and row["sentence"] and isinstance(row["clear"], bool)
+    for of in ("kl", "overlap"):
+        mean = card.mean_depth_of(told, of)
+        assert mean["depth"] == pytest.approx(continuous.of_curve(of, lens[of]).depth, rel=1e-5)
+        assert mean["ratio"] == pytest.approx(mean["depth"] / told["model"]["layers"], rel=1e-5)
+        assert mean["low"] <= mean["depth"] <= mean["high"] and mean["over"] == "12 prompts" and mean["twin"]["depth"]
+    turned = continuous.fit(cosine_curve(added))
+    assert told["turn"]["p"] == pytest.approx(turned.p) and "turn" in words.turn(told).lower()
     curve = told["curves"]["kl"]["model"]
     np.testing.assert_allclose(curve["values"], lens["kl"], rtol=1e-4, atol=1e-6)
     assert all(low <= value + 1e-6 for low, value in zip(curve["low"], curve["values"]))
@@ -119,7 +126,7 @@ def test_under_a_fitted_lens_the_rules_are_those_of_its_prompts(tmp_path, monkey
     """On a small model with lenses, from the sums of the lens' study by hand."""
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
     parts, fits = tmp_path / "lenses", [fit for fit in of_model(resolve("ed-demo-8")) if fit.kind == "affine"]
-    entry = SetEntry(name="copy", bundled="copy", limit=6)
+    entry = SetEntry(name="copy", bundled="copy", limit=9)
     text = Study(
         name="lenses",
         models=(ModelEntry(source="ed-demo-8", label=running.MODEL),),
@@ -135,14 +142,16 @@ def test_under_a_fitted_lens_the_rules_are_those_of_its_prompts(tmp_path, monkey
         curve = columns[f"affine_{rule}.sum"].sum(0) / columns["n_tokens"].sum()
         row, expected = rows[rule, "affine"], judge(curve[:-1])
         assert (row["depth"], row["variants"]) == (expected.depth, {"stable": expected.stable})
-        assert row["prompts"] == 6 and (row["undefined"] < 0.5) == (row["depth"] is not None) and row["twin"] is None
+        assert row["prompts"] == 9 and (row["undefined"] < 0.5) == (row["depth"] is not None) and row["twin"] is None
+        mean = continuous.of_curve(rule, curve)
+        told = next(measured._mean(read, rule, "affine") for _, _, read in found._fitted())
+        assert told["depth"] == pytest.approx(mean.depth) and told["low"] < told["depth"] < told["high"]
     sentence = found._lenses()["sentence"]
     assert "under the logit lens" in sentence and "under the affine lens" in sentence
 
 
 def test_a_depth_that_another_precision_loses_is_not_the_same(out, told, monkeypatch):
     """The rows of another precision, with one rule's depth taken away there."""
-    from ed_core.cards import measured
 
     def rows(folder, name):
         found = original(folder, name)
@@ -190,13 +199,13 @@ def test_what_was_measured_is_not_measured_again(out, model, prompts, monkeypatc
 def test_prompts_without_answers_and_levels_make_a_card_too(model, tmp_path, monkeypatch):
     """Most claims do not apply to them; the rules, the cuts and the curves do."""
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "bare.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in QUESTIONS[:5]))
+    (tmp_path / "bare.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in QUESTIONS[:8]))
     assert made(model, tmp_path / "bare.jsonl", tmp_path / "out") == 0
     told = card.read(tmp_path / "out" / card.FILE)
     verdicts = {one["id"]: one["verdict"] for one in told["claims"]}
     assert verdicts["no-harder-deeper"] == "not applicable" and len(told["depths"]) == 3 and len(told["cuts"]) == 2
     assert {rule for rule, drawn in told["curves"].items() if drawn} == {"cosine", "kl", "overlap", "loss"}
-    assert not told["set"]["answers"] and told["exit"]["prompts"] == 5
+    assert not told["set"]["answers"] and told["exit"]["prompts"] == 8
 
 
 def test_the_page_asks_nobody_and_says_what_the_document_says(out, told):
@@ -211,11 +220,9 @@ def test_the_page_asks_nobody_and_says_what_the_document_says(out, told):
     lines = (out / card.MARKDOWN).read_text(encoding="utf-8").split("---\n")
     data = yaml.safe_load(lines[1])
     ratios = {m["type"]: m["value"] for r in data["model-index"][0]["results"] for m in r["metrics"]}
-    assert ratios == {
-        words.METRICS[rule]: row["ratio"]
-        for rule in card.RULES
-        if (row := card.depth_of(told, rule, "logit"))["ratio"] is not None
-    }
+    expected = {words.METRICS[rule]: card.depth_of(told, rule, "logit")["ratio"] for rule in card.RULES}
+    expected |= {metric: card.mean_depth_of(told, of)["ratio"] for of, metric in words.MEAN_METRICS.items()}
+    assert ratios == {metric: ratio for metric, ratio in expected.items() if ratio is not None}
     assert words.headline(told) in lines[2] and told["commands"][0] in lines[2]
 
 
@@ -250,7 +257,7 @@ def test_a_file_that_is_no_card_is_refused(told, tmp_path, damage, why):
     [
         (("--precisions", "int3"), "precision is 'int3'"),
         (("--prompts", "0"), "--prompts is 1 or more"),
-        (("--prompts", "4"), "gives 4 prompts, and an interval needs 5"),
+        (("--prompts", "7"), "gives 7 prompts, and an interval needs 8"),
         (("--set", "word_problems"), "did you mean 'word_problem'"),
     ],
 )
@@ -263,8 +270,17 @@ def row(depth, low=None, high=None, **more):
     return {"rule": "kl", "lens": "logit", "depth": depth, "low": low, "high": high, **more}
 
 
-def test_the_headline_says_which_rule_is_not_clear(told):
+def test_the_headline_is_the_mean_depth_and_of_an_older_card_the_rules(told):
     told["model"] |= {"name": "m", "layers": 30}
+    told["mean_depths"] = [
+        {"of": "kl", "lens": "logit", "depth": 18.34, "low": 18.02, "high": 18.63},
+        {"of": "overlap", "lens": "logit", "depth": 23.1, "low": None, "high": None},
+    ]
+    assert words.headline(told) == (
+        "m settles around depth 18.3 (18.0 to 18.6) by KL and 23.1 by overlap, of 30 (means over all thresholds)."
+    )
+    del told["mean_depths"], told["turn"]
+    assert card.mean_depth_of(told, "kl") is None and words.turn(told) == ""
     told["depths"] = [
         row(20, 19, 21, clear=True) | {"rule": "cosine", "lens": ""},
         row(9, 9, 9, clear=False),
@@ -394,8 +410,8 @@ def test_the_page_lists_all_cards_and_shows_one(tmp_path, monkeypatch):
             assert show.plain(words.depth(card.depth_of(told, rule, "logit"))) in said
     test.button(key="run.cards").click().run()
     (place, arguments) = begun[0]
-    wanted = card_runs.Wanted(resolve("ed-demo-8"), card.SET)
-    assert place == wanted.out and arguments[0] == "card" and f"--set={card.SET}" in arguments
-    asked = making.Asked("ed-demo-8", card.SET)
+    wanted = card_runs.Wanted(resolve("ed-demo-8"), "sum_mod10")
+    assert place == wanted.out and arguments[0] == "card" and "--set=sum_mod10" in arguments
+    asked = making.Asked("ed-demo-8", "sum_mod10")
     assert asked.place == wanted.out, "the command without --out makes it where the page looks"
     assert wanted.command() == asked.command

@@ -8,13 +8,20 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from ed_core.demo import sets
 from ed_core.demo.curriculum import Curriculum
 from ed_core.demo.documents import COUNTED, GIVEN, Writer, score
-from ed_core.demo.evaluate import CARD, Cell, accuracy, cells, open_model
+from ed_core.demo.evaluate import CARD, Cell, accuracy, cells, of_forms, open_model
+from ed_core.demo.forms import FORMS, LONG, write_prompt
 from ed_core.demo.prompts import build_prompts
 from ed_core.demo.tasks import TASKS
 from ed_core.demo.tokenizer import build_tokenizer
-from ed_core.sources.bundled import MODELS, load_prompts
+from ed_core.errors import EffectiveDepthError
+from ed_core.prompts import check_text, read_jsonl
+from ed_core.service.resolve import resolve
+from ed_core.sources import tokens
+from ed_core.sources.bundled import MIXED, MODELS, SETS, default_set, load_prompts, set_names
+from ed_core.types import Prompt
 
 HOSTILE = [
     "".join(map(chr, range(256))),
@@ -162,3 +169,115 @@ def test_the_card_says_what_is_measured(task, difficulty, column, name):
     share = claimed()[cell.label][column]
     measured = accuracy(*open_model(MODELS[name]), cell, count, seed=1)
     assert abs(measured - share) <= 4 * max(share * (1 - share), 0.01) ** 0.5 / count**0.5
+
+
+# ---------------------------------------------------------------- the bundled sets
+
+
+TASK_SETS = [(task, worked) for task in TASKS.values() for worked in (False, True) if task.rungs(worked)]
+
+
+def rows(name: str) -> list[dict]:
+    return [json.loads(line) for line in (SETS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("task, worked", TASK_SETS, ids=lambda v: v.name if hasattr(v, "name") else str(v))
+def test_a_set_has_every_level_in_every_form_and_pairs_of_one_form(tokenizer, task, worked):
+    found = rows(name := task.name + "_worked" * worked)
+    assert found == sets.lines(task, worked, tokenizer) and name in set_names()
+    levels = [str(difficulty) for difficulty in task.measured(worked)]
+    names = [form.name for form in FORMS]
+    assert len(set(names)) == len(names) >= 8 and len({row["id"] for row in found}) == len(found)
+    assert list(dict.fromkeys(row["level"] for row in found)) == levels
+    for level in levels:
+        of_level = [row for row in found if row["level"] == level]
+        assert [row["form"] for row in of_level] == names * sets.EACH and sets.EACH >= 5, "forms take turns"
+    for pair in {row["pair"] for row in found}:
+        together = [row for row in found if row["pair"] == pair]
+        assert [row["level"] for row in together] == levels and len({row["form"] for row in together}) == 1
+    for row in found:
+        question, whole = ids(tokenizer, row["text"]), ids(tokenizer, row["text"] + row["answer"])
+        assert whole[: len(question)] == question and len(whole) <= LONG
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+def test_a_form_is_what_it_says_and_asks_what_training_never_saw(tokenizer, form):
+    task = TASKS["sum_mod10"]
+    heading, rungs = task.heading(False), task.measured()
+    for level in (2, 4, 6):
+        text, answer = write_prompt(task, rungs[level], False, random.Random(level), tokenizer, form)
+        head = {"blank line": heading + "\n", "heading twice": heading * 2}.get(form.name, heading)
+        assert text.startswith(head)
+        *examples, question = text.removeprefix(head).split("\n")
+        digits = [int(d) for d in question.removesuffix(" = ").split(" + ")]
+        assert len(digits) == level and answer == str(sum(digits) % 10)
+        assert level == 2 or task.is_held_out(tuple(digits), rungs[level])
+        solved = [[int(d) for d in re.findall(r"\d", example)] for example in examples]
+        assert all(sum(given) % 10 == last and sorted(given) != sorted(digits) for *given, last in solved)
+        assert all(
+            task.all_seen(rungs[len(s) - 1]) or not task.is_held_out(tuple(s[:-1]), rungs[len(s) - 1]) for s in solved
+        )
+        sizes = [len(one) - 1 for one in solved]
+        expected = {
+            "bare": [],
+            "easy examples": [2] * 4,
+            "climbing": {2: [2] * 6, 4: [2, 2, 2, 2, 3, 4], 6: [2, 2, 3, 4, 5, 6]}[level],
+        }
+        assert sizes == expected.get(form.name, sizes)
+        if form.name in ("usual", "blank line", "heading twice", "same example"):
+            assert set(sizes) == {level} and len({tuple(s) for s in solved}) == (1 if form.of == "one" else len(solved))
+    if form.name == "any level":
+        text, _ = write_prompt(task, rungs[4], False, random.Random(1), tokenizer, form)
+        assert len({line.count("+") for line in text.splitlines()[1:-1]}) > 1
+
+
+def test_the_card_says_how_forms_are_answered():
+    """A row of the card's table, measured on other questions."""
+    (line,) = re.findall(r"^\| `sum_mod10` \| direct \| (.+) \|$", CARD.read_text(), re.MULTILINE)
+    told = [[int(share) for share in cell.split(" · ")] for cell in line.split(" | ")]
+    assert len(told) == len(FORMS)
+    opened = [open_model(folder) for folder in MODELS.values()]
+    for form, shares in list(zip(FORMS, told, strict=True))[1::3]:
+        for pair, share in zip(opened, shares, strict=True):
+            assert share >= 80
+            assert abs(100 * of_forms(pair, TASKS["sum_mod10"], False, form, 20, seed=1) - share) <= 10
+
+
+KINDS = {"facts", "two hops", "arithmetic", "code", "narrative", "dialogue"} | {
+    "list", "definition", "translation", "copying",
+}  # fmt: skip
+
+
+def test_the_mixed_set_has_twelve_different_texts_of_each_of_ten_kinds():
+    found = read_jsonl(SETS / f"{MIXED}.jsonl")
+    assert len(found) == len({p.text for p in found}) == len({p.id for p in found}) == 120
+    assert len({p.text[:12] for p in found}) > 110, "no frame that is only filled in"
+    for first in range(0, 120, 10):
+        assert {p.form for p in found[first : first + 10]} == KINDS, "kinds take turns"
+    answered = {kind: sum(bool(p.answer) for p in found if p.form == kind) for kind in KINDS}
+    assert answered.pop("narrative") == answered.pop("dialogue") == 0 and min(answered.values()) >= 9
+    for p in found:
+        check_text(p)
+        assert p.text == p.text.rstrip(" ")
+        assert not p.answer or p.answer.startswith(" ") != p.text[-1].isspace()
+    assert all("level" not in row for row in rows(MIXED))
+
+
+def test_mixed_prompts_are_short_and_split_at_the_answer_for_a_real_model():
+    try:
+        spec = resolve("smollm2")
+    except EffectiveDepthError:
+        pytest.skip("SmolLM2 is not here")
+    lengths = []
+    for p in read_jsonl(SETS / f"{MIXED}.jsonl"):
+        text, whole = (tokens.preview(spec, one) for one in (Prompt(p.text), p))
+        assert len(text) >= 8 and len(whole) <= 60 and whole[: len(text)] == text, p.id
+        lengths.append(len(whole))
+    assert len(set(lengths)) > 20, "of many lengths"
+
+
+def test_a_bundled_model_is_measured_on_what_it_was_taught_and_any_other_on_mixed_prompts():
+    for name, folder in MODELS.items():
+        assert default_set(name) == default_set(str(folder)) == "sum_mod10"
+    assert default_set("smollm2") == default_set("org/ed-demo-8") == default_set("/models/x") == MIXED
+    assert {MIXED, "sum_mod10"} <= set(set_names())

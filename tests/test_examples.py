@@ -4,14 +4,13 @@ numbers."""
 import numpy as np
 import pytest
 
-from ed_core.demo.examples import shipped
+from ed_core.demo.examples import REAL, shipped
 from ed_core.probes import PROBES, Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.results.wire import unpack
 from ed_core.service import compute
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, KINDS, MODELS, load_prompts
-from ed_core.sources.wheels import WHEELS
 from ed_core.types import Prompt
 
 HOME = (Contributions(), LogitLens(), LayerSkip(), Continuation())
@@ -24,13 +23,13 @@ def example() -> Prompt:
 
 def test_no_file_is_left_over_and_none_names_a_folder_of_some_machine():
     files = {f.stem: unpack(f.read_bytes()) for f in lookup.EXAMPLES.glob("*.npz")}
-    hashes = {resolve(name).content_hash for name in (*MODELS, *WHEELS)}
+    hashes = {resolve(name).content_hash for name in (*MODELS, *REAL)}
     assert files and {r.request.models[0].content_hash for r in files.values()} == hashes, (
         "run python -m ed_core.demo.examples"
     )
     for key, result in files.items():
         assert result.request.key == key and result.complete
-        assert result.request.models[0].source in (*MODELS, *WHEELS) and "/" not in result.provenance["model"]["source"]
+        assert result.request.models[0].source in (*MODELS, *REAL) and "/" not in result.provenance["model"]["source"]
 
 
 def test_the_real_model_is_shown_without_its_weights(tmp_path, monkeypatch):

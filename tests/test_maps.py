@@ -106,8 +106,8 @@ def test_a_rotated_copy_is_found_again_tap_by_tap():
     error, r2 = found.error.diagonal()[1:], found.r2.diagonal()[1:]  # at tap 0 a new prompt may have new letters
     assert error.max() < 1e-5 and r2.min() > 0.9999
     assert (matching.match(found).best == np.arange(1, a.n_layers + 1)).all()
-    assert "do the same at the same depth" in matching.sentence(found)
-    assert "slope 1.00, rank correlation 1.00" in matching.sentence(found)
+    assert matching.sentence(found).endswith("lie at the same depths.")
+    assert "slope 1.00, rank correlation 1.00" in matching.reasons(found)
 
 
 def test_no_number_depends_on_how_much_is_held_at_once(pair, monkeypatch):
@@ -275,27 +275,33 @@ def synthetic(best: np.ndarray, n_b: int, error: float = 0.3, control: float = 0
 @pytest.mark.parametrize(
     ("best", "which", "said"),
     [
-        (2 * np.arange(1, 9), "same", "large does over 16 layers what small does over 8"),
-        (np.arange(1, 9), "late", "end at 50 % of large's depth (layer 8 of 16)"),
-        (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "do not run in the order of depth"),
-        (np.full(8, 7), "unordered", "rank correlation not defined"),
-        (np.arange(9, 17), "neither", "neither the same over more layers nor something new"),
+        (2 * np.arange(1, 9), "same", "lie at the same depths, as shares of the whole: what the same steps over more"),
+        (np.arange(1, 9), "late", "end at 50 % of its depth: what new work in large's last layers would give"),
+        (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "are not in the order of depth"),
+        (np.full(8, 7), "unordered", "are not in the order of depth"),
+        (
+            np.arange(9, 17),
+            "neither",
+            "in the order of depth, but not at the same share of it, and end at 100 % of its",
+        ),
     ],
 )
 def test_the_reading_names_where_the_matches_lie(best, which, said):
     found = synthetic(best, 16)
     assert matching.reading(matching.match(found)) == which
-    assert said in matching.sentence(found) and "8 of small's 8 layers match" in matching.sentence(found)
+    assert said in matching.sentence(found) and "8 of 8 maps beat the controls" in matching.reasons(found)
+    assert not any(more in matching.sentence(found) for more in ("does", "of its own"))  # than maps can show
     slope = np.polyfit(np.arange(1, 9) / 8, best / 16, 1)[0]
-    assert matching.match(found).slope == pytest.approx(slope) and f"slope {slope:.2f}" in matching.sentence(found)
-    assert "By R²" not in matching.sentence(found)
+    assert matching.match(found).slope == pytest.approx(slope) and f"slope {slope:.2f}" in matching.reasons(found)
+    assert ("rank correlation not defined" in matching.reasons(found)) == (len(set(best)) == 1)
+    assert "by R²" not in matching.sentence(found)
 
 
 @pytest.mark.parametrize("control", ["error_shuffled", "error_mean"])
 def test_nothing_is_read_off_maps_that_a_control_equals(control):
     found = synthetic(2 * np.arange(1, 9), 16)
     equal = replace(found, **{control: np.full(getattr(found, control).shape, 0.32)})
-    assert "cannot be told: 0 of small's 8 layers" in matching.sentence(equal)
+    assert "cannot be told: 0 of 8 maps beat the controls, and 4 would have to" in matching.sentence(equal)
     assert np.isnan(matching.match(equal).slope)
 
 
@@ -304,8 +310,8 @@ def test_a_reading_that_depends_on_the_measure_is_said_to():
     other = synthetic(np.full(8, 7), 16)
     both = replace(found, r2=other.r2, error=np.minimum(found.error, other.error))
     both.error[np.arange(1, 9), 2 * np.arange(1, 9)] = 0.2
-    assert matching.sentence(both).startswith("large does over 16 layers")
-    assert "By R² instead of the error the matches lie otherwise" in matching.sentence(both)
+    assert "lie at the same depths" in matching.sentence(both)
+    assert "by R² instead of the error they lie otherwise" in matching.sentence(both)
 
 
 def test_usefulness_counts_the_blocks_that_raise_the_loss_by_more_than_a_tenth():
@@ -315,7 +321,10 @@ def test_usefulness_counts_the_blocks_that_raise_the_loss_by_more_than_a_tenth()
         loss, np.array([1.0, 1.0, 1.0, 2.0]), 1.0, 1.0, loss, 9, 9, {"model": {"name": "small"}}
     )
     said = matching.said_of_replacement(found)
-    assert "2 of 4 layers of small" in said and "usefulness 0.50" in said and "it is 0.25, 0.25 less" in said
+    assert said == (
+        "A linear map in the place of one layer raises small's loss by more than 10 % for 2 of 4 layers (usefulness "
+        "0.50; 0.25 on the prompts it was fitted on)."
+    )
 
 
 # ---------------------------------------------------------------- files and the command
@@ -373,7 +382,7 @@ def test_the_command_writes_maps_and_says_what_they_say(files, tmp_path, capsys)
     assert main(["fit", "maps", *options, "--other", other, *test, "--out", str(out), "--progress"]) == 0
     said = capsys.readouterr()
     assert "6 source taps" in said.err and "1 pass over the prompts" in said.err and "100 %" in said.err
-    assert "fitted on" in said.out and "layers match better" in said.out
+    assert "fitted on" in said.out and "maps beat the controls" in said.out
     with np.load(out, allow_pickle=False) as file:
         assert file["error"].shape == file["r2"].shape == (6, 4) and file["tokens"] > 200
         assert json.loads(str(file["certificate"]))["b"]["n_layers"] == 3

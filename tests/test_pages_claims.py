@@ -12,11 +12,18 @@ from test_claims import keeping, turning_at
 from test_pages import numbers
 
 from ed_core import settings
+from ed_core.cards import making
+from ed_core.cards import words as card_words
 from ed_core.claims import CLAIMS, find, finding, running
+from ed_core.claims.claim import HOLDS
+from ed_core.commands import main
 from ed_core.errors import NotAllowed, StudyError
+from ed_core.probes import Contributions
+from ed_core.prompts import read_jsonl
 from ed_core.service.resolve import resolve
+from ed_core.sources.bundled import SETS, load_prompts
 from ed_core.types import Prompt
-from ed_ui import claim_runs, show, study_runs
+from ed_ui import claim_runs, show, spread_panel, study_runs
 
 pytestmark = pytest.mark.usefixtures("forks")
 
@@ -35,7 +42,8 @@ def page(**query) -> AppTest:
     test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
     test.switch_page("pages/compare/claims.py")
     for name, value in ({"model": "ed-demo-8", "precision": "fp32", "set": "copy"} | query).items():
-        test.query_params[name] = value
+        if value is not None:
+            test.query_params[name] = value
     return test.run()
 
 
@@ -98,6 +106,36 @@ def test_what_was_found_is_listed_drawn_and_quoted(cache):
     assert other.code[0].value == found["one-layer-robust"]["sentence"]
     assert "Without a control: no twin." in words(other) and len(charts(other)[0]["data"]) == 1
     assert not charts(page(claim="adaptive"))
+
+
+def test_while_no_set_is_chosen_a_model_has_its_own(cache, small_folder, monkeypatch):
+    of_toy = page(set=None)
+    assert not of_toy.exception and "--set sum_mod10" in of_toy.code[-1].value
+    of_another = page(set=None, model=str(small_folder))
+    assert not of_another.exception and "--set mixed" in of_another.code[-1].value
+    chosen = page(set="copy", model=str(small_folder))
+    assert "--set copy" in chosen.code[-1].value
+    known = chosen.selectbox(key="claims.set").options
+    assert known[0] == "mixed" and sorted(known) == running.bundled()
+    asked = []
+    found = {"findings": [{"id": "turn", "verdict": HOLDS, "quantities": [], "reason": ""}]}
+    monkeypatch.setattr(running, "run", lambda one, *_, **__: asked.append(one.prompts) or found)
+    monkeypatch.setattr(making, "make", lambda one, *_, **__: asked.append(one.prompts) or {"claims": []})
+    monkeypatch.setattr(card_words, "headline", lambda told: "")
+    monkeypatch.setattr(card_words, "claims", lambda told: "")
+    for model in ("ed-demo-8", str(small_folder)):
+        for command in ("claims", "card"):
+            assert main([command, "--model", model, "--out", str(cache / "out")]) == 0
+    assert asked == ["sum_mod10"] * 2 + ["mixed"] * 2
+
+
+def test_others_on_a_real_model_are_mixed_prompts_of_all_kinds(small_folder):
+    mixed = {p.text: p.form for p in read_jsonl(SETS / "mixed.jsonl")}
+    asked = spread_panel._bundled(Contributions(), resolve(str(small_folder)), ())
+    assert len(asked) == spread_panel.ENOUGH + 1
+    assert len({mixed[one.prompts[0].text] for one in asked}) == 10
+    taught = spread_panel._bundled(Contributions(), resolve("ed-demo-8"), ())
+    assert {one.prompts[0].text for one in taught} <= {p["text"] for p in load_prompts() if p["known"]}
 
 
 def test_a_run_is_a_process_of_its_own_with_the_asked_claim(cache, monkeypatch):

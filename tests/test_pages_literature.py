@@ -59,6 +59,8 @@ def test_the_published_table_stands_beside_what_was_measured(opened):
 
 
 def test_what_is_chosen_is_what_is_listed_drawn_and_spoken_of(opened):
+    assert "Of the papers' rules alone there are published depths" in words(opened)
+    opened.segmented_control(key="studies.criterion").set_value("overlap")
     opened.selectbox(key="studies.published_set").set_value("aime24")
     opened.selectbox(key="studies.training").set_value("instruct")
     opened.selectbox(key="studies.size").set_value("3B to 10B").run()
@@ -82,7 +84,9 @@ def test_every_rule_has_its_own_sentences_on_size_and_pairs(opened):
         told = trends.over_pairs(own, PAIRS, "the base model", "the long-chain-of-thought model")
         assert told.sentence in words(opened)
         assert all(trends.difference(own, *pair).sentence in words(opened) for pair in PAIRS)
-    measured = [p for p in points.measured_points(open_folder(STUDIES / "toys"), "sums") if p.criterion == "kl"]
+    opened.segmented_control(key="studies.criterion").set_value("mean_kl").run()
+    measured = [p for p in points.measured_points(open_folder(STUDIES / "toys"), "sums") if p.criterion == "mean_kl"]
+    assert trends.slope(measured).sentence in words(opened)
     assert trends.difference(measured, "ed-demo-8", "ed-demo-16").sentence in words(opened)
     opened.selectbox(key="studies.base").set_value("ed-demo-16").run()
     assert trends.difference(measured, "ed-demo-16", "ed-demo-8").sentence in words(opened)

@@ -203,6 +203,13 @@ def test_a_download_of_unknown_size_is_not_said_to_be_nothing(stored, monkeypatc
     assert next(b for b in test.sidebar.button if b.label == "Download").disabled
 
 
+def test_the_terms_of_a_wheels_model_stand_beside_the_button(stored):
+    told = {name: [c.value for c in opened(model=name).sidebar.caption if "Terms" in c.value] for name in wheels.WHEELS}
+    assert not told["smollm2"] and len(told["gemma3-270m"]) == 1
+    assert told["gemma3-270m"][0].endswith(" [Gemma Terms of Use](https://ai.google.dev/gemma/terms)")
+    assert "238 MB to download" in said(opened(model="gemma3-270m"))
+
+
 def test_a_gated_model_says_which_token_and_where(stored, monkeypatch):
     test = opened(model="meta-llama/Llama-3.2-1B")
     assert "HF_TOKEN" in said(test) and not [i for i in test.text_input if "oken" in i.label]

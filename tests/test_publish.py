@@ -124,7 +124,7 @@ def test_every_word_of_a_stranger_is_text(out):
     plan = json.loads((place / "plan.json").read_text())
     plan["note"] = plan["models"][0]["label"] = EVIL
     first = plan["sets"][0]
-    some = {name: first[name][: plan["chunk"]] for name in ("ids", "levels", "pairs")}
+    some = {name: first[name][: plan["chunk"]] for name in ("ids", "levels", "pairs", "forms") if name in first}
     plan["sets"] = [{**first, **some, "chunks": first["chunks"][:1]}]
     (place / "plan.json").write_text(json.dumps(plan))
     assert publish(out) == 0

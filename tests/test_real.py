@@ -1,8 +1,12 @@
-"""A real language model: every probe on SmolLM2 against its naive twin, and the first screen in a browser. Toys hide
-what a vocabulary of 49 152, tied embeddings and massive activations do."""
+"""Real language models: every probe on SmolLM2, and on Gemma 3 270M where it is fetched, against its naive twin, and
+the first screen in a browser. Toys hide what a vocabulary of 49 152 or 262 144, tied embeddings and massive activations
+do."""
 
 from __future__ import annotations
 
+import math
+
+import gguf
 import naive
 import numpy as np
 import pytest
@@ -21,104 +25,165 @@ from ed_core.probes import (
     Prune,
     ResidualErasure,
 )
+from ed_core.sources.bundled import load_prompts
+from ed_core.sources.wheels import WHEELS, file_of
 from ed_core.types import Prompt
 
 pytestmark = pytest.mark.real
 
 PROMPT = Prompt("The capital of Japan is", " Tokyo")
+SAYS = {"smollm2": "Tokyo", "gemma3-270m": "Tokyo"}  # somewhere in its continuation
 
 
-@pytest.fixture(scope="module")
-def smollm2():
-    """The model, as `python -m ed_core fetch smollm2` leaves it in the project's own cache folder."""
+@pytest.fixture(scope="module", params=WHEELS)
+def real(request):
+    """A model, as `python -m ed_core fetch smollm2` leaves it in the project's own cache folder."""
     from ed_core.models.opening import open_model
     from ed_core.service.resolve import resolve
     from ed_core.sources import specs
 
-    spec = resolve("smollm2")
+    spec = resolve(request.param, "fp32")
     if not specs.of_gguf(spec).converted:
-        pytest.skip("smollm2 is not here: no registry had it, or REAL_MODEL=0")
+        pytest.skip(f"{request.param} is not here: it was not fetched, or no registry had it")
     return open_model(spec)
+
+
+def some_layers(model) -> tuple[int, ...]:
+    """The first, one inside, and the last."""
+    return 0, 3 * model.n_layers // 8, model.n_layers - 1
 
 
 def ids_of(model) -> list[int]:
     return list(model.encode(PROMPT).ids)
 
 
-def test_contributions(smollm2, measure):
-    agree(measure(smollm2, Contributions(), PROMPT), naive.contributions(smollm2.hf, ids_of(smollm2)))
+def test_contributions(real, measure):
+    agree(measure(real, Contributions(), PROMPT), naive.contributions(real.hf, ids_of(real)))
 
 
-def test_logit_lens(smollm2, measure):
-    agree(measure(smollm2, LogitLens(), PROMPT), naive.logit_lens(smollm2.hf, ids_of(smollm2), k=5))
+def test_logit_lens(real, measure):
+    agree(measure(real, LogitLens(), PROMPT), naive.logit_lens(real.hf, ids_of(real), k=5))
 
 
-def test_layer_skip(smollm2, measure):
-    agree(measure(smollm2, LayerSkip(), PROMPT), naive.layer_skip(smollm2.hf, ids_of(smollm2)))
+def test_layer_skip(real, measure):
+    agree(measure(real, LayerSkip(), PROMPT), naive.layer_skip(real.hf, ids_of(real)))
 
 
-def test_residual_erasure(smollm2, measure, tmp_path):
+def test_residual_erasure(real, measure, tmp_path):
     file = tmp_path / "background.jsonl"
     texts = ("It rains in the north.", "Two and two are four.")
     file.write_text("\n".join(f'{{"text": "{text}"}}' for text in texts))
-    found = measure(smollm2, ResidualErasure("answer", str(file)), PROMPT)
-    others = [smollm2.encode(Prompt(text)).ids for text in texts]
-    expected = naive.residual_erasure(smollm2.hf, found.token_ids, found.answer_start, others, "answer")
+    found = measure(real, ResidualErasure("answer", str(file)), PROMPT)
+    others = [real.encode(Prompt(text)).ids for text in texts]
+    expected = naive.residual_erasure(real.hf, found.token_ids, found.answer_start, others, "answer")
     assert found["effect"].shape == expected.shape
     assert np.nanmax(np.abs(found["effect"] - expected)) <= 1e-4 * np.nanmax(expected)
 
 
-def test_integrated_gradients(smollm2, measure):
+def test_integrated_gradients(real, measure):
     """The same sum by the trapezoid's rule, one node at a time: what is compared is the path and the gradient."""
-    found, layers = measure(smollm2, IntegratedGradients(nodes=9), PROMPT), (0, 11, 29)
+    found, layers = measure(real, IntegratedGradients(nodes=9), PROMPT), some_layers(real)
     for layer in layers:
         steps = int(found["nodes_used"][layer]) - 1
         expected = naive.integrated_gradients(
-            smollm2.hf, found.token_ids, found.answer_start, "layer", steps, "trapezoid", (layer,)
+            real.hf, found.token_ids, found.answer_start, "layer", steps, "trapezoid", (layer,)
         )[layer]
         assert np.abs(found["attribution"][layer] - expected).max() <= 1e-3 * np.abs(expected).max()
 
 
-def test_prune(smollm2, measure):
-    found = measure(smollm2, Prune(drop=(3, 20)), PROMPT)
-    for start in (0, 11, 29):
-        for name, values in naive.pruned(smollm2.hf, found.token_ids, (start,)).items():
+def test_prune(real, measure):
+    drop = (3, 2 * real.n_layers // 3)
+    found = measure(real, Prune(drop=drop), PROMPT)
+    for start in some_layers(real):
+        for name, values in naive.pruned(real.hf, found.token_ids, (start,)).items():
             assert np.nanmax(np.abs(found[name][start] - values)) <= 1e-4 * max(1e-1, np.nanmax(values)), name
-    for name, values in naive.pruned(smollm2.hf, found.token_ids, (3, 20)).items():
+    for name, values in naive.pruned(real.hf, found.token_ids, drop).items():
         assert np.nanmax(np.abs(found[f"drop_{name}"] - values)) <= 1e-4 * max(1e-1, np.nanmax(values)), name
 
 
-def test_early_exit(smollm2, measure):
-    found = measure(smollm2, EarlyExit(), PROMPT)
-    ids = ids_of(smollm2)
-    lens = [naive.lens(smollm2.hf, ids, resid).softmax(-1) for resid in naive.run(smollm2.hf, ids).resid]
+def test_early_exit(real, measure):
+    found = measure(real, EarlyExit(), PROMPT)
+    ids = ids_of(real)
+    lens = [naive.lens(real.hf, ids, resid).softmax(-1) for resid in naive.run(real.hf, ids).resid]
     best, final = np.array([one.max(-1).values.numpy() for one in lens]), lens[-1].argmax(-1)
     assert np.abs(found["confidence"] - best).max() <= 1e-4
     assert np.array_equal(found["agreement"], np.array([(one.argmax(-1) == final).float().numpy() for one in lens]))
 
 
-def test_numerics(smollm2, measure):
-    found = measure(smollm2, Numerics(), PROMPT)
-    expected = naive.numerics(smollm2.hf, found.token_ids, torch.finfo(torch.float32).eps)
+def test_numerics(real, measure):
+    found = measure(real, Numerics(), PROMPT)
+    expected = naive.numerics(real.hf, found.token_ids, torch.finfo(torch.float32).eps)
     for name, within in (("miss", 2e-2), ("rounding", 1e-3), ("resid_norm", 1e-4)):
         assert np.abs(found[name] - expected[name]).max() <= within * expected[name].max(), name
     assert (found["miss"] <= found["rounding"]).all()
 
 
-def test_continuation(smollm2, measure):
-    found = measure(smollm2, Continuation(), PROMPT)
-    ids, here = ids_of(smollm2), smollm2.encode(PROMPT).answer_start
+def test_continuation(real, measure):
+    found = measure(real, Continuation(), PROMPT)
+    ids, here = ids_of(real), real.encode(PROMPT).answer_start
     said = ids[:here]
     for step in range(len(found["ids"])):
         with torch.no_grad():
-            logits = smollm2.hf(input_ids=torch.tensor([said]), use_cache=False).logits[0, -1]
+            logits = real.hf(input_ids=torch.tensor([said]), use_cache=False).logits[0, -1]
         said.append(int(logits.argmax()))
         assert found["top_probs"][step, 0] == pytest.approx(float(logits.softmax(-1).max()), abs=1e-4)
-    assert found["ids"].tolist() == said[here:] and "Tokyo" in found.provenance["continuation"]
+    assert found["ids"].tolist() == said[here:]
+    assert SAYS[real.spec.source] in found.provenance["continuation"]
+
+
+def by_hand(file, ids: list[int]) -> torch.Tensor:
+    """Gemma 3's logits of the last eight tokens from its GGUF file alone, in float64, after paper and llama.cpp: the
+    file's norms are 1 + the weights of the library, its rotation is by halves, every sixth layer sees all tokens and
+    turns more slowly, the others see the last 512."""
+    weights = {}
+    for tensor in gguf.GGUFReader(file).tensors:
+        values = torch.from_numpy(np.array(gguf.dequantize(tensor.data, tensor.tensor_type)))
+        weights[tensor.name] = values if tensor.name == "token_embd.weight" else values.double()
+    embedding, n, head = weights["token_embd.weight"], len(ids), 256
+
+    def norm(x, name):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weights[f"{name}.weight"]
+
+    def turned(x, theta):
+        angle = torch.arange(n)[:, None] * theta ** (-torch.arange(0, head, 2).double() / head)
+        a, b = x[..., : head // 2], x[..., head // 2 :]
+        return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+
+    x, at = embedding[ids].double() * math.sqrt(embedding.shape[1]), torch.arange(n)
+    for layer in range(18):
+
+        def times(y, name, here=f"blk.{layer}."):
+            return y @ weights[f"{here}{name}.weight"].T
+
+        here, far = f"blk.{layer}.", layer % 6 == 5
+        y, theta = norm(x, f"{here}attn_norm"), 1e6 if far else 1e4
+        q, k, v = (times(y, f"attn_{one}").view(n, -1, head).transpose(0, 1) for one in "qkv")
+        q, k = turned(norm(q, f"{here}attn_q_norm"), theta), turned(norm(k, f"{here}attn_k_norm"), theta)
+        hidden = (at[None] > at[:, None]) | ((at[:, None] - at[None] >= 512) & (not far))
+        pattern = (q @ k.transpose(-1, -2) / math.sqrt(head)).masked_fill(hidden, -math.inf).softmax(-1)
+        x = x + norm(times((pattern @ v).transpose(0, 1).reshape(n, -1), "attn_output"), f"{here}post_attention_norm")
+        y = norm(x, f"{here}ffn_norm")
+        gate = torch.nn.functional.gelu(times(y, "ffn_gate"), approximate="tanh")
+        x = x + norm(times(gate * times(y, "ffn_up"), "ffn_down"), f"{here}post_ffw_norm")
+    return norm(x[-8:], "output_norm").float() @ embedding.T
+
+
+@pytest.mark.parametrize("real", ["gemma3-270m"], indirect=True)
+@pytest.mark.parametrize("n", [20, 560])  # tokens; 560: longer than the window
+def test_a_gemma_computes_what_its_file_says(real, n):
+    if not (file := file_of(WHEELS["gemma3-270m"])).is_file():
+        pytest.skip("its GGUF file was removed after the conversion")
+    text = " ".join(prompt["text"] for prompt in load_prompts())
+    ids = list(real.encode(Prompt(text)).ids)[:n]
+    with torch.no_grad():
+        found, expected = real.hf(input_ids=torch.tensor([ids])).logits[0, -8:], by_hand(file, ids)
+    assert len(ids) == n and ids[0] == real.hf.config.bos_token_id, "it begins with <bos>"
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 @pytest.mark.browser
-def test_home_opens_on_it_and_runs_a_prompt_of_ones_own(smollm2, tmp_path, visitor):
+@pytest.mark.parametrize("real", ["smollm2"], indirect=True)
+def test_home_opens_on_it_and_runs_a_prompt_of_ones_own(real, tmp_path, visitor):
     """The stored example at once; then a prompt that nobody ran before, all panels."""
     from ed_core.bench.browser import serving
 

@@ -11,6 +11,7 @@ import pytest
 
 from ed_core.commands import main
 from ed_core.commands import studies as commands
+from ed_core.depth.statistics import units
 from ed_core.errors import StudyError
 from ed_core.probes.scores import layer_effect
 from ed_core.sources.published import Published, published
@@ -146,24 +147,26 @@ def test_no_movement_is_said_only_where_the_range_holds_nothing_else(slope, low,
 
 
 def test_the_one_number_of_csordas_is_held_against_its_model_alone():
-    ratio = np.array([[3.0, 0.2, 0.3, 0.2, 0.04, 0.03, 0.06, 0.01]] * 6)
-    columns = {"layer_ratio.sum": ratio * 10, "n_tokens": np.full(6, 10.0)}
-    first, second = reproduce._ratios("Llama-3.1-70B", "gsm8k", columns, 0, True)
+    ratio = np.array([[3.0, 0.2, 0.3, 0.2, 0.04, 0.03, 0.06, 0.01]] * 8)
+    columns = {"layer_ratio.sum": ratio * 10, "n_tokens": np.full(8, 10.0)}
+    first, second = reproduce._ratios("Llama-3.1-70B", "gsm8k", columns, units(8), 0, True)
     assert (first.measured, second.measured) == ("0.250", "0.035"), "medians over layers: the first layer is no outlier"
     assert (first.verdict, second.verdict) == ("as published", "as published")
     assert (first.published, second.published) == ("more than 0.15", "less than 0.05")
     assert first.range == "0.250", "all prompts are alike"
-    columns["layer_ratio.sum"] = np.full((6, 8), 1.0)
-    assert [e.verdict for e in reproduce._ratios("m", "gsm8k", columns, 0, True)] == ["differs", "differs"]
-    assert [e.verdict for e in reproduce._ratios("m", "gsm8k", columns, 0, False)] == ["no published entry"] * 2
+    columns["layer_ratio.sum"] = np.full((8, 8), 1.0)
+    assert [e.verdict for e in reproduce._ratios("m", "gsm8k", columns, units(8), 0, True)] == ["differs", "differs"]
+    assert [e.verdict for e in reproduce._ratios("m", "gsm8k", columns, units(8), 0, False)] == [
+        "no published entry"
+    ] * 2
 
 
 def test_future_effects_are_the_second_halfs_over_the_firsts():
-    effect = np.zeros((5, 6, 6))
+    effect = np.zeros((8, 6, 6))
     effect[:, :3] = 0.6
     effect[:, 3:5] = 0.15
-    columns = {"effect": np.triu(effect, 1), "output": np.full((5, 6), [0.4, 0.4, 0.4, 0.1, 0.1, 0.1])}
-    layers, output = reproduce._futures("m", "gsm8k", columns, 0)
+    columns = {"effect": np.triu(effect, 1), "output": np.full((8, 6), [0.4, 0.4, 0.4, 0.1, 0.1, 0.1])}
+    layers, output = reproduce._futures("m", "gsm8k", columns, units(8), 0)
     assert layer_effect(columns["effect"])[0, -1] == 0, "the last layer has none after it and does not count"
     assert (layers.measured, layers.range) == ("0.250", "0.250") and output.measured == "0.250"
     assert {layers.verdict, output.verdict} == {"no published entry"}
@@ -193,7 +196,7 @@ def test_measured_stands_beside_published_and_a_second_run_computes_nothing(caps
         assert (e.model, e.set, e.measured) == (row["model"], row["set"], depth)
         assert e.verdict == ("not defined" if row["depth"] is None else "no published entry")
         assert f"| {e.set} | {e.quantity} | {e.measured} | {e.range} |" in (out / "report.md").read_text("utf-8")
-    defined = next(r for r in rows if r["depth"] is not None)
+    defined = next(r for r in rows if r["depth"] is not None and r["low"] is not None)
     apart = Published("x/ed-demo-8", 8, defined["set"], defined["criterion"], int(defined["depth"]) + 7, 0.0)
     monkeypatch.setattr(points, "published", lambda: (*published(), apart))
     code, said, _ = ran(capsys, *command)

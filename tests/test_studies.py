@@ -219,15 +219,16 @@ def _unreachable(*_, **__):
 
 def test_levels_limits_and_lengths_choose_the_prompts(files):
     whole = load(files, 'bundled = "sum_mod10"')
-    assert len(whole.examples) == 100 and whole.levels == ("2", "3", "4", "5", "6") and whole.examples[0].pair == "0"
+    assert len(whole.examples) == 200 and whole.levels == ("2", "3", "4", "5", "6") and whole.examples[0].pair == "0"
     some = load(files, 'bundled = "sum_mod10"\nlevels = [6, 2]\nper_level = 3')
     assert [e.prompt.id for e in some.examples] == ["6-0", "6-1", "6-2", "2-0", "2-1", "2-2"]
+    assert [e.form for e in some.examples] == ["usual", "bare", "easy examples"] * 2
     shuffled = load(files, 'bundled = "sum_mod10"\nlevels = [6, 2]\nper_level = 3\nseed = 1')
     assert [e.level for e in shuffled.examples] == ["6"] * 3 + ["2"] * 3 and shuffled != some
     short = load(files, 'bundled = "sum_mod10"\nmax_tokens = 64\nlimit = 30')
     assert short.left_out > 0 and len(short.examples) == 30
     everyone = load(files, 'bundled = "sum_mod10"\nmax_tokens = 64')
-    assert everyone.left_out + len(everyone.examples) == 100
+    assert everyone.left_out + len(everyone.examples) == 200
 
 
 def written(here, rows: list[dict]) -> None:
@@ -346,13 +347,22 @@ def test_the_verdicts_are_those_that_run_writes(done):
     verdict = rows(out / "verdict.parquet").set_index(["model", "set", "criterion", "variant"])
     for model, expected in alone.items():
         for name, variants in criteria.VARIANTS.items():
-            assert tuple(verdict.loc[model, "local", name].index) == variants
+            extra = ("turn",) if name == "cosine" else ("mean",)
+            assert set(verdict.loc[model, "local", name].index) == {*variants, *extra}
             paper = verdict.loc[model, "local", name, "paper"]
             for column, key in {"depth": "", "ratio": "_ratio", "low": "_low", "high": "_high"}.items():
                 assert np.float32(paper[column]) == pytest.approx(expected[f"effective_depth.{name}{key}"], nan_ok=True)
             for variant in variants[1:]:
                 key = f"effective_depth.{name}_{variant}"
                 assert verdict.loc[model, "local", name, variant].depth == pytest.approx(expected[key], nan_ok=True)
+        for name in ("kl", "overlap"):
+            mean = verdict.loc[model, "local", name, "mean"]
+            for column, key in {"depth": "", "low": "_low", "high": "_high"}.items():
+                assert np.float32(mean[column]) == pytest.approx(expected[f"effective_depth.{name}_mean{key}"])
+            assert mean.ratio == mean.depth / mean.n_layers and mean.over == "10 prompts"
+        turned = verdict.loc[model, "local", "cosine", "turn"]
+        assert turned.depth == pytest.approx(float(expected["effective_depth.turn"]), nan_ok=True)
+        assert np.float32(turned.p) == expected["effective_depth.turn_p"]
     assert {"local/2", "local/3"} <= set(verdict.index.get_level_values("set"))
     few = verdict.loc["ed-demo-8", "local/2", "kl", "paper"]
     assert few.prompts == 3 and np.isnan(few.low) and np.isnan(few.undefined)
@@ -383,8 +393,15 @@ def test_means_have_intervals_that_hold_them_and_maxima_none(done):
     with np.load(done[0].parent / "ed-demo-16.npz") as data:
         sums = np.array([data[f"logit_lens.kl.{i}"][3].sum() for i in range(10)], float)
         counts = np.array([data[f"logit_lens.kl.{i}"].shape[1] for i in range(10)])
-    drawn = np.random.default_rng(0).multinomial(10, np.full(10, 0.1), size=1000)
-    low, high = np.quantile(drawn @ sums / (drawn @ counts), [0.05, 0.95])
+    draws, mean = [], sums.sum() / counts.sum()
+
+    def error(s, w):  # of a ratio of sums, by its residuals
+        return np.sqrt(10 / 9 * ((s - s.sum() / w.sum() * w) ** 2).sum()) / w.sum()
+
+    for times in np.random.default_rng(0).multinomial(10, np.full(10, 0.1), size=1000):
+        s, w = np.repeat(sums, times), np.repeat(counts, times)
+        draws.append(mean - error(sums, counts) * (s.sum() / w.sum() - mean) / error(s, w))
+    low, high = np.quantile(draws, [0.05, 0.95])
     assert (one.low, one.high) == (pytest.approx(low, rel=1e-6), pytest.approx(high, rel=1e-6))
 
 
@@ -430,8 +447,16 @@ def test_the_report_says_what_the_table_holds(done):
     for name, called in {"kl": "KL", "overlap": "Overlap"}.items():
         row = verdict[(verdict.model == "ed-demo-16") & (verdict.set == "local") & (verdict.criterion == name)]
         paper = row[row.variant == "paper"].iloc[0]
-        assert f"| {called} | {paper.depth:.0f} | {paper.ratio:.2f} |" in part
-        others = row[row.variant != "paper"].depth
+        assert f"| {called}, the papers' rule | {paper.depth:.0f} | {paper.ratio:.2f} |" in part
+        mean = row[row.variant == "mean"].iloc[0]
+        within = f"{mean.low:.1f} to {mean.high:.1f}"
+        assert (
+            f"| **Mean depth, {called if name == 'kl' else name}** | {mean.depth:.1f} | {mean.ratio:.2f} | {within} |"
+            in part
+        )
+        told = f"settles around depth {mean.depth:.1f} of 16 (mean over all thresholds; {within} over 10 prompts)."
+        assert told in part
+        others = row[~row.variant.isin(["paper", "mean"])].depth
         assert f"{paper.low:.0f} to {paper.high:.0f}" in part and f"layer {paper.depth:.0f}" in part
         assert all(f"{depth:.0f}" in part for depth in others.dropna())
     assert "2 models, 1 set, complete." in text and "bakery" not in text

@@ -11,7 +11,8 @@ import statsmodels.api as sm
 from statsmodels.regression.mixed_linear_model import MixedLM
 from test_trends import made
 
-from ed_core.depth.criteria import ENDS, depths, interval, resampled
+from ed_core.depth.criteria import depths
+from ed_core.depth.statistics import ENDS, interval, percentile, units
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import difficulty, tables, trends
 from ed_core.studies.folder import open_folder
@@ -26,7 +27,8 @@ def test_the_interval_of_a_token_weighted_mean_is_scipys_bootstrap():
     rng = np.random.default_rng(1)
     counts = rng.integers(5, 200, 12).astype(float)
     sums = rng.normal(1.0, 0.4, 12) * counts
-    ours = np.quantile(resampled({"": sums[:, None]}, counts, 20_000, seed=3)[""][:, 0], ENDS)
+    read = percentile(lambda c: c[""][:, 0], {"": sums[:, None]}, counts, units(12), 3, 20_000)
+    ours = np.quantile(read, ENDS)
     theirs = scipy.stats.bootstrap(
         (sums, counts),
         lambda s, c, axis: s.sum(axis) / c.sum(axis),

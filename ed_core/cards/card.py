@@ -40,7 +40,7 @@ KEYS = {
     "commands",
     "missing",
 }
-SET, PROMPTS, OTHERS = "word_problem", 50, ("bf16", "int8")  # what a card is of unless something else is asked for
+PROMPTS, OTHERS = 50, ("bf16", "int8")  # what a card is of unless something else is asked for
 RULES = {"cosine": "Cosine", "kl": "KL", "overlap": "Overlap"}
 
 

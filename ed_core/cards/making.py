@@ -27,7 +27,7 @@ from ..studies.folder import Folder, open_folder
 from ..studies.study import ModelEntry, ProbeEntry, Study
 from ..types import ENGINE_VERSION, ModelSpec
 from . import card, page, words
-from .card import OTHERS, PROMPTS, SET
+from .card import OTHERS, PROMPTS
 from .measured import READ, Measured
 
 LENSES, PRECISIONS = "lenses", "precisions"
@@ -45,7 +45,7 @@ class Asked:
     about size."""
 
     model: str
-    prompts: str = SET
+    prompts: str
     most: int = PROMPTS
     others: tuple[str, ...] = OTHERS
     also: tuple[str, ...] = ()

@@ -86,7 +86,7 @@ def effective_depth(
     `.turn_p`. NaN = not defined (or too few prompts, or sinks that cannot be told)."""
     out = {}
 
-    def put(name: str, value: float | None) -> None:
+    def put(name: str, value: int | float | None) -> None:
         out[f"effective_depth.{name}"] = np.asarray(np.nan if value is None else value, np.float32)
 
     for name, verdict, interval in verdicts(contributions, lens, probe.first_token):

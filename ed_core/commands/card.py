@@ -7,13 +7,15 @@ from pathlib import Path
 
 from ..errors import ParameterError
 from ..notebook.model import fetch
+from ..sources.bundled import default_set
+from .claims import SET_HELP
 from .fits import progress
 from .studies import add_processes, beside, device_of
 
 
 def add(commands) -> None:
     """Register the command with the parser's `commands`."""
-    from ..cards.card import OTHERS, PROMPTS, SET
+    from ..cards.card import OTHERS, PROMPTS
 
     p = commands.add_parser(
         "card",
@@ -22,10 +24,9 @@ def add(commands) -> None:
     p.add_argument("--model", required=True, help="a bundled name, a folder, or a hub id")
     p.add_argument(
         "--set",
-        default=SET,
+        default="",
         metavar="S",
-        help="a bundled prompt set's name (%(default)s unless given), or a .jsonl, .json, .csv or .parquet (text, and "
-        "where known answer, level, pair)",
+        help=SET_HELP,
     )
     p.add_argument(
         "--prompts",
@@ -59,7 +60,7 @@ def card(args: argparse.Namespace) -> int:
         raise ParameterError("--prompts is 1 or more, and --seed 0 or more.")
     asked = making.Asked(
         args.model,
-        args.set,
+        args.set or default_set(args.model),
         args.prompts,
         tuple(name.strip() for name in args.precisions.split(",") if name.strip()),
         tuple(args.also),

@@ -7,8 +7,14 @@ from pathlib import Path
 
 from ..errors import ParameterError
 from ..notebook.model import fetch
+from ..sources.bundled import MIXED, default_set
 from .fits import progress
 from .studies import add_processes, beside, device_of
+
+SET_HELP = (
+    f"a bundled prompt set's name ({default_set('ed-demo-8')} for a bundled model and {MIXED} for any other unless "
+    "given), or a .jsonl, .json, .csv or .parquet (text, and where known answer, level, pair, form)"
+)
 
 
 def add(commands) -> None:
@@ -19,10 +25,9 @@ def add(commands) -> None:
     p.add_argument("--model", required=True, help="a bundled name, a folder, or a hub id")
     p.add_argument(
         "--set",
-        required=True,
+        default="",
         metavar="S",
-        help="a bundled prompt set's name, or a .jsonl, .json, .csv or .parquet (text, and where known answer, level, "
-        "pair)",
+        help=SET_HELP,
     )
     p.add_argument("--claim", action="append", default=[], metavar="ID", help="one of them; all unless given")
     p.add_argument("--also", action="append", default=[], metavar="M", help="further models of the family, repeatable")
@@ -45,7 +50,7 @@ def claims(args: argparse.Namespace) -> int:
         raise ParameterError("--prompts and --seed are counts; expected 0 or more.")
     asked = running.Asked(
         args.model,
-        args.set,
+        args.set or default_set(args.model),
         tuple(args.claim),
         tuple(args.also),
         args.precision,

@@ -143,7 +143,7 @@ def maps(args) -> int:
     with progress(args) as tick:
         found = fitting.fit(a, b, prompts, out, test, tick, memory, args.merge)
     print(_told(out, found.tokens, found.test_tokens, found.certificate))
-    print(matching.sentence(found))
+    print(f"{matching.sentence(found)} {matching.reasons(found)}")
     return 0
 
 

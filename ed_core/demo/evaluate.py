@@ -1,4 +1,5 @@
-"""Accuracy of demo models per task, difficulty and format: `python -m ed_core.demo.evaluate`.
+"""Accuracy of demo models per task, difficulty and format: `python -m ed_core.demo.evaluate`; with `--forms` per task
+and form (`demo.forms`).
 
 Each question stands in a prompt like the bundled ones and is one that training never saw, unless
 its kind is too small to hold any out ("all seen"). An answer counts when greedy decoding gives
@@ -18,11 +19,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ..sources.bundled import FOLDER, MODELS
-from .prompts import write_prompt
+from .forms import FORMS, USUAL, Form, write_prompt
 from .tasks import TASKS, Task
 
 CARD = FOLDER / "README.md"
-BEGIN, END = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
 BATCH = 50
 
 
@@ -33,6 +33,7 @@ class Cell:
     task: Task
     difficulty: int
     worked: bool
+    form: Form = USUAL
 
     @property
     def label(self) -> str:
@@ -57,7 +58,7 @@ def questions(cell: Cell, count: int, tokenizer, seed: int) -> Iterator[tuple[li
     rng = random.Random(f"{seed} {cell.label}")
     rung = cell.task.measured(cell.worked)[cell.difficulty]
     for _ in range(count):
-        text, answer = write_prompt(cell.task, rung, cell.worked, rng, tokenizer)
+        text, answer = write_prompt(cell.task, rung, cell.worked, rng, tokenizer, cell.form)
         start = len(tokenizer(text, add_special_tokens=False)["input_ids"])
         yield tokenizer(text + answer, add_special_tokens=False)["input_ids"], start
 
@@ -100,12 +101,31 @@ def table(folders: list[Path], count: int, seed: int = 0) -> str:
     return "\n".join(lines)
 
 
-def write_card(text: str) -> None:
-    """Put the table between the marks in the model card."""
-    card = CARD.read_text(encoding="utf-8")
-    before, rest = card.split(BEGIN)
-    after = rest.split(END)[1]
-    CARD.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+def of_forms(pair: tuple, task: Task, worked: bool, form: Form, count: int, seed: int = 0) -> float:
+    """The mean accuracy of a model over a task's difficulties, in one form."""
+    found = [accuracy(*pair, Cell(task, difficulty, worked, form), count, seed) for difficulty in task.measured(worked)]
+    return sum(found) / len(found)
+
+
+def forms_table(folders: list[Path], count: int, seed: int = 0) -> str:
+    """A Markdown table: a row for each task and format, a column for each form; in a cell one figure a model."""
+    opened = [open_model(folder) for folder in folders]
+    lines = [f"| task | format | {' | '.join(form.name for form in FORMS)} |", "|---|---|" + "---|" * len(FORMS)]
+    for task in TASKS.values():
+        for worked in (False, True):
+            if task.rungs(worked):
+                cells = [[of_forms(pair, task, worked, form, count, seed) for pair in opened] for form in FORMS]
+                shares = " | ".join(" · ".join(f"{100 * share:.0f}" for share in cell) for cell in cells)
+                lines.append(f"| `{task.name}` | {'worked out' if worked else 'direct'} | {shares} |")
+    return "\n".join(lines)
+
+
+def write_card(name: str, text: str) -> None:
+    """Put a table between the marks of its name in the model card."""
+    card, begin, end = CARD.read_text(encoding="utf-8"), f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, rest = card.split(begin)
+    after = rest.split(end)[1]
+    CARD.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -114,12 +134,14 @@ def main() -> None:
     parser.add_argument("folders", nargs="*", type=Path, default=list(MODELS.values()), metavar="FOLDER")
     parser.add_argument("--count", type=int, default=300, help="questions of each kind")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--forms", action="store_true", help="task by form in place of task by difficulty")
     parser.add_argument("--card", action="store_true", help="rewrite the table in the model card")
     options = parser.parse_args()
-    text = table(options.folders, options.count, options.seed)
+    make, name = (forms_table, "forms") if options.forms else (table, "accuracy")
+    text = make(options.folders, options.count, options.seed)
     print(text)
     if options.card:
-        write_card(text)
+        write_card(name, text)
 
 
 if __name__ == "__main__":

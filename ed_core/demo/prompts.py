@@ -1,7 +1,6 @@
 """The bundled prompts: `python -m ed_core.demo.prompts` writes prompts.jsonl, the same every time.
 
-A prompt is a heading, as many solved examples as fit, and an open question that training never
-saw (unless its kind is too small to hold any out). It stops right before the answer.
+A prompt is written in the usual form (`demo.forms`) and stops right before the answer.
 """
 
 import json
@@ -11,9 +10,9 @@ from string import ascii_lowercase
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..sources.bundled import MODELS, PROMPTS
-from .tasks import TASKS, Rung, Task
+from .forms import write_prompt
+from .tasks import TASKS, Task
 
-MIN_TOKENS, MAX_TOKENS, MAX_EXAMPLES = 40, 80, 6
 INSTANCES = 2
 
 ENGLISH = [  # for models that know English: what kind of prompt it is, title, text, answer
@@ -72,37 +71,6 @@ ENGLISH = [  # for models that know English: what kind of prompt it is, title, t
         "",
     ),
 ]
-
-
-def write_prompt(
-    task: Task,
-    rung: Rung,
-    worked: bool,
-    rng: random.Random,
-    tokenizer: PreTrainedTokenizerBase,
-    max_tokens: int = MAX_TOKENS,
-) -> tuple[str, str]:
-    """The text of a prompt and its answer, together at most `max_tokens` long where possible."""
-
-    def size(text: str) -> int:
-        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    heading = task.heading(worked)
-    instance = task.sample(rng, rung, held_out=True)
-    (ask,) = task.line(instance, worked, rng)
-    room = max_tokens - size(heading + ask.text + ask.answer)
-    examples = ""
-    for _ in range(MAX_EXAMPLES):
-        other = instance
-        while task.key(other) == task.key(instance):
-            other = task.sample(rng, rung)
-        (solved,) = task.line(other, worked, rng)
-        example = solved.text + solved.answer + "\n"
-        room -= size(example)
-        if room < 0:
-            break
-        examples += example
-    return heading + examples + ask.text, ask.answer
 
 
 def build_prompts() -> list[dict]:

@@ -1,9 +1,9 @@
 """The bundled prompt sets for studies: `python -m ed_core.demo.sets` writes `sets/<task>.jsonl` and
 `sets/<task>_worked.jsonl`, the same every time.
 
-Per difficulty `EACH` prompts of one template, filled with solved examples to about the same length; the i-th of each
-difficulty belong together (`pair`). Problems are those that training never saw, unless their kind is too small to hold
-any out."""
+Per difficulty `EACH` prompts of each form (`demo.forms`), which take turns; the i-th of each difficulty belong together
+(`pair`) and are of one form. Problems are those that training never saw, unless their kind is too small to hold any
+out. The set `mixed.jsonl` beside them is written by hand."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import random
 from transformers import AutoTokenizer
 
 from ..sources.bundled import MODELS, SETS
-from .prompts import MAX_TOKENS, write_prompt
+from .forms import FORMS, write_prompt
 from .tasks import TASKS, Task
 
-EACH = 20
+EACH = 5
 
 
 def lines(task: Task, worked: bool, tokenizer) -> list[dict]:
@@ -24,15 +24,16 @@ def lines(task: Task, worked: bool, tokenizer) -> list[dict]:
     found = []
     for difficulty, rung in task.measured(worked).items():
         seen: set[str] = set()
-        for i in range(EACH):
-            rng = random.Random(f"{task.name} {worked} {difficulty} {i}")
+        for i in range(EACH * len(FORMS)):
+            form = FORMS[i % len(FORMS)]
+            rng = random.Random(f"{task.name} {worked} {difficulty} {form.name} {i}")
             for _ in range(50):
-                text, answer = write_prompt(task, rung, worked, rng, tokenizer, MAX_TOKENS)
+                text, answer = write_prompt(task, rung, worked, rng, tokenizer, form)
                 if (problem := text.rpartition("\n")[2]) not in seen:
                     break
             seen.add(problem)
-            id = f"{difficulty}-{i}"
-            found.append({"id": id, "level": str(difficulty), "pair": str(i), "text": text, "answer": answer})
+            named = {"id": f"{difficulty}-{i}", "level": str(difficulty), "pair": str(i), "form": form.name}
+            found.append(named | {"text": text, "answer": answer})
     return found
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .statistics import ENDS, FEWEST, RESAMPLES, Interval, interval, units  # noqa: F401
-from .statistics import counts as drawn_counts
+from . import statistics
+from .statistics import ENDS, FEWEST, RESAMPLES, Interval, interval  # noqa: F401
 
 KL_THRESHOLD = 0.5
 OVERLAP_THRESHOLD = 0.3
@@ -160,25 +160,22 @@ def bootstrap(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval | None:
-    """Uncertainty over prompts: 5 % and 95 % quantiles over the defined resamples, and the share undefined. None below
-    `FEWEST` prompts.
+    """`statistics.percentile` of a rule, over prompts, as an interval; None below `FEWEST` prompts."""
+    over = statistics.units(len(counts))
 
-    Prompts are the clusters: `sums[name][p]` are prompt p's sums over its `counts[p]` tokens, from which every
-    resample's curves are made anew before `verdict` reads them."""
-    n_prompts = len(counts)
-    if n_prompts < FEWEST:
-        return None
-    curves = resampled(sums, counts, resamples, seed)
-    depths = [verdict({name: curve[i] for name, curve in curves.items()}).depth for i in range(resamples)]
-    return interval(np.array([np.nan if d is None else d for d in depths]))
+    def read(curves: dict[str, np.ndarray]) -> np.ndarray:
+        found = [verdict({name: curve[i] for name, curve in curves.items()}).depth for i in range(resamples)]
+        return np.array([np.nan if depth is None else depth for depth in found])
+
+    return interval(statistics.percentile(read, sums, counts, over, seed, resamples)) if over.enough else None
 
 
 def resampled(
     sums: Mapping[str, np.ndarray], counts: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """Curves `[resample, …]` of prompts drawn with replacement, made of their sums `[prompt, …]` over `counts[p]`
-    tokens each (1 each for plain means over prompts)."""
-    drawn = drawn_counts(units(len(counts)), resamples, seed)
+    """Mean curves `[resample, …]` of prompts drawn with replacement, made of their sums `[prompt, …]` over `counts[p]`
+    tokens each."""
+    drawn = statistics.counts(statistics.units(len(counts)), resamples, seed)
     tokens = (drawn @ np.asarray(counts, np.float64))[:, None]
     return {name: drawn @ np.asarray(values, np.float64) / tokens for name, values in sums.items()}
 

@@ -1,5 +1,5 @@
-"""Does the verdict on depth depend on the lens? Hu et al.'s KL and overlap rules read under each lens, side by side,
-and what a fitted lens' certificate says of it. Numpy only.
+"""Does depth depend on the lens? Hu et al.'s KL and overlap rules under each lens, and what a fitted lens' certificate
+says of it. Numpy only.
 
 The Jacobian lens is made to be read by ranks: its divergence is shown as such and enters no verdict."""
 
@@ -44,29 +44,28 @@ class ByLens:
 
     @property
     def sentence(self) -> str:
-        """Whether the verdict changes with the lens, rule by rule."""
+        """Whether each rule's depth changes with the lens."""
         if len(self.settle) < 2:
-            return "One lens alone: whether the verdict depends on the lens cannot be told."
-        return " ".join(self._rule(rule) for rule in RULES)
+            return "One lens alone: whether depth depends on the lens cannot be told."
+        said = "; ".join(self._rule(rule) for rule in RULES)
+        return f"{said[0].upper()}{said[1:]}."
 
     def _rule(self, rule: str) -> str:
-        found, name = self.criteria[rule], f"The {NAMES[rule]} rule"
-        told = ", ".join(
-            f"{'no depth' if c.depth is None else f'layer {c.depth}'} under the {called(lens)}"
-            for lens, c in found.items()
-        )
-        spread = self.spread(rule)
+        found, name = self.criteria[rule], f"the {NAMES[rule]} rule"
+        told = ", ".join(f"{short(l)} {'none' if c.depth is None else f'layer {c.depth}'}" for l, c in found.items())
         if len(found) < 2:
-            return f"{name} has one calibrated lens to be read with: {told}."
-        if spread is None:
-            some = any(c.depth is not None for c in found.values())
-            how = "a depth under one lens only, so it depends on the lens" if some else "no depth under any lens"
-            return f"{name} gives {how}: {told}."
-        far, missing = spread > TENTH * self.n_layers, any(c.depth is None for c in found.values())
-        layers = f"{spread} layer{'s' * (spread != 1)} of {self.n_layers} apart" if spread else "the same"
-        if far or missing:
-            return f"{name} depends on the lens: {told} ({layers})."
-        return f"{name} hardly depends on the lens: {told} ({layers})."
+            return f"{name} can be read under one lens only ({told})"
+        if all(c.depth is None for c in found.values()):
+            return f"{name} gives no depth under any lens"
+        spread = self.spread(rule)
+        if spread is None or spread > TENTH * self.n_layers or any(c.depth is None for c in found.values()):
+            return f"{name} depends on the lens ({told})"
+        return f"{name} hardly depends on the lens ({told})"
+
+
+def short(lens: str) -> str:
+    """A lens' kind alone: "affine"."""
+    return called(lens).removesuffix(" lens")
 
 
 def called(lens: str) -> str:
@@ -97,44 +96,80 @@ def constant(result: ProbeResult) -> np.ndarray | None:
     return np.full(result.n_layers + 1, np.nanmean(result["constant_kl"]), np.float32)
 
 
-def held_out(certificate: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Divergence from the output on held-out prompts, `[depth]`, by name: of the lens and the logit lens, and of the
-    controls."""
-    kl = {name: np.asarray(values, np.float32) for name, values in certificate["held_out"]["kl"].items()}
-    lenses = {LENSES[certificate["kind"]]: kl["lens"], LENSES["logit"]: kl["logit"]}
-    return lenses, {name: kl[key] for key, name in CONTROLS.items() if key in kl}
+@dataclass(frozen=True)
+class HeldOut:
+    """Mean divergence from the output on held-out prompts, nats, `[depth]`, by name: of `lenses` and `controls`.
+
+    `ends`: 5 and 95 % over prompts by the same names; empty in an older certificate, and where prompts are few."""
+
+    lenses: Mapping[str, np.ndarray]
+    controls: Mapping[str, np.ndarray]
+    ends: Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+
+def held_out(certificate: Mapping[str, Any]) -> HeldOut:
+    """The curves of a certificate."""
+    judged, names = certificate["held_out"], {"lens": LENSES[certificate["kind"]], "logit": LENSES["logit"]}
+
+    def curves(of: str, named: Mapping[str, str]) -> dict[str, np.ndarray]:
+        return {
+            name: np.asarray(judged[of][key], np.float32) for key, name in named.items() if key in judged.get(of, {})
+        }
+
+    low, high = curves("kl_low", names | CONTROLS), curves("kl_high", names | CONTROLS)
+    return HeldOut(curves("kl", names), curves("kl", CONTROLS), {name: (low[name], high[name]) for name in low})
 
 
 def certified(kind: str, certificate: Mapping[str, Any]) -> str:
-    """What a fit's certificate says of it: where on held-out prompts it comes nearer to the output than the logit lens,
-    and where it says no more than a constant prediction."""
-    held_out, prompts = certificate["held_out"], certificate["prompts"]
-    kl = {name: np.asarray(values, float) for name, values in held_out["kl"].items()}
-    lens, n = kl["lens"], len(kl["lens"])
-    mute = np.flatnonzero(~(lens < kl["constant"]))
-    worse = np.flatnonzero(~(lens < kl["logit"]))
-    said = [
-        f"{LENSES[kind]}, fitted on {prompts['tokens']:,} tokens of {prompts.get('fitted', prompts['n'])} prompts and "
-        f"judged on {held_out['tokens']:,} tokens of {held_out['n']} others."
-    ]
+    """What a fit's certificate says of it: at which depths, on held-out prompts, its divergence from the output lies
+    below that of a constant prediction and of the logit lens. Below: with the whole 5–95 % interval of the difference;
+    an older certificate has none."""
+    judged, prompts = certificate["held_out"], certificate["prompts"]
+    said = [f"{LENSES[kind]}, fitted on {prompts['tokens']:,} tokens of {prompts.get('fitted', prompts['n'])} prompts."]
     if "drift" in certificate:
-        drift = max(certificate["drift"])
-        said.append(f"Its two halves differ by up to {drift:.0%} of their size.")
+        said.append(f"Its matrices from either half of them differ by up to {max(certificate['drift']):.0%}.")
     if kind == UNCALIBRATED:
-        said.append("It is made to be read by ranks: its divergence is not calibrated and enters no verdict.")
-    else:
-        said.append(f"It comes nearer to the output than the logit lens at {_depths(worse, n)}.")
-    said.append(
-        "At every depth it says more than a constant prediction."
-        if not len(mute)
-        else f"At {_named(mute)} its divergence is no smaller than a constant prediction's: there it says nothing."
-    )
+        said.append("Read it by ranks: its KL is not calibrated and enters no verdict.")
+    said.append(_judged(kind, judged))
     return " ".join([*said, *certificate.get("notes", [])] if kind != UNCALIBRATED else said)
 
 
-def _depths(wrong: np.ndarray, n: int) -> str:
-    """All depths but the wrong ones."""
-    return "every depth" if not len(wrong) else f"{n - len(wrong)} of {n} depths, not at {_named(wrong)}"
+def of_its_time(certificate: Mapping[str, Any]) -> str:
+    """How a fit was judged that was made before tokens of all held-out prompts were drawn; "" for others."""
+    judged = certificate["held_out"]
+    if "kl_drawn" in judged:
+        return ""
+    first = judged.get("kl_tokens", 0) < judged["tokens"]
+    how = f"the first {judged.get('kl_tokens', 0):,} tokens of the held-out prompts" if first else "held-out prompts"
+    return f"Judged on {how}{'' if first else ' without an interval'}, by the rule of its time"
+
+
+def _judged(kind: str, judged: Mapping[str, Any]) -> str:
+    if old := of_its_time({"held_out": judged}):
+        return f"{old}: at which depths it says more than a constant prediction cannot be told; fit it anew to know."
+    over = f"{judged['kl_tokens']:,} held-out tokens ({judged['kl_over']})"
+    if "kl_minus" not in judged:
+        return f"On {over}, too few for an interval: whether it says more than a constant prediction cannot be told."
+    below = {name: _below(ends) for name, ends in judged["kl_minus"].items()}
+    if kind == UNCALIBRATED:
+        return f"On {over} its KL is below that of a constant prediction {below['constant']}."
+    return (
+        f"On {over} it says more than a constant prediction {below['constant']}. It is closer to the output than the "
+        f"logit lens {below['logit']}."
+    )
+
+
+def _below(ends: Mapping[str, Sequence[float]]) -> str:
+    """At which depths the whole interval lies below 0, at which above, at which neither."""
+    low, high = (np.asarray(ends[name], float) for name in ("low", "high"))
+    yes, no = high < 0, low > 0
+    if yes.all():
+        return "at every depth"
+    said = [f"at {_named(np.flatnonzero(yes))}" if yes.any() else "at no depth for sure"]
+    said += [f"not at {_named(np.flatnonzero(no))}"] * bool(no.any())
+    return ", ".join(said) + (
+        f" (cannot be told at {_named(np.flatnonzero(~yes & ~no))})" if not (yes | no).all() else ""
+    )
 
 
 def _named(depths: np.ndarray) -> str:

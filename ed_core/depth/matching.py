@@ -79,44 +79,36 @@ def reading(found: Matching) -> str:
 
 
 def sentence(maps: Maps) -> str:
-    """The reading, with its figures; that it cannot be told where the maps do not beat their controls, and that it
-    depends on the measure where R² reads otherwise than the error."""
-    found, other = match(maps), match(maps, "r2")
-    (a, b), (n_a, n_b) = maps.names, maps.n_layers
-    figures = (
-        f"{int(found.matches.sum())} of {a}'s {n_a} layers match better than the controls (median error at the best "
-        f"match {_median(found.error)}, shuffled {_median(found.shuffled)}, mean only {_median(found.mean)})"
-    )
+    """Where the best matches lie; that it cannot be told where the maps do not beat their controls, and that it depends
+    on the measure where R² reads otherwise than the error."""
+    found, (a, b), (n_a, n_b) = match(maps), maps.names, maps.n_layers
     which = reading(found)
     if which == "unclear":
         return (
-            f"Whether {b} does over its {n_b} layers what {a} does over {n_a} cannot be told: {figures}, and half of "
-            f"them would have to, {FEW} at least."
+            f"Where {a}'s layers are found again in {b} cannot be told: {int(found.matches.sum())} of {n_a} maps beat "
+            f"the controls, and {max(FEW, -(-n_a // 2))} would have to."
         )
-    end = f"the best matches of {a}'s layers end at {_share(found.reach)} of {b}'s depth"
+    matches, end = f"The best matches of {a}'s layers in {b}", f"{_share(found.reach)} of its depth"
     said = {
-        "unordered": f"The best matches of {a}'s layers in {b} do not run in the order of depth: neither reading holds",
-        "same": f"{_deeper(a, b, n_a, n_b)}: the best matches lie along the diagonal of relative depth",
-        "late": f"{b} does something of its own late: {end} (layer {round(found.reach * n_b)} of {n_b})",
-        "neither": (
-            f"The best matches of {a}'s layers in {b} run in the order of depth, but not along the diagonal, and "
-            f"{end}: neither the same over more layers nor something new at {b}'s end alone"
-        ),
+        "unordered": f"{matches} are not in the order of depth",
+        "same": f"{matches} lie at the same depths"
+        + ("" if n_a == n_b else ", as shares of the whole: what the same steps over more layers would give"),
+        "late": f"{matches} end at {end}: what new work in {b}'s last layers would give",
+        "neither": f"{matches} are in the order of depth, but not at the same share of it, and end at {end}",
     }[which]
-    said = f"{said} (slope {found.slope:.2f}, rank correlation {_figure(found.rank)}). {figures}."
-    if reading(other) == which:
-        return said
+    same = reading(match(maps, "r2")) == which
+    return f"{said}." if same else f"{said}; by R² instead of the error they lie otherwise."
+
+
+def reasons(maps: Maps) -> str:
+    """The figures that `sentence` rests on."""
+    found, other = match(maps), match(maps, "r2")
     return (
-        f"{said} By R² instead of the error the matches lie otherwise (slope {_figure(other.slope)}, rank correlation "
-        f"{_figure(other.rank)}): the reading depends on the measure."
+        f"{int(found.matches.sum())} of {maps.n_layers[0]} maps beat the controls: median error at the best match "
+        f"{_median(found.error)}, shuffled {_median(found.shuffled)}, mean only {_median(found.mean)}. Best matches "
+        f"against the same share of the depth: slope {_figure(found.slope)}, rank correlation {_figure(found.rank)} "
+        f"(by R²: {_figure(other.slope)}, {_figure(other.rank)})."
     )
-
-
-def _deeper(a: str, b: str, n_a: int, n_b: int) -> str:
-    if n_a == n_b:
-        return f"{a} and {b} do the same at the same depth"
-    few, many = ((a, n_a), (b, n_b)) if n_a < n_b else ((b, n_b), (a, n_a))
-    return f"{many[0]} does over {many[1]} layers what {few[0]} does over {few[1]}"
 
 
 def _median(values: np.ndarray) -> str:
@@ -146,19 +138,10 @@ def usefulness(loss: np.ndarray, whole: float) -> float:
 
 
 def said_of_replacement(found: Replacement) -> str:
-    """Usefulness on held-out prompts, and on those fitted on, with their difference."""
+    """Usefulness on held-out prompts, and on those fitted on."""
     held, fitted = usefulness(found.loss, found.whole), usefulness(found.loss_fitted, found.whole_fitted)
     n = found.n_layers
-    said = (
-        f"{round(held * n)} of {n} layers of {found.name} raise the loss by more than {_share(RAISED)} on held-out "
-        f"prompts when a linear map takes their place: usefulness {held:.2f}"
-    )
-    same = "the same" if held == fitted else f"{fitted:.2f}, {abs(held - fitted):.2f} {_way(fitted - held)}"
     return (
-        f"{said}; on the prompts the maps were fitted on it is {same} (whole model {found.whole:.3f} and "
-        f"{found.whole_fitted:.3f} nats per token)."
+        f"A linear map in the place of one layer raises {found.name}'s loss by more than {_share(RAISED)} for "
+        f"{round(held * n)} of {n} layers (usefulness {held:.2f}; {fitted:.2f} on the prompts it was fitted on)."
     )
-
-
-def _way(difference: float) -> str:
-    return "more" if difference > 0 else "less"

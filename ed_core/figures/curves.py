@@ -29,9 +29,11 @@ def layer_curves(
     width_px: int = 600,
     uirevision: str = "curves",
     behind: Mapping[str, np.ndarray] = {},
+    ends: Mapping[str, tuple[np.ndarray, np.ndarray]] = {},
 ) -> go.Figure:
     """One line per curve, colour by name: attention, MLP, both, or a criterion; anything else gets a colour of its own,
-    means are dotted. `behind` them, grey and dashed, what they are held against (a control's)."""
+    means are dotted. `behind` them, grey and dashed, what they are held against (a control's). `ends`: of a curve's
+    interval at every place, low and high, drawn as bars."""
     spare = iter(colours.OTHERS * (1 + len(curves) // len(colours.OTHERS)))
     n = max((len(values) for values in curves.values()), default=1)
     view = View(title, height, width_px, depth_lines=depth_lines, uirevision=uirevision)
@@ -41,12 +43,28 @@ def layer_curves(
         line = dict(
             color=colours.colour_of(name) or next(spare), width=2, dash="dot" if name.startswith("mean") else "solid"
         )
-        _add(canvas, "scatter", values, escaped(name), x, unit, mode="lines+markers", marker=dict(size=4), line=line)
+        more = {"error_y": _bars(values, *ends[name])} if name in ends else {}
+        _add(
+            canvas,
+            "scatter",
+            values,
+            escaped(name),
+            x,
+            unit,
+            mode="lines+markers",
+            marker=dict(size=4),
+            line=line,
+            **more,
+        )
     canvas.layout["showlegend"] = len(curves) + len(behind) > 1
     canvas.layout["yaxis"].update(log_ticks((*curves.values(), *behind.values())) if log else dict(type="linear"))
     if not log and any(np.nanmin(values, initial=0.0) < 0 for values in curves.values()):
         canvas.line(colours.GREY, 1, xref="paper", x0=0, x1=1, y0=0, y1=0, layer="below")
     return canvas.figure()
+
+
+def _bars(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> dict:
+    return dict(type="data", array=high - values, arrayminus=values - low, thickness=1, width=2)
 
 
 def spread_curve(

@@ -5,7 +5,7 @@ It minimises squared error and not the divergence, so it is not the tuned lens (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +16,10 @@ from ..errors import FitRefused
 from ..models.language_model import LanguageModel
 from ..types import Prompt
 from . import checkpoint, shards
-from .file import write
+from .file import Fit, anew, write
 from .grams import RIDGE, Sums
-from .judged import judge
+from .judged import judge, require_same
+from .lens import Reader
 from .measured import BYTES, plan_of_affine
 from .streams import Streams, Tick, about, silent, split
 
@@ -48,27 +49,25 @@ def fit(
     streams = Streams(model, used)
     what = about("affine", streams) | {"ridge": RIDGE}
     added = shards.Added(merge, what, len(used)) if merge else None
-    checkpoints = []
+    checkpoints: list[checkpoint.Checkpoint | shards.Added] = []
+
+    def kept(number: int, depths: Sequence[int]) -> checkpoint.Checkpoint | shards.Added:
+        checkpoints.append(added or checkpoint.Checkpoint(checkpoint.beside(out, number), what, depths, rank))
+        return checkpoints[-1]
+
     fitted, shuffled, tokens, mean = {}, {}, 0, torch.zeros(model.d_model)
-    scale = torch.zeros(model.n_layers)
-    groups = plan_of_affine(model.n_layers, model.d_model, memory).groups(list(range(model.n_layers)))
-    for number, depths in enumerate(groups):
-        checkpoints.append(kept := added or checkpoint.Checkpoint(checkpoint.beside(out, number), what, depths, rank))
-        part = shards.Part(kept, range(len(used)))
-        sums = _summed(streams, depths, part, lambda share: tick(PASSES * (number + share) / len(groups)))
-        part.keep(depths, sums, len(used), now=len(groups) > 1)
-        tokens = sums[0].n
+    scale, d = torch.zeros(model.n_layers), model.d_model
+    for depth, found in _by_depth(streams, memory, kept, lambda share: tick(PASSES * share)):
+        tokens = found.n
         if not tokens:
             raise FitRefused("No prompt of the set has a token besides its first; give longer ones.")
-        d = model.d_model
-        for depth, found in zip(depths, sums):
-            if rank is None:
-                fitted[depth] = tuple(x.float() for x in found.solve(slice(d)))
-            else:
-                scale[depth], *factors = found.of_rank(rank, slice(d))
-                fitted[depth] = tuple(x.half() for x in factors)
-            shuffled[depth] = tuple(x.float() for x in found.solve(slice(d, 2 * d)))
-        mean = (sums[0].y[:d] / tokens).float()
+        if rank is None:
+            fitted[depth] = tuple(x.float() for x in found.solve(slice(d)))
+        else:
+            scale[depth], *factors = found.of_rank(rank, slice(d))
+            fitted[depth] = tuple(x.half() for x in factors)
+        shuffled[depth] = tuple(x.float() for x in found.solve(slice(d, 2 * d)))
+        mean = (found.y[:d] / tokens).float()
     judged = judge(
         model,
         Streams(model, held_out),
@@ -88,9 +87,30 @@ def fit(
     if rank is not None:
         what["rank"], tensors["scale"] = rank, scale.numpy()
     write(out, tensors | {"mean": mean.cpu().numpy()}, what)
-    for kept in checkpoints:
-        kept.done()
+    for one in checkpoints:
+        one.done()
     return what
+
+
+def judge_again(
+    model: LanguageModel,
+    prompts: Sequence[Prompt],
+    fit: Fit,
+    test: Sequence[Prompt] | None = None,
+    tick: Tick = silent,
+    memory: int = BYTES,
+) -> dict:
+    """The certificate of a fit with what is said of held-out prompts measured anew; its matrices are those of the file.
+    The shuffled control is fitted again, as no file keeps it. `FitRefused` where the prompts are not the fit's."""
+    used, held_out = split(prompts, test)
+    require_same(fit, used, held_out)
+    d, shuffled = model.d_model, {}
+    streams, none = Streams(model, used), lambda *_: checkpoint.Checkpoint(None)
+    for depth, found in _by_depth(streams, memory, none, lambda share: tick(PASSES * share)):
+        shuffled[depth] = tuple(x.float() for x in found.solve(slice(d, 2 * d)))
+    lens, within = Reader(fit, model), lambda share: tick(PASSES + JUDGED * share)
+    judged = judge(model, Streams(model, held_out), lens, {"shuffled": _lens(shuffled)}, lens.mean, within)
+    return anew(fit, judged)
 
 
 def sum_up(
@@ -111,6 +131,27 @@ def sum_up(
         return shards.arrays(depths, _summed(streams, depths, part, tick))
 
     return shards.sum_up(out, about("affine", streams), some, groups, summed, tick)
+
+
+def _by_depth(
+    streams: Streams,
+    memory: int,
+    kept: Callable[[int, Sequence[int]], checkpoint.Checkpoint | shards.Added],
+    tick: Tick,
+) -> Iterator[tuple[int, Sums]]:
+    """The sums of every source depth, in as many passes over the prompts as the memory needs; `kept`: what keeps those
+    of a pass, by its number and depths."""
+    model, everything = streams.model, range(len(streams.prompts))
+    groups = plan_of_affine(model.n_layers, model.d_model, memory).groups(list(range(model.n_layers)))
+    for number, depths in enumerate(groups):
+
+        def within(share: float, number: int = number) -> None:
+            tick((number + share) / len(groups))
+
+        part = shards.Part(kept(number, depths), everything)
+        sums = _summed(streams, depths, part, within)
+        part.keep(depths, sums, len(streams.prompts), now=len(groups) > 1)
+        yield from zip(depths, sums)
 
 
 def _summed(streams: Streams, depths: Sequence[int], part: shards.Part, tick: Tick) -> list[Sums]:

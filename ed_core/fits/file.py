@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -33,6 +33,7 @@ PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt")
 DTYPES = ("F32", "F16", "BF16")
 MOST_CERTIFICATE = 4 << 20  # bytes of JSON
 AGAIN = "fit it anew with `python -m ed_core fit`"
+JUDGED, FIRST = "held_out", "held_out_first"  # in a certificate: what held-out prompts say; what they said at first
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Fit:
 
     @cached_property
     def content(self) -> str:
-        """SHA-256 of the file: the fit's identity in keys."""
+        """SHA-256 of the file as it was fitted, the fit's identity in keys: judged anew, it is the same fit."""
         return _content(self.path, self.path.stat().st_mtime_ns, self.path.stat().st_size)
 
     @property
@@ -192,7 +193,46 @@ def write(path: Path, tensors: Mapping[str, np.ndarray], certificate: Mapping[st
     disk.write(path, data)
 
 
+def anew(fit: Fit, judged: Mapping[str, Any]) -> dict[str, Any]:
+    """A fit's certificate with other findings on held-out prompts; the first ones stay in it, under `FIRST`."""
+    first = fit.certificate[JUDGED]
+    kept = {name: first[name] for name in ("n", "digest")}
+    return {FIRST: first} | dict(fit.certificate) | {JUDGED: kept | dict(judged)}
+
+
+def rewrite(fit: Fit, certificate: Mapping[str, Any]) -> None:
+    """Another certificate into a fit's file; every other byte stays."""
+    with fit.path.open("rb") as handle:
+        header = _header(handle)
+        data = handle.read()
+    told = json.dumps(certificate, sort_keys=True, allow_nan=False)
+    disk.write(fit.path, _with(header, told) + data)
+
+
 @lru_cache(maxsize=64)
 def _content(path: Path, changed: int, size: int) -> str:
     with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+        header = _header(handle)
+        certificate = from_json(json.loads(header)["__metadata__"]["certificate"])
+        if FIRST in certificate:
+            as_fitted = {k: v for k, v in certificate.items() if k != FIRST} | {JUDGED: certificate[FIRST]}
+            digest = hashlib.sha256(_with(header, json.dumps(as_fitted, sort_keys=True)))
+        else:
+            digest = hashlib.sha256(len(header).to_bytes(8, "little") + header)
+        while piece := handle.read(1 << 20):
+            digest.update(piece)
+        return digest.hexdigest()
+
+
+def _header(handle: BinaryIO) -> bytes:
+    """A safetensors file's header: JSON, behind its length in eight bytes."""
+    return handle.read(int.from_bytes(handle.read(8), "little"))
+
+
+def _with(header: bytes, certificate: str) -> bytes:
+    """The beginning of a file, with another certificate in its header, written as safetensors writes it."""
+    told = json.loads(header)
+    told["__metadata__"]["certificate"] = certificate
+    text = json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text

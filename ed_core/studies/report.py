@@ -82,7 +82,12 @@ def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping]) -> Itera
     for criterion, variants in by_criterion.items():
         if mean := variants.get(tables.MEAN):
             within = "" if mean["low"] is None else f"{mean['low']:.1f} to {mean['high']:.1f}"
-            cells = [f"**Mean depth, {CALLED[criterion]}**", words.plain(mean["depth"]), _ratio(mean["ratio"]), within]
+            cells = [
+                f"**Mean depth, {words.BY[criterion]}**",
+                words.plain(mean["depth"]),
+                _ratio(mean["ratio"]),
+                within,
+            ]
             yield f"| {' | '.join([*cells, *[''] * 4])} |"
     for criterion, variants in by_criterion.items():
         if paper := variants.get("paper"):

@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import HubUnreachable, ParameterError, PromptError, PromptFileError, StudyError
 from ..prompts import check_text, read_jsonl
 from ..sources import permits, tokens
-from ..sources.bundled import SETS
+from ..sources.bundled import SETS, set_names
 from ..sources.hub_cache import ensure_reachable
 from ..sources.specs import named
 from ..types import Prompt
@@ -135,7 +135,7 @@ def _source(entry: SetEntry, folder: Path) -> Iterator[Example]:
 
 def bundled_names() -> list[str]:
     """The sets that need nothing from elsewhere."""
-    return [*sorted(file.stem for file in SETS.glob("*.jsonl")), *ARITHMETIC]
+    return [*set_names(), *ARITHMETIC]
 
 
 def _bundled(entry: SetEntry) -> Iterator[Example]:

@@ -28,6 +28,7 @@ CALLED = {
     "overlap": "the papers' overlap rule",
 }
 LEVEL = 0.9  # what an interval from 5 to 95 % holds
+NOTHING = 1e-9  # what rounding makes of 0
 POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles
 
 
@@ -89,7 +90,7 @@ class Slope:
     @property
     def trend(self) -> int:
         """1 where the interval lies above 0, -1 where below, 0 where it holds 0 or there is none."""
-        return int(self.low > 0) - int(self.high < 0)
+        return int(self.low > NOTHING) - int(self.high < -NOTHING)
 
     @property
     def _aside(self) -> str:

@@ -43,7 +43,7 @@ def main() -> None:
     )
     name, prompts = "", ()
     if source == "bundled":
-        name = remembered.one_of(row.selectbox, "Prompt set", "cards.set", running.bundled(), width=260)
+        name = prompt_set.bundled(row, "cards.set", model)
     else:
         prompts = tuple(prompt_set.lines(MOST))
     common_link.write()
@@ -208,7 +208,7 @@ def whole(found: Mapping[str, tuple[Path, Mapping[str, Any]]], wanted: Wanted | 
 
 PARAMETERS = (
     choice("prompts", "cards.source", "bundled", tuple(SOURCES)),
-    choice("set", "cards.set", card.SET, tuple(running.bundled())),
+    choice("set", "cards.set", "", running.bundled()),
     choice("curve", "cards.curve", "kl", tuple(CURVES)),
     text("card", "cards.card"),
 )

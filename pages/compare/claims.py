@@ -9,7 +9,6 @@ from ed_core import figures
 from ed_core.claims import CLAIMS, Claim, find, running
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ed_core.claims.finding import counted, standing
-from ed_core.sources.bundled import SETS
 from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, show
 from ed_ui.claim_runs import Wanted
 from ed_ui.link_parameters import choice, text
@@ -43,7 +42,7 @@ def page() -> None:
     )
     name, prompts = "", ()
     if source == "bundled":
-        name = remembered.one_of(row.selectbox, "Prompt set", "claims.set", running.bundled(), width=260)
+        name = prompt_set.bundled(row, "claims.set", model)
     also = remembered.widget(
         row.text_input, "Also of its family", "claims.also", "", words=True, help=ALSO, placeholder="none", width=260
     )
@@ -159,7 +158,7 @@ def about(claim: Claim, one: Mapping[str, Any]) -> None:
 
 PARAMETERS = (
     choice("prompts", "claims.source", "bundled", tuple(SOURCES)),
-    choice("set", "claims.set", "sum_mod10", sorted(file.stem for file in SETS.glob("*.jsonl"))),
+    choice("set", "claims.set", "", running.bundled()),
     text("also", "claims.also"),
     choice("claim", "claims.claim", CLAIMS[0].id, tuple(claim.id for claim in CLAIMS)),
 )

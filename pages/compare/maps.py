@@ -105,6 +105,8 @@ def shown(found: measured.Maps | measured.Replacement, key: str) -> None:
 
 def between(found: measured.Maps, key: str) -> None:
     st.markdown(f"**{show.plain(matching.sentence(found))}**")
+    with st.expander("Figures", icon=":material/rule:"):
+        st.markdown(show.plain(matching.reasons(found)))
     which = remembered.widget(
         st.segmented_control,
         "Shown",
@@ -161,7 +163,7 @@ PARAMETERS = (
     choice("second_precision", "maps.precision", picker.AUTO, picker.PRECISIONS),
     choice("second_control", "maps.control", side_b.NONE, (side_b.NONE, *controls.KINDS)),
     number("second_seed", "maps.control.seed", 0, 0, controls.MOST, int),
-    several("sets", "maps.sets", [fit_form.MIXED], fit_form.sets()),
+    several("sets", "maps.sets", [fit_form.EXAMPLES], fit_form.sets()),
     choice("shown", "maps.measure", "error", tuple(SHOWN)),
 )
 RINGS = "a mark on each row's best match, hollow where it does not beat the controls; tap 0, the embedding, apart"
@@ -170,8 +172,8 @@ ERRORS = "**Against the controls** · error at each layer's best match"
 REPLACED = (
     "**Loss with one layer replaced by a linear map** · dashed: 10 % more, from where on a layer counts as useful"
 )
-READING = """Along the dotted line the deeper model does over more layers what the shallower one does over fewer.
-Matches that end early say that the deeper model's last layers make something the other never has. The smallest error
+READING = """Matches along the dotted line are what the same steps spread over more layers would give; matches that end
+early, what new work in the deeper model's last layers would give. The smallest error
 and the largest R² may lie at different taps: the error is measured against the whole vector, R² against what varies."""
 CONTROLS = """*Shuffled tokens*: maps fitted to targets of other tokens, judged on the true ones. *Mean only*: the mean
 of the tokens fitted on, whatever the source. Where a few huge values rule the stream, both are nearly as good as a

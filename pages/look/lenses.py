@@ -10,6 +10,7 @@ from ed_core.errors import EffectiveDepthError, FitRefused
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
 from ed_core.fits import measured
+from ed_core.fits.file import FIRST, JUDGED
 from ed_core.probes import Lenses, Probe
 from ed_core.probes.lenses import LENSES
 from ed_core.sources import sizes, specs, tokens
@@ -119,7 +120,9 @@ def more(result: ProbeResult, seen: View) -> None:
     read = lenses.by_lens([result])
     with st.container(key="lenses-verdict"):
         st.markdown(f"**{show.plain(read.sentence)}**")
-        st.markdown(_settle(read))
+        with st.expander("Rules and figures", icon=":material/rule:"):
+            st.markdown(RULES.format(k=result["logit_top_ids"].shape[-1]))
+            st.markdown(_settle(read))
     left, right = st.columns(2)
     for place, (rule, unit, caption) in zip((left, right), CURVES, strict=True):
         curves = {LENSES[lens]: values for lens, values in read.curves[rule].items()}
@@ -132,11 +135,13 @@ def more(result: ProbeResult, seen: View) -> None:
 
 
 def _settle(read: lenses.ByLens) -> str:
-    means = ", ".join(f"{lenses.called(lens)} {mean:.1f}" for lens, mean in read.settle.items())
-    said = [f"Mean settle depth of {read.n_layers}: {means}."]
-    for (a, b), rho in read.agree.items():
-        told = "not defined" if rho is None else f"{rho:+.2f}".replace("-", "−")
-        said.append(f"Which tokens settle late, {lenses.called(a)} against {lenses.called(b)}: ρ = {told}.")
+    means = ", ".join(f"{lenses.short(lens)} {mean:.1f}" for lens, mean in read.settle.items())
+    said = [f"Mean depth from which a token is the best guess for good, of {read.n_layers}: {means}."]
+    agree = {f"{lenses.short(a)} and {lenses.short(b)}": rho for (a, b), rho in read.agree.items()}
+    told = [
+        f"{both} {'not defined' if rho is None else f'{rho:+.2f}'.replace('-', '−')}" for both, rho in agree.items()
+    ]
+    said += [f"Rank correlation of these depths over tokens: {', '.join(told)}."] * bool(told)
     return " ".join(said)
 
 
@@ -147,13 +152,14 @@ def certificate(told: dict) -> None:
     except FitRefused:
         st.caption(f"The fit {show.plain(told['name'])} is not here any more; its result stands.")
         return
-    title, (shown, controls) = LENSES[fit.kind], lenses.held_out(fit.certificate)
+    title, judged = LENSES[fit.kind], lenses.held_out(fit.certificate)
     with st.expander(f"Certificate of {fit.path.stem}", expanded=False, icon=":material/verified:"):
         st.markdown(show.plain(lenses.certified(fit.kind, fit.certificate)))
-        fig = figures.layer_curves(shown, "", "nats", x="depth", behind=controls)
-        caption = f"**{title} on held-out prompts** · KL to the output; dashed: controls"
+        fig = figures.layer_curves(judged.lenses, "", "nats", x="depth", behind=judged.controls, ends=judged.ends)
+        bars = "; bars: 5–95 % over prompts" if judged.ends else ""
+        caption = f"**{title} on held-out prompts** · KL to the output; dashed: controls{bars}"
         show.figure(f"held-out-{fit.kind}", fig, caption)
-        st.json({name: value for name, value in fit.certificate.items() if name != "held_out"}, expanded=False)
+        st.json({name: value for name, value in fit.certificate.items() if name not in (JUDGED, FIRST)}, expanded=False)
 
 
 def fit_one() -> None:
@@ -201,6 +207,10 @@ def takes(wanted: Wanted) -> str:
     return plan(size.n_layers, size.d_model, measured.BYTES).sentence()
 
 
+RULES = """KL rule: the first layer before which the lens' KL is below half of its maximum. Overlap rule: the first
+layer before which more than 30 % of the lens' best {k} tokens are among the output's. A rule *depends on the lens*
+where its layers lie more than a tenth of the depth apart, or one lens gives none. The Jacobian lens has no part in the
+KL rule: its KL is not calibrated."""
 CURVES = (
     ("kl", "nats", "**KL to the output** under each lens, mean over tokens; dashed: constant prediction"),
     ("overlap", "share", "**Best tokens shared with the output** under each lens"),

@@ -1,0 +1,222 @@
+"""Mean depths and the turn on their way out: what `run` writes, a study's table and a notebook's result against plain
+loops over the tokens; intervals over forms and over prompts; tables of an earlier version."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+
+import ed_core
+from ed_core.commands import main
+from ed_core.sources.bundled import STUDIES
+from ed_core.studies import tables
+from ed_core.studies import words as said
+from ed_core.studies.folder import open_folder
+
+L, MODEL = 8, "ed-demo-8"
+TEXTS = [f"Sums mod 10:\n{a} + {b} = " for a, b in ((5, 7), (1, 2), (3, 3), (9, 8), (4, 0), (2, 6), (7, 7), (8, 1))]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(cache, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(cache))
+
+
+def ran(tmp_path, forms=()) -> dict[str, np.ndarray]:
+    """What `run` writes of the prompts, each with its form where there are any."""
+    lines = [{"text": text} | ({"form": forms[i]} if forms else {}) for i, text in enumerate(TEXTS)]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    command = ["run", "contributions", "logit_lens", "--model", MODEL, "--prompts", str(file)]
+    assert main([*command, "--out", str(tmp_path / "out.npz")]) == 0
+    with np.load(tmp_path / "out.npz") as data:
+        return dict(data)
+
+
+def naive(curves: list[list[float]], name: str) -> float:
+    """The mean depth of the mean over all tokens, each with its curve over depths."""
+    mean = [sum(curve[l] for curve in curves) / len(curves) for l in range(L + 1)]
+    if name == "kl":
+        return 1 + sum(max(mean[l:]) for l in range(1, L + 1)) / max(mean[1:])
+    return sum(max(1 - value for value in mean[l:]) for l in range(L + 1))
+
+
+def tokens(data, name: str) -> list[list[list[float]]]:
+    """Of each prompt, of each token, the curve over depths."""
+    return [data[f"logit_lens.{name}.{i}"].T.astype(float).tolist() for i in range(len(TEXTS))]
+
+
+def test_what_run_writes_is_that_of_plain_loops(tmp_path):
+    data = ran(tmp_path)
+    for name in ("kl", "overlap"):
+        of_prompt = tokens(data, name)
+        depth = data[f"effective_depth.{name}_mean"]
+        assert depth == pytest.approx(naive([c for prompt in of_prompt for c in prompt], name), rel=1e-5)
+        low, high = (data[f"effective_depth.{name}_mean_{end}"] for end in ("low", "high"))
+        assert 0 < low < depth < high < L
+        without = [naive([c for j, p in enumerate(of_prompt) if j != i for c in p], name) for i in range(8)]
+        error = math.sqrt(7 / 8 * sum((one - sum(without) / 8) ** 2 for one in without))
+        assert 1.5 * error < high - low < 12 * error  # t of seven degrees of freedom: about 3.8
+    cosine = np.mean([data[f"contributions.{name}"] for name in ("attn_cos", "mlp_cos", "layer_cos")], 0).tolist()
+    best = min(range(L - 1), key=lambda k: unexplained(cosine, k))
+    before, after = sum(cosine[: best + 1]) / (best + 1), sum(cosine[best + 1 :]) / (L - 1 - best)
+    drawn, as_well = random.Random(0), 0
+    for _ in range(2000):
+        order = drawn.sample(cosine, L)
+        least = min(unexplained(order, k) for k in range(L - 1))
+        as_well += least <= unexplained(cosine, best) + 1e-12
+    assert data["effective_depth.turn_p"] == pytest.approx(as_well / 2000, abs=0.03)
+    if not (before < 0 < after):
+        assert np.isnan(data["effective_depth.turn"])
+
+
+def unexplained(curve: list[float], k: int) -> float:
+    """The squared error around two means."""
+    return sum(sum((value - sum(part) / len(part)) ** 2 for value in part) for part in (curve[: k + 1], curve[k + 1 :]))
+
+
+def test_forms_of_the_prompts_that_were_asked_for_are_what_is_drawn(tmp_path):
+    """The results come out of the store, which knows no forms: the file's own count."""
+    bare, alike = ran(tmp_path), ran(tmp_path, ["one"] * 8)
+    by_form = ran(tmp_path, [f"form {i // 2}" for i in range(8)])
+    five = ran(tmp_path, ["a", "a", "b", "b", "c", "d", "e", "e"])
+    assert bare.keys() == five.keys()
+    for name in ("kl", "overlap"):
+        key = f"effective_depth.{name}_mean"
+        assert bare[key] == alike[key] == by_form[key] == five[key]
+        assert bare[f"{key}_low"] == alike[f"{key}_low"] == by_form[f"{key}_low"], "four forms are too few"
+        assert five[f"{key}_low"] != bare[f"{key}_low"] and five[f"{key}_low"] < five[key] < five[f"{key}_high"]
+
+
+def test_a_study_has_the_same_and_draws_its_forms(tmp_path):
+    data = ran(tmp_path)
+    for name, forms in (("bare", None), ("five", ["a", "a", "b", "b", "c", "d", "e", "e"])):
+        lines = [{"text": text} | ({"form": forms[i]} if forms else {}) for i, text in enumerate(TEXTS)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    sets = "".join(f'\n[[sets]]\nname = "{name}"\nfile = "{name}.jsonl"\n' for name in ("bare", "five"))
+    text = f'name = "s"\nmodels = ["{MODEL}"]\nprobes = ["contributions", "logit_lens"]\n{sets}'
+    (tmp_path / "s.toml").write_text(text)
+    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "s")]) == 0
+    found = {
+        (r["set"], r["criterion"], r["variant"]): r for r in tables.verdict(open_folder(tmp_path / "s")).to_pylist()
+    }
+    again = ran(tmp_path, ["a", "a", "b", "b", "c", "d", "e", "e"])
+    for name in ("kl", "overlap"):
+        bare, five = found["bare", name, "mean"], found["five", name, "mean"]
+        for row, expected in ((bare, data), (five, again)):
+            for column, end in {"depth": "", "low": "_low", "high": "_high"}.items():
+                assert np.float32(row[column]) == pytest.approx(expected[f"effective_depth.{name}_mean{end}"], rel=1e-5)
+        assert (bare["over"], five["over"]) == ("8 prompts", "8 prompts of 5 forms")
+        assert bare["ratio"] == pytest.approx(bare["depth"] / L) and bare["undefined"] == 0
+    turned = found["bare", "cosine", "turn"]
+    assert np.float32(turned["p"]) == data["effective_depth.turn_p"] and (turned["depth"] is None) == bool(
+        turned["failed"]
+    )
+    report = (tmp_path / "s" / "report.md").read_text(encoding="utf-8")
+    assert "over 8 prompts of 5 forms)." in report and "over 8 prompts)." in report
+
+
+def test_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
+    """On the shipped study every curve is made to turn after layer 9: with its twin measured, the model has no turn."""
+    folder = open_folder(STUDIES / "gsm8k")
+    model, twin = folder.models
+    assert tables.twins_of(folder, model) == [twin] and tables.twins_of(folder, twin) == []
+    turning: tuple[str, ...] = ()
+    made = {f"{name}.sum": np.tile(np.where(np.arange(30) < 10, -1.0, 1.0), (100, 1)) for name in tables.COSINES}
+    whole, (name,) = type(folder).sums, folder.sets
+
+    def sums(self, label, of):
+        found = whole(self, label, of)
+        if label in turning:
+            found.columns.update({f"contributions.{measure}": values for measure, values in made.items()})
+        return found
+
+    monkeypatch.setattr(type(folder), "sums", sums)
+    for labels, layer, failed in (((model,), 9, ""), ((model, twin), None, "twins")):
+        turning, folder = labels, open_folder(STUDIES / "gsm8k")
+        found = tables.turn(folder, model, name, folder.sums(model, name))
+        assert (found.layer, found.failed) == (layer, failed)
+
+
+def test_tables_of_an_earlier_version_are_made_anew(tmp_path):
+    """A study's folder as it was before there were mean depths: it opens, and its table has them."""
+    import shutil
+
+    shutil.copytree(STUDIES / "gsm8k", tmp_path / "old")
+    folder = open_folder(tmp_path / "old")
+    made = tables.verdict(folder)
+    older = made.filter([row["variant"] not in ("mean", "turn") for row in made.to_pylist()])
+    older = older.select(made.column_names[:11]).replace_schema_metadata({"state": "as it was"})
+    parquet.write_table(older, tmp_path / "old" / "verdict.parquet")
+    assert tables.stored(open_folder(tmp_path / "old"), "verdict").equals(made)
+    assert made.column_names[:11] == older.column_names and {"mean", "turn"} <= set(made["variant"].to_pylist())
+
+
+def test_the_shipped_studies_mean_depths_are_those_of_the_methods():
+    found = {
+        (row["model"], row["set"]): row["depth"]
+        for study in ("gsm8k", "toys")
+        for row in tables.stored(open_folder(STUDIES / study), "verdict").to_pylist()
+        if (row["criterion"], row["variant"]) == ("kl", "mean")
+    }
+    assert found["SmolLM2-135M-Instruct", "gsm8k"] == pytest.approx(18.3, abs=0.05)
+    assert found["its untrained twin", "gsm8k"] == pytest.approx(12.2, abs=0.05)
+    sums = [found["ed-demo-16", f"sums/{level}"] for level in "2345"]
+    assert sums == pytest.approx([9.08, 9.28, 9.64, 9.95], abs=0.006)
+    hops = [found["ed-demo-16", f"look-ups/{level}"] for level in "1234"]
+    assert hops == pytest.approx([11.66, 12.85, 13.30, 13.29], abs=0.006)
+
+
+def test_a_notebooks_result_has_them(tmp_path):
+    data = ran(tmp_path)
+    model = ed_core.open(MODEL)
+    lens, written = model.run(ed_core.LogitLens(), TEXTS[0]), model.run(ed_core.Contributions(), TEXTS[0])
+    for name, found in lens.mean_depth.items():
+        assert found.depth == pytest.approx(naive(tokens(data, name)[0], name), rel=1e-5) and found.interval is None
+        assert found.ratio == found.depth / L
+    assert 0 < written.turn.p <= 1 and written.turn.n_layers == L
+    for result, name in ((lens, "turn"), (written, "mean_depth")):
+        with pytest.raises(AttributeError, match=f"has no '{name}'"):
+            getattr(result, name)
+    generated = model.run(ed_core.Generation(n_tokens=2), TEXTS[0])
+    assert np.array_equal(generated.mean_depth, generated["mean_depth"]), "a measure of that name stays one"
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (
+            said.settles("kl", 18.34, 30, 18.02, 18.63, "100 prompts"),
+            "By KL it settles around depth 18.3 of 30 (mean over all thresholds; 18.0 to 18.6 over 100 prompts).",
+        ),
+        (said.settles("overlap", 5.0, 8), "By overlap it settles around depth 5.0 of 8 (mean over all thresholds)."),
+        (said.settles("kl", None, 8), "By KL there is no depth: the lens is the output everywhere."),
+        (
+            said.turns(12.0, 0.003, None),
+            "Layers turn from erasing to strengthening after layer 12 (two-level fit, p = 0.003).",
+        ),
+        (said.turns(None, 0.21, "order"), "No turn of the cosine: no two levels apart (two-level fit, p = 0.21)."),
+        (
+            said.turns(None, 0.01, "sign"),
+            "No turn of the cosine: its two levels do not lie below and above 0 (two-level fit, p = 0.01).",
+        ),
+        (
+            said.turns(None, 0.01, "twins"),
+            "No turn of the cosine: untrained twins turn there too (two-level fit, p = 0.01).",
+        ),
+        (said.plain(18.34, 18.02, 18.63), "18.3 (18.0 to 18.6)"),
+        (said.plain(None), "–"),
+    ],
+)
+def test_sentences(told, expected):
+    assert told == expected
