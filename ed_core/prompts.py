@@ -14,7 +14,7 @@ from .errors import PromptError, PromptFileError
 from .types import Prompt, from_json
 
 HALF = "\ufffd"  # what the bytes of a character decode to that is not whole
-FIELDS = {"text", "answer", "id", "template", "special_tokens"}
+FIELDS = {"text", "answer", "id", "template", "special_tokens", "form"}
 
 
 def max_tokens() -> int:
@@ -52,7 +52,8 @@ def check_text(prompt: Prompt) -> None:
 
 
 def read_jsonl(path: str | Path) -> list[Prompt]:
-    """Prompts of a file with one JSON object a line: `text`, optional `answer`, `id`, `template`, `special_tokens`.
+    """Prompts of a file with one JSON object a line: `text`, optional `answer`, `id`, `template`, `special_tokens`,
+    `form`.
 
     Refuses the whole file with a `PromptFileError` that names the line: nothing is skipped in silence.
     """

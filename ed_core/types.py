@@ -39,7 +39,8 @@ class Prompt:
 
     `template`: "raw" (the text as it is) or "chat" (one user message through the model's chat template).
     `special_tokens`: whether the tokenizer adds its special tokens (its own default unless switched off).
-    `id` is a label only: it is no part of the identity.
+    `id` and `form` are labels only, no part of the identity. `form`: which template the text was filled into; prompts
+    of one form are not independent. "" where the text was not filled into one, or none is known.
     """
 
     text: str
@@ -47,6 +48,7 @@ class Prompt:
     id: str = ""
     template: str = "raw"
     special_tokens: bool = True
+    form: str = field(default="", compare=False)
 
     def identity(self) -> dict:
         return {
@@ -153,7 +155,11 @@ class Request:
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:32]
 
     def to_json(self) -> dict:
-        return {**asdict(self), "key": self.key}
+        told = {**asdict(self), "key": self.key}
+        for prompt in told["prompts"]:
+            if not prompt["form"]:
+                del prompt["form"]  # so that what was stored before there were forms is written as it was
+        return told
 
     @classmethod
     def from_json(cls, data: Mapping) -> Request:

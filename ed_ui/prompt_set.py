@@ -97,7 +97,7 @@ def lines(most: int = MOST) -> list[Prompt]:
     )
     help_ = (
         "One JSON object a line: text, where wanted answer (appended to the text as it is), id, template, "
-        "special_tokens. As the command line reads it."
+        "special_tokens, form. As the command line reads it."
     )
     remembered.widget(
         right.text_area,

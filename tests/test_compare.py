@@ -231,8 +231,10 @@ def test_prompts_survive_the_way_into_a_file_and_back():
         Prompt("5 + 7 = ", "12", "sum"),
         Prompt("héllo\nthere", special_tokens=False),
         Prompt("x", template="chat"),
+        Prompt("y", form="a story"),
     ]
-    assert parse_jsonl(to_jsonl(prompts), "it") == prompts
+    again = parse_jsonl(to_jsonl(prompts), "it")
+    assert again == prompts and [p.form for p in again] == ["", "", "", "a story"], "forms do not count in =="
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=lambda p: p.name)

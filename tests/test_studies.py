@@ -230,6 +230,62 @@ def test_levels_limits_and_lengths_choose_the_prompts(files):
     assert everyone.left_out + len(everyone.examples) == 100
 
 
+def written(here, rows: list[dict]) -> None:
+    (here / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def test_prompts_say_which_form_they_were_written_in(files, tmp_path):
+    written(tmp_path, [{"text": "a", "form": "x", "template": "chat"}, {"text": "b"}])
+    assert [(e.form, e.prompt.template) for e in load(tmp_path, 'file = "own.jsonl"').examples] == [
+        ("x", "chat"),
+        ("", "raw"),
+    ]
+    of_column = load(files, 'file = "t.csv"\ncolumns = {text = "q", form = "hard"}')
+    assert [e.form for e in of_column.examples] == ["1", "2", "2"]
+    assert {e.form for e in load(files, 'bundled = "direct_addition"').examples} == {"direct_addition"}
+    gsm = load(files, 'file = "gsm.jsonl"\nformat = "gsm8k"')
+    assert gsm.examples[0].form == "", "only the frame is shared, the problems are not"
+
+
+def test_forms_take_turns_within_each_level_however_the_set_is_cut(tmp_path):
+    rows = [
+        {"text": f"{level}{form}{i}", "level": level, "pair": f"{form}{i}", "form": form}
+        for level in "12"
+        for form in "abc"
+        for i in range(3)
+    ]
+    written(tmp_path, rows)
+
+    def texts(body: str) -> list[str]:
+        return [e.prompt.text for e in load(tmp_path, 'file = "own.jsonl"\n' + body).examples]
+
+    first = ["1a0", "1b0", "1c0", "1a1", "1b1", "1c1", "1a2", "1b2", "1c2"]
+    assert texts("")[:9] == first and texts("limit = 4") == first[:4]
+    assert texts("per_level = 4") == first[:4] + [f"2{text[1:]}" for text in first[:4]]
+    for seed in range(5):
+        drawn = load(tmp_path, f'file = "own.jsonl"\nper_level = 6\nseed = {seed}').examples
+        for level in "12":
+            assert sorted(e.form for e in drawn if e.level == level) == list("aabbcc")
+        assert [e.pair for e in drawn if e.level == "1"] == [e.pair for e in drawn if e.level == "2"]
+    assert texts("per_level = 6\nseed = 1") != texts("per_level = 6\nseed = 2")
+    written(tmp_path, sorted(rows, key=lambda row: row["pair"]))  # levels mixed: each stays at its places
+    assert [text[0] for text in texts("")] == ["1", "2"] * 9
+    assert [text for text in texts("") if text[0] == "1"] == first
+
+
+def test_a_plan_tells_forms_where_there_are_any_and_is_as_before_where_there_are_none(tmp_path, folder):
+    shutil.copy(folder / "prompts.jsonl", tmp_path)
+    written(tmp_path, [{"text": f"{i} =", "form": "ab"[i % 2]} for i in range(5)])
+    mine = study.parse(HEAD + SET + '[[sets]]\nname = "formed"\nfile = "own.jsonl"\n')
+    made = plan.make(mine, tmp_path)
+    plan.write_plan(made, tmp_path / "out")
+    found = open_folder(tmp_path / "out")
+    assert list(found.forms("formed")) == ["a", "b", "a", "b", "a"] and "forms" not in found.sets["local"]
+    assert list(found.forms("local")) == [""] * 10
+    written(tmp_path, [{"text": f"{i} ="} for i in range(5)])
+    assert plan.make(mine, tmp_path).chunks == made.chunks, "a form is in no item's name"
+
+
 # ---------------------------------------------------------------- rules, many at once
 
 

@@ -165,7 +165,8 @@ DAMAGE = {
     "a plan of other types": (_plan(lambda p: p["sets"][0].update(left_out="0")), True, "left_out"),
     "a pair of nobody's": (_plan(lambda p: p["pairs"].append(["a", "b"])), True, "is not the plan of study.toml"),
     "too few chunks": (_plan(lambda p: p["sets"][0]["chunks"].pop()), True, "the chunks of sums"),
-    "levels": (_plan(lambda p: p["sets"][0]["levels"].pop()), True, "the levels or pairs of sums"),
+    "levels": (_plan(lambda p: p["sets"][0]["levels"].pop()), True, "the levels, pairs or forms of sums"),
+    "forms": (_plan(lambda p: p["sets"][0].update(forms=["a"])), True, "the levels, pairs or forms of sums"),
     "an unknown probe": (_plan(lambda p: p["probes"][0].update(name="x")), True, "is not the plan of study.toml"),
     "a strange item": (lambda f: f | {"items/" + "0" * 16 + "/" + "1" * 16 + ".parquet": b"x"}, True, "of no part"),
     "a strange failure": (

@@ -63,6 +63,8 @@ def of(model=MODEL, prompt=PROMPT, probe=LayerSkip(mode="future", boundaries=(8,
 
 def test_labels_paths_and_order_are_no_part_of_the_identity():
     assert of(prompt=replace(PROMPT, id="another")) == REQUEST.key
+    formed = replace(PROMPT, form="a story")
+    assert of(prompt=formed) == REQUEST.key and formed == PROMPT and "form" not in formed.identity()
     assert of(model=replace(MODEL, source="/elsewhere/copy")) == REQUEST.key
     assert replace(REQUEST, parameters=REQUEST.parameters[::-1]).key == REQUEST.key
     assert of(probe=LayerSkip.make({"boundaries": "8,16", "mode": "future"})) == REQUEST.key
@@ -133,6 +135,14 @@ def test_the_engine_version_is_part_of_the_key(monkeypatch):
 def test_a_request_survives_json():
     again = Request.from_json(json.loads(json.dumps(REQUEST.to_json())))
     assert again == REQUEST and again.key == REQUEST.key == REQUEST.to_json()["key"]
+
+
+def test_a_request_without_forms_is_written_as_before_there_were_any_and_a_form_survives():
+    expected = {"text": PROMPT.text, "answer": PROMPT.answer, "id": PROMPT.id, "template": "raw"}
+    assert list(REQUEST.to_json()["prompts"]) == [expected | {"special_tokens": PROMPT.special_tokens}]
+    formed = replace(REQUEST, prompts=(replace(PROMPT, form="a story"),))
+    again = Request.from_json(json.loads(json.dumps(formed.to_json())))
+    assert again.prompts[0].form == "a story" and again == REQUEST and again.key == REQUEST.key
 
 
 def test_a_measure_refuses_an_array_with_other_axes():

@@ -94,6 +94,7 @@ class _Set(_Told):
     ids: list[str]
     levels: list[str]
     pairs: list[str]
+    forms: list[str] = []
     chunks: list[Annotated[str, Field(pattern=f"^{DIGEST}$")]]
 
 
@@ -304,7 +305,8 @@ def _plan(content: Mapping[str, bytes]) -> _Plan:
     for one in plan.sets:
         n = len(one.ids)
         _expect(len(one.chunks) == math.ceil(n / plan.chunk), f"the chunks of {one.name}")
-        _expect(len(one.levels) in (0, n) and len(one.pairs) in (0, n), f"the levels or pairs of {one.name}")
+        told = (one.levels, one.pairs, one.forms)
+        _expect(all(len(marks) in (0, n) for marks in told), f"the levels, pairs or forms of {one.name}")
     return plan
 
 

@@ -78,6 +78,12 @@ class Folder:
             f"{name}{LEVEL_MARK}{level}": np.flatnonzero(levels == level) for level in dict.fromkeys(one["levels"])
         }
 
+    def forms(self, name: str) -> np.ndarray:
+        """Of each prompt of a set, by its place, the form it was written in: a string, "" where it has none or the plan
+        is older than forms."""
+        one = self.sets[name]
+        return np.asarray(one.get("forms") or [""] * len(one["ids"]), str)
+
     def progress(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Per model and set: items there, items in all."""
         found = {}

@@ -128,6 +128,7 @@ def write_plan(plan: Plan, out: Path) -> None:
                 "ids": [e.prompt.id for e in s.examples],
                 "levels": [e.level for e in s.examples] if s.levels else [],
                 "pairs": [e.pair for e in s.examples] if any(e.pair for e in s.examples) else [],
+                **({"forms": [e.form for e in s.examples]} if any(e.form for e in s.examples) else {}),
                 "chunks": [chunk.digest for chunk in chunks],
             }
             for entry, s, chunks in zip(plan.study.sets, plan.sets, plan.chunks)

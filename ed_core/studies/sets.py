@@ -8,8 +8,9 @@ import contextlib
 import json
 import random
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,11 @@ class Example:
     level: str = ""
     pair: str = ""
 
+    @property
+    def form(self) -> str:
+        """Which template its text was filled into, "" where into none."""
+        return self.prompt.form
+
 
 @dataclass(frozen=True)
 class PromptSet:
@@ -53,7 +59,8 @@ class PromptSet:
 def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
     """The set, as its entry chooses from it; paths are relative to `folder`. `StudyError` says what is missing.
 
-    `tokenizer`: the model whose tokens `max_tokens` counts, unless the entry names one."""
+    `tokenizer`: the model whose tokens `max_tokens` counts, unless the entry names one. Where prompts have forms, these
+    take turns within each level, so that the first ones of a level are of as many forms as can be."""
     found = list(_source(entry, folder))
     levels = tuple(dict.fromkeys(e.level for e in found))
     if missing := [level for level in entry.levels if level not in levels]:
@@ -62,18 +69,31 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
     if entry.per_level and not any(levels):
         raise StudyError(f"The set {entry.name} has no levels; give limit in place of per_level.")
     groups = {level: [e for e in found if e.level == level] for level in entry.levels or levels}
-    if entry.seed is not None:
-        for examples in groups.values():
+    for level, examples in groups.items():
+        if entry.seed is not None:
             random.Random(entry.seed).shuffle(examples)
+        groups[level] = in_turns(examples)
     counted = _Counted(entry, tokenizer)
     chosen = [e for examples in groups.values() for e in counted.first(examples, entry.per_level)]
     if not (entry.levels or entry.per_level or entry.seed is not None):
+        turn = {level: iter([e for e in chosen if e.level == level]) for level in levels}
         short = set(chosen)
-        chosen = [e for e in found if e in short]  # the order of the set
+        chosen = [next(turn[e.level]) for e in found if e in short]  # levels in the order of the set
     chosen = chosen[: entry.limit]
     if not chosen:
         raise StudyError(f"The set {entry.name} holds no prompt that is at most {entry.max_tokens} tokens long.")
     return PromptSet(entry.name, tuple(chosen), counted.left_out)
+
+
+def in_turns(examples: Sequence[Example]) -> list[Example]:
+    """The first of each form, then the second of each, and so on; as they come where they have no forms, and within
+    one."""
+    seen: Counter[str] = Counter()
+    rank = []
+    for example in examples:
+        rank.append(seen[example.form])
+        seen[example.form] += 1
+    return [examples[i] for i in sorted(range(len(rank)), key=rank.__getitem__)] if len(seen) > 1 else list(examples)
 
 
 class _Counted:
@@ -125,7 +145,7 @@ def _bundled(entry: SetEntry) -> Iterator[Example]:
         )
     if entry.bundled in ARITHMETIC:
         for i, (text, answer, level) in enumerate(arithmetic(entry.bundled)):
-            yield Example(Prompt(text, answer, f"{level}-{i}", entry.template), level)
+            yield Example(Prompt(text, answer, f"{level}-{i}", entry.template, form=entry.bundled), level)
         return
     yield from _own_lines(SETS / f"{entry.bundled}.jsonl", entry)
 
@@ -154,7 +174,7 @@ def _own_lines(file: Path, entry: SetEntry) -> Iterator[Example]:
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     for i, (prompt, line) in enumerate(zip(prompts, lines, strict=True)):
         template = prompt.template if "template" in line else entry.template
-        prompt = Prompt(prompt.text, prompt.answer, prompt.id or str(i), template, prompt.special_tokens)
+        prompt = replace(prompt, id=prompt.id or str(i), template=template)
         yield Example(prompt, str(line.get("level", "")), str(line.get("pair", "")))
 
 
@@ -248,6 +268,6 @@ def _example(entry: SetEntry, row: Mapping, known: Format | None, columns: Colum
         return value if isinstance(value, str) else str(value)
 
     text, answer, level = known.write(row) if known else (of(columns.text), of(columns.answer), of(columns.level))
-    prompt = Prompt(text, answer, of(columns.id) or str(i), entry.template)
+    prompt = Prompt(text, answer, of(columns.id) or str(i), entry.template, form=of(columns.form))
     check_text(prompt)
     return Example(prompt, level, of(columns.pair))

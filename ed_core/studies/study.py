@@ -81,6 +81,7 @@ class Columns(_Strict):
     id: str = ""
     level: str = ""
     pair: str = ""
+    form: str = ""
 
 
 class SetEntry(_Strict):
