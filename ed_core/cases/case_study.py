@@ -226,7 +226,8 @@ def over_prompts(case: Case, views: Iterable[View]) -> Iterator[str]:
     for group in alike.values():
         if len(of_prompt := {view.prompts: view for view in group}) > 1:
             pair = ([view.by_probe[name].result for view in of_prompt.values()] for name in verdict.READS)
-            said = together.of_prompts(*pair, case.first_token, case.kl_threshold, case.overlap_threshold)
+            forms = [prompts[0].form for prompts in of_prompt]
+            said = together.of_prompts(*pair, case.first_token, case.kl_threshold, case.overlap_threshold, forms)
             yield f"{controls.full_name(group[0].models[0])}, {said.n_prompts} prompts: {said.sentence}"
 
 

@@ -31,6 +31,7 @@ from ..depth.criteria import (
     interval,
     resampled,
 )
+from ..depth.statistics import units
 from ..depth.verdict import COSINES
 from ..probes import Probe
 from ..results.aggregate import MEANS, aggregate
@@ -180,10 +181,7 @@ def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Stat
         within = None
         if len(found[1]) >= FEWEST:
             within = interval(resampled_depths(folder, criterion, "paper", *found))
-        lens = some.probe("logit_lens")
-        echo = float(lens["echo"] @ lens["n_tokens"] / lens["n_tokens"].sum()) if lens else 0.0
-        k = getattr(folder.probe("logit_lens"), "k", 5) if lens else 5
-        said[criterion] = wording.over_prompts(judged, curve, within, k=k, echo=echo)
+        said[criterion] = wording.over_prompts(judged, curve, within, units(len(found[1])))
     return said
 
 
