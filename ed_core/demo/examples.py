@@ -27,9 +27,9 @@ from ..service.resolve import resolve, twin
 from ..sources import controls
 from ..sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, KINDS, MODELS, load_prompts
 from ..sources.wheels import WHEELS
-from ..types import Prompt, ProbeResult
+from ..types import ProbeResult, Prompt
 
-READ = {"contributions": COSINES, "logit_lens": ("kl", "overlap", "jsd", "rank")}  # of twins; the summary needs the last
+READ = {"contributions": COSINES, "logit_lens": ("kl", "overlap", "jsd", "rank")}  # the last: for the summary
 
 
 def main(names: Sequence[str] = ()) -> None:

@@ -23,8 +23,8 @@ class Seen:
     `pos`: the position whose prediction is read. `token`: its text. `given`: it belongs to the known answer; else it is
     the model's own next token. `best`: the smallest depth, 0..L, from which it is the lens' best token through the
     output; None where the output's best token is another one, which is then `instead`. `among`: the same for being one
-    of the `k` best; None where it is none of them in the output. `first_best`, `first_among`: the smallest depth at which
-    it is so at all, whether or not it stays; None where it never is."""
+    of the `k` best; None where it is none of them in the output. `first_best`, `first_among`: the smallest depth at
+    which it is so at all, whether or not it stays; None where it never is."""
 
     pos: int
     token: str
@@ -67,11 +67,13 @@ def sentence(seen: Sequence[Seen]) -> str:
 
 
 def beside(seen: Sequence[Seen]) -> str:
-    """From where a single token that is the best guess is among the best few, in words; "" where that says nothing
-    more."""
-    if len(seen) != 1 or seen[0].best is None or seen[0].among is None or seen[0].among == seen[0].best:
+    """From where a single token is among the best few, in words; "" where that says nothing more."""
+    if len(seen) != 1 or (seen[0].best is not None and seen[0].among == seen[0].best):
         return ""
-    return f"{_quoted(seen[0].token)} is among the lens' best {number(seen[0].k)} {_since(seen[0], True)}."
+    one = seen[0]
+    if one.among is None:
+        return f"{_quoted(one.token)} is not among the model's best {number(one.k)}."
+    return f"{_quoted(one.token)} is among the lens' best {number(one.k)} {_since(one.among, one.first_among, one)}."
 
 
 def over_prompts(looks: Sequence[Sequence[Seen]]) -> str:
@@ -138,23 +140,24 @@ def _first(holds: np.ndarray) -> int | None:
     return int(holds.argmax()) if holds.any() else None
 
 
-def _since(one: Seen, among: bool) -> str:
-    """From which depth on a token leads for good, or is among the best; and where it did so before."""
-    depth, first = (one.among, one.first_among) if among else (one.best, one.first_best)
+def _since(depth: int, first: int | None, one: Seen) -> str:
+    """From which depth on it is so for good, and at which it was so first where that is another one."""
     if depth == 0:
         return "at every depth"
-    earlier = f"; first at {first}" if first is not None and first < depth else ""
-    return f"for good from depth {depth} of {one.n_layers}{earlier}"
+    earlier = first is not None and first < depth
+    return (
+        f"for good from depth {depth}; first at {first}"
+        if earlier
+        else f"for good from depth {depth} of {one.n_layers}"
+    )
 
 
 def _of_one(one: Seen) -> str:
     token = _quoted(one.token)
     if one.best is None:
-        there = f"{_since(one, True)}" if one.among is not None else ""
-        among = f"is among its best {number(one.k)} {there}" if there else f"is not among its best {number(one.k)}"
-        return f"The answer {token} is not the model's best guess, which is {_quoted(one.instead)}; it {among}."
-    whose = "" if one.given else ", the model's own next token,"
-    return f"{token}{whose} is the best guess {_since(one, False)}."
+        return f"The answer {token} is not the model's best guess, which is {_quoted(one.instead)}."
+    what = token if one.given else f"The next token {token}"
+    return f"{what} is the best guess {_since(one.best, one.first_best, one)}."
 
 
 def _of_several(seen: Sequence[Seen]) -> str:
@@ -162,11 +165,12 @@ def _of_several(seen: Sequence[Seen]) -> str:
     if not right:
         return f"None of the answer's {n} tokens is the model's best guess where it is due."
     if len(right) == n:
-        latest = max(right)
-        if latest == 0:
-            return f"All {n} tokens of the answer are the best guess at every depth."
-        earliest = f"; the earliest of them from {min(right)}" if min(right) < latest else ""
-        return f"All {n} tokens of the answer are the best guess for good from depth {latest} of {seen[0].n_layers}{earliest}."
+        latest, which = max(right), "Both" if n == 2 else f"All {n}"
+        if min(right) < latest:
+            since = f"for good from depth {latest}; the earliest from {min(right)}"
+        else:
+            since = _since(latest, None, seen[0])
+        return f"{which} tokens of the answer are the best guess {since}."
     wrong, be = next(one for one in seen if one.best is None), "is" if len(right) == 1 else "are"
     return (
         f"Of the answer's {n} tokens {len(right)} {be} the model's best guess; {_quoted(wrong.token)} is not, the "

@@ -42,8 +42,8 @@ class Verdict:
     with what each says.
 
     `curves`: what each criterion was read off, `[layer]`; without an entry where there is none. `bands`: the depths
-    that other thresholds give. `means`: by "kl" and "overlap". `turn`: None where there is nothing to fit. `twins`: what
-    copies of the model give. `sinks`: the prompt's, None where they cannot be told. `of`: the tokens it was read
+    that other thresholds give. `means`: by "kl" and "overlap". `turn`: None where there is nothing to fit. `twins`:
+    what copies of the model give. `sinks`: the prompt's, None where they cannot be told. `of`: the tokens it was read
     for, `where` in words."""
 
     criteria: Mapping[str, Criterion]

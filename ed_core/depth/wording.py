@@ -21,7 +21,6 @@ from .statistics import FEWEST, Interval, Units
 
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them has no clear one
 FIVE = 5  # untrained twins that a sentence rests on
-SAME = 1e-6  # nats: a lens whose divergence is nowhere larger is the output
 NAMES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
 BANDS = {"cosine": np.linspace(-0.05, 0.05, 11), "kl": np.linspace(0.25, 0.75, 11), "overlap": np.linspace(0.1, 0.5, 9)}
 
@@ -96,7 +95,7 @@ class Twins:
 def statement(
     criterion: Criterion,
     curve: np.ndarray | None,
-    twins: Twins = Twins(),  # noqa: B008 (frozen)
+    twins: Twins = Twins(),
     interval: Interval | None = None,
     over: Units | None = None,
 ) -> Statement:
@@ -128,7 +127,7 @@ def over_prompts(
     curve: np.ndarray | None,
     interval: Interval | None,
     over: Units,
-    twins: Twins = Twins(),  # noqa: B008 (frozen)
+    twins: Twins = Twins(),
 ) -> Statement:
     """The statement over several prompts."""
     return statement(criterion, curve, twins, interval, over)
@@ -155,16 +154,16 @@ def rules(
     if clear:
         how = f"{_and(clear)} {'is' if len(clear) == 1 else 'are'} clear"
     elif so_far:
-        how = f"{_and(so_far)} {'is' if len(so_far) == 1 else 'are'} clear so far, five twins not compared"
+        how = f"{_and(so_far)} {'is' if len(so_far) == 1 else 'are'} clear so far (five twins not compared)"
     else:
-        how = "none is clear" if len(defined) > 1 else "it is not clear"
-    return f"{who} {_and(told)}; {how}."
+        how = "none clear" if len(defined) > 1 else "not clear"
+    return f"{who} {', '.join(told)}; {how}."
 
 
 def settles(
     means: Mapping[str, MeanDepth],
     turn: Turn | None,
-    twins: Twins = Twins(),  # noqa: B008 (frozen)
+    twins: Twins = Twins(),
     where: str = "",
     over: Units | None = None,
 ) -> str:
@@ -173,7 +172,7 @@ def settles(
     return " ".join(filter(None, [_settles(means, twins, where, over), turned(turn, twins)]))
 
 
-def turned(turn: Turn | None, twins: Twins = Twins()) -> str:  # noqa: B008 (frozen)
+def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
     """Whether the cosine turns, in words; `turn` held against the twins already (`continuous.against_twins`)."""
     if turn is None:
         return ""
@@ -182,19 +181,19 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:  # noqa: B008 (fro
         too = "; so does an untrained twin" if alike and twins.kind == "untrained" else ""
         return f"Layers turn from erasing to strengthening after layer {turn.split}{too}."
     if turn.failed == "order":
-        return "No turn of the cosine: no two levels apart."
+        return "No cosine turn: no two levels apart."
     if turn.failed == "twins":
         near = twins.turning(turn)
         return f"No turn of its own: {near} of {len(twins.readings)} untrained twins turn there too."
     if turn.before > 0 and turn.after > 0:
-        return "No turn of the cosine: both levels above 0."
+        return "No cosine turn: both levels above 0."
     if turn.before < 0 and turn.after < 0:
-        return "No turn of the cosine: both levels below 0."
+        return "No cosine turn: both levels below 0."
     if turn.before < 0 < turn.after:
-        return "No turn of the cosine: a level's interval over prompts reaches 0."
+        return "No cosine turn: a level's interval over prompts reaches 0."
     if turn.before > 0 > turn.after:
-        return "No turn of the cosine: it falls from above to below 0."
-    return "No turn of the cosine: a level is 0."
+        return "No cosine turn: later level below 0."
+    return "No cosine turn: a level is 0."
 
 
 def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Units | None) -> str:
@@ -213,7 +212,7 @@ def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Uni
     context = ""
     if found:
         low, high = (f"{end(found):.1f}" for end in (min, max))
-        context = f"; {twins.called}: {low if low == high else f'{low} to {high}'}"
+        context = f"; {twins.called}: {low if low == high else f'{low}–{high}'}"
     return f"{said}{beside}){context}."
 
 

@@ -108,6 +108,11 @@ def find_read(request: Request) -> ProbeResult | None:
         return None  # of an older version
 
 
+def is_read(request: Request) -> bool:
+    """Whether a verdict can read it among what is shipped of twins."""
+    return (TWINS / f"{request.key}.npz").is_file()
+
+
 def alike(request: Request) -> list[Mapping[str, np.ndarray]]:
     """Summaries of other prompts on the same model, by the same probe with the same parameters: what is stored, and the
     shipped examples."""
