@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import streamlit as st
 
 from ed_core.depth import among_others, verdict
+from ed_core.depth.among_others import Likeness
 from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.probes import find
 from ed_core.results import lookup
@@ -81,14 +82,14 @@ def _twin_result(batch: running.Batch, name: str, i: int, seed: int) -> ProbeRes
 def _of_twin(request: Request, seed: int) -> Request | None:
     """The request of an untrained twin; None where it can have none."""
     try:
-        spec = twin(request.models[0], UNTRAINED, seed)
+        return _of_seed(request, UNTRAINED, seed)
     except EffectiveDepthError:
         return None
-    return find(request.probe).make(dict(request.parameters)).request(spec, request.prompts[0])
 
 
 def _seeds(first: int) -> list[int]:
-    return [(first + i) % (controls.MOST + 1) for i in controls.SEEDS]
+    """The chosen seed, and those that make five with it."""
+    return [first, *(seed for seed in controls.SEEDS if seed != first)][: len(controls.SEEDS)]
 
 
 def _small(spec: ModelSpec) -> bool:
@@ -136,15 +137,30 @@ def result(batch: running.Batch, probe: str) -> ProbeResult | None:
     return batch.complete(f"{probe}{SUFFIX}")
 
 
-def sentence(batch: running.Batch, probe: str, first_token: bool = True) -> str:
-    """What the control's curves say about the model's, once both are complete; "" before, and for what no curve stands
-    for."""
+def alike(batch: running.Batch, probe: str, first_token: bool = True) -> list[list[Likeness]]:
+    """How alike the model's curves and its control's are, once both are complete, and behind it the same of the
+    controls of other seeds that are stored; nothing before, and for what no curve stands for."""
     own, control = batch.complete(probe), result(batch, probe)
-    if own is None or control is None or not find(probe).curves:
-        return ""
-    kind, _ = chosen()
-    alike = among_others.likeness(find(probe), own.summary, control.summary, first_token)
-    return among_others.against_control(kind, controls.CALLED[kind], alike)
+    if own is None or control is None or not find(probe_name := own.request.probe).curves:
+        return []
+    kind, seed = chosen()
+    others = (lookup.find(_of_seed(own.request, kind, other)) for other in _seeds(seed)[1:])
+    return [
+        among_others.likeness(find(probe_name), own.summary, one.summary, first_token)
+        for one in (control, *others)
+        if one is not None and one.complete
+    ]
+
+
+def sentence(batch: running.Batch, probe: str, first_token: bool = True) -> str:
+    """What the controls' curves say about the model's, in one sentence; "" where there is nothing to say."""
+    found = alike(batch, probe, first_token)
+    return among_others.against_control(chosen()[0], found) if found else ""
+
+
+def _of_seed(request: Request, kind: str, seed: int) -> Request:
+    spec = twin(request.models[0], kind, seed)
+    return find(request.probe).make(dict(request.parameters)).request(spec, request.prompts[0])
 
 
 HELP = """A twin of the model, measured behind it and drawn dashed and grey. **Untrained twin**: same config, random

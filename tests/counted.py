@@ -250,21 +250,27 @@ def seen_at(sentence: str, lens: ProbeResult) -> int:
     return told.n
 
 
-def sinks_of(made: ProbeResult) -> dict[int, float]:
-    """The sinks of one prompt and how many times the median norm each reaches."""
+def sinks_of(made: ProbeResult) -> dict[int, list[int]]:
+    """The sinks of one prompt and the depths at which each is long: before the output somewhere, that is."""
     stream = made["resid_norm"].astype(float)
     if stream.shape[1] < 3:
         return {}
     times = [[v / m if m > 0 else 0.0 for v in row] for row, m in zip(stream, np.median(stream[:, 1:], axis=1))]
-    most = {t: max(row[t] for row in times) for t in range(stream.shape[1])}
-    return {t: ratio for t, ratio in most.items() if ratio >= 5}
+    long = {t: [d for d, row in enumerate(times) if row[t] >= 5] for t in range(stream.shape[1])}
+    return {t: depths for t, depths in long.items() if depths and depths != [len(stream) - 1]}
 
 
-def sinks_named(sentence: str, found: dict[int, float]) -> int:
-    """Claims on which tokens are sinks and how far."""
+def sinks_named(sentence: str, found: dict[int, list[int]], n_layers: int) -> int:
+    """Claims on which tokens are sinks and at which depths: a lone last depth may be left out."""
     told = Claims(sentence)
-    for pos, ratio in told.every(r"(\d+) \((?:'.*?'|\".*?\"), up to ([\d.e+]+) times"):
-        assert abs(float(ratio) / found[int(pos)] - 1) < 0.01
+    for pos, places in told.every(r"token (\d+) \((?:'.*?'|\".*?\"), ((?:from )?depths? [^)]+)\)"):
+        said = set()
+        for start, end in re.findall(r"(\d+)(?:–(\d+))?", places.split("from ")[0]):
+            said |= set(range(int(start), int(end or start) + 1))
+        for start in re.findall(r"from (?:depth )?(\d+)", places):
+            said |= set(range(int(start), n_layers + 1))
+        alone = {n_layers} - {d + 1 for d in found[int(pos)]}
+        assert said == set(found[int(pos)]) - alone
     (more,) = re.findall(r"and (\d+) more", sentence) or [0]
     assert told.n + int(more) == len(found) and bool(sentence) == bool(found)
     return told.n

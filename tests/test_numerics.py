@@ -132,7 +132,11 @@ def test_a_sink_is_named_with_its_depth_and_size(found):
     several = norms.copy()
     several[3:, 5] = 40.0
     more = exactness.sink(changed(found, "resid_norm", several)).text
-    assert "Sinks: tokens 0 (" in more and ", 5 (" in more, "a massive token elsewhere is named"
+    assert "Sinks: token 0 (" in more and "; token 5 (" in more, "a massive token elsewhere is named"
+    last = np.ones_like(norms)
+    last[-1, 4] = 40.0
+    ends = exactness.sink(changed(found, "resid_norm", last))
+    assert not ends.holds and "Token 4 (" in ends.text and ends.text.endswith("no attention reads it: no sink.")
     three = np.tile(np.float32([40.0, 1.0, 3.0]), (len(norms), 1))
     assert "up to 20 times" in exactness.sink(changed(found, "resid_norm", three)).text, "the median of the others"
 

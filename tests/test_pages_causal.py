@@ -276,7 +276,7 @@ def test_the_prompt_is_shown_over_the_spread_of_others(stored_set, page):
         assert drawn(test, "10 % of the others", spread.quantiles[0]) and drawn(
             test, "10–90 % of 3 others", spread.quantiles[2]
         )
-    assert among_others.sentence(probe, results[3].summary, others) in [m.value for m in test.markdown]
+    assert f"**{among_others.sentence(probe, results[3].summary, others)}**" in [m.value for m in test.markdown]
 
 
 def test_without_others_one_sentence_says_how_to_get_some(stored):

@@ -85,7 +85,7 @@ def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored,
             for found in behind
         ), curve.name
     likeness = among_others.likeness(find(probe), stored[probe].summary, controlled[probe].summary)
-    assert any(among_others.against_control("untrained", "untrained twin", likeness) in m.value for m in test.markdown)
+    assert any(among_others.against_control("untrained", [likeness]) in m.value for m in test.markdown)
     figures, control_z = plotted(test), controlled[probe]
     assert not any(holds(figures, m.values) for m in control_z.measures.values() if m.values.ndim == 2), (
         "maps stay the model's own"
@@ -128,7 +128,7 @@ def test_home_draws_and_says_it_for_each_probe(stored, controlled):
     ):
         assert any(len(f) == len(values) and np.allclose(f, values, atol=1e-6) for f in found)
     said = " ".join(m.value for m in test.markdown)
-    assert said.count("The untrained twin shows") >= 3
+    assert said.count("One untrained twin shows") >= 3
     assert not test.button(key="run.home").disabled
 
 

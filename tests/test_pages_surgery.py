@@ -124,7 +124,7 @@ def test_writing_draws_and_says_what_is_stored(results, folder):  # noqa: F811
     assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
     assert holds(plotted(test), one["jsd"])
     values = {name: m.values for name, m in one.measures.items()}
-    assert writing.sentence(values, 5, 0.85, 0.02) in words(test)
+    assert writing.sentence(values, 5, 0.02, sampled=True) in words(test)
     assert one.provenance["written"] in [code.value for code in test.code]
     assert drawn(test, "settles", one["settle_depth"])
     assert drawn(test, "deep-thinking ratio", one["deep_thinking_ratio"])
@@ -175,7 +175,7 @@ def test_home_shows_the_depth_of_each_token_where_one_asks(results, folder):  # 
     test.toggle(key=DEPTHS).set_value(True).run()
     assert not test.exception and not test.error and holds(plotted(test), one["jsd"])
     values = {name: m.values for name, m in one.measures.items()}
-    assert writing.sentence(values, 5, 0.85, 0.02) in words(test)
+    assert writing.sentence(values, 5, 0.02, sampled=True) in words(test)
     assert test.run().query_params["depths"] == "true" and test.query_params["n_tokens"] == "7"
     assert holds(plotted(app(depths="true", **AS_STORED)), one["jsd"]), "a link carries it"
     case = save(test, "home", folder)
@@ -279,13 +279,40 @@ def test_sentences_of_writing():
         "exit_agrees": np.array([1, 1, 0, np.nan]),
         "deep_thinking_ratio": np.array([0, 0, 1 / 3, np.nan]),
     }
-    said = writing.sentence(values, 10, 0.85, 0.9)
+    said = writing.sentence(values, 10, 0.9)
     assert said == (
-        "3 tokens written; the median one settles at depth 4 of 10, and 33% settle only from depth 9 on by their "
-        "divergence. Leaving at 0.9 confidence would spare 3.0 layers a token on average, and say another than the "
-        "output's best token 1 time."
+        "Of 3 tokens written the median settles at depth 4 of 10; leaving at 0.9 confidence is not usable here: 1 of 3 "
+        "tokens would change."
     )
-    never = values | {"exit_depth": np.array([10.0, 10, 10, np.nan])}
-    assert writing.sentence(never, 10, 0.85, 0.9).endswith("no depth before the output is that sure.")
+    assert writing.sentence(values, 10, 0.9, sampled=True).endswith("1 of 3 best guesses would change.")
+    never = values | {"exit_depth": np.array([10.0, 10, 10, np.nan]), "exit_agrees": np.ones(4)}
+    assert writing.sentence(never, 10, 0.9).endswith("; no token is 0.9 sure before the output.")
     sure = values | {"exit_agrees": np.ones(4)}
-    assert writing.sentence(sure, 10, 0.85, 0.9).endswith("and always say the output's best token.")
+    assert writing.sentence(sure, 10, 0.9).endswith("would change no token and spare 3.0 layers a token on average.")
+    one = {name: v[:1] for name, v in values.items()}
+    assert writing.sentence(one, 10, 0.9) == (
+        "The token written settles at depth 2 of 10; no depth is 0.9 sure before the output."
+    )
+    assert writing.sentence({"ids": np.array([-1])}, 10, 0.9) == "No token is written yet."
+
+
+@pytest.mark.parametrize("changed, usable", [(0, True), (1, True), (2, False), (19, False)])
+def test_layers_spared_are_never_said_where_many_tokens_would_change(changed, usable):
+    said = writing.leaving(20, changed, 12.5, 0.9)
+    assert ("not usable" in said) == (not usable) and ("spare 12.5 layers" in said) == usable
+    assert f"{changed} of 20 tokens" in said or (not changed and "change no token" in said)
+
+
+def test_leaving_over_prompts_is_counted_token_by_token():
+    rng, n_layers = np.random.default_rng(3), 12
+    prompts = [(rng.integers(0, n_layers + 1, n), rng.random(n) < 0.97) for n in (40, 7, 90)]
+    summaries = [
+        {"n_tokens": np.asarray(len(d)), "exit_depth.sum": d.sum(), "exit_agrees.sum": a.sum()} for d, a in prompts
+    ]
+    changed = sum(1 for _, agrees in prompts for one in agrees if not one)
+    spared = sum(n_layers - int(d) for depths, _ in prompts for d in depths) / 137
+    said = writing.of_prompts(summaries, n_layers, 0.8)
+    assert 0 < changed < 13 and said == (
+        f"Leaving at 0.8 confidence would change {changed} of 137 best guesses and spare {spared:.1f} layers a token "
+        "on average."
+    )

@@ -84,7 +84,7 @@ def hold_one(report: Report, where: str, made, lens) -> None:
             report.hold(f"{where}, {of}, {name}", said.sentence, lambda given=given: claims(*given))
     report.hold(f"{where}, answer", found.lead, lambda: seen_at(found.lead, lens))
     if brief := sinks.brief(found.sinks or (), made.tokens):
-        report.hold(f"{where}, sinks", brief, lambda: sinks_named(brief, out))
+        report.hold(f"{where}, sinks", brief, lambda: sinks_named(brief, out, made.n_layers))
     elif out:
         report.wrong.append(f"{where}: nothing is said of the sinks {out}")
 

@@ -12,7 +12,7 @@ from counted import claims_over, seen_over
 
 from ed_core.cases import bundle, case_study
 from ed_core.commands import main
-from ed_core.depth import among_others, audit, sinks, together, verdict, wording
+from ed_core.depth import among_others, audit, criteria, sinks, statistics, together, verdict
 from ed_core.probes import Contributions, LogitLens
 from ed_core.results.aggregate import summarize
 from ed_core.service import compute
@@ -140,19 +140,45 @@ def test_a_case_study_holds_as_many_verdicts_as_results(results):
     assert len(kept.verdict.splitlines()) == 17 and len(kept.verdict) > 6400
 
 
-@pytest.mark.parametrize(("place", "name"), [(0, "cosine"), (1, "kl")])
-def test_among_others_stands_what_all_of_them_give_together(results, place, name):
-    """As of the same prompts together, with and without the first token."""
-    for first_token in (True, False) if name == "cosine" else (True,):
-        found = together.of_prompts(*results, first_token)
-        mine, *others = [r.summary for r in results[place]]
-        said = among_others.sentence(PROBES[place], mine, others, first_token)
-        depth = found.criteria[name].depth
-        gives = "no depth" if depth is None else f"layer {depth}"
-        drawn = wording.drawn(found.intervals[name])
-        assert said.endswith(f" The curve over all 6 prompts gives {gives} ({drawn}).")
-        fewer = among_others.sentence(PROBES[place], mine, others[:3], first_token)
-        assert fewer.endswith("(no interval below five prompts).") and "all 4 prompts" in fewer
+def test_among_others_stands_what_all_of_them_give_together(results):
+    """As of the same prompts together, with and without the first token; the interval drawn one resample at a time."""
+    for first_token in (True, False):
+        many = [*results[0], *results[0][:3]]
+        mine, *others = [r.summary for r in many]
+        found = together.of_prompts(many, [*results[1], *results[1][:3]], first_token).criteria["cosine"]
+        *_, said = among_others.reasons(PROBES[0], mine, others, first_token)
+        gives = "no depth" if found.depth is None else f"layer {found.depth}"
+        assert said.startswith(f"The mean curve over all 9 prompts gives {gives} (")
+        drawn = statistics.counts(statistics.units(9))
+        depths = []
+        for times in drawn:
+            total = sum(n * (r.n_tokens - (not first_token)) for n, r in zip(times, many))
+            rows = [
+                sum(n * r[name][:, int(not first_token) :].sum(1, dtype=float) for n, r in zip(times, many)) / total
+                for name in verdict.COSINES
+            ]
+            depth = criteria.by_cosine(np.mean(rows, axis=0)).depth
+            depths.append(np.nan if depth is None else depth)
+        defined = [d for d in depths if d == d]
+        if defined:
+            low, high = np.quantile(defined, (0.05, 0.95))
+            assert f"5–95 % over prompts: {low:.3g} to {high:.3g}" in said
+        share = 1 - len(defined) / len(depths)
+        assert (f"no depth in {share:.1%} of the resamples" in said) == (0 < share < 1)
+        *_, fewer = among_others.reasons(PROBES[0], mine, others[:5], first_token)
+        assert fewer.endswith("(no interval below 8 prompts).") and "all 6 prompts" in fewer
+
+
+def test_among_others_the_lens_has_its_mean_depth_over_all_prompts(results):
+    many = [*results[1], *results[1][:3]]
+    mine, *others = [r.summary for r in many]
+    (said,) = among_others.reasons(PROBES[1], mine, others)
+    found = verdict.mean_depths(many)["kl"]
+    low, high = found.interval.ends
+    assert said == (
+        f"The mean curve over all 9 prompts settles around depth {found.depth:.1f} (5–95 % over prompts: {low:.3g} to "
+        f"{high:.3g})."
+    )
 
 
 def test_the_audit_says_how_sure_its_depths_are(results):

@@ -13,7 +13,6 @@ from ..types import ProbeResult
 from . import criteria, sinks
 from .verdict import COSINES
 
-SINK = sinks.FACTOR
 LIMITED = {  # figures on logits, and what a large one would mean
     "closure": "what is read as the final norm and head is not all the model does after the last layer",
     "replay": "layers called by hand do something else than in the model",
@@ -132,17 +131,14 @@ def logits(result: ProbeResult) -> Said:
     )
 
 
-def sink(result: ProbeResult) -> Said:
-    """Which tokens' stream dwarfs the others', by name."""
-    times = sinks.times(result["resid_norm"])
-    ratio = times.max(0)
-    found = [(t, float(ratio[t])) for t in np.flatnonzero(ratio >= SINK).tolist()]
-    if not found:
-        nearest = int(ratio.argmax())
-        told = f"token {nearest} ({result.tokens[nearest]!r}) comes nearest, {ratio[nearest]:.1f} times"
-        return Said(False, f"No sink: no token's norm reaches {SINK:g} times the median token's; {told}.")
-    begins = int((times >= SINK).any(1).argmax())
-    return Said(True, f"{sinks.brief_of(found, result.tokens)} From depth {begins} on.")
+def sink(result: ProbeResult, contributions: ProbeResult | None = None) -> Said:
+    """Which tokens are sinks, at which depths, and, where the prompt's `contributions` are at hand, who writes them;
+    which tokens are long at the end. `numerics` alone holds the stream's norms, and no writer."""
+    norm = np.asarray(result["resid_norm"], np.float64)
+    found = sinks.of_result(contributions) if contributions is not None else None
+    if found is None:
+        found = sinks.by_norm(norm)
+    return Said(bool(found), sinks.sentence(found, result.tokens, sinks.long_at_end(norm)))
 
 
 def _small(value: float) -> str:

@@ -113,14 +113,15 @@ def is_read(request: Request) -> bool:
     return (TWINS / f"{request.key}.npz").is_file()
 
 
-def alike(request: Request) -> list[Mapping[str, np.ndarray]]:
-    """Summaries of other prompts on the same model, by the same probe with the same parameters: what is stored, and the
-    shipped examples."""
+def alike(request: Request) -> dict[str, Mapping[str, np.ndarray]]:
+    """Summaries of other prompts on the same model, by the same probe with the same parameters, by run id: what is
+    stored, and the shipped examples."""
     try:
         found = store().series(request.series)
     except StoreError:
         found = {}
-    return [summary for key, summary in ({**_shipped().get(request.series, {}), **found}).items() if key != request.key]
+    both = {**_shipped().get(request.series, {}), **found}
+    return {key: summary for key, summary in both.items() if key != request.key}
 
 
 @lru_cache(maxsize=1)

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, pruning
+from ed_core.depth import among_others, pruning, writing
 from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune, prune
 from ed_core.results import aggregate
 from ed_core.sources import controls, specs
@@ -188,6 +188,8 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
         of = ("early_exit.agreement", "depth", curves["agreement"], EXIT_TITLE, EXIT)
         with left:
             show.figure_of_many("exit", fig, EXIT_TITLE, leaving, *of)
+        threshold = aggregate.probe_of(leaving[0]).threshold
+        left.markdown(f"**{writing.of_prompts([r.summary for r in leaving], leaving[0].n_layers, threshold)}**")
         told = f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}"
         figures_of.metric("Mean exit depth", told, help=EarlyExit.spec("exit_depth").meaning)
         agrees = f"{float(curves['exit_agrees']):.0%}"
