@@ -78,7 +78,7 @@ class Twins:
     def turning(self, turn: Turn) -> int:
         """How many turn within a tenth of the depth of this turn."""
         there = [r.turn.split for r in self.readings if r.turn is not None and r.turn.layer is not None]
-        return sum(abs(split - turn.split) <= TENTH * turn.n_layers for split in there)
+        return sum(bool(abs(split - turn.split) <= TENTH * turn.n_layers) for split in there)
 
     def means(self, name: str) -> list[float]:
         """Their mean depths."""
@@ -290,8 +290,8 @@ def _elsewhere(criterion: Criterion) -> str:
     return "".join(f"; without {what} it gives {depth}" for what, depth in given.items())
 
 
-def _far(criterion: Criterion, depth: float) -> bool:
-    return abs(depth - criterion.depth) > TENTH * criterion.n_layers
+def _far(criterion: Criterion, depth: float | int) -> bool:
+    return bool(abs(depth - criterion.depth) > TENTH * criterion.n_layers)
 
 
 def _layer(depth: int | None) -> str:

@@ -325,7 +325,7 @@ def why(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     """The reasons behind the verdict, and how to read the ruler."""
     lines = list(reached.reasons) if reached else []
     if reached and reached.sinks:
-        lines.append(sinks.brief(reached.sinks, batch.results["contributions"].tokens))
+        lines.append(sinks.brief(reached.sinks, batch.results["contributions"].tokens, value(*probe_page.COUNT_SINKS)))
     if lines:
         st.markdown("\n".join(f"- {show.plain(line)}" for line in lines))
     st.markdown(RULES.format(kl=value("kl_threshold", 0.5), overlap=value("overlap_threshold", 0.3)))
