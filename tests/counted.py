@@ -282,31 +282,29 @@ def mean_depth(name: str, curve: Sequence[float], steps: int = 4000) -> float | 
         return None
     highest = np.array([max(values[i:]) / top for i in range(start, len(values))])
     thresholds = (np.arange(steps) + 0.5) / steps
-    return float(np.mean([start + np.count_nonzero(highest > t) for t in thresholds]))
+    return float(np.mean(start + (highest[:, None] > thresholds).sum(0)))
 
 
-def splits(curve: Sequence[float]) -> tuple[int, float]:
-    """The last layer of the first of two levels that leave the least, and how much of all they leave."""
-    c = np.asarray(curve, float)
-    left = [
-        ((c[: k + 1] - c[: k + 1].mean()) ** 2).sum() + ((c[k + 1 :] - c[k + 1 :].mean()) ** 2).sum()
-        for k in range(len(c) - 1)
-    ]
-    return int(np.argmin(np.round(left, 12))), float(min(left))
+def left_by(curves) -> np.ndarray:
+    """What two levels leave of the variance, for every split, `[n, layer - 1]`."""
+    c = np.atleast_2d(np.asarray(curves, float))
+    k = range(1, c.shape[1])
+    return np.stack([c[:, :i].var(1) * i + c[:, i:].var(1) * (c.shape[1] - i) for i in k], 1)
 
 
-def chance(curve: Sequence[float], times: int = 1500) -> float:
+def splits(curve: Sequence[float]) -> list[int]:
+    """The last layers of the first of two levels that leave the least: several where they leave as much."""
+    (left,) = left_by(curve)
+    return [int(k) for k in np.flatnonzero(left <= left.min() + 1e-9 * np.var(curve) * len(curve) + 1e-15)]
+
+
+def chance(curve: Sequence[float], times: int = 800) -> float:
     """The share of random orders (of blocks of four layers from 24 on) that leave as little."""
     c, size = np.asarray(curve, float), 4 if len(curve) >= 24 else 1
     blocks, rng = [c[i : i + size] for i in range(0, len(c), size)], np.random.default_rng(99)
-    own = splits(c)[1] + 1e-12
-    n, found = np.arange(1, len(c)), 0
-    for _ in range(times):
-        again = np.concatenate([blocks[i] for i in rng.permutation(len(blocks))])
-        sums, squares = np.cumsum(again)[:-1], (again**2).sum()
-        left = squares - sums**2 / n - (again.sum() - sums) ** 2 / (len(c) - n)
-        found += left.min() <= own
-    return found / times
+    orders = [np.concatenate([blocks[i] for i in rng.permutation(len(blocks))]) for _ in range(times)]
+    own = left_by(c).min() + 1e-9 * c.var() * len(c)
+    return float(np.mean(left_by(orders).min(1) <= own))
 
 
 def turns(curve: Sequence[float]) -> int | None:
@@ -316,6 +314,12 @@ def turns(curve: Sequence[float]) -> int | None:
     k = splits(curve)[0]
     before, after = np.mean(curve[: k + 1]), np.mean(curve[k + 1 :])
     return k if before < 0 < after and chance(curve) <= 0.05 else None
+
+
+def near(twins: Sequence[Curves], k: int, n: int) -> int:
+    """How many twins turn within a tenth of the depth."""
+    found = [turns(twin["cosine"]) for twin in twins]
+    return sum(t is not None and abs(t - k) <= n / 10 + NEAR for t in found)
 
 
 def studentised(read, of: Sequence[Curves], tokens: Sequence[float], low: float, high: float) -> tuple[float, float]:
@@ -407,32 +411,43 @@ def settles(
 
 
 def turn(sentence: str, curve: Sequence[float], twins: Sequence[Curves] = (), level_ends=()) -> int:
-    """The claims on the cosine's turn. `level_ends`: of several prompts the intervals of both levels. What lies within
-    1 % of the share of orders that decides is not held against the sentence."""
+    """The claims on the cosine's turn. `level_ends`: of several prompts the intervals of both levels. Of splits that
+    leave as much any may be meant; what lies within 1 % of the share of orders that decides is not held against the
+    sentence."""
     if len(curve) < 3:
         assert sentence == ""
         return 0
-    k = splits(curve)[0]
+    wrong = []
+    for k in splits(curve):
+        try:
+            return _turn(sentence, curve, k, twins, level_ends)
+        except AssertionError as error:
+            wrong.append(error)
+    raise wrong[0]
+
+
+def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves], level_ends) -> int:
     before, after = float(np.mean(curve[: k + 1])), float(np.mean(curve[k + 1 :]))
-    p = chance(curve)
-    near = [turns(twin["cosine"]) for twin in twins]
-    near = sum(t is not None and abs(t - k) <= len(curve) / 10 + NEAR for t in near)
-    if match := re.fullmatch(
-        r"Layers turn from erasing to strengthening after layer (\d+)(; so does an untrained twin)?\.", sentence
-    ):
-        assert int(match[1]) == k and before < 0 < after and p <= 0.06
+    whole, n = (
+        r"Layers turn from erasing to strengthening after layer (\d+)(; so does an untrained twin)?\.",
+        len(twins),
+    )
+    if match := re.fullmatch(whole, sentence):
+        assert int(match[1]) == k and before < 0 < after and chance(curve) <= 0.06
         assert not level_ends or level_ends[0][1] < 0 < level_ends[1][0]
-        assert len(twins) < 5 or 2 * near < len(twins)
-        assert bool(match[2]) == (0 < len(twins) < 5 and near > 0)
+        alike = near(twins, k, len(curve))
+        assert n < 5 or 2 * alike < n
+        assert bool(match[2]) == (0 < n < 5 and alike > 0)
         return 2 + bool(match[2])
     if match := re.fullmatch(r"No turn of its own: (\d+) of (\d+) untrained twins turn there too\.", sentence):
-        assert (int(match[1]), int(match[2])) == (near, len(twins)) and len(twins) >= 5 and 2 * near >= len(twins)
-        assert before < 0 < after and p <= 0.06
+        alike = near(twins, k, len(curve))
+        assert (int(match[1]), int(match[2])) == (alike, n) and n >= 5 and 2 * alike >= n
+        assert before < 0 < after and chance(curve) <= 0.06
         return 2
     match = re.fullmatch(r"No cosine turn: (.*)\.", sentence)
     assert match, sentence
     if match[1] == "no two levels apart":
-        assert before < 0 < after and p >= 0.04
+        assert before < 0 < after and chance(curve) >= 0.04
     elif match[1] == "both levels above 0":
         assert before > 0 and after > 0
     elif match[1] == "both levels below 0":
@@ -442,7 +457,7 @@ def turn(sentence: str, curve: Sequence[float], twins: Sequence[Curves] = (), le
     elif match[1] == "a level's interval over prompts reaches 0":
         assert before < 0 < after and not level_ends[0][1] < 0 < level_ends[1][0]
     else:
-        assert match[1] == "a level is 0" and 0 in (before, after), match[1]
+        assert match[1] == "a level is 0" and min(abs(before), abs(after)) < 1e-12, match[1]
     return 1
 
 

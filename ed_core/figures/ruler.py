@@ -13,7 +13,7 @@ from ..depth.criteria import Criterion
 from ..depth.wording import Statement, Twins
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, tick_step
-from .text import escaped, number, visible
+from .text import number, visible
 
 ANSWER = "answer"
 ROWS = {ANSWER: 4.0, "kl": 3.0, "overlap": 2.0, "cosine": 1.0}  # above the bar, which lies at 0
@@ -125,7 +125,7 @@ def _answer(canvas: Canvas, seen: Sequence[Seen]) -> None:
     if not seen or any(one.best is None for one in seen):
         return
     last = max(seen, key=lambda one: one.best)
-    what = f"{'answer' if last.given else 'next token'} {escaped(visible(last.token, 30))}"
+    what = f"{'answer' if last.given else 'next token'} {visible(last.token, 30)}"
     said = f"{what}: the best guess for good from depth {last.best} of {last.n_layers}"
     _mark(canvas, ANSWER, last.best - 0.5, str(last.best), said, last.n_layers)
 
