@@ -76,7 +76,7 @@ class Batch:
     begun: float = 0.0  # when it was submitted last
     asked: int = 0  # how many requests then lacked a result
     screen: Screen = field(default_factory=Screen)
-    twins: list[tuple[ProbeResult, ProbeResult]] | None = None  # what its verdict is read beside, once that was looked up
+    twins: list[tuple[ProbeResult, ProbeResult]] | None = None  # what its verdict is read beside, once looked up
 
     @property
     def running(self) -> bool:

@@ -241,9 +241,9 @@ def _drawn(said: str | None, found: Rule) -> int:
 def rules(sentence: str, found: Mapping[str, Rule]) -> int:
     """The claims of the line on the papers' rules."""
     if all(one.depth is None for one in found.values()):
-        assert re.fullmatch("(?:The|There the) papers' rules give no layer\\.", sentence), sentence
+        assert re.fullmatch("Papers' rules(?: there)?: no layer\\.", sentence), sentence
         return 1
-    match = re.fullmatch("(?:The|There the) papers' rules give (.*?); (.*)\\.", sentence)
+    match = re.fullmatch("Papers' rules(?: there)?: (.*?); (.*)\\.", sentence)
     assert match, sentence
     figure = rf"(?:layer )?(\d+|no layer) \((cosine|KL|overlap)(?:, {MEAN} to {MEAN})?\)"
     given = re.findall(figure, match[1])
@@ -529,7 +529,7 @@ def seen_at(sentence: str, lens: ProbeResult) -> int:
             f"model's is {instead[wrong]}."
         ), sentence
         return 3
-    match = re.fullmatch(r"(Both|All (\d+)) tokens of the answer are the best guess (.*)\.", sentence)
+    match = re.fullmatch(r"(Both|All (\d+)) answer tokens are the best guess (.*)\.", sentence)
     assert match and (n == 2 if match[1] == "Both" else int(match[2]) == n > 2), sentence
     if min(right) < max(right):
         assert match[3] == f"for good from depth {max(right)}; the earliest from {min(right)}"

@@ -170,7 +170,7 @@ def _of_several(seen: Sequence[Seen]) -> str:
             since = f"for good from depth {latest}; the earliest from {min(right)}"
         else:
             since = _since(latest, None, seen[0])
-        return f"{which} tokens of the answer are the best guess {since}."
+        return f"{which} answer tokens are the best guess {since}."
     wrong, be = next(one for one in seen if one.best is None), "is" if len(right) == 1 else "are"
     return (
         f"Of the answer's {n} tokens {len(right)} {be} the model's best guess; {_quoted(wrong.token)} is not, the "

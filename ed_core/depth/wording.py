@@ -140,7 +140,7 @@ def rules(
     there: bool = False,
 ) -> str:
     """What the papers' rules give, and which are clear. `there`: of the tokens that the line before spoke of."""
-    who = "There the papers' rules give" if there else "The papers' rules give"
+    who = "Papers' rules there:" if there else "Papers' rules:"
     defined = [name for name, c in criteria.items() if c.depth is not None]
     if not defined:
         return f"{who} no layer."

@@ -40,9 +40,9 @@ def depth_ruler(
     height: int = 110,
 ) -> go.Figure:
     """A row above the bar of layers for each of: the depth from which the answer is the best guess for good (of several
-    tokens the last of them), the mean depths, and the cosine's turn where there is one, as filled marks with their
-    figure. In the same rows, lighter, what the papers' rules give (`criteria`), with the range of their variants and
-    other thresholds; hollow where they are not clear.
+    tokens the last of them), the mean depths, and the cosine's turn where there is one, as filled marks, the latter
+    with their figure. In the same rows, lighter, what the papers' rules give (`criteria`), with the range of their
+    variants and other thresholds; hollow where they are not clear.
 
     The bar is painted with the mean `cosine` that rule and turn read, `[layer]`, and plain without it. A depth lies
     between layers: depth d at the left edge of layer d, `d - 0.5`; a papers' mark on its layer. Grey bands: the range
@@ -99,7 +99,7 @@ def _name(canvas: Canvas, name: str, row: float) -> None:
 
 
 def _mark(canvas: Canvas, name: str, x: float, text: str, said: str, n_layers: int) -> None:
-    """A leading mark, with its figure beside it and a stem down to the bar."""
+    """A leading mark, with what is written beside it and a stem down to the bar."""
     row, colour = ROWS[name], colours.CRITERIA.get(name, colours.GREY)
     side = "left" if x > 0.9 * n_layers else "right"
     canvas.line(colour, 1, x0=x, x1=x, y0=0.4, y1=row, opacity=0.6)
@@ -127,7 +127,7 @@ def _answer(canvas: Canvas, seen: Sequence[Seen]) -> None:
     last = max(seen, key=lambda one: one.best)
     what = f"{'answer' if last.given else 'next token'} {visible(last.token, 30)}"
     said = f"{what}: the best guess for good from depth {last.best} of {last.n_layers}"
-    _mark(canvas, ANSWER, last.best - 0.5, str(last.best), said, last.n_layers)
+    _mark(canvas, ANSWER, last.best - 0.5, "", said, last.n_layers)
 
 
 def _rule(
