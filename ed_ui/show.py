@@ -40,8 +40,8 @@ def figure(
 ) -> None:
     """One figure (`chart.once`, or itself), in its `place` on the page. `about` fills Details (or what it is called by
     `more`) where it is not one result's measure, `results` are then those it is made of; `alt` tells those who cannot
-    see it what it shows, where that is not the measure's smallest and largest value. `select`: a click on a cell chooses
-    its token for all panels."""
+    see it what it shows, where that is not the measure's smallest and largest value. `select`: a click on a cell
+    chooses its token for all panels."""
     results = results or ((result,) if result is not None else ())
     ready = fig.ready() if isinstance(fig, chart.Once) else chart.made(fig)
     wide = (select or key == "map") and ready.width >= WIDE
