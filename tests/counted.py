@@ -155,7 +155,7 @@ class Rule:
                 yield "too few prompts for an interval"
             else:
                 if self.ends is None or any(self.far(end) for end in self.ends):
-                    yield "its interval reaches beyond a tenth of the depth"
+                    yield "its interval reaches more than a tenth of the depth away"
                 if self.undefined > 0.05:
                     yield "no layer in more than 5% of resamples"
         if self.enough and 2 * self.near >= len(self.twins):

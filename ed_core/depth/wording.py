@@ -267,7 +267,7 @@ def _moved(criterion: Criterion, interval: Interval | None) -> list[str]:
     if interval is None:
         return ["too few prompts for an interval"]
     far = interval.ends is None or any(_far(criterion, end) for end in interval.ends)
-    found = ["its interval reaches beyond a tenth of the depth"] if far else []
+    found = ["its interval reaches more than a tenth of the depth away"] if far else []
     return found + [f"no layer in more than {OFTEN:.0%} of resamples"] * (interval.undefined > OFTEN)
 
 
