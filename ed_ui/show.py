@@ -37,11 +37,12 @@ def figure(
     results: Sequence[ProbeResult] = (),
     alt: str = "",
     place=st,
+    more: str = "Details",
 ) -> None:
-    """One figure (`chart.once`, or itself), in its `place` on the page. `about` fills Details where it is not one
-    result's measure, `results` are then those it is made of; `alt` tells those who cannot see it what it shows, where
-    that is not the measure's smallest and largest value. `select`: a click on a cell chooses its token for all
-    panels."""
+    """One figure (`chart.once`, or itself), in its `place` on the page. `about` fills Details (or what it is called by
+    `more`) where it is not one result's measure, `results` are then those it is made of; `alt` tells those who cannot
+    see it what it shows, where that is not the measure's smallest and largest value. `select`: a click on a cell
+    chooses its token for all panels."""
     results = results or ((result,) if result is not None else ())
     ready = fig.ready() if isinstance(fig, chart.Once) else chart.made(fig)
     wide = (select or key == "map") and ready.width >= WIDE
@@ -50,7 +51,7 @@ def figure(
     with place.container(key=f"box-{key}", gap="xxsmall"):
         row = st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"caption-{key}")
         row.caption(caption)
-        with row.popover("Details", icon=":material/info:", type="tertiary", key=f"about-{key}"):
+        with row.popover(more, icon=":material/info:", type="tertiary", key=f"about-{key}"):
             if all(one.complete for one in results):
                 pictures(key, fig, caption, results)
             if about is not None:

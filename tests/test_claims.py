@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import naive
 import numpy as np
@@ -36,6 +37,7 @@ from ed_core.errors import ClaimRefused, ParameterError, PromptError, StudyError
 from ed_core.probes import Answers, Prune
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import SETS
+from ed_core.studies import sets
 from ed_core.sweeps import dropping
 from ed_core.types import Prompt
 

@@ -228,7 +228,7 @@ def test_a_verdict_without_a_token_or_with_one_block_is_not_defined_with_its_rea
     assert one_token.lines["cosine"] is None and "first is not counted" in one_token.criteria["cosine"].reason
     shallow = model_of("llama", num_hidden_layers=1)
     one_block = verdict.of_prompt(*(measure(shallow, probe, Prompt("ab")) for probe in probes))
-    assert set(one_block.lines.values()) == {None} and "one layer" in one_block.sentence
+    assert set(one_block.lines.values()) == {None} and "one layer" in one_block.reasons[-1]
 
 
 def test_an_export_leaves_the_first_token_out_where_that_is_asked():

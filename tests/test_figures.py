@@ -13,8 +13,10 @@ from kept_cases import results
 
 from ed_core import figures
 from ed_core.depth import verdict
+from ed_core.depth.answer import Seen
+from ed_core.depth.continuous import MeanDepth, Turn
 from ed_core.depth.criteria import Criterion
-from ed_core.depth.wording import Statement
+from ed_core.depth.wording import Reading, Statement, Twins
 from ed_core.figures import View, colours, pictures
 from ed_core.figures.lens import cut
 from ed_core.figures.panel import MOST_TEXTS
@@ -424,52 +426,60 @@ def test_skip_map_marks_what_is_beyond_one_and_what_is_zero_by_construction():
     assert "by construction" not in text[1, 1] and "by construction" in future[1, 1]
 
 
-def test_ruler_shows_verdicts_apart_and_says_why_one_is_missing():
+def test_the_ruler_leads_with_what_has_no_threshold_and_shows_the_papers_rules_lighter():
+    """Mean depths, turn and answer as filled circles between layers; the rules' layers as small diamonds in the same
+    rows, nothing where a rule gives none."""
     criteria = {
         "cosine": Criterion("cosine", None, None, 16, reason="it is <never> negative"),
         "kl": Criterion("kl", 13, 13, 16),
         "overlap": Criterion("overlap", 13, None, 16),
     }
+    means = {"kl": MeanDepth("kl", 9.25, 16), "overlap": MeanDepth("overlap", None, 16)}
+    seen = [Seen(3, "<b>", True, 12, 12, 5, 16), Seen(4, "x", True, 7, 7, 5, 16)]
     fig = figures.depth_ruler(
         criteria,
         16,
         bands={"kl": (11, 14)},
+        means=means,
+        turn=Turn(16, 4, -0.2, 0.3, 0.01, ""),
+        seen=seen,
         published=published_marks("Math"),
-        ghost={"kl": Criterion("kl", 3, 3, 8)},
+        ghost={"kl": MeanDepth("kl", 4.0, 8)},
     )
     traces = {t.name: t for t in fig.data}
-    assert (
-        traces["kl"].text == ("KL 13",)
-        and traces["overlap"].x == traces["kl"].x == (13,)
-        and traces["overlap"].y != traces["kl"].y
-    )
-    assert traces["cosine"].marker.symbol == "circle-open" and "&lt;never&gt;" in traces["cosine"].customdata[0]
-    assert traces["kl before"].x == (7.0,)  # ratio (3 + 1) / 8 of 16 blocks
-    assert "band" in {(s.name or "").split(" ")[-1] for s in fig.layout.shapes} and len(traces["published"].x) == 18
+    assert traces["kl"].x == (8.75,) and traces["kl"].text == ("9.2",) and traces["kl"].marker.symbol == "circle"
+    assert traces["cosine"].x == (4.5,) and traces["cosine"].text == ("turn 4",)
+    assert traces["answer"].x == (11.5,) and "&lt;b&gt;" in traces["answer"].customdata[0], "of several the last"
+    assert traces["kl rule"].x == traces["overlap rule"].x == (13,) and traces["kl rule"].y == traces["kl"].y
+    assert traces["kl rule"].marker.size < traces["kl"].marker.size
+    assert "overlap" not in traces and "cosine rule" not in traces
+    assert traces["kl before"].x == (7.5,)  # ratio 4 / 8 of 16 layers
+    assert [s.name for s in fig.layout.shapes if (s.name or "").endswith("band")] == ["kl band"]
+    assert len(traces["published"].x) == 18
     waiting = figures.depth_ruler({}, 1)
     json.loads(waiting.to_json())
-    assert {t.mode for t in waiting.data if t.name in criteria} == {"text"}, "no marks before there is a verdict"
+    assert {t.name for t in waiting.data} == {"blocks", "published"}, "no marks before there is a verdict"
+    none = figures.depth_ruler({}, 16, seen=[*seen, Seen(5, "y", True, None, None, 5, 16, "z")])
+    assert "answer" not in {t.name for t in none.data}, "an answer that the model does not give"
 
 
-def test_the_ruler_shows_what_is_not_clear_and_a_control():
-    """A hollow mark at its place with the range of its variants, the control's marks, and the measured curve."""
+def test_the_ruler_shows_what_is_not_clear_and_the_range_of_the_twins():
+    """A hollow mark at its place with the range of its variants, the twins' mean depths, and the measured curve."""
     criteria = {"cosine": Criterion("cosine", 9, None, 16), "kl": Criterion("kl", 4, 4, 16)}
     said = {"cosine": Statement("", False, 3, 12), "kl": Statement("", True, 4, 4)}
     cosine = np.linspace(-0.2, 0.2, 16)
-    fig = figures.depth_ruler(
-        criteria,
-        16,
-        bands={"cosine": (8, 10), "kl": (3, 5)},
-        statements=said,
-        cosine=cosine,
-        twin={"kl": Criterion("kl", 6, 6, 16), "overlap": Criterion("overlap", None, None, 16)},
-    )
+    readings = tuple(Reading({}, {"kl": MeanDepth("kl", depth, 16)}, None) for depth in (6.5, 8.0, 7.0))
+    look = dict(bands={"cosine": (8, 10), "kl": (3, 5)}, statements=said, cosine=cosine)
+    fig = figures.depth_ruler(criteria, 16, **look, twins=Twins("untrained", readings))
     traces = {t.name: t for t in fig.data}
-    assert (traces["cosine"].marker.symbol, traces["kl"].marker.symbol) == ("circle-open", "circle")
-    assert traces["cosine"].x == (9,) and "variants" in traces["cosine"].customdata[0]
+    assert [traces[f"{n} rule"].marker.symbol for n in ("cosine", "kl")] == ["diamond-open", "diamond"]
+    assert traces["cosine rule"].x == (9,) and "not clear" in traces["cosine rule"].customdata[0]
     bands = {s.name: (s.x0 + 0.4, s.x1 - 0.4) for s in fig.layout.shapes if (s.name or "").endswith("band")}
-    assert bands == {"cosine band": pytest.approx((3, 12)), "kl band": pytest.approx((3, 5))}
-    assert traces["kl control"].x == (6,) and "overlap control" not in traces
+    assert bands == {"cosine band": pytest.approx((3, 12)), "kl band": pytest.approx((4, 4))}
+    (range_,) = [s for s in fig.layout.shapes if s.name == "kl twins"]
+    assert (range_.x0, range_.x1) == (6.0, 7.5) and "three untrained twins: 6.5 to 8" in traces["kl twins"].customdata[
+        0
+    ]
     np.testing.assert_allclose(traces["blocks"].z[0], cosine)
 
 

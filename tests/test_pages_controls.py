@@ -51,6 +51,12 @@ def opened(page, seed=3):
     return app(page, control="untrained", control_seed=str(seed))
 
 
+def settles(test) -> str:
+    """What Home says of the lens, as it reads."""
+    (said,) = [m.value for m in test.markdown if "The lens settles" in m.value]
+    return said.replace("\\", "")
+
+
 def traces(test, name) -> list[np.ndarray]:
     """x (or y where x counts layers) of every trace of that name."""
     found = []
@@ -127,8 +133,7 @@ def test_home_draws_and_says_it_for_each_probe(stored, controlled):
         controlled["layer_skip"]["output"],
     ):
         assert any(len(f) == len(values) and np.allclose(f, values, atol=1e-6) for f in found)
-    said = " ".join(m.value for m in test.markdown)
-    assert said.count("One untrained twin shows") >= 3
+    assert "; one untrained twin: " in settles(test)
     assert not test.button(key="run.home").disabled
 
 
@@ -188,3 +193,14 @@ def test_sums_that_do_not_hold_are_an_error_on_the_numerics_page(stored):
     assert not test.exception and [e.value[:54] for e in test.error] == [
         "1 of 5 checks failed on this prompt\\: the sums are off"
     ]
+
+
+def test_five_stored_twins_are_read_without_being_asked_for_and_fewer_are_not(stored, controlled):
+    """Seed 3 alone says nothing on a page that was not asked for a control; all five do."""
+    assert "twin" not in settles(app("pages/look/home.py"))
+    for seed in range(5):
+        for name in ("contributions", "logit_lens"):
+            spec = twin(resolve("small"), "untrained", seed)
+            lookup.store().put(computed(replace(stored[name].request, models=(spec,))))
+    for test in (app("pages/look/home.py"), opened("pages/look/home.py")):
+        assert "; five untrained twins: " in settles(test)

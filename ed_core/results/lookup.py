@@ -17,6 +17,7 @@ from .store import Store
 from .wire import unpack
 
 EXAMPLES = Path(__file__).parent.parent / "demo" / "examples"  # shipped results, one file per run id
+TWINS = EXAMPLES / "twins"  # of the same prompts on untrained twins: what a verdict reads, and no more
 # hex digits of a run id in a link: 48 bits, so that a store of a million results has two alike once in five hundred
 # times
 SHORT = 12
@@ -94,6 +95,22 @@ def by_short(short: str) -> ProbeResult:
 def find(request: Request) -> ProbeResult | None:
     """The stored result of a request, or None."""
     return by_key(request.key)
+
+
+def find_read(request: Request) -> ProbeResult | None:
+    """The same, or what is shipped of it for a verdict to read: not all of its measures are there."""
+    found, file = find(request), TWINS / f"{request.key}.npz"
+    if found is not None or not file.is_file():
+        return found
+    try:
+        return _read.get((request.key, file.stat().st_mtime_ns), lambda: _shared(unpack(file.read_bytes())))
+    except ValueError:
+        return None  # of an older version
+
+
+def is_read(request: Request) -> bool:
+    """Whether a verdict can read it among what is shipped of twins."""
+    return (TWINS / f"{request.key}.npz").is_file()
 
 
 def alike(request: Request) -> dict[str, Mapping[str, np.ndarray]]:
