@@ -168,7 +168,7 @@ def reported(name: str, n: int, seeds: int = 5) -> Report:
 
     def measured(spec):
         models = compute.Models()
-        return [[compute.run(models.get(spec), probe.request(spec, p)) for p in prompts] for probe in PROBES]
+        return tuple([compute.run(models.get(spec), probe.request(spec, p)) for p in prompts] for probe in PROBES)
 
     own, twins = measured(spec), [measured(twin(spec, "untrained", seed)) for seed in range(seeds)]
     for i, pair in enumerate(zip(*own, strict=True)):
