@@ -429,7 +429,8 @@ def turn(sentence: str, curve: Sequence[float], twins: Sequence[Curves] = (), le
 def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves], level_ends) -> int:
     before, after = float(np.mean(curve[: k + 1])), float(np.mean(curve[k + 1 :]))
     whole, n = (
-        r"Layers turn from erasing to strengthening after layer (\d+)(; so does an untrained twin)?\.",
+        r"Layers turn from erasing to strengthening after layer (\d+)"
+        r"(; so does an untrained twin| \(five twins not compared\))?\.",
         len(twins),
     )
     if match := re.fullmatch(whole, sentence):
@@ -437,7 +438,7 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         assert not level_ends or level_ends[0][1] < 0 < level_ends[1][0]
         alike = near(twins, k, len(curve))
         assert n < 5 or 2 * alike < n
-        assert bool(match[2]) == (0 < n < 5 and alike > 0)
+        assert bool(match[2]) == (n < 5) and ("so does" in (match[2] or "")) == (n < 5 and alike > 0)
         return 2 + bool(match[2])
     if match := re.fullmatch(r"No turn of its own: (\d+) of (\d+) untrained twins turn there too\.", sentence):
         alike = near(twins, k, len(curve))

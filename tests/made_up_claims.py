@@ -36,7 +36,7 @@ LEVELS = ("1", "2", "3")
 FORMS = (1, 2, 5, 10)
 KINDS = ("noise", "small", "holds", "fails")
 SETS = 200
-RESAMPLES = 200  # in the place of 1 000, of which errors of 4 % need no more
+RESAMPLES = 200  # in the place of 1 000, of which errors of 3 % need no more
 PAGE = Path(__file__).parent.parent / "docs" / "studies" / "claims.md"
 MARKS = ("<!-- errors and power -->", "<!-- end -->")
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("forks")
 TOML = (
     'name = "small"\nmodels = ["ed-demo-8", {source = "ed-demo-8", control = "untrained"}]\n'
     'probes = ["contributions", "logit_lens"]\n[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\n'
-    "per_level = 3\n"
+    "per_level = 4\n"
 )
 
 
@@ -77,22 +77,24 @@ def test_the_page_plots_what_the_tables_hold(opened, computed):
     assert not opened.exception and not opened.error
     assert opened.selectbox(key="studies.study").options[0] == "small"
     rows = parquet.read_table(computed / "studies" / "small" / "verdict.parquet").to_pylist()
-    whole = [r for r in rows if r["set"] == "sums" and r["variant"] == "paper"]
+    whole = [r for r in rows if r["set"] == "sums" and r["variant"] in ("mean", "paper")]
     found = plotted(opened, 0)
     for criterion, called in {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}.items():
         expected = [r for r in whole if r["criterion"] == criterion and r["ratio"] is not None]
         assert list(values(found[called]["x"])) == [r["ratio"] for r in expected]
         ends = values(found[called]["error_x"]["array"]) if expected else []
-        assert list(ends) == pytest.approx([(r["high"] + 1) / r["n_layers"] - r["ratio"] for r in expected])
+        assert list(ends) == pytest.approx(
+            [(r["high"] + (r["variant"] == "paper")) / r["n_layers"] - r["ratio"] for r in expected]
+        )
     summary = parquet.read_table(computed / "studies" / "small" / "summary.parquet").to_pylist()
     curves = plotted(opened, 2)
     for label in ("ed-demo-8", "ed-demo-8, untrained twin, seed 0"):
         own = [r for r in summary if r["set"] == "sums" and r["model"] == label and r["measure"] == "kl"]
         assert list(values(curves[label]["y"])) == [r["value"] for r in own] and len(own) == 9
     opened.selectbox(key="studies.set").set_value("sums/3").run()
-    level = [r for r in rows if r["set"] == "sums/3" and r["variant"] == "paper" and r["criterion"] == "kl"]
+    level = [r for r in rows if r["set"] == "sums/3" and r["variant"] in ("mean", "paper") and r["criterion"] == "kl"]
     assert list(values(plotted(opened, 0)["KL"]["x"])) == [r["ratio"] for r in level]
-    assert level[0]["prompts"] == 3
+    assert level[0]["prompts"] == 4
 
 
 def test_published_depths_stand_beside_with_what_they_are_worth(opened):
@@ -180,9 +182,10 @@ def test_depth_and_difficulty_opens_on_the_bundled_study_and_says_what_is_comput
     from ed_core.studies.folder import open_folder
 
     test = opened.switch_page("pages/compare/difficulty.py").run()
-    assert not test.exception and test.selectbox(key="difficulty.study").options == ["toys"], (
-        "one without skips is none"
-    )
+    assert not test.exception and test.selectbox(key="difficulty.study").options == ["small", "toys"]
+    kinds = test.segmented_control(key="difficulty.kind")
+    assert kinds.options == ["KL", "overlap"] and kinds.value == "kl", "the small one skips no layers"
+    test.selectbox(key="difficulty.study").set_value("toys").run()
     for kind in difficulty.READS:
         test.segmented_control(key="difficulty.kind").set_value(kind).run()
         found = [difficulty.look(open_folder(STUDIES / "toys"), m, "sums", kind) for m in ("ed-demo-8", "ed-demo-16")]

@@ -3,7 +3,7 @@
 A claim is a published statement about depth that a measurement can contradict. It is data (source, quantity, formula,
 protocol, what the paper found, for which values it holds, what would contradict it, what it needs) and one function
 from evidence to values. Each value has two probabilities of error: of saying that it lies within what the statement
-allows, and of saying that it lies outside. A verdict needs one of them to be at most 4 % (nominal: intervals over few
+allows, and of saying that it lies outside. A verdict needs one of them to be at most 3 % (nominal: intervals over few
 units cover 87 to 90 % where 90 are meant, so that 5 % are kept); else it cannot be told, and so it is where a quantity
 is not defined. A verdict never says more than: on this model, on these prompts."""
 
@@ -27,7 +27,7 @@ HOLDS, DOES_NOT, CANNOT_BE_TOLD, NOT_APPLICABLE = (
 )
 VERDICTS = (HOLDS, DOES_NOT, CANNOT_BE_TOLD, NOT_APPLICABLE)
 LEVEL = 0.05  # probability of error that verdicts may have, all of a run together
-ALONE = 0.04  # that of one claim by itself: intervals over few prompts cover somewhat less than they say
+ALONE = 0.03  # that of one claim by itself: intervals over few prompts cover somewhat less than they say
 SHALLOWEST = 4  # layers below which there is no middle
 MOVES = (-0.2, 0.2)  # by which share a limit chosen here is moved, to see whether the verdict turns
 

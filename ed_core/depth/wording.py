@@ -177,9 +177,12 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
     if turn is None:
         return ""
     if not turn.failed:
-        alike = twins.turning(turn) if twins.readings and not twins.enough else 0
-        too = "; so does an untrained twin" if alike and twins.kind == "untrained" else ""
-        return f"Layers turn from erasing to strengthening after layer {turn.split}{too}."
+        if twins.enough:
+            more = ""
+        else:
+            alike = twins.kind == "untrained" and twins.turning(turn) > 0
+            more = "; so does an untrained twin" if alike else " (five twins not compared)"
+        return f"Layers turn from erasing to strengthening after layer {turn.split}{more}."
     if turn.failed == "order":
         return "No cosine turn: no two levels apart."
     if turn.failed == "twins":
