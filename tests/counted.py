@@ -453,7 +453,7 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         assert before > 0 and after > 0
     elif match[1] == "both levels below 0":
         assert before < 0 and after < 0
-    elif match[1] == "later level below 0":
+    elif match[1] == "it falls below 0 instead":
         assert before > 0 > after
     elif match[1] == "a level's interval over prompts reaches 0":
         assert before < 0 < after and not level_ends[0][1] < 0 < level_ends[1][0]

@@ -195,7 +195,7 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
     if turn.before < 0 < turn.after:
         return "No cosine turn: a level's interval over prompts reaches 0."
     if turn.before > 0 > turn.after:
-        return "No cosine turn: later level below 0."
+        return "No cosine turn: it falls below 0 instead."
     return "No cosine turn: a level is 0."
 
 
