@@ -89,7 +89,8 @@ EXPORTED = {  # in the .npz, by what stands in front: of the prompt, and over al
         "turn_p",
     ),
     "sinks": (
-        "pos depth ratio layer branch norm written stream_share branch_share",
+        "pos depth ratio layer branch norm written stream_share branch_share span_pos span_from span_to span_layer "
+        "span_branch span_rise long_at_end",
         "share_attn_ratio share_mlp_ratio share_layer_ratio share_block_influence share_resid_norm share_attn_norm "
         "share_mlp_norm",
     ),

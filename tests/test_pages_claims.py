@@ -104,7 +104,7 @@ def test_what_was_found_is_listed_drawn_and_quoted(cache):
         assert np.allclose(down, np.subtract(curve["values"], curve["low"]))
     other = page(claim="one-layer-robust")
     assert other.code[0].value == found["one-layer-robust"]["sentence"]
-    assert "Without a control: no twin." in words(other) and len(charts(other)[0]["data"]) == 1
+    assert show.plain("Without a control: no twin.") in words(other) and len(charts(other)[0]["data"]) == 1
     assert not charts(page(claim="adaptive"))
 
 
@@ -178,3 +178,21 @@ def test_a_damaged_file_is_told(cache):
     of.out.mkdir(parents=True)
     (of.out / running.FOUND).write_text("[]")
     assert "is damaged" in words(page())
+
+
+def test_findings_of_the_format_before_open_as_they_were(cache):
+    """Without errors, reasons and what stands beside."""
+    of, found = wanted(), stored(wanted())
+    new = ("of", "alone", "p", "adjusted", "together", "over", "reasons")
+    old = [{k: v for k, v in one.items() if k not in new} for one in found.values()]
+    for one in old:
+        one["quantities"] = [
+            {k: v for k, v in q.items() if k not in ("beside", "chosen", "limits")} for q in one["quantities"]
+        ]
+    told = running.read(of.out) | {"findings": old}
+    running.write(told, of.out)
+    test = page(claim="one-layer-robust")
+    assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
+    assert "1 holds here, 1 does not hold here, 1 not applicable" in words(test)
+    assert test.code[0].value == found["one-layer-robust"]["sentence"] and "stand" not in words(test).split("|")[0]
+    assert all(one["sentence"] in (of.out / running.REPORT).read_text() for one in old)

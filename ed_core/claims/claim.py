@@ -3,7 +3,7 @@
 A claim is a published statement about depth that a measurement can contradict. It is data (source, quantity, formula,
 protocol, what the paper found, for which values it holds, what would contradict it, what it needs) and one function
 from evidence to values. Each value has two probabilities of error: of saying that it lies within what the statement
-allows, and of saying that it lies outside. A verdict needs one of them to be at most 4 % (nominal: intervals over few
+allows, and of saying that it lies outside. A verdict needs one of them to be at most 3 % (nominal: intervals over few
 units cover 87 to 90 % where 90 are meant, so that 5 % are kept); else it cannot be told, and so it is where a quantity
 is not defined. A verdict never says more than: on this model, on these prompts."""
 
@@ -27,7 +27,7 @@ HOLDS, DOES_NOT, CANNOT_BE_TOLD, NOT_APPLICABLE = (
 )
 VERDICTS = (HOLDS, DOES_NOT, CANNOT_BE_TOLD, NOT_APPLICABLE)
 LEVEL = 0.05  # probability of error that verdicts may have, all of a run together
-ALONE = 0.04  # that of one claim by itself: intervals over few prompts cover somewhat less than they say
+ALONE = 0.03  # that of one claim by itself: intervals over few prompts cover somewhat less than they say
 SHALLOWEST = 4  # layers below which there is no middle
 MOVES = (-0.2, 0.2)  # by which share a limit chosen here is moved, to see whether the verdict turns
 
@@ -66,7 +66,8 @@ class Quantity:
 class Estimate:
     """A quantity's value over all prompts, 5 and 95 % over the prompts, and the share of resamples in which it is not
     defined. NaN: not defined. `layers`: 5 and 95 % over the layers, None where the statement is not about layers.
-    `why`: why it cannot be judged, whatever its interval. `judge`: its errors for given limits; none without."""
+    `why`: why it cannot be judged, whatever its interval. `nothing`: what is said in the place of a value that is not
+    defined. `judge`: its errors for given limits; none without."""
 
     value: float
     low: float
@@ -74,6 +75,7 @@ class Estimate:
     undefined: float = 0.0
     layers: Range | None = None
     why: str = ""
+    nothing: str = "not defined"
     judge: Judge | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -90,7 +92,8 @@ class Estimate:
         value, found = float(value), interval(draws)
         own = judge or (by_draws(draws) if layers is None else by_draws(draws, layers))
         over = interval(layers).ends if layers is not None else None
-        return cls(value, found.low, found.high, found.undefined, over, why, own if math.isfinite(value) else None)
+        judge = own if math.isfinite(value) else None
+        return cls(value, found.low, found.high, found.undefined, over, why, judge=judge)
 
     @classmethod
     def undefined_because(cls, why: str) -> Estimate:
@@ -181,7 +184,7 @@ class Claim:
                 f"It compares models of one family, {self.models} at least, and has {len(evidence.models)}; name more "
                 "with --also."
             )
-        if self.answers and not evidence.answers:
+        if self.answers and not (evidence.answers or evidence.answered):
             raise ClaimRefused("It needs prompts with known answers, and these have none; choose a set with answers.")
         if self.levels and len(evidence.level_names) < 2:
             raise ClaimRefused(

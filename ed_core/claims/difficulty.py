@@ -32,7 +32,7 @@ def harder(evidence: Evidence) -> Measured:
     if drawn is None:
         raise ClaimRefused("No level has enough prompts with a depth.")
     unit = "mean depth by KL" if drawn is lines[SETTLED["kl"]] else "depth score, layers"
-    beside = _paired(drawn) + (f" {none} prompts have no effect on later tokens and no depth score." if none else "")
+    beside = f"{none} prompts have no effect on later tokens and no depth score." if none else ""
     return Measured(estimates, len(evidence.parts["logit_lens"]), _curve(drawn, unit, names), beside, drawn.over)
 
 
@@ -53,15 +53,11 @@ def appears(evidence: Evidence) -> Measured:
         return Measured(estimates, len(part) - never, curve, beside, part.units.words)
     estimates = {APPEARS: slope_estimate(drawn)}
     curve = _curve(drawn, "first depth with the answer for good", names)
-    return Measured(estimates, len(part) - never, curve, f"{_paired(drawn)} {beside}".strip(), drawn.over)
+    return Measured(estimates, len(part) - never, curve, beside, drawn.over)
 
 
 def _curve(drawn: Line, unit: str, names: tuple[str, ...]) -> Curve:
     return Curve.of("level", unit, drawn.levels, ticks=names)
-
-
-def _paired(drawn: Line) -> str:
-    return f"Over {drawn.pairs} pairs." if drawn.pairs else "Prompts are not paired over all levels."
 
 
 NO_HARDER_DEEPER = Claim(

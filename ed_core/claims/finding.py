@@ -166,14 +166,14 @@ def sentence(told: Mapping[str, Any]) -> str:
     verdict, of = told["verdict"], told["of"]
     if verdict == NOT_APPLICABLE:
         return f"{OPENS[verdict]} {told['statement']} ({of}). {told['reason']}"
-    values = "; ".join(f"{q['name']} {q['value']['short']}" for q in _judging(told) if q["value"])
-    return f"{OPENS[verdict]} {told['statement']} ({of}): {values}."
+    values = "; ".join(f"{q['name']}: {q['value']['short']}" for q in _judging(told) if q["value"])
+    return f"{OPENS[verdict]} {told['statement']} ({of}). {values[:1].upper()}{values[1:]}."
 
 
 def reasons(told: Mapping[str, Any]) -> list[str]:
     """Why the verdict is what it is, a sentence or two each."""
     if told["verdict"] == NOT_APPLICABLE:
-        return [told["reason"]]
+        return []
     return list(filter(None, _reasons(told)))
 
 
@@ -199,7 +199,7 @@ def _reasons(told: Mapping[str, Any]) -> Iterable[str]:
         if q["beside"] and q["value"]:
             yield f"Beside it, {q['name']}: {q['value']['short']}."
     if told["control"]:
-        theirs = "; ".join(f"{q['name']} {q['control']['short']}" for q in judging if q["control"])
+        theirs = "; ".join(f"{q['name']}: {q['control']['short']}" for q in judging if q["control"])
         means = NOT_LEARNED if told["control"] == told["verdict"] == HOLDS else OF_CONTROL[told["control"]]
         yield f"The untrained twin: {theirs}; {means}."
     elif told["control_reason"]:
@@ -230,7 +230,7 @@ def _judging(told: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over prompts: ") -> str:
     """A value with its interval, in words; `over` says what the interval is."""
     if not math.isfinite(found.value) and not math.isfinite(found.low):
-        return "not defined"
+        return found.nothing
     low, high = (number(end, quantity.digits) for end in (found.low, found.high))
     value = number(found.value, quantity.digits) if math.isfinite(found.value) else "not defined over all prompts"
     if not math.isfinite(found.low):

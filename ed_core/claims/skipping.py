@@ -8,7 +8,7 @@ from ..depth import statistics
 from ..depth.statistics import all_above, permuted_correlation, rank_correlations, some_below
 from ..probes.scores import layer_effect
 from ..studies.reproduce import second_over_first
-from .claim import Claim, Curve, Errors, Estimate, Measured, Quantity, Range, enough
+from .claim import Claim, Curve, Errors, Estimate, Measured, Quantity, Range, by_draws, enough
 from .evidence import Evidence, Part
 from .means import RELIABLE, fisher, over_layers, per_token, read_off, reliability, sums_of
 
@@ -119,9 +119,11 @@ def stretches(evidence: Evidence) -> Measured:
         start = int(curve.argmin())
         drawn = statistics.percentile(place, {"": sums}, tokens, part.units, seed)
         price = read_off(part, lambda c: c["nll"][:, start] - np.median(c["nll"], 1), ["nll"], seed)
+        again = statistics.mean(sums, tokens, part.units, seed).again.argmin(1)  # another draw may choose another one
+        anew = loss.again[np.arange(len(again)), again] - np.median(loss.again, 1)
         return (
             Estimate.of(place({"": curve[None]})[0], drawn),
-            Estimate.of(price.value, price.draws),
+            Estimate.of(price.value, price.draws, judge=by_draws(price.draws, anew)),
             start,
         )
 

@@ -75,7 +75,7 @@ def turns(evidence: Evidence) -> Measured:
     there = held.layer is not None
     whole = Estimate.of((k + 1) / n, share, judge=judge)
     if not there:
-        whole = Estimate(math.nan, math.nan, math.nan, judge=judge)
+        whole = Estimate(math.nan, math.nan, math.nan, nothing="no turn", judge=judge)
     rule_whole = papers({"": curve.value[None]})[0]
     estimates = {
         SHARE: whole,
@@ -87,7 +87,7 @@ def turns(evidence: Evidence) -> Measured:
     said = FAILED.get(held.failed, "").format(p=found.p, near=near, n=len(twins))
     if there:
         said = f"The turn is after layer {k}; {found.p:.1%} of random orders of the layers are split as well."
-    if twins and held.failed != "twins":
+    if twins and there:
         said += f" {near} of {len(twins)} untrained twins turn within a tenth of the depth."
     return Measured(estimates, len(part), Curve.of("layer", "cosine with the stream", curve), said, part.units.words)
 

@@ -44,7 +44,7 @@ def add(commands) -> None:
 
 def claims(args: argparse.Namespace) -> int:
     from ..claims import running
-    from ..claims.finding import counted
+    from ..claims.finding import counted, standing
 
     if args.prompts < 0 or args.seed < 0:
         raise ParameterError("--prompts and --seed are counts; expected 0 or more.")
@@ -68,7 +68,11 @@ def claims(args: argparse.Namespace) -> int:
         told = running.run(asked, out, tell, engine=engine)
     width = max(len(f["id"]) for f in told["findings"])
     for one in told["findings"]:
-        values = "; ".join(f"{q['name']} {q['value']['told']}" for q in one["quantities"] if q["value"])
+        values = "; ".join(
+            f"{q['name']} {q['value']['told']}" for q in one["quantities"] if q["value"] and not q["beside"]
+        )
         print(f"{one['id']:<{width}}  {one['verdict']:<19}  {values or one['reason']}")
+    if stand := standing(told["findings"]):
+        print(f"{stand}.")
     print(f"{running.DONE}{counted(told['findings'])}; {out / running.REPORT}, {out / running.FOUND}")
     return 0

@@ -1,15 +1,14 @@
 """The fitted lenses that ship: `python -m ed_core.demo.fits [NAME …]` fits those named, all unless given, and goes on
 where it was stopped; `judge [NAME …]` judges them again on held-out prompts and leaves their matrices alone.
 
-Bundled models: the prompts of all their tasks' sets. SmolLM2: `fits/texts.jsonl`, paragraphs of this project's own
-documents as they once were, and every fourth of those prompts; its affine lens is of rank 64 in half precision. Of its
-Jacobian lens the certificate alone is kept, as the matrices take 40 MB."""
+Bundled models: `fits/prompts.jsonl`, 880 prompts of their tasks in one form each. SmolLM2: `fits/texts.jsonl`,
+paragraphs of this project's own documents as they once were, and every fourth of those prompts; its affine lens is of
+rank 64 in half precision. Of its Jacobian lens the certificate alone is kept, as the matrices take 40 MB."""
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from ..fits import ENDING, affine, jacobian, read
@@ -19,19 +18,18 @@ from ..models.language_model import LanguageModel
 from ..models.opening import open_model
 from ..prompts import read_jsonl
 from ..service.resolve import resolve
-from ..sources.bundled import FITS, MIXED, MODELS, SETS
+from ..sources.bundled import FITS, MODELS
 from ..types import Prompt
 
 REAL, RANK = "smollm2", 64
-TEXTS = FITS / "texts.jsonl"
+TEXTS, PROMPTS = FITS / "texts.jsonl", FITS / "prompts.jsonl"
 JACOBIAN_PROMPTS = {"ed-demo-8": 120, "ed-demo-16": 120, REAL: 40}
 FITTED = tuple(f"{model}-{kind}" for model in (*MODELS, REAL) for kind in ("affine", "jacobian"))
 
 
 def prompts(model: str) -> list[Prompt]:
-    """What a model's lenses are fitted on. A set whose prompts name no form is of one form."""
-    files = [file for file in sorted(SETS.glob("*.jsonl")) if model not in MODELS or file.stem != MIXED]
-    bundled = [replace(one, form=one.form or file.stem) for file in files for one in read_jsonl(file)]
+    """What a model's lenses are fitted on. The form of a bundled prompt is its task."""
+    bundled = read_jsonl(PROMPTS)
     return bundled if model in MODELS else [*read_jsonl(TEXTS), *bundled[::4]]
 
 

@@ -2,8 +2,8 @@
 
 A form is a template: heading, solved examples, question. Prompts of one form are not independent of each other, so each
 bundled set has each of its levels in all of `FORMS`, and says which (`Prompt.form`). All are forms that the bundled
-models answer about as well as the one they were trained on (the table in the model card); a task without its heading,
-or under another, they do not answer."""
+models answer about as well as the one they were trained on (the table in the model card); many a task without its
+heading, or under another, they do not."""
 
 from __future__ import annotations
 

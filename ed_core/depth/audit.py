@@ -21,7 +21,8 @@ from ..probes.scores import rank_correlation
 from ..results.aggregate import aggregate, probe_of
 from ..sources.precision import WIDEST_FIRST
 from ..types import ModelSpec, ProbeResult, Prompt, Request
-from .criteria import Criterion, Interval
+from .criteria import Criterion
+from .statistics import Interval
 from .together import Together, of_prompts
 from .verdict import READS
 
@@ -114,7 +115,7 @@ class Audit:
             if c.beyond:
                 limit = AT_LEAST.get(c.precision, AT_LEAST_ELSE)
                 found.append(
-                    f"{c.precision}: {c.title} is ordered otherwise than in {self.reference} (ρ = {c.spearman:.3f}, "
+                    f"{c.precision}: {c.title} is ordered differently from {self.reference} (ρ = {c.spearman:.3f}, "
                     f"expected at least {limit:g})"
                 )
         for precision in self.curves:
@@ -131,15 +132,13 @@ class Audit:
         found, others = self.findings(), ", ".join(p for p in self.curves if p != self.reference)
         if found:
             return (
-                f"In part it is: {len(found)} figure{'s differ' if len(found) > 1 else ' differs'} from "
-                f"{self.reference} by more than is expected."
+                f"In part: {len(found)} figure{'s differ' if len(found) > 1 else ' differs'} from "
+                f"{self.reference} by more than expected."
             )
         worst = min((c for c in self.comparisons if c.spearman is not None), key=lambda c: c.spearman, default=None)
-        order = "no curve has an order to lose"
-        if worst is not None:
-            order = (
-                f"every curve keeps its order (lowest ρ = {worst.spearman:.3f}, “{worst.title}” in {worst.precision})"
-            )
+        if worst is None:
+            return f"This cannot be told: no curve has an order to lose, in {self.reference} or in {others}."
+        order = f"every curve keeps its order (lowest ρ = {worst.spearman:.3f}, “{worst.title}” in {worst.precision})"
         shifts = [
             s
             for p in self.depths
@@ -149,7 +148,7 @@ class Audit:
         ]
         furthest = max(map(abs, shifts), default=0)
         moved = (
-            f"no effective depth moves by more than {furthest} layer"
+            f"no effective depth moves by more than {furthest} layer{'s' * (furthest > 1)}"
             if furthest
             else "every effective depth stays where it is"
         )

@@ -24,6 +24,7 @@ from .panel import (
     frame,
     mean_over_tokens,
     token_panel,
+    without,
 )
 from .ruler import ROWS
 from .skips import hatch
@@ -238,7 +239,8 @@ def difference_map(
     """B - A cell by cell, diverging, 0 in the middle; a `ValueError` where cells of the two do not mean the same. Of
     models of different depth the rows are the shallower one's layers (`side_by_side.nearest`). The
     range is the smallest of 1, 2, 5 × 10^k that holds all values, over tokens without the first, whose stream is huge
-    in many models. Rows that `failed` on a side are crossed out."""
+    in many models, and without the view's sinks, which the strip leaves out too unless they count. Rows that `failed`
+    on a side are crossed out."""
     z, spec = side_by_side.difference(a, b, measure), a.measures[measure].spec
     values, rows = side_by_side.common(a, b, measure), min(a, b, key=lambda r: r.n_layers)
 
@@ -252,8 +254,9 @@ def difference_map(
 
     if "pos" not in spec.dims:
         return _square(z, view, spec.dims, spec.unit, hover)
-    bound = _bound(z[:, 1:] if z.shape[1] > 1 else z)
-    strip = Strip(mean_over_tokens(z, first_token), -bound, bound, mean_title(first_token), colours.GREY)
+    bound = _bound(without(z, {0, *view.sinks}))
+    title = mean_title(first_token, view.uncounted)
+    strip = Strip(view.mean(z, first_token), -bound, bound, title, colours.GREY)
     return crossed_out(token_panel(rows, view, z, colours.signed(bound), spec.unit, strip, hover, spec.dims[0]), failed)
 
 

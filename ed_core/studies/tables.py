@@ -226,10 +226,7 @@ def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Stat
         over, within = units_of(folder, name, some, READS[criterion][0]), None
         if over.enough:
             within = statistics.interval(resampled_depths(folder, criterion, "paper", *found, over))
-        lens = some.probe("logit_lens")
-        echo = float(lens["echo"] @ lens["n_tokens"] / lens["n_tokens"].sum()) if lens else 0.0
-        k = getattr(folder.probe("logit_lens"), "k", 5) if lens else 5
-        said[criterion] = wording.over_prompts(judged, curve, within, k=k, echo=echo)
+        said[criterion] = wording.over_prompts(judged, curve, within, over)
     return said
 
 
