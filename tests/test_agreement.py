@@ -109,12 +109,6 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
             ["nowhere for good", "without depth 0 at 16"],
             ["sinks"],
         ),
-        (
-            [rule("mean_kl", 17.34, 17.02, 17.63, over="100 prompts")],
-            ["By KL it settles around depth 18.3 of 30 (mean over all thresholds; 18.0 to 18.6 over 100 prompts)."],
-            ["rule"],
-        ),
-        ([rule("mean_overlap", 22.08)], ["By overlap it settles around depth 23.1 of 30 (mean over all"], ["None"]),
         ([rule("settle", 23.8, 23.1, 24.2)], ["changes last: depth 24.8 of 30 (24.1 to 25.2)."], ["rule"]),
     ],
 )

@@ -183,7 +183,6 @@ def run(args) -> None:
         print(sinks.summary([sinks.of_result(result) for result in results[sinks.PROBE]]))
     if results.keys() >= set(verdict.READS):
         counts_first = next(probe.first_token for probe in probes if probe.name == verdict.READS[0])
-        forms = [prompt.form for prompt in prompts]
         print("\n".join(together.told(*(results[name] for name in verdict.READS), counts_first, forms)))
 
 
