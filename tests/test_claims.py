@@ -462,7 +462,7 @@ def test_no_turn_is_said_with_the_condition_that_failed():
 
 def test_findings_are_judged_together_and_the_report_says_how_many_stand():
     claim = one_quantity((0.0, np.inf))
-    sure, less = np.linspace(0.1, 1, 1000), np.linspace(-0.03, 1, 1000)
+    sure, less = np.linspace(0.1, 1, 1000), np.linspace(-0.025, 1, 1000)
     found = [finding.Finding(claim, "m", "s", of_draws(draws)).told() for draws in (sure, less, less)]
     after = finding.adjusted([*found, {"id": "old", "verdict": HOLDS}])
     assert [one["verdict"] for one in found] == [HOLDS] * 3

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from charts import charts
 from streamlit.testing.v1 import AppTest
-from test_claims import keeping, turning_at
+from test_claims import cosine, keeping
 from test_pages import numbers
 
 from ed_core import settings
@@ -26,6 +26,7 @@ from ed_core.types import Prompt
 from ed_ui import claim_runs, show, spread_panel, study_runs
 
 pytestmark = pytest.mark.usefixtures("forks")
+STEP = np.where(np.arange(16) < 9, -0.3, 0.3)  # a cosine that turns
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def stored(of: claim_runs.Wanted) -> dict:
     """Three findings where the page looks for them."""
     robust, turn, adaptive = (find(name) for name in ("one-layer-robust", "turn", "adaptive"))
     found = [
-        finding.Finding(turn, "ed-demo-8", "copy", turn.of(turning_at(4)), control=turn.of(turning_at(0))),
+        finding.Finding(turn, "ed-demo-8", "copy", turn.of(cosine(STEP)), control=turn.of(cosine(-STEP))),
         finding.Finding(adaptive, "ed-demo-8", "copy", None, "It has <b>no</b> answers."),
         finding.Finding(robust, "ed-demo-8", "copy", robust.of(keeping(0.5)), control_reason="no twin."),
     ]

@@ -14,7 +14,7 @@ from ..depth.verdict import COSINES
 from ..errors import ClaimRefused, StudyError
 from ..studies import trends
 from ..studies.points import Point, combined
-from .claim import Claim, Curve, Errors, Estimate, Measured, Quantity, Range, by_draws, enough
+from .claim import ALONE, Claim, Curve, Errors, Estimate, Measured, Quantity, Range, by_draws, enough
 from .evidence import Evidence, Part
 from .means import over_layers, sums_of
 
@@ -54,6 +54,7 @@ def turns(evidence: Evidence) -> Measured:
         return (continuous.best_split(curves[""]) + 1) / n
 
     share, rule = (statistics.percentile(read, {"": sums}, tokens, part.units, seed) for read in (splits, papers))
+    order = found.p * ALONE / continuous.LEVEL  # the permutation is exact: its 5 % need no reserve
     signs = max(beyond(before.draws, 0.0, False), beyond(after.draws, 0.0, True))
 
     def one_sign(layers: slice, above: bool) -> float:
@@ -67,7 +68,7 @@ def turns(evidence: Evidence) -> Measured:
         split. It does not where the layers before the lower limit lie above 0, those behind the upper one below, or
         the turn elsewhere."""
         inside, outside = by_draws(share)(holds)
-        turn = max(signs, found.p)
+        turn = max(signs, order)
         first, last = slice(None, math.ceil(holds[0] * n)), slice(math.ceil(holds[1] * n) - 1, None)
         ways = one_sign(first, True), one_sign(last, False), max(turn, outside)
         return (1.0 if held.failed == "twins" else max(turn, inside)), min(1.0, len(ways) * min(ways))
