@@ -197,7 +197,7 @@ def test_any_table_with_its_columns_named_is_a_set(files, name):
         ('bundled = "sum_mod1"', "'sum_mod1'; did you mean 'sum_mod10'?"),
         ('bundled = "copy"\nlevels = [3, 4]', "has no level '4'; expected one of 3, 6, 9, 12"),
         ('file = "t.csv"\ncolumns = {text = "q"}\nper_level = 1', "has no levels; give limit"),
-        ('bundled = "copy"\nmax_tokens = 4', "no prompt that is at most 4 tokens long"),
+        ('bundled = "copy"\nmax_tokens = 4', "no prompt of at most 4 tokens"),
         ('hub = "gsm9k"', "did you mean 'gsm8k'?"),
     ],
 )

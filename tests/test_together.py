@@ -21,16 +21,22 @@ from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import mixed_prompts
 from ed_core.types import Prompt
 
-PROMPTS = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(6)]
+PROMPTS = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(8)]
 PROBES = (Contributions(), LogitLens())
 
 
 @pytest.fixture(scope="module")
-def results():
+def eight():
     """Contributions and lens of six bundled prompts on the smaller model."""
     spec = resolve("ed-demo-8")
     model = compute.Models().get(spec)
     return tuple([compute.run(model, probe.request(spec, prompt)) for prompt in PROMPTS] for probe in PROBES)
+
+
+@pytest.fixture
+def results(eight):
+    """Of six of them."""
+    return tuple(of_one[:6] for of_one in eight)
 
 
 @pytest.mark.parametrize(("n", "first_token"), [(6, True), (6, False), (3, True)])
@@ -57,7 +63,7 @@ def test_every_claim_over_real_prompts_is_counted_anew(results, n, first_token):
 def test_prompts_of_one_form_are_said_to_be(results):
     """Templates are the units where there are enough; else it is said that other text may differ."""
     forms = [f"form {i % 5}" for i in range(10)]
-    many = [[*of_one, *of_one[:4]] for of_one in results]
+    many = [[*of_one[:6], *of_one[:4]] for of_one in results]
     over = together.of_prompts(*many, forms=forms)
     assert "5–95 % over 10 prompts of 5 forms: " in over.settles
     one = together.of_prompts(*many, forms=["one"] * 10)
@@ -195,12 +201,12 @@ def test_among_others_the_lens_has_its_mean_depth_over_all_prompts(results):
     )
 
 
-def test_the_audit_says_how_sure_its_depths_are(results):
-    both = [*results[0], *results[1]]
+def test_the_audit_says_how_sure_its_depths_are(eight):
+    both = [*eight[0], *eight[1]]
     outcome = audit.compare({"fp32": both, "bf16": both}, "fp32")
-    found = together.of_prompts(*results)
+    found = together.of_prompts(*eight)
     head, *said = outcome.together()
-    assert head == f"In fp32, over 6 prompts ({found.n_tokens} tokens):" and said == found.lines
+    assert head == f"In fp32, over 8 prompts ({found.n_tokens} tokens):" and said == found.lines
     assert all(line in audit.table(outcome) for line in (head, *said))
     cells = {row.title: row.cells["bf16"] for row in outcome.rows() if row.cells.keys() == {"fp32", "bf16"}}
     kl, interval = found.criteria["kl"], found.intervals["kl"]
@@ -209,4 +215,4 @@ def test_the_audit_says_how_sure_its_depths_are(results):
     assert interval.undefined > 0 and cells["Effective depth, overlap rule"] == (
         f"{overlap.depth}, {interval.low:.3g} to {interval.high:.3g}, none in {interval.undefined:.0%}"
     )
-    assert audit.compare({"fp32": both[::6], "bf16": both[::6]}, "fp32").together() == []
+    assert audit.compare({"fp32": both[::8], "bf16": both[::8]}, "fp32").together() == []

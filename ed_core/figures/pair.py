@@ -32,6 +32,7 @@ from .text import escaped, number
 
 SYMBOLS, DASHES = ("circle", "diamond"), ("solid", "dash")
 PAIR_RULER_HEIGHT = 224
+RULES = {name: row for name, row in ROWS.items() if name in colours.CRITERIA}
 BAR = 0.5  # half of the bar's height, in rows of the ruler
 CURVES, BARS = (0.3, 1.0), (0.0, 0.2)  # shares of the height: curves above, their difference below
 LABEL = 0.14  # of the width, that a ruler's label may take
@@ -60,7 +61,7 @@ def pair_ruler(
             xshift=4,
             y=sign * BAR,
         )
-        for name, row in ROWS.items():
+        for name, row in RULES.items():
             _mark(canvas, side, name, sign * (row + BAR), verdicts[side], n_layers[side], name in unclear[side])
     ticks = [0, 0.25, 0.5, 0.75, 1]
     canvas.layout["xaxis"] = dict(
@@ -120,7 +121,7 @@ def _mark(
             "left"
             if x > 1 - LABEL
             or any(
-                c.ratio is not None and ROWS[n] > ROWS[name] and x < c.ratio < x + LABEL for n, c in criteria.items()
+                c.ratio is not None and RULES[n] > RULES[name] and x < c.ratio < x + LABEL for n, c in criteria.items()
             )
             else "right"
         )
