@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import counted
 import numpy as np
@@ -73,8 +74,7 @@ def test_prompts_of_one_form_are_said_to_be(results):
 
 def test_a_variant_without_sinks_is_that_of_all_prompts(results, monkeypatch):
     """With a lower threshold there are sinks; the curve without them is the mean over all other tokens."""
-    monkeypatch.setattr(sinks, "FACTOR", 1.3)
-    monkeypatch.setattr(sinks.find, "__defaults__", (1.3,))
+    monkeypatch.setattr(sinks, "find", partial(sinks.find, factor=1.3))
     made, lens = results
     out = [{s.pos for s in sinks.of_result(r)} for r in made]
     assert any(out)
