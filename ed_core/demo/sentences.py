@@ -159,7 +159,7 @@ def made_up_twins(n: int, kind: str = "untrained", split: int = 3) -> Twins:
         kind,
         tuple(
             Reading(
-                {"cosine": Criterion("cosine", 3 + 2 * i, 0.0, 10)},
+                {"cosine": Criterion("cosine", 3 + 2 * i, None, 10)},
                 {"kl": MeanDepth("kl", 4.0 + 2 * i, 10)},
                 Turn(10, split, -0.2, 0.2, 0.01, ""),
             )
