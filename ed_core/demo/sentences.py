@@ -695,7 +695,7 @@ PARTS = {  # by module: what gives no sentence of its own
     "surgery": "kinds_of Choice.layers",
     "together": "Together.lead Together.lines Together.sentence told",
     "verdict": "Verdict.lead Verdict.sentence where",
-    "wording": "Twins.called doubts drawn over_prompts sure",
+    "wording": "Twins.called apart doubts drawn over_prompts sure",
     "writing": "leaving",
     "finding": "valued number counted markdown",
     "words": "parameters depth mean mean_row ratio rule variants value claim markdown metadata",

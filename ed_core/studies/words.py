@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..depth.wording import apart
+
 BY = {"kl": "KL", "overlap": "overlap"}
 NO_TURN = {
     "sign": "its two levels do not lie below and above 0",
@@ -17,7 +19,7 @@ def settles(
     thresholds; 18.0 to 18.6 over 100 prompts)." """
     if depth is None:
         return f"By {BY[by]} there is no depth: the lens is the output everywhere."
-    within = "" if low is None or high is None else f"; {low:.1f} to {high:.1f} over {over}"
+    within = "" if low is None or high is None else f"; {apart(low, high, 1)} over {over}"
     return f"By {BY[by]} it settles around depth {depth:.1f} of {n_layers} (mean over all thresholds{within})."
 
 
@@ -32,4 +34,4 @@ def plain(depth: float | None, low: float | None = None, high: float | None = No
     """A mean depth in a cell: "18.3 (18.0 to 18.6)"; "–" where there is none."""
     if depth is None:
         return "–"
-    return f"{depth:.1f}" + ("" if low is None or high is None else f" ({low:.1f} to {high:.1f})")
+    return f"{depth:.1f}" + ("" if low is None or high is None else f" ({apart(low, high, 1)})")
