@@ -166,7 +166,7 @@ def statement(sentence: str, found: Rule) -> int:
     """The claims of one rule's own sentence."""
     name, interval = (
         next(n for n, own in NAMES.items() if own == found.name),
-        r"(?: \(((?:5–95|no interval|none in).*?)\))?",
+        r"(?: \(((?:5–95|no interval|none in|[^()]* in at least).*?)\))?",
     )
     if found.depth is None:
         match = re.fullmatch(rf"The papers' {name} rule gives no layer{interval}: (.*?)\.", sentence)
@@ -178,7 +178,7 @@ def statement(sentence: str, found: Rule) -> int:
         assert given == expected, (given, expected)
         return n + len(given) + _drawn(match[1], found)
     how = r"(not clear: .*?|clear|clear so far, five twins not compared)"
-    have = r"(?:; (\d+) of (\d+) (?:untrained twins|copies with shuffled layers) ha(?:s|ve) this mark)?"
+    have = r"(?:[;.] (\d+) of (\d+) (?:untrained twins|copies with shuffled layers) ha(?:s|ve) this mark)?"
     match = re.fullmatch(rf"The papers' {name} rule gives layer (\d+) of (\d+){interval}; {how}{have}\.", sentence)
     assert match, sentence
     depth, n_layers, drawn, how, near, twins = match.groups()
@@ -230,9 +230,12 @@ def _drawn(said: str | None, found: Rule) -> int:
     if found.ends is None:
         assert said.startswith("none in any resample of ")
         return 1
-    match = re.fullmatch(rf"5–95 % over (.+): {MEAN} to {MEAN}(?:, none in {MEAN}% of resamples)?", said)
+    ends = rf"(?:5–95 %: {MEAN} to {MEAN}|{MEAN} in at least 90 % of resamples(?: that give a layer)?)"
+    match = re.fullmatch(rf"{ends}(?:, none in {MEAN}%,)? over (.+)", said)
     assert match, said
-    assert np.allclose([float(match[2]), float(match[3])], found.ends, rtol=0.006)
+    low, high = (match[1], match[2]) if match[3] is None else (match[3], match[3])
+    assert (low == high) == (match[3] is not None)
+    assert np.allclose([float(low), float(high)], found.ends, rtol=0.006)
     assert bool(match[4]) == (found.undefined > 0)
     assert match[4] is None or abs(float(match[4]) - 100 * found.undefined) <= 0.051
     return 2 + bool(match[4])
@@ -252,7 +255,8 @@ def rules(sentence: str, found: Mapping[str, Rule]) -> int:
     for depth, name, low, high in given:
         one = found[NAMES[name]]
         assert depth == ("no layer" if one.depth is None else str(one.depth))
-        assert bool(low) == bool(one.ends)
+        width = one.ends and f"{one.ends[0]:.3g}" != f"{one.ends[1]:.3g}"
+        assert bool(low) == bool(width)
         assert not low or np.allclose([float(low), float(high)], one.ends, rtol=0.006)
     clear = [name for _, name, _, _ in given if found[NAMES[name]].clear]
     so_far = [name for _, name, _, _ in given if found[NAMES[name]].so_far]
@@ -376,7 +380,7 @@ def settles(
         assert sentence.startswith(f"{begin} is the output from depth 1 on: no depth to read."), sentence
         assert max(own["kl"][1:]) <= 0
         return 1 + turn(sentence.split("to read.")[1].strip(), own["cosine"], twins, level_ends)
-    prompts = rf"(?:; 5–95 % over (.+?): {MEAN} to {MEAN}|; (.+?), no interval below eight)?"
+    prompts = rf"(?:; 5–95 %: {MEAN} to {MEAN} over (.+?)|; ([^:]+?), no interval below eight)?"
     beside = rf"(?:; overlap: {MEAN}(?:, {MEAN} to {MEAN})?)?"
     context = rf"(?:; (\w+) (untrained twins?|cop(?:y|ies) with shuffled layers): {MEAN}(?:–{MEAN})?)?"
     match = re.match(
@@ -385,7 +389,7 @@ def settles(
         sentence,
     )
     assert match, sentence
-    kl, n, units, low, high, few, overlap, o_low, o_high, many, called, t_low, t_high = match.groups()
+    kl, n, low, high, units, few, overlap, o_low, o_high, many, called, t_low, t_high = match.groups()
     assert abs(float(kl) - depth) <= 0.052 and int(n) == n_layers
     assert (ends is not None) == (units is not None or few is not None), sentence
     if units is not None or few is not None:
@@ -430,7 +434,7 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
     before, after = float(np.mean(curve[: k + 1])), float(np.mean(curve[k + 1 :]))
     whole, n = (
         r"Layers turn from erasing to strengthening after layer (\d+)"
-        r"(; so does an untrained twin| \(five twins not compared\))?\.",
+        r"(; so do an untrained twin's| \(five twins not compared\))?\.",
         len(twins),
     )
     if match := re.fullmatch(whole, sentence):
@@ -438,7 +442,7 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         assert not level_ends or level_ends[0][1] < 0 < level_ends[1][0]
         alike = near(twins, k, len(curve))
         assert n < 5 or 2 * alike < n
-        assert bool(match[2]) == (n < 5) and ("so does" in (match[2] or "")) == (n < 5 and alike > 0)
+        assert bool(match[2]) == (n < 5) and ("so do" in (match[2] or "")) == (n < 5 and alike > 0)
         return 2 + bool(match[2])
     if match := re.fullmatch(r"No turn of its own: (\d+) of (\d+) untrained twins turn there too\.", sentence):
         alike = near(twins, k, len(curve))
@@ -453,7 +457,7 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         assert before > 0 and after > 0
     elif match[1] == "both levels below 0":
         assert before < 0 and after < 0
-    elif match[1] == "it falls below 0 instead":
+    elif match[1] == "the first level is above 0, the second below":
         assert before > 0 > after
     elif match[1] == "a level's interval over prompts reaches 0":
         assert before < 0 < after and not level_ends[0][1] < 0 < level_ends[1][0]

@@ -4,7 +4,7 @@ numbers."""
 import numpy as np
 import pytest
 
-from ed_core.demo.examples import READ, REAL, shipped
+from ed_core.demo.examples import READ, REAL, SEEN, shipped
 from ed_core.depth.verdict import READS
 from ed_core.probes import PROBES, Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
@@ -25,13 +25,16 @@ def example() -> Prompt:
 
 def test_no_file_is_left_over_and_none_names_a_folder_of_some_machine():
     files = {f.stem: unpack(f.read_bytes()) for f in lookup.EXAMPLES.glob("*.npz")}
-    hashes = {resolve(name).content_hash for name in (*MODELS, *REAL)}
+    hashes = {resolve(name).content_hash for name in (*MODELS, *REAL, *SEEN)}
     assert files and {r.request.models[0].content_hash for r in files.values()} == hashes, (
         "run python -m ed_core.demo.examples"
     )
     for key, result in files.items():
         assert result.request.key == key and result.complete
-        assert result.request.models[0].source in (*MODELS, *REAL) and "/" not in result.provenance["model"]["source"]
+        assert (
+            result.request.models[0].source in (*MODELS, *REAL, *SEEN)
+            and "/" not in result.provenance["model"]["source"]
+        )
 
 
 def test_the_real_model_is_shown_without_its_weights(tmp_path, monkeypatch):
@@ -99,8 +102,8 @@ def test_of_each_shipped_prompt_what_a_verdict_reads_of_five_twins_is_there():
             for seed in controls.SEEDS:
                 spec = twin(resolve(name), "untrained", seed)
                 wanted.add(probe().request(spec, Prompt(known["text"], known["answer"])).key)
-    assert files.keys() == wanted and len(wanted) == 70, "run python -m ed_core.demo.examples twins"
-    assert sum(f.stat().st_size for f in files.values()) <= 1_100_000
+    assert files.keys() == wanted and len(wanted) == 80, "run python -m ed_core.demo.examples twins"
+    assert sum(f.stat().st_size for f in files.values()) <= 1_250_000
     for key, file in files.items():
         result = unpack(file.read_bytes())
         assert result.request.key == key and set(result.measures) == set(READ[result.request.probe])

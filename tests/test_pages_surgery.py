@@ -300,12 +300,12 @@ def test_sentences_of_writing():
     )
     assert writing.sentence(values, 10, 0.9, sampled=True).endswith("1 of 3 best guesses would change.")
     never = values | {"exit_depth": np.array([10.0, 10, 10, np.nan]), "exit_agrees": np.ones(4)}
-    assert writing.sentence(never, 10, 0.9).endswith("; no token is 0.9 sure before the output.")
+    assert writing.sentence(never, 10, 0.9).endswith("; before the output the lens is never 0.9 sure.")
     sure = values | {"exit_agrees": np.ones(4)}
     assert writing.sentence(sure, 10, 0.9).endswith("would change no token and spare 3.0 layers a token on average.")
     one = {name: v[:1] for name, v in values.items()}
     assert writing.sentence(one, 10, 0.9) == (
-        "The token written settles at depth 2 of 10; no depth is 0.9 sure before the output."
+        "The token written settles at depth 2 of 10; before the output the lens is never 0.9 sure."
     )
     assert writing.sentence({"ids": np.array([-1])}, 10, 0.9) == "No token is written yet."
 

@@ -145,7 +145,7 @@ def test_likelihood_against_generation_in_words():
         return pruning.generated(written, n_prompts, n), pruning.by_loss(curves, written, n_prompts, n)
 
     assert told([0.25, 1, 0.5, 0.25], 0.75, 4) == (
-        "Whole, the model writes 3 of 4 answers; without layer 0 or 3 it writes 1 of 4 answers.",
+        "Whole, the model writes 3 of 4 answers; without layer 0 or 3 it writes the fewest, 1 of 4 answers.",
         [
             "By loss, the layer that counts most is 2: +1 nats per token without it, and the model writes 2 of 4 "
             "answers.",

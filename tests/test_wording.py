@@ -91,9 +91,9 @@ def test_a_rule_over_templates_says_over_how_many():
     of = units(10, [f"form {i % 5}" for i in range(10)])
     criterion, curve, interval, _ = over("kl", [a_step("kl", 5)] * 10, [3] * 10)
     said = wording.over_prompts(criterion, curve, interval, of).sentence
-    assert "(5–95 % over 10 prompts of 5 forms: 5 to 5)" in said
+    assert "(5 in at least 90 % of resamples over 10 prompts of 5 forms)" in said
     few = units(10, ["one"] * 10)
-    assert "over 10 prompts of one form; other text may differ: 5 to 5" in (
+    assert "resamples over 10 prompts of one form; other text may differ)" in (
         wording.over_prompts(criterion, curve, interval, few).sentence
     )
 

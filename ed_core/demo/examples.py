@@ -30,7 +30,8 @@ from ..types import ProbeResult, Prompt
 
 READ = {"contributions": COSINES, "logit_lens": ("kl", "overlap", "jsd", "rank")}  # the last: for the summary
 
-REAL = ("smollm2",)  # the models of the package registry whose results are shipped
+REAL = ("smollm2",)  # the models of the package registry of which all probes' results are shipped
+SEEN = ("gemma3-270m",)  # those of which what Home shows of one prompt is shipped: numbers alone, never weights
 
 
 def main(names: Sequence[str] = ()) -> None:
@@ -63,7 +64,7 @@ def of_twins(prompts: dict[str, Prompt]) -> None:
     TWINS.mkdir(exist_ok=True)
     for old in TWINS.glob("*.npz"):
         old.unlink()
-    for name in (*MODELS, *REAL):
+    for name in (*MODELS, *REAL, *SEEN):
         for seed in controls.SEEDS:
             spec, models = twin(resolve(name), "untrained", seed), compute.Models()
             for prompt in dict.fromkeys(id for of, id, _ in shipped() if of == name):
@@ -99,6 +100,8 @@ def shipped() -> Iterator[tuple[str, str, type[Probe]]]:
     for name in REAL:
         for prompt in KINDS.values():
             yield from ((name, prompt, probe) for probe in PROBES if probe.first_page)
+    for name in SEEN:
+        yield from ((name, ENGLISH_EXAMPLE, probe) for probe in PROBES if probe.first_page)
 
 
 if __name__ == "__main__":

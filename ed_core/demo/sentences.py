@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from itertools import chain, pairwise
 from pathlib import Path
@@ -21,10 +23,19 @@ from typing import Any
 
 import numpy as np
 
+from ..cards import words
+from ..claims import CLAIMS, finding
+from ..claims.claim import Claim, Estimate, Measured
+from ..claims.claim import Curve as ClaimCurve
+from ..claims.finding import Finding, adjusted
 from ..depth import (
     among_others,
+    answer,
     audit,
+    criteria,
     exactness,
+    lenses,
+    matching,
     pruning,
     side_by_side,
     sinks,
@@ -34,6 +45,10 @@ from ..depth import (
     wording,
     writing,
 )
+from ..depth.continuous import MeanDepth, Turn
+from ..depth.criteria import Criterion
+from ..depth.statistics import Interval, units
+from ..depth.wording import Reading, Twins
 from ..probes import Contributions, LayerSkip, LogitLens, Numerics
 from ..probes.description import Curve
 from ..results import lookup
@@ -73,7 +88,7 @@ PAGES = (
     "keep/gallery",
     "keep/case",
 )
-FIXED = ("TEXTS", "TEACH")  # names of a page's constants that hold its fixed words
+WORDS = 6  # in a page's constant that holds a sentence
 Examples = Callable[[], Iterable[str]]
 
 
@@ -87,26 +102,125 @@ def shipped(probe: str, control: bool = False) -> list[ProbeResult]:
     return sorted(found, key=lambda r: (r.request.models[0].name, r.request.prompts[0].text))
 
 
-def verdicts() -> Iterator[verdict.Verdict]:
-    """On every shipped prompt that has both probes."""
+@cache
+def both() -> dict[str, list[verdict.Pair]]:
+    """Every shipped prompt that has both probes, by model."""
     lenses = {(r.request.models[0], r.request.prompts[0]): r for r in shipped("logit_lens")}
+    found: dict[str, list[verdict.Pair]] = {}
     for made in shipped("contributions"):
         if lens := lenses.get((made.request.models[0], made.request.prompts[0])):
-            yield verdict.of_prompt(made, lens)
+            found.setdefault(made.request.models[0].name, []).append((made, lens))
+    return found
 
 
-def several() -> together.Together:
-    """The shipped prompts of the model that has most of them, together."""
-    made, lens = shipped("contributions"), shipped("logit_lens")
-    both = {}
-    for result in made:
-        match = [
-            r for r in lens if (r.request.models, r.request.prompts) == (result.request.models, result.request.prompts)
-        ]
-        if match:
-            both.setdefault(result.request.models[0].name, []).append((result, match[0]))
-    most = max(both.values(), key=len)
-    return together.of_prompts(*map(list, zip(*most, strict=True)))
+@cache
+def verdicts() -> list[verdict.Verdict]:
+    """On every shipped prompt; then with other prompts in the place of one twin and of five, at the answer, and at a
+    token."""
+    every = [pair for pairs in both().values() for pair in pairs]
+    most = max(both().values(), key=len)
+    return (
+        [verdict.of_prompt(*pair) for pair in every]
+        + [verdict.of_prompt(*pair, twins=most[:n]) for pair in most[:2] for n in (1, 5)]
+        + [verdict.of_prompt(*most[0], of=of) for of in (verdict.ANSWER, 3)]
+    )
+
+
+@cache
+def several() -> list[together.Together]:
+    """The shipped prompts of the model that has most of them, together; then as if there were more of them, of one form
+    and of many, and with five twins."""
+    most = max(both().values(), key=len)
+    sides = [list(side) for side in zip(*most, strict=True)]
+    twice = [side * 2 for side in sides]
+    twin = tuple([one] * len(twice[0]) for one in most[0])
+    return [
+        together.of_prompts(*sides),
+        together.of_prompts(*twice, forms=["a"] * 10),
+        together.of_prompts(*twice, forms=list("abcdefghij"), twins=[twin] * 5),
+    ]
+
+
+def of_verdicts(name: str) -> Iterator[str]:
+    for found in verdicts():
+        said = getattr(found, name)
+        yield from [said] if isinstance(said, str) else said
+
+
+def of_several(name: str) -> Iterator[str]:
+    for found in several():
+        said = getattr(found, name)
+        yield from [said] if isinstance(said, str) else said
+
+
+def made_up_twins(n: int, kind: str = "untrained", split: int = 3) -> Twins:
+    """Copies whose rules give layers 3, 5, …, which settle at 4, 6, … of 10 and turn after `split` of ten layers."""
+    return Twins(
+        kind,
+        tuple(
+            Reading(
+                {"cosine": Criterion("cosine", 3 + 2 * i, None, 10)},
+                {"kl": MeanDepth("kl", 4.0 + 2 * i, 10)},
+                Turn(10, split, -0.2, 0.2, 0.01, ""),
+            )
+            for i in range(n)
+        ),
+    )
+
+
+def turns() -> Iterator[str]:
+    """Of made-up fits: a turn with and without twins, and each way to have none."""
+    turn = Turn(10, 3, -0.2, 0.2, 0.01, "")
+    yield from (wording.turned(turn, made_up_twins(n)) for n in (0, 1, 5))
+    yield wording.turned(replace(turn, failed="order", p=0.3))
+    yield wording.turned(replace(turn, failed="twins"), made_up_twins(5))
+    for before, after in ((0.1, 0.3), (-0.3, -0.1), (-0.2, 0.2), (0.2, -0.2), (0.0, 0.3)):
+        yield wording.turned(replace(turn, before=before, after=after, failed="sign"))
+
+
+def settling() -> Iterator[str]:
+    """Of made-up depths: with and without twins and intervals, and none."""
+    kl, overlap = MeanDepth("kl", 5.2, 10), MeanDepth("overlap", 7.25, 10)
+    for n in (0, 1, 5):
+        yield wording.settles({"kl": kl, "overlap": overlap}, None, made_up_twins(n))
+    yield wording.settles({"kl": kl}, None, made_up_twins(1, "shuffled"))
+    sure = replace(kl, interval=Interval(4.9, 5.6, 0.0))
+    for over in (units(10, ["a"] * 10), units(10, list("abcdefghij"))):
+        yield wording.settles({"kl": sure, "overlap": overlap}, None, over=over)
+    yield wording.settles({"kl": kl}, None, over=units(3))
+    yield wording.settles({"kl": replace(kl, depth=None)}, None)
+
+
+def by_rule() -> Iterator[tuple[wording.Statement, Criterion, np.ndarray]]:
+    """Statements of made-up curves: clear, clear so far, not clear for each reason, and no layer."""
+    step = np.repeat([-0.3, 0.3], [4, 6])
+    for curve, twins in (
+        (step, made_up_twins(0)),
+        (step, made_up_twins(1)),
+        (step, made_up_twins(5)),
+        (step, replace(made_up_twins(5), readings=made_up_twins(1).readings * 5)),
+        (np.array([-0.3, -0.02, 0.02, -0.01, 0.03, 0.3, 0.3, 0.3, 0.3, 0.3]), made_up_twins(0)),
+        (np.repeat([-0.3, 0.3, -0.3], [2, 7, 1]), made_up_twins(0)),
+        (np.full(10, 0.3), made_up_twins(0)),
+        (np.full(10, -0.3), made_up_twins(0)),
+    ):
+        criterion = criteria.by_cosine(curve, 0.0)
+        yield wording.statement(criterion, curve, twins), criterion, curve
+
+
+def answers() -> Iterator[tuple[answer.Seen, ...]]:
+    """What is seen at the answers of the shipped prompts, and of made-up ones, so that every branch is seen."""
+    yield from (found.seen for found in verdicts())
+    one = answer.Seen(0, "good", True, 30, 20, 5, 30, first_best=16, first_among=12)
+    yield (one,)
+    yield (replace(one, given=False, among=30),)
+    yield (replace(one, best=None, among=28, instead="bad"),)
+    yield (replace(one, best=None, among=None, instead="bad"),)
+    yield (replace(one, best=0, first_best=0, among=0, first_among=0),)
+    yield (one, replace(one, best=25))
+    yield (one, one, one)
+    yield (one, replace(one, token="better", best=None, instead="worse"))
+    yield (replace(one, best=None),) * 2
 
 
 TOKENS = [f"t{i}" for i in range(9)]
@@ -333,14 +447,42 @@ def of_cards(say: Callable[[Mapping[str, Any]], Any]) -> Iterator[str]:
         yield from [said] if isinstance(said, str) else said
 
 
-def from_claims() -> Iterator[str]:
-    """One finding of each verdict and claim, as the shipped cards hold them."""
-    seen = set()
-    for told in cards():
-        for claim in told["claims"]:
-            if (claim["id"], claim["verdict"]) not in seen:
-                seen.add((claim["id"], claim["verdict"]))
-                yield claim["sentence"]
+@cache
+def findings() -> list[Mapping[str, Any]]:
+    """Of every claim one, judged together: of made-up values that lie within its limits, outside, on them and nowhere,
+    by turns; with a twin of the same values. Last, one that cannot be applied."""
+    nothing, made = ClaimCurve("", "", (), (), (), ()), []
+
+    def measured(claim: Claim, which: int) -> Measured:
+        def draws(holds: tuple[float, float]) -> np.ndarray:
+            low, high = (end if np.isfinite(end) else None for end in holds)
+            limit = low if low is not None else high
+            width = abs(limit) or 0.1
+            inside = 1.0 if low is not None else -1.0
+            middle = (low + high) / 2 if low is not None and high is not None else limit + inside * width / 2
+            at = {0: middle, 1: 2 * limit - middle, 2: limit}[which % 3]
+            return at + width * np.linspace(-0.04, 0.04, 1000)
+
+        layers = claim.id in ("cosine-weak-proxy", "usefulness")
+        found = {
+            q.name: Estimate.undefined_because("no layer is needed by this measure")
+            if which % 5 == 4
+            else Estimate.of(np.mean(d := draws(q.holds)), d, d * 1.1 if layers else None)
+            for q in claim.quantities
+        }
+        return Measured(found, 40, nothing, "", "40 prompts of 8 forms")
+
+    for i, claim in enumerate(CLAIMS):
+        told = measured(claim, i)
+        made.append(Finding(claim, "this-model", "this-set", told, control=measured(claim, i + i % 2)).told())
+    made.append(Finding(CLAIMS[0], "this-model", "this-set", None, "It has no known answers.").told())
+    return adjusted(made)
+
+
+def of_findings(say: Callable[[Mapping[str, Any]], Any]) -> Iterator[str]:
+    for told in findings():
+        said = say(told)
+        yield from [said] if isinstance(said, str) else said
 
 
 def from_studies(say: str) -> Iterator[str]:
@@ -365,26 +507,34 @@ def from_studies(say: str) -> Iterator[str]:
     label = next(iter(folder.plan["models"]))["label"]
     for name in folder.sets:
         if say == "difficulty.Difficulty.sentence" and len(folder.groups(name)) > 2:
-            yield difficulty.look(folder, label, name).sentence
+            for kind in difficulty.kinds(folder):
+                yield difficulty.look(folder, label, name, kind).sentence
         if say == "agreement.sentences":
             rows = parquet.read_table(folder.out / "verdict.parquet").to_pylist()
             yield from agreement.sentences(agreement.estimates(folder, label, name, rows))
 
 
-def maps() -> Iterator[str]:
-    """Of made-up maps between two models: each depth is found again, and none is."""
-    from ..depth import matching
+def levels() -> Iterator[str]:
+    """The verdict of lines through levels: deeper, less deep, by little, no change, cannot be told."""
+    from ..studies.difficulty import Trend
+
+    for low, high in ((0.5, 1.5), (-1.5, -0.5), (0.05, 0.3), (-0.1, 0.2), (-0.5, 1.5)):
+        yield Trend(9.0, 10.0, (low + high) / 2, low, high, 0, np.nan).verdict(16)
+
+
+def maps(say: Callable[..., str]) -> Iterator[str]:
+    """Of made-up maps between two models: each depth is found again at the same share, in the first half only, further
+    on, in the other order, and none is."""
     from ..fits.measured import Maps
 
     names = {"a": {"name": "ed-demo-8"}, "b": {"name": "ed-demo-16"}}
-    near = np.abs(np.linspace(0, 1, 9)[:, None] - np.linspace(0, 1, 13)) + 0.05
-    for error in (near, np.full((9, 13), 0.95)):
-        other = np.ones((9, 13))
-        yield matching.sentence(Maps(error, 1 - error, other, 0 * other, np.ones(13), np.zeros(13), 4000, 1000, names))
+    at, there, other = np.linspace(0, 1, 9)[:, None], np.linspace(0, 1, 13), np.ones((9, 13))
+    for place in (at, at / 2, 0.5 + at / 2, 1 - at, None):
+        error = np.full((9, 13), 0.95) if place is None else np.abs(place - there) * 0.8 + 0.05
+        yield say(Maps(error, 1 - error, other, 0 * other, np.ones(13), np.zeros(13), 4000, 1000, names))
 
 
 def replaced() -> Iterator[str]:
-    from ..depth import matching
     from ..fits.measured import Replacement
 
     for added in (np.array([0.9, 0.4, 0.02, 0.01]), np.zeros(4)):
@@ -395,39 +545,53 @@ def replaced() -> Iterator[str]:
 
 
 def certificates() -> Iterator[str]:
-    import json
-
-    from ..depth import lenses
-
+    """Of the shipped fits, and of one as it was judged before."""
     for file in sorted((Path(__file__).parent / "fits").glob("*.json")):
         told = json.loads(file.read_text(encoding="utf-8"))
         yield lenses.certified(told["kind"], told)
+    for tokens in (1000, told["held_out"]["tokens"]):
+        old = {"tokens": told["held_out"]["tokens"], "kl": told["held_out"]["kl"], "kl_tokens": tokens}
+        yield lenses.certified(told["kind"], told | {"held_out": old})
 
 
-def twins() -> Iterator[str]:
-    """What the twins of made-up criteria share with the model."""
-    found = list(verdicts())
-    for mine, theirs in pairwise(found):
-        if next(iter(mine.criteria.values())).n_layers == next(iter(theirs.criteria.values())).n_layers:
-            yield wording.shared(mine.criteria, theirs.criteria, "untrained")
+def under_lenses() -> Iterator[str]:
+    """Of the shipped prompts."""
+    yield from (lenses.by_lens([result]).sentence for result in shipped("lenses"))
+    result = shipped("lenses")[0]
+    alone = {name: one for name, one in result.measures.items() if name.startswith("logit")}
+    yield lenses.by_lens([replace(result, measures=alone)]).sentence
 
 
 # ---------------------------------------------------------------- the list
 
-CARD = ("headline", "facts", "on", "identities", "leaving", "sinks", "precision", "claims")
+CARD = ("headline", "facts", "on", "rules", "turn", "identities", "leaving", "sinks", "precision", "claims", "stand")
 SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its examples
     "Home": {
-        "answer.sentence": lambda: (found.lead for found in verdicts()),
-        "answer.over_prompts": lambda: [several().lead],
-        "verdict.Verdict.lead": lambda: (found.lead for found in verdicts()),
-        "verdict.Verdict.sentence": lambda: (found.sentence for found in verdicts()),
-        "wording.shared": twins,
+        "answer.sentence": lambda: map(answer.sentence, answers()),
+        "answer.beside": lambda: map(answer.beside, answers()),
+        "wording.settles": settling,
+        "wording.turned": turns,
+        "wording.Twins.have": lambda: (made_up_twins(n).have(near) for n, near in ((1, 1), (5, 0), (5, 1), (5, 3))),
+        "verdict.Verdict.settles": lambda: of_verdicts("settles"),
+        "verdict.Verdict.rules": lambda: of_verdicts("rules"),
+        "verdict.Verdict.reasons": lambda: of_verdicts("reasons"),
+        "wording.rules": lambda: (
+            wording.rules({c.name: c}, {c.name: said}, there=there)
+            for said, c, _ in by_rule()
+            for there in (False, True)
+        ),
+        "wording.statement": lambda: (said.sentence for said, _, _ in by_rule()),
         "sinks.brief": lambda: (sinks.brief(s, TOKENS, counted) for s in of_sinks() for counted in (False, True)),
     },
     "Several prompts together": {
-        "together.Together.lead": lambda: [several().lead],
-        "together.Together.sentence": lambda: [several().sentence],
-        "together.Together.lines": lambda: several().lines,
+        "answer.over_prompts": lambda: [
+            *(found.lead for found in several()),
+            answer.over_prompts(list(answers())[-9:-6]),
+            answer.over_prompts([one for one in answers() if not one[0].given]),
+        ],
+        "together.Together.settles": lambda: of_several("settles"),
+        "together.Together.rules": lambda: of_several("rules"),
+        "together.Together.reasons": lambda: of_several("reasons"),
         "sinks.summary": lambda: [sinks.summary(of_sinks()), sinks.summary([()]), sinks.summary([None])],
     },
     "How this prompt compares (every page of one probe)": {
@@ -436,7 +600,7 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         "among_others.against_control": controls_,
         "among_others.Likeness.text": lambda: (one.text for one in likenesses("same", "similar", "another")),
     },
-    "Lenses": {"lenses.certified": certificates},
+    "Lenses": {"lenses.ByLens.sentence": under_lenses, "lenses.certified": certificates},
     "Writing": {
         "writing.sentence": lambda: [
             written(0),
@@ -480,7 +644,11 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         "audit.Audit.sentence": lambda: audits(audit.Audit.sentence),
         "audit.Audit.findings": lambda: audits(audit.Audit.findings),
     },
-    "Maps between models": {"matching.sentence": maps, "matching.said_of_replacement": replaced},
+    "Maps between models": {
+        "matching.sentence": lambda: maps(matching.sentence),
+        "matching.reasons": lambda: maps(matching.reasons),
+        "matching.said_of_replacement": replaced,
+    },
     "Studies": {
         name: lambda name=name: from_studies(name)
         for name in (
@@ -489,9 +657,15 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
             "trends.Difference.sentence",
             "agreement.sentences",
         )
+    }
+    | {"difficulty.Trend.verdict": levels},
+    "Claims": {
+        "finding.sentence": lambda: of_findings(lambda told: told["sentence"]),
+        "finding.reasons": lambda: of_findings(lambda told: told["reasons"]),
+        "finding.standing": lambda: [finding.standing(findings())],
     },
-    "Claims": {"finding.Finding.sentence": from_claims},
-    "Depth cards": {
+    "Depth cards": {"words.cut": lambda: of_cards(lambda told: map(words.cut, told["cuts"]))}
+    | {
         f"words.{name}": lambda name=name: of_cards(getattr(import_module("ed_core.cards.words"), name))
         for name in CARD
     },
@@ -511,18 +685,20 @@ PARTS = {  # by module: what gives no sentence of its own
     "answer": "number",
     "audit": "Audit.together Comparison.title reference_of table",
     "exactness": "Row.label",
-    "lenses": "ByLens.sentence called",
+    "difficulty": "called kinds",
+    "lenses": "called of_its_time short",
     "matching": "reading",
     "pruning": "keep_list mergekit_yaml order_list passthrough",
     "side_by_side": "labels",
     "sinks": "Sink.writer Span.writer Span.place",
     "statistics": "Units.words",
     "surgery": "kinds_of Choice.layers",
-    "together": "told",
-    "wording": "drawn statement over_prompts",
+    "together": "Together.lead Together.lines Together.sentence told",
+    "verdict": "Verdict.lead Verdict.sentence where",
+    "wording": "Twins.called apart doubts drawn over_prompts sure",
     "writing": "leaving",
-    "finding": "Finding.verdict valued number counted markdown",
-    "words": "parameters depth mean mean_row ratio rule rules turn variants value cut claim markdown metadata",
+    "finding": "valued number counted markdown",
+    "words": "parameters depth mean mean_row ratio rule variants value claim markdown metadata",
     "difficulty": "Trend.verdict called kinds",
     "agreement": "Estimate.label",
     "trends": "signed size",
@@ -566,7 +742,7 @@ def fixed() -> Iterator[tuple[str, list[str]]]:
     for page in PAGES:
         said = []
         for one in ast.parse((ROOT / f"pages/{page}.py").read_text(encoding="utf-8")).body:
-            if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and one.targets[0].id in FIXED:
+            if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and one.targets[0].id.isupper():
                 said += [_line(f"{heading}{text}") for heading, text in _texts(one.value)]
         if said:
             yield page, said
@@ -577,14 +753,17 @@ def _texts(value: ast.expr) -> Iterator[tuple[str, str]]:
         found = ast.literal_eval(value)
     except ValueError:
         return
-    if isinstance(found, str):
-        yield "", found
-    elif isinstance(found, dict):
-        yield from (
-            (f"{heading}: " if heading[:1].isupper() else "", text)
-            for heading, text in found.items()
-            if isinstance(text, str)
-        )
+    if isinstance(found, dict):
+        for heading, text in found.items():
+            if isinstance(text, str) and _said(text):
+                yield f"{heading}: " if str(heading)[:1].isupper() else "", text
+    for text in [found] if isinstance(found, str) else found if isinstance(found, list | tuple) else ():
+        if isinstance(text, str) and _said(text):
+            yield "", text
+
+
+def _said(text: str) -> bool:
+    return len(text.split()) >= WORDS and "{" not in text.split()[0] and "<" not in text[:1]
 
 
 def _line(text: str) -> str:

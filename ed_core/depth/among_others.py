@@ -17,7 +17,7 @@ from ..probes.scores import rank_correlation
 from ..results import lookup
 from ..results.aggregate import Summary, aggregate, summary_without
 from ..types import ProbeResult
-from . import continuous, criteria, sinks, statistics
+from . import continuous, criteria, sinks, statistics, wording
 from .verdict import COSINES
 
 FEWEST = 3  # other prompts that make a spread
@@ -182,7 +182,7 @@ def _together(score: Score, summaries: Sequence[Summary], first_token: bool) -> 
     if score.mean_depth:
         found = continuous.over_prompts(name, sums[name], counts, over)
         depth = "nowhere" if found.depth is None else f"around depth {found.depth:.1f}"
-        return f"The mean curve over all {over.words} settles {depth} ({_ends(found.interval)})."
+        return f"The mean curve over all prompts settles {depth} ({wording.sure(found.interval, over)})."
     depth = criteria.READ_OFF[name]({n: values.sum(0) / sum(counts) for n, values in sums.items()}).depth
     gives = "no depth" if depth is None else f"layer {depth}"
 
@@ -191,17 +191,8 @@ def _together(score: Score, summaries: Sequence[Summary], first_token: bool) -> 
         return criteria.depths(name, rows if name == "cosine" else rows[:, :-1])
 
     drawn = statistics.interval(statistics.percentile(read, sums, counts, over)) if over.enough else None
-    return f"The mean curve over all {over.words} gives {gives} ({_ends(drawn)})."
-
-
-def _ends(interval: statistics.Interval | None) -> str:
-    """An interval over prompts in words."""
-    if interval is None:
-        return f"no interval below {statistics.FEWEST} prompts"
-    if interval.ends is None:
-        return "nor in any resample"
-    without = f", no depth in {interval.undefined:.1%} of the resamples" if interval.undefined else ""
-    return f"5–95 % over prompts: {interval.ends[0]:.3g} to {interval.ends[1]:.3g}{without}"
+    sure = f"{over.words}, {wording.drawn(None)}" if drawn is None else wording.drawn(drawn, over)
+    return f"The mean curve over all prompts gives {gives} ({sure})."
 
 
 def _value(score: Score, curves: Mapping[str, np.ndarray]) -> float:
@@ -236,7 +227,7 @@ class Likeness:
 
     @property
     def text(self) -> str:
-        size = "" if self.size is None or 0.9 < self.size < 1.1 else f", {self.size:.2g} times the size"
+        size = "" if self.size is None or 0.9 < self.size < 1.1 else f", {self.size:.2g} times the model's size"
         return f"{_lower(self.curve.title)} (ρ = {self.spearman:.2f}, {self.distance}{size})"
 
     @property

@@ -41,7 +41,8 @@ def generated(written: Mapping[str, np.ndarray], n_prompts: int, n: int = 1) -> 
     said = f"Whole, the model {told(written['exact_whole'])}"
     if exact.min() == exact.max():
         return f"{said}; whichever {_unit(n)} is left out, it {told(exact[0])}."
-    return f"{said}; without {_fewest(exact, n)} it {told(exact.min())}."
+    fewest = told(exact.min()) if n_prompts == 1 else told(exact.min()).replace("writes", "writes the fewest,", 1)
+    return f"{said}; without {_fewest(exact, n)} it {fewest}."
 
 
 def by_loss(

@@ -115,7 +115,7 @@ def statement(
         found.append(twins.have(near))
         more = ""
     else:
-        more = f"; {twins.have(near)}" if twins.readings else ""
+        more = f"{'.' if found else ';'} {twins.have(near)}" if twins.readings else ""
     clear, so_far = not found and twins.enough, not found and not twins.enough
     how = f"not clear: {'; '.join(found)}" if found else "clear" if clear else "clear so far, five twins not compared"
     said = f"The papers' {name} rule gives layer {criterion.depth} of {criterion.n_layers}{told}; {how}{more}."
@@ -181,7 +181,7 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
             more = ""
         else:
             alike = twins.kind == "untrained" and twins.turning(turn) > 0
-            more = "; so does an untrained twin" if alike else " (five twins not compared)"
+            more = "; so do an untrained twin's" if alike else " (five twins not compared)"
         return f"Layers turn from erasing to strengthening after layer {turn.split}{more}."
     if turn.failed == "order":
         return "No cosine turn: no two levels apart."
@@ -195,7 +195,7 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
     if turn.before < 0 < turn.after:
         return "No cosine turn: a level's interval over prompts reaches 0."
     if turn.before > 0 > turn.after:
-        return "No cosine turn: it falls below 0 instead."
+        return "No cosine turn: the first level is above 0, the second below."
     return "No cosine turn: a level is 0."
 
 
@@ -206,7 +206,7 @@ def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Uni
         return f"{begin} is the output from depth 1 on: no depth to read." if kl is not None else ""
 
     def around(mean: MeanDepth) -> str:
-        return f", {mean.interval.low:.1f} to {mean.interval.high:.1f}" if _ends(mean.interval) else ""
+        return f", {apart(*ends, 1)}" if mean.interval is not None and (ends := mean.interval.ends) else ""
 
     beside = "" if overlap is None or overlap.depth is None else f"; overlap: {overlap.depth:.1f}{around(overlap)}"
     drawn_anew = "" if over is None else f"; {sure(kl.interval, over)}"
@@ -223,7 +223,24 @@ def sure(interval: Interval | None, over: Units) -> str:
     """How sure a depth over prompts is: its interval, and over what."""
     if interval is None or interval.ends is None:
         return f"{over.words}, no interval below {number(FEWEST)}"
-    return f"5–95 % over {over.words}: {interval.low:.1f} to {interval.high:.1f}"
+    return f"{_level(*interval.ends, 1)} over {over.words}"
+
+
+def apart(low: float, high: float, digits: int | None = None) -> str:
+    """The ends of an interval, "18.0 to 18.6": `digits` decimals, or as many more, up to three, as tell them apart;
+    without, three figures. Of ends that are alike "9 in at least 90 % of resamples", so that an interval without width
+    does not pass for certainty."""
+    for n in (digits,) if digits is None else range(digits, digits + 4):
+        ends = [f"{end:.3g}" if n is None else f"{end:.{n}f}" for end in (low, high)]
+        if ends[0] != ends[1]:
+            return " to ".join(ends)
+    return f"{low:.3g} in at least 90 % of resamples"
+
+
+def _level(low: float, high: float, digits: int | None = None) -> str:
+    """The same with its level, where it has a width."""
+    ends = apart(low, high, digits)
+    return f"5–95 %: {ends}" if " to " in ends else ends
 
 
 def drawn(interval: Interval | None, over: Units | None = None) -> str:
@@ -234,8 +251,11 @@ def drawn(interval: Interval | None, over: Units | None = None) -> str:
         return f"no interval below {number(FEWEST)} prompts"
     if interval.ends is None:
         return f"none in any resample of {words}"
-    without = f", none in {interval.undefined:.1%} of resamples" if interval.undefined else ""
-    return f"5–95 % over {words}: {interval.low:.3g} to {interval.high:.3g}{without}"
+    ends = _level(*interval.ends)
+    if not interval.undefined:
+        return f"{ends} over {words}"
+    some = "" if " to " in ends else " that give a layer"
+    return f"{ends}{some}, none in {interval.undefined:.1%}, over {words}"
 
 
 def doubts(criterion: Criterion, curve: np.ndarray) -> Iterator[str]:
@@ -302,9 +322,10 @@ def _layer(depth: int | None) -> str:
 
 
 def _ends(interval: Interval | None) -> str:
+    """The ends of an interval that has a width."""
     if interval is None or interval.ends is None:
         return ""
-    return f"{interval.low:.3g} to {interval.high:.3g}"
+    return ends if " to " in (ends := apart(*interval.ends)) else ""
 
 
 def _and(words: Sequence[str]) -> str:

@@ -26,10 +26,22 @@ def sentence(values: Mapping[str, np.ndarray], n_layers: int, threshold: float, 
 
 def of_prompts(summaries: Sequence[Summary], n_layers: int, threshold: float) -> str:
     """Of `early_exit`'s summaries, over all tokens of all prompts: the same on text that is given."""
+    n, changed, depth = exits(summaries)
+    said = leaving(n, changed, n_layers - depth, threshold, guesses=True)
+    return f"{said[0].upper()}{said[1:]}."
+
+
+def exits(summaries: Sequence[Summary]) -> tuple[int, int, float]:
+    """Of `early_exit`'s summaries: how many tokens there are, how many best guesses leaving early changes, and the mean
+    depth at which tokens leave."""
     n = sum(int(s["n_tokens"]) for s in summaries)
     agree, depth = (sum(float(s[f"exit_{name}.sum"]) for s in summaries) for name in ("agrees", "depth"))
-    said = leaving(n, round(n - agree), n_layers - depth / n, threshold, guesses=True)
-    return f"{said[0].upper()}{said[1:]}."
+    return n, round(n - agree), depth / n
+
+
+def usable(n: int, changed: float | int) -> bool:
+    """Whether leaving early changes few enough of `n` tokens to be of use: fewer than `UNUSABLE`."""
+    return changed < UNUSABLE * n
 
 
 def leaving(n: int, changed: int, spared: float, threshold: float, guesses: bool = False) -> str:
@@ -38,8 +50,8 @@ def leaving(n: int, changed: int, spared: float, threshold: float, guesses: bool
     what = "best guess" if guesses else "token"
     many = f"{what}{'es' if guesses else 's'}"
     if spared <= 0:
-        return f"no {'token' if n > 1 else 'depth'} is {threshold:g} sure before the output"
-    if changed >= UNUSABLE * n:
+        return f"before the output the lens is never {threshold:g} sure"
+    if not usable(n, changed):
         told = f"{changed} of {n} {many if n > 1 else what} would change"
         return f"leaving at {threshold:g} confidence is not usable here: {told}"
     would = f"would change {f'{changed} of {n} {many}' if changed else f'no {what}'}"

@@ -17,7 +17,7 @@ from ..depth import statistics
 from ..depth.criteria import depths
 from ..depth.statistics import FEWEST, Units
 from ..depth.verdict import BANDS
-from ..depth.wording import TENTH
+from ..depth.wording import TENTH, apart
 from . import difficulty, tables
 from .folder import Folder
 
@@ -114,7 +114,7 @@ def sentences(found: Sequence[Estimate]) -> list[str]:
             what, more = (
                 (", where the lens' best guess changes last: depth", 1) if one.name == "settle" else (": layer", 0)
             )
-            ends = "" if one.low is None else f" ({one.low + more:.1f} to {one.high + more:.1f})"
+            ends = "" if one.low is None else f" ({apart(one.low + more, one.high + more, 1)})"
             told.append(f"{one.label}{what} {one.depth + more:.1f} of {one.n_layers}{ends}.")
     return told
 
@@ -129,13 +129,9 @@ def _apart(there: Sequence[Estimate], all_of_them: bool) -> str:
         return f"{which} agree within {within} {first.n_layers} layers: {places}."
     said = f"{which} stand up to {_layer(last.depth - first.depth)} of {first.n_layers} layers apart: {places}."
     if first.high is None or last.low is None:
-        return f"{said} With fewer than {FEWEST} prompts nobody can tell whether more would bring them together."
-    if first.high < last.low:
-        return (
-            f"{said} The ranges over prompts of the {first.label} and the {last.label} do not meet: more prompts would "
-            "not bring them together."
-        )
-    return f"{said} Their ranges over prompts meet: more prompts may bring them together."
+        return f"{said} With fewer than {FEWEST} prompts they have no ranges."
+    meet = "do not meet" if first.high < last.low else "meet"
+    return f"{said} The ranges over prompts of the {first.label} and the {last.label} {meet}."
 
 
 def _far(one: Estimate) -> float:

@@ -163,7 +163,8 @@ HEIGHT, TABLE_HEIGHT = 260, 820
 SOON = "Here once the prompts have been through the widest precision and one other."
 TABLE = "What differs from {}"
 KEY = """ρ: rank correlation of a curve with {reference}'s (expected at least {limits}); behind it the largest
-difference, in % of the curve's range. A depth may move by one layer. **beyond**: more than that.
+difference, in % of the curve's range. A mean depth may move within {reference}'s interval over prompts, a layer of the
+papers' rules by one. **beyond**: more than that.
 Behind a depth, from eight prompts on: 5–95 % over prompts, and in what share of the resamples there is none."""
 CHOICES = ("fp32", "bf16", "fp16", "int8", "4bit")
 CHOOSE = (

@@ -193,7 +193,8 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
         of = ("early_exit.agreement", "depth", curves["agreement"], EXIT_TITLE, EXIT)
         with left:
             show.figure_of_many("exit", fig, EXIT_TITLE, leaving, *of)
-        told = f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}"
+        usable = writing.usable(*writing.exits([r.summary for r in leaving])[:2])
+        told = f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}" if usable else "not usable here"
         figures_of.metric("Mean exit depth", told, help=EarlyExit.spec("exit_depth").meaning)
         agrees = f"{float(curves['exit_agrees']):.0%}"
         figures_of.metric("Agreement on leaving", agrees, help=EarlyExit.spec("exit_agrees").meaning)
