@@ -171,7 +171,8 @@ def test_criteria_are_compared_by_their_layer(model_of, measure):
     assert "count all tokens" in counted
     pooled = np.concatenate([r["kl"] for r in results], axis=1).mean(1)
     assert together.startswith(
-        f"The mean curve over all prompts settles around depth {naive_mean_depth(pooled):.1f} (5 prompts, no interval below eight)"
+        f"The mean curve over all prompts settles around depth {naive_mean_depth(pooled):.1f} (5 prompts, no interval "
+        "below eight)"
     )
     made = [measure(model_of("qwen3"), Contributions(), Prompt(text)) for text in TEXTS]
     said = among_others.sentence(Contributions(), made[0].summary, [r.summary for r in made[1:]])
