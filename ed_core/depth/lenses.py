@@ -138,7 +138,8 @@ def certified(kind: str, certificate: Mapping[str, Any]) -> str:
     said = [f"{LENSES[kind]}, fitted on {prompts['tokens']:,} tokens of {prompts.get('fitted', prompts['n'])} prompts."]
     if "drift" in certificate:
         said.append(
-            f"Fitted on either half of the prompts, its matrices differ by up to {max(certificate['drift']):.0%} of their size."
+            "Fitted on either half of the prompts, its matrices differ by up to "
+            f"{max(certificate['drift']):.0%} of their size."
         )
     if kind == UNCALIBRATED:
         said.append("Read it by ranks: its KL is not calibrated and enters no verdict.")
