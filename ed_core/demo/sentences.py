@@ -564,7 +564,8 @@ def under_lenses() -> Iterator[str]:
 
 # ---------------------------------------------------------------- the list
 
-CARD = ("headline", "facts", "on", "rules", "turn", "identities", "leaving", "sinks", "precision", "claims", "stand")
+CARD = ("headline", "facts", "on", "of_its_time", "ranges", "rules", "turn", "identities", "leaving", "sinks")
+CARD += ("precision", "claims", "stand")
 SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its examples
     "Home": {
         "answer.sentence": lambda: map(answer.sentence, answers()),
@@ -697,7 +698,7 @@ PARTS = {  # by module: what gives no sentence of its own
     "verdict": "Verdict.lead Verdict.sentence where",
     "wording": "Twins.called apart doubts drawn over_prompts sure",
     "writing": "leaving",
-    "finding": "valued number counted markdown",
+    "finding": "between valued number counted markdown",
     "words": "parameters depth mean mean_row ratio rule variants value claim markdown metadata",
     "agreement": "Estimate.label",
     "trends": "signed size",
