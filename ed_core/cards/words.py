@@ -208,7 +208,9 @@ def sinks(told: Mapping[str, Any]) -> str:
     if not found["tokens"]:
         return f"No token is a sink. {named}"
     tokens, first = 100 * found["tokens"], 100 * found["first"]
-    return f"{tokens:.3g} % of the tokens are sinks; the first token is one in {first:.0f} % of the prompts. {named}"
+    older = "As older cards counted, tokens long at the output alone with them: " if of_its_time(told) else ""
+    most = f"{tokens:.3g} % of the tokens are sinks; the first token is one in {first:.0f} % of the prompts."
+    return f"{older}{most} {named}"
 
 
 def precision(told: Mapping[str, Any]) -> Iterator[str]:
@@ -221,13 +223,13 @@ def precision(told: Mapping[str, Any]) -> Iterator[str]:
         least = f"; the curves' order agrees with ρ ≥ {_down(min(orders))}" if orders else ""
         held = "keeps" if all(row["same"] for row in of) else "does not keep"
         means = [row for row in told["precision"].get("means", ()) if row["precision"] == name]
-        yield from ([f"{name}: {'; '.join(map(_mean_moved, means))} in {own}."] if means else [])
+        yield from ([f"Mean depth in {name}: {'; '.join(_mean_moved(row, own) for row in means)}."] if means else [])
         yield f"{name} {held} the papers' layers within one of {own}'s: {depths}{least}."
 
 
-def _mean_moved(row: Mapping[str, Any]) -> str:
-    """A mean depth in another precision, and its interval in the card's own."""
-    return f"mean depth by {of_depth.BY[row['of']]} {of_depth.plain(row['depth'])}, {mean(row['own'])}"
+def _mean_moved(row: Mapping[str, Any], own: str) -> str:
+    """A mean depth in another precision, and that in the card's own with its range."""
+    return f"{of_depth.plain(row['depth'])} by {of_depth.BY[row['of']]}, in {own} {mean(row['own'])}"
 
 
 def _moved(row: Mapping[str, Any]) -> str:
