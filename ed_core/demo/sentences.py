@@ -693,16 +693,6 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         for name in CARD
     },
 }
-OTHERS = (
-    "Home",
-    "Several prompts together",
-    "Lenses",
-    "Maps between models",
-    "Studies",
-    "Claims",
-    "Depth cards",
-    "Fixed words",
-)  # pages whose rules of wording stand in tests of their own
 PARTS = {  # by module: what gives no sentence of its own
     "among_others": "Likeness.distance",
     "answer": "number",

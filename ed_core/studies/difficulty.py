@@ -104,7 +104,8 @@ class Difficulty:
         )
         if not np.isfinite(t.low):
             return f"{told}. With fewer than {FEWEST} prompts a level there is no interval, and no conclusion."
-        return f"{told} (5–95 %: {signed(t.low, digits)} to {signed(t.high, digits)} over {t.over}). {t.verdict(self.n_layers)}"
+        ends = " to ".join(signed(end, digits) for end in (t.low, t.high))
+        return f"{told} (5–95 %: {ends} over {t.over}). {t.verdict(self.n_layers)}"
 
 
 def called(kind: str) -> str:
