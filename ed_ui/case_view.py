@@ -54,7 +54,7 @@ PLACES: dict[str, Place] = {
     "lenses": Place((("shade", "lenses.shade", SHADES | {"rank of the followed token": "token_rank"}),)),
     "residual_erasure": Place((SINKS,)),
     "layer_skip": Place((("boundary", "skip.boundary", {}),)),
-    "two": Place((("swapped", "two.swapped", {}),)),
+    "two": Place((("swapped", "two.swapped", {}), SINKS)),
 }
 
 

@@ -1,5 +1,5 @@
-"""A control beside the model: the picker next to Run, its jobs behind the model's own, its curves for the figures, and
-what they mean."""
+"""A control beside the model: the picker next to Run, its jobs behind the model's own, its curves for the figures, what
+they mean; and the untrained twins that a verdict is read beside, stored ones without being asked for."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from collections.abc import Mapping
 
 import streamlit as st
 
-from ed_core.depth import among_others
-from ed_core.errors import EffectiveDepthError
+from ed_core.depth import among_others, verdict
+from ed_core.depth.among_others import Likeness
+from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.probes import find
+from ed_core.results import lookup
 from ed_core.service.resolve import twin
-from ed_core.sources import controls
-from ed_core.types import ProbeResult, Request
+from ed_core.sources import controls, sizes, specs
+from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_ui import remembered, running, show
 
-NONE = "none"
-SUFFIX = ".control"
+NONE, UNTRAINED = "none", "untrained"
+SUFFIX, TWIN = ".control", ".twin."  # of requests' names: the control's, and those of further seeds
+SMALL = 300_000_000  # weights of a model whose five twins are computed, where a larger one has one
 
 
 def chosen() -> tuple[str, int]:
@@ -28,6 +31,72 @@ def chosen() -> tuple[str, int]:
 def name() -> str:
     """What the chosen control is called in figures and sentences."""
     return controls.KINDS.get(chosen()[0], "")
+
+
+def with_twins(requests: Mapping[str, Request]) -> dict[str, Request]:
+    """The same as `with_control`, and behind it what a verdict reads of the untrained twins of four more seeds: of
+    small models, and what is not shipped."""
+    found = with_control(requests)
+    kind, seed = chosen()
+    spec = next(iter(requests.values())).models[0]
+    if kind != UNTRAINED or len(found) == len(requests) or not _small(spec):
+        return found
+    for i, other in enumerate(_seeds(seed)[1:], 1):
+        for name in verdict.READS:
+            request = _of_twin(requests[name], other)
+            if request is not None and not lookup.is_read(request):
+                found[f"{name}{TWIN}{i}"] = request
+    return found
+
+
+def twins(batch: running.Batch) -> tuple[list[verdict.Pair], str]:
+    """What a verdict is read beside, and the kind of control: that which is chosen, as far as it is complete; else five
+    untrained twins where all of them are stored."""
+    kind, seed = chosen()
+    if kind not in ("", UNTRAINED):
+        pair = [result(batch, name) for name in verdict.READS]
+        return ([tuple(pair)] if None not in pair else []), kind
+    if batch.twins is not None:
+        return batch.twins, UNTRAINED
+    found = []
+    for i, other in enumerate(_seeds(seed)):
+        pair = [_twin_result(batch, name, i, other) for name in verdict.READS]
+        if None not in pair:
+            found.append(tuple(pair))
+        elif not kind:
+            return [], UNTRAINED  # a link or a shelf of results with some of them is no statement about five
+    if not batch.running:
+        batch.twins = found
+    return found, UNTRAINED
+
+
+def _twin_result(batch: running.Batch, name: str, i: int, seed: int) -> ProbeResult | None:
+    """The complete result of a twin: the batch's own, else a stored one."""
+    own = batch.complete(f"{name}{SUFFIX}" if i == 0 else f"{name}{TWIN}{i}")
+    if own is not None:
+        return own
+    request = _of_twin(batch.requests[name], seed)
+    return None if request is None else lookup.find_read(request)
+
+
+def _of_twin(request: Request, seed: int) -> Request | None:
+    """The request of an untrained twin; None where it can have none."""
+    try:
+        return _of_seed(request, UNTRAINED, seed)
+    except EffectiveDepthError:
+        return None
+
+
+def _seeds(first: int) -> list[int]:
+    """The chosen seed, and those that make five with it."""
+    return [first, *(seed for seed in controls.SEEDS if seed != first)][: len(controls.SEEDS)]
+
+
+def _small(spec: ModelSpec) -> bool:
+    try:
+        return sizes.read(specs.config_of(spec)).parameters <= SMALL
+    except ParameterError:
+        return False
 
 
 def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
@@ -68,16 +137,32 @@ def result(batch: running.Batch, probe: str) -> ProbeResult | None:
     return batch.complete(f"{probe}{SUFFIX}")
 
 
-def sentence(batch: running.Batch, probe: str, first_token: bool = True) -> str:
-    """What the control's curves say about the model's, once both are complete; "" before, and for what no curve stands
-    for."""
+def alike(batch: running.Batch, probe: str, first_token: bool = True) -> list[list[Likeness]]:
+    """How alike the model's curves and its control's are, once both are complete, and behind it the same of the
+    controls of other seeds that are stored; nothing before, and for what no curve stands for."""
     own, control = batch.complete(probe), result(batch, probe)
-    if own is None or control is None or not find(probe).curves:
-        return ""
-    kind, _ = chosen()
-    alike = among_others.likeness(find(probe), own.summary, control.summary, first_token)
-    return among_others.against_control(kind, controls.CALLED[kind], alike)
+    if own is None or control is None or not find(probe_name := own.request.probe).curves:
+        return []
+    kind, seed = chosen()
+    others = (lookup.find(_of_seed(own.request, kind, other)) for other in _seeds(seed)[1:])
+    return [
+        among_others.likeness(find(probe_name), own.summary, one.summary, first_token)
+        for one in (control, *others)
+        if one is not None and one.complete
+    ]
+
+
+def sentence(batch: running.Batch, probe: str, first_token: bool = True) -> str:
+    """What the controls' curves say about the model's, in one sentence; "" where there is nothing to say."""
+    found = alike(batch, probe, first_token)
+    return among_others.against_control(chosen()[0], found) if found else ""
+
+
+def _of_seed(request: Request, kind: str, seed: int) -> Request:
+    spec = twin(request.models[0], kind, seed)
+    return find(request.probe).make(dict(request.parameters)).request(spec, request.prompts[0])
 
 
 HELP = """A twin of the model, measured behind it and drawn dashed and grey. **Untrained twin**: same config, random
-weights; what it shows as well was not learned. **Shuffled layers**: the model's own layers in a random order."""
+weights; what it shows too needs no training to appear. A twin is a draw: of small models Home reads five. **Shuffled
+layers**: the model's own layers in a random order."""

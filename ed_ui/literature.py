@@ -179,9 +179,7 @@ def _plain(p: Point) -> dict:
 
 
 RULES_ALONE = "Of the papers' rules alone there are published depths: choose one to see them."
-AGAINST_SIZE = (
-    "**Effective depth against size** · filled: measured, with the range over prompts; hollow, dashed line: published"
-)
+AGAINST_SIZE = "**Depth against size** · filled: measured, with the range over prompts; hollow, dashed line: published"
 READING_SIZE = (
     "The line is fitted by least squares to the ratio over `log10(parameters)`, each set with a height of its own; "
     "measured and published points never share one. What is published has no prompts to draw anew, so its interval "

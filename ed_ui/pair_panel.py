@@ -18,7 +18,7 @@ from ed_core.figures.pictures import measures as named
 from ed_core.probes import find
 from ed_core.probes.description import Picture
 from ed_core.types import ProbeResult
-from ed_ui import probe_page, show
+from ed_ui import probe_page, remembered, show
 from ed_ui.case_view import BRANCHES
 
 WINDOW = 48  # tokens; more get a slider
@@ -82,6 +82,8 @@ def inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]
         row.selectbox("Lens shade", list(SHADES), key="two.shade", width=190)
     tokens = [next((r.tokens for r in of_side if r is not None), ()) for of_side in results]
     same = tokens[0] == tokens[1]
+    if any(probe_page.sinks_of(r) for of_side in results for r in of_side if r is not None):
+        remembered.widget(row.toggle, "Count the sinks (◆)", *probe_page.COUNT_SINKS)
     for side, n in zip(SIDES[: 2 - same], map(len, tokens), strict=False):
         if n > WINDOW:
             label = "Tokens shown" if same else f"Tokens shown of {side}"
@@ -128,7 +130,7 @@ def section(
         show.figure(key, fig, f"**{curve.title}**", about=about, place=column)
     if shown is None:
         for pair in found:
-            st.markdown(show.plain(pair.text))
+            st.caption(show.plain(pair.text))
         return
     st.caption(f"The maps: {shown.picture.caption}; one colour scale for both.")
     for i, column in enumerate(st.columns(2)):
@@ -140,7 +142,7 @@ def section(
             difference(name, shown, both, first_token, expected)
     with right:
         for pair in found:
-            st.markdown(show.plain(pair.text))
+            st.caption(show.plain(pair.text))
 
 
 def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[str, int | None]) -> None:
@@ -149,7 +151,7 @@ def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mappin
     title = f"{SIDES[i]} · {show.plain(both[i].name)}"
     if result is None or shown.measure not in result.measures:
         return show.empty(title, "Not measured yet: **Run** measures what is missing.", MAP_HEIGHT)
-    seen = replace(view(result, f"{name}-{SIDES[i]}", i), sinks=probe_page.sinks_of(result))
+    seen = replace(view(result, f"{name}-{SIDES[i]}", i), sinks=probe_page.sinks_of(result), count_sinks=counted())
     beside = other if other is not None and shown.measure in other.measures else None
     fig, key = (
         draw(shown.picture, result, replace(seen, beside=beside, depth_lines=lines), shown.look),
@@ -168,13 +170,25 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, 
         return st.caption(f"**No map of B − A:** {show.plain(reason)}")
     n, key = min(a.n_layers, b.n_layers), f"{name}-difference"
     failed = {row for r in (a, b) for row, layer in enumerate(nearest(r.n_layers, n)) if layer in broken(name, r)}
-    fig = figures.difference_map(a, b, shown.measure, view(a, key, 0), first_token, sorted(failed))
+    sinks = sorted({pos for r in (a, b) for pos in probe_page.sinks_of(r)})
+    seen = replace(view(a, key, 0), sinks=tuple(sinks), count_sinks=counted())
+    fig = figures.difference_map(a, b, shown.measure, seen, first_token, sorted(failed))
     about = partial(about_map, key, shown.measure, both)
     caption = "**B − A** · orange: larger in B, blue: larger in A"
+    dims = a.measures[shown.measure].spec.dims
+    if dims[1:2] == ("pos",) and (
+        most := side_by_side.largest_cell(side_by_side.difference(a, b, shown.measure), dims[0], sinks)
+    ):
+        caption += f" · {most}"
     if a.n_layers != b.n_layers:
         deep, shallow = ("A", "B") if a.n_layers > b.n_layers else ("B", "A")
         caption += f" · on relative depth: {shallow}'s {n} layers, each against {deep}'s nearest"
     show.figure(key, fig, caption, about=about)
+
+
+def counted() -> bool:
+    """Whether means and strips count the sinks."""
+    return remembered.value(*probe_page.COUNT_SINKS)
 
 
 def broken(name: str, result: ProbeResult) -> set[int]:

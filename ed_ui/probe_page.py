@@ -34,7 +34,7 @@ from ed_ui import (
 from ed_ui.link_parameters import Parameter, boxed, flag, of_probe, span
 
 WINDOW = 64
-COUNT_SINKS = ("count_sinks", False)  # under which name, and at first, means and strips count the sinks
+COUNT_SINKS = spread_panel.COUNT_SINKS
 MAP_HEIGHT = 520
 NO_ANSWER = """This measures the effect on an **answer**, and there is none. Type one beside the prompt, or take the
 model's own."""
@@ -101,8 +101,8 @@ class Page:
             live.follow(batch, self._panels)
             result = batch.complete(probe.name)
             if result is not None and self.sound(result):
-                said = control_model.sentence(batch, probe.name, getattr(asked, "first_token", True))
-                spread_panel.section(asked, result, control_model.result(batch, probe.name), said)
+                alike = control_model.alike(batch, probe.name, getattr(asked, "first_token", True))
+                spread_panel.section(asked, result, control_model.result(batch, probe.name), alike)
         with st.expander("What this measures, exactly", expanded=False):
             st.markdown(probe.__doc__)
 
@@ -124,7 +124,7 @@ class Page:
         seen = replace(
             view(result),
             sinks=sinks_of(result),
-            count_sinks=remembered.value(*COUNT_SINKS) if self.over_sinks else True,
+            count_sinks=remembered.value(*COUNT_SINKS),
             control=control_model.result(batch, name),
             control_name=control_model.name(),
         )

@@ -147,6 +147,7 @@ def submit(batch: Batch) -> None:
     for name in lacking or list(batch.requests):
         batch.results.pop(name, None)
     batch.waiting = lacking or list(batch.requests)
+    batch.twins = None
     batch.finished, batch.begun, batch.asked = False, time.monotonic(), len(batch.waiting)
     _hand_over(batch)
     _await_first(batch)

@@ -76,6 +76,7 @@ class Batch:
     begun: float = 0.0  # when it was submitted last
     asked: int = 0  # how many requests then lacked a result
     screen: Screen = field(default_factory=Screen)
+    twins: list[tuple[ProbeResult, ProbeResult]] | None = None  # what its verdict is read beside, once looked up
 
     @property
     def running(self) -> bool:
@@ -140,7 +141,7 @@ class Session:
     batches: dict[str, Batch] = field(default_factory=dict)  # by page
     needs: DeltaGenerator | None = None  # where the sidebar says what a page needs
     plans: dict[str, Future[Plan]] = field(default_factory=dict)  # what the hub was asked, by model
-    ghost: tuple[Verdict, int] | None = None  # Home's former verdict, and of how many layers
+    ghost: Verdict | None = None  # Home's former verdict
     audited: tuple[list[str], Audit] | None = None  # the audit of these runs
     lines_trouble: str = ""  # why an uploaded list of prompts was not taken
     picked: bool = False  # an example was just chosen: what takes little time runs by itself

@@ -21,6 +21,7 @@ from ed_ui import chart, remembered, session, streamlit_edges
 
 CAPTION = 44  # pixels that a figure's caption line takes
 TALLEST, WIDE = 640, 1000  # pixels of a figure; what is taller, or as wide on a narrow screen, is scrolled in a box
+ONE_LINE = 110  # letters of a sentence that stands beside a button
 PICTURE = {"icon": ":material/image:", "on_click": "ignore"}
 
 
@@ -36,11 +37,12 @@ def figure(
     results: Sequence[ProbeResult] = (),
     alt: str = "",
     place=st,
+    more: str = "Details",
 ) -> None:
-    """One figure (`chart.once`, or itself), in its `place` on the page. `about` fills Details where it is not one
-    result's measure, `results` are then those it is made of; `alt` tells those who cannot see it what it shows, where
-    that is not the measure's smallest and largest value. `select`: a click on a cell chooses its token for all
-    panels."""
+    """One figure (`chart.once`, or itself), in its `place` on the page. `about` fills Details (or what it is called by
+    `more`) where it is not one result's measure, `results` are then those it is made of; `alt` tells those who cannot
+    see it what it shows, where that is not the measure's smallest and largest value. `select`: a click on a cell
+    chooses its token for all panels."""
     results = results or ((result,) if result is not None else ())
     ready = fig.ready() if isinstance(fig, chart.Once) else chart.made(fig)
     wide = (select or key == "map") and ready.width >= WIDE
@@ -49,7 +51,7 @@ def figure(
     with place.container(key=f"box-{key}", gap="xxsmall"):
         row = st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"caption-{key}")
         row.caption(caption)
-        with row.popover("Details", icon=":material/info:", type="tertiary", key=f"about-{key}"):
+        with row.popover(more, icon=":material/info:", type="tertiary", key=f"about-{key}"):
             if all(one.complete for one in results):
                 pictures(key, fig, caption, results)
             if about is not None:
@@ -95,6 +97,15 @@ def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:
     if measure and result.complete:
         csv(key, lambda: export.csv(result, measure), name)
     origin("Where it came from", result, 1)
+
+
+def conclusion(key: str, said: str, reasons: Sequence[str] = (), place=st) -> None:
+    """What a page concludes, in one sentence; the `reasons` behind a click. Both may hold a stranger's words."""
+    row = place.container(horizontal=True, vertical_alignment="center", key=f"conclusion-{key}")
+    row.markdown(f"**{plain(said)}**", width="content" if len(said) < ONE_LINE else "stretch")
+    if reasons:
+        with row.popover("Reasons", type="tertiary", key=f"reasons-{key}"):
+            st.markdown("\n".join(f"- {plain(f'{one[0].upper()}{one[1:]}')}" for one in reasons))
 
 
 def meaning(result: ProbeResult, measure: str) -> None:

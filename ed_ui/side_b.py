@@ -34,6 +34,7 @@ COMMON = (
     several("measures", "two.probes", list(DEFAULT), COMPARED),
     choice("probe", "two.probe", LayerSkip.name, COMPARED),
     flag("swapped", "two.swapped", False),
+    flag("sinks", *probe_page.COUNT_SINKS),
 )
 OF_MODEL = (
     text("second", "two.model"),

@@ -3,23 +3,29 @@ some."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import among_others
+from ed_core.depth.among_others import Likeness
 from ed_core.probes import Probe
 from ed_core.prompts import read_jsonl
 from ed_core.results import lookup
+from ed_core.results.aggregate import Summary
 from ed_core.shelf import Shelf
 from ed_core.sources import controls
 from ed_core.sources.bundled import MIXED, SETS, default_set, mixed_prompts
 from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
-from ed_ui import chart, live, running, show
+from ed_ui import chart, live, remembered, running, show
 
 ENOUGH = 12  # bundled prompts that the button measures
+COUNT_SINKS = ("count_sinks", False)  # under which name, and at first, means, strips and spreads count the sinks
 
 
 _asked: Shelf[list[Request]] = Shelf(64)
+_left_out: Shelf[list[Summary]] = Shelf(32)  # by probe and run ids
 
 
 def _bundled(probe: Probe, spec: ModelSpec, files: tuple[tuple[str, str], ...]) -> list[Request]:
@@ -31,9 +37,12 @@ def _bundled(probe: Probe, spec: ModelSpec, files: tuple[tuple[str, str], ...]) 
     return [probe.request(spec, prompt) for prompt in prompts]
 
 
-def section(probe: Probe, result: ProbeResult, control: ProbeResult | None = None, against: str = "") -> None:
-    """Below a complete result; `control`: the same of a control of the model, and what it says `against` the model.
-    The bundled prompts run one at a time, so that a Run of one's own waits for one of them at most."""
+def section(
+    probe: Probe, result: ProbeResult, control: ProbeResult | None = None, alike: Sequence[Sequence[Likeness]] = ()
+) -> None:
+    """Below a complete result; `control`: the same of a control of the model, and how `alike` its curves and those of
+    the stored controls of other seeds are (`control_model.alike`). The bundled prompts run one at a time, so that a Run
+    of one's own waits for one of them at most."""
     spec, here = result.request.models[0], result.request.prompts[0]
     others = [
         r
@@ -44,25 +53,69 @@ def section(probe: Probe, result: ProbeResult, control: ProbeResult | None = Non
         f"others.{probe.name}", {f"{probe.name}.{i}": asked for i, asked in enumerate(others)}, at_once=1
     )
     st.markdown("#### How this prompt compares")
-    live.follow(batch, _panels, probe, result, control, against)
+    live.follow(batch, _panels, probe, result, control, alike)
 
 
-def _panels(batch: running.Batch, probe: Probe, result: ProbeResult, control: ProbeResult | None, against: str) -> None:
-    others, first_token = lookup.alike(result.request), getattr(probe, "first_token", True)
+def _panels(
+    batch: running.Batch,
+    probe: Probe,
+    result: ProbeResult,
+    control: ProbeResult | None,
+    alike: Sequence[Sequence[Likeness]],
+) -> None:
+    stored, first_token = lookup.alike(result.request), getattr(probe, "first_token", True)
     with st.container(key="others"):
-        st.markdown(among_others.sentence(probe, result.summary, others, first_token))
-        _more(batch, len(others), result)
-    if against:
-        st.markdown(f"**{against}**")
-    behind = among_others.curves_of(probe, control.summary, first_token) if control is not None else {}
+        _said(probe, result, list(stored.values()), alike, control)
+        _more(batch, len(stored), result)
     name = controls.label(control.request.models[0]) if control is not None else ""
-    spreads = among_others.spreads(probe, result.summary, others, first_token)
+    results = [result, *([control] if control is not None else [])]
+    summaries, first_token, told_of_sinks = _counted(probe, results, stored, first_token)
+    this, *others = summaries
+    behind = among_others.curves_of(probe, others.pop(0), first_token) if control is not None else {}
+    spreads = among_others.spreads(probe, this, others, first_token)
     for column, spread in zip(st.columns(2), spreads, strict=False):
-        curve, told = spread.curve, " over the others" if len(spread.quantiles) else ""
+        curve, told = spread.curve, f"{' over the others' if len(spread.quantiles) else ''}{told_of_sinks}"
         twin = {name: behind[curve.name]} if behind else {}
         look = dict(x=curve.x, others=f"{spread.n} others", log=curve.log, behind=twin)
         fig = chart.once(figures.spread_curve, spread.values, spread.quantiles, curve.unit, **look)
         show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}", results=[result], place=column)
+
+
+def _said(
+    probe: Probe,
+    result: ProbeResult,
+    others: Sequence[Summary],
+    alike: Sequence[Sequence[Likeness]],
+    control: ProbeResult | None,
+) -> None:
+    """One sentence: what the control shows where there is one, else where this prompt lies; the rest behind a click."""
+    first_token = getattr(probe, "first_token", True)
+    said = among_others.sentence(probe, result.summary, others, first_token)
+    reasons = among_others.reasons(probe, result.summary, others, first_token)
+    if alike and control is not None:
+        reasons = [*(one.text for of_one in alike for one in of_one if one.shape is not None), said, *reasons]
+        said = among_others.against_control(control.request.models[0].control, alike)
+    show.conclusion(f"others-{probe.name}", said, reasons)
+
+
+def _counted(
+    probe: Probe, results: Sequence[ProbeResult], stored: Mapping[str, Summary], first_token: bool
+) -> tuple[list[Summary], bool, str]:
+    """The summaries that curves and spreads are drawn of, whether these still hold the first token, and what their
+    captions say: without the sinks, where these do not count and are known of every prompt."""
+    every = [r.summary for r in results] + list(stored.values())
+    if not among_others.over_tokens(probe):
+        return every, first_token, ""
+    found = [*results, *(lookup.by_key(key) for key in stored)]
+    if remembered.value(*COUNT_SINKS) or None in found:
+        return every, first_token, ", sinks counted"
+    left = _left_out.get(
+        (probe, tuple(r.request.key for r in found)), lambda: among_others.without_sinks(probe, found, first_token)
+    )
+    if left is None:
+        return every, first_token, ", all tokens counted"
+    fewer = any(int(s["n_tokens"]) < r.n_tokens - (not first_token) for s, r in zip(left, found, strict=True))
+    return left, True, ", sinks left out" if fewer else ""
 
 
 def _more(batch: running.Batch, n_others: int, result: ProbeResult) -> None:

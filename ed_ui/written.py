@@ -49,7 +49,7 @@ def _told(result: ProbeResult, again: Callable[[], Batch], small: bool) -> None:
     """What is written, and what it comes down to; while it is written, a way to stop there."""
     probe, n = probe_of(result), writing.written({"ids": result["ids"]})
     values = {name: measure.values for name, measure in result.measures.items()}
-    said = writing.sentence(values, result.n_layers, probe.rho, probe.threshold)
+    said = writing.sentence(values, result.n_layers, probe.threshold, probe.temperature > 0)
     text = "".join(result.token_text.get(i, "") for i in result["ids"][:n].tolist())
     left, right = st.columns([6, 1], vertical_alignment="center")
     if small:

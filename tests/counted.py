@@ -1,19 +1,629 @@
-"""What a sentence of the verdict claims, counted anew from curves and best tokens in the plainest way, without the code
-that made the sentence. Each function asserts every claim it knows and gives how many there were."""
+"""What a sentence of the verdict claims, counted anew from raw curves and best tokens in the plainest way, without the
+code that made the sentence. Each function takes a sentence apart as a whole (one that no pattern takes is an error),
+asserts every claim, and gives how many there were."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ed_core.depth import answer, verdict
-from ed_core.depth.criteria import by_cosine, by_kl, by_overlap
 from ed_core.types import ProbeResult
 
-RULES = {"cosine": (by_cosine, 0.0), "kl": (by_kl, 0.5), "overlap": (by_overlap, 0.3)}
+COSINES = ("attn_cos", "mlp_cos", "layer_cos")
+NAMES = {"cosine": "cosine", "KL": "kl", "overlap": "overlap"}
+USUAL = {"cosine": 0.0, "kl": 0.5, "overlap": 0.3}
+OTHERS = {
+    "cosine": [i / 100 for i in range(-5, 6)],
+    "kl": [0.25 + i / 20 for i in range(11)],
+    "overlap": [0.1 + i / 20 for i in range(9)],
+}
+WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+NEAR = 1e-9  # of a value that lies on a threshold: the program adds its numbers in another order
+MEAN = r"([\d.]+)"
+
+Curves = Mapping[str, Sequence[float]]  # "kl" and "overlap" with the output's row, "cosine" of the layers
+
+
+def word(n: int) -> str:
+    return WORDS[n] if n <= 10 else str(n)
+
+
+# ---------------------------------------------------------------- curves
+
+
+def curves_at(made: ProbeResult, lens: ProbeResult, at: Sequence[int]) -> dict[str, list[float]]:
+    """The mean curves over these positions of one prompt."""
+    rows = {m: [float(np.mean([float(row[t]) for t in at])) for row in lens[m]] for m in ("kl", "overlap")}
+    cosine = [[np.mean([float(row[t]) for t in at]) for row in made[m]] for m in COSINES]
+    return rows | {"cosine": [float(np.mean(three)) for three in zip(*cosine)]}
+
+
+def together(of: Sequence[Curves], tokens: Sequence[float]) -> dict[str, list[float]]:
+    """The curves over all tokens of all prompts, from each prompt's own mean."""
+    return {
+        name: [sum(n * c[name][i] for c, n in zip(of, tokens)) / sum(tokens) for i in range(len(of[0][name]))]
+        for name in of[0]
+    }
+
+
+# ---------------------------------------------------------------- the papers' rules
+
+
+def holds(name: str, curve: Sequence[float], at: int, threshold: float) -> bool:
+    """Whether the rule's condition holds at a layer."""
+    if name == "kl":
+        return curve[at] < threshold * max(curve)
+    return curve[at] > threshold if name == "overlap" else curve[at] < threshold <= curve[at + 1]
+
+
+def rule(name: str, curve: Sequence[float], threshold: float) -> int | None:
+    """What the papers' rule gives."""
+    found = [i for i in range(len(curve) - 1) if holds(name, curve, i, threshold)]
+    return (found[-1] if name == "cosine" else found[0]) if found else None
+
+
+def stable(name: str, curve: Sequence[float], threshold: float) -> int | None:
+    """The layer from which the rule holds for good; of the cosine the last one below."""
+    n = len(curve)
+    if name == "cosine":
+        below = [i for i in range(n) if curve[i] < threshold]
+        return below[-1] if below and below[-1] < n - 1 and rule(name, curve, threshold) is not None else None
+    return next((i for i in range(n - 1) if all(holds(name, curve, j, threshold) for j in range(i, n))), None)
+
+
+def later(curve: Sequence[float], threshold: float) -> tuple[int | None, int | None]:
+    """The KL rule from depth 1 on, and from where it holds for good."""
+    there = [i > 0 and value < threshold * max(curve[1:]) for i, value in enumerate(curve)]
+    n = len(curve)
+    first = next((i for i in range(n - 1) if there[i]), None)
+    return first, next((i for i in range(n - 1) if all(there[i:])), None)
+
+
+@dataclass
+class Rule:
+    """A criterion read off a curve, with all that speaks against it. `curve`: without the output's row. `at`: its
+    threshold."""
+
+    name: str
+    curve: Sequence[float]
+    at: float
+    without: Sequence[float] | None = None
+    twins: Sequence[Sequence[float]] = ()
+    drawn: Sequence[int | None] | None = None  # of several prompts; [] where there are too few
+    reasons: list[str] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.n, self.depth = len(self.curve), rule(self.name, self.curve, self.at)
+        self.last = stable(self.name, self.curve, self.at)
+        self.later = later(self.curve, self.at) if self.name == "kl" else (None, None)
+        self.unsunk = None if self.without is None else rule(self.name, self.without, self.at)
+        marks = [rule(self.name, curve, self.at) for curve in self.twins]
+        self.near = 0 if self.depth is None else sum(m is not None and not self.far(m) for m in marks)
+        if self.depth is not None:
+            self.reasons = list(self._reasons())
+
+    def far(self, depth: float | None) -> bool:
+        return depth is None or abs(depth - self.depth) > self.n / 10 + NEAR
+
+    @property
+    def enough(self) -> bool:
+        return len(self.twins) >= 5
+
+    @property
+    def clear(self) -> bool:
+        return self.depth is not None and not self.reasons and self.enough
+
+    @property
+    def so_far(self) -> bool:
+        return self.depth is not None and not self.reasons and not self.enough
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        found = [d for d in self.drawn or [] if d is not None]
+        return tuple(np.quantile(found, [0.05, 0.95])) if found else None
+
+    @property
+    def undefined(self) -> float:
+        return sum(d is None for d in self.drawn) / len(self.drawn) if self.drawn else 0.0
+
+    def _reasons(self):
+        found = [rule(self.name, self.curve, t) for t in OTHERS[self.name]]
+        some = [d for d in found if d is not None]
+        wide = any(self.far(d) for d in some)
+        if wide or len(some) < len(found):
+            said = [f"{min(some)} to {max(some)}"] * wide + ["no layer"] * (len(some) < len(found))
+            yield f"other thresholds give {' or '.join(said)}"
+        if self.last is None:
+            yield "below 0 again in the last layer" if self.name == "cosine" else "not for good before the last layer"
+        elif self.far(self.last):
+            yield f"for good only from layer {self.last}"
+        if self.name == "kl":
+            first, good = self.later
+            if self.far(first):
+                yield f"without depth 0 it gives {'no layer' if first is None else first}"
+            elif good is None:
+                yield "without depth 0, not for good before the last layer"
+            elif self.far(good):
+                yield f"without depth 0, for good only from layer {good}"
+        if self.without is not None and self.far(self.unsunk):
+            yield f"without the sinks it gives {'no layer' if self.unsunk is None else self.unsunk}"
+        if self.drawn is not None:
+            if not self.drawn:
+                yield "too few prompts for an interval"
+            else:
+                if self.ends is None or any(self.far(end) for end in self.ends):
+                    yield "its interval reaches more than a tenth of the depth away"
+                if self.undefined > 0.05:
+                    yield "no layer in more than 5% of resamples"
+        if self.enough and 2 * self.near >= len(self.twins):
+            yield f"{self.near} of {len(self.twins)} untrained twins {'has' if self.near == 1 else 'have'} this mark"
+
+
+def statement(sentence: str, found: Rule) -> int:
+    """The claims of one rule's own sentence."""
+    name, interval = (
+        next(n for n, own in NAMES.items() if own == found.name),
+        r"(?: \(((?:5–95|no interval|none in|[^()]* in at least).*?)\))?",
+    )
+    if found.depth is None:
+        match = re.fullmatch(rf"The papers' {name} rule gives no layer{interval}: (.*?)\.", sentence)
+        assert match, sentence
+        reason, *given = match[2].split("; without ")
+        n = 1 + _undefined(found, reason)
+        expected = [f"depth 0 it gives {found.later[0]}"] * (found.later[0] is not None)
+        expected += [f"the sinks it gives {found.unsunk}"] * (found.unsunk is not None)
+        assert given == expected, (given, expected)
+        return n + len(given) + _drawn(match[1], found)
+    how = r"(not clear: .*?|clear|clear so far, five twins not compared)"
+    have = r"(?:[;.] (\d+) of (\d+) (?:untrained twins|copies with shuffled layers) ha(?:s|ve) this mark)?"
+    match = re.fullmatch(rf"The papers' {name} rule gives layer (\d+) of (\d+){interval}; {how}{have}\.", sentence)
+    assert match, sentence
+    depth, n_layers, drawn, how, near, twins = match.groups()
+    assert (int(depth), int(n_layers)) == (found.depth, found.n)
+    counted = 2 + _drawn(drawn, found)
+    if how.startswith("not clear"):
+        given = how.removeprefix("not clear: ").split("; ")
+        if near is not None and "this mark" in (found.reasons or [""])[-1]:
+            given, near = [*given, found.reasons[-1]], None
+            assert found.reasons[-1] in sentence
+        assert given == found.reasons, (given, found.reasons)
+        counted += len(given)
+    else:
+        assert how == ("clear" if found.clear else "clear so far, five twins not compared") and not found.reasons
+        counted += 1
+    if near is not None:
+        assert (int(near), int(twins)) == (found.near, len(found.twins))
+        counted += 1
+    return counted
+
+
+def _undefined(found: Rule, reason: str) -> int:
+    """Why a rule gives no layer."""
+    curve = list(found.curve)
+    if reason == "the mean cosine is never negative":
+        assert found.name == "cosine" and min(curve) >= found.at
+    elif reason == "the mean cosine is negative in every layer":
+        assert found.name == "cosine" and max(curve) < found.at
+    elif reason.startswith("the mean cosine falls below 0"):
+        falls = next(i for i, value in enumerate(curve) if value < found.at)
+        assert found.name == "cosine" and falls > 0 and max(curve[falls:]) < found.at
+    else:
+        below = r"no layer before the last is (?:below ([\d.]+) of the largest divergence|above an overlap of ([\d.]+))"
+        match = re.fullmatch(below, reason)
+        assert match and found.name == ("kl" if match[1] else "overlap"), reason
+        assert float(match[1] or match[2]) == found.at
+        assert not any(holds(found.name, curve, i, found.at) for i in range(len(curve) - 1))
+    return 1
+
+
+def _drawn(said: str | None, found: Rule) -> int:
+    """The interval of a rule over prompts."""
+    assert (said is None) == (found.drawn is None), said
+    if said is None:
+        return 0
+    if not found.drawn:
+        assert said == "no interval below eight prompts"
+        return 1
+    if found.ends is None:
+        assert said.startswith("none in any resample of ")
+        return 1
+    ends = rf"(?:5–95 %: {MEAN} to {MEAN}|{MEAN} in at least 90 % of resamples(?: that give a layer)?)"
+    match = re.fullmatch(rf"{ends}(?:, none in {MEAN}%,)? over (.+)", said)
+    assert match, said
+    low, high = (match[1], match[2]) if match[3] is None else (match[3], match[3])
+    assert (low == high) == (match[3] is not None)
+    assert np.allclose([float(low), float(high)], found.ends, rtol=0.006)
+    assert bool(match[4]) == (found.undefined > 0)
+    assert match[4] is None or abs(float(match[4]) - 100 * found.undefined) <= 0.051
+    return 2 + bool(match[4])
+
+
+def rules(sentence: str, found: Mapping[str, Rule]) -> int:
+    """The claims of the line on the papers' rules."""
+    if all(one.depth is None for one in found.values()):
+        assert re.fullmatch("Papers' rules(?: there)?: no layer\\.", sentence), sentence
+        return 1
+    match = re.fullmatch("Papers' rules(?: there)?: (.*?); (.*)\\.", sentence)
+    assert match, sentence
+    figure = rf"(?:layer )?(\d+|no layer) \((cosine|KL|overlap)(?:, {MEAN} to {MEAN})?\)"
+    given = re.findall(figure, match[1])
+    assert [NAMES[name] for _, name, _, _ in given] == list(found) and match[1].count("layer ") >= 1
+    assert re.sub(figure, "", match[1]).strip(", ") == ""
+    for depth, name, low, high in given:
+        one = found[NAMES[name]]
+        assert depth == ("no layer" if one.depth is None else str(one.depth))
+        width = one.ends and f"{one.ends[0]:.3g}" != f"{one.ends[1]:.3g}"
+        assert bool(low) == bool(width)
+        assert not low or np.allclose([float(low), float(high)], one.ends, rtol=0.006)
+    clear = [name for _, name, _, _ in given if found[NAMES[name]].clear]
+    so_far = [name for _, name, _, _ in given if found[NAMES[name]].so_far]
+    defined = sum(one.depth is not None for one in found.values())
+    listed = lambda names: " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    be = lambda names: "is" if len(names) == 1 else "are"
+    if clear:
+        expected = f"{listed(clear)} {be(clear)} clear"
+    elif so_far:
+        expected = f"{listed(so_far)} {be(so_far)} clear so far (five twins not compared)"
+    else:
+        expected = "none clear" if defined > 1 else "not clear"
+    assert match[2] == expected, (match[2], expected)
+    return len(given) + 1
+
+
+# ---------------------------------------------------------------- without a threshold
+
+
+def mean_depth(name: str, curve: Sequence[float], steps: int = 4000) -> float | None:
+    """The mean, over thresholds between 0 and 1, of the depth from which the curve stays below, one threshold at a
+    time."""
+    values = [float(v) for v in curve] if name == "kl" else [1 - float(v) for v in curve]
+    start = 1 if name == "kl" else 0
+    top = max(values[start:]) if name == "kl" else 1.0
+    if top <= 0 or max(values[start:]) <= 0:
+        return None
+    highest = np.array([max(values[i:]) / top for i in range(start, len(values))])
+    thresholds = (np.arange(steps) + 0.5) / steps
+    return float(np.mean(start + (highest[:, None] > thresholds).sum(0)))
+
+
+def left_by(curves) -> np.ndarray:
+    """What two levels leave of the variance, for every split, `[n, layer - 1]`."""
+    c = np.atleast_2d(np.asarray(curves, float))
+    k = range(1, c.shape[1])
+    return np.stack([c[:, :i].var(1) * i + c[:, i:].var(1) * (c.shape[1] - i) for i in k], 1)
+
+
+def splits(curve: Sequence[float]) -> list[int]:
+    """The last layers of the first of two levels that leave the least: several where they leave as much."""
+    (left,) = left_by(curve)
+    return [int(k) for k in np.flatnonzero(left <= left.min() + 1e-9 * np.var(curve) * len(curve) + 1e-15)]
+
+
+def chance(curve: Sequence[float], times: int = 800) -> float:
+    """The share of random orders (of blocks of four layers from 24 on) that leave as little."""
+    c, size = np.asarray(curve, float), 4 if len(curve) >= 24 else 1
+    blocks, rng = [c[i : i + size] for i in range(0, len(c), size)], np.random.default_rng(99)
+    orders = [np.concatenate([blocks[i] for i in rng.permutation(len(blocks))]) for _ in range(times)]
+    own = left_by(c).min() + 1e-9 * c.var() * len(c)
+    return float(np.mean(left_by(orders).min(1) <= own))
+
+
+def turns(curve: Sequence[float]) -> int | None:
+    """The last layer before the turn of one curve by its signs and orders; None where there is none."""
+    if len(curve) < 3:
+        return None
+    k = splits(curve)[0]
+    before, after = np.mean(curve[: k + 1]), np.mean(curve[k + 1 :])
+    return k if before < 0 < after and chance(curve) <= 0.05 else None
+
+
+def near(twins: Sequence[Curves], k: int, n: int) -> int:
+    """How many twins turn within a tenth of the depth."""
+    found = [turns(twin["cosine"]) for twin in twins]
+    return sum(t is not None and abs(t - k) <= n / 10 + NEAR for t in found)
+
+
+def studentised(read, of: Sequence[Curves], tokens: Sequence[float], low: float, high: float) -> tuple[float, float]:
+    """5 and 95 % of a number over prompts by bootstrap-t, a resample and a prompt at a time. `read`: from mean
+    curves."""
+    n, rows = len(tokens), {name: np.array([c[name] for c in of], float) for name in of[0]}
+    tokens = np.asarray(tokens, float)
+
+    def at(times):
+        weights = times * tokens
+        return read({name: weights @ v / weights.sum() for name, v in rows.items()})
+
+    def error(times):
+        found, drawn = [], []
+        for u in np.flatnonzero(times):
+            one = times.copy()
+            one[u] -= 1
+            if one.sum():
+                found.append(at(one))
+                drawn.append(times[u])
+        found, drawn = np.array(found), np.array(drawn)
+        keep = np.isfinite(found)
+        found, drawn = found[keep], drawn[keep]
+        total = drawn.sum()
+        mean = (drawn * found).sum() / total
+        return np.sqrt((drawn * (found - mean) ** 2).sum() * (total - 1) / total)
+
+    ones = np.ones(n)
+    value, own, draws = at(ones), error(ones), []
+    for times in np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=1000).astype(float):
+        again, its = at(times), error(times)
+        its = its if its > 1e-9 * (abs(value) + own) else own
+        draws.append(np.clip(value - (own * (again - value) / its if its > 0 else 0.0), low, high))
+    return tuple(np.quantile(draws, [0.05, 0.95]))
+
+
+def settles(
+    sentence: str,
+    own: Curves,
+    twins: Sequence[Curves] = (),
+    *,
+    where: str = "",
+    kind: str = "untrained",
+    ends: Mapping[str, tuple[float, float]] | None = None,
+    level_ends: Sequence[tuple[float, float]] = (),
+    over: str = "",
+) -> int:
+    """The claims of the line on where the lens settles. `own`: curves of the model, `twins` of its copies; `ends`: of
+    several prompts the interval of each mean depth ({} where there are too few), `over` what they are over."""
+    n_layers, counted = len(own["kl"]) - 1, 1
+    begin = f"{where} the lens" if where else "The lens"
+    depth = mean_depth("kl", own["kl"])
+    if depth is None:
+        assert sentence.startswith(f"{begin} is the output from depth 1 on: no depth to read."), sentence
+        assert max(own["kl"][1:]) <= 0
+        return 1 + turn(sentence.split("to read.")[1].strip(), own["cosine"], twins, level_ends)
+    prompts = rf"(?:; 5–95 %: {MEAN} to {MEAN} over (.+?)|; ([^:]+?), no interval below eight)?"
+    beside = rf"(?:; overlap: {MEAN}(?:, {MEAN} to {MEAN})?)?"
+    context = rf"(?:; (\w+) (untrained twins?|cop(?:y|ies) with shuffled layers): {MEAN}(?:–{MEAN})?)?"
+    match = re.match(
+        rf"{begin} settles around depth {MEAN} of (\d+) \(KL, mean over all thresholds"
+        rf"{prompts}{beside}\){context}\.(?: |$)",
+        sentence,
+    )
+    assert match, sentence
+    kl, n, low, high, units, few, overlap, o_low, o_high, many, called, t_low, t_high = match.groups()
+    assert abs(float(kl) - depth) <= 0.052 and int(n) == n_layers
+    assert (ends is not None) == (units is not None or few is not None), sentence
+    if units is not None or few is not None:
+        assert (units or few) == over and bool(ends) == (units is not None)
+        counted += 1
+    if units is not None:
+        assert np.allclose([float(low), float(high)], ends["kl"], atol=0.06)
+        counted += 2
+    other = mean_depth("overlap", own["overlap"])
+    assert (overlap is None) == (other is None)
+    if overlap is not None:
+        assert abs(float(overlap) - other) <= 0.052
+        assert (o_low is not None) == bool(ends)
+        assert o_low is None or np.allclose([float(o_low), float(o_high)], ends["overlap"], atol=0.06)
+        counted += 1 + (o_low is not None)
+    depths = [d for d in (mean_depth("kl", twin["kl"]) for twin in twins) if d is not None]
+    assert (called is None) == (not depths)
+    if called is not None:
+        assert many == word(len(twins)) and ("twin" in called) == (kind == "untrained")
+        assert abs(float(t_low) - min(depths)) <= 0.052 and abs(float(t_high or t_low) - max(depths)) <= 0.052
+        counted += 3
+    return counted + turn(sentence[match.end() :], own["cosine"], twins, level_ends)
+
+
+def turn(sentence: str, curve: Sequence[float], twins: Sequence[Curves] = (), level_ends=()) -> int:
+    """The claims on the cosine's turn. `level_ends`: of several prompts the intervals of both levels. Of splits that
+    leave as much any may be meant; what lies within 1 % of the share of orders that decides is not held against the
+    sentence."""
+    if len(curve) < 3:
+        assert sentence == ""
+        return 0
+    wrong = []
+    for k in splits(curve):
+        try:
+            return _turn(sentence, curve, k, twins, level_ends)
+        except AssertionError as error:
+            wrong.append(error)
+    raise wrong[0]
+
+
+def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves], level_ends) -> int:
+    before, after = float(np.mean(curve[: k + 1])), float(np.mean(curve[k + 1 :]))
+    whole, n = (
+        r"Layers turn from erasing to strengthening after layer (\d+)"
+        r"(; so do an untrained twin's| \(five twins not compared\))?\.",
+        len(twins),
+    )
+    if match := re.fullmatch(whole, sentence):
+        assert int(match[1]) == k and before < 0 < after and chance(curve) <= 0.06
+        assert not level_ends or level_ends[0][1] < 0 < level_ends[1][0]
+        alike = near(twins, k, len(curve))
+        assert n < 5 or 2 * alike < n
+        assert bool(match[2]) == (n < 5) and ("so do" in (match[2] or "")) == (n < 5 and alike > 0)
+        return 2 + bool(match[2])
+    if match := re.fullmatch(r"No turn of its own: (\d+) of (\d+) untrained twins turn there too\.", sentence):
+        alike = near(twins, k, len(curve))
+        assert (int(match[1]), int(match[2])) == (alike, n) and n >= 5 and 2 * alike >= n
+        assert before < 0 < after and chance(curve) <= 0.06
+        return 2
+    match = re.fullmatch(r"No cosine turn: (.*)\.", sentence)
+    assert match, sentence
+    if match[1] == "no two levels apart":
+        assert before < 0 < after and chance(curve) >= 0.04
+    elif match[1] == "both levels above 0":
+        assert before > 0 and after > 0
+    elif match[1] == "both levels below 0":
+        assert before < 0 and after < 0
+    elif match[1] == "the first level is above 0, the second below":
+        assert before > 0 > after
+    elif match[1] == "a level's interval over prompts reaches 0":
+        assert before < 0 < after and not level_ends[0][1] < 0 < level_ends[1][0]
+    else:
+        assert match[1] == "a level is 0" and min(abs(before), abs(after)) < 1e-12, match[1]
+    return 1
+
+
+# ---------------------------------------------------------------- at the answer
+
+
+def lasting(rows: Sequence[bool]) -> int | None:
+    """The first entry from which it holds through the last."""
+    return next((i for i in range(len(rows)) if all(rows[i:])), None)
+
+
+def first(rows: Sequence[bool]) -> int | None:
+    """The first entry at which it holds."""
+    return next((i for i, holds in enumerate(rows) if holds), None)
+
+
+def due(lens: ProbeResult) -> list[tuple[int, int]]:
+    """The positions that predict the answer and its tokens; without one the last position and the output's best."""
+    start, top = lens.answer_start, lens["top_ids"].tolist()
+    found = [(p - 1, lens.token_ids[p]) for p in range(start, lens.n_tokens)] if start else []
+    return found or [(lens.n_tokens - 1, top[-1][-1][0])]
+
+
+def quoted(lens: ProbeResult, pos: int, token: int) -> str:
+    """A token as a sentence writes it."""
+    text = lens.tokens[pos + 1] if lens.answer_start and pos + 1 < lens.n_tokens else lens.token_text[token]
+    return f"“{''.join(c if c.isprintable() else repr(c)[1:-1] for c in text[:40])}”"
+
+
+def since(said: str, rows: Sequence[bool], n_layers: int) -> int:
+    """Claims on from which depth on it is so for good, and where first."""
+    depth, earliest = lasting(rows), first(rows)
+    if depth == 0:
+        assert said == "at every depth", said
+    elif earliest < depth:
+        assert said == f"for good from depth {depth}; first at {earliest}", said
+    else:
+        assert said == f"for good from depth {depth} of {n_layers}", said
+    return 2
+
+
+def seen_at(sentence: str, lens: ProbeResult) -> int:
+    """Claims on what is seen at one prompt's answer, from the lens' best tokens."""
+    top, tokens = lens["top_ids"].tolist(), due(lens)
+    n_layers, n = len(top) - 1, len(tokens)
+    led = [[row[pos][0] == token for row in top] for pos, token in tokens]
+    best = [lasting(rows) for rows in led]
+    right = [depth for depth in best if depth is not None]
+    named = [quoted(lens, *one) for one in tokens]
+    instead = [
+        f"“{''.join(c if c.isprintable() else repr(c)[1:-1] for c in lens.token_text[top[-1][pos][0]][:40])}”"
+        for pos, _ in tokens
+    ]
+    if n == 1:
+        if best[0] is None:
+            assert sentence == f"The answer {named[0]} is not the model's best guess, which is {instead[0]}.", sentence
+            return 2
+        what = named[0] if lens.answer_start else f"The next token {named[0]}"
+        assert sentence.startswith(f"{what} is the best guess ") and sentence.endswith("."), sentence
+        return 1 + since(sentence.removeprefix(f"{what} is the best guess ")[:-1], led[0], n_layers)
+    if not right:
+        assert sentence == f"None of the answer's {n} tokens is the model's best guess where it is due.", sentence
+        return 1
+    if len(right) < n:
+        wrong = best.index(None)
+        be = "is" if len(right) == 1 else "are"
+        assert sentence == (
+            f"Of the answer's {n} tokens {len(right)} {be} the model's best guess; {named[wrong]} is not, the "
+            f"model's is {instead[wrong]}."
+        ), sentence
+        return 3
+    match = re.fullmatch(r"(Both|All (\d+)) answer tokens are the best guess (.*)\.", sentence)
+    assert match and (n == 2 if match[1] == "Both" else int(match[2]) == n > 2), sentence
+    if min(right) < max(right):
+        assert match[3] == f"for good from depth {max(right)}; the earliest from {min(right)}"
+    elif max(right) == 0:
+        assert match[3] == "at every depth"
+    else:
+        assert match[3] == f"for good from depth {max(right)} of {n_layers}"
+    return 3
+
+
+def among_at(sentence: str, lens: ProbeResult) -> int:
+    """Claims on from where a single token is among the best."""
+    top, ((pos, token),) = lens["top_ids"].tolist(), due(lens)
+    there, k = [token in row[pos] for row in top], word(len(top[0][0]))
+    named = quoted(lens, pos, token)
+    if lasting(there) is None:
+        assert sentence == f"{named} is not among the model's best {k}.", sentence
+        return 1
+    begin = f"{named} is among the lens' best {k} "
+    assert sentence.startswith(begin), sentence
+    return since(sentence.removeprefix(begin)[:-1], there, len(top) - 1)
+
+
+def seen_over(sentence: str, answers: Sequence[Sequence[int | None]], own: Sequence[int], n_layers: int) -> int:
+    """Claims on what is seen at the answers. `answers`: of each prompt with one the depths of its tokens (None: not the
+    best guess in the output); `own`: the depths of the model's own next token, of each prompt without an answer."""
+    right, counted = [max(depths) for depths in answers if None not in depths], 0
+    depth = r"([\d.]+) of (\d+)( each time| in the median \((\d+) to (\d+)\))?"
+    known = (
+        r"The answer(, every token of it,)? is the model's best guess for (all|none of|\d+ of) (\d+) "
+        r"prompts?( that ha(?:ve|s) one)?"
+        rf"(?:; for good from depth {depth})?\."
+    )
+    alone = (
+        r"(?:The|For (\d+) prompts? without an answer the) model's own next token is the lens' best guess "
+        rf"for good from depth {depth}\."
+    )
+    match = re.fullmatch(f"(?:{known})? ?(?:{alone})?", sentence)
+    assert match, sentence
+    every, count, n, one, *first_part, other = match.groups()[:10]
+    rest = match.groups()[10:]
+    assert bool(n) == bool(answers) and bool(rest[0]) == bool(own)
+    if answers:
+        assert int(n) == len(answers) and bool(every) == (max(map(len, answers)) > 1) and bool(one) == bool(own)
+        assert len(right) == {"all": len(answers), "none of": 0}.get(count) or count == f"{len(right)} of"
+        assert bool(first_part[0]) == bool(right)
+        counted += 3
+    assert bool(other) == (bool(own) and bool(answers)) and (not other or int(other) == len(own))
+    for (middle, of, spread, low, high), depths in ((first_part, right), (rest, own)):
+        if not middle:
+            continue
+        ordered, half = sorted(depths), len(depths) // 2
+        assert float(middle) == (ordered[half] + ordered[-half - 1 if len(depths) % 2 else half - 1]) / 2
+        assert int(of) == n_layers and bool(spread) == (len(depths) > 1)
+        if low:
+            assert (int(low), int(high)) == (ordered[0], ordered[-1]) and low != high
+        else:
+            assert ordered[0] == ordered[-1]
+        counted += 2
+    return counted
+
+
+# ---------------------------------------------------------------- sinks
+
+
+def sinks_of(made: ProbeResult) -> dict[int, list[int]]:
+    """The sinks of one prompt and the depths at which each is long: before the output somewhere, that is."""
+    stream = made["resid_norm"].astype(float)
+    if stream.shape[1] < 3:
+        return {}
+    times = [[v / m if m > 0 else 0.0 for v in row] for row, m in zip(stream, np.median(stream[:, 1:], axis=1))]
+    long = {t: [d for d, row in enumerate(times) if row[t] >= 5] for t in range(stream.shape[1])}
+    return {t: depths for t, depths in long.items() if depths and depths != [len(stream) - 1]}
+
+
+def sinks_named(sentence: str, found: dict[int, list[int]], n_layers: int) -> int:
+    """Claims on which tokens are sinks and at which depths: a lone last depth may be left out."""
+    told = Claims(sentence)
+    for pos, places in told.every(r"token (\d+) \((?:'.*?'|\".*?\"), ((?:from )?depths? [^)]+)\)"):
+        said = set()
+        for start, end in re.findall(r"(\d+)(?:–(\d+))?", places.split("from ")[0]):
+            said |= set(range(int(start), int(end or start) + 1))
+        for start in re.findall(r"from (?:depth )?(\d+)", places):
+            said |= set(range(int(start), n_layers + 1))
+        alone = {n_layers} - {d + 1 for d in found[int(pos)]}
+        assert said == set(found[int(pos)]) - alone
+    (more,) = re.findall(r"and (\d+) more", sentence) or [0]
+    assert told.n + int(more) == len(found) and bool(sentence) == bool(found)
+    return told.n
 
 
 class Claims:
@@ -22,271 +632,7 @@ class Claims:
     def __init__(self, sentence: str):
         self.sentence, self.n = sentence, 0
 
-    def every(self, pattern: str) -> Iterator[tuple[str, ...]]:
+    def every(self, pattern: str):
         for match in re.finditer(pattern, self.sentence):
             self.n += 1
             yield match.groups()
-
-
-def word(n: int) -> str:
-    return answer.WORDS[n] if n <= 10 else str(n)
-
-
-def holds(name: str, curve: list[float], at: int, threshold: float) -> bool:
-    """Whether the rule's condition holds at a depth, in the plainest way."""
-    if name == "kl":
-        return curve[at] < threshold * max(curve)
-    return curve[at] > threshold if name == "overlap" else curve[at] < threshold <= curve[at + 1]
-
-
-def places(name: str, curve: list[float], threshold: float) -> list[int]:
-    return [i for i in range(len(curve) - 1) if holds(name, curve, i, threshold)]
-
-
-def first(name: str, curve: Sequence[float], threshold: float) -> int | None:
-    """What the papers' rule gives."""
-    found = places(name, list(curve), threshold)
-    return (found[-1] if name == "cosine" else found[0]) if found else None
-
-
-def later(curve: Sequence[float], threshold: float) -> int | None:
-    """What the KL rule gives from depth 1 on."""
-    return next((i for i in range(1, len(curve) - 1) if curve[i] < threshold * max(curve[1:])), None)
-
-
-def stable(name: str, curve: Sequence[float], threshold: float) -> int | None:
-    """The depth from which the rule holds for good; of the cosine the last negative one."""
-    n = len(curve)
-    if name == "cosine":
-        negative = [i for i in range(n) if curve[i] < 0]
-        return negative[-1] if negative and negative[-1] < n - 1 else None
-    return next((i for i in range(n - 1) if all(holds(name, curve, j, threshold) for j in range(i, n))), None)
-
-
-def claims(name: str, sentence: str, curve, threshold: float | None, k: int, without=None, echo=None) -> int:
-    """Count every claim of a sentence on one criterion anew; how many there were. `without`: the curve without the
-    sinks, `echo`: the share of tokens that depth 0 repeats; where they are None these claims are held elsewhere."""
-    curve, n = [float(v) for v in curve], len(curve)
-    at = RULES[name][1] if threshold is None else threshold
-    found = places(name, curve, at)
-    depth = (found[-1] if name == "cosine" else found[0]) if found else None
-    told = Claims(sentence)
-    every = told.every
-
-    for layer, of in every(r"(?:by|says|after) layer (\d+) of (\d+)"):
-        assert (int(layer), int(of)) == (depth, n)
-    for low, high in every(r"\((\d+) to (\d+) with other thresholds\)"):
-        moved = [places(name, curve, t) for t in verdict.BANDS[name]]
-        moved = [(p[-1] if name == "cosine" else p[0]) for p in moved if p]
-        assert (int(low), int(high)) == (min(moved), max(moved))
-    for (layer,) in every(r"for good (?:only from layer|by) (\d+)"):
-        layer = int(layer)
-        assert all(holds(name, curve, i, at) for i in range(layer, n)) and not holds(name, curve, layer - 1, at)
-    for _ in every(r"by layer \d+ of \d+(?! *\(?\d* *.*for good)[^,]*\.$"):
-        assert name == "cosine" or "for good" in sentence or all(holds(name, curve, i, at) for i in range(depth, n))
-    for _ in every("after it none does"):
-        assert min(curve[depth + 1 :]) >= 0 and min(curve[: depth + 1]) < 0
-    for (times,) in every(r"changes sign (\w+) times"):
-        changes = sum((a < 0) != (b < 0) for a, b in pairwise(curve))
-        assert times == word(changes) and changes > 3
-    for _ in every("negative in the last layer"):
-        assert curve[-1] < 0
-    for _ in every("No layer erases"):
-        assert min(curve) >= 0
-    for _ in every("Every layer erases"):
-        assert max(curve) < 0
-    for _ in every("falls below 0 and stays there"):
-        falls = next(i for i, v in enumerate(curve) if v < 0)
-        assert falls > 0 and max(curve[falls:]) < 0
-    for _ in every("Before the output itself the lens|the lens is never"):
-        assert not any(holds(name, curve, i, at) for i in range(n))
-    for _ in every("Only in front of the last layer"):
-        assert [holds(name, curve, i, at) for i in range(n)] == [False] * (n - 1) + [True]
-    for _ in every("for good only in front of the last layer"):
-        assert stable(name, curve, at) is None and holds(name, curve, n - 1, at) and found
-    for _ in every("in front of the last layer it"):
-        assert not holds(name, curve, n - 1, at) and found
-    for _ in every("the output from the start"):
-        assert max(curve) < 1e-6
-    for (share,) in every(r"shares more than (\d+)%"):
-        assert int(share) == round(100 * at)
-    for (best,) in every(r"best (\w+) tokens"):
-        assert best == word(k)
-    for (said,) in every(r"without depth 0 (?:the rule|it) (says \d+|gives no depth)"):
-        assert said == says(later(curve, at))
-    for (said,) in every(r"without the sinks (?:the rule|it) (says \d+|gives no depth)"):
-        assert without is None or said == says(first(name, [float(v) for v in without], at))
-    for _ in every("the lens mostly repeats the token just read"):
-        assert echo is None or echo >= 0.5
-    if "No clear" in sentence:
-        assert ":" in sentence and "The papers' rule" in sentence
-    return told.n
-
-
-def says(depth: int | None) -> str:
-    return "gives no depth" if depth is None else f"says {depth}"
-
-
-def mean_of(curves: Sequence[Sequence[float]], tokens: Sequence[int]) -> list[float]:
-    """The curve over all tokens of all prompts, from each prompt's own mean."""
-    return [sum(n * c[i] for c, n in zip(curves, tokens)) / sum(tokens) for i in range(len(curves[0]))]
-
-
-def resampled(
-    name: str, curves: Sequence[Sequence[float]], tokens: Sequence[int], threshold: float
-) -> list[int | None]:
-    """What the rule gives for a thousand draws of as many prompts, the seeded ones of the product."""
-    n, found = len(tokens), []
-    for times in np.random.default_rng(0).multinomial(n, [1 / n] * n, size=1000):
-        drawn = [i for i in range(n) for _ in range(times[i])]
-        found.append(first(name, mean_of([curves[i] for i in drawn], [tokens[i] for i in drawn]), threshold))
-    return found
-
-
-def claims_over(name: str, sentence: str, curves, tokens, threshold: float | None, k: int, without=None, echo=None):
-    """The same of a sentence over prompts. `curves`: each prompt's own mean; `without`: the mean over all without the
-    sinks."""
-    curve, at = mean_of(curves, tokens), RULES[name][1] if threshold is None else threshold
-    depth, tenth, told = first(name, curve, at), len(curve) / 10, Claims(sentence)
-    drawn = resampled(name, curves, tokens, at) if len(tokens) >= 5 else []
-    defined = [d for d in drawn if d is not None]
-    missing = 1 - len(defined) / len(drawn) if drawn else 0.0
-    ends = np.quantile(defined, [0.05, 0.95]) if defined else []
-    for low, high in told.every(r"5–95 % over prompts: ([\d.]+) to ([\d.]+),"):
-        assert np.allclose([float(low), float(high)], ends, atol=0.051)
-    for (share,) in told.every(r"no depth in ([\d.]+)% of the resamples\)"):
-        assert missing > 0 and abs(float(share) - 100 * missing) <= 0.051
-    for _ in told.every("a depth in each resample"):
-        assert drawn and missing == 0
-    for _ in told.every("with prompts drawn anew neither"):
-        assert drawn and not defined and depth is None
-    for _ in told.every("no interval below five prompts"):
-        assert len(tokens) < 5
-    assert told.n, "nothing is said of how sure it is"
-    for _ in told.every("moves by more than a tenth"):
-        assert max(abs(end - depth) for end in ends) > tenth
-    for _ in told.every("gives no depth in more than 5% of the resamples"):
-        assert missing > 0.05
-    steady = all(abs(end - depth) <= tenth for end in ends) and missing <= 0.05 if depth is not None else True
-    assert steady or "No clear" in sentence
-    if "by layer" in sentence and "for good" not in sentence:
-        assert all(holds(name, curve, i, at) for i in range(depth, len(curve)))
-    given = {"stable": stable(name, curve, at), "from depth 1": later(curve, at)}
-    for variant, said in told.every(r"(stable|from depth 1|without sinks) (\d+|no depth)"):
-        if variant in given:
-            assert said == ("no depth" if given[variant] is None else str(given[variant]))
-        elif without is not None:
-            found = first(name, [float(v) for v in without], at)
-            assert said == ("no depth" if found is None else str(found))
-    return told.n + claims(name, sentence, curve, threshold, k, without, echo)
-
-
-def seen_over(sentence: str, answers: Sequence[Sequence[int | None]], own: Sequence[int], n_layers: int) -> int:
-    """Claims on what is seen at the answers. `answers`: of each prompt with one the depths of its tokens (None: not the
-    best guess in the output); `own`: the depths of the model's own next token, of each prompt without an answer."""
-    told = Claims(sentence)
-    right = [max(depths) for depths in answers if None not in depths]
-    for count, n in told.every(r"best guess for (all|none of|\d+ of) (\d+) prompt"):
-        assert int(n) == len(answers)
-        assert len(right) == {"all": len(answers), "none of": 0}.get(count) or count == f"{len(right)} of"
-    for _ in told.every("every token of it"):
-        assert max(map(len, answers)) > 1
-    for _ in told.every("that ha(?:ve|s) one"):
-        assert own and answers
-    for (n,) in told.every(r"For (\d+) prompts? without an answer"):
-        assert int(n) == len(own) and answers
-    depth = r"([\d.]+) of (\d+) on( each time| in the median \((\d+) to (\d+)\))?"
-    for pattern, depths in ((f"it is so from depth {depth}", right), (f"lens' best guess from depth {depth}", own)):
-        for middle, of, spread, low, high in told.every(pattern):
-            ordered, half = sorted(depths), len(depths) // 2
-            assert float(middle) == (ordered[half] + ordered[-half - 1 if len(depths) % 2 else half - 1]) / 2
-            assert int(of) == n_layers and bool(spread) == (len(depths) > 1)
-            if low:
-                assert (int(low), int(high)) == (ordered[0], ordered[-1]) and low != high
-            else:
-                assert ordered[0] == ordered[-1]
-    return told.n
-
-
-def lasting(rows: Sequence[bool]) -> int | None:
-    """The first entry from which it holds through the last."""
-    return next((i for i in range(len(rows)) if all(rows[i:])), None)
-
-
-def seen_at(sentence: str, lens: ProbeResult) -> int:
-    """Claims on what is seen at one prompt's answer, from the lens' best tokens."""
-    told, start, top = Claims(sentence), lens.answer_start, lens["top_ids"].tolist()
-    n_layers, given = len(top) - 1, lens.answer_start is not None
-    due = [(p - 1, lens.token_ids[p]) for p in range(start, lens.n_tokens)] if given else []
-    due = due or [(lens.n_tokens - 1, top[-1][-1][0])]
-    best = [lasting([row[pos][0] == token for row in top]) for pos, token in due]
-    among = lasting([due[0][1] in row[due[0][0]] for row in top])
-    right = [depth for depth in best if depth is not None]
-    assert ("model's own next token" in sentence) == (not given and best[0] > 0)
-    for only, depth, of, output in told.every(r"becomes the best guess( only)? at depth (\d+) of (\d+)(, the output)?"):
-        assert (best, int(of)) == ([int(depth)], n_layers) and bool(only) == bool(output) == (best[0] == n_layers)
-    for k, depth in told.every(r"it is among (?:the|its) best (\w+) from (?:depth )?(\d+)"):
-        assert among == int(depth) and k == word(len(top[0][0]))
-    for _ in told.every("is not among its best"):
-        assert among is None
-    for _ in told.every("at every depth"):
-        assert best == [0]
-    for _ in told.every("The answer “.*” is not the model's best guess"):
-        assert best == [None]
-    for (n,) in told.every(r"[Tt]he answer's (\d+) tokens"):
-        assert int(n) == len(best) > 1
-    for (n,) in told.every(r"tokens (\d+) become"):
-        assert int(n) == len(right) < len(best)
-    for _ in told.every("tokens become the best guess, each"):
-        assert len(right) == len(best)
-    for _ in told.every("None of the answer's"):
-        assert not right
-    named = re.findall(r"” at depth (\d+)", sentence) if "tokens" in sentence else []
-    assert not named or [int(depth) for depth in named] == right
-    for depth, of in told.every(r"all at depth (\d+) of (\d+)"):
-        assert {int(depth)} == set(right) and int(of) == n_layers
-    for low, high, of in told.every(r"between depth (\d+) and (\d+) of (\d+)"):
-        assert (int(low), int(high), int(of)) == (min(right), max(right), n_layers)
-    return told.n
-
-
-def sinks_of(made: ProbeResult) -> dict[int, float]:
-    """The sinks of one prompt and how many times the median norm each reaches."""
-    stream = made["resid_norm"].astype(float)
-    if stream.shape[1] < 3:
-        return {}
-    times = [[v / m if m > 0 else 0.0 for v in row] for row, m in zip(stream, np.median(stream[:, 1:], axis=1))]
-    most = {t: max(row[t] for row in times) for t in range(stream.shape[1])}
-    return {t: ratio for t, ratio in most.items() if ratio >= 5}
-
-
-def sinks_named(sentence: str, found: dict[int, float]) -> int:
-    """Claims on which tokens are sinks and how far."""
-    told = Claims(sentence)
-    for pos, ratio in told.every(r"(\d+) \((?:'.*?'|\".*?\"), up to ([\d.e+]+) times"):
-        assert abs(float(ratio) / found[int(pos)] - 1) < 0.01
-    (more,) = re.findall(r"and (\d+) more", sentence) or [0]
-    assert told.n + int(more) == len(found) and bool(sentence) == bool(found)
-    return told.n
-
-
-def shared_by(sentence: str, model: dict, twin: dict) -> int:
-    """Claims on what a twin shares. `model`, `twin`: by criterion the curve that it is read off."""
-    told, names = Claims(sentence), {"cosine": "cosine", "KL": "kl", "overlap": "overlap"}
-    marks = [
-        {n: first(n, [float(v) for v in curves[n]], RULES[n][1]) for n in names.values()} for curves in (model, twin)
-    ]
-    for name, depth in told.every(r"(cosine|KL|overlap) (\d+|no depth)(?=[,:])"):
-        assert depth == ("no depth" if marks[1][names[name]] is None else str(marks[1][names[name]]))
-    assert told.n == 3
-    tenth = len(model["kl"]) / 10
-    near = [
-        n for n in names.values() if None not in (marks[0][n], marks[1][n]) and abs(marks[0][n] - marks[1][n]) <= tenth
-    ]
-    for listed, s in told.every(r": the ([\w, ]+) mark(s?) would stand there"):
-        assert [names[n] for n in re.split(", | and ", listed)] == near and bool(s) == (len(near) > 1)
-    for _ in told.every("none of the model's marks"):
-        assert not near
-    for _ in told.every("no mark to compare"):
-        assert not any(None not in (marks[0][n], marks[1][n]) for n in names.values())
-    return told.n

@@ -73,7 +73,7 @@ def test_a_curve_that_is_ordered_otherwise_and_a_depth_that_moved_are_findings(w
     forged = [shaken(r, "kl", reverse) if r.request.probe == "logit_lens" else r for r in whole["int8"]]
     outcome = audit.compare({**whole, "int8": forged}, "fp32")
     found = outcome.findings()
-    assert any(f"int8: {find('logit_lens').spec('kl').title} is ordered otherwise" in line for line in found)
+    assert any(f"int8: {find('logit_lens').spec('kl').title} is ordered differently" in line for line in found)
     assert any("int8: kl depth" in line for line in found)
     assert not any(line.startswith(("bf16", "4bit")) for line in found)
     assert any(line in found for line in audit.table(outcome))

@@ -85,10 +85,12 @@ EXPORTED = {  # in the .npz, by what stands in front: of the prompt, and over al
         "",
         "cosine cosine_ratio cosine_stable cosine_low cosine_high cosine_without_sinks kl kl_ratio kl_stable kl_low "
         "kl_high kl_from_depth_1 kl_without_sinks overlap overlap_ratio overlap_stable overlap_low overlap_high "
-        "overlap_without_sinks",
+        "overlap_without_sinks kl_mean kl_mean_low kl_mean_high overlap_mean overlap_mean_low overlap_mean_high turn "
+        "turn_p",
     ),
     "sinks": (
-        "pos depth ratio layer branch norm written stream_share branch_share",
+        "pos depth ratio layer branch norm written stream_share branch_share span_pos span_from span_to span_layer "
+        "span_branch span_rise long_at_end",
         "share_attn_ratio share_mlp_ratio share_layer_ratio share_block_influence share_resid_norm share_attn_norm "
         "share_mlp_norm",
     ),

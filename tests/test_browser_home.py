@@ -52,6 +52,40 @@ def test_the_verdict_and_two_maps_stand_above_the_fold_and_run_is_near(server, p
     assert any("Run" in stop for stop in stops), stops
 
 
+WORDS = """() => {
+  const verdict = document.querySelector('.st-key-home-verdict');
+  const walk = document.createTreeWalker(verdict, NodeFilter.SHOW_TEXT), said = [];
+  while (walk.nextNode()) {
+    const box = walk.currentNode.parentElement, at = box.getBoundingClientRect();
+    const drawn = at.width > 1 && at.height > 1 && getComputedStyle(box).visibility != 'hidden';
+    // numbers of the axis and icons, whose names are text, are no words
+    if (drawn && !box.closest('style, script, .xtick, [data-testid=stIconMaterial]')) said.push(walk.currentNode.data);
+  }
+  return said.join(' ').split(/\\s+/).filter(word => /[A-Za-z0-9]/.test(word));
+}"""
+
+
+@pytest.mark.parametrize(
+    "model, example",
+    [
+        ("ed-demo-8", "sum-mod10-5-a"),
+        ("ed-demo-16", "sum-mod10-5-a"),
+        ("smollm2", "english-b"),
+        ("smollm2", "english-i"),
+    ],
+)
+def test_at_most_sixty_words_stand_between_prompt_and_first_map(server, page, model, example):
+    """One headline and two lines beside five twins, with the ruler's own words; the reasons are behind a click."""
+    page.set_viewport_size({"width": 1440, "height": 900})
+    opened(page, f"{server}/?model={model}&example={example}")
+    page.locator(".st-key-box-ruler .js-plotly-plot").wait_for()
+    words = page.evaluate(WORDS)
+    assert 40 < len(words) <= 60 and "twins:" in words, " ".join(words)
+    assert "not clear" not in page.locator(".st-key-home-verdict").inner_text()
+    page.locator(".st-key-about-ruler").get_by_text("Why?").click()
+    page.get_by_text("The papers' KL rule gives layer").wait_for()
+
+
 def test_on_a_phone_verdict_and_the_first_map_come_before_all_else(server, page):
     page.set_viewport_size({"width": 400, "height": 800})
     opened(page, f"{server}/?model={MODEL}&example=sum-mod10-5-a")

@@ -147,7 +147,7 @@ def test_under_a_fitted_lens_the_rules_are_those_of_its_prompts(tmp_path, monkey
         told = next(measured._mean(read, rule, "affine") for _, _, read in found._fitted())
         assert told["depth"] == pytest.approx(mean.depth) and told["low"] < told["depth"] < told["high"]
     sentence = found._lenses()["sentence"]
-    assert "under the logit lens" in sentence and "under the affine lens" in sentence
+    assert "logit" in sentence and "affine" in sentence
 
 
 def test_a_depth_that_another_precision_loses_is_not_the_same(out, told, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import naive
 import numpy as np
@@ -36,6 +37,7 @@ from ed_core.errors import ClaimRefused, ParameterError, PromptError, StudyError
 from ed_core.probes import Answers, Prune
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import SETS
+from ed_core.studies import sets
 from ed_core.sweeps import dropping
 from ed_core.types import Prompt
 
@@ -631,3 +633,22 @@ def test_a_set_that_is_not_there_and_a_damaged_file_are_refused(model, tmp_path,
     with pytest.raises(StudyError, match="damaged"):
         running.read(tmp_path)
     assert running.read(tmp_path / "nowhere") == {}
+
+
+def test_prompts_without_an_answer_are_left_out_of_the_parts_that_need_one():
+    """Of a set in which only some prompts have an answer, claims on answers read those, and no other part does."""
+    asked = running.Asked("ed-demo-8", "mixed")
+    bare = Evidence(8, {}, answers=False, answered=True)
+    parts = running._Parts(asked, Path("/nowhere"), bare, lambda: False, None)
+    assert [name for name, of in running.PARTS.items() if not of.worked and parts._entry(name).answered] == [
+        "answers",
+        "writing",
+        "two",
+    ]
+    used = sets.load(parts._entry("answers"), Path(), "ed-demo-8").examples
+    assert len(used) == 50 and all(e.prompt.answer for e in used)
+    whole = sets.load(asked.entry(50), Path(), "ed-demo-8").examples
+    assert not all(e.prompt.answer for e in whole)
+    find("adaptive").check(replace(bare, level_names=("1", "2")))
+    with pytest.raises(ClaimRefused, match="known answers"):
+        find("adaptive").check(replace(bare, answered=False, level_names=("1", "2")))

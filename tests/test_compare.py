@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ed_core.cases import export
-from ed_core.depth import among_others, criteria
+from ed_core.depth import among_others, criteria, sinks
+from ed_core.depth.verdict import COSINES
 from ed_core.probes import PROBES, Contributions, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
 from ed_core.probes.integrated_gradients import completeness, incomplete
 from ed_core.probes.scores import depth_score, layer_effect
@@ -75,7 +76,7 @@ def test_the_store_finds_a_series_newest_first_and_nothing_else(model_of, measur
         assert {name: v.tolist() for name, v in found[result.request.key].items()} == {
             name: np.asarray(v).tolist() for name, v in result.summary.items()
         }
-    others = lookup.alike(results[1].request)
+    others = list(lookup.alike(results[1].request).values())
     assert sorted(int(s["n_tokens"]) for s in others) == sorted(r.n_tokens for r in (results[0], results[2])), (
         "itself is none of the others"
     )
@@ -104,7 +105,7 @@ def test_shipped_examples_count_as_other_prompts(tmp_path, monkeypatch):
     shipped = next(p for p in load_prompts() if p["id"] == EXAMPLE)
     spec = resolve("ed-demo-8")
     assert len(lookup.alike(LayerSkip().request(spec, Prompt("something else")))) == 1
-    assert lookup.alike(LayerSkip().request(spec, Prompt(shipped["text"], shipped["answer"]))) == []
+    assert lookup.alike(LayerSkip().request(spec, Prompt(shipped["text"], shipped["answer"]))) == {}
     lookup.store.cache_clear()
 
 
@@ -149,19 +150,47 @@ def test_prompts_without_boundaries_are_left_out_and_said_to_be(model_of, measur
     long = [measure(model, probe, Prompt(text * 2)).summary for text in TEXTS[:4]]
     short = measure(model, probe, Prompt("ab")).summary
     assert [s.n for s in among_others.spreads(probe, long[0], [*long[1:], short])] == [3, 3]
-    assert "not defined for 1 more" in among_others.sentence(probe, long[0], [*long[1:], short])
+    assert "the median of 3 other prompts" in among_others.sentence(probe, long[0], [*long[1:], short])
+    assert among_others.reasons(probe, long[0], [*long[1:], short]) == [
+        "1 other prompt is left out: depth score is not defined there."
+    ]
+    assert among_others.reasons(probe, long[0], long[1:]) == []
     assert "not defined" in among_others.sentence(probe, short, long)
 
 
 def test_criteria_are_compared_by_their_layer(model_of, measure):
     results = [measure(model_of("qwen3"), LogitLens(), Prompt(text)) for text in TEXTS]
     said = among_others.sentence(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
-    found = [criteria.by_kl(r["kl"][:-1].mean(1)).depth for r in results]
-    assert (
-        "The papers' KL rule is not defined"
-        if found[0] is None
-        else f"The papers' KL rule gives layer {found[0]} for this prompt"
-    ) in said
+    found = [naive_mean_depth(r["kl"].mean(1)) for r in results]
+    middle = np.median(found[1:])
+    assert said.startswith(
+        f"On this prompt the lens settles around depth {found[0]:.1f} of 5 (mean over all thresholds); "
+    )
+    assert f"the median of 4 other prompts is {middle:.1f} (10–90 %" in said
+    together, counted = among_others.reasons(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
+    assert "count all tokens" in counted
+    pooled = np.concatenate([r["kl"] for r in results], axis=1).mean(1)
+    assert together.startswith(
+        f"The mean curve over all prompts settles around depth {naive_mean_depth(pooled):.1f} (5 prompts, no interval "
+        "below eight)"
+    )
+    made = [measure(model_of("qwen3"), Contributions(), Prompt(text)) for text in TEXTS]
+    said = among_others.sentence(Contributions(), made[0].summary, [r.summary for r in made[1:]])
+    depth = criteria.by_cosine(np.mean([made[0][n].mean(1) for n in COSINES], axis=0)).depth
+    rule = "The papers' cosine rule"
+    gives = f"{rule} gives {'no layer' if depth is None else f'layer {depth}'}"
+    assert said.startswith(f"{gives} for this prompt")
+
+
+def naive_mean_depth(kl):
+    """Mean over 4 000 thresholds of the first depth from 1 on from which the curve stays below that share of its
+    highest value."""
+    kl, depths = [float(v) for v in kl], []
+    highest = max(kl[1:])
+    for i in range(4000):
+        bound = (i + 0.5) / 4000 * highest
+        depths.append(next(d for d in range(1, len(kl) + 1) if all(v < bound for v in kl[d:])))
+    return sum(depths) / len(depths)
 
 
 def test_completeness_is_measured_against_the_scale_and_by_the_engines_own_limit(model_of, measure):
@@ -194,8 +223,10 @@ def test_prompts_whose_completeness_fails_are_in_no_spread_and_counted(model_of,
     )
     assert mixed.n == alone.n == 4 and np.array_equal(mixed.quantiles, alone.quantiles)
     said = among_others.sentence(rough, mine, [*others, *(r.summary for r in poor)])
-    assert "median of 4 other prompts" in said and "2 more are left out: not to be relied on" in said
-    assert "left out" not in among_others.sentence(rough, mine, others)
+    assert "median of 4 other prompts" in said
+    told = among_others.reasons(rough, mine, [*others, *(r.summary for r in poor)])
+    assert told == ["2 other prompts are left out: they fail their check."]
+    assert among_others.reasons(rough, mine, others) == []
 
 
 def test_a_result_of_an_older_version_still_opens(model_of, measure):
@@ -272,25 +303,86 @@ def test_a_controls_curve_is_told_by_order_and_course(case):
     theirs, shape = CONTROLS[case]
     found = likenesses(FALLING, theirs)
     assert [l.shape for l in found] == [shape] * 2
-    said = among_others.against_control("untrained", "untrained twin", found)
+    said = among_others.against_control("untrained", [found])
     expected = {0: "the same curve", 1: "a similar curve", 2: "another curve", None: "cannot be compared"}[shape]
-    assert expected in said and "untrained twin" in said
-    assert ("says nothing about what the model learned" in said) == (shape == 0)
+    assert expected in said and "untrained twin" in said and said.count(".") == 1
+    assert ("they need no training to appear" in said) == (shape == 0)
     if shape == 0:
         assert (
             found[0].size == pytest.approx((FALLING / 10 + 3).mean() / FALLING.mean())
-            and "ρ = 1.00, up to 0 % of the range apart" in said
+            and "ρ = 1.00, up to 0 % of the range apart" in found[0].text
         )
 
 
-def test_a_sentence_for_each_kind_of_shape_and_control():
+def test_one_control_is_told_as_one_and_another_curve_means_nothing():
     same, other = likenesses(FALLING, FALLING)[0], likenesses(FALLING, FALLING[::-1].copy())[1]
-    said = among_others.against_control("shuffled", "twin", [same, other])
-    assert (
-        said.count("The twin shows") == 2
-        and "does not rest on the order" in said
-        and "this shape rests on the order" in said
+    assert among_others.against_control("shuffled", [[same, other]]) == (
+        "One copy with shuffled layers shows the same curve for divergence from the output: it appears without the "
+        "trained order of layers; it shows another curve for best tokens shared with the output."
     )
+    assert among_others.against_control("untrained", [[other, other]]) == (
+        "One untrained twin shows another curve for best tokens shared with the output and best tokens shared with the "
+        "output."
+    )
+
+
+@pytest.mark.parametrize("kind", among_others.SAYS)
+def test_several_controls_are_counted_and_a_minority_concludes_nothing(kind):
+    many = among_others.CALLED[kind][1]
+    for n_same in range(6):
+        twins = [likenesses(FALLING, FALLING if i < n_same else FALLING[::-1].copy()) for i in range(5)]
+        said = among_others.against_control(kind, twins)
+        assert said.startswith(f"{n_same or 'None'} of 5 {many} show{'s' * (n_same == 1)} the same curve for ")
+        assert (among_others.SAYS[kind][1] in said) == (n_same >= 3)
+    mixed = [[a, b] for a, b in zip(*(likenesses(FALLING, c) for c in (FALLING, FALLING[::-1].copy())), strict=True)]
+    twins = [[mixed[0][0], mixed[1][1]] for _ in range(3)]
+    said = among_others.against_control(kind, twins)
+    assert said.startswith(f"3 of 3 {many} show") and "; none of 3 show the same curve for best tokens" in said
+    flat = [likenesses(FALLING, np.ones(7))] * 2
+    assert "cannot be compared" in among_others.against_control(kind, flat) and f"2 {many}" in (
+        among_others.against_control(kind, flat)
+    )
+
+
+def test_noise_does_not_pass_for_the_same_curve_and_a_clear_one_does():
+    """Two random walks have one shape now and then; white noise and a step never, a curve under little noise always."""
+    rng = np.random.default_rng(0)
+    step, n = np.repeat([0.0, 1.0], 12), 200
+    noise = [likenesses(rng.normal(size=24), rng.normal(size=24))[0].shape for _ in range(n)]
+    clear = [
+        likenesses(step + 0.02 * np.arange(24), 3 * step + 0.06 * np.arange(24) + rng.normal(size=24) / 100)[0].shape
+        for _ in range(n)
+    ]
+    assert noise.count(0) == 0 and clear.count(0) == n
+
+
+def test_a_spread_without_sinks_is_that_of_the_other_tokens(model_of, measure, tmp_path, monkeypatch):
+    """Every prompt leaves out its own sinks; without its contributions there is nothing that could be left out."""
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    lookup.store.cache_clear()
+    monkeypatch.setattr(sinks, "of_result", lambda r: sinks.find(*(r[n] for n in sinks.READS), 1.05))
+    model, lens = model_of("qwen3"), LogitLens()
+    results = [measure(model, lens, Prompt(text)) for text in TEXTS]
+    assert among_others.without_sinks(lens, results) is None
+    made = [measure(model, Contributions(), Prompt(text)) for text in TEXTS]
+    for one in made:
+        lookup.store().put(one)
+    out = [{s.pos for s in sinks.of_result(one)} for one in made]
+    assert any(out)
+    for probe, of_probe, first_token in (
+        (lens, results, True),
+        (Contributions(), made, True),
+        (Contributions(), made, False),
+    ):
+        found = among_others.without_sinks(probe, of_probe, first_token)
+        for curve in probe.curves:
+            for result, left, positions in zip(of_probe, found, out, strict=True):
+                start = int(not first_token)
+                kept = [t for t in range(start, result.n_tokens) if t not in positions] or range(start, result.n_tokens)
+                rows = [sum(float(row[t]) for t in kept) / len(kept) for row in result[curve.name]]
+                np.testing.assert_allclose(among_others.curves_of(probe, left)[curve.name], rows, rtol=2e-5, atol=1e-6)
+    assert among_others.without_sinks(LayerSkip(), [measure(model, LayerSkip(), Prompt("abc"))]) is None
+    lookup.store.cache_clear()
 
 
 def test_centres_are_of_the_largest_and_of_the_means():

@@ -87,3 +87,12 @@ def test_the_set_teaches_what_it_is_there_for():
     ]
     verdicts = shipped(LESSONS[5]).verdict.splitlines()
     assert len(verdicts) == 2 and "untrained twin, seed 0" in verdicts[1] and "twin" not in verdicts[0]
+
+
+def test_what_was_kept_under_other_rules_says_so():
+    lesson = LESSONS[0]
+    kept = shipped(lesson)
+    now = replace(kept, verdict=case_study.verdict_text(kept))
+    assert case_study.of_its_time(now) == "" == case_study.of_its_time(replace(kept, verdict=""))
+    former = case_study.of_its_time(replace(now, verdict="The mean cosine turns after layer 3 of 8."))
+    assert former == "Notes as kept on 2026-11-21, by the rules of that time."

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ed_core.cases import export
-from ed_core.depth import criteria, verdict
+from ed_core.depth import criteria, statistics, verdict
 from ed_core.probes import Contributions, LogitLens
 from ed_core.types import ProbeResult, Prompt, Request
 
@@ -115,10 +115,10 @@ def test_a_verdict_leaves_out_the_output_row_of_the_lens():
 
 
 def test_the_verdict_over_prompts_weighs_tokens():
-    """One prompt of 30 tokens against five of 2: it decides, and it is not in every resample."""
+    """One prompt of 30 tokens against seven of 2: it decides, and it is not in every resample."""
     early, late = [-0.3, 0.1, 0.2, 0.3], [-0.3, -0.2, -0.1, 0.3]
     fast, slow = [9, 2, 2, 2, 0], [9, 9, 2, 2, 0]
-    cosines, lens = results([early] + 5 * [late], [fast] + 5 * [slow], 6 * [[0.0] * 4 + [1.0]], n_tokens=[30] + 5 * [2])
+    cosines, lens = results([early] + 7 * [late], [fast] + 7 * [slow], 8 * [[0.0] * 4 + [1.0]], n_tokens=[30] + 7 * [2])
     found = {name: (criterion.depth, interval) for name, criterion, interval in verdict.verdicts(cosines, lens)}
     assert found["cosine"][0] == 0 and found["kl"][0] == 1
     assert found["cosine"][1] == (0, 2, 0) and found["kl"][1] == (1, 2, 0)
@@ -173,56 +173,48 @@ def results(cosines, kl, overlap, n_tokens=None, first=None):
 # ---------------------------------------------------------------- bootstrap
 
 
-def by_kl_of(curves):
-    return criteria.by_kl(curves["kl"])
-
-
 def sums_and_counts(n, seed=0):
     rng = np.random.default_rng(seed)
     counts = rng.integers(5, 50, n)
-    return {"kl": np.sort(rng.uniform(0, 10, (n, 12)))[:, ::-1] * counts[:, None]}, counts.tolist()
+    return {"kl": np.sort(rng.uniform(0, 10, (n, 12)))[:, ::-1] * counts[:, None]}, counts
 
 
-def test_the_bootstrap_is_seeded_and_brackets_the_verdict():
+def by_kl(curves):
+    return criteria.depths("kl", curves["kl"])
+
+
+def test_the_percentiles_are_seeded_and_bracket_the_verdict():
     sums, counts = sums_and_counts(8)
-    seen = []
-    noting = lambda curves: seen.append(curves["kl"]) or by_kl_of(curves)
-    found = criteria.bootstrap(sums, counts, noting)
-    assert criteria.bootstrap(sums, counts, noting, resamples=1000, seed=0) == found
-    criteria.bootstrap(sums, counts, noting, seed=1)
-    first, again, other = np.array(seen).reshape(3, 1000, 12)
+    first, again, other = (statistics.percentile(by_kl, sums, counts, statistics.units(8), seed) for seed in (0, 0, 1))
     assert (first == again).all() and (first != other).any()
-    low, high, undefined = found
-    whole = criteria.by_kl(sums["kl"].sum(0) / sum(counts)).depth
+    low, high, undefined = statistics.interval(first)
+    whole = criteria.by_kl(sums["kl"].sum(0) / counts.sum()).depth
     assert low <= whole <= high and low < high and undefined == 0
 
 
-def test_the_bootstrap_draws_whole_prompts_with_replacement_and_weighs_tokens():
+def test_the_percentiles_draw_whole_prompts_with_replacement_and_weigh_tokens():
     """Prompt p's sum is 1 in column p and 0 elsewhere: a resample's curve tells how often each prompt was drawn."""
     seen, counts = [], np.arange(1, 7)
-    criteria.bootstrap(
-        {"which": np.eye(6)},
-        counts.tolist(),
-        lambda c: seen.append(c["which"]) or criteria.by_kl([2, 1]),
-        resamples=200,
-    )
-    drawn = np.array([6 * curve / curve.sum() for curve in seen])
+
+    def read(curves):
+        seen.append(curves["which"])
+        return np.zeros(len(curves["which"]))
+
+    statistics.percentile(read, {"which": np.eye(6)}, counts, statistics.units(6), resamples=200)
+    drawn = np.array([6 * curve / curve.sum() for curve in seen[0]])
     np.testing.assert_allclose(drawn, drawn.round(), atol=1e-9)
-    np.testing.assert_allclose(seen, drawn / (drawn @ counts)[:, None])
-    assert len(seen) == 200 and drawn.max() >= 3 and drawn.min() == 0 and abs(drawn.mean(0) - 1).max() < 0.3
+    np.testing.assert_allclose(seen[0], drawn / (drawn @ counts)[:, None])
+    assert len(drawn) == 200 and drawn.max() >= 3 and drawn.min() == 0 and abs(drawn.mean(0) - 1).max() < 0.3
 
 
 def test_quantiles_are_over_the_defined_resamples_and_the_rest_is_counted():
-    sums, counts = sums_and_counts(5)
-    depths = iter([None] * 25 + list(range(75)))
-    verdict_of = lambda curves: criteria.Criterion("kl", next(depths), None, 100)
-    low, high, undefined = criteria.bootstrap(sums, counts, verdict_of, resamples=100)
+    low, high, undefined = statistics.interval([np.nan] * 25 + list(range(75)))
     assert (low, high, undefined) == pytest.approx((0.05 * 74, 0.95 * 74, 0.25))
 
 
-@pytest.mark.parametrize("n", [1, 4])
-def test_there_is_no_bootstrap_below_five_prompts(n):
-    assert criteria.bootstrap(*sums_and_counts(n), by_kl_of) is None
+@pytest.mark.parametrize(("n", "enough"), [(1, False), (7, False), (8, True)])
+def test_there_is_no_interval_below_eight_prompts(n, enough):
+    assert statistics.units(n).enough == enough
 
 
 def test_a_verdict_without_a_token_or_with_one_block_is_not_defined_with_its_reason(model_of, measure):
@@ -234,7 +226,7 @@ def test_a_verdict_without_a_token_or_with_one_block_is_not_defined_with_its_rea
     assert one_token.lines["cosine"] is None and "first is not counted" in one_token.criteria["cosine"].reason
     shallow = model_of("llama", num_hidden_layers=1)
     one_block = verdict.of_prompt(*(measure(shallow, probe, Prompt("ab")) for probe in probes))
-    assert set(one_block.lines.values()) == {None} and "one layer" in one_block.sentence
+    assert set(one_block.lines.values()) == {None} and "one layer" in one_block.reasons[-1]
 
 
 def test_an_export_leaves_the_first_token_out_where_that_is_asked():

@@ -4,12 +4,14 @@ numbers."""
 import numpy as np
 import pytest
 
-from ed_core.demo.examples import REAL, shipped
+from ed_core.demo.examples import READ, REAL, SEEN, shipped
+from ed_core.depth.verdict import READS
 from ed_core.probes import PROBES, Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.results.wire import unpack
 from ed_core.service import compute
-from ed_core.service.resolve import resolve
+from ed_core.service.resolve import resolve, twin
+from ed_core.sources import controls
 from ed_core.sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, KINDS, MODELS, load_prompts
 from ed_core.types import Prompt
 
@@ -23,13 +25,16 @@ def example() -> Prompt:
 
 def test_no_file_is_left_over_and_none_names_a_folder_of_some_machine():
     files = {f.stem: unpack(f.read_bytes()) for f in lookup.EXAMPLES.glob("*.npz")}
-    hashes = {resolve(name).content_hash for name in (*MODELS, *REAL)}
+    hashes = {resolve(name).content_hash for name in (*MODELS, *REAL, *SEEN)}
     assert files and {r.request.models[0].content_hash for r in files.values()} == hashes, (
         "run python -m ed_core.demo.examples"
     )
     for key, result in files.items():
         assert result.request.key == key and result.complete
-        assert result.request.models[0].source in (*MODELS, *REAL) and "/" not in result.provenance["model"]["source"]
+        assert (
+            result.request.models[0].source in (*MODELS, *REAL, *SEEN)
+            and "/" not in result.provenance["model"]["source"]
+        )
 
 
 def test_the_real_model_is_shown_without_its_weights(tmp_path, monkeypatch):
@@ -85,3 +90,32 @@ def test_what_home_opens_on_is_what_a_run_gives(name, tmp_path, monkeypatch):
                 f"{probe.name}.{measure}"
             )
     lookup.store.cache_clear()
+
+
+def test_of_each_shipped_prompt_what_a_verdict_reads_of_five_twins_is_there():
+    """And nothing else, in files that are small together; no page takes them for a whole result."""
+    files = {f.stem: f for f in lookup.TWINS.glob("*.npz")}
+    wanted = set()
+    for name, prompt, probe in shipped():
+        if probe.name in READS:
+            known = next(p for p in load_prompts() if p["id"] == prompt)
+            for seed in controls.SEEDS:
+                spec = twin(resolve(name), "untrained", seed)
+                wanted.add(probe().request(spec, Prompt(known["text"], known["answer"])).key)
+    assert files.keys() == wanted and len(wanted) == 80, "run python -m ed_core.demo.examples twins"
+    assert sum(f.stat().st_size for f in files.values()) <= 1_250_000
+    for key, file in files.items():
+        result = unpack(file.read_bytes())
+        assert result.request.key == key and set(result.measures) == set(READ[result.request.probe])
+    assert lookup.find(result.request) is None and lookup.find_read(result.request) is not None
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_shipped_twin_is_what_a_run_gives(name):
+    spec = twin(resolve(name), "untrained", 3)
+    model = compute.Models().get(spec)
+    for probe in (Contributions(), LogitLens()):
+        request = probe.request(spec, example())
+        shipped, fresh = lookup.find_read(request), compute.run(model, request)
+        for measure, values in shipped.measures.items():
+            np.testing.assert_allclose(values.values, fresh[measure], rtol=1e-3, atol=1e-4)

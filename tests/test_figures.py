@@ -13,8 +13,10 @@ from kept_cases import results
 
 from ed_core import figures
 from ed_core.depth import verdict
+from ed_core.depth.answer import Seen
+from ed_core.depth.continuous import MeanDepth, Turn
 from ed_core.depth.criteria import Criterion
-from ed_core.depth.wording import Statement
+from ed_core.depth.wording import Reading, Statement, Twins
 from ed_core.figures import View, colours, pictures
 from ed_core.figures.lens import cut
 from ed_core.figures.panel import MOST_TEXTS
@@ -333,7 +335,7 @@ def test_sinks_carry_a_badge_and_are_outside_the_colour_range():
     result = fake("contributions")
     result["layer_ratio"][:] = 0.5
     result["layer_ratio"][:, 2] = 7.0
-    plain, marked = (figures.contribution_norms(result, View(sinks=at)) for at in ((), (2,)))
+    plain, marked = (figures.contribution_norms(result, View(sinks=at, count_sinks=True)) for at in ((), (2,)))
     assert (plain.data[0].zmax, marked.data[0].zmax) == (10.0, 1.0)
     assert marked.layout.xaxis.ticktext == ("a", "·b", "◆a", "c")
     assert {x for (_, x), text in told(marked).items() if "◆ sink" in text} == {2}
@@ -424,52 +426,60 @@ def test_skip_map_marks_what_is_beyond_one_and_what_is_zero_by_construction():
     assert "by construction" not in text[1, 1] and "by construction" in future[1, 1]
 
 
-def test_ruler_shows_verdicts_apart_and_says_why_one_is_missing():
+def test_the_ruler_leads_with_what_has_no_threshold_and_shows_the_papers_rules_lighter():
+    """Mean depths, turn and answer as filled circles between layers; the rules' layers as small diamonds in the same
+    rows, nothing where a rule gives none."""
     criteria = {
         "cosine": Criterion("cosine", None, None, 16, reason="it is <never> negative"),
         "kl": Criterion("kl", 13, 13, 16),
         "overlap": Criterion("overlap", 13, None, 16),
     }
+    means = {"kl": MeanDepth("kl", 9.25, 16), "overlap": MeanDepth("overlap", None, 16)}
+    seen = [Seen(3, "<b>", True, 12, 12, 5, 16), Seen(4, "x", True, 7, 7, 5, 16)]
     fig = figures.depth_ruler(
         criteria,
         16,
         bands={"kl": (11, 14)},
+        means=means,
+        turn=Turn(16, 4, -0.2, 0.3, 0.01, ""),
+        seen=seen,
         published=published_marks("Math"),
-        ghost={"kl": Criterion("kl", 3, 3, 8)},
+        ghost={"kl": MeanDepth("kl", 4.0, 8)},
     )
     traces = {t.name: t for t in fig.data}
-    assert (
-        traces["kl"].text == ("KL 13",)
-        and traces["overlap"].x == traces["kl"].x == (13,)
-        and traces["overlap"].y != traces["kl"].y
-    )
-    assert traces["cosine"].marker.symbol == "circle-open" and "&lt;never&gt;" in traces["cosine"].customdata[0]
-    assert traces["kl before"].x == (7.0,)  # ratio (3 + 1) / 8 of 16 blocks
-    assert "band" in {(s.name or "").split(" ")[-1] for s in fig.layout.shapes} and len(traces["published"].x) == 18
+    assert traces["kl"].x == (8.75,) and traces["kl"].text == ("9.2",) and traces["kl"].marker.symbol == "circle"
+    assert traces["cosine"].x == (4.5,) and traces["cosine"].text == ("turn 4",)
+    assert traces["answer"].x == (11.5,) and "&lt;b&gt;" in traces["answer"].customdata[0], "of several the last"
+    assert traces["kl rule"].x == traces["overlap rule"].x == (13,) and traces["kl rule"].y == traces["kl"].y
+    assert traces["kl rule"].marker.size < traces["kl"].marker.size
+    assert "overlap" not in traces and "cosine rule" not in traces
+    assert traces["kl before"].x == (7.5,)  # ratio 4 / 8 of 16 layers
+    assert [s.name for s in fig.layout.shapes if (s.name or "").endswith("band")] == ["kl band"]
+    assert len(traces["published"].x) == 18
     waiting = figures.depth_ruler({}, 1)
     json.loads(waiting.to_json())
-    assert {t.mode for t in waiting.data if t.name in criteria} == {"text"}, "no marks before there is a verdict"
+    assert {t.name for t in waiting.data} == {"blocks", "published"}, "no marks before there is a verdict"
+    none = figures.depth_ruler({}, 16, seen=[*seen, Seen(5, "y", True, None, None, 5, 16, "z")])
+    assert "answer" not in {t.name for t in none.data}, "an answer that the model does not give"
 
 
-def test_the_ruler_shows_what_is_not_clear_and_a_control():
-    """A hollow mark at its place with the range of its variants, the control's marks, and the measured curve."""
+def test_the_ruler_shows_what_is_not_clear_and_the_range_of_the_twins():
+    """A hollow mark at its place with the range of its variants, the twins' mean depths, and the measured curve."""
     criteria = {"cosine": Criterion("cosine", 9, None, 16), "kl": Criterion("kl", 4, 4, 16)}
     said = {"cosine": Statement("", False, 3, 12), "kl": Statement("", True, 4, 4)}
     cosine = np.linspace(-0.2, 0.2, 16)
-    fig = figures.depth_ruler(
-        criteria,
-        16,
-        bands={"cosine": (8, 10), "kl": (3, 5)},
-        statements=said,
-        cosine=cosine,
-        twin={"kl": Criterion("kl", 6, 6, 16), "overlap": Criterion("overlap", None, None, 16)},
-    )
+    readings = tuple(Reading({}, {"kl": MeanDepth("kl", depth, 16)}, None) for depth in (6.5, 8.0, 7.0))
+    look = dict(bands={"cosine": (8, 10), "kl": (3, 5)}, statements=said, cosine=cosine)
+    fig = figures.depth_ruler(criteria, 16, **look, twins=Twins("untrained", readings))
     traces = {t.name: t for t in fig.data}
-    assert (traces["cosine"].marker.symbol, traces["kl"].marker.symbol) == ("circle-open", "circle")
-    assert traces["cosine"].x == (9,) and "variants" in traces["cosine"].customdata[0]
+    assert [traces[f"{n} rule"].marker.symbol for n in ("cosine", "kl")] == ["diamond-open", "diamond"]
+    assert traces["cosine rule"].x == (9,) and "not clear" in traces["cosine rule"].customdata[0]
     bands = {s.name: (s.x0 + 0.4, s.x1 - 0.4) for s in fig.layout.shapes if (s.name or "").endswith("band")}
-    assert bands == {"cosine band": pytest.approx((3, 12)), "kl band": pytest.approx((3, 5))}
-    assert traces["kl control"].x == (6,) and "overlap control" not in traces
+    assert bands == {"cosine band": pytest.approx((3, 12)), "kl band": pytest.approx((4, 4))}
+    (range_,) = [s for s in fig.layout.shapes if s.name == "kl twins"]
+    assert (range_.x0, range_.x1) == (6.0, 7.5) and "three untrained twins: 6.5 to 8" in traces["kl twins"].customdata[
+        0
+    ]
     np.testing.assert_allclose(traces["blocks"].z[0], cosine)
 
 
@@ -597,8 +607,8 @@ def test_slopes_are_drawn_within_their_limit():
 SUNK = {"sinks": (0, 2), "count_sinks": False}
 
 
-def strip_without(fig):
-    return [trace.x for trace in fig.data if trace.name == "without sinks"]
+def strip_with(fig):
+    return [trace.x for trace in fig.data if trace.name == "with sinks"]
 
 
 def test_a_strip_leaves_the_sinks_out_and_says_so():
@@ -607,26 +617,28 @@ def test_a_strip_leaves_the_sinks_out_and_says_so():
         fig = figures.contribution_norms(result, View(**SUNK), first_token=first_token)
         np.testing.assert_allclose(strip_of(fig), result["layer_ratio"][:, kept].mean(1), rtol=1e-6)
         assert fig.layout.xaxis2.title.text == title
-    counted = figures.contribution_norms(result, View(sinks=(0, 2)))
+    counted = figures.contribution_norms(result, View(sinks=(0, 2), count_sinks=True))
     np.testing.assert_allclose(strip_of(counted), result["layer_ratio"].mean(1), rtol=1e-6)
     every = figures.contribution_norms(result, View(sinks=(0, 1, 2, 3), count_sinks=False))
     np.testing.assert_allclose(strip_of(every), result["layer_ratio"].mean(1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("read_at, kept", [(None, [1, 3]), ((1, 2), [1]), ((1,), []), ((2,), [])])
-def test_what_a_criterion_reads_keeps_its_sinks_and_is_drawn_without_them_too(read_at, kept):
-    """Dotted; nothing where no sink was read, or nothing else."""
+def test_what_a_criterion_reads_is_drawn_without_the_sinks_and_dotted_with_them(read_at, kept):
+    """Nothing is dotted where no sink was read, or nothing else."""
     made, lens = fake("contributions"), fake("logit_lens")
     view = View(**SUNK, read_at=read_at)
     at = list(range(4) if read_at is None else read_at)
     cosine = np.mean([made[name] for name in verdict.COSINES], axis=0)
     for fig, z in ((figures.cosine_map(made, view), cosine), (figures.lens_map(lens, view), lens["kl"])):
-        np.testing.assert_allclose(strip_of(fig), z[:, at].mean(1), rtol=1e-5)
-        dotted = strip_without(fig)
+        np.testing.assert_allclose(strip_of(fig), z[:, kept or at].mean(1), rtol=1e-5)
+        dotted = strip_with(fig)
         assert len(dotted) == bool(kept)
         for curve in dotted:
-            np.testing.assert_allclose(curve, z[:, kept].mean(1), rtol=1e-5)
-    assert strip_without(figures.cosine_map(made, replace(view, count_sinks=True))) == []
+            np.testing.assert_allclose(curve, z[:, at].mean(1), rtol=1e-5)
+    counted = figures.cosine_map(made, replace(view, count_sinks=True))
+    assert strip_with(counted) == []
+    np.testing.assert_allclose(strip_of(counted), cosine[:, at].mean(1), rtol=1e-5)
 
 
 def test_the_erasures_strip_leaves_the_sinks_out_and_a_sum_stays_whole():
@@ -642,8 +654,8 @@ def test_the_erasures_strip_leaves_the_sinks_out_and_a_sum_stays_whole():
 def test_a_caption_says_what_its_strip_does_with_the_sinks():
     maps = {"norms": find("contributions").pictures[0], "lens": LogitLens.pictures[0]}
     assert pictures.beside(maps["norms"], View(**SUNK)) == " · beside: without sinks (◆)"
-    assert pictures.beside(maps["lens"], View(**SUNK)) == " · beside, dotted: without sinks (◆)"
-    assert pictures.beside(maps["lens"], View(sinks=(1,))) == " · beside: sinks (◆) counted"
+    assert pictures.beside(maps["lens"], View(**SUNK)) == " · beside: without sinks (◆), dotted: with them"
+    assert pictures.beside(maps["lens"], View(sinks=(1,), count_sinks=True)) == " · beside: sinks (◆) counted"
     assert pictures.beside(maps["norms"], View(count_sinks=False)) == ""
     assert pictures.beside(find("integrated_gradients").pictures[0], View(**SUNK)) == ""
     assert pictures.beside(LayerSkip.pictures[0], View(**SUNK)) == ""

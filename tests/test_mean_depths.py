@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,7 @@ from pyarrow import parquet
 import ed_core
 from ed_core.commands import main
 from ed_core.sources.bundled import STUDIES
-from ed_core.studies import tables
-from ed_core.studies import words as said
+from ed_core.studies import tables, words
 from ed_core.studies.folder import open_folder
 
 L, MODEL = 8, "ed-demo-8"
@@ -123,11 +123,11 @@ def test_a_study_has_the_same_and_draws_its_forms(tmp_path):
         turned["failed"]
     )
     report = (tmp_path / "s" / "report.md").read_text(encoding="utf-8")
-    assert "over 8 prompts of 5 forms)." in report and "over 8 prompts)." in report
+    assert "5–95 % over 8 prompts of 5 forms: " in report and "5–95 % over 8 prompts: " in report
 
 
-def test_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
-    """On the shipped study every curve is made to turn after layer 9: with its twin measured, the model has no turn."""
+def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
+    """On the shipped study some curves are made to turn after layer 9: with five such twins the model has no turn."""
     folder = open_folder(STUDIES / "gsm8k")
     model, twin = folder.models
     assert tables.twins_of(folder, model) == [twin] and tables.twins_of(folder, twin) == []
@@ -136,16 +136,26 @@ def test_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
     whole, (name,) = type(folder).sums, folder.sets
 
     def sums(self, label, of):
-        found = whole(self, label, of)
-        if label in turning:
-            found.columns.update({f"contributions.{measure}": values for measure, values in made.items()})
-        return found
+        found = whole(self, label if label == model else twin, of)
+        put = {f"contributions.{measure}": values for measure, values in made.items()} if label in turning else {}
+        return replace(found, columns={**found.columns, **put})
 
     monkeypatch.setattr(type(folder), "sums", sums)
-    for labels, layer, failed in (((model,), 9, ""), ((model, twin), None, "twins")):
+    seeds = [f"twin {seed}" for seed in range(5)]
+    for there, labels, layer, said in (
+        ([twin], (model,), 9, "after layer 9 (five twins not compared)."),
+        ([twin], (model, twin), 9, "after layer 9; so does an untrained twin."),
+        (seeds, (model, *seeds[:2]), 9, "after layer 9."),
+        (seeds, (model, *seeds[:3]), None, "No turn of its own: 3 of 5 untrained twins turn there too."),
+    ):
+        monkeypatch.setattr(tables, "twins_of", lambda folder, label, there=there: there if label == model else [])
         turning, folder = labels, open_folder(STUDIES / "gsm8k")
         found = tables.turn(folder, model, name, folder.sums(model, name))
-        assert (found.layer, found.failed) == (layer, failed)
+        assert (found.layer, found.failed) == (layer, "" if layer else "twins")
+        assert tables.settles(folder, model, name).endswith(said)
+    told = tables.settles(folder, model, name)
+    assert told.startswith("The lens settles around depth 18.3 of 30 (KL, mean over all thresholds; 5–95 % over 100 ")
+    assert "five untrained twins: 12.2." in told
 
 
 def test_tables_of_an_earlier_version_are_made_anew(tmp_path):
@@ -192,31 +202,6 @@ def test_a_notebooks_result_has_them(tmp_path):
     assert np.array_equal(generated.mean_depth, generated["mean_depth"]), "a measure of that name stays one"
 
 
-@pytest.mark.parametrize(
-    ("told", "expected"),
-    [
-        (
-            said.settles("kl", 18.34, 30, 18.02, 18.63, "100 prompts"),
-            "By KL it settles around depth 18.3 of 30 (mean over all thresholds; 18.0 to 18.6 over 100 prompts).",
-        ),
-        (said.settles("overlap", 5.0, 8), "By overlap it settles around depth 5.0 of 8 (mean over all thresholds)."),
-        (said.settles("kl", None, 8), "By KL there is no depth: the lens is the output everywhere."),
-        (
-            said.turns(12.0, 0.003, None),
-            "Layers turn from erasing to strengthening after layer 12 (two-level fit, p = 0.003).",
-        ),
-        (said.turns(None, 0.21, "order"), "No turn of the cosine: no two levels apart (two-level fit, p = 0.21)."),
-        (
-            said.turns(None, 0.01, "sign"),
-            "No turn of the cosine: its two levels do not lie below and above 0 (two-level fit, p = 0.01).",
-        ),
-        (
-            said.turns(None, 0.01, "twins"),
-            "No turn of the cosine: untrained twins turn there too (two-level fit, p = 0.01).",
-        ),
-        (said.plain(18.34, 18.02, 18.63), "18.3 (18.0 to 18.6)"),
-        (said.plain(None), "–"),
-    ],
-)
-def test_sentences(told, expected):
-    assert told == expected
+def test_a_mean_depth_in_a_cell():
+    assert words.plain(18.34, 18.02, 18.63) == "18.3 (18.0 to 18.6)" and words.plain(18.34) == "18.3"
+    assert words.plain(None) == "–"

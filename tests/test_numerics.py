@@ -132,7 +132,11 @@ def test_a_sink_is_named_with_its_depth_and_size(found):
     several = norms.copy()
     several[3:, 5] = 40.0
     more = exactness.sink(changed(found, "resid_norm", several)).text
-    assert "Sinks: tokens 0 (" in more and ", 5 (" in more, "a massive token elsewhere is named"
+    assert "Sinks: token 0 (" in more and "; token 5 (" in more, "a massive token elsewhere is named"
+    last = np.ones_like(norms)
+    last[-1, 4] = 40.0
+    ends = exactness.sink(changed(found, "resid_norm", last))
+    assert not ends.holds and "Token 4 (" in ends.text and ends.text.endswith("no attention reads it: no sink.")
     three = np.tile(np.float32([40.0, 1.0, 3.0]), (len(norms), 1))
     assert "up to 20 times" in exactness.sink(changed(found, "resid_norm", three)).text, "the median of the others"
 
@@ -166,6 +170,8 @@ def test_what_leaving_out_the_first_token_changes(model_of, measure):
             assert values == pytest.approx(
                 np.mean([result[n][:, first:].mean(1) for n in names], axis=0), rel=1e-4, abs=1e-6
             )
-    assert "first token" in exactness.change(rows)
+    assert "same layers with and without the first token" in exactness.change(
+        [dataclasses.replace(row, depth_without=row.depth_with) for row in rows]
+    )
     moved = [dataclasses.replace(rows[0], depth_with=1, depth_without=3), *rows[1:]]
     assert "cosine: 1 with it, 3 without" in exactness.change(moved)

@@ -32,6 +32,7 @@ from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
+from ed_ui import show
 
 
 def traces(test: AppTest) -> list[dict[str, np.ndarray]]:
@@ -167,7 +168,9 @@ def test_what_is_written_stands_beside_the_loss(stored_set):
     assert drawn(test, "exact answers", share) and drawn(test, "all layers", np.full(5, whole))
     assert drawn(test, "added loss", curves["nll"] - curves["nll_whole"])
     said = [m.value for m in test.markdown]
-    assert pruning.generated(curves, {"exact": share, "exact_whole": whole}, 3) in said
+    written = {"exact": share, "exact_whole": whole}
+    assert f"**{show.plain(pruning.generated(written, 3))}**" in said
+    assert all(any(show.plain(line) in m for m in said) for line in pruning.by_loss(curves, written, 3))
     assert any("Over the 3 of 4 prompts that have a known answer" in c.value for c in test.caption)
     code = next(c.value for c in test.code if c.value.startswith("python"))
     assert "exact_answers" not in code, "the command line would refuse the prompt without an answer"
@@ -276,7 +279,9 @@ def test_the_prompt_is_shown_over_the_spread_of_others(stored_set, page):
         assert drawn(test, "10 % of the others", spread.quantiles[0]) and drawn(
             test, "10–90 % of 3 others", spread.quantiles[2]
         )
-    assert among_others.sentence(probe, results[3].summary, others) in [m.value for m in test.markdown]
+    assert f"**{show.plain(among_others.sentence(probe, results[3].summary, others))}**" in [
+        m.value for m in test.markdown
+    ]
 
 
 def test_without_others_one_sentence_says_how_to_get_some(stored):

@@ -21,7 +21,7 @@ from ed_core.results import lookup
 from ed_core.results.aggregate import summarize
 from ed_core.service.resolve import resolve, twin
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import control_model, running
+from ed_ui import control_model, running, show
 
 STRIPS = {  # page: probe, and what its strip holds of the control's result
     "pages/look/contributions.py": ("contributions", lambda r: r["layer_ratio"].mean(1)),
@@ -49,6 +49,12 @@ def controlled(stored):
 
 def opened(page, seed=3):
     return app(page, control="untrained", control_seed=str(seed))
+
+
+def settles(test) -> str:
+    """What Home says of the lens, as it reads."""
+    (said,) = [m.value for m in test.markdown if "The lens settles" in m.value]
+    return said.replace("\\", "")
 
 
 def traces(test, name) -> list[np.ndarray]:
@@ -85,7 +91,7 @@ def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored,
             for found in behind
         ), curve.name
     likeness = among_others.likeness(find(probe), stored[probe].summary, controlled[probe].summary)
-    assert any(among_others.against_control("untrained", "untrained twin", likeness) in m.value for m in test.markdown)
+    assert any(show.plain(among_others.against_control("untrained", [likeness])) in m.value for m in test.markdown)
     figures, control_z = plotted(test), controlled[probe]
     assert not any(holds(figures, m.values) for m in control_z.measures.values() if m.values.ndim == 2), (
         "maps stay the model's own"
@@ -127,8 +133,7 @@ def test_home_draws_and_says_it_for_each_probe(stored, controlled):
         controlled["layer_skip"]["output"],
     ):
         assert any(len(f) == len(values) and np.allclose(f, values, atol=1e-6) for f in found)
-    said = " ".join(m.value for m in test.markdown)
-    assert said.count("The untrained twin shows") >= 3
+    assert "; one untrained twin: " in settles(test)
     assert not test.button(key="run.home").disabled
 
 
@@ -171,7 +176,8 @@ def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored):
     assert holds(plotted(test), result["miss"])
     said = " ".join(m.value for m in [*test.markdown, *test.caption, *test.success]).replace("\\", "")
     assert test.success[0].value.startswith("All checks passed") and exactness.verdict(result).text in said
-    for text in (exactness.sums(result).text, exactness.logits(result).text, exactness.sink(result).text):
+    sinks = exactness.sink(result, stored["contributions"])
+    for text in (exactness.sums(result).text, exactness.logits(result).text, sinks.text):
         assert text in said
     assert exactness.change(exactness.without_first(stored["contributions"], stored["logit_lens"])) in said
     assert any(np.allclose(t, result["slope_mlp"] - 1, atol=1e-6) for t in traces(test, "MLP"))
@@ -187,3 +193,14 @@ def test_sums_that_do_not_hold_are_an_error_on_the_numerics_page(stored):
     assert not test.exception and [e.value[:54] for e in test.error] == [
         "1 of 5 checks failed on this prompt\\: the sums are off"
     ]
+
+
+def test_five_stored_twins_are_read_without_being_asked_for_and_fewer_are_not(stored, controlled):
+    """Seed 3 alone says nothing on a page that was not asked for a control; all five do."""
+    assert "twin" not in settles(app("pages/look/home.py"))
+    for seed in range(5):
+        for name in ("contributions", "logit_lens"):
+            spec = twin(resolve("small"), "untrained", seed)
+            lookup.store().put(computed(replace(stored[name].request, models=(spec,))))
+    for test in (app("pages/look/home.py"), opened("pages/look/home.py")):
+        assert "; five untrained twins: " in settles(test)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("forks")
 TOML = (
     'name = "small"\nmodels = ["ed-demo-8", {source = "ed-demo-8", control = "untrained"}]\n'
     'probes = ["contributions", "logit_lens"]\n[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\n'
-    "per_level = 3\n"
+    "per_level = 4\n"
 )
 
 
@@ -77,22 +77,24 @@ def test_the_page_plots_what_the_tables_hold(opened, computed):
     assert not opened.exception and not opened.error
     assert opened.selectbox(key="studies.study").options[0] == "small"
     rows = parquet.read_table(computed / "studies" / "small" / "verdict.parquet").to_pylist()
-    whole = [r for r in rows if r["set"] == "sums" and r["variant"] == "paper"]
+    whole = [r for r in rows if r["set"] == "sums" and r["variant"] in ("mean", "paper")]
     found = plotted(opened, 0)
     for criterion, called in {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}.items():
         expected = [r for r in whole if r["criterion"] == criterion and r["ratio"] is not None]
         assert list(values(found[called]["x"])) == [r["ratio"] for r in expected]
         ends = values(found[called]["error_x"]["array"]) if expected else []
-        assert list(ends) == pytest.approx([(r["high"] + 1) / r["n_layers"] - r["ratio"] for r in expected])
+        assert list(ends) == pytest.approx(
+            [(r["high"] + (r["variant"] == "paper")) / r["n_layers"] - r["ratio"] for r in expected]
+        )
     summary = parquet.read_table(computed / "studies" / "small" / "summary.parquet").to_pylist()
     curves = plotted(opened, 2)
     for label in ("ed-demo-8", "ed-demo-8, untrained twin, seed 0"):
         own = [r for r in summary if r["set"] == "sums" and r["model"] == label and r["measure"] == "kl"]
         assert list(values(curves[label]["y"])) == [r["value"] for r in own] and len(own) == 9
     opened.selectbox(key="studies.set").set_value("sums/3").run()
-    level = [r for r in rows if r["set"] == "sums/3" and r["variant"] == "paper" and r["criterion"] == "kl"]
+    level = [r for r in rows if r["set"] == "sums/3" and r["variant"] in ("mean", "paper") and r["criterion"] == "kl"]
     assert list(values(plotted(opened, 0)["KL"]["x"])) == [r["ratio"] for r in level]
-    assert level[0]["prompts"] == 3
+    assert level[0]["prompts"] == 4
 
 
 def test_published_depths_stand_beside_with_what_they_are_worth(opened):
@@ -123,10 +125,10 @@ def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(cache,
     study_runs.stop(out)
     until(lambda: study_runs.running(out) is None)
     there = len(list(out.glob("items/*/*.parquet")))
-    assert there < 16 and study_runs.known()[name] == out
+    assert there < 20 and study_runs.known()[name] == out
     assert study_runs.begin(many) == name
     until(lambda: study_runs.running(out) is None)
-    assert len(list(out.glob("items/*/*.parquet"))) == 16 and "measures" in study_runs.said(out)
+    assert len(list(out.glob("items/*/*.parquet"))) == 20 and "measures" in study_runs.said(out)
     assert (out / "report.md").is_file()
 
 
@@ -180,16 +182,18 @@ def test_depth_and_difficulty_opens_on_the_bundled_study_and_says_what_is_comput
     from ed_core.studies.folder import open_folder
 
     test = opened.switch_page("pages/compare/difficulty.py").run()
-    assert not test.exception and test.selectbox(key="difficulty.study").options == ["toys"], (
-        "one without skips is none"
-    )
-    for kind in difficulty.KINDS:
+    assert not test.exception and test.selectbox(key="difficulty.study").options == ["small", "toys"]
+    kinds = test.segmented_control(key="difficulty.kind")
+    assert kinds.options == ["KL", "overlap"] and kinds.value == "kl", "the small one skips no layers"
+    test.selectbox(key="difficulty.study").set_value("toys").run()
+    for kind in difficulty.READS:
         test.segmented_control(key="difficulty.kind").set_value(kind).run()
         found = [difficulty.look(open_folder(STUDIES / "toys"), m, "sums", kind) for m in ("ed-demo-8", "ed-demo-16")]
         words = " ".join(m.value for m in test.markdown).replace("\\", "")
         for one in found:
             line = plotted(test, 0)[one.label]
-            assert list(values(line["y"])) == pytest.approx([level.mean / (one.n_layers - 1) for level in one.levels])
+            most = one.n_layers - (kind in difficulty.KINDS)
+            assert list(values(line["y"])) == pytest.approx([level.mean / most for level in one.levels])
             assert one.sentence in words
 
 
@@ -199,13 +203,18 @@ def test_marks_stand_at_the_ratio_and_say_what_is_not_defined():
         row | {"criterion": "kl", "depth": 4.0, "ratio": 0.5, "low": 3.0, "high": 6.0},
         row | {"criterion": "cosine", "depth": None, "ratio": None, "low": None, "high": None},
         row | {"criterion": "kl", "variant": "stable", "depth": 5.0, "ratio": 0.6, "low": None, "high": None},
+        row | {"criterion": "kl", "variant": "mean", "depth": 4.5, "ratio": 0.45, "low": 4.0, "high": 5.0},
     ]
     fig = study_depths(rows, "model")
     kl = next(t for t in fig.data if t.name == "KL")
-    assert list(kl.x) == [0.5, 0.6] and kl.error_x.array[0] == pytest.approx(0.2)
+    assert list(kl.x) == [0.5, 0.6, 0.45] and kl.error_x.array[0] == pytest.approx(0.2)
     assert kl.error_x.arrayminus[0] == pytest.approx(0.1) and kl.error_x.array[1] == 0
     assert kl.marker.color[0] != kl.marker.color[1] == "rgba(0,0,0,0)"
-    assert "3 to 6" in kl.text[0] and "20%" in kl.text[0] and "&lt;b&gt;" in kl.text[0]
+    assert kl.error_x.array[2] == pytest.approx(0.05) == kl.error_x.arrayminus[2], "a depth is no layer"
+    assert list(kl.marker.symbol) == ["circle", "circle", "diamond"] and "depth 4.5 of 10, 0.45" in kl.text[2]
+    assert (
+        "layer 4 of 10" in kl.text[0] and "3 to 6" in kl.text[0] and "20%" in kl.text[0] and "&lt;b&gt;" in kl.text[0]
+    )
     assert [a.text for a in fig.layout.annotations] == ["m&lt;b&gt; · cosine: not defined"]
 
 

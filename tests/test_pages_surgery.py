@@ -24,7 +24,7 @@ from ed_core.results import aggregate, lookup
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import EXAMPLE
 from ed_core.types import Prompt
-from ed_ui import remembered, running
+from ed_ui import remembered, running, show
 
 SURGERY, WRITING = "pages/intervene/surgery.py", "pages/look/writing.py"
 ORDER = "0-2,2,4"
@@ -65,7 +65,10 @@ def test_surgery_draws_and_says_what_is_stored(results):
         assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
         found = surgery.rows(curves, kind, one["random_layer"].tolist())
         assert holds(plotted(test), curves[f"{kind}_loss"][:, 0 if kind == "swap" else 1 :])
-        assert surgery.sentence(curves, kind, found) in words(test)
+        assert all(
+            show.plain(said) in words(test)
+            for said in (surgery.sentence(curves, kind, found), *surgery.reasons(curves, kind, found))
+        )
         for name, values in surgery.added(curves, kind, found).items():
             assert drawn(test, escaped(name), values), name
     assert surgery.ordered(curves, [0, 1, 2, 2, 4], 5) in words(test)
@@ -124,7 +127,7 @@ def test_writing_draws_and_says_what_is_stored(results, folder):  # noqa: F811
     assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
     assert holds(plotted(test), one["jsd"])
     values = {name: m.values for name, m in one.measures.items()}
-    assert writing.sentence(values, 5, 0.85, 0.02) in words(test)
+    assert writing.sentence(values, 5, 0.02, sampled=True) in words(test)
     assert one.provenance["written"] in [code.value for code in test.code]
     assert drawn(test, "settles", one["settle_depth"])
     assert drawn(test, "deep-thinking ratio", one["deep_thinking_ratio"])
@@ -175,7 +178,7 @@ def test_home_shows_the_depth_of_each_token_where_one_asks(results, folder):  # 
     test.toggle(key=DEPTHS).set_value(True).run()
     assert not test.exception and not test.error and holds(plotted(test), one["jsd"])
     values = {name: m.values for name, m in one.measures.items()}
-    assert writing.sentence(values, 5, 0.85, 0.02) in words(test)
+    assert writing.sentence(values, 5, 0.02, sampled=True) in words(test)
     assert test.run().query_params["depths"] == "true" and test.query_params["n_tokens"] == "7"
     assert holds(plotted(app(depths="true", **AS_STORED)), one["jsd"]), "a link carries it"
     case = save(test, "home", folder)
@@ -252,20 +255,31 @@ def test_sentences_of_surgery():
     rows = surgery.rows(curves, "drop")
     assert [(r.length, r.n, r.best.i, r.median) for r in rows] == [(1, 3, 1, 3.0), (2, 2, 1, 6.5), (3, 1, 0, 11.0)]
     said = surgery.sentence(curves, "drop", rows)
-    assert "leaving out layer 1 costs least: loss 2 → 2.5 (+0.5)" in said
-    assert "Angular distance chooses the stretch that costs least at 1 of 3 lengths; at the others" in said
-    assert "Block influence chooses the stretch that costs least at 3 of 3 lengths." in said
+    assert said == "Of single layers, leaving out layer 1 costs least: loss 2 → 2.5 (+0.5) nats per token."
+    told = surgery.reasons(curves, "drop", rows)
+    assert any(
+        "Angular distance chooses the stretch that costs least at 1 of 3 lengths; at the others" in t for t in told
+    )
+    assert "Block influence chooses the stretch that costs least at 3 of 3 lengths." in told
     assert surgery.added(curves, "drop", rows)["least"].tolist() == [0, 0.5, 2, 9]
     again = {f"repeat_{n}": drop for n in ("loss", "kl", "top1_kept")} | {
         "loss_whole": np.float32(2.6),
         "random_loss": np.array([2.55, 7, 8]),
     }
-    said = surgery.sentence(again, "repeat", surgery.rows(again, "repeat", [2, 1, 0]))
-    assert "running layer 1 twice gives the lowest loss: 2.6 → 2.5 (-0.1)" in said and "measure it on other" in said
-    assert "1 further pass through layer 2, drawn at random, gives 2.55" in said
-    worse = surgery.sentence(again | {"loss_whole": np.float32(1)}, "repeat", surgery.rows(again, "repeat", [2, 1, 0]))
-    assert worse.endswith("No stretch run twice lowers the loss here.")
+    found = surgery.rows(again, "repeat", [2, 1, 0])
+    assert surgery.sentence(again, "repeat", found) == (
+        "Running layer 1 twice lowers the loss, 2.6 → 2.5 (-0.1) nats per token: the best of 6 stretches, on the text "
+        "it was chosen by."
+    )
+    assert surgery.reasons(again, "repeat", found) == [
+        "Control: 1 further pass through layer 2, drawn at random, gives 2.6 → 2.55 (-0.05) nats per token."
+    ]
+    worse = surgery.sentence(again | {"loss_whole": np.float32(1)}, "repeat", found)
+    assert worse == (
+        "None of 6 stretches run twice lowers the loss; layer 1 costs least, 1 → 2.5 (+1.5) nats per token."
+    )
     assert surgery.sentence(same, "drop", []) == "No variant of this kind gives a finite loss."
+    assert surgery.reasons(same, "drop", []) == []
     assert surgery.parted([1, 2, 3], [1, 2, 3]) == "All 3 tokens are the whole model's."
     assert surgery.parted([1, 2, 3], [1, 2, 4]) == "The first 2 tokens are the whole model's."
     assert surgery.parted([1, 2], [1, 4]).startswith("The first token is") and "already" in surgery.parted([1], [2])
@@ -279,13 +293,40 @@ def test_sentences_of_writing():
         "exit_agrees": np.array([1, 1, 0, np.nan]),
         "deep_thinking_ratio": np.array([0, 0, 1 / 3, np.nan]),
     }
-    said = writing.sentence(values, 10, 0.85, 0.9)
+    said = writing.sentence(values, 10, 0.9)
     assert said == (
-        "3 tokens written; the median one settles at depth 4 of 10, and 33% settle only from depth 9 on by their "
-        "divergence. Leaving at 0.9 confidence would spare 3.0 layers a token on average, and say another than the "
-        "output's best token 1 time."
+        "Of 3 tokens written, the median settles at depth 4 of 10; leaving at 0.9 confidence is not usable here: 1 of "
+        "3 tokens would change."
     )
-    never = values | {"exit_depth": np.array([10.0, 10, 10, np.nan])}
-    assert writing.sentence(never, 10, 0.85, 0.9).endswith("no depth before the output is that sure.")
+    assert writing.sentence(values, 10, 0.9, sampled=True).endswith("1 of 3 best guesses would change.")
+    never = values | {"exit_depth": np.array([10.0, 10, 10, np.nan]), "exit_agrees": np.ones(4)}
+    assert writing.sentence(never, 10, 0.9).endswith("; before the output the lens is never 0.9 sure.")
     sure = values | {"exit_agrees": np.ones(4)}
-    assert writing.sentence(sure, 10, 0.85, 0.9).endswith("and always say the output's best token.")
+    assert writing.sentence(sure, 10, 0.9).endswith("would change no token and spare 3.0 layers a token on average.")
+    one = {name: v[:1] for name, v in values.items()}
+    assert writing.sentence(one, 10, 0.9) == (
+        "The token written settles at depth 2 of 10; before the output the lens is never 0.9 sure."
+    )
+    assert writing.sentence({"ids": np.array([-1])}, 10, 0.9) == "No token is written yet."
+
+
+@pytest.mark.parametrize("changed, usable", [(0, True), (1, True), (2, False), (19, False)])
+def test_layers_spared_are_never_said_where_many_tokens_would_change(changed, usable):
+    said = writing.leaving(20, changed, 12.5, 0.9)
+    assert ("not usable" in said) == (not usable) and ("spare 12.5 layers" in said) == usable
+    assert f"{changed} of 20 tokens" in said or (not changed and "change no token" in said)
+
+
+def test_leaving_over_prompts_is_counted_token_by_token():
+    rng, n_layers = np.random.default_rng(3), 12
+    prompts = [(rng.integers(0, n_layers + 1, n), rng.random(n) < 0.97) for n in (40, 7, 90)]
+    summaries = [
+        {"n_tokens": np.asarray(len(d)), "exit_depth.sum": d.sum(), "exit_agrees.sum": a.sum()} for d, a in prompts
+    ]
+    changed = sum(1 for _, agrees in prompts for one in agrees if not one)
+    spared = sum(n_layers - int(d) for depths, _ in prompts for d in depths) / 137
+    said = writing.of_prompts(summaries, n_layers, 0.8)
+    assert 0 < changed < 13 and said == (
+        f"Leaving at 0.8 confidence would change {changed} of 137 best guesses and spare {spared:.1f} layers a token "
+        "on average."
+    )

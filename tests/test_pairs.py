@@ -115,7 +115,11 @@ def test_the_summary_names_the_least_and_the_most_alike():
         "p": [pair([1, 2, 3], [3, 2, 1], curve=named("Upside down"))],
         "q": [pair([1, 2, 3], [2, 4, 7], curve=named("Alike"))],
     }
-    assert side_by_side.summary(found) == "Least alike in shape: upside down (ρ = -1.00); most alike: alike (ρ = 1.00)."
+    assert side_by_side.summary(found) == (
+        "In shape, the sides differ most in upside down (ρ = -1.00) and least in alike (ρ = 1.00)."
+    )
+    one = {"q": found["q"]}
+    assert side_by_side.summary(one) == "The only curve compared is alike (ρ = 1.00)."
     assert (
         side_by_side.summary({"p": [pair([1, 2, 3], [1, 2, 3])]}) == "No curve differs."
         and side_by_side.summary({}) == ""
@@ -137,6 +141,84 @@ def test_each_side_has_its_own_way_of_counting_the_first_token():
     ratio = side_by_side.pairs((Contributions(), Contributions(first_token=False)), result, result)[0]
     np.testing.assert_allclose(ratio.a, result["layer_ratio"].mean(1), rtol=1e-6)
     np.testing.assert_allclose(ratio.b, result["layer_ratio"][:, 1:].mean(1), rtol=1e-6)
+
+
+# ---------------------------------------------------------------- sinks
+
+
+def with_sink(result, pos, size):
+    """The same contributions, one token's ratios `size` times as large."""
+
+    def of(m):
+        values = m.values.copy()
+        values[..., pos] *= np.float32(size)
+        return Measure(m.spec, values)
+
+    return summarize(
+        replace(result, measures={n: of(m) if n.endswith("ratio") else m for n, m in result.measures.items()})
+    )
+
+
+@pytest.mark.parametrize("first_token", [True, False])
+@pytest.mark.parametrize("sunk", [((2,), (2,)), ((2,), ()), ((2, 3), (1,))])
+def test_curves_leave_each_sides_own_sinks_out(sunk, first_token):
+    a, b = fake("contributions"), with_sink(fake("contributions"), 2, 50.0)
+    probe = Contributions(first_token=first_token)
+    found = side_by_side.pairs((probe, probe), a, b, sunk)[0]
+    rows = []
+    for result, out in zip((a, b), sunk, strict=True):
+        kept = [t for t in range(int(not first_token), result.n_tokens) if t not in out]
+        rows.append([sum(float(row[t]) for t in kept) / len(kept) for row in result["layer_ratio"]])
+    np.testing.assert_allclose([found.a, found.b], rows, rtol=1e-5)
+    np.testing.assert_allclose(found.difference, np.subtract(rows[1], rows[0]), rtol=1e-4, atol=1e-6)
+    start = int(not first_token)
+    whole = [r["layer_ratio"][:, start:].astype(float).mean(1) for r in (a, b)]
+    np.testing.assert_allclose(found.counted, whole[1] - whole[0], rtol=1e-5)
+
+
+def test_a_difference_that_is_the_sinks_is_named_and_one_that_is_not_is_not():
+    plain = fake("contributions")
+    a, b = scaled(plain, 1.0), with_sink(scaled(plain, 1.01), 2, 50.0)
+    probe = Contributions()
+    said = side_by_side.pairs((probe, probe), a, b, ((2,), (2,)))[0].text
+    counted = b["layer_ratio"].astype(float).mean(1) - a["layer_ratio"].astype(float).mean(1)
+    at = int(np.abs(counted).argmax())
+    assert ", sinks left out; " in said
+    assert said.endswith(f". With the sink (token 2) counted it is +{counted[at]:.3g} ratio, at layer {at}.")
+    same = side_by_side.pairs((probe, probe), a, scaled(plain, 3.0), ((2,), (2,)))[0].text
+    assert "sinks left out" in same and "counted" not in same
+    assert "sink" not in side_by_side.pairs((probe, probe), a, b)[0].text
+    two = side_by_side.pairs((probe, probe), a, b, ((2,), (1, 2)))[0]
+    assert two.sinks == "the sinks (A: token 2; B: tokens 1, 2)"
+    skip = find("layer_skip")()
+    other = fake("layer_skip")
+    assert side_by_side.pairs((skip, skip), other, scaled(other, 2.0), ((0,), (0,)))[0].counted is None
+
+
+def test_the_largest_cell_of_a_difference_says_when_it_is_a_sink():
+    z = np.zeros((4, 5))
+    assert side_by_side.largest_cell(z, "layer", (0,)) == ""
+    z[2, 0] = -9.0
+    assert side_by_side.largest_cell(z, "layer", (0,)) == "largest at layer 2, token 0, a sink; no other token differs"
+    z[1, 3], z[0, 0] = 0.5, np.nan
+    assert side_by_side.largest_cell(z, "layer", (0,)) == (
+        "largest at layer 2, token 0, a sink; without sinks at layer 1, token 3"
+    )
+    assert side_by_side.largest_cell(z, "layer", ()) == "largest at layer 2, token 0"
+    assert side_by_side.largest_cell(z, "depth", (3,)) == "largest at depth 2, token 0"
+
+
+def test_a_map_of_differences_leaves_the_sinks_out_of_range_and_strip():
+    a, b = fake("contributions"), with_sink(fake("contributions"), 2, 50.0)
+    z = side_by_side.difference(a, b, "layer_ratio")
+    kept = [t for t in range(a.n_tokens) if t != 2]
+    left = figures.difference_map(a, b, "layer_ratio", replace(VIEW, sinks=(2,)))
+    strip = next(t for t in left.data if t.name == "mean")
+    np.testing.assert_allclose(strip.x, z[:, kept].mean(1), atol=1e-6)
+    counted = figures.difference_map(a, b, "layer_ratio", replace(VIEW, sinks=(2,), count_sinks=True))
+    np.testing.assert_allclose(next(t for t in counted.data if t.name == "mean").x, z.mean(1), rtol=1e-5)
+    whole = figures.difference_map(a, b, "layer_ratio", VIEW)
+    assert left.data[0].zmax < whole.data[0].zmax
 
 
 # ---------------------------------------------------------------- maps

@@ -139,20 +139,32 @@ def test_exports_name_every_block_once():
 def test_likelihood_against_generation_in_words():
     """Known figures, every branch."""
     curves = {"nll": np.array([2.5, 2.0, 3.0, 2.25]), "nll_whole": np.float32(2)}
-    told = lambda exact, whole, n_prompts, n=1: pruning.generated(
-        curves, {"exact": np.array(exact), "exact_whole": whole}, n_prompts, n
-    )
+
+    def told(exact, whole, n_prompts, n=1):
+        written = {"exact": np.array(exact), "exact_whole": whole}
+        return pruning.generated(written, n_prompts, n), pruning.by_loss(curves, written, n_prompts, n)
+
     assert told([0.25, 1, 0.5, 0.25], 0.75, 4) == (
-        "Whole, the model writes 3 of 4 answers. By loss, the layer that counts most is 2: +1 nats per token without "
-        "it, and the model writes 2 of 4 answers. Without layer 0 or 3 it writes 1 of 4 answers, at +0.25 to +0.5 "
-        "nats per token. Rank correlation of added loss and answers lost: +0.32."
+        "Whole, the model writes 3 of 4 answers; without layer 0 or 3 it writes the fewest, 1 of 4 answers.",
+        [
+            "By loss, the layer that counts most is 2: +1 nats per token without it, and the model writes 2 of 4 "
+            "answers.",
+            "Without layer 0 or 3 the loss changes by +0.25 to +0.5 nats per token.",
+            "Rank correlation of added loss and answers lost, over what is left out: +0.32.",
+        ],
     )
     assert told([1, 1, 0, 1], 1, 1, 2) == (
-        "Whole, the model writes the answer. By loss, the stretch of 2 layers that counts most is 2–3: +1 nats per "
-        "token without it, and the model does not write the answer. Without 2–3 it does not write the answer, at +1 "
-        "nats per token. Rank correlation of added loss and answers lost: +0.77."
+        "Whole, the model writes the answer; without layers 2–3 it does not write the answer.",
+        [
+            "By loss, the stretch of 2 layers that counts most is 2–3: +1 nats per token without it, and the model "
+            "does not write the answer.",
+            "Without layers 2–3 the loss changes by +1 nats per token.",
+            "Rank correlation of added loss and answers lost, over what is left out: +0.77.",
+        ],
     )
-    assert told([0, 0, 0, 0], 0.5, 2).endswith("whichever layer is left out, it writes 0 of 2 answers.")
+    said, beside = told([0, 0, 0, 0], 0.5, 2)
+    assert said.endswith("whichever layer is left out, it writes 0 of 2 answers.") and len(beside) == 1
     curves = {"nll": np.arange(9.0), "nll_whole": np.float32(0)}
-    said = told([0] * 8 + [1], 1, 1)
-    assert "Without 8 of 9 it does not write the answer, at +0 to +7 nats" in said
+    said, beside = told([0] * 8 + [1], 1, 1)
+    assert "without 8 of 9 layers, each on its own, it does not write the answer." in said
+    assert "changes by +0 to +7 nats" in beside[1]

@@ -47,25 +47,41 @@ def naive(stream, attn, mlp, factor):
             middle = statistics.median(float(stream[d][o]) for o in range(1, n_tokens))
             if middle > 0:
                 ratios[d] = float(stream[d][t]) / middle
-        above = [d for d in sorted(ratios) if ratios[d] >= factor]
+        above, spans = [d for d in sorted(ratios) if ratios[d] >= factor], []
         for d in above:
-            rise = float(stream[d][t]) - (float(stream[d - 1][t]) if d else 0.0)
-            if best is None or rise > best[0]:
-                best = rise, d
+            if spans and spans[-1][-1] == d - 1:
+                spans[-1].append(d)
+            else:
+                spans.append([d])
+        written = []
+        for span in spans:
+            if span == [n_depths - 1]:
+                continue
+            highest = None
+            for d in span:
+                rise = float(stream[d][t]) - (float(stream[d - 1][t]) if d else 0.0)
+                if highest is None or rise > highest[0]:
+                    highest = rise, d
+            if best is None or highest[0] > best[0]:
+                best = highest
+            d = highest[1]
+            branch = "embedding" if d == 0 else "mlp" if mlp[d - 1][t] > attn[d - 1][t] else "attention"
+            written.append((span[0], span[-1], span[-1] == n_depths - 1, d - 1 if d else None, branch, highest[0]))
         if best:
-            d = best[1]
+            d, read = best[1], [d for start, end, *_ in written for d in range(start, end + 1)]
             layer = d - 1 if d else None
             branch = "embedding" if d == 0 else "mlp" if mlp[d - 1][t] > attn[d - 1][t] else "attention"
             row = {"embedding": stream[0], "mlp": mlp[d - 1], "attention": attn[d - 1]}[branch]
             shares = [float(values[t]) / sum(map(float, values)) for values in (stream[d], row)]
-            found.append((t, above[0], max(ratios.values()), layer, branch, stream[d][t], row[t], *shares))
+            most = max(ratios[d] for d in read)
+            found.append((t, written[0][0], most, layer, branch, stream[d][t], row[t], *shares, written))
     return found
 
 
 # ---------------------------------------------------------------- finding them
 
 
-@pytest.mark.parametrize("pos, layer, branch", [(0, 3, "mlp"), (0, 0, "attention"), (4, 3, "attention"), (8, 5, "mlp")])
+@pytest.mark.parametrize("pos, layer, branch", [(0, 3, "mlp"), (0, 0, "attention"), (4, 3, "attention"), (8, 4, "mlp")])
 def test_a_planted_sink_is_found_with_its_writer(pos, layer, branch):
     (found,) = sinks.find(*planted(pos, layer, branch))
     assert (found.pos, found.depth, found.layer, found.branch) == (pos, layer + 1, layer, branch)
@@ -173,9 +189,84 @@ def test_the_naive_search_finds_the_same(seed):
         assert [(s.pos, s.depth, s.layer, s.branch) for s in found] == [(e[0], e[1], e[3], e[4]) for e in expected]
         figures = [(s.ratio, s.norm, s.written, s.stream_share, s.branch_share) for s in found]
         np.testing.assert_allclose(
-            np.array(figures).reshape(-1, 5), np.array([(e[2], *e[5:]) for e in expected]).reshape(-1, 5), rtol=1e-6
+            np.array(figures).reshape(-1, 5), np.array([(e[2], *e[5:9]) for e in expected]).reshape(-1, 5), rtol=1e-6
         )
+        spans = [[(p.start, p.end, p.lasts, p.layer, p.branch, p.rise) for p in s.spans] for s in found]
+        assert spans == [[pytest.approx(span) for span in e[9]] for e in expected]
+        named = {s.pos for s in found}
+        last = [t for t in range(arrays[0].shape[1]) if sinks.times(arrays[0])[-1, t] >= factor and t not in named]
+        assert list(sinks.long_at_end(arrays[0], factor)) == last
+        assert [[(p.start, p.end) for p in s.spans] for s in sinks.by_norm(arrays[0])] == [
+            [(p.start, p.end) for p in s.spans] for s in sinks.find(*arrays)
+        ]
     assert seed == 0 or any(s.pos for s in sinks.find(*arrays, 2.0))
+    assert seed < 3 or any(len(s.spans) > 1 for s in sinks.find(*arrays, 2.0))
+
+
+# ---------------------------------------------------------------- spans
+
+
+def test_a_sink_that_is_written_twice_has_two_spans_and_two_writers():
+    """As SmolLM2's first token: long at depths 2 and 3 by layer 1's MLP, from depth 5 on by layer 4's attention."""
+    stream, attn, mlp = norms()
+    stream[:, 0] = [1, 1, 9, 8, 1, 20, 20]
+    mlp[1, 0], attn[4, 0] = 8.0, 19.0
+    (found,) = sinks.find(stream, attn, mlp)
+    assert [(s.start, s.end, s.lasts, s.writer, s.rise) for s in found.spans] == [
+        (2, 3, False, "layer 1's MLP", 8),
+        (5, 6, True, "layer 4's attention", 19),
+    ]
+    assert (found.depth, found.layer, found.branch, found.ratio) == (2, 4, "attention", 20)
+    assert found.writer == "layer 1's MLP and layer 4's attention"
+    tokens = [f"t{i}" for i in range(T)]
+    assert sinks.brief((found,), tokens) == (
+        "Sink: token 0 ('t0', depths 2–3, from 5), left out of the means beside the maps."
+    )
+    assert sinks.brief((found,), tokens, counted=True).endswith("from 5), counted in the means beside the maps.")
+    assert sinks.sentence((found,), tokens) == (
+        "Sink: token 0 ('t0'), up to 20 times the median norm, at depths 2–3 (written by layer 1's MLP) and from 5 "
+        "(layer 4's attention)."
+    )
+    columns = sinks.span_columns((found,))
+    assert {name: values.tolist() for name, values in columns.items()} == {
+        "pos": [0, 0],
+        "from": [2, 5],
+        "to": [3, 6],
+        "layer": [1, 4],
+        "branch": [1, 0],
+        "rise": [8, 19],
+    }
+
+
+def test_a_token_that_is_long_at_the_output_only_is_no_sink_and_is_told():
+    """No attention reads what stands behind the last layer: noise of a single depth makes no sink either way."""
+    stream, attn, mlp = norms()
+    stream[L, 3] = 50.0
+    mlp[L - 1, 3] = 49.0
+    tokens = [f"t{i}" for i in range(T)]
+    assert sinks.find(stream, attn, mlp) == () == sinks.by_norm(stream) and sinks.long_at_end(stream) == (3,)
+    assert sinks.brief((), tokens) == ""
+    assert sinks.sentence((), tokens, (3,)) == (
+        "No sinks: before the output no token's norm reaches 5 times the median token's. Token 3 ('t3') is long at the "
+        "output only, where no attention reads it: no sink."
+    )
+    stream[L - 1, 3] = 50.0  # read by the last layer's attention
+    (found,) = sinks.find(stream, attn, mlp)
+    assert (found.spans[0].start, found.spans[0].lasts) == (L - 1, True) and sinks.long_at_end(stream) == ()
+    stream[L - 1, 3], stream[1, 3] = 1.0, 6.0  # long early, and again at the end: only the early span is read
+    (found,) = sinks.find(stream, attn, mlp)
+    assert [(s.start, s.end) for s in found.spans] == [(1, 1)] and found.ratio == 6 and sinks.long_at_end(stream) == ()
+    assert sinks.told_at_end((1, 2, 3, 4), tokens).startswith("Tokens 1 ('t1'), 2 ('t2'), 3 ('t3') and 1 more are long")
+
+
+def test_a_sink_by_its_norm_alone_has_places_and_no_writer():
+    stream, attn, mlp = planted(2, 1, "mlp", into=norms())
+    (known,), (found,) = sinks.find(stream, attn, mlp), sinks.by_norm(stream)
+    assert [(s.start, s.end, s.lasts, s.writer) for s in found.spans] == [(2, L, True, "")]
+    assert (found.pos, found.depth, found.ratio) == (known.pos, known.depth, known.ratio)
+    tokens = [f"t{i}" for i in range(T)]
+    assert sinks.sentence((found,), tokens) == "Sink: token 2 ('t2'), up to 40 times the median norm, from depth 2."
+    assert sinks.sentence((known,), tokens).endswith("from depth 2 (written by layer 1's MLP).")
 
 
 # ---------------------------------------------------------------- a result with a sink in it
@@ -228,13 +319,15 @@ def test_the_sinks_of_a_result_are_stored_with_its_measures_and_told_in_words(pa
     found = sinks.of_result(unpack(pack(pair[0])))
     assert [(s.pos, s.depth, s.layer, s.branch) for s in found] == [(0, 4, 3, "mlp"), (7, 6, 5, "attention")]
     told = sinks.sentence(found, pair[0].tokens)
-    assert told.startswith("Token 0 (") and "written by layer 3's MLP (norm 1e+06)" in told and "Token 7 (" in told
-    assert "no sinks" in sinks.sentence((), ())
+    assert told.startswith("Sinks: token 0 (") and "from depth 4 (written by layer 3's MLP); token 7 (" in told
+    assert sinks.sentence((), ()).startswith("No sinks")
     assert sinks.summary([found, (), found]) == (
         f"4 sinks in 2 of 3 prompts, up to {found[0].ratio:.3g} times the median token's norm, written by layer 3's "
         "MLP (2), layer 5's attention (2)"
     )
-    assert sinks.summary([(), None]) == "no sinks in 2 prompts"
+    assert sinks.summary([(), None]) == "no sinks in 1 prompt; of 1 other they cannot be told"
+    assert sinks.summary([found, None, None]).endswith("; of 2 others they cannot be told")
+    assert sinks.summary([None]) == "whether there are sinks cannot be told"
 
 
 def test_only_contributions_with_all_their_norms_tell_sinks(pair):
@@ -264,12 +357,10 @@ def test_every_criterion_stands_with_and_without_the_sinks(pair, first_token):
     assert {name: c.without_sinks for name, c in found.criteria.items()} == expected
     assert [c.depth for c in expected.values()] == [1, 2, 4] and expected["kl"].from_depth_1.depth == 4
     said = {name: one.sentence for name, one in found.statements.items()}
-    assert (
-        "without the sinks the rule says 1. The papers' rule takes the last rise above 0, after layer 5"
-        in said["cosine"]
-    )
-    assert said["kl"].endswith("so the KL rule gives no depth; without the sinks it says 2.")
-    assert "without the sinks the rule says 4. The papers' rule says layer 3" in said["overlap"]
+    assert said["cosine"].endswith("gives layer 5 of 8; not clear: without the sinks it gives 1.")
+    assert "KL rule gives no layer: " in said["kl"] and said["kl"].endswith("; without the sinks it gives 2.")
+    assert "overlap rule gives layer 3 of 8; not clear: " in said["overlap"]
+    assert said["overlap"].endswith("; without the sinks it gives 4.")
     assert not any(one.clear for one in found.statements.values())
 
 
@@ -367,10 +458,10 @@ def test_variants_have_names_and_only_kl_has_the_one_from_depth_1():
 
 @pytest.mark.parametrize("later, said", [(3, True), (2, False), (1, False), (None, True)])
 def test_a_variant_is_said_where_it_moves_by_more_than_a_tenth_of_the_layers(later, said):
-    kl = criteria.Criterion("kl", 1, 1, 10, 0.5, from_depth_1=criteria.Criterion("kl", later, None, 10, 0.5, "why"))
-    found = wording.statement(kl, np.ones(10), None)
-    where = "gives no depth" if later is None else f"says {later}"
-    assert (f"without depth 0 the rule {where}" in found.sentence) == said == (not found.clear)
+    kl = criteria.Criterion("kl", 1, 1, 10, 0.5, from_depth_1=criteria.Criterion("kl", later, later, 10, 0.5, "why"))
+    found = wording.statement(kl, np.array([9.0, *[1.0] * 9]))
+    where = "no layer" if later is None else str(later)
+    assert (f"without depth 0 it gives {where}" in found.sentence) == said == (not found.so_far)
 
 
 # ---------------------------------------------------------------- what is written of them
@@ -387,6 +478,10 @@ def test_the_npz_has_every_figure_and_share(pair):
         assert out[f"sinks.{name}.1"].shape == (0,) and out[f"sinks.{name}.1"].dtype == out[f"sinks.{name}.0"].dtype
     assert out["sinks.layer.0"].tolist() == [3, 5] and out["sinks.branch.0"].tolist() == [1, 0]
     assert out["sinks.pos.0"].dtype == out["sinks.layer.0"].dtype == np.int32
+    assert out["sinks.span_pos.0"].tolist() == [0, 7] and out["sinks.span_from.0"].tolist() == [4, 6]
+    assert out["sinks.span_to.0"].tolist() == [8, 8] and out["sinks.span_layer.0"].tolist() == [3, 5]
+    assert out["sinks.span_to.0"].dtype == out["sinks.long_at_end.0"].dtype == np.int32
+    assert out["sinks.long_at_end.0"].tolist() == list(sinks.long_at_end(pair[0]["resid_norm"]))
     shares = {name for name in out if name.startswith("sinks.share_")}
     assert shares == {
         f"sinks.share_{name}"
@@ -414,7 +509,8 @@ def test_an_embedding_is_layer_minus_1_and_a_sink_without_finite_norms_is_not_wr
     assert out["sinks.layer.0"].tolist() == [-1] and out["sinks.branch.0"].tolist() == [-1]
     stream[3, 3] = np.inf
     out = export.arrays({Contributions(): [pair[0], changed(pair[0], resid_norm=stream)], LogitLens(): [pair[1]] * 2})
-    assert {name for name in out if name.startswith("sinks.")} == {f"sinks.{n}.0" for n in sinks.columns(())}
+    expected = {"long_at_end", *sinks.columns(()), *(f"span_{name}" for name in sinks.span_columns(()))}
+    assert {name for name in out if name.startswith("sinks.")} == {f"sinks.{n}.0" for n in expected}
     assert np.isnan(out["effective_depth.kl_without_sinks"]) and np.isfinite(out["effective_depth.overlap"])
 
 

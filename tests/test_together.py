@@ -4,15 +4,18 @@ there."""
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from functools import partial
 
+import counted
 import numpy as np
 import pytest
-from counted import claims_over, seen_over
+from counted import curves_at, seen_over
 
 from ed_core.cases import bundle, case_study
 from ed_core.commands import main
-from ed_core.depth import among_others, audit, sinks, together, verdict, wording
+from ed_core.depth import among_others, audit, criteria, sinks, statistics, together, verdict
 from ed_core.probes import Contributions, LogitLens
 from ed_core.results.aggregate import summarize
 from ed_core.service import compute
@@ -20,50 +23,68 @@ from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import mixed_prompts
 from ed_core.types import Prompt
 
-PROMPTS = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(6)]
+PROMPTS = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(8)]
 PROBES = (Contributions(), LogitLens())
 
 
 @pytest.fixture(scope="module")
-def results():
+def eight():
     """Contributions and lens of six bundled prompts on the smaller model."""
     spec = resolve("ed-demo-8")
     model = compute.Models().get(spec)
     return tuple([compute.run(model, probe.request(spec, prompt)) for prompt in PROMPTS] for probe in PROBES)
 
 
+@pytest.fixture
+def results(eight):
+    """Of six of them."""
+    return tuple(of_one[:6] for of_one in eight)
+
+
 @pytest.mark.parametrize(("n", "first_token"), [(6, True), (6, False), (3, True)])
 def test_every_claim_over_real_prompts_is_counted_anew(results, n, first_token):
     made, lens = (of_one[:n] for of_one in results)
     found, start = together.of_prompts(made, lens, first_token), int(not first_token)
-    assert (found.n_prompts, found.n_tokens) == (n, sum(r.n_tokens for r in lens))
-    own = {
-        "cosine": [np.mean([r[m][:, start:].mean(1, dtype=float) for m in verdict.COSINES], axis=0) for r in made],
-        **{m: [r[m][:-1].mean(1, dtype=float) for r in lens] for m in ("kl", "overlap")},
-    }
+    tokens = [r.n_tokens for r in lens]
+    assert (found.n_prompts, found.n_tokens) == (n, sum(tokens))
+    whole = counted.together([curves_at(*pair, range(k)) for *pair, k in zip(made, lens, tokens)], tokens)
+    kept = [curves_at(*pair, range(start, k)) for *pair, k in zip(made, lens, tokens)]
+    curves = whole | {"cosine": counted.together(kept, [k - start for k in tokens])["cosine"]}
+    again = {}
     for name, said in found.statements.items():
-        tokens = [r.n_tokens - start * (name == "cosine") for r in lens]
-        curve = np.average(own[name], axis=0, weights=tokens)
-        np.testing.assert_allclose(found.curves[name], curve, rtol=1e-5, atol=1e-6)
-        assert claims_over(name, said.sentence, own[name], tokens, None, 5) > 1
-        assert said.sentence in found.lines
+        own = curves[name] if name == "cosine" else curves[name][:-1]
+        np.testing.assert_allclose(found.curves[name], own, rtol=1e-5, atol=1e-6)
+        again[name] = counted.Rule(name, own, counted.USUAL[name], drawn=[])
+        assert counted.statement(said.sentence, again[name]) and said.sentence in found.reasons
+    assert counted.rules(found.rules, again)
+    assert counted.settles(found.settles, curves, ends={}, over=f"{n} prompts")
     depths = [[one.best for one in look] for look in found.seen]
-    assert found.lines[0] == found.lead and seen_over(found.lead, depths, [], 8)
+    assert found.lines == [found.lead, found.settles, found.rules] and seen_over(found.lead, depths, [], 8)
+
+
+def test_prompts_of_one_form_are_said_to_be(results):
+    """Templates are the units where there are enough; else it is said that other text may differ."""
+    forms = [f"form {i % 5}" for i in range(10)]
+    many = [[*of_one[:6], *of_one[:4]] for of_one in results]
+    over = together.of_prompts(*many, forms=forms)
+    assert re.search(r"5–95 %: \S+ to \S+ over 10 prompts of 5 forms[;)]", over.settles)
+    one = together.of_prompts(*many, forms=["one"] * 10)
+    assert re.search(r"\S+ to \S+ over 10 prompts of one form; other text may differ[;)]", one.settles)
+    assert over.means["kl"].interval != one.means["kl"].interval
 
 
 def test_a_variant_without_sinks_is_that_of_all_prompts(results, monkeypatch):
     """With a lower threshold there are sinks; the curve without them is the mean over all other tokens."""
-    monkeypatch.setattr(sinks, "FACTOR", 1.3)
-    monkeypatch.setattr(sinks.find, "__defaults__", (1.3,))
+    monkeypatch.setattr(sinks, "find", partial(sinks.find, factor=1.3))
     made, lens = results
     out = [{s.pos for s in sinks.of_result(r)} for r in made]
     assert any(out)
     kept = [[t for t in range(r.n_tokens) if t not in at] for r, at in zip(lens, out)]
-    said = together.of_prompts(made, lens).statements["kl"].sentence
+    found = together.of_prompts(made, lens)
     without = np.mean(np.concatenate([r["kl"][:-1, at] for r, at in zip(lens, kept)], axis=1), axis=1)
-    own = [r["kl"][:-1].mean(1, dtype=float) for r in lens]
-    assert "without sinks" in said
-    assert claims_over("kl", said, own, [r.n_tokens for r in lens], None, 5, without)
+    assert found.criteria["kl"].without_sinks.depth == counted.rule("kl", without.tolist(), 0.5)
+    again = counted.Rule("kl", found.curves["kl"].tolist(), 0.5, without.tolist(), drawn=[])
+    assert counted.statement(found.statements["kl"].sentence, again)
 
 
 def test_the_shell_says_it_after_a_run(tmp_path, monkeypatch, capsys):
@@ -74,8 +95,8 @@ def test_the_shell_says_it_after_a_run(tmp_path, monkeypatch, capsys):
     file.write_text("".join(lines))
     assert main([*command, "--out", str(tmp_path / "r.npz")]) == 0
     first, *said = capsys.readouterr().out.splitlines()[2:]
-    assert first.startswith("Over 2 prompts (") and len(said) == 4
-    assert said[0].startswith("The answer") and all("no interval below five prompts" in line for line in said[1:])
+    assert first.startswith("Over 2 prompts (") and len(said) == 3
+    assert said[0].startswith("The answer") and "2 prompts, no interval below eight" in said[1]
     file.write_text(lines[0])
     assert main([*command, "--out", str(tmp_path / "r.npz")]) == 0
     (only,) = capsys.readouterr().out.splitlines()[2:]
@@ -93,9 +114,9 @@ def test_the_first_token_is_left_out_where_it_does_not_count(results):
         )
         for r in made
     ]
-    counted, not_counted = (together.told(erasing, lens, first) for first in (True, False))
-    assert "turns after layer 3 of 8" in counted[2] and "Every layer" not in counted[2]
-    assert not_counted == ["Over" + counted[0][4:], *together.of_prompts(made, lens, False).lines] != counted
+    with_it, without = (together.told(erasing, lens, first) for first in (True, False))
+    assert "layer 3 (cosine)" in with_it[3] and "layer 3 (cosine)" not in without[3]
+    assert without == ["Over" + with_it[0][4:], *together.of_prompts(made, lens, False).lines] != with_it
 
 
 def _first(values, name):
@@ -128,7 +149,7 @@ def test_what_was_measured_differently_is_not_put_together(results):
 
 
 def test_a_case_study_holds_as_many_verdicts_as_results(results):
-    """Sixteen prompts with both probes: the words of a real model are 700 characters each."""
+    """Sixteen prompts with both probes."""
     made, lens = results
     views = [(a, b) for a, b in zip(made, lens)]
     many = [
@@ -137,30 +158,57 @@ def test_a_case_study_holds_as_many_verdicts_as_results(results):
         for r in views[i % 6]
     ]
     kept = case_study.make("Many", many)
-    assert len(kept.verdict.splitlines()) == 17 and len(kept.verdict) > 6400
+    assert len(kept.verdict.splitlines()) == 17 and len(kept.verdict) > 5000
 
 
-@pytest.mark.parametrize(("place", "name"), [(0, "cosine"), (1, "kl")])
-def test_among_others_stands_what_all_of_them_give_together(results, place, name):
-    """As of the same prompts together, with and without the first token."""
-    for first_token in (True, False) if name == "cosine" else (True,):
-        found = together.of_prompts(*results, first_token)
-        mine, *others = [r.summary for r in results[place]]
-        said = among_others.sentence(PROBES[place], mine, others, first_token)
-        depth = found.criteria[name].depth
-        gives = "no depth" if depth is None else f"layer {depth}"
-        drawn = wording.drawn(found.intervals[name])
-        assert said.endswith(f" The curve over all 6 prompts gives {gives} ({drawn}).")
-        fewer = among_others.sentence(PROBES[place], mine, others[:3], first_token)
-        assert fewer.endswith("(no interval below five prompts).") and "all 4 prompts" in fewer
+def test_among_others_stands_what_all_of_them_give_together(results):
+    """As of the same prompts together, with and without the first token; the interval drawn one resample at a time."""
+    for first_token in (True, False):
+        many = [*results[0], *results[0][:3]]
+        mine, *others = [r.summary for r in many]
+        found = together.of_prompts(many, [*results[1], *results[1][:3]], first_token).criteria["cosine"]
+        *_, said, _ = among_others.reasons(PROBES[0], mine, others, first_token)
+        gives = "no depth" if found.depth is None else f"layer {found.depth}"
+        assert said.startswith(f"The mean curve over all prompts gives {gives} (")
+        drawn = statistics.counts(statistics.units(9))
+        depths = []
+        for times in drawn:
+            total = sum(n * (r.n_tokens - (not first_token)) for n, r in zip(times, many))
+            rows = [
+                sum(n * r[name][:, int(not first_token) :].sum(1, dtype=float) for n, r in zip(times, many)) / total
+                for name in verdict.COSINES
+            ]
+            depth = criteria.by_cosine(np.mean(rows, axis=0)).depth
+            depths.append(np.nan if depth is None else depth)
+        defined = [d for d in depths if d == d]
+        if defined:
+            low, high = np.quantile(defined, (0.05, 0.95))
+            ends = f"5–95 %: {low:.3g} to {high:.3g}" if low < high else f"{low:.3g} in at least 90 % of resamples"
+            assert ends in said and said.endswith("over 9 prompts).")
+        share = 1 - len(defined) / len(depths)
+        assert (f", none in {share:.1%}, over" in said) == (0 < share < 1)
+        *_, fewer, _ = among_others.reasons(PROBES[0], mine, others[:5], first_token)
+        assert fewer.endswith("(6 prompts, no interval below eight prompts).")
 
 
-def test_the_audit_says_how_sure_its_depths_are(results):
-    both = [*results[0], *results[1]]
+def test_among_others_the_lens_has_its_mean_depth_over_all_prompts(results):
+    many = [*results[1], *results[1][:3]]
+    mine, *others = [r.summary for r in many]
+    said, _ = among_others.reasons(PROBES[1], mine, others)
+    found = verdict.mean_depths(many)["kl"]
+    low, high = found.interval.ends
+    assert said == (
+        f"The mean curve over all prompts settles around depth {found.depth:.1f} (5–95 %: {low:.1f} to {high:.1f} "
+        "over 9 prompts)."
+    )
+
+
+def test_the_audit_says_how_sure_its_depths_are(eight):
+    both = [*eight[0], *eight[1]]
     outcome = audit.compare({"fp32": both, "bf16": both}, "fp32")
-    found = together.of_prompts(*results)
+    found = together.of_prompts(*eight)
     head, *said = outcome.together()
-    assert head == f"In fp32, over 6 prompts ({found.n_tokens} tokens):" and said == found.lines
+    assert head == f"In fp32, over 8 prompts ({found.n_tokens} tokens):" and said == found.lines
     assert all(line in audit.table(outcome) for line in (head, *said))
     cells = {row.title: row.cells["bf16"] for row in outcome.rows() if row.cells.keys() == {"fp32", "bf16"}}
     kl, interval = found.criteria["kl"], found.intervals["kl"]
@@ -169,4 +217,4 @@ def test_the_audit_says_how_sure_its_depths_are(results):
     assert interval.undefined > 0 and cells["Effective depth, overlap rule"] == (
         f"{overlap.depth}, {interval.low:.3g} to {interval.high:.3g}, none in {interval.undefined:.0%}"
     )
-    assert audit.compare({"fp32": both[::6], "bf16": both[::6]}, "fp32").together() == []
+    assert audit.compare({"fp32": both[::8], "bf16": both[::8]}, "fp32").together() == []

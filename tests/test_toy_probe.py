@@ -166,7 +166,7 @@ assert any(z.shape == expected.shape and np.allclose(z, -expected / 3) for z in 
 # spreads: one prompt among others
 spread = among_others.sentence(Toy, result.summary, [result.summary] * 3)
 assert "its centre" in spread and among_others.spreads(Toy, result.summary, [result.summary] * 3)[0].n == 3
-assert lookup.alike(asked) == []
+assert lookup.alike(asked) == {}
 print("walked")
 """
 

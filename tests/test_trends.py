@@ -242,7 +242,7 @@ def test_a_line_through_mean_depths_draws_their_prompts_together():
 def test_two_mean_depths_are_compared_over_the_same_prompts():
     rng = np.random.default_rng(3)
     depths = rng.integers(2, 8, 30)
-    a, b = lens("a", depths), lens("b", depths + 1)
+    a, b = lens("a", depths), lens("b", depths + (np.arange(30) % 3 == 0))  # less than prompts differ by
     found = trends.difference([a, b], "a", "b")
     assert found.difference == pytest.approx(b.ratio - a.ratio) and 0 < found.low < found.high < 0.2
     assert "b goes deeper here" in found.sentence and "over 30 prompts" in found.sentence

@@ -1,5 +1,6 @@
 """What the verdict says, held against the curves it was read off: every sentence of a table of made-up curves word by
-word, and every claim of every sentence, on made-up and on shipped curves, counted anew from the numbers alone."""
+word, and every claim of every sentence, on a thousand random curves and on shipped ones, counted anew from the numbers
+alone."""
 
 from __future__ import annotations
 
@@ -8,94 +9,193 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import counted
 import numpy as np
 import pytest
-from counted import RULES, claims, claims_over, lasting, mean_of, seen_at, seen_over
+from counted import Rule, curves_at, lasting, seen_over
 
-from ed_core.depth import answer, verdict, wording
-from ed_core.depth.criteria import Criterion, bootstrap, threshold_band
-from ed_core.results.lookup import EXAMPLES, by_key
+from ed_core.depth import answer, continuous, statistics, verdict, wording
+from ed_core.depth.criteria import Criterion, by_cosine, by_kl, by_overlap, depths
+from ed_core.depth.statistics import units
+from ed_core.depth.wording import Reading, Twins
+from ed_core.results.lookup import EXAMPLES, TWINS, by_key
+from ed_core.results.wire import unpack
 from ed_core.types import Measure, MeasureSpec, ProbeResult, Request
 
-
-def said(name, curve, threshold=None, without=None, echo=0.0, k=5) -> wording.Statement:
-    """The statement on a curve; `without`: the same without the sinks."""
-    rule, usual = RULES[name]
-    at = usual if threshold is None else threshold
-    criterion, curve = rule(curve, at), np.asarray(curve, float)
-    if without is not None:
-        criterion = replace(criterion, without_sinks=rule(without, at))
-    return wording.statement(criterion, curve, threshold_band(rule, curve, verdict.BANDS[name]), k=k, echo=echo)
-
-
 WRITTEN = tomllib.loads((Path(__file__).parent / "wording.toml").read_text(encoding="utf-8"))
-TABLE = WRITTEN["row"]
+RULES = {"cosine": by_cosine, "kl": by_kl, "overlap": by_overlap}
 
 
-@pytest.mark.parametrize("row", TABLE, ids=[row["name"] for row in TABLE])
-def test_each_curve_has_its_sentence_and_not_the_wrong_claim(row):
-    given = {name: row[name] for name in ("curve", "threshold", "without", "echo", "k") if name in row}
-    found, ends = said(row["rule"], **given), row.get("ends")
-    assert (found.sentence, found.clear) == (row["said"], row["clear"])
-    assert (found.low, found.high) == (tuple(ends) if ends else (None, None))
-    assert not re.search(row["never"], found.sentence)
-    assert claims(row["rule"], found.sentence, row["curve"], row.get("threshold"), row.get("k", 5))
+def rows(kind: str):
+    return pytest.mark.parametrize("row", WRITTEN[kind], ids=[row["name"] for row in WRITTEN[kind]])
 
 
-# ---------------------------------------------------------------- several prompts
+def judged(name, curve, threshold=None, without=None) -> Criterion:
+    """A criterion read off a curve; `without`: the same without the sinks."""
+    at = counted.USUAL[name] if threshold is None else threshold
+    criterion = RULES[name](curve, at)
+    return criterion if without is None else replace(criterion, without_sinks=RULES[name](without, at))
 
 
-def over(rule, prompts, tokens, threshold=None, without=None, echo=0.0, k=5) -> wording.Statement:
-    """The statement on prompts whose own mean curves these are; `without`: the mean over all without the sinks."""
-    rule_of, usual = RULES[rule]
-    at = usual if threshold is None else threshold
+def a_step(name: str, layer: int, n: int = 10) -> list[float]:
+    """A curve whose rule gives this layer."""
+    high, low = {"cosine": (-0.3, 0.3), "kl": (10, 1), "overlap": (0, 0.8)}[name]
+    return [high] * (layer + (name == "cosine")) + [low] * (n - layer - (name == "cosine"))
+
+
+def twins_of(name: str, curves) -> Twins:
+    readings = [Reading({name: judged(name, curve)}, {}, continuous.fit(curve)) for curve in curves]
+    return Twins("untrained", tuple(readings))
+
+
+# ---------------------------------------------------------------- one rule
+
+
+@rows("rule")
+def test_each_rule_has_its_sentence_and_not_the_wrong_claim(row):
+    name, curve = row["rule"], row["curve"]
+    at = row.get("threshold", counted.USUAL[name])
+    beside = [a_step(name, layer) for layer in row.get("twins", [])]
+    criterion = judged(name, curve, at, row.get("without"))
+    found = wording.statement(criterion, np.asarray(curve, float), twins_of(name, beside))
+    assert found.sentence == row["said"] and not re.search(row["never"], found.sentence)
+    again = Rule(name, curve, at, row.get("without"), beside)
+    assert counted.statement(found.sentence, again) and (found.clear, found.so_far) == (again.clear, again.so_far)
+
+
+def over(name, prompts, tokens):
+    """Criterion, curve, interval and units of prompts whose own mean curves these are."""
+    curve, of = counted.together([{name: p} for p in prompts], tokens)[name], units(len(prompts))
     sums = {"curve": np.asarray(prompts, float) * np.asarray(tokens)[:, None]}
-    curve = np.asarray(mean_of(prompts, tokens))
-    criterion = rule_of(curve, at)
-    if without is not None:
-        criterion = replace(criterion, without_sinks=rule_of(without, at))
-    drawn = bootstrap(sums, tokens, lambda curves: rule_of(curves["curve"], at))
-    return wording.over_prompts(criterion, curve, drawn, k=k, echo=echo)
+    drawn = statistics.percentile(lambda c: depths(name, c["curve"]), sums, tokens, of) if of.enough else None
+    return judged(name, curve), np.asarray(curve), None if drawn is None else statistics.interval(drawn), of
 
 
-def rows_over(row: dict) -> dict:
-    """A row's curves: `prompts` of kinds, `of` how many of each kind and `tokens` how long each of them is."""
-    at = [kind for kind, n in enumerate(row["of"]) for _ in range(n)]
-    given = {name: row[name] for name in ("threshold", "without", "echo", "k") if name in row}
-    return dict(prompts=[row["prompts"][i] for i in at], tokens=[row["tokens"][i] for i in at], **given)
+@rows("over")
+def test_what_a_rule_gives_of_several_prompts_is_so_and_not_the_wrong_claim(row):
+    kinds = [kind for kind, n in enumerate(row["of"]) for _ in range(n)]
+    name, prompts, tokens = row["rule"], [row["prompts"][i] for i in kinds], [row["tokens"][i] for i in kinds]
+    found = wording.over_prompts(*over(name, prompts, tokens))
+    assert found.sentence == row["said"] and not re.search(row["never"], found.sentence)
+    drawn, n = [], len(prompts)
+    for times in np.random.default_rng(0).multinomial(n, [1 / n] * n, size=1000 if n >= 8 else 0):
+        again = counted.together(
+            [{name: p} for p, k in zip(prompts, times) for _ in range(k)], np.repeat(tokens, times)
+        )
+        drawn.append(counted.rule(name, again[name], counted.USUAL[name]))
+    curve = counted.together([{name: p} for p in prompts], tokens)[name]
+    assert counted.statement(found.sentence, Rule(name, curve, counted.USUAL[name], drawn=drawn))
 
 
-@pytest.mark.parametrize("row", WRITTEN["over"], ids=[row["name"] for row in WRITTEN["over"]])
-def test_what_is_said_of_several_prompts_is_so_and_not_the_wrong_claim(row):
-    given = rows_over(row)
-    found, ends = over(row["rule"], **given), row.get("ends")
-    assert (found.sentence, found.clear) == (row["said"], row["clear"])
-    assert (found.low, found.high) == (tuple(ends) if ends else (None, None))
-    assert not re.search(row["never"], found.sentence)
-    curves, tokens = given.pop("prompts"), given.pop("tokens")
-    counted = claims_over(
-        row["rule"], found.sentence, curves, tokens, given.pop("threshold", None), given.pop("k", 5), **given
+def test_a_rule_over_templates_says_over_how_many():
+    of = units(10, [f"form {i % 5}" for i in range(10)])
+    criterion, curve, interval, _ = over("kl", [a_step("kl", 5)] * 10, [3] * 10)
+    said = wording.over_prompts(criterion, curve, interval, of).sentence
+    assert "(5 in at least 90 % of resamples over 10 prompts of 5 forms)" in said
+    few = units(10, ["one"] * 10)
+    assert "resamples over 10 prompts of one form; other text may differ)" in (
+        wording.over_prompts(criterion, curve, interval, few).sentence
     )
-    assert counted > 1
 
 
-@pytest.mark.parametrize("row", WRITTEN["answers"], ids=[row["name"] for row in WRITTEN["answers"]])
-def test_what_is_seen_at_several_answers_is_so_and_not_the_wrong_claim(row):
-    """Depths of an answer's tokens, prompt by prompt, -1 where one is not the best guess; `own`: of the model's own
-    next token."""
-    answers = [[None if best < 0 else best for best in depths] for depths in row.get("prompts", [])]
-    looks = [tuple(seen(best, 0, instead="x") for best in depths) for depths in answers]
-    looks += [(seen(best, 0, given=False),) for best in row.get("own", [])]
-    found = answer.over_prompts(looks)
-    assert found == row["said"] and not re.search(row["never"], found)
-    assert seen_over(found, answers, row.get("own", []), 30)
+# ---------------------------------------------------------------- the two lines
 
 
-def test_of_prompts_without_best_tokens_nothing_is_seen():
-    assert answer.over_prompts([(), ()]) == ""
+@rows("rules")
+def test_the_line_on_the_rules_says_what_is_clear_and_no_more(row):
+    found = {name: judged(name, row[name]) for name in RULES}
+    far = {name: [a_step(name, 0)] * row.get("twins", 0) for name in RULES}
+    said = {n: wording.statement(c, np.asarray(row[n], float), twins_of(n, far[n])) for n, c in found.items()}
+    line = wording.rules(found, said)
+    assert line == row["said"] and not re.search(row["never"], line)
+    again = {name: Rule(name, row[name], counted.USUAL[name], twins=far[name]) for name in RULES}
+    assert counted.rules(line, again) and counted.rules(wording.rules(found, said, there=True), again)
 
 
-# ---------------------------------------------------------------- real curves
+def read_of(curves) -> Reading:
+    means = {name: continuous.of_curve(name, curves[name]) for name in continuous.MEAN_DEPTH}
+    return Reading({}, means, continuous.fit(curves["cosine"]))
+
+
+@rows("settles")
+def test_the_line_on_the_lens_is_so_and_not_the_wrong_claim(row):
+    own = {name: row[name] for name in ("kl", "overlap", "cosine")}
+    beside = [own | {"kl": kl} for kl in row.get("twins", [])]
+    kind, where = row.get("kind", "untrained"), row.get("where", "")
+    found = read_of(own)
+    said = wording.settles(found.means, found.turn, Twins(kind, tuple(map(read_of, beside))), where)
+    assert said == row["said"] and not re.search(row["never"], said)
+    assert counted.settles(said, own, beside, kind=kind, where=where)
+
+
+@rows("turn")
+def test_a_turn_is_said_where_there_is_one(row):
+    curves = [[-0.3] * (layer + 1) + [0.3] * (11 - layer) for layer in row.get("twins", [])]
+    twins = Twins("untrained", tuple(Reading({}, {}, continuous.fit(curve)) for curve in curves))
+    said = wording.turned(verdict.held(continuous.fit(row["cosine"]), twins), twins)
+    assert said == row["said"] and not re.search(row["never"], said)
+    assert counted.turn(said, row["cosine"], [{"cosine": curve} for curve in curves])
+
+
+def test_a_turn_whose_level_may_be_0_over_prompts_is_none():
+    """A step in the mean of prompts that disagree about the first level's sign."""
+    steps = [[a] * 6 + [0.3] * 6 for a in (-0.9, 0.8, -0.9, 0.8, -0.9, 0.8, -0.9, 0.8)]
+    sums = dict.fromkeys(verdict.COSINES, np.asarray(steps))
+    turn = continuous.fit_over_prompts(sums, [1] * 8, units(8))
+    said = wording.turned(turn)
+    assert said == "No cosine turn: a level's interval over prompts reaches 0."
+    assert counted.turn(said, np.mean(steps, axis=0), (), [turn.before_ends, turn.after_ends])
+
+
+@pytest.mark.parametrize("n_layers", [3, 8, 12, 30])
+def test_nothing_false_is_said_of_random_curves(n_layers):
+    """A thousand in all: noise, steps, slopes and whole numbers that meet the thresholds, beside none, one or five
+    twins."""
+    drawn = np.random.default_rng(n_layers)
+    for i in range(250):
+        own = random_curves(drawn, n_layers, i)
+        beside = [random_curves(drawn, n_layers, i + k) for k in range((0, 1, 5)[i % 3])]
+        found, others = read_of(own), []
+        criteria, again, said = {}, {}, {}
+        for twin in beside:
+            one = read_of(twin)
+            others.append(Reading({n: judged(n, layers(twin, n)) for n in RULES}, one.means, one.turn))
+        twins = Twins("untrained", tuple(others))
+        for name in RULES:
+            without = layers(random_curves(drawn, n_layers, i), name) if i % 2 else None
+            criteria[name] = judged(name, layers(own, name), None, without)
+            said[name] = wording.statement(criteria[name], np.asarray(layers(own, name)), twins)
+            again[name] = Rule(name, layers(own, name), counted.USUAL[name], without, [layers(t, name) for t in beside])
+            assert counted.statement(said[name].sentence, again[name])
+            assert (said[name].clear, said[name].so_far) == (again[name].clear, again[name].so_far)
+        assert counted.rules(wording.rules(criteria, said), again)
+        line = wording.settles(found.means, verdict.held(found.turn, twins), twins)
+        assert counted.settles(line, own, beside)
+
+
+def layers(curves, name: str) -> list[float]:
+    return list(curves[name]) if name == "cosine" else list(curves[name][:-1])
+
+
+def random_curves(drawn, n_layers: int, i: int) -> dict[str, list[float]]:
+    """Curves of one prompt: walks, noise, steps, and values in tenths."""
+    kind, at = i % 4, drawn.integers(0, n_layers)
+    if kind == 0:
+        cosine, kl = np.cumsum(drawn.normal(size=n_layers)) / 10, np.abs(np.cumsum(drawn.normal(size=n_layers)))
+        overlap = np.clip(np.cumsum(drawn.normal(size=n_layers)) / 5, 0, 1)
+    elif kind == 1:
+        cosine, kl, overlap = drawn.normal(size=n_layers) / 10, drawn.exponential(size=n_layers), drawn.random(n_layers)
+    elif kind == 2:
+        step = (np.arange(n_layers) >= at).astype(float)
+        cosine, kl, overlap = 0.4 * step - 0.2, 9 - 8 * step, 0.7 * step
+        cosine = cosine + drawn.normal(size=n_layers) / 30
+    else:
+        cosine = drawn.integers(-2, 3, n_layers) / 10
+        kl, overlap = drawn.integers(1, 9, n_layers).astype(float), drawn.integers(0, 6, n_layers) / 5
+    return {"cosine": cosine.tolist(), "kl": [*kl.tolist(), 0.0], "overlap": [*overlap.tolist(), 1.0]}
+
+
+# ---------------------------------------------------------------- shipped results
 
 
 def shipped() -> dict[str, tuple[ProbeResult, ProbeResult]]:
@@ -112,21 +212,44 @@ def shipped() -> dict[str, tuple[ProbeResult, ProbeResult]]:
     }
 
 
-@pytest.mark.parametrize("of", ["all", "answer", 1, 4, 9])
+def beside(lens: ProbeResult) -> list[tuple[ProbeResult, ProbeResult]]:
+    """What is shipped of the same prompt on untrained twins, by seed."""
+    found: dict[int, dict[str, ProbeResult]] = {}
+    for file in TWINS.glob("*.npz"):
+        result = unpack(file.read_bytes())
+        if (result.request.models[0].source, result.request.prompts) == (
+            lens.request.models[0].source,
+            lens.request.prompts,
+        ):
+            found.setdefault(result.request.models[0].control_seed, {})[result.request.probe] = result
+    return [(of["contributions"], of["logit_lens"]) for _, of in sorted(found.items())]
+
+
 @pytest.mark.parametrize("name", shipped())
-def test_every_claim_on_a_real_curve_is_counted_anew(name, of):
-    """Read for all tokens, the answer's and single ones: 35 verdicts, 105 curves."""
-    cosines, lens = shipped()[name]
-    found, n = verdict.of_prompt(cosines, lens, of=of), lens.n_tokens
-    start = lens.answer_start
-    due = slice(n - 1, n) if start is None else slice(start - 1, n - 1)
-    at = {"all": slice(None), "answer": due}.get(of, slice(of, of + 1) if of not in ("all", "answer") else 0)
-    curves = {m: lens[m][:-1, at].mean(1, dtype=float) for m in ("kl", "overlap")}
-    curves["cosine"] = np.mean([cosines[m][:, at].mean(1, dtype=float) for m in verdict.COSINES], axis=0)
-    for name, statement in found.statements.items():
-        np.testing.assert_allclose(found.curves[name], curves[name], rtol=1e-5, atol=1e-6)
-        assert claims(name, statement.sentence, curves[name], None, 5)
-        assert "settle" not in statement.sentence
+def test_every_claim_on_a_real_curve_is_counted_anew(name):
+    """Read for all tokens, the answer's and single ones, beside five shipped twins."""
+    made, lens = shipped()[name]
+    twins, n, start = beside(lens), lens.n_tokens, lens.answer_start
+    assert len(twins) == 5
+    due = [n - 1] if start is None else list(range(start - 1, n - 1))
+    answered = "At the answer" if start is not None else "At the last token"
+    for of, at, where in (
+        ("all", range(n), ""),
+        ("answer", due, answered),
+        (1, [1], "At token 1"),
+        (4, [4], "At token 4"),
+    ):
+        found, curves = verdict.of_prompt(made, lens, of=of, twins=twins), curves_at(made, lens, list(at))
+        others = [curves_at(*pair, list(at)) for pair in twins]
+        again = {}
+        for rule, statement in found.statements.items():
+            own = layers(curves, rule)
+            np.testing.assert_allclose(found.curves[rule], own, rtol=1e-5, atol=1e-6)
+            without = found.criteria[rule].without_sinks
+            again[rule] = Rule(rule, own, counted.USUAL[rule], None, [layers(t, rule) for t in others])
+            if without is None or without == replace(found.criteria[rule], without_sinks=None):
+                assert counted.statement(statement.sentence, again[rule])
+        assert counted.settles(found.settles, curves, others, where=where)
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -143,43 +266,42 @@ def test_what_is_seen_at_the_answer_is_in_the_best_tokens(name):
         assert one.token == (lens.tokens[one.pos + 1] if one.given else lens.token_text[token])
         assert one.best == lasting([row[0] == token for row in top])
         assert one.among == lasting([token in row for row in top])
-    assert seen_at(answer.sentence(found), lens)
+        assert one.first_best == counted.first([row[0] == token for row in top])
+        assert one.first_among == counted.first([token in row for row in top])
+    assert counted.seen_at(answer.sentence(found), lens)
 
 
 # ---------------------------------------------------------------- the answer
 
 
-def seen(best, among, given=True, n_layers=30, token=" Paris", instead="", k=5) -> answer.Seen:
-    return answer.Seen(3, token, given, best, among, k, n_layers, instead)
+def seen(best, among, given=True, n_layers=30, token=" Paris", instead="", k=5, first=None) -> answer.Seen:
+    return answer.Seen(3, token, given, best, among, k, n_layers, instead, best if first is None else first, among)
 
 
 SEEN = {
-    "“ Paris” becomes the best guess only at depth 30 of 30, the output; it is among the best five from 27.": (
-        seen(30, 27),
-    ),
-    "“ Paris” becomes the best guess at depth 12 of 30.": (seen(12, 12),),
-    "“ Paris”, the model's own next token, becomes the best guess at depth 12 of 30; it is among the best five from "
-    "0.": (seen(12, 0, given=False),),
-    "“ Paris” is the best guess at every depth, before the first layer too.": (seen(0, 0),),
-    "The answer “ Paris” is not the model's best guess, which is “ the”; it is among its best ten from depth 27 of "
-    "30.": (seen(None, 27, instead=" the", k=10),),
-    "The answer “ Paris” is not the model's best guess, which is “ the”; it is not among its best five.": (
-        seen(None, None, instead=" the"),
-    ),
-    "The answer's 2 tokens become the best guess, each given those before it: “1” at depth 7, “2” at depth 9 of 30.": (
+    "“ Paris” is the best guess for good from depth 30 of 30.": (seen(30, 27),),
+    "“ Paris” is the best guess for good from depth 30; first at 16.": (seen(30, 12, first=16),),
+    "The next token “ Paris” is the best guess for good from depth 12 of 30.": (seen(12, 0, given=False),),
+    "“ Paris” is the best guess at every depth.": (seen(0, 0),),
+    "The answer “ Paris” is not the model's best guess, which is “ the”.": (seen(None, 27, instead=" the"),),
+    "Both answer tokens are the best guess for good from depth 9; the earliest from 7.": (
         seen(7, 3, token="1"),
         seen(9, 9, token="2"),
     ),
-    "The answer's 5 tokens become the best guess, each given those before it: between depth 7 and 11 of 30.": tuple(
+    "All 5 answer tokens are the best guess for good from depth 11; the earliest from 7.": tuple(
         seen(best, 3) for best in range(7, 12)
     ),
-    "Of the answer's 2 tokens 1 becomes the best guess (“1” at depth 7 of 30); “2” does not, the model's best guess "
-    "there is “3”.": (seen(7, 3, token="1"), seen(None, None, token="2", instead="3")),
+    "All 3 answer tokens are the best guess for good from depth 7 of 30.": (seen(7, 3),) * 3,
+    "All 3 answer tokens are the best guess at every depth.": (seen(0, 0),) * 3,
+    "Of the answer's 2 tokens 1 is the model's best guess; “2” is not, the model's is “3”.": (
+        seen(7, 3, token="1"),
+        seen(None, None, token="2", instead="3"),
+    ),
     "None of the answer's 2 tokens is the model's best guess where it is due.": (
         seen(None, 4, token="1", instead="3"),
         seen(None, None, token="2", instead="3"),
     ),
-    "“\\n\\x1b[2J\\u202e” becomes the best guess at depth 2 of 30.": (seen(2, 2, token="\n\x1b[2J\u202e"),),
+    "“\\n\\x1b[2J\\u202e” is the best guess for good from depth 2 of 30.": (seen(2, 2, token="\n\x1b[2J\u202e"),),
     "": (),
 }
 
@@ -187,6 +309,22 @@ SEEN = {
 @pytest.mark.parametrize("sentence", SEEN)
 def test_what_is_seen_is_said(sentence):
     assert answer.sentence(SEEN[sentence]) == sentence
+    assert "becomes" not in sentence and sentence.count(".") <= 1
+
+
+@pytest.mark.parametrize(
+    "one, said",
+    [
+        (seen(30, 27), "“ Paris” is among the lens' best five for good from depth 27 of 30."),
+        (seen(None, 27, instead="x", k=10), "“ Paris” is among the lens' best ten for good from depth 27 of 30."),
+        (seen(12, 0), "“ Paris” is among the lens' best five at every depth."),
+        (seen(None, None, instead="x"), "“ Paris” is not among the model's best five."),
+        (seen(12, 12), ""),
+    ],
+)
+def test_from_where_it_is_among_the_best_is_a_sentence_of_its_own(one, said):
+    assert answer.beside([one]) == said
+    assert answer.beside([one, one]) == ""
 
 
 def lens_of(top_ids, token_ids, start=None) -> ProbeResult:
@@ -199,50 +337,29 @@ def lens_of(top_ids, token_ids, start=None) -> ProbeResult:
 
 
 def test_a_token_counts_from_where_it_stays():
-    """Best at depths 0, 2 and 3 of 3, among the two best at 0, 2 and 3 as well: it is there from depth 2."""
+    """Best at depths 0, 2 and 3 of 3, among the two best at 0, 2 and 3 as well: it is there for good from depth 2."""
     lens = lens_of([[[5, 1]], [[1, 2]], [[5, 2]], [[5, 1]]], [9])
     (found,) = answer.look(lens)
     assert (found.best, found.among, found.given, found.token) == (2, 2, False, "id 5")
+    assert (found.first_best, found.first_among) == (0, 0)
+    assert answer.sentence([found]) == "The next token “id 5” is the best guess for good from depth 2; first at 0."
     answered = lens_of([[[5, 1], [0, 0]], [[1, 5], [0, 0]], [[7, 5], [0, 0]]], [9, 5], start=1)
     (found,) = answer.look(answered)
     assert (found.best, found.among, found.given, found.token, found.instead) == (None, 0, True, "t5", "seven")
     assert answer.echo(lens_of([[[4, 1], [5, 0]], [[0, 0], [0, 0]]], [4, 6])) == 0.5
 
 
-# ---------------------------------------------------------------- a twin beside it
+@rows("answers")
+def test_what_is_seen_at_several_answers_is_so_and_not_the_wrong_claim(row):
+    """Depths of an answer's tokens, prompt by prompt, -1 where one is not the best guess; `own`: of the model's own
+    next token."""
+    answers = [[None if best < 0 else best for best in depths] for depths in row.get("prompts", [])]
+    looks = [tuple(seen(best, 0, instead="x") for best in depths) for depths in answers]
+    looks += [(seen(best, 0, given=False),) for best in row.get("own", [])]
+    found = answer.over_prompts(looks)
+    assert found == row["said"] and not re.search(row["never"], found)
+    assert seen_over(found, answers, row.get("own", []), 30)
 
 
-def marks(**depths) -> dict[str, Criterion]:
-    return {name: Criterion(name, depth, depth, 30) for name, depth in depths.items()}
-
-
-@pytest.mark.parametrize(
-    "twin, kind, sentence",
-    [
-        (
-            marks(cosine=20, kl=22, overlap=4),
-            "untrained",
-            "The untrained twin gives cosine 20, KL 22, overlap 4: the cosine mark would stand there without training.",
-        ),
-        (
-            marks(cosine=16, kl=29, overlap=None),
-            "untrained",
-            "The untrained twin gives cosine 16, KL 29, overlap no depth: the cosine and KL marks would stand there "
-            "without training.",
-        ),
-        (
-            marks(cosine=15, kl=None, overlap=None),
-            "shuffled",
-            "The model with shuffled layers gives cosine 15, KL no depth, overlap no depth: none of the model's marks.",
-        ),
-    ],
-)
-def test_what_a_control_shares_is_said(twin, kind, sentence):
-    """A mark is shared where it lies within a tenth of the 30 layers."""
-    assert wording.shared(marks(cosine=19, kl=26, overlap=None), twin, kind) == sentence
-
-
-def test_a_control_of_a_model_without_marks_has_none_to_share():
-    none = marks(cosine=None, kl=None, overlap=None)
-    said = wording.shared(none, none, "untrained")
-    assert said.endswith("no depth where the model has none either, and no mark to compare.")
+def test_of_prompts_without_best_tokens_nothing_is_seen():
+    assert answer.over_prompts([(), ()]) == ""

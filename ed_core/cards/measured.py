@@ -15,7 +15,7 @@ import numpy as np
 
 from ..claims.evidence import Part, part_of
 from ..claims.running import CONTROL, MODEL, PARTS
-from ..depth import continuous, statistics
+from ..depth import continuous, statistics, wording
 from ..depth.criteria import by_kl, by_overlap, depths
 from ..depth.lenses import RULES, UNCALIBRATED, ByLens, certified
 from ..depth.statistics import Resampled, Units
@@ -141,10 +141,14 @@ class Measured:
             yield {"of": of, "lens": lens, **_mean(read, of, lens), "twin": None}
 
     def _turn(self) -> dict[str, Any] | None:
-        """The cosine's turn, held against the untrained twin's; None where there is nothing to fit."""
+        """The cosine's turn, and what is said of it beside the untrained twin's; None where there is nothing to fit."""
         folder = open_folder(self.claims / "parts" / "contributions")
-        found = tables.turn(folder, MODEL, self.set, folder.sums(MODEL, self.set))
-        return found and {name: getattr(found, name) for name in ("layer", "ratio", "p", "failed", "before", "after")}
+        some = folder.sums(MODEL, self.set)
+        found = tables.turn(folder, MODEL, self.set, some)
+        if found is None:
+            return None
+        told = {name: getattr(found, name) for name in ("layer", "ratio", "p", "failed", "before", "after")}
+        return told | {"sentence": wording.turned(found, tables.twins(folder, MODEL, self.set, some))}
 
     def _by_rule(self) -> Iterator[dict[str, Any]]:
         """The three rules as the papers have them."""

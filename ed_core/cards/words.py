@@ -59,7 +59,7 @@ def mean(row: Mapping[str, Any] | None) -> str:
 def turn(told: Mapping[str, Any]) -> str:
     """Whether the cosine turns; "" where the card does not say."""
     found = told.get("turn")
-    return of_depth.turns(found["layer"], found["p"], found["failed"]) if found else ""
+    return found["sentence"] if found else ""
 
 
 def facts(told: Mapping[str, Any]) -> str:

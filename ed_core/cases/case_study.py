@@ -218,6 +218,13 @@ def verdict_text(case: Case) -> str:
     return "\n".join([*over_prompts(case, [view for view, _ in found]), *each])
 
 
+def of_its_time(case: Case) -> str:
+    """A line on sentences that were kept under other rules than today's; "" where these say the same."""
+    if not case.verdict or case.verdict == verdict_text(case):
+        return ""
+    return f"Notes as kept on {time.strftime('%Y-%m-%d', time.gmtime(case.changed))}, by the rules of that time."
+
+
 def over_prompts(case: Case, views: Iterable[View]) -> Iterator[str]:
     """A line for every model that was measured, in the same way, on several prompts."""
     alike: dict[tuple[str, ...], list[View]] = {}
@@ -226,7 +233,8 @@ def over_prompts(case: Case, views: Iterable[View]) -> Iterator[str]:
     for group in alike.values():
         if len(of_prompt := {view.prompts: view for view in group}) > 1:
             pair = ([view.by_probe[name].result for view in of_prompt.values()] for name in verdict.READS)
-            said = together.of_prompts(*pair, case.first_token, case.kl_threshold, case.overlap_threshold)
+            forms = [prompts[0].form for prompts in of_prompt]
+            said = together.of_prompts(*pair, case.first_token, case.kl_threshold, case.overlap_threshold, forms)
             yield f"{controls.full_name(group[0].models[0])}, {said.n_prompts} prompts: {said.sentence}"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from .. import figures
-from ..depth import among_others, audit, pruning, surgery
+from ..depth import among_others, audit, pruning, surgery, writing
 from ..figures import View
 from ..figures.pictures import CURVES_HEIGHT, WIDTH
 from ..probes.prune import PROXIES
@@ -93,10 +93,8 @@ def early_exit(results: Sequence[ProbeResult]) -> Iterator[Together]:
     lines = {"agreement": curves["agreement"], "confidence": curves["confidence"]}
     fig = figures.layer_curves(lines, "", "share", x="depth", **SIZE)
     sure = probe_of(results[0]).threshold
-    caption = (
-        f"at {sure:g} confidence tokens leave at depth {float(curves['exit_depth']):.1f} on average, "
-        f"{float(curves['exit_agrees']):.0%} of them rightly"
-    )
+    said = writing.of_prompts([r.summary for r in results], results[0].n_layers, sure)
+    caption = f"{said[0].lower()}{said[1:-1]}"
     yield Together(
         "Early exit through the lens",
         caption,

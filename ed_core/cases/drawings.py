@@ -142,30 +142,21 @@ def _of_view(case: Case, view: case_study.View, found: Verdict | None) -> Iterat
             bands=found.bands,
             statements=found.statements,
             cosine=found.curves.get("cosine"),
+            means=found.means,
+            turn=found.turn,
+            seen=found.seen,
         )
         yield Drawing(
             "Depth ruler",
-            "where each rule stands; hollow: not clear; colour: the mean cosine",
+            "circles: depths without a threshold, and the answer's; diamonds: the papers' rules, hollow: not clear; "
+            "colour: the mean cosine",
             found.sentence,
             fig,
-            reading=tuple(_criteria(found)),
+            reading=tuple(found.reasons),
         )
     twin = _control_of(case, view)
     for item in view.by_probe.values():
         yield from _of_item(case, item, found, twin)
-
-
-def _criteria(found: Verdict) -> Iterator[str]:
-    """The three criteria in words, with their thresholds and how far these could move them."""
-    for name, criterion in found.criteria.items():
-        at = (
-            f"layer {criterion.depth} of {criterion.n_layers}"
-            if criterion.depth is not None
-            else f"not defined: {criterion.reason}"
-        )
-        threshold = f", threshold {criterion.threshold:g}" if criterion.threshold is not None else ""
-        band = found.bands.get(name)
-        yield f"{name}{threshold}: {at}" + (f" ({band[0]} to {band[1]} as the threshold moves)" if band else "")
 
 
 def _control_of(case: Case, view: case_study.View) -> case_study.View | None:

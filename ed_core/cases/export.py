@@ -9,9 +9,12 @@ the depths without a threshold, `turn` the last layer before the cosine's two-le
 papers' rules.
 
 Of `contributions`, `sinks.<figure>.<i>` are the figures of `depth.sinks.Sink`, an entry for each sink of prompt i
-(`branch` 0 for attention, 1 for the MLP; it and `layer` -1 where the embedding writes it), and `sinks.share_<measure>`
-the sinks' share of a measure's mean over all tokens of all prompts, per layer or depth. They are read off the measures;
-a prompt whose norms are not finite has none, and then there are no shares."""
+(`branch` 0 for attention, 1 for the MLP; it and `layer` -1 where the embedding writes it); `sinks.span_<figure>.<i>`
+those of its spans, an entry for each (`span_pos` the sink's position, `span_from` and `span_to` its first and last
+depth, `span_layer` and `span_branch` who writes it, `span_rise`); `sinks.long_at_end.<i>` the positions of tokens that
+are long at depth L alone, which are no sinks; and `sinks.share_<measure>` the sinks' share of a measure's mean over all
+tokens of all prompts, per layer or depth. They are read off the measures; a prompt whose norms are not finite has none,
+and then there are no shares."""
 
 from __future__ import annotations
 
@@ -106,11 +109,14 @@ def effective_depth(
 
 
 def sinks_of(probe: Probe, results: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
-    """`sinks.<figure>.<i>` per prompt, `sinks.share_<measure>` over all of them."""
+    """`sinks.<figure>.<i>`, `sinks.span_<figure>.<i>` and `sinks.long_at_end.<i>` per prompt, `sinks.share_<measure>`
+    over all of them."""
     found, out = [sinks.of_result(result) for result in results], {}
     for i, of_one in enumerate(found):
         if of_one is not None:
             out |= {f"sinks.{name}.{i}": values for name, values in sinks.columns(of_one).items()}
+            out |= {f"sinks.span_{name}.{i}": values for name, values in sinks.span_columns(of_one).items()}
+            out[f"sinks.long_at_end.{i}"] = np.asarray(sinks.ends_of(results[i]), np.int32)
     if None not in found:
         shares = sinks.carried(results, found, probe.first_token)
         out |= {f"sinks.share_{name}": values.astype(np.float32) for name, values in shares.items()}

@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ..errors import CaseError
 from ..figures.text import shown
 from ..types import ProbeResult
-from .case_study import Case, View
+from .case_study import Case, View, of_its_time
 from .drawings import Drawing, Section, says, sections
 from .notes import to_html
 from .snippet import snippet
@@ -52,6 +52,7 @@ def contents(case: Case) -> dict[str, object]:
     return dict(
         case=case,
         changed=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(case.changed)),
+        of_its_time=of_its_time(case),
         sections=parts,
         number=count().__next__,
         figures=[plain(drawing) for section in parts for drawing in section.drawings],

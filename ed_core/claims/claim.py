@@ -184,7 +184,7 @@ class Claim:
                 f"It compares models of one family, {self.models} at least, and has {len(evidence.models)}; name more "
                 "with --also."
             )
-        if self.answers and not evidence.answers:
+        if self.answers and not (evidence.answers or evidence.answered):
             raise ClaimRefused("It needs prompts with known answers, and these have none; choose a set with answers.")
         if self.levels and len(evidence.level_names) < 2:
             raise ClaimRefused(

@@ -49,7 +49,8 @@ class Part:
 class Evidence:
     """What was measured of one model on one prompt set. `troubles`: why a part is not there; `models`: the model and
     those of its family beside it; `points`: their depths, with resamples over prompts that all share. `twins`: the
-    contributions of untrained twins. `worked`: whether the set has a worked-out counterpart."""
+    contributions of untrained twins. `answers`: every prompt has a known answer; `answered`: enough of them have one.
+    `worked`: whether the set has a worked-out counterpart."""
 
     n_layers: int
     parts: Mapping[str, Part]
@@ -61,6 +62,7 @@ class Evidence:
     seed: int = 0
     twins: tuple[Part, ...] = ()
     worked: bool = False
+    answered: bool = False
 
 
 def part_of(folder: Folder, label: str, name: str, probe: str) -> Part:

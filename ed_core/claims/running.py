@@ -73,6 +73,7 @@ PARTS = {
     REPLACEMENT: Taken("", 100),
 }
 ANSWERED = ("answers", "two", "worked", "worked_two")  # parts that know how long each answer is
+NEED_ANSWERS = (*ANSWERED, "writing")  # parts of prompts with a known answer
 OF_FAMILY = ("contributions", "logit_lens")  # parts that further models of the family go through
 
 
@@ -119,11 +120,12 @@ class Asked:
             words += [f"--{name}", str(value)] if value != usual else []
         return shlex.join([*words, "--out", "FOLDER"])
 
-    def entry(self, n: int = 0, levels: int = 0, worked: bool = False) -> SetEntry:
+    def entry(self, n: int = 0, levels: int = 0, worked: bool = False, answered: bool = False) -> SetEntry:
         """The set, or its worked-out counterpart, of which the first `n` prompts are taken: as many of each of its
-        `levels`."""
+        `levels`. `answered`: of those with a known answer alone."""
         n = min(n, self.most) if self.most and n else n
-        some = {"per_level": math.ceil(n / levels)} if levels and n else {"limit": n} if n else {}
+        some: dict[str, Any] = {"per_level": math.ceil(n / levels)} if levels and n else {"limit": n} if n else {}
+        some |= {"answered": True} if answered else {}
         if worked:
             return SetEntry(name=self.counterpart, bundled=self.counterpart, **some)
         if self.prompts in bundled():
@@ -183,6 +185,7 @@ def run(
         (spec.name, *asked.also),
         seed=asked.seed,
         worked=bool(asked.counterpart),
+        answered=sum(bool(p.answer) for p in prompts) >= FEWEST,
     )
     refused = {claim.id: why for claim in claims if (why := _why_not(claim, bare))}
     needed = {part for claim in claims if claim.id not in refused for part in claim.parts} | set(more)
@@ -351,9 +354,15 @@ class _Parts:
             name=name,
             models=tuple(models),
             probes=(probe,),
-            sets=(asked.entry(taken.prompts, len(self.bare.level_names), taken.worked),),
+            sets=(self._entry(name),),
             seed=asked.seed,
         )
+
+    def _entry(self, name: str) -> SetEntry:
+        """The prompts of a part: those with an answer, where it needs one and only some have it."""
+        taken = PARTS[name]
+        answered = name in NEED_ANSWERS and self.bare.answered and not self.bare.answers
+        return self.asked.entry(taken.prompts, len(self.bare.level_names), taken.worked, answered)
 
     def _fit(self, label: str, share: Callable[[float], None]) -> None:
         """The linear maps in the layers' place; read where they were made before."""
@@ -408,7 +417,7 @@ class _Parts:
         part = part_of(folder, label, set_name, taken.probe)
         if name not in ANSWERED:
             return part
-        entry = asked.entry(taken.prompts, len(self.bare.level_names), taken.worked)
+        entry = self._entry(name)
         answers = [e.prompt.answer.strip() for e in sets.load(entry, Path(), asked.model).examples]
         return replace(part, columns=part.columns | {"answer_length": np.array([len(answers[i]) for i in part.index])})
 

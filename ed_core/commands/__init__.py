@@ -183,7 +183,7 @@ def run(args) -> None:
         print(sinks.summary([sinks.of_result(result) for result in results[sinks.PROBE]]))
     if results.keys() >= set(verdict.READS):
         counts_first = next(probe.first_token for probe in probes if probe.name == verdict.READS[0])
-        print("\n".join(together.told(*(results[name] for name in verdict.READS), counts_first)))
+        print("\n".join(together.told(*(results[name] for name in verdict.READS), counts_first, forms)))
 
 
 def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:

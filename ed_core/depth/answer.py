@@ -1,4 +1,4 @@
-"""What can be seen at the answer: from which depth on the lens puts the right token first. Numpy only.
+"""What can be seen at the answer: from which depth on the lens puts the right token first for good. Numpy only.
 
 Read off `logit_lens` alone, so results stored earlier say it too. Where an answer is known, its tokens are looked at,
 each where it is predicted, given those before it; else the one token that the model itself would go on with."""
@@ -12,7 +12,6 @@ import numpy as np
 
 from ..types import ProbeResult
 
-NAMED = 4  # answer tokens whose depths are listed one by one
 LONGEST = 40  # characters of a token that a sentence repeats
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -24,7 +23,8 @@ class Seen:
     `pos`: the position whose prediction is read. `token`: its text. `given`: it belongs to the known answer; else it is
     the model's own next token. `best`: the smallest depth, 0..L, from which it is the lens' best token through the
     output; None where the output's best token is another one, which is then `instead`. `among`: the same for being one
-    of the `k` best; None where it is none of them in the output."""
+    of the `k` best; None where it is none of them in the output. `first_best`, `first_among`: the smallest depth at
+    which it is so at all, whether or not it stays; None where it never is."""
 
     pos: int
     token: str
@@ -34,6 +34,8 @@ class Seen:
     k: int
     n_layers: int
     instead: str = ""
+    first_best: int | None = None
+    first_among: int | None = None
 
 
 def look(lens: ProbeResult) -> tuple[Seen, ...]:
@@ -64,16 +66,26 @@ def sentence(seen: Sequence[Seen]) -> str:
     return _of_one(seen[0]) if len(seen) == 1 else _of_several(seen)
 
 
+def beside(seen: Sequence[Seen]) -> str:
+    """From where a single token is among the best few, in words; "" where that says nothing more."""
+    if len(seen) != 1 or (seen[0].best is not None and seen[0].among == seen[0].best):
+        return ""
+    one = seen[0]
+    if one.among is None:
+        return f"{_quoted(one.token)} is not among the model's best {number(one.k)}."
+    return f"{_quoted(one.token)} is among the lens' best {number(one.k)} {_since(one.among, one.first_among, one)}."
+
+
 def over_prompts(looks: Sequence[Sequence[Seen]]) -> str:
     """What is seen at the answers of several prompts, in words; "" for nothing. A prompt counts as answered where every
-    token of its answer is the best guess in the output; from the largest of their depths on all of them are."""
+    token of its answer is the best guess in the output; for good from the largest of their depths."""
     known = [look for look in looks if look and look[0].given]
     own = [one for look in looks for one in look if not one.given]
     said = [_answered(known, len(known) < len(looks))] if known else []
     if own:
         which = f"For {len(own)} prompt{'s' * (len(own) > 1)} without an answer the" if known else "The"
         since = _middle([one.best for one in own if one.best is not None], own[0].n_layers)
-        said.append(f"{which} model's own next token is the lens' best guess from depth {since}.")
+        said.append(f"{which} model's own next token is the lens' best guess for good from depth {since}.")
     return " ".join(said)
 
 
@@ -84,7 +96,7 @@ def _answered(known: Sequence[Sequence[Seen]], more: bool) -> str:
     depths = [max(bests) for look in known if None not in (bests := [one.best for one in look])]
     count = f"all {n}" if len(depths) == n > 1 else f"{len(depths) or 'none'} of {n}"
     which = f"{count} prompt{'s' * (n > 1)}" + (f" that {'have' if n > 1 else 'has'} one" if more else "")
-    since = f"; it is so from depth {_middle(depths, known[0][0].n_layers)}" if depths else ""
+    since = f"; for good from depth {_middle(depths, known[0][0].n_layers)}" if depths else ""
     return f"The answer{every} is the model's best guess for {which}{since}."
 
 
@@ -92,7 +104,7 @@ def _middle(depths: Sequence[int], n_layers: int) -> str:
     """Where several depths lie: their median, and from where to where."""
     low, middle, high = min(depths), float(np.median(depths)), max(depths)
     spread = "" if len(depths) == 1 else " each time" if low == high else f" in the median ({low} to {high})"
-    return f"{middle:g} of {n_layers} on{spread}"
+    return f"{middle:g} of {n_layers}{spread}"
 
 
 def _seen(lens: ProbeResult, pos: int, token: int, given: bool) -> Seen:
@@ -108,6 +120,8 @@ def _seen(lens: ProbeResult, pos: int, token: int, given: bool) -> Seen:
         top.shape[-1],
         lens.n_layers,
         "" if best[-1] else text.get(output, f"id {output}"),
+        _first(best),
+        _first(among),
     )
 
 
@@ -121,45 +135,46 @@ def _lasting(holds: np.ndarray) -> int | None:
     return int(np.logical_and.accumulate(holds[::-1])[::-1].argmax()) if holds[-1] else None
 
 
+def _first(holds: np.ndarray) -> int | None:
+    """The first entry at which it holds; None where it never does."""
+    return int(holds.argmax()) if holds.any() else None
+
+
+def _since(depth: int, first: int | None, one: Seen) -> str:
+    """From which depth on it is so for good, and at which it was so first where that is another one."""
+    if depth == 0:
+        return "at every depth"
+    earlier = first is not None and first < depth
+    return (
+        f"for good from depth {depth}; first at {first}"
+        if earlier
+        else f"for good from depth {depth} of {one.n_layers}"
+    )
+
+
 def _of_one(one: Seen) -> str:
     token = _quoted(one.token)
     if one.best is None:
-        among = (
-            f"is among its best {number(one.k)} from depth {one.among} of {one.n_layers}"
-            if one.among is not None
-            else f"is not among its best {number(one.k)}"
-        )
-        return f"The answer {token} is not the model's best guess, which is {_quoted(one.instead)}; it {among}."
-    whose = "" if one.given else ", the model's own next token,"
-    if one.best == 0:
-        return f"{token}{whose} is the best guess at every depth, before the first layer too."
-    only = " only" if one.best == one.n_layers else ""
-    output = ", the output" if one.best == one.n_layers else ""
-    said = f"{token}{whose} becomes the best guess{only} at depth {one.best} of {one.n_layers}{output}"
-    return f"{said}; it is among the best {number(one.k)} from {one.among}." if one.among < one.best else f"{said}."
+        return f"The answer {token} is not the model's best guess, which is {_quoted(one.instead)}."
+    what = token if one.given else f"The next token {token}"
+    return f"{what} is the best guess {_since(one.best, one.first_best, one)}."
 
 
 def _of_several(seen: Sequence[Seen]) -> str:
-    right, n_layers = [one for one in seen if one.best is not None], seen[0].n_layers
-    named, n = len(seen) <= NAMED, len(seen)
-
-    def depths():
-        found = [one.best for one in right]
-        if named:
-            told = [f"{_quoted(one.token)} at depth {one.best}" for one in right]
-            return f"{', '.join(told)} of {n_layers}"
-        if min(found) == max(found):
-            return f"all at depth {found[0]} of {n_layers}"
-        return f"between depth {min(found)} and {max(found)} of {n_layers}"
-
+    right, n = [one.best for one in seen if one.best is not None], len(seen)
     if not right:
         return f"None of the answer's {n} tokens is the model's best guess where it is due."
     if len(right) == n:
-        return f"The answer's {n} tokens become the best guess, each given those before it: {depths()}."
-    wrong, become = next(one for one in seen if one.best is None), "becomes" if len(right) == 1 else "become"
+        latest, which = max(right), "Both" if n == 2 else f"All {n}"
+        if min(right) < latest:
+            since = f"for good from depth {latest}; the earliest from {min(right)}"
+        else:
+            since = _since(latest, None, seen[0])
+        return f"{which} answer tokens are the best guess {since}."
+    wrong, be = next(one for one in seen if one.best is None), "is" if len(right) == 1 else "are"
     return (
-        f"Of the answer's {n} tokens {len(right)} {become} the best guess ({depths()}); {_quoted(wrong.token)} does "
-        f"not, the model's best guess there is {_quoted(wrong.instead)}."
+        f"Of the answer's {n} tokens {len(right)} {be} the model's best guess; {_quoted(wrong.token)} is not, the "
+        f"model's is {_quoted(wrong.instead)}."
     )
 
 

@@ -2,8 +2,8 @@
 reference. Numpy only.
 
 Per aggregated curve Spearman's rank correlation with the reference's and the largest difference over the reference's
-range; per criterion the effective depth in each precision and how far it moved. An effective depth reads a curve's
-shape, so its order is what has to survive."""
+range; the mean depths in each precision, and whether one lies outside the reference's interval over prompts; per rule
+of the papers the layer in each precision and how far it moved."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ from ..probes.scores import rank_correlation
 from ..results.aggregate import aggregate, probe_of
 from ..sources.precision import WIDEST_FIRST
 from ..types import ModelSpec, ProbeResult, Prompt, Request
-from .criteria import Criterion, Interval
+from .continuous import MeanDepth
+from .criteria import Criterion
+from .statistics import Interval
 from .together import Together, of_prompts
 from .verdict import READS
+from .wording import NAMES, apart
 
 PROBES = tuple(probe() for probe in ALL if probe.audited)
 DRAWN = {f"{probe.name}.{curve.name}": curve for probe in PROBES for curve in probe.audit_curves}
 AT_LEAST_ELSE = 0.98
+SEEN = 0.05  # of a mean depth: moves that its printed figure does not show count as none
 AT_LEAST = {
     "int8": 0.98,
     "4bit": 0.9,
@@ -89,9 +93,24 @@ class Audit:
         here, there = self.depths[precision][criterion].depth, self.depths[self.reference][criterion].depth
         return (here is None) != (there is None) or (here is not None and abs(here - there) > 1)
 
+    def mean_moved(self, precision: str, name: str) -> bool:
+        """Whether a mean depth lies outside the reference's interval over prompts, or is defined in one of the two
+        only. Of too few prompts for an interval nobody can tell: False."""
+        here, there = (self.verdicts[p].means[name] for p in (precision, self.reference))
+        if here.depth is None or there.depth is None:
+            return (here.depth is None) != (there.depth is None)
+        if there.interval is None or there.interval.ends is None:
+            return False
+        low, high = there.interval.ends
+        return not low - SEEN <= here.depth <= high + SEEN
+
     def rows(self) -> list[Row]:
-        """Everything that is compared, the depths first."""
+        """Everything that is compared, the depths first, without a threshold before those with one."""
         out = []
+        for name in self._means():
+            cells = {p: _around(v.means[name]) for p, v in self.verdicts.items()}
+            beyond = frozenset(p for p in self.verdicts if self.mean_moved(p, name))
+            out.append(Row(f"Mean depth, {NAMES[name]}", cells, beyond))
         for name in self.depths.get(self.reference, {}):
             cells = {
                 p: _in_layers(v.criteria[name], self.shift(p, name), v.intervals[name])
@@ -107,6 +126,11 @@ class Audit:
             out.append(Row(found[0].title, {c.precision: _in_figures(c) for c in found}, beyond))
         return out
 
+    def _means(self) -> list[str]:
+        """The mean depths that every precision has."""
+        every = [found.means for found in self.verdicts.values()]
+        return [name for name in (every[0] if every else ()) if all(name in means for means in every)]
+
     def findings(self) -> list[str]:
         """What differs more than is expected: sentences, empty where the precision makes no difference that matters."""
         found = []
@@ -114,9 +138,14 @@ class Audit:
             if c.beyond:
                 limit = AT_LEAST.get(c.precision, AT_LEAST_ELSE)
                 found.append(
-                    f"{c.precision}: {c.title} is ordered otherwise than in {self.reference} (ρ = {c.spearman:.3f}, "
+                    f"{c.precision}: {c.title} is ordered differently from {self.reference} (ρ = {c.spearman:.3f}, "
                     f"expected at least {limit:g})"
                 )
+        for precision in self.verdicts:
+            for name in self._means():
+                if self.mean_moved(precision, name):
+                    here, there = (_around(self.verdicts[p].means[name]) for p in (precision, self.reference))
+                    found.append(f"{precision}: mean depth by {NAMES[name]} is {here}, in {self.reference} {there}")
         for precision in self.curves:
             for name in self.depths.get(precision, {}) if precision != self.reference else ():
                 here, there = self.depths[precision][name], self.depths[self.reference][name]
@@ -130,16 +159,15 @@ class Audit:
         """The answer to "is my number an artefact of its precision?", with the figures it rests on."""
         found, others = self.findings(), ", ".join(p for p in self.curves if p != self.reference)
         if found:
+            of = sum(precision != self.reference for row in self.rows() for precision in self.curves)
             return (
-                f"In part it is: {len(found)} figure{'s differ' if len(found) > 1 else ' differs'} from "
-                f"{self.reference} by more than is expected."
+                f"{len(found)} of {of} figures {'differ' if len(found) > 1 else 'differs'} from {self.reference} by "
+                "more than expected."
             )
         worst = min((c for c in self.comparisons if c.spearman is not None), key=lambda c: c.spearman, default=None)
-        order = "no curve has an order to lose"
-        if worst is not None:
-            order = (
-                f"every curve keeps its order (lowest ρ = {worst.spearman:.3f}, “{worst.title}” in {worst.precision})"
-            )
+        if worst is None:
+            return f"This cannot be told: no curve has an order to lose, in {self.reference} or in {others}."
+        order = f"every curve keeps its order (lowest ρ = {worst.spearman:.3f}, “{worst.title}” in {worst.precision})"
         shifts = [
             s
             for p in self.depths
@@ -149,11 +177,23 @@ class Audit:
         ]
         furthest = max(map(abs, shifts), default=0)
         moved = (
-            f"no effective depth moves by more than {furthest} layer"
+            f"no layer of the papers' rules moves by more than {furthest}"
             if furthest
-            else "every effective depth stays where it is"
+            else "the papers' rules give the same layers"
         )
-        return f"No: against {self.reference}, in {others} {order}{f', and {moved}' if shifts else ''}."
+        told = [order, *self._mean_shift(), *([moved] if shifts else [])]
+        return f"No: against {self.reference}, in {others} {'; '.join(told)}."
+
+    def _mean_shift(self) -> list[str]:
+        """How far the mean depths move at most, a clause."""
+        means = {p: v.means for p, v in self.verdicts.items()}
+        both = [
+            abs(means[p][name].depth - means[self.reference][name].depth)
+            for p in means
+            for name in self._means()
+            if p != self.reference and None not in (means[p][name].depth, means[self.reference][name].depth)
+        ]
+        return [f"no mean depth moves by more than {max(both):.2g} layers"] if both else []
 
     def together(self) -> list[str]:
         """What the reference says of several prompts together, in sentences; nothing for one prompt."""
@@ -180,11 +220,9 @@ class Audit:
             }
             for p, of_one in self.depths.items()
         }
-        return out | {
-            "summary": np.asarray(
-                json.dumps({"reference": self.reference, "effective_depth": depths, "findings": self.findings()})
-            )
-        }
+        means = {p: {name: mean.depth for name, mean in v.means.items()} for p, v in self.verdicts.items()}
+        told = {"reference": self.reference, "mean_depth": means, "effective_depth": depths}
+        return out | {"summary": np.asarray(json.dumps(told | {"findings": self.findings()}))}
 
     def npz(self) -> bytes:
         """`arrays` as the content of an `.npz`."""
@@ -252,6 +290,11 @@ def table(audit: Audit) -> list[str]:
         f"{name:<28}" + "".join(f"{cells[name, p]:>20}" for p in others) for name in audit.curves[audit.reference]
     ]
     if audit.depths:
+        precisions = (audit.reference, *others)
+        lines.append(f"{'mean depth':<28}" + "".join(f"{p:>20}" for p in precisions))
+        for name in audit._means():
+            cells_of = (_around(audit.verdicts[p].means[name]) for p in precisions)
+            lines.append(f"{name:<28}" + "".join(f"{cell:>20}" for cell in cells_of))
         lines.append(f"{'effective depth':<28}" + "".join(f"{p:>20}" for p in (audit.reference, *others)))
         for name in audit.depths[audit.reference]:
             lines.append(
@@ -272,9 +315,16 @@ def _in_layers(criterion: Criterion, shift: int | None, interval: Interval | Non
     moved = "" if criterion.depth is None or not shift else f" ({shift:+d})"
     if interval is None or interval.ends is None:
         return f"{_depth(criterion)}{moved}"
-    low, high = interval.ends
     none = f", none in {interval.undefined:.0%}" if interval.undefined else ""
-    return f"{_depth(criterion)}{moved}, {low:.3g} to {high:.3g}{none}"
+    return f"{_depth(criterion)}{moved}, {apart(*interval.ends)}{none}"
+
+
+def _around(mean: MeanDepth) -> str:
+    """A mean depth with its interval over prompts."""
+    if mean.depth is None:
+        return "not defined"
+    around = "" if mean.interval is None or mean.interval.ends is None else f" ({apart(*mean.interval.ends, 1)})"
+    return f"{mean.depth:.1f}{around}"
 
 
 def _in_figures(c: Comparison) -> str:

@@ -6,14 +6,11 @@ block l) and are never averaged. Variants stand beside the paper's rule and neve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-from . import statistics
-from .statistics import ENDS, FEWEST, RESAMPLES, Interval, interval  # noqa: F401
 
 KL_THRESHOLD = 0.5
 OVERLAP_THRESHOLD = 0.3
@@ -151,33 +148,6 @@ def threshold_band(
     threshold's choice. No confidence interval. None where no threshold gives one."""
     found = [c.depth for c in (rule(curve, t) for t in thresholds) if c.depth is not None]
     return (min(found), max(found)) if found else None
-
-
-def bootstrap(
-    sums: Mapping[str, np.ndarray],
-    counts: Sequence[int],
-    verdict: Callable[[dict[str, np.ndarray]], Criterion],
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Interval | None:
-    """`statistics.percentile` of a rule, over prompts, as an interval; None below `FEWEST` prompts."""
-    over = statistics.units(len(counts))
-
-    def read(curves: dict[str, np.ndarray]) -> np.ndarray:
-        found = [verdict({name: curve[i] for name, curve in curves.items()}).depth for i in range(resamples)]
-        return np.array([np.nan if depth is None else depth for depth in found])
-
-    return interval(statistics.percentile(read, sums, counts, over, seed, resamples)) if over.enough else None
-
-
-def resampled(
-    sums: Mapping[str, np.ndarray], counts: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
-) -> dict[str, np.ndarray]:
-    """Mean curves `[resample, …]` of prompts drawn with replacement, made of their sums `[prompt, …]` over `counts[p]`
-    tokens each."""
-    drawn = statistics.counts(statistics.units(len(counts)), resamples, seed)
-    tokens = (drawn @ np.asarray(counts, np.float64))[:, None]
-    return {name: drawn @ np.asarray(values, np.float64) / tokens for name, values in sums.items()}
 
 
 def _curve(values: ArrayLike) -> np.ndarray:

@@ -13,7 +13,6 @@ from ..types import ProbeResult
 from . import criteria, sinks
 from .verdict import COSINES
 
-SINK = sinks.FACTOR
 LIMITED = {  # figures on logits, and what a large one would mean
     "closure": "what is read as the final norm and head is not all the model does after the last layer",
     "replay": "layers called by hand do something else than in the model",
@@ -83,10 +82,12 @@ def sums(result: ProbeResult) -> Said:
     share, off = float(np.max(result["miss"] / np.maximum(result["rounding"], 1e-30))), _off(result)
     place = f"the largest error is {_small(worst)} (layer {layer}, token {token})"
     if not worst <= limits["miss"] or off > limits["slope"]:
-        beyond = (
-            f"beyond the limit of {limits['miss']:.0e} or with slopes off by {_small(off)} (limit {limits['slope']:g})"
+        wrong = [f"{place}, beyond the limit of {limits['miss']:.0e}"] if not worst <= limits["miss"] else []
+        if off > limits["slope"]:
+            wrong.append(f"the slopes are off by {_small(off)} (limit {limits['slope']:g})")
+        return Said(
+            False, f"The sums do not hold on this prompt: {', and '.join(wrong)}; no curve here can be trusted."
         )
-        return Said(False, f"The sums do not hold on this prompt: {place}, {beyond}; no curve here can be trusted.")
     held = f"The sums hold on every token: {place}"
     if share > 1:
         more = (
@@ -95,7 +96,8 @@ def sums(result: ProbeResult) -> Said:
         )
         return Said(True, f"{held}, {more}.")
     return Said(
-        True, f"{held}, nowhere more than {share:.0%} of what rounding can cause. Nothing a layer adds is left unread."
+        True,
+        f"{held}, nowhere more than {share:.0%} of what rounding can cause, so nothing larger is left unread.",
     )
 
 
@@ -132,17 +134,14 @@ def logits(result: ProbeResult) -> Said:
     )
 
 
-def sink(result: ProbeResult) -> Said:
-    """Which tokens' stream dwarfs the others', by name."""
-    times = sinks.times(result["resid_norm"])
-    ratio = times.max(0)
-    found = [(t, float(ratio[t])) for t in np.flatnonzero(ratio >= SINK).tolist()]
-    if not found:
-        nearest = int(ratio.argmax())
-        told = f"token {nearest} ({result.tokens[nearest]!r}) comes nearest, {ratio[nearest]:.1f} times"
-        return Said(False, f"No sink: no token's norm reaches {SINK:g} times the median token's; {told}.")
-    begins = int((times >= SINK).any(1).argmax())
-    return Said(True, f"{sinks.brief_of(found, result.tokens)} From depth {begins} on.")
+def sink(result: ProbeResult, contributions: ProbeResult | None = None) -> Said:
+    """Which tokens are sinks, at which depths, and, where the prompt's `contributions` are at hand, who writes them;
+    which tokens are long at the end. `numerics` alone holds the stream's norms, and no writer."""
+    norm = np.asarray(result["resid_norm"], np.float64)
+    found = sinks.of_result(contributions) if contributions is not None else None
+    if found is None:
+        found = sinks.by_norm(norm)
+    return Said(bool(found), sinks.sentence(found, result.tokens, sinks.long_at_end(norm)))
 
 
 def _small(value: float) -> str:
@@ -167,7 +166,7 @@ def without_first(contributions: ProbeResult, lens: ProbeResult) -> list[Row]:
 
 
 def change(rows: Sequence[Row]) -> str:
-    """What leaving out the first token changes of the verdict."""
+    """What leaving out the first token changes of the papers' rules."""
 
     def say(depth):
         return "not defined" if depth is None else str(depth)
@@ -178,8 +177,8 @@ def change(rows: Sequence[Row]) -> str:
         if row.depth_with != row.depth_without
     ]
     if moved:
-        return f"Counting the first token decides the depth ({'; '.join(moved)}): say which you used."
+        return f"Leaving out the first token moves the papers' rules ({'; '.join(moved)})."
     return (
-        "The depths do not depend on the first token "
+        "The papers' rules give the same layers with and without the first token "
         f"({', '.join(f'{row.label} {say(row.depth_with)}' for row in rows)})."
     )

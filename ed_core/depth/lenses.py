@@ -17,6 +17,7 @@ from ..probes.lenses import LENSES
 from ..probes.scores import rank_correlation
 from ..results import aggregate
 from ..types import ProbeResult
+from .continuous import of_curve
 from .criteria import Criterion, by_kl, by_overlap
 from .wording import NAMES, TENTH
 
@@ -47,20 +48,29 @@ class ByLens:
         """Whether each rule's depth changes with the lens."""
         if len(self.settle) < 2:
             return "One lens alone: whether depth depends on the lens cannot be told."
-        said = "; ".join(self._rule(rule) for rule in RULES)
-        return f"{said[0].upper()}{said[1:]}."
+        means = "; ".join(filter(None, map(self._mean, RULES)))
+        told = [f"Mean depth of {self.n_layers}: {means}." if means else ""]
+        return " ".join(filter(None, [*told, f"Papers' rules: {'; '.join(map(self._rule, RULES))}."]))
+
+    def _mean(self, rule: str) -> str:
+        """The depth without a threshold under each lens."""
+        found = {lens: of_curve(rule, self.curves[rule][lens]).depth for lens in self.criteria[rule]}
+        told = ", ".join(
+            f"{short(lens)} {'none' if depth is None else f'{depth:.1f}'}" for lens, depth in found.items()
+        )
+        return f"by {NAMES[rule]} {told}" if len(found) > 1 else ""
 
     def _rule(self, rule: str) -> str:
-        found, name = self.criteria[rule], f"the {NAMES[rule]} rule"
+        found, name = self.criteria[rule], NAMES[rule]
         told = ", ".join(f"{short(l)} {'none' if c.depth is None else f'layer {c.depth}'}" for l, c in found.items())
         if len(found) < 2:
-            return f"{name} can be read under one lens only ({told})"
+            return f"{name} under one lens only ({told})"
         if all(c.depth is None for c in found.values()):
-            return f"{name} gives no depth under any lens"
-        spread = self.spread(rule)
-        if spread is None or spread > TENTH * self.n_layers or any(c.depth is None for c in found.values()):
-            return f"{name} depends on the lens ({told})"
-        return f"{name} hardly depends on the lens ({told})"
+            return f"{name} gives no layer under any lens"
+        if any(c.depth is None for c in found.values()):
+            return f"{name} gives no layer under some lenses ({told})"
+        more = (self.spread(rule) or 0) > TENTH * self.n_layers
+        return f"{name} {'differs by more than' if more else 'agrees within'} a tenth of the depth ({told})"
 
 
 def short(lens: str) -> str:
@@ -127,7 +137,10 @@ def certified(kind: str, certificate: Mapping[str, Any]) -> str:
     judged, prompts = certificate["held_out"], certificate["prompts"]
     said = [f"{LENSES[kind]}, fitted on {prompts['tokens']:,} tokens of {prompts.get('fitted', prompts['n'])} prompts."]
     if "drift" in certificate:
-        said.append(f"Its matrices from either half of them differ by up to {max(certificate['drift']):.0%}.")
+        said.append(
+            "Fitted on either half of the prompts, its matrices differ by up to "
+            f"{max(certificate['drift']):.0%} of their size."
+        )
     if kind == UNCALIBRATED:
         said.append("Read it by ranks: its KL is not calibrated and enters no verdict.")
     said.append(_judged(kind, judged))

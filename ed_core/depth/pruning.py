@@ -4,7 +4,7 @@ only."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,30 +35,56 @@ def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, floa
     }
 
 
-def generated(curves: Mapping[str, np.ndarray], written: Mapping[str, np.ndarray], n_prompts: int, n: int = 1) -> str:
-    """Likelihood against generation, in figures: aggregates of `prune` and of `exact_answers` over the same prompts."""
-    exact, added = np.asarray(written["exact"], np.float64), curves["nll"] - curves["nll_whole"]
+def generated(written: Mapping[str, np.ndarray], n_prompts: int, n: int = 1) -> str:
+    """Which known answers are written without a layer, in one sentence: the aggregate of `exact_answers`."""
+    exact, told = np.asarray(written["exact"], np.float64), _answers(n_prompts)
+    said = f"Whole, the model {told(written['exact_whole'])}"
+    if exact.min() == exact.max():
+        return f"{said}; whichever {_unit(n)} is left out, it {told(exact[0])}."
+    fewest = told(exact.min()) if n_prompts == 1 else told(exact.min()).replace("writes", "writes the fewest,", 1)
+    return f"{said}; without {_fewest(exact, n)} it {fewest}."
 
+
+def by_loss(
+    curves: Mapping[str, np.ndarray], written: Mapping[str, np.ndarray], n_prompts: int, n: int = 1
+) -> list[str]:
+    """What the loss on the same prompts says beside it: the aggregates of `prune` and of `exact_answers`."""
+    exact, added = np.asarray(written["exact"], np.float64), curves["nll"] - curves["nll_whole"]
+    most, fewest = int(np.argmax(added)), np.flatnonzero(exact == exact.min())
+    said = [
+        f"By loss, the {_unit(n)} that counts most is {_named([most], n)}: {added[most]:+.2g} nats per token without "
+        f"it, and the model {_answers(n_prompts)(exact[most])}."
+    ]
+    if exact.min() == exact.max():
+        return said
+    near, far = (f"{added[fewest].min():+.2g}", f"{added[fewest].max():+.2g}")
+    said.append(
+        f"Without {_fewest(exact, n)} the loss changes by {near if near == far else f'{near} to {far}'} nats per token."
+    )
+    if (rank := rank_correlation(added, -exact)) is not None:
+        said.append(f"Rank correlation of added loss and answers lost, over what is left out: {rank:+.2f}.")
+    return said
+
+
+def _answers(n_prompts: int) -> Callable[[float | np.ndarray], str]:
     def told(share) -> str:
         if n_prompts == 1:
             return "writes the answer" if share else "does not write the answer"
         return f"writes {round(float(share) * n_prompts)} of {n_prompts} answers"
 
-    unit = "layer" if n == 1 else f"stretch of {n} layers"
-    said = f"Whole, the model {told(written['exact_whole'])}"
-    if exact.min() == exact.max():
-        return f"{said}; whichever {unit} is left out, it {told(exact[0])}."
-    most, fewest = int(np.argmax(added)), np.flatnonzero(exact == exact.min())
-    said += f". By loss, the {unit} that counts most is {_named([most], n)}: {added[most]:+.2g} nats per token without "
-    said += f"it, and the model {told(exact[most])}. "
+    return told
+
+
+def _unit(n: int) -> str:
+    return "layer" if n == 1 else f"stretch of {n} layers"
+
+
+def _fewest(exact: np.ndarray, n: int) -> str:
+    """Without which the fewest answers are written: named where they are few."""
+    fewest = np.flatnonzero(exact == exact.min())
     if len(fewest) > LISTED:
-        said += f"Without {len(fewest)} of {len(exact)}"
-    else:
-        said += f"Without {'layer ' * (n == 1)}{_named(fewest, n)}"
-    near, far = (f"{added[fewest].min():+.2g}", f"{added[fewest].max():+.2g}")
-    said += f" it {told(exact.min())}, at {near if near == far else f'{near} to {far}'} nats per token."
-    rank = rank_correlation(added, -exact)
-    return said if rank is None else f"{said} Rank correlation of added loss and answers lost: {rank:+.2f}."
+        return f"{len(fewest)} of {len(exact)} {'layers' if n == 1 else 'stretches'}, each on its own,"
+    return f"{'layer' if n == 1 else 'layers'} {_named(fewest, n)}"
 
 
 def _named(starts: Sequence[int] | np.ndarray, n: int) -> str:

@@ -6,7 +6,7 @@ al. 2025), and the point of the stream with `l` layers behind it at `l / L`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -14,14 +14,16 @@ import numpy as np
 
 from ..probes import PROBES, Probe
 from ..probes.base import told
+from ..results.aggregate import summary_without
 from ..sources.controls import label as control_label
 from ..types import ModelSpec, ProbeResult, Prompt, Request
-from .among_others import Curve, Likeness, curves_of, likeness_of
+from .among_others import Curve, Likeness, curves_of, likeness_of, over_tokens
 
 SIDES = ("A", "B")
 SHAPES = ("same shape", "similar shape", "shape differs")  # by `Likeness.shape`
 COMPARED = tuple(probe.name for probe in PROBES if probe.curves)  # what has curves to lay over each other
 DEPTHS = ("layer", "depth", "skipped")  # axes along which models of different depth are matched
+OWED = 2.0  # with sinks counted a difference is told beside the one without them where it is more than this times it
 TAIL = 24  # characters of a prompt that its label shows: prompts of one task begin alike
 
 
@@ -45,7 +47,8 @@ def matched(a: np.ndarray, b: np.ndarray, n_layers: tuple[int, int]) -> tuple[np
 @dataclass(frozen=True)
 class Pair:
     """One curve of two results. `likeness`: of their shapes; `difference` B - A, `[layer]`, over `matched` entries;
-    `relative`: whether models of different depth were matched."""
+    `relative`: whether models of different depth were matched. `counted`: the same difference with the sinks counted,
+    where the curves leave some out, and those `sinks` in words."""
 
     curve: Curve
     a: np.ndarray
@@ -53,6 +56,8 @@ class Pair:
     n_layers: tuple[int, int]
     difference: np.ndarray
     likeness: Likeness
+    counted: np.ndarray | None = None
+    sinks: str = ""
 
     @property
     def relative(self) -> bool:
@@ -71,27 +76,75 @@ class Pair:
             return f"{title}: not defined on one side."
         if not np.nanmax(np.abs(self.difference)):
             return f"{title}: the same, to the last bit." if not self.relative else f"{title}: the same."
-        where = f"{self.curve.x} {at}"
-        if self.relative:
-            n = min(self.n_layers)
-            where = f"{relative_depth(len(self.difference), n)[at]:.0%} of the depth"
         shape = "shapes cannot be compared (one is constant)"
         if (alike := self.likeness).spearman is not None:
             shape = f"{SHAPES[alike.shape]} (ρ = {alike.spearman:.2f}), {alike.distance}"
-        largest = f"{_signed(self.difference[at])} {self.curve.unit}"
-        return f"{title}: largest difference B − A = {largest}, at {where}; {shape}."
+        left = ", sinks left out" if self.counted is not None else ""
+        said = f"{title}: largest difference B − A = {self._at(self.difference, at)}{left}; {shape}."
+        if self.counted is None or not np.isfinite(self.counted).any():
+            return said
+        most = int(np.nanargmax(np.abs(self.counted)))
+        if abs(self.counted[most]) <= OWED * abs(self.difference[at]):
+            return said
+        return f"{said} With {self.sinks} counted it is {self._at(self.counted, most)}."
+
+    def _at(self, difference: np.ndarray, at: int) -> str:
+        """A difference with its unit and its place."""
+        where = f"{self.curve.x} {at}"
+        if self.relative:
+            where = f"{relative_depth(len(difference), min(self.n_layers))[at]:.0%} of the depth"
+        return f"{_signed(difference[at])} {self.curve.unit}, at {where}"
 
 
-def pairs(probes: tuple[Probe, Probe], a: ProbeResult, b: ProbeResult) -> list[Pair]:
+def pairs(
+    probes: tuple[Probe, Probe],
+    a: ProbeResult,
+    b: ProbeResult,
+    sinks: tuple[Collection[int], Collection[int]] = ((), ()),
+) -> list[Pair]:
     """Every curve of a probe for two complete results; each with its own parameters (`first_token` changes how means
-    are taken)."""
-    found = [curves_of(p, r.summary, getattr(p, "first_token", True)) for p, r in zip(probes, (a, b))]
-    n_layers, out = (a.n_layers, b.n_layers), []
+    are taken), means over tokens without each side's own `sinks` (their positions)."""
+    first = [getattr(p, "first_token", True) for p in probes]
+    found = [curves_of(p, r.summary, counts) for p, r, counts in zip(probes, (a, b), first)]
+    n_layers, out, without = (a.n_layers, b.n_layers), [], found
+    if left := any(sinks) and over_tokens(probes[0]):
+        lefts = [summary_without(r, at, counts) for r, at, counts in zip((a, b), sinks, first)]
+        without = [curves_of(p, summary) for p, summary in zip(probes, lefts)]
     for curve in probes[0].curves:
-        mine, theirs = (np.asarray(curves[curve.name], np.float64) for curves in found)
+        mine, theirs = (np.asarray(curves[curve.name], np.float64) for curves in without)
         m, t = matched(mine, theirs, n_layers)
-        out.append(Pair(curve, mine, theirs, n_layers, t - m, likeness_of(curve, m, t)))
+        counted = {}
+        if left:
+            whole = matched(*(np.asarray(curves[curve.name], np.float64) for curves in found), n_layers)
+            counted = {"counted": whole[1] - whole[0], "sinks": _named(sinks)}
+        out.append(Pair(curve, mine, theirs, n_layers, t - m, likeness_of(curve, m, t), **counted))
     return out
+
+
+def _named(sinks: tuple[Collection[int], Collection[int]]) -> str:
+    """Sinks of both sides in words: "the sinks (A: token 0; B: tokens 0, 12)"."""
+    told = [f"token{'s' * (len(at) > 1)} {', '.join(map(str, sorted(at)))}" for at in sinks]
+    if set(sinks[0]) == set(sinks[1]):
+        return f"the sink{'s' * (len(sinks[0]) > 1)} ({told[0]})"
+    sides = [f"{side}: {words}" for side, words, at in zip(SIDES, told, sinks) if at]
+    return f"the sink{'s' * (sum(map(len, sinks)) > 1)} ({'; '.join(sides)})"
+
+
+def largest_cell(difference_: np.ndarray, row: str, sinks: Collection[int]) -> str:
+    """Where a map of differences over tokens, `[row, pos]`, is largest: a sink is named as one, and the largest without
+    sinks behind it. "" where nothing differs."""
+    size = np.nan_to_num(np.abs(difference_), nan=0.0)
+    if not size.any():
+        return ""
+    at, token = (int(i) for i in np.unravel_index(size.argmax(), size.shape))
+    if token not in sinks:
+        return f"largest at {row} {at}, token {token}"
+    others = size.copy()
+    others[:, sorted(sinks)] = 0.0
+    if not others.any():
+        return f"largest at {row} {at}, token {token}, a sink; no other token differs"
+    next_, other = (int(i) for i in np.unravel_index(others.argmax(), others.shape))
+    return f"largest at {row} {at}, token {token}, a sink; without sinks at {row} {next_}, token {other}"
 
 
 def summary(found: Mapping[str, Sequence[Pair]]) -> str:
@@ -108,8 +161,9 @@ def summary(found: Mapping[str, Sequence[Pair]]) -> str:
     def named(p):
         return f"{p.curve.title[0].lower()}{p.curve.title[1:]} (ρ = {p.likeness.spearman:.2f})"
 
-    least = f"Least alike in shape: {named(ranked[0])}"
-    return f"{least}; most alike: {named(ranked[-1])}." if len(ranked) > 1 else f"{least}."
+    if len(ranked) == 1:
+        return f"The only curve compared is {named(ranked[0])}."
+    return f"In shape, the sides differ most in {named(ranked[0])} and least in {named(ranked[-1])}."
 
 
 def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:

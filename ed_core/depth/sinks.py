@@ -1,10 +1,19 @@
-"""Sinks: tokens whose residual stream is far longer than the other tokens', who writes them, and which means they
-carry. Numpy only.
+"""Sinks: tokens whose residual stream is far longer than the other tokens' where attention reads it, who writes them,
+and which means they carry. Numpy only.
 
-A token is a sink where `|h[l, t]| >= 5 · median over t' >= 1 of |h[l, t']|` at some depth `l = 0..L`. The first token
-may be one, and mostly is; the median leaves it out. The attention sink (Xiao et al. 2023, arXiv 2309.17453) and the
-massive activations that make it (Sun et al. 2024, arXiv 2402.17762) are one thing seen twice; this finds it by its
-length. All is read off `contributions`, so results stored earlier have their sinks too."""
+A token is *long* at a depth where `|h[l, t]| >= 5 · median over t' >= 1 of |h[l, t']|`, `l = 0..L`. The first token may
+be, and mostly is; the median leaves it out. Consecutive depths at which it is long are a *span*. Layer l reads `h[l]`,
+and nothing reads `h[L]`: a span of depth L alone is read by no attention, so a token that is long only there is no
+sink, but *long at the end*. A sink has at least one span that begins before L, and may have several: SmolLM2's first
+token is long at depths 3 to 8, written by layer 2's MLP, and from depth 12 on, written by layer 11's.
+
+The writer of a span `a..b` is the layer behind its largest rise, `argmax over d in a..b of |h[d]| - |h[d - 1]|` (all
+of `|h[0]|` at depth 0; of equals the first): layer `d - 1`, and of its two branches the one whose addition is longer.
+The span's first depth is told beside it: a norm that grows by and by crosses early, and what makes it may come late.
+
+The attention sink (Xiao et al. 2023, arXiv 2309.17453) and the massive activations that make it (Sun et al. 2024, arXiv
+2402.17762) are one thing seen twice; this finds it by its length. All is read off `contributions`, so results stored
+earlier have their sinks too."""
 
 from __future__ import annotations
 
@@ -21,25 +30,53 @@ from ..types import ProbeResult
 FACTOR = 5.0
 FEWEST = 3  # tokens of a prompt with sinks: of fewer, a single one would be the median
 PROBE = "contributions"
-MEANING = f"tokens whose norm in the stream reaches {FACTOR:g} times the median token's, and who writes them"
+MEANING = (
+    f"tokens whose norm in the stream reaches {FACTOR:g} times the median token's before depth L, and who writes them"
+)
 READS = ("resid_norm", "attn_norm", "mlp_norm")
 BRANCHES = ("attention", "mlp")
 WRITERS = {"attention": "attention", "mlp": "MLP"}
+NAMED = 3  # sinks that a sentence names one by one
+
+
+@dataclass(frozen=True)
+class Span:
+    """Consecutive depths at which a token is long, `start..end`, both counted, in 0..L, and who writes it.
+
+    `layer` is the index of the layer behind its largest rise and `branch` whose addition is the longer one there,
+    "attention" or "mlp" (attention, of equals; a family's third branch is not told apart); of depth 0 the embedding:
+    `layer` None, `branch` "embedding". `rise`: `|h[d]| - |h[d - 1]|` of that depth d. `lasts`: whether it ends at L."""
+
+    start: int
+    end: int
+    lasts: bool
+    layer: int | None = None
+    branch: str = ""
+    rise: float = float("nan")
+
+    @property
+    def writer(self) -> str:
+        """Who writes it, in words; "" where only its norm is known."""
+        if not self.branch:
+            return ""
+        return "the embedding" if self.layer is None else f"layer {self.layer}'s {WRITERS[self.branch]}"
+
+    @property
+    def place(self) -> str:
+        """Its depths, as they stand behind "depths": "3–8", "5", "from 12"."""
+        if self.lasts:
+            return f"from {self.start}"
+        return str(self.start) if self.start == self.end else f"{self.start}–{self.end}"
 
 
 @dataclass(frozen=True)
 class Sink:
     """One token that is a sink, and who makes it one.
 
-    `pos`: its position, from 0. `depth`: the first depth, 0..L, at which its norm reaches the threshold. `ratio`: the
-    largest of its norm over the median token's, over all depths whose median is above 0; at least `FACTOR`.
-
-    The writer: among the depths at which the token is above the threshold, the one to which its norm rises most, by
-    `|h[d]| - |h[d - 1]|` (all of `|h[0]|` at depth 0); of equals the first. That addition is block `d - 1`'s: `layer`
-    is its index and `branch` whose addition is the longer one there, "attention" or "mlp" (attention, of equals; a
-    family's third branch is not told apart). At depth 0 it is the embedding: `layer` None, `branch` "embedding".
-
-    `norm`: `|h|` of the token at that depth. `written`: length of the addition that made it (the embedding's norm).
+    `pos`: its position, from 0. `spans`: where it is long, each with its writer, in order; never depth L alone.
+    `depth`: the first depth of the first span. `ratio`: the largest of its norm over the median token's within the
+    spans; at least `FACTOR`. `layer`, `branch`: the writer of the span that rises most (of equals the first). `norm`:
+    `|h|` of the token at the depth of that rise. `written`: length of the addition behind it (the embedding's norm).
     `stream_share`, `branch_share`: the token's share, in [0, 1], of the sum of `norm` and of `written` over all tokens
     of the prompt: as much of these means is this one token."""
 
@@ -52,11 +89,12 @@ class Sink:
     written: float
     stream_share: float
     branch_share: float
+    spans: tuple[Span, ...] = ()
 
     @property
     def writer(self) -> str:
-        """Who makes it one, in words."""
-        return "the embedding" if self.layer is None else f"layer {self.layer}'s {WRITERS[self.branch]}"
+        """Who makes it one, in words: of several spans each one's."""
+        return " and ".join(dict.fromkeys(span.writer for span in self.spans))
 
 
 def times(resid_norm: ArrayLike) -> np.ndarray:
@@ -67,41 +105,90 @@ def times(resid_norm: ArrayLike) -> np.ndarray:
     return np.divide(stream, median, out=np.zeros_like(stream), where=median > 0)
 
 
+def runs(resid_norm: ArrayLike, factor: float = FACTOR) -> dict[int, list[tuple[int, int]]]:
+    """Where each token is long, by position: first and last depth of every span, in order. Tokens that are long nowhere
+    are left out, and so is everything of fewer than `FEWEST` tokens. A depth whose median is 0 has no threshold."""
+    stream = np.asarray(resid_norm, np.float64)
+    if stream.shape[1] < FEWEST:
+        return {}
+    over = np.pad(times(stream) >= factor, ((1, 1), (0, 0)))
+    found: dict[int, list[tuple[int, int]]] = {}
+    for pos in map(int, np.flatnonzero(over.any(0))):
+        edges = np.diff(over[:, pos].astype(int))
+        starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1) - 1
+        found[pos] = list(zip(starts.tolist(), ends.tolist(), strict=True))
+    return found
+
+
+def by_norm(resid_norm: ArrayLike) -> tuple[Sink, ...]:
+    """The sinks of one prompt where nothing but the stream's norms is known, `[L + 1, pos]`: without writers."""
+    stream = np.asarray(resid_norm, np.float64)
+    if not (long := runs(stream)):
+        return ()
+    ratio, last, found = times(stream), len(stream) - 1, []
+    for pos, every in long.items():
+        if spans := tuple(Span(start, end, end == last) for start, end in every if start < last):
+            most = max(float(ratio[s.start : s.end + 1, pos].max()) for s in spans)
+            found.append(Sink(pos, spans[0].start, most, None, "", *[float("nan")] * 4, spans))
+    return tuple(found)
+
+
+def long_at_end(resid_norm: ArrayLike, factor: float = FACTOR) -> tuple[int, ...]:
+    """Positions of the tokens that are long at depth L and nowhere before: no attention reads them there."""
+    last = len(np.asarray(resid_norm)) - 1
+    return tuple(pos for pos, spans in runs(resid_norm, factor).items() if spans == [(last, last)])
+
+
 def find(resid_norm: ArrayLike, attn_norm: ArrayLike, mlp_norm: ArrayLike, factor: float = FACTOR) -> tuple[Sink, ...]:
     """The sinks of one prompt, by position, from the norms of stream `[L + 1, pos]` and additions `[L, pos]`.
 
-    None among fewer than `FEWEST` tokens. A depth whose median is 0 has no threshold. `ValueError` for shapes that do
-    not go together and for values that are not finite (a partial result, or a stream beyond its precision's range)."""
+    None among fewer than `FEWEST` tokens. `ValueError` for shapes that do not go together and for values that are not
+    finite (a partial result, or a stream beyond its precision's range)."""
     stream, *added = (np.asarray(values, np.float64) for values in (resid_norm, attn_norm, mlp_norm))
     shapes = [values.shape for values in (stream, *added)]
     if stream.ndim != 2 or len(set(shapes[1:])) > 1 or shapes[1] != (len(stream) - 1, stream.shape[1]):
         raise ValueError(f"norms of shape (L + 1, pos), (L, pos) and (L, pos) are expected, found {shapes}")
     if not all(np.isfinite(values).all() for values in (stream, *added)):
         raise ValueError("finite norms are expected: is the result complete?")
-    if stream.shape[1] < FEWEST:
+    if not (long := runs(stream, factor)):
         return ()
-    ratio = times(stream)
-    over = ratio >= factor
-    rise = np.where(over, np.diff(stream, axis=0, prepend=0.0), -np.inf)
+    ratio, rise, last = times(stream), np.diff(stream, axis=0, prepend=0.0), len(stream) - 1
     sinks = []
-    for pos in map(int, np.flatnonzero(over.any(0))):
-        at = int(rise[:, pos].argmax())
-        branch = 0 if at == 0 else int(added[1][at - 1, pos] > added[0][at - 1, pos])
-        written = stream[0] if at == 0 else added[branch][at - 1]
+    for pos, found in long.items():
+        spans = [
+            _written(start, end, last, rise[:, pos], *(a[:, pos] for a in added))
+            for start, end in found
+            if start < last
+        ]
+        if not spans:
+            continue
+        most = max(spans, key=lambda span: span.rise)
+        at = 0 if most.layer is None else most.layer + 1
+        written = stream[0] if most.layer is None else added[BRANCHES.index(most.branch)][most.layer]
         sinks.append(
             Sink(
                 pos=pos,
-                depth=int(over[:, pos].argmax()),
-                ratio=float(ratio[:, pos].max()),
-                layer=None if at == 0 else at - 1,
-                branch="embedding" if at == 0 else BRANCHES[branch],
+                depth=spans[0].start,
+                ratio=float(max(ratio[span.start : span.end + 1, pos].max() for span in spans)),
+                layer=most.layer,
+                branch=most.branch,
                 norm=float(stream[at, pos]),
                 written=float(written[pos]),
                 stream_share=float(share(stream[at], [pos])),
                 branch_share=float(share(written, [pos])),
+                spans=tuple(spans),
             )
         )
     return tuple(sinks)
+
+
+def _written(start: int, end: int, last: int, rise: np.ndarray, attn: np.ndarray, mlp: np.ndarray) -> Span:
+    """A span with its writer, from one token's rises `[depth]` and the lengths of what is added to it, `[layer]`."""
+    at = start + int(rise[start : end + 1].argmax())
+    if at == 0:
+        return Span(start, end, end == last, None, "embedding", float(rise[0]))
+    branch = BRANCHES[int(mlp[at - 1] > attn[at - 1])]
+    return Span(start, end, end == last, at - 1, branch, float(rise[at]))
 
 
 def of_result(result: ProbeResult) -> tuple[Sink, ...] | None:
@@ -113,13 +200,34 @@ def of_result(result: ProbeResult) -> tuple[Sink, ...] | None:
     return find(*norms) if all(np.isfinite(values).all() for values in norms) else None
 
 
+def ends_of(result: ProbeResult) -> tuple[int, ...]:
+    """The tokens of one prompt that are long at the end (`long_at_end`); none where its norms are not all there."""
+    if "resid_norm" not in result.measures or not np.isfinite(result["resid_norm"]).all():
+        return ()
+    return long_at_end(result["resid_norm"])
+
+
 def columns(sinks: Sequence[Sink]) -> dict[str, np.ndarray]:
     """The figures of some sinks as columns of numbers `[sink]`, by name: int32 and float32. `branch` is 0 for attention
     and 1 for the MLP; it and `layer` are -1 where the embedding writes the sink."""
-    values = {f.name: [getattr(s, f.name) for s in sinks] for f in fields(Sink)}
+    return _columns(Sink, sinks, leave="spans")
+
+
+def span_columns(sinks: Sequence[Sink]) -> dict[str, np.ndarray]:
+    """Their spans as columns `[span]`, all sinks' one after the other: `pos` of the sink, `from` and `to` (the first
+    and the last depth), `layer`, `branch` (as in `columns`), `rise`."""
+    spans = [span for sink in sinks for span in sink.spans]
+    found = {"pos": np.asarray([sink.pos for sink in sinks for _ in sink.spans], np.int32)}
+    of_spans = _columns(Span, spans, leave="lasts")
+    return found | {{"start": "from", "end": "to"}.get(name, name): values for name, values in of_spans.items()}
+
+
+def _columns(kind: type, of: Sequence[Sink] | Sequence[Span], leave: str) -> dict[str, np.ndarray]:
+    kept = [f for f in fields(kind) if f.name != leave]
+    values = {f.name: [getattr(one, f.name) for one in of] for f in kept}
     values["layer"] = [-1 if layer is None else layer for layer in values["layer"]]
     values["branch"] = [BRANCHES.index(branch) if branch in BRANCHES else -1 for branch in values["branch"]]
-    return {f.name: np.asarray(values[f.name], np.float32 if f.type == "float" else np.int32) for f in fields(Sink)}
+    return {f.name: np.asarray(values[f.name], np.float32 if f.type == "float" else np.int32) for f in kept}
 
 
 def share(values: np.ndarray, positions: Collection[int]) -> np.ndarray:
@@ -148,40 +256,76 @@ def carried(
     return out
 
 
-def sentence(sinks: Sequence[Sink], tokens: Sequence[str]) -> str:
-    """The sinks of one prompt in words, the largest first; says so where there are none."""
+def sentence(sinks: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int] = ()) -> str:
+    """The sinks of one prompt in one sentence, the largest first, with their depths and writers; says so where there
+    are none. `at_end`: tokens that are long at the end, told behind it."""
+    largest = sorted(sinks, key=lambda s: -s.ratio)[:NAMED]
+    if not largest:
+        said = f"No sinks: before the output no token's norm reaches {FACTOR:g} times the median token's."
+    else:
+        named = "; ".join(
+            f"token {s.pos} ({tokens[s.pos]!r}), up to {s.ratio:.3g} times the median norm, {_where(s, True)}"
+            for s in largest
+        )
+        said = f"{'Sinks' if len(sinks) > 1 else 'Sink'}: {named}{_more(sinks)}."
+    return " ".join(filter(None, [said, told_at_end(at_end, tokens)]))
+
+
+def brief(sinks: Sequence[Sink], tokens: Sequence[str], counted: bool = False) -> str:
+    """Which tokens are sinks, at which depths, and whether the means count them, in one line; "" where there are
+    none."""
     if not sinks:
-        return f"No token's norm reaches {FACTOR:g} times the median token's at any depth: no sinks."
-    return " ".join(
-        f"Token {s.pos} ({tokens[s.pos]!r}) is a sink, first at depth {s.depth}: up to {s.ratio:.3g} times the median "
-        f"token's norm, written by {s.writer} (norm {s.written:.3g}); behind it {s.stream_share:.0%} of the "
-        "stream's mean norm is this token's."
-        for s in sorted(sinks, key=lambda s: -s.ratio)
+        return ""
+    named = ", ".join(f"token {s.pos} ({tokens[s.pos]!r}, {_where(s)})" for s in sinks[:NAMED])
+    return (
+        f"Sink{'s' * (len(sinks) > 1)}: {named}{_more(sinks)}, {'counted in' if counted else 'left out of'} the means "
+        "beside the maps."
     )
 
 
-def brief(sinks: Sequence[Sink], tokens: Sequence[str]) -> str:
-    """Which tokens are sinks and why that matters, in one line; "" where there are none."""
-    return brief_of([(s.pos, s.ratio) for s in sinks], tokens)
-
-
-def brief_of(found: Sequence[tuple[int, float]], tokens: Sequence[str]) -> str:
-    """The same of positions and how many times the median norm each has."""
-    if not found:
+def told_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:
+    """Tokens that are long at the end, in one sentence; "" where there are none."""
+    if not positions:
         return ""
-    named = ", ".join(f"{pos} ({tokens[pos]!r}, up to {ratio:.3g} times the median norm)" for pos, ratio in found[:3])
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    s, it = ("s", "them") if len(found) > 1 else ("", "it")
-    return f"Sink{s}: token{s} {named}{more}; what is measured there tells of {it} alone."
+    named = ", ".join(f"{pos} ({tokens[pos]!r})" for pos in positions[:NAMED])
+    more = f" and {len(positions) - NAMED} more" if len(positions) > NAMED else ""
+    if len(positions) == 1:
+        return f"Token {named} is long at the output only, where no attention reads it: no sink."
+    return f"Tokens {named}{more} are long at the output only, where no attention reads them: no sinks."
+
+
+def _where(sink: Sink, by: bool = False) -> str:
+    """Its depths, with `by` the writer of each span: "at depths 3–8 (written by layer 2's MLP) and from 12 (layer 11's
+    MLP)"; without, "depths 3–8, from 12"."""
+    first, *others = sink.spans
+    called = "depth" if (first.start == first.end and not others) or first.lasts else "depths"
+    places = [f"from depth {first.start}" if first.lasts else f"{called} {first.place}", *(s.place for s in others)]
+    if not by:
+        return ", ".join(places)
+    writers = [span.writer for span in sink.spans]
+    named = [
+        f"{place} ({'written by ' * (not i)}{writer})" if writer else place
+        for i, (place, writer) in enumerate(zip(places, writers, strict=True))
+    ]
+    return f"{'at ' * (not first.lasts)}{' and '.join(filter(None, [', '.join(named[:-1]), named[-1]]))}"
+
+
+def _more(sinks: Sequence[Sink]) -> str:
+    return f" and {len(sinks) - NAMED} more" if len(sinks) > NAMED else ""
 
 
 def summary(sinks: Sequence[Sequence[Sink] | None]) -> str:
-    """The sinks of several prompts in one line: how many, how large, who writes them, the most frequent first."""
-    every = [s for found in sinks for s in found or ()]
+    """The sinks of several prompts in one line: how many, how large, who writes their spans, the most frequent first;
+    and of how many prompts they cannot be told."""
+    told = [found for found in sinks if found is not None]
+    every, untold = [s for found in told for s in found], len(sinks) - len(told)
+    unknown = f"; of {untold} {'others' if untold > 1 else 'other'} they cannot be told" if untold else ""
+    prompts = f"{len(told)} prompt{'s' * (len(told) != 1)}"
     if not every:
-        return f"no sinks in {len(sinks)} prompts"
-    writers = ", ".join(f"{writer} ({n})" for writer, n in Counter(s.writer for s in every).most_common())
+        return f"no sinks in {prompts}{unknown}" if told else "whether there are sinks cannot be told"
+    writers = Counter(span.writer for s in every for span in s.spans).most_common()
     return (
-        f"{len(every)} sinks in {sum(map(bool, sinks))} of {len(sinks)} prompts, up to "
-        f"{max(s.ratio for s in every):.3g} times the median token's norm, written by {writers}"
+        f"{len(every)} sink{'s' * (len(every) != 1)} in {sum(map(bool, told))} of {prompts}, up to "
+        f"{max(s.ratio for s in every):.3g} times the median token's norm, written by "
+        f"{', '.join(f'{writer} ({n})' for writer, n in writers)}{unknown}"
     )

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
 RESAMPLES, ENDS = 1000, (0.05, 0.95)  # of a bootstrap, and the quantiles that are its interval
 FEWEST = 8  # prompts that an interval over them needs
@@ -337,8 +338,7 @@ def student_p(value: ArrayLike, error: ArrayLike, bound: float, freedom: int, ab
     apart = (np.asarray(value, np.float64) - bound) * (1 if above else -1)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(np.asarray(error) > SMALLEST, apart / error, np.nan_to_num(np.sign(apart) * math.inf))
-    u, below = _student_below(freedom)
-    return np.where(np.isfinite(apart), 1 - np.interp(np.arctan(t / math.sqrt(freedom)), u, below), 1.0)
+    return np.where(np.isfinite(apart), special.stdtr(freedom, -t), 1.0)
 
 
 def some_below(curve: Resampled, bound: float, over: Units) -> float:
@@ -354,18 +354,9 @@ def all_above(curve: Resampled, bound: float, over: Units) -> float:
 
 
 @lru_cache(maxsize=32)
-def _student_below(freedom: int) -> tuple[np.ndarray, np.ndarray]:
-    """Student's t as a table: with `x = √ν tan u` its density is that of `cos(u)^(ν - 1)`, summed up over u."""
-    u = np.linspace(-np.pi / 2, np.pi / 2, 200_001)
-    within = np.cumsum(np.cos((u[1:] + u[:-1]) / 2) ** (freedom - 1))
-    return u, np.concatenate([[0], within / within[-1]])
-
-
-@lru_cache(maxsize=32)
 def _student(freedom: int) -> np.ndarray:
     """`RESAMPLES` quantiles of Student's t, evenly spaced."""
-    u, below = _student_below(freedom)
-    found = math.sqrt(freedom) * np.tan(np.interp((np.arange(RESAMPLES) + 0.5) / RESAMPLES, below, u))
+    found = special.stdtrit(freedom, (np.arange(RESAMPLES) + 0.5) / RESAMPLES)
     found.flags.writeable = False  # shared by all who ask
     return found
 

@@ -118,19 +118,40 @@ def added(curves: Curves, kind: str, found: Sequence[Row]) -> dict[str, np.ndarr
 
 
 def sentence(curves: Curves, kind: str, found: Sequence[Row]) -> str:
-    """What a map says, in figures."""
+    """What a map says, in one sentence with its figures."""
     if not found:
         return "No variant of this kind gives a finite loss."
     whole = float(curves["loss_whole"])
-    return {"drop": _dropped, "swap": _swapped, "repeat": _repeated}[kind](found, whole)
+    if kind == "drop":
+        best = found[0].best
+        return (
+            f"Of single layers, leaving out layer {best.layers} costs least: loss {_moves(whole, best.loss)} nats per "
+            "token."
+        )
+    row, n = min(found, key=lambda one: one.best.loss), sum(one.n for one in found)
+    if kind == "swap":
+        moves = _moves(whole, row.best.loss)
+        return f"Of {n} exchanges, layers {row.best.layers} cost least: loss {moves} nats per token."
+    if row.best.loss >= whole:
+        return (
+            f"None of {n} stretches run twice lowers the loss; layer{'s' * (row.length > 1)} {row.best.layers} cost"
+            f"{'s' * (row.length == 1)} least, {_moves(whole, row.best.loss)} nats per token."
+        )
+    return (
+        f"Running layer{'s' * (row.length > 1)} {row.best.layers} twice lowers the loss, "
+        f"{_moves(whole, row.best.loss)} nats per token: the best of {n} stretches, on the text it was chosen by."
+    )
 
 
-def _dropped(found: Sequence[Row], whole: float) -> str:
-    best = found[0].best
-    said = [
-        f"Of single layers, leaving out layer {best.layers} costs least: "
-        f"loss {_moves(whole, best.loss)} nats per token."
-    ]
+def reasons(curves: Curves, kind: str, found: Sequence[Row]) -> list[str]:
+    """What stands beside the sentence: what the proxies would have chosen, what distance does, the random control."""
+    if not found:
+        return []
+    return {"drop": _proxies, "swap": _distances, "repeat": _controls}[kind](found, float(curves["loss_whole"]))
+
+
+def _proxies(found: Sequence[Row], whole: float) -> list[str]:
+    said = []
     for name, (called, _) in PROXIES.items():
         hits = sum(row.chosen[name].i == row.best.i for row in found)
         misses = [row.chosen[name].loss - row.best.loss for row in found if row.chosen[name].i != row.best.i]
@@ -138,36 +159,26 @@ def _dropped(found: Sequence[Row], whole: float) -> str:
         told = f"{called[0].upper()}{called[1:]} chooses the stretch that costs least at {hits} of {_lengths(found)}"
         more = f"; at the others its choice costs {np.median(misses):.2g} nats more (median)" if misses else ""
         said.append(f"{told}{more}.")
-    return " ".join(said)
+    return said
 
 
-def _swapped(found: Sequence[Row], whole: float) -> str:
-    best = min((row.best for row in found), key=lambda one: one.loss)
+def _distances(found: Sequence[Row], whole: float) -> list[str]:
     near, far = found[0], found[-1]
-    said = (
-        f"Of all exchanges, layers {best.layers} cost least: loss {_moves(whole, best.loss)} nats per token. "
-        f"At distance {near.length} the median exchange adds {_signed(near.median - whole)} nats"
-    )
+    said = f"At distance {near.length} the median exchange adds {_signed(near.median - whole)} nats"
     if far is not near:
         said += f", at distance {far.length} {_signed(far.median - whole)}"
-    return f"{said}."
+    return [f"{said}."]
 
 
-def _repeated(found: Sequence[Row], whole: float) -> str:
+def _controls(found: Sequence[Row], whole: float) -> list[str]:
     row = min(found, key=lambda one: one.best.loss)
-    n = sum(one.n for one in found)
-    said = (
-        f"Of {n} stretches, running layer{'s' * (row.length > 1)} {row.best.layers} twice gives the lowest loss: "
-        f"{_moves(whole, row.best.loss)} nats per token"
-    )
-    if np.isfinite(row.random_loss):
-        said += (
-            f"; {row.length} further pass{'es' * (row.length > 1)} through layer {row.random_layer}, drawn at random, "
-            f"{'gives' if row.length == 1 else 'give'} {row.random_loss:.3g}"
-        )
-    if row.best.loss < whole:
-        return f"{said}. It is the best of {n} on the very text it was chosen by: measure it on other prompts."
-    return f"{said}. No stretch run twice lowers the loss here."
+    if not np.isfinite(row.random_loss):
+        return []
+    one = row.length == 1
+    return [
+        f"Control: {row.length} further pass{'' if one else 'es'} through layer {row.random_layer}, drawn at random, "
+        f"{'gives' if one else 'give'} {_moves(whole, row.random_loss)} nats per token."
+    ]
 
 
 def ordered(curves: Curves, order: Sequence[int], n_layers: int) -> str:

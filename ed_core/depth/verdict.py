@@ -1,9 +1,9 @@
-"""The verdict on depth: what is seen at the answer, and the criteria read off results with their uncertainty. Numpy
-only.
+"""The verdict on depth: what is seen at the answer, the depth without a threshold and the turn, and the papers' rules,
+read off results with their uncertainty. Numpy only.
 
-Over prompts the uncertainty is a bootstrap interval; a single prompt has none, so what is shown is the threshold band:
-how far the figure moves when the threshold does. A verdict may be read for all tokens, for those that predict the
-answer, or for one."""
+Over prompts the uncertainty is an interval over their units; a single prompt has none, so what is shown is the
+threshold band: how far a rule's figure moves when the threshold does. A verdict may be read for all tokens, for those
+that predict the answer, or for one; beside it, in the same way, what untrained twins give."""
 
 from __future__ import annotations
 
@@ -14,43 +14,49 @@ import numpy as np
 
 from ..prompts import exact, seamed
 from ..types import ProbeResult
-from . import answer, continuous, wording
+from . import answer, continuous, statistics, wording
 from .criteria import (
     KL_THRESHOLD,
     OVERLAP_THRESHOLD,
     Criterion,
-    Interval,
-    bootstrap,
     by_cosine,
     by_kl,
     by_overlap,
     cosine_curve,
+    depths,
     threshold_band,
 )
 from .sinks import Sink, of_result
-from .statistics import units
+from .statistics import Interval, Units, units
+from .wording import BANDS, Reading, Twins
 
 READS = ("contributions", "logit_lens")  # the probes it is made of
 COSINES = ("attn_cos", "mlp_cos", "layer_cos")
 ALL, ANSWER = "all", "answer"  # tokens that a verdict is read for; or one, by its position
-BANDS = {"cosine": np.linspace(-0.05, 0.05, 11), "kl": np.linspace(0.25, 0.75, 11), "overlap": np.linspace(0.1, 0.5, 9)}
+Pair = tuple[ProbeResult, ProbeResult]  # complete `contributions` and `logit_lens` of one prompt
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One prompt's verdict: what is seen at its answer, three criteria (never averaged) and what each says.
+    """One prompt's verdict: what is seen at its answer, the mean depths, the turn, and three criteria (never averaged)
+    with what each says.
 
     `curves`: what each criterion was read off, `[layer]`; without an entry where there is none. `bands`: the depths
-    that other thresholds give. `sinks`: the prompt's, None where they cannot be told. `of`: the tokens it was read
-    for."""
+    that other thresholds give. `means`: by "kl" and "overlap". `turn`: None where there is nothing to fit. `twins`:
+    what copies of the model give. `sinks`: the prompt's, None where they cannot be told. `of`: the tokens it was read
+    for, `where` in words."""
 
     criteria: Mapping[str, Criterion]
     curves: Mapping[str, np.ndarray]
     bands: Mapping[str, tuple[int, int] | None]
     statements: Mapping[str, wording.Statement]
+    means: Mapping[str, continuous.MeanDepth]
+    turn: continuous.Turn | None
     seen: tuple[answer.Seen, ...]
+    twins: Twins
     sinks: tuple[Sink, ...] | None = None
     of: str | int = ALL
+    where: str = ""
 
     @property
     def lead(self) -> str:
@@ -58,9 +64,24 @@ class Verdict:
         return answer.sentence(self.seen)
 
     @property
+    def settles(self) -> str:
+        """Where the lens settles, and whether the cosine turns."""
+        return wording.settles(self.means, self.turn, self.twins, self.where)
+
+    @property
+    def rules(self) -> str:
+        """What the papers' rules give."""
+        return wording.rules(self.criteria, self.statements, there=bool(self.where))
+
+    @property
+    def reasons(self) -> list[str]:
+        """What stands behind it: a sentence for each rule, and more on the answer."""
+        return [*filter(None, [answer.beside(self.seen)]), *(said.sentence for said in self.statements.values())]
+
+    @property
     def sentence(self) -> str:
-        """The whole verdict: what is seen, then what each criterion says."""
-        return " ".join(filter(None, [self.lead, *(said.sentence for said in self.statements.values())]))
+        """The whole verdict: what is seen, then both lines."""
+        return " ".join(filter(None, [self.lead, self.settles, self.rules]))
 
     @property
     def lines(self) -> dict[str, int | None]:
@@ -75,9 +96,12 @@ def of_prompt(
     kl: float = KL_THRESHOLD,
     overlap: float = OVERLAP_THRESHOLD,
     of: str | int = ALL,
+    twins: Sequence[Pair] = (),
+    kind: str = "untrained",
 ) -> Verdict:
     """The verdict on one prompt from its complete `contributions` and `logit_lens`. `first_token`: whether the mean
-    cosine over all tokens counts the first one. `of`: `ALL`, `ANSWER`, or a token's position."""
+    cosine over all tokens counts the first one. `of`: `ALL`, `ANSWER`, or a token's position. `twins`: the same results
+    of controls of this `kind`, one for each seed."""
     criteria, bands, read_off, found = {}, {}, {}, of_result(contributions)
     only = positions(lens, of)
     for name, (curve_of, rule, threshold) in _rules(kl, overlap).items():
@@ -90,9 +114,45 @@ def of_prompt(
         if sum(counts) and lens.n_layers > 1:
             read_off[name] = curve_of({k: v[0] / counts[0] for k, v in sums.items()})
             bands[name] = threshold_band(rule, read_off[name], BANDS[name])
-    look = {"k": dict(lens.request.parameters).get("k", 5), "echo": answer.echo(lens)}
-    said = {n: wording.statement(c, read_off.get(n), bands.get(n), **look) for n, c in criteria.items()}
-    return Verdict(criteria, read_off, bands, said, answer.look(lens), found, of)
+    readings = tuple(reading([a], [b], first_token, kl, overlap, of) for a, b in twins)
+    beside = Twins(kind, readings)
+    turned = held(turn([contributions], first_token, of=of), beside)
+    said = {n: wording.statement(c, read_off.get(n), beside) for n, c in criteria.items()}
+    means, seen = mean_depths([lens], of=of), answer.look(lens)
+    return Verdict(criteria, read_off, bands, said, means, turned, seen, beside, found, of, where(lens, of))
+
+
+def held(turn: continuous.Turn | None, twins: Twins) -> continuous.Turn | None:
+    """The turn, held against five untrained twins."""
+    return continuous.against_twins(turn, [r.turn for r in twins.readings]) if turn and twins.enough else turn
+
+
+def where(lens: ProbeResult, of: str | int) -> str:
+    """For which tokens a verdict was read, to begin a sentence with; "" for all."""
+    if of == ALL:
+        return ""
+    if of == ANSWER:
+        return "At the answer" if lens.answer_start is not None else "At the last token"
+    return f"At token {of}"
+
+
+def reading(
+    contributions: Sequence[ProbeResult],
+    lens: Sequence[ProbeResult],
+    first_token: bool,
+    kl: float,
+    overlap: float,
+    of: str | int = ALL,
+) -> Reading:
+    """What a twin gives: rules without variants, mean depths, turn."""
+    only, criteria = positions(lens[0], of) if len(lens) == 1 else None, {}
+    for name, (curve_of, rule, threshold) in _rules(kl, overlap).items():
+        results, counted = contributions if name == "cosine" else lens, first_token or name != "cosine"
+        out = None if only is None else [set(range(results[0].n_tokens)) - only]
+        sums, counts = prompt_sums(results, _names(name), counted or only is not None, out)
+        undefined = _undefined(name, counts, results[0].n_layers, "to read")
+        criteria[name] = undefined or rule(curve_of({k: v.sum(0) / sum(counts) for k, v in sums.items()}), threshold)
+    return Reading(criteria, mean_depths(lens, of=of), turn(contributions, first_token, of=of))
 
 
 def positions(result: ProbeResult, of: str | int) -> frozenset[int] | None:
@@ -109,11 +169,14 @@ def positions(result: ProbeResult, of: str | int) -> frozenset[int] | None:
 
 
 def verdicts(
-    contributions: Sequence[ProbeResult], lens: Sequence[ProbeResult], first_token: bool = True
+    contributions: Sequence[ProbeResult],
+    lens: Sequence[ProbeResult],
+    first_token: bool = True,
+    forms: Sequence[str] = (),
 ) -> Iterator[tuple[str, Criterion, Interval | None]]:
     """Over prompts, with the papers' thresholds: `(name, criterion, (low, high, share undefined))`; None for the
-    interval below 5 prompts."""
-    for name, criterion, _, interval in over_prompts(contributions, lens, first_token):
+    interval where there are too few prompts. `forms`: the template of each (`statistics.units`)."""
+    for name, criterion, _, interval in over_prompts(contributions, lens, first_token, forms=forms):
         yield name, criterion, interval
 
 
@@ -123,10 +186,11 @@ def over_prompts(
     first_token: bool = True,
     kl: float = KL_THRESHOLD,
     overlap: float = OVERLAP_THRESHOLD,
+    forms: Sequence[str] = (),
 ) -> Iterator[tuple[str, Criterion, np.ndarray | None, Interval | None]]:
     """The same with the curve each criterion was read off, `[layer]`, token-weighted over the prompts (None where there
     is none), with any thresholds."""
-    found = [of_result(result) for result in contributions]
+    found, over = [of_result(result) for result in contributions], units(len(lens), forms)
     for name, (curve_of, rule, threshold) in _rules(kl, overlap).items():
 
         def judge(curves):
@@ -136,7 +200,21 @@ def over_prompts(
         criterion, sums, counts = _judged(name, judge, results, counted, found)
         has_curve = sum(counts) and lens[0].n_layers > 1
         curve = curve_of({k: v.sum(0) / sum(counts) for k, v in sums.items()}) if has_curve else None
-        yield name, criterion, curve, bootstrap(sums, counts, judge) if has_curve else None
+        yield name, criterion, curve, _interval(name, sums, counts, over, threshold) if has_curve else None
+
+
+def _interval(
+    name: str, sums: Mapping[str, np.ndarray], counts: Sequence[int], over: Units, threshold: float
+) -> Interval | None:
+    """Of a rule over prompts, from resamples of their units; None where there are too few."""
+    if not over.enough:
+        return None
+
+    def read(curves):
+        found = np.mean(list(curves.values()), 0)
+        return depths(name, found if name == "cosine" else found[:, :-1], "paper", threshold)
+
+    return statistics.interval(statistics.percentile(read, sums, counts, over))
 
 
 def mean_depths(

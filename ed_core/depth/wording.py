@@ -1,242 +1,333 @@
-"""The criteria in words: each as what it is, with its range, and no more than its curve carries. Numpy only.
+"""The verdict in words: where the lens settles, whether the cosine turns, what the papers' rules give and whether they
+are clear. Numpy only.
 
-A criterion is *clear* where the papers' rule and its variants agree within a tenth of the layers, the stable variant is
-defined, and the mean cosine changes its sign at most three times. Where it is not, the sentence says so first and gives
-the papers' figure after the reasons."""
+One line says the depth without a threshold and the turn, one what the papers' rules give; why a rule is not clear is a
+sentence of its own (`Statement`), one click away. A rule's figure is *clear* where its variants, its threshold band, of
+several prompts its interval, and fewer than half of five untrained twins lie within a tenth of the depth, and it lasts
+(`doubts`)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..sources.controls import CALLED
 from .answer import number
-from .criteria import FEWEST, Criterion, Interval
+from .continuous import TENTH, MeanDepth, Turn
+from .criteria import Criterion, depths
+from .statistics import FEWEST, Interval, Units
 
-TENTH = 0.1  # of the layers: what counts as another place
-SAME = 1e-6  # nats: a lens whose divergence is nowhere larger is the output
-MOST_CHANGES = 3  # of the mean cosine's sign, in a curve that turns once or nearly so
-OFTEN = 0.05  # of the resamples: a rule that gives no depth in more of them has no clear one
+OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them has no clear one
+FIVE = 5  # untrained twins that a sentence rests on
 NAMES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
+BANDS = {"cosine": np.linspace(-0.05, 0.05, 11), "kl": np.linspace(0.25, 0.75, 11), "overlap": np.linspace(0.1, 0.5, 9)}
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What a criterion says. `clear`: its variants agree. `low`, `high`: the layers that rule, variants and other
-    thresholds give between them; None where none gives any."""
+    """What the papers' rule of one criterion gives, in a sentence with the reasons why it is not clear.
+
+    `clear`: nothing speaks against it, five untrained twins neither. `so_far`: nothing but that five twins were not
+    compared. `low`, `high`: the layers that rule, variants, other thresholds and interval give between them; None where
+    none gives any."""
 
     sentence: str
     clear: bool
     low: int | None
     high: int | None
+    so_far: bool = False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read off the curves of a twin, as of the model: the papers' rules, the mean depths, the turn."""
+
+    criteria: Mapping[str, Criterion]
+    means: Mapping[str, MeanDepth]
+    turn: Turn | None
+
+
+@dataclass(frozen=True)
+class Twins:
+    """Copies of a model as random draws: `kind` of control and a reading for each seed."""
+
+    kind: str = "untrained"
+    readings: tuple[Reading, ...] = ()
+
+    @property
+    def enough(self) -> bool:
+        """Whether a sentence may rest on them."""
+        return self.kind == "untrained" and len(self.readings) >= FIVE
+
+    @property
+    def called(self) -> str:
+        n = len(self.readings)
+        one, more = {
+            "untrained": ("untrained twin", "untrained twins"),
+            "shuffled": ("copy with shuffled layers", "copies with shuffled layers"),
+        }[self.kind]
+        return f"{number(n)} {one if n == 1 else more}"
+
+    def near(self, criterion: Criterion) -> int:
+        """How many have the mark of a criterion, within a tenth of the depth."""
+        there = [r.criteria[criterion.name].depth for r in self.readings if criterion.name in r.criteria]
+        return sum(depth is not None and not _far(criterion, depth) for depth in there)
+
+    def turning(self, turn: Turn) -> int:
+        """How many turn within a tenth of the depth of this turn."""
+        there = [r.turn.split for r in self.readings if r.turn is not None and r.turn.layer is not None]
+        return sum(bool(abs(split - turn.split) <= TENTH * turn.n_layers) for split in there)
+
+    def means(self, name: str) -> list[float]:
+        """Their mean depths."""
+        found = [r.means[name].depth for r in self.readings if name in r.means]
+        return [depth for depth in found if depth is not None]
+
+    def have(self, near: int) -> str:
+        """How many of them have a mark, in words."""
+        n = len(self.readings)
+        what = {"untrained": "untrained twins", "shuffled": "copies with shuffled layers"}[self.kind]
+        return f"{near} of {n} {what} {'has' if near == 1 else 'have'} this mark"
 
 
 def statement(
-    criterion: Criterion, curve: np.ndarray | None, band: tuple[int, int] | None, *, k: int = 5, echo: float = 0.0
+    criterion: Criterion,
+    curve: np.ndarray | None,
+    twins: Twins = Twins(),
+    interval: Interval | None = None,
+    over: Units | None = None,
 ) -> Statement:
-    """A criterion's statement from the curve it was read off (None where there is none), its threshold band, the number
-    of best tokens the overlap counts, and the share of tokens that the lens at depth 0 repeats (`answer.echo`)."""
-    found = [c for c in (criterion, *criterion.variants.values()) if c is not None]
-    layers = [d for c in found for d in (c.depth, c.stable) if d is not None] + list(band or ())
-    low, high = (min(layers), max(layers)) if layers else (None, None)
-    if curve is None:
-        return Statement(f"The {NAMES[criterion.name]} rule gives no depth: {criterion.reason}.", False, low, high)
-    if criterion.depth is None:
-        return Statement(_undefined(criterion, curve, k) + _elsewhere(criterion), False, low, high)
-    doubts = list(_doubts(criterion, curve, echo))
-    other = _range(criterion, band)
-    said = _doubtful(criterion, other, k, doubts) if doubts else _clear(criterion, other, k)
-    return Statement(said, not doubts, low, high)
+    """A criterion's statement from the curve it was read off, `[layer]` (None where there is none). Of several prompts
+    (`over`: their units) with the interval over them, None where there are too few."""
+    layers = list(_layers(criterion, curve, interval))
+    low, high = (math.floor(min(layers)), math.ceil(max(layers))) if layers else (None, None)
+    name, told = NAMES[criterion.name], "" if over is None else f" ({drawn(interval, over)})"
+    if curve is None or criterion.depth is None:
+        said = f"The papers' {name} rule gives no layer{told}: {criterion.reason}{_elsewhere(criterion)}."
+        return Statement(said, False, low, high)
+    found = list(doubts(criterion, curve))
+    if over is not None:
+        found += _moved(criterion, interval)
+    near = twins.near(criterion)
+    if twins.enough and 2 * near >= len(twins.readings):
+        found.append(twins.have(near))
+        more = ""
+    else:
+        more = f"{'.' if found else ';'} {twins.have(near)}" if twins.readings else ""
+    clear, so_far = not found and twins.enough, not found and not twins.enough
+    how = f"not clear: {'; '.join(found)}" if found else "clear" if clear else "clear so far, five twins not compared"
+    said = f"The papers' {name} rule gives layer {criterion.depth} of {criterion.n_layers}{told}; {how}{more}."
+    return Statement(said, clear, low, high, so_far)
 
 
 def over_prompts(
-    criterion: Criterion, curve: np.ndarray | None, interval: Interval | None, *, k: int = 5, echo: float = 0.0
+    criterion: Criterion,
+    curve: np.ndarray | None,
+    interval: Interval | None,
+    over: Units,
+    twins: Twins = Twins(),
 ) -> Statement:
-    """The same over several prompts: with the interval over prompts (None below `FEWEST` of them) in the place of other
-    thresholds, and every variant. A rule that prompts drawn anew move by more than a tenth of the layers, or leave
-    without a depth in more than 5 % of the resamples, is not clear."""
-    found = [c for c in (criterion, *criterion.variants.values()) if c is not None]
-    layers = [float(d) for c in found for d in (c.depth, c.stable) if d is not None]
-    layers += list(interval.ends or ()) if interval else []
-    low, high = (math.floor(min(layers)), math.ceil(max(layers))) if layers else (None, None)
-    if curve is None:
-        return Statement(f"The {NAMES[criterion.name]} rule gives no depth: {criterion.reason}.", False, low, high)
-    told = drawn(interval)
-    if criterion.depth is None:
-        said = f"{_undefined(criterion, curve, k)} ({told})."
-        return Statement(f"{said} {_variants(criterion)}", False, low, high)
-    doubts = [*_doubts(criterion, curve, echo), *_moved(criterion, interval)]
-    said = _doubtful(criterion, f" ({told})", k, doubts) if doubts else _clear(criterion, f" ({told})", k)
-    return Statement(f"{said} {_variants(criterion)}", not doubts, low, high)
+    """The statement over several prompts."""
+    return statement(criterion, curve, twins, interval, over)
 
 
-def shared(criteria: Mapping[str, Criterion], twin: Mapping[str, Criterion], kind: str) -> str:
-    """What a control of this `kind` says about the model's marks: which it has too, within a tenth of the layers."""
-    both = [n for n, c in criteria.items() if c.depth is not None and n in twin and twin[n].depth is not None]
-    same = [n for n in both if abs(criteria[n].depth - twin[n].depth) <= TENTH * criteria[n].n_layers]
-    neither = [n for n, c in criteria.items() if c.depth is None and n in twin and twin[n].depth is None]
-    told = ", ".join(f"{NAMES[n]} {'no depth' if c.depth is None else c.depth}" for n, c in twin.items())
-    said = f"The {CALLED[kind]} gives {told}"
-    if same:
-        marks = f"{_and([NAMES[n] for n in same])} mark{'s' if len(same) > 1 else ''}"
-        return f"{said}: the {marks} would stand there without {_without(kind)}."
-    if neither and not both:
-        return f"{said}: no depth where the model has none either, and no mark to compare."
-    return f"{said}: none of the model's marks."
+def rules(
+    criteria: Mapping[str, Criterion],
+    statements: Mapping[str, Statement],
+    intervals: Mapping[str, Interval | None] | None = None,
+    there: bool = False,
+) -> str:
+    """What the papers' rules give, and which are clear. `there`: of the tokens that the line before spoke of."""
+    who = "Papers' rules there:" if there else "Papers' rules:"
+    defined = [name for name, c in criteria.items() if c.depth is not None]
+    if not defined:
+        return f"{who} no layer."
+    told = []
+    for name, c in criteria.items():
+        layer = "no layer" if c.depth is None else f"layer {c.depth}" if name == defined[0] else str(c.depth)
+        ends = _ends((intervals or {}).get(name))
+        told.append(f"{layer} ({NAMES[name]}{f', {ends}' if ends else ''})")
+    clear = [NAMES[name] for name in defined if statements[name].clear]
+    so_far = [NAMES[name] for name in defined if statements[name].so_far]
+    if clear:
+        how = f"{_and(clear)} {'is' if len(clear) == 1 else 'are'} clear"
+    elif so_far:
+        how = f"{_and(so_far)} {'is' if len(so_far) == 1 else 'are'} clear so far (five twins not compared)"
+    else:
+        how = "none clear" if len(defined) > 1 else "not clear"
+    return f"{who} {', '.join(told)}; {how}."
 
 
-def sign_changes(curve: np.ndarray) -> int:
-    """How often a curve goes from below 0 to 0 or above, or back."""
-    return int(np.count_nonzero(np.diff(np.asarray(curve) < 0)))
+def settles(
+    means: Mapping[str, MeanDepth],
+    turn: Turn | None,
+    twins: Twins = Twins(),
+    where: str = "",
+    over: Units | None = None,
+) -> str:
+    """Where the lens settles without a threshold, beside the twins, and whether the cosine turns. `where`: for which
+    tokens it was read, "" for all; `over`: the units, of several prompts."""
+    return " ".join(filter(None, [_settles(means, twins, where, over), turned(turn, twins)]))
 
 
-def _doubts(criterion: Criterion, curve: np.ndarray, echo: float) -> Iterator[str]:
-    """Why a criterion has no clear place, a clause each."""
-    if criterion.name == "cosine":
-        changes, ends = sign_changes(curve), curve[-1] < 0
-        if changes > MOST_CHANGES or ends:
-            often = f"changes sign {number(changes)} times" if changes > MOST_CHANGES else ""
-            last = "is negative in the last layer" if ends else ""
-            yield f"the mean cosine {_and([often, last])}"
-    elif criterion.stable is None and _at_last(criterion, curve):
-        yield "for good only in front of the last layer"
-    elif criterion.stable is None:
-        yield f"in front of the last layer it {'is farther away' if criterion.name == 'kl' else 'shares fewer'} again"
-    elif _far(criterion, criterion.stable):
-        yield f"for good only from layer {criterion.stable}"
-    if (later := criterion.from_depth_1) is not None and _far(criterion, later.depth):
-        why = " (at depth 0 the lens mostly repeats the token just read)" if echo >= 0.5 else ""
-        yield f"without depth 0 the rule {_says(later)}{why}"
-    if (without := criterion.without_sinks) is not None and _far(criterion, without.depth):
-        yield f"without the sinks the rule {_says(without)}"
+def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
+    """Whether the cosine turns, in words; `turn` held against the twins already (`continuous.against_twins`)."""
+    if turn is None:
+        return ""
+    if not turn.failed:
+        if twins.enough:
+            more = ""
+        else:
+            alike = twins.kind == "untrained" and twins.turning(turn) > 0
+            more = "; so do an untrained twin's" if alike else " (five twins not compared)"
+        return f"Layers turn from erasing to strengthening after layer {turn.split}{more}."
+    if turn.failed == "order":
+        return "No cosine turn: no two levels apart."
+    if turn.failed == "twins":
+        near = twins.turning(turn)
+        return f"No turn of its own: {near} of {len(twins.readings)} untrained twins turn there too."
+    if turn.before > 0 and turn.after > 0:
+        return "No cosine turn: both levels above 0."
+    if turn.before < 0 and turn.after < 0:
+        return "No cosine turn: both levels below 0."
+    if turn.before < 0 < turn.after:
+        return "No cosine turn: a level's interval over prompts reaches 0."
+    if turn.before > 0 > turn.after:
+        return "No cosine turn: the first level is above 0, the second below."
+    return "No cosine turn: a level is 0."
 
 
-def _at_last(criterion: Criterion, curve: np.ndarray) -> bool:
-    """Whether what the KL or overlap rule asks for holds in front of the last layer, which the rule does not read."""
-    bound = criterion.threshold * (curve.max() if criterion.name == "kl" else 1)
-    return bool(curve[-1] < bound if criterion.name == "kl" else curve[-1] > bound)
+def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Units | None) -> str:
+    kl, overlap = means.get("kl"), means.get("overlap")
+    begin = f"{where} the lens" if where else "The lens"
+    if kl is None or kl.depth is None:
+        return f"{begin} is the output from depth 1 on: no depth to read." if kl is not None else ""
+
+    def around(mean: MeanDepth) -> str:
+        return f", {apart(*ends, 1)}" if mean.interval is not None and (ends := mean.interval.ends) else ""
+
+    beside = "" if overlap is None or overlap.depth is None else f"; overlap: {overlap.depth:.1f}{around(overlap)}"
+    drawn_anew = "" if over is None else f"; {sure(kl.interval, over)}"
+    said = f"{begin} settles around depth {kl.depth:.1f} of {kl.n_layers} (KL, mean over all thresholds{drawn_anew}"
+    found = twins.means("kl")
+    context = ""
+    if found:
+        low, high = (f"{end(found):.1f}" for end in (min, max))
+        context = f"; {twins.called}: {low if low == high else f'{low}–{high}'}"
+    return f"{said}{beside}){context}."
 
 
-def _far(criterion: Criterion, depth: float | int | None) -> bool:
-    return depth is None or abs(depth - criterion.depth) > TENTH * criterion.n_layers
+def sure(interval: Interval | None, over: Units) -> str:
+    """How sure a depth over prompts is: its interval, and over what."""
+    if interval is None or interval.ends is None:
+        return f"{over.words}, no interval below {number(FEWEST)}"
+    return f"{_level(*interval.ends, 1)} over {over.words}"
 
 
-def _says(criterion: Criterion) -> str:
-    return "gives no depth" if criterion.depth is None else f"says {criterion.depth}"
+def apart(low: float, high: float, digits: int | None = None) -> str:
+    """The ends of an interval, "18.0 to 18.6": `digits` decimals, or as many more, up to three, as tell them apart;
+    without, three figures. Of ends that are alike "9 in at least 90 % of resamples", so that an interval without width
+    does not pass for certainty."""
+    for n in (digits,) if digits is None else range(digits, digits + 4):
+        ends = [f"{end:.3g}" if n is None else f"{end:.{n}f}" for end in (low, high)]
+        if ends[0] != ends[1]:
+            return " to ".join(ends)
+    return f"{low:.3g} in at least 90 % of resamples"
 
 
-def _moved(criterion: Criterion, interval: Interval | None) -> Iterator[str]:
-    """What prompts drawn anew have against a clear place, a clause."""
-    if interval is None:
-        return
-    far = any(_far(criterion, end) for end in interval.ends or ())
-    often = f"gives no depth in more than {OFTEN:.0%} of the resamples" if interval.undefined > OFTEN else ""
-    if far or often:
-        moves = "moves by more than a tenth of the layers" if far else ""
-        yield f"with prompts drawn anew it {_and([moves, often])}"
+def _level(low: float, high: float, digits: int | None = None) -> str:
+    """The same with its level, where it has a width."""
+    ends = apart(low, high, digits)
+    return f"5–95 %: {ends}" if " to " in ends else ends
 
 
-def drawn(interval: Interval | None) -> str:
-    """The interval over prompts in words: 5 to 95 % of the resamples that give a depth, and the share that gives
-    none."""
+def drawn(interval: Interval | None, over: Units | None = None) -> str:
+    """The interval over prompts of a rule in words: 5 to 95 % of the resamples that give a layer, and the share that
+    gives none."""
+    words = "prompts" if over is None else over.words
     if interval is None:
         return f"no interval below {number(FEWEST)} prompts"
     if interval.ends is None:
-        return "with prompts drawn anew neither"
-    ends = f"5–95 % over prompts: {interval.ends[0]:.3g} to {interval.ends[1]:.3g}"
-    without = (
-        f"no depth in {interval.undefined:.1%} of the resamples" if interval.undefined else "a depth in each resample"
-    )
-    return f"{ends}, {without}"
+        return f"none in any resample of {words}"
+    ends = _level(*interval.ends)
+    if not interval.undefined:
+        return f"{ends} over {words}"
+    some = "" if " to " in ends else " that give a layer"
+    return f"{ends}{some}, none in {interval.undefined:.1%}, over {words}"
 
 
-def _variants(criterion: Criterion) -> str:
-    """What the variants of a rule give."""
-    called = {"from_depth_1": "from depth 1", "without_sinks": "without sinks"}
-    given = {"stable": criterion.stable}
-    given |= {called[name]: c.depth for name, c in criterion.variants.items() if c is not None}
-    return f"Variants: {', '.join(f'{name} {_depth(depth)}' for name, depth in given.items())}."
+def doubts(criterion: Criterion, curve: np.ndarray) -> Iterator[str]:
+    """Why the papers' figure, read off this curve, has no clear place, a clause each; twins and prompts aside."""
+    moved = np.array([depths(criterion.name, np.asarray(curve)[None], "paper", at)[0] for at in BANDS[criterion.name]])
+    some = moved[np.isfinite(moved)]
+    far = any(_far(criterion, depth) for depth in some)
+    if far or len(some) < len(moved):
+        ends = f"{int(some.min())} to {int(some.max())}" if far else ""
+        none = "no layer" if len(some) < len(moved) else ""
+        yield f"other thresholds give {' or '.join(filter(None, [ends, none]))}"
+    if (lasting := _lasting(criterion)) is not None:
+        yield lasting
+    if (later := criterion.from_depth_1) is not None:
+        if later.depth is None or _far(criterion, later.depth):
+            yield f"without depth 0 it gives {_layer(later.depth)}"
+        elif later.stable is None or _far(criterion, later.stable):
+            yield f"without depth 0, {_lasting(later) or f'for good from layer {later.stable}'}"
+    if (without := criterion.without_sinks) is not None and (without.depth is None or _far(criterion, without.depth)):
+        yield f"without the sinks it gives {_layer(without.depth)}"
 
 
-def _depth(depth: int | None) -> str:
-    return "no depth" if depth is None else str(depth)
+def _lasting(criterion: Criterion) -> str | None:
+    """What a criterion's stable variant has against its figure; None where it agrees."""
+    if criterion.stable is None:
+        return "below 0 again in the last layer" if criterion.name == "cosine" else "not for good before the last layer"
+    return f"for good only from layer {criterion.stable}" if _far(criterion, criterion.stable) else None
 
 
-def _doubtful(criterion: Criterion, other: str, k: int, doubts: list[str]) -> str:
-    unclear = {
-        "cosine": "No clear turn",
-        "kl": f"No clear depth at which the lens is {_near(criterion)}" if criterion.name == "kl" else "",
-        "overlap": f"No clear depth at which the lens has the output's best {number(k)} tokens",
-    }
-    rule = "takes the last rise above 0, after layer" if criterion.name == "cosine" else "says layer"
-    figure = f"{criterion.depth} of {criterion.n_layers}{other}"
-    return f"{unclear[criterion.name]}: {'; '.join(doubts)}. The papers' rule {rule} {figure}."
+def _moved(criterion: Criterion, interval: Interval | None) -> list[str]:
+    """What prompts drawn anew have against a clear place."""
+    if interval is None:
+        return ["too few prompts for an interval"]
+    far = interval.ends is None or any(_far(criterion, end) for end in interval.ends)
+    found = ["its interval reaches more than a tenth of the depth away"] if far else []
+    return found + [f"no layer in more than {OFTEN:.0%} of resamples"] * (interval.undefined > OFTEN)
 
 
-def _clear(criterion: Criterion, other: str, k: int) -> str:
-    depth, n_layers = criterion.depth, criterion.n_layers
-    if criterion.name == "cosine":
-        return (
-            f"The mean cosine turns after layer {depth} of {n_layers}{other}: up to there some layers erase on "
-            "average, after it none does."
-        )
-    reached = _near(criterion) if criterion.name == "kl" else f"shares {_enough(criterion, k)} with the output"
-    lasting = "" if criterion.stable == depth else f", for good by {criterion.stable}"
-    return (
-        f"The lens {'is ' if criterion.name == 'kl' else ''}{reached} by layer {depth} of {n_layers}{lasting}{other}."
-    )
-
-
-def _undefined(criterion: Criterion, curve: np.ndarray, k: int) -> str:
-    if criterion.name == "cosine":
-        if (curve >= 0).all():
-            return "No layer erases on average, so the cosine rule gives no depth"
-        if (curve < 0).all():
-            return "Every layer erases on average, so the cosine rule gives no depth"
-        return "The mean cosine falls below 0 and stays there, so the cosine rule gives no depth"
-    if criterion.name == "kl":
-        if curve.max() < SAME:
-            return "The lens is the output from the start, so the KL rule has nothing to halve and gives no depth"
-        there = f"is {{}}{_near(criterion)}"
-    else:
-        there = f"{{}}shares {_enough(criterion, k)} with the output"
-    holds = _at_last(criterion, curve)
-    when = "Only in front of the last layer" if holds else "Before the output itself"
-    lens = there.format("" if holds else "never ")
-    return f"{when} the lens {lens}, so the {NAMES[criterion.name]} rule gives no depth"
+def _layers(criterion: Criterion, curve: np.ndarray | None, interval: Interval | None) -> Iterator[float]:
+    """Every layer that the rule, its variants, other thresholds and the ends of its interval give."""
+    for one in (criterion, *criterion.variants.values()):
+        if one is not None:
+            yield from (float(d) for d in (one.depth, one.stable) if d is not None)
+    if curve is not None:
+        curves = np.asarray(curve, np.float64)[None]
+        found = [depths(criterion.name, curves, "paper", at)[0] for at in BANDS[criterion.name]]
+        yield from (float(d) for d in found if np.isfinite(d))
+    yield from (interval.ends or ()) if interval is not None else ()
 
 
 def _elsewhere(criterion: Criterion) -> str:
-    """The end of a sentence on a rule that gives no depth: which variants give one."""
+    """The end of a sentence on a rule that gives no layer: which variants give one."""
     left_out = {"from_depth_1": "depth 0", "without_sinks": "the sinks"}
     given = {left_out[name]: c.depth for name, c in criterion.variants.items() if c is not None and c.depth is not None}
-    return "".join(f"; without {what} it says {depth}" for what, depth in given.items()) + "."
+    return "".join(f"; without {what} it gives {depth}" for what, depth in given.items())
 
 
-def _near(criterion: Criterion) -> str:
-    """How near the output is where the KL rule holds."""
-    half = abs(criterion.threshold - 0.5) < 1e-9
-    return f"{'half-way' if half else f'{1 - criterion.threshold:.0%} of the way'} to the output"
+def _far(criterion: Criterion, depth: float | int) -> bool:
+    return bool(abs(depth - criterion.depth) > TENTH * criterion.n_layers)
 
 
-def _enough(criterion: Criterion, k: int) -> str:
-    return f"more than {criterion.threshold:.0%} of its best {number(k)} tokens"
+def _layer(depth: int | None) -> str:
+    return "no layer" if depth is None else str(depth)
 
 
-def _range(criterion: Criterion, band: tuple[int, int] | None) -> str:
-    """How far other thresholds move it, where they do."""
-    if band is None or band == (criterion.depth, criterion.depth):
+def _ends(interval: Interval | None) -> str:
+    """The ends of an interval that has a width."""
+    if interval is None or interval.ends is None:
         return ""
-    return f" ({band[0]} to {band[1]} with other thresholds)"
+    return ends if " to " in (ends := apart(*interval.ends)) else ""
 
 
-def _without(kind: str) -> str:
-    return "training" if kind == "untrained" else "the layers' order"
-
-
-def _and(words: list[str]) -> str:
+def _and(words: Sequence[str]) -> str:
     words = [word for word in words if word]
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

@@ -1,31 +1,61 @@
-"""What the depth of written tokens comes down to, in one sentence. Numpy only."""
+"""What the depth of written tokens comes down to, and what leaving early would change, in one sentence. Numpy only."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ..results.aggregate import Summary
 
-def sentence(values: Mapping[str, np.ndarray], n_layers: int, rho: float, threshold: float) -> str:
-    """Of `generation`'s arrays, over the tokens written so far."""
+UNUSABLE = 0.1  # share of the tokens that change from which on leaving early is called not usable
+
+
+def sentence(values: Mapping[str, np.ndarray], n_layers: int, threshold: float, sampled: bool = False) -> str:
+    """Of `generation`'s arrays, over the tokens written so far. `sampled`: the tokens were drawn, so what would change
+    is the best guess, not what was written."""
     n = written(values)
     if not n:
         return "No token is written yet."
-    settle, leave, late = values["settle_depth"][:n], values["exit_depth"][:n], math.ceil(rho * n_layers)
-    other = int(n - values["exit_agrees"][:n].sum())
-    saved = n_layers - float(leave.mean())
-    said = (
-        f"{n} token{'s' * (n != 1)} written; the median one settles at depth {float(np.median(settle)):g} of "
-        f"{n_layers}, and {float(values['deep_thinking_ratio'][n - 1]):.0%} settle only from depth {late} on by their "
-        f"divergence. Leaving at {threshold:g} confidence would spare {saved:.1f} layers a token on average"
-    )
-    if not saved:
-        return f"{said}: no depth before the output is that sure."
-    if not other:
-        return f"{said} and always say the output's best token."
-    return f"{said}, and say another than the output's best token {other} time{'s' * (other != 1)}."
+    settle = f"settles at depth {float(np.median(values['settle_depth'][:n])):g} of {n_layers}"
+    changed = int(n - values["exit_agrees"][:n].sum())
+    early = leaving(n, changed, n_layers - float(values["exit_depth"][:n].mean()), threshold, sampled)
+    subject = "The token written" if n == 1 else f"Of {n} tokens written, the median"
+    return f"{subject} {settle}; {early}."
+
+
+def of_prompts(summaries: Sequence[Summary], n_layers: int, threshold: float) -> str:
+    """Of `early_exit`'s summaries, over all tokens of all prompts: the same on text that is given."""
+    n, changed, depth = exits(summaries)
+    said = leaving(n, changed, n_layers - depth, threshold, guesses=True)
+    return f"{said[0].upper()}{said[1:]}."
+
+
+def exits(summaries: Sequence[Summary]) -> tuple[int, int, float]:
+    """Of `early_exit`'s summaries: how many tokens there are, how many best guesses leaving early changes, and the mean
+    depth at which tokens leave."""
+    n = sum(int(s["n_tokens"]) for s in summaries)
+    agree, depth = (sum(float(s[f"exit_{name}.sum"]) for s in summaries) for name in ("agrees", "depth"))
+    return n, round(n - agree), depth / n
+
+
+def usable(n: int, changed: float | int) -> bool:
+    """Whether leaving early changes few enough of `n` tokens to be of use: fewer than `UNUSABLE`."""
+    return changed < UNUSABLE * n
+
+
+def leaving(n: int, changed: int, spared: float, threshold: float, guesses: bool = False) -> str:
+    """What leaving at the first depth that is sure enough does to `n` tokens, a clause: how many it would change
+    (`guesses`: of their best guesses), and only where these are few, how many layers a token it would spare."""
+    what = "best guess" if guesses else "token"
+    many = f"{what}{'es' if guesses else 's'}"
+    if spared <= 0:
+        return f"before the output the lens is never {threshold:g} sure"
+    if not usable(n, changed):
+        told = f"{changed} of {n} {many if n > 1 else what} would change"
+        return f"leaving at {threshold:g} confidence is not usable here: {told}"
+    would = f"would change {f'{changed} of {n} {many}' if changed else f'no {what}'}"
+    return f"leaving at {threshold:g} confidence {would} and spare {spared:.1f} layers a token on average"
 
 
 def written(values: Mapping[str, np.ndarray]) -> int:

@@ -50,20 +50,25 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
             return values_of(r, top_probs, (*shape(r), 1))[..., 0]
         return values_of(r, f"{lens}{shade}", shape(r))
 
+    kept = view.beside_sinks(result.n_tokens)
+
     def curve(r):
         return view.read(values_of(r, kl, shape(r)))
 
-    z, mean, behind = shaded(result), curve(result), view.behind(curve)
+    def shown(r):
+        return (
+            mean_over_tokens(values_of(r, kl, shape(r))[:, [t for t in kept if t < r.n_tokens]]) if kept else curve(r)
+        )
+
+    z, mean, behind, counted = shaded(result), shown(result), view.behind(shown), curve(result) if kept else None
     colour = _shade(shade, view.coloured(result, shaded))
     unit = unit_of(result, top_probs if shade == "prob" else f"{lens}{shade}")
-    kept = view.beside_sinks(result.n_tokens)
-    without = mean_over_tokens(values_of(result, kl, shape(result))[:, kept]) if kept else None
     beside = [m.values for name, m in result.measures.items() if name.endswith("_kl") and m.values.ndim == 2]
     others = [view.read(values) for values in beside]  # lenses that stand side by side have one scale
-    drawn = [view.together(result, curve), behind.get("behind", []), [] if without is None else without, *others]
+    drawn = [view.together(result, shown), behind.get("behind", []), [] if counted is None else counted, *others]
     end = colours.ceiling(np.concatenate(drawn), KL_ENDS)
     title = read_title("mean KL, nats" if view.width_px >= NARROW else "mean KL", view)
-    strip = Strip(mean, 0.0, end, title, colours.CRITERIA["kl"], **behind, without=without)
+    strip = Strip(mean, 0.0, end, title, colours.CRITERIA["kl"], **behind, counted=counted)
     names = {token: visible(words) for token, words in result.token_text.items()}
     lines = lines_of(view.column_px(result.n_tokens))
     above = 4 + LINE * lines if lines else ROTATED

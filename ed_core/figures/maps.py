@@ -91,22 +91,26 @@ def contribution_norms(
 
 def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", first_token: bool = True) -> go.Figure:
     """Direction of what is added, layers × tokens: below 0 (blue) it erases, above 0 (orange) it strengthens. Always
-    from -1 to 1. The strip holds what the cosine criterion reads, whichever of its three cosines is shown."""
+    from -1 to 1. The strip holds the mean that the cosine criterion reads, whichever of its three cosines is shown:
+    without the sinks, and dotted as it is read, with them."""
     z, judged = values_of(result, measure, (result.n_layers, result.n_tokens)), measure in COSINES
 
     def curve(r, at=()):
         def mean(name):
             values = values_of(r, name, (r.n_layers, r.n_tokens))
-            if at:
-                return mean_over_tokens(values[:, at])
+            if at:  # of a result beside it that has fewer tokens those that it has
+                return mean_over_tokens(values[:, [t for t in at if t < r.n_tokens]])
             return view.read(values, first_token) if judged else view.mean(values, first_token)
 
         return cosine_curve({name: mean(name) for name in COSINES}) if judged else mean(measure)
 
-    mean, behind = curve(result), view.behind(curve)
     kept = view.beside_sinks(result.n_tokens, first_token) if judged else []
-    without_sinks = curve(result, kept) if kept else None
-    drawn = [view.together(result, curve), behind.get("behind", []), [] if without_sinks is None else without_sinks]
+
+    def shown(r):
+        return curve(r, kept)
+
+    mean, behind, counted = shown(result), view.behind(shown), curve(result) if kept else None
+    drawn = [view.together(result, shown), behind.get("behind", []), [] if counted is None else counted]
     bound = colours.ceiling(np.concatenate(drawn), (0.5, 1.0))
     colour = colours.CRITERIA["cosine"] if judged else colours.GREY
     title = (
@@ -114,7 +118,7 @@ def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", firs
         if judged
         else mean_title(first_token, view.uncounted)
     )
-    strip = Strip(mean, -bound, bound, title, colour, **behind, without=without_sinks)
+    strip = Strip(mean, -bound, bound, title, colour, **behind, counted=counted)
     return token_panel(
         result, view, z, colours.signed(), unit_of(result, measure), strip, plain_hover(result, measure, z)
     )

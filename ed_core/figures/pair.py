@@ -24,6 +24,7 @@ from .panel import (
     frame,
     mean_over_tokens,
     token_panel,
+    without,
 )
 from .ruler import ROWS
 from .skips import hatch
@@ -31,6 +32,7 @@ from .text import escaped, number
 
 SYMBOLS, DASHES = ("circle", "diamond"), ("solid", "dash")
 PAIR_RULER_HEIGHT = 224
+RULES = {name: row for name, row in ROWS.items() if name in colours.CRITERIA}
 BAR = 0.5  # half of the bar's height, in rows of the ruler
 CURVES, BARS = (0.3, 1.0), (0.0, 0.2)  # shares of the height: curves above, their difference below
 LABEL = 0.14  # of the width, that a ruler's label may take
@@ -59,7 +61,7 @@ def pair_ruler(
             xshift=4,
             y=sign * BAR,
         )
-        for name, row in ROWS.items():
+        for name, row in RULES.items():
             _mark(canvas, side, name, sign * (row + BAR), verdicts[side], n_layers[side], name in unclear[side])
     ticks = [0, 0.25, 0.5, 0.75, 1]
     canvas.layout["xaxis"] = dict(
@@ -119,7 +121,7 @@ def _mark(
             "left"
             if x > 1 - LABEL
             or any(
-                c.ratio is not None and ROWS[n] > ROWS[name] and x < c.ratio < x + LABEL for n, c in criteria.items()
+                c.ratio is not None and RULES[n] > RULES[name] and x < c.ratio < x + LABEL for n, c in criteria.items()
             )
             else "right"
         )
@@ -238,7 +240,8 @@ def difference_map(
     """B - A cell by cell, diverging, 0 in the middle; a `ValueError` where cells of the two do not mean the same. Of
     models of different depth the rows are the shallower one's layers (`side_by_side.nearest`). The
     range is the smallest of 1, 2, 5 × 10^k that holds all values, over tokens without the first, whose stream is huge
-    in many models. Rows that `failed` on a side are crossed out."""
+    in many models, and without the view's sinks, which the strip leaves out too unless they count. Rows that `failed`
+    on a side are crossed out."""
     z, spec = side_by_side.difference(a, b, measure), a.measures[measure].spec
     values, rows = side_by_side.common(a, b, measure), min(a, b, key=lambda r: r.n_layers)
 
@@ -252,8 +255,9 @@ def difference_map(
 
     if "pos" not in spec.dims:
         return _square(z, view, spec.dims, spec.unit, hover)
-    bound = _bound(z[:, 1:] if z.shape[1] > 1 else z)
-    strip = Strip(mean_over_tokens(z, first_token), -bound, bound, mean_title(first_token), colours.GREY)
+    bound = _bound(without(z, {0, *view.sinks}))
+    title = mean_title(first_token, view.uncounted)
+    strip = Strip(view.mean(z, first_token), -bound, bound, title, colours.GREY)
     return crossed_out(token_panel(rows, view, z, colours.signed(bound), spec.unit, strip, hover, spec.dims[0]), failed)
 
 

@@ -40,7 +40,7 @@ class View:
     the strip. `beside`: a result whose own panel stands beside this one; colours and strips then hold the values of
     both. `sinks`: positions of tokens that are sinks: they carry a badge, and no colour range counts them. `read_at`:
     the positions that the depth lines were read at (None: all tokens), in words `read_for`. `count_sinks`: whether the
-    strips count the sinks; what a criterion reads does, and is drawn without them too."""
+    strips count the sinks; what the papers' rules read does, and is drawn dotted beside the mean without them."""
 
     title: str = ""
     height: int = 420
@@ -56,7 +56,7 @@ class View:
     sinks: tuple[int, ...] = ()
     read_at: Collection[int] | None = None
     read_for: str = ""
-    count_sinks: bool = True
+    count_sinks: bool = False
 
     @property
     def uncounted(self) -> tuple[int, ...]:
@@ -127,7 +127,8 @@ class View:
 
 @dataclass(frozen=True)
 class Strip:
-    """The curve beside a heatmap: one value per row; `behind` it a control's, dotted the same `without` the sinks."""
+    """The curve beside a heatmap: one value per row; `behind` it a control's, dotted the same with the sinks
+    `counted`, where it leaves them out."""
 
     values: np.ndarray
     low: float
@@ -137,7 +138,7 @@ class Strip:
     log: bool = False
     behind: np.ndarray | None = None
     behind_name: str = ""
-    without: np.ndarray | None = None
+    counted: np.ndarray | None = None
 
 
 def without(z: np.ndarray, tokens: Collection[int]) -> np.ndarray:
@@ -306,9 +307,9 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
                 dict(mode="lines", line=dict(color=colours.CONTROL, width=1.5, dash="dash")),
             ),
         )
-    if strip.without is not None:
+    if strip.counted is not None:
         look = dict(mode="lines", line=dict(color=strip.colour, width=1.5, dash="dot"))
-        curves.insert(0, ("without sinks", f"{strip.title} without sinks", strip.without, look))
+        curves.insert(0, ("with sinks", f"{strip.title} with sinks", strip.counted, look))
     for name, title, values, look in curves:
         canvas.add(
             "scatter",

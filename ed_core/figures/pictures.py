@@ -90,7 +90,7 @@ def beside(picture: Picture, view: View, look: Look = Look()) -> str:
         return ""
     if view.count_sinks:
         return " · beside: sinks (◆) counted"
-    return " · beside, dotted: without sinks (◆)" if reads else " · beside: without sinks (◆)"
+    return f" · beside: without sinks (◆){', dotted: with them' * reads}"
 
 
 def draw(picture: Picture, result: ProbeResult, view: View, look: Look = Look()) -> go.Figure:

@@ -1,4 +1,4 @@
-"""The depth ruler: L blocks in a row, and where each criterion says that the model turns from composing to refining."""
+"""The depth ruler: L layers in a row; above it where the lens settles and the answer leads, and the papers' rules."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
+from ..depth.answer import Seen
+from ..depth.continuous import MeanDepth, Turn
 from ..depth.criteria import Criterion
-from ..depth.wording import Statement
+from ..depth.wording import Statement, Twins
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, tick_step
-from .text import escaped, number, visible
+from .text import number, visible
 
-ROWS = {
-    "cosine": 3.0,
-    "kl": 2.0,
-    "overlap": 1.0,
-}  # above the bar, which lies at 0; each criterion has its own, so labels cannot meet
-LABEL_SHARE = 0.12  # of the width, that a label may take
+ANSWER = "answer"
+ROWS = {ANSWER: 4.0, "kl": 3.0, "overlap": 2.0, "cosine": 1.0}  # above the bar, which lies at 0
+NAMES = {ANSWER: ANSWER, **colours.CRITERION_NAMES}
 PUBLISHED_ROW = -0.62
 NUMBERS = 24  # layer numbers below the bar, at most
+LEFT = 58  # pixels for the rows' names
+SETTLES = "the lens settles around depth {} of {} by {} (mean over all thresholds)"
 
 
 def depth_ruler(
@@ -30,29 +31,42 @@ def depth_ruler(
     bands: Mapping[str, tuple[int, int] | None] = {},
     statements: Mapping[str, Statement] = {},
     cosine: np.ndarray | None = None,
-    twin: Mapping[str, Criterion] = {},
+    means: Mapping[str, MeanDepth] = {},
+    turn: Turn | None = None,
+    seen: Sequence[Seen] = (),
+    twins: Twins = Twins(),  # noqa: B008 (frozen)
     published: Sequence[tuple[str, str, float, str]] = (),
-    ghost: Mapping[str, Criterion] = {},
-    n_layers_ghost: int | None = None,
+    ghost: Mapping[str, MeanDepth] = {},
     height: int = 110,
 ) -> go.Figure:
-    """One mark per criterion above a bar of blocks, with the range it takes as its threshold moves.
+    """A row above the bar of layers for each of: the depth from which the answer is the best guess for good (of several
+    tokens the last of them), the mean depths, and the cosine's turn where there is one, as filled marks, the latter
+    with their figure. In the same rows, lighter, what the papers' rules give (`criteria`), with the range of their
+    variants and other thresholds; hollow where they are not clear.
 
-    A criterion that is not defined is a hollow mark at the right end, its reason on hover; one that is not computed
-    yet is its name alone; one whose statement is not clear is a hollow mark at its place, with its variants' range.
-    The bar is painted with the mean `cosine` the criterion reads, `[layer]`, and plain without it. Marks stand on
-    block `depth`, a control's (`twin`) as grey diamonds; another model's verdict (published, or the `ghost` of the
-    prompt before) stands where its ratio falls on this one, at `ratio * L - 1`."""
-    canvas = Canvas(height, (8, 8, 2, 22), uirevision="ruler", width_px=1100)
+    The bar is painted with the mean `cosine` that rule and turn read, `[layer]`, and plain without it. A depth lies
+    between layers: depth d at the left edge of layer d, `d - 0.5`; a papers' mark on its layer. Grey bands: the range
+    of the twins' mean depths. Rings: the mean depths of the prompt before (`ghost`), where their ratio falls here.
+    Another model's published figure stands at `ratio * L - 1`."""
+    canvas = Canvas(height, (LEFT, 8, 2, 22), uirevision="ruler", width_px=1100)
     _bar(canvas, n_layers, cosine)
     _published(canvas, published, n_layers)
     for name, row in ROWS.items():
-        _ghost(canvas, name, row, ghost.get(name), n_layers, n_layers_ghost)
-        _twin(canvas, name, row, twin.get(name))
-        _mark(canvas, name, row, criteria, n_layers, bands.get(name), statements.get(name))
+        _name(canvas, name, row)
+        _twins(canvas, name, row, twins)
+        _ghost(canvas, name, row, ghost.get(name), n_layers)
+        _rule(canvas, name, row, criteria.get(name), bands.get(name), statements.get(name))
+    _answer(canvas, seen)
+    for name, mean in means.items():
+        if mean.depth is not None:
+            said = SETTLES.format(number(mean.depth), n_layers, NAMES[name])
+            _mark(canvas, name, mean.depth - 0.5, f"{mean.depth:.1f}", said, n_layers)
+    if turn is not None and turn.layer is not None:
+        said = f"layers turn from erasing to strengthening after layer {turn.layer} of {n_layers}"
+        _mark(canvas, "cosine", turn.layer + 0.5, f"turn {turn.layer}", said, n_layers)
     ticks = list(range(0, n_layers, tick_step(n_layers, NUMBERS)))
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n_layers - 0.5], tickvals=ticks)
-    canvas.layout["yaxis"] = dict(PLAIN, range=[-0.85, 3.6], visible=False)
+    canvas.layout["yaxis"] = dict(PLAIN, range=[-0.85, 4.6], visible=False)
     return canvas.figure()
 
 
@@ -78,86 +92,110 @@ def _bar(canvas: Canvas, n_layers: int, cosine: np.ndarray | None) -> None:
         canvas.line(colours.FAINT, 1, x0=-0.5, x1=n_layers - 0.5, y0=y, y1=y)
 
 
-def _mark(
-    canvas: Canvas,
-    name: str,
-    row: float,
-    criteria: Mapping[str, Criterion],
-    n_layers: int,
-    band: tuple[int, int] | None,
-    said: Statement | None,
-) -> None:
-    """A criterion's verdict in its own row, with a stem down to the bar; hollow where it is not clear."""
-    verdict, colour, label = criteria.get(name), colours.CRITERIA[name], colours.CRITERION_NAMES[name]
-    if verdict is None or verdict.depth is None:
-        x, side, symbol = n_layers - 0.5, "left", "circle-open"
-        text = f"{label} not defined" if verdict else f"{label} …"
-        hover = f"{label}: {escaped(verdict.reason) if verdict else 'not computed yet'}"
-    else:
-        x, side, symbol, text = verdict.depth, _side(name, criteria, n_layers), "circle", f"{label} {verdict.depth}"
-        stable = "not defined" if verdict.stable is None else str(verdict.stable)
-        hover = f"<b>{text}</b> of {n_layers} layers, ratio {number(verdict.ratio)}<br>stable variant: {stable}"
-        if said is not None and not said.clear:
-            symbol, hover = "circle-open", f"{hover}<br>not clear: its variants differ"
-        canvas.line(colour, 2, x0=x, x1=x, y0=-0.4, y1=row, opacity=0.75)
-    if said is not None and not said.clear and said.low is not None:
-        band = (said.low, said.high)
-        hover += f"<br>rule, variants and other thresholds: {band[0]} to {band[1]}"
-    elif band:
-        hover += f"<br>as the threshold moves: {band[0]} to {band[1]}"
-    if band:
-        y = row - 0.42  # below mark and label
-        canvas.line(colour, 4, name=f"{name} band", x0=band[0] - 0.4, x1=band[1] + 0.4, y0=y, y1=y, opacity=0.45)
-    look = dict(
-        marker=dict(symbol=symbol, size=10, color=colour, line=dict(color=colour, width=2)),
-        textfont=dict(size=12),
-        cliponaxis=False,
-    )
-    words = dict(
-        text=[text], textposition=f"middle {side}", customdata=[hover], hovertemplate="%{customdata}<extra></extra>"
-    )
-    mode = "text" if verdict is None else "markers+text"
-    canvas.add("scatter", x=[x], y=[row], mode=mode, name=name, **words, **look, **STEADY)
+def _name(canvas: Canvas, name: str, row: float) -> None:
+    """What a row is about, left of it."""
+    place = dict(xref="paper", x=0, xanchor="right", xshift=-6, y=row, yanchor="middle")
+    canvas.write(NAMES[name], 11, colours.CRITERIA.get(name), **place)
 
 
-def _twin(canvas: Canvas, name: str, row: float, verdict: Criterion | None) -> None:
-    """What the same rule gives on a control of the model."""
-    if verdict is None or verdict.depth is None:
-        return
-    hover = f"control: {colours.CRITERION_NAMES[name]} {verdict.depth} of {verdict.n_layers}<extra></extra>"
-    look = dict(symbol="diamond-open", size=9, color=colours.CONTROL, line=dict(width=1.5))
-    place = dict(x=[verdict.depth], y=[row], mode="markers", name=f"{name} control", cliponaxis=False)
-    canvas.add("scatter", marker=look, hovertemplate=hover, **place)
-
-
-def _side(name: str, criteria: Mapping[str, Criterion], n_layers: int) -> str:
-    """Right of the mark unless the label would leave the ruler or meet the stem of a criterion above."""
-    depth, room = criteria[name].depth, LABEL_SHARE * n_layers
-    above = [c.depth for n, c in criteria.items() if ROWS.get(n, 0) > ROWS[name] and c.depth is not None]
-    right_taken = depth + room > n_layers - 1 or any(depth < d < depth + room for d in above)
-    return "left" if right_taken and depth > room else "right"
-
-
-def _ghost(
-    canvas: Canvas, name: str, row: float, verdict: Criterion | None, n_layers: int, n_layers_ghost: int | None
-) -> None:
-    """The verdict of the prompt before, as a faint ring."""
-    if verdict is None or verdict.depth is None:
-        return
-    total = n_layers_ghost or verdict.n_layers
-    ring = dict(symbol="circle-open", size=9, color=colours.CRITERIA[name], opacity=0.55, line=dict(width=1.5))
-    hover = f"before: {colours.CRITERION_NAMES[name]} {verdict.depth} of {total}<extra></extra>"
-    x = (verdict.depth + 1) / total * n_layers - 1
+def _mark(canvas: Canvas, name: str, x: float, text: str, said: str, n_layers: int) -> None:
+    """A leading mark, with what is written beside it and a stem down to the bar."""
+    row, colour = ROWS[name], colours.CRITERIA.get(name, colours.GREY)
+    side = "left" if x > 0.9 * n_layers else "right"
+    canvas.line(colour, 1, x0=x, x1=x, y0=0.4, y1=row, opacity=0.6)
     canvas.add(
         "scatter",
         x=[x],
         y=[row],
-        mode="markers",
-        name=f"{name} before",
-        marker=ring,
+        mode="markers+text",
+        name=name,
+        text=[text],
+        textposition=f"middle {side}",
+        textfont=dict(size=11),
+        marker=dict(symbol="circle", size=10, color=colour, line=dict(color=colour, width=2)),
+        customdata=[said],
+        hovertemplate="%{customdata}<extra></extra>",
         cliponaxis=False,
-        hovertemplate=hover,
+        **STEADY,
     )
+
+
+def _answer(canvas: Canvas, seen: Sequence[Seen]) -> None:
+    """From where the answer, or the model's own next token, is the best guess for good; nothing where it is not."""
+    if not seen or any(one.best is None for one in seen):
+        return
+    last = max(seen, key=lambda one: one.best)
+    what = f"{'answer' if last.given else 'next token'} {visible(last.token, 30)}"
+    said = f"{what}: the best guess for good from depth {last.best} of {last.n_layers}"
+    _mark(canvas, ANSWER, last.best - 0.5, "", said, last.n_layers)
+
+
+def _rule(
+    canvas: Canvas,
+    name: str,
+    row: float,
+    verdict: Criterion | None,
+    band: tuple[int, int] | None,
+    said: Statement | None,
+) -> None:
+    """What the papers' rule gives, smaller and fainter than what leads; nothing where it gives no layer."""
+    if verdict is None or verdict.depth is None:
+        return
+    clear, colour = said is None or said.clear, colours.CRITERIA[name]
+    hover = f"the papers' {NAMES[name]} rule: layer {verdict.depth} of {verdict.n_layers}"
+    if said is not None:
+        hover += "" if clear else "<br>clear so far" if said.so_far else "<br>not clear"
+        band = band if said.low is None else (said.low, said.high)
+    if band:
+        hover += f"<br>rule, variants and other thresholds: {band[0]} to {band[1]}"
+        y = row - 0.38  # below the mark
+        place = dict(x0=band[0] - 0.4, x1=band[1] + 0.4, y0=y, y1=y)
+        canvas.line(colour, 2, name=f"{name} band", opacity=0.35, **place)
+    canvas.add(
+        "scatter",
+        x=[verdict.depth],
+        y=[row],
+        mode="markers",
+        name=f"{name} rule",
+        marker=dict(symbol="diamond" if clear else "diamond-open", size=7, color=colour, line=dict(width=1.5)),
+        opacity=0.7,
+        customdata=[hover],
+        hovertemplate="%{customdata}<extra></extra>",
+        cliponaxis=False,
+        **STEADY,
+    )
+
+
+def _twins(canvas: Canvas, name: str, row: float, twins: Twins) -> None:
+    """The range of the twins' mean depths, as a faint band in its row."""
+    found = twins.means(name)
+    if not found:
+        return
+    low, high = min(found) - 0.5, max(found) - 0.5
+    look = dict(x0=low, x1=high, y0=row - 0.3, y1=row + 0.3, name=f"{name} twins")
+    canvas.shapes.append(dict(type="rect", fillcolor=colours.FAINT, line=dict(width=1, color=colours.FAINT), **look))
+    hover = f"{twins.called}: {number(low + 0.5)} to {number(high + 0.5)} by {NAMES[name]}"
+    canvas.add(
+        "scatter",
+        x=[(low + high) / 2],
+        y=[row],
+        mode="markers",
+        name=f"{name} twins",
+        marker=dict(size=12, opacity=0),
+        customdata=[hover],
+        hovertemplate="%{customdata}<extra></extra>",
+        **STEADY,
+    )
+
+
+def _ghost(canvas: Canvas, name: str, row: float, before: MeanDepth | None, n_layers: int) -> None:
+    """The mean depth of the prompt before, as a faint ring."""
+    if before is None or before.depth is None:
+        return
+    ring = dict(symbol="circle-open", size=9, color=colours.CRITERIA[name], opacity=0.55, line=dict(width=1.5))
+    hover = f"before: {NAMES[name]} {number(before.depth)} of {before.n_layers}<extra></extra>"
+    place = dict(x=[before.ratio * n_layers - 0.5], y=[row], mode="markers", name=f"{name} before", cliponaxis=False)
+    canvas.add("scatter", marker=ring, hovertemplate=hover, **place)
 
 
 def _published(canvas: Canvas, marks: Sequence[tuple[str, str, float, str]], n_layers: int) -> None:

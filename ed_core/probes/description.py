@@ -21,13 +21,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class Score:
-    """One number that a prompt's curves come down to: `value`, by its name among the aggregates and derived numbers, or
-    the depth that a `criterion` gives. `share`: the curve whose first half the sentence tells of, and what that curve
-    is."""
+    """One number that a prompt's curves come down to: `value`, by its name among the aggregates and derived numbers,
+    the depth that a `criterion` gives, or the `mean_depth` of a lens' measure. `share`: the curve whose first half the
+    sentence tells of, and what that curve is."""
 
     name: str
     value: str = ""
     criterion: str = ""
+    mean_depth: str = ""
     share: tuple[str, str] | None = None
 
 

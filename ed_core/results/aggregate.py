@@ -69,17 +69,26 @@ def summarize(result: ProbeResult) -> ProbeResult:
 def without(result: ProbeResult, positions: Collection[int], first_token: bool = True) -> dict[str, np.ndarray]:
     """The aggregates of one complete result's means over tokens without these positions, and without the first token
     where it does not count; all aggregates where no token is left out, or none would be left."""
-    probe, n = probe_of(result), result.n_tokens
+    if result.n_tokens == 1:
+        return aggregate(probe_of(result), [result.summary], first_token)
+    return aggregate(probe_of(result), [summary_without(result, positions, first_token)])
+
+
+def summary_without(result: ProbeResult, positions: Collection[int], first_token: bool = True) -> Summary:
+    """The same as a summary over the tokens that are left, the first one among them where it counts: what is made of it
+    counts them all."""
+    n = result.n_tokens
     kept = [t for t in range(int(not first_token), n) if t not in positions]
-    if not kept or len(kept) == n - (not first_token):
-        return aggregate(probe, [result.summary], first_token)
+    kept = kept or list(range(int(not first_token), n))
+    if len(kept) == n:
+        return result.summary
     measures = {
         name: replace(m, values=m.values.take(kept, m.spec.dims.index("pos"))) if "pos" in m.spec.dims else m
         for name, m in result.measures.items()
     }
     ids, tokens = (tuple(every[t] for t in kept) for every in (result.token_ids, result.tokens))
     left = replace(result, measures=measures, token_ids=ids, tokens=tokens, answer_start=None)
-    return aggregate(probe, [summarize(left).summary])
+    return summarize(left).summary
 
 
 def aggregate(

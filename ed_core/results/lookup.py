@@ -17,6 +17,7 @@ from .store import Store
 from .wire import unpack
 
 EXAMPLES = Path(__file__).parent.parent / "demo" / "examples"  # shipped results, one file per run id
+TWINS = EXAMPLES / "twins"  # of the same prompts on untrained twins: what a verdict reads, and no more
 # hex digits of a run id in a link: 48 bits, so that a store of a million results has two alike once in five hundred
 # times
 SHORT = 12
@@ -96,14 +97,31 @@ def find(request: Request) -> ProbeResult | None:
     return by_key(request.key)
 
 
-def alike(request: Request) -> list[Mapping[str, np.ndarray]]:
-    """Summaries of other prompts on the same model, by the same probe with the same parameters: what is stored, and the
-    shipped examples."""
+def find_read(request: Request) -> ProbeResult | None:
+    """The same, or what is shipped of it for a verdict to read: not all of its measures are there."""
+    found, file = find(request), TWINS / f"{request.key}.npz"
+    if found is not None or not file.is_file():
+        return found
+    try:
+        return _read.get((request.key, file.stat().st_mtime_ns), lambda: _shared(unpack(file.read_bytes())))
+    except ValueError:
+        return None  # of an older version
+
+
+def is_read(request: Request) -> bool:
+    """Whether a verdict can read it among what is shipped of twins."""
+    return (TWINS / f"{request.key}.npz").is_file()
+
+
+def alike(request: Request) -> dict[str, Mapping[str, np.ndarray]]:
+    """Summaries of other prompts on the same model, by the same probe with the same parameters, by run id: what is
+    stored, and the shipped examples."""
     try:
         found = store().series(request.series)
     except StoreError:
         found = {}
-    return [summary for key, summary in ({**_shipped().get(request.series, {}), **found}).items() if key != request.key]
+    both = {**_shipped().get(request.series, {}), **found}
+    return {key: summary for key, summary in both.items() if key != request.key}
 
 
 @lru_cache(maxsize=1)

@@ -21,6 +21,7 @@ MEANING = {
     "shuffled": "the model's own layers in a random order",
 }
 MOST = 2**32 - 1  # of a seed
+SEEDS = range(5)  # of the untrained twins that a sentence rests on
 
 
 def label(spec: ModelSpec) -> str:

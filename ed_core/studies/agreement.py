@@ -17,13 +17,12 @@ from ..depth import statistics
 from ..depth.criteria import depths
 from ..depth.statistics import FEWEST, Units
 from ..depth.verdict import BANDS
-from ..depth.wording import TENTH
-from . import difficulty, tables, words
+from ..depth.wording import TENTH, apart
+from . import difficulty, tables
 from .folder import Folder
 
 MEANS = {f"mean_{of}": f"Mean depth, {called}" for of, called in (("kl", "KL"), ("overlap", "overlap"))}
 RULES = {"cosine": "cosine rule", "kl": "KL rule", "overlap": "overlap rule"}
-BETWEEN = (*MEANS, "settle")  # depths between layers
 OTHERS = {
     "settle": "Settle depth",
     "effect": "Depth score, effect on later layers",
@@ -100,11 +99,10 @@ def estimates(folder: Folder, label: str, group: str, verdict: Sequence[Mapping]
 
 
 def sentences(found: Sequence[Estimate]) -> list[str]:
-    """The mean depths; where the papers' three rules disagree, and what moves each; what the other estimators give."""
-    means = [_settles(one) for one in found if one.name in MEANS]
+    """Where the papers' three rules disagree, and what moves each; what the other estimators give."""
     rules = [one for one in found if one.name in RULES]
     there = sorted((one for one in rules if one.depth is not None), key=lambda one: one.depth)
-    told = [*means, *([_apart(there, len(there) == len(rules))] if len(there) > 1 else [])]
+    told = [_apart(there, len(there) == len(rules))] if len(there) > 1 else []
     for one in rules:
         moved = _moved(one)
         if one.depth is None:
@@ -114,17 +112,11 @@ def sentences(found: Sequence[Estimate]) -> list[str]:
     for one in found:
         if one.name in OTHERS and one.depth is not None:
             what, more = (
-                (", where the lens' best guess changes last: depth", 1) if one.name in BETWEEN else (": layer", 0)
+                (", where the lens' best guess changes last: depth", 1) if one.name == "settle" else (": layer", 0)
             )
-            ends = "" if one.low is None else f" ({one.low + more:.1f} to {one.high + more:.1f})"
+            ends = "" if one.low is None else f" ({apart(one.low + more, one.high + more, 1)})"
             told.append(f"{one.label}{what} {one.depth + more:.1f} of {one.n_layers}{ends}.")
     return told
-
-
-def _settles(one: Estimate) -> str:
-    """Of a mean depth, whose layer is the one before it."""
-    depth, low, high = (None if layer is None else layer + 1 for layer in (one.depth, one.low, one.high))
-    return words.settles(one.name.removeprefix("mean_"), depth, one.n_layers, low, high, one.over or "")
 
 
 def _apart(there: Sequence[Estimate], all_of_them: bool) -> str:
@@ -137,13 +129,9 @@ def _apart(there: Sequence[Estimate], all_of_them: bool) -> str:
         return f"{which} agree within {within} {first.n_layers} layers: {places}."
     said = f"{which} stand up to {_layer(last.depth - first.depth)} of {first.n_layers} layers apart: {places}."
     if first.high is None or last.low is None:
-        return f"{said} With fewer than {FEWEST} prompts nobody can tell whether more would bring them together."
-    if first.high < last.low:
-        return (
-            f"{said} The ranges over prompts of the {first.label} and the {last.label} do not meet: more prompts would "
-            "not bring them together."
-        )
-    return f"{said} Their ranges over prompts meet: more prompts may bring them together."
+        return f"{said} With fewer than {FEWEST} prompts they have no ranges."
+    meet = "do not meet" if first.high < last.low else "meet"
+    return f"{said} The ranges over prompts of the {first.label} and the {last.label} {meet}."
 
 
 def _far(one: Estimate) -> float:

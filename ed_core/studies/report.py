@@ -95,10 +95,8 @@ def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping]) -> Itera
             cells += [spread(paper), _share(paper)]
             cells += [number(variants[v]["depth"]) if v in variants else "" for v in SHOWN]
             yield f"| {' | '.join(cells)} |"
-    for row in rows:
-        if row["variant"] == tables.TURN:
-            yield ""
-            yield words.turns(row["depth"], row["p"], row["failed"])
+    if said := tables.settles(folder, label, name):
+        yield from ("", said)
     if name in folder.sets:  # of levels the table says it
         yield ""
         yield from (f"- {said}" for said in agreement.sentences(agreement.estimates(folder, label, name, rows)))

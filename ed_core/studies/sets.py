@@ -61,7 +61,7 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
 
     `tokenizer`: the model whose tokens `max_tokens` counts, unless the entry names one. Where prompts have forms, these
     take turns within each level, so that the first ones of a level are of as many forms as can be."""
-    found = list(_source(entry, folder))
+    found = [e for e in _source(entry, folder) if e.prompt.answer or not entry.answered]
     levels = tuple(dict.fromkeys(e.level for e in found))
     if missing := [level for level in entry.levels if level not in levels]:
         there = f"has no level {missing[0]!r}; {nearest(missing[0], levels)}" if any(levels) else "has no levels."
@@ -81,7 +81,8 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
         chosen = [next(turn[e.level]) for e in found if e in short]  # levels in the order of the set
     chosen = chosen[: entry.limit]
     if not chosen:
-        raise StudyError(f"The set {entry.name} holds no prompt that is at most {entry.max_tokens} tokens long.")
+        short = f" of at most {entry.max_tokens} tokens" if entry.max_tokens else ""
+        raise StudyError(f"The set {entry.name} holds no prompt{' with an answer' * entry.answered}{short}.")
     return PromptSet(entry.name, tuple(chosen), counted.left_out)
 
 

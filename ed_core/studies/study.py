@@ -106,6 +106,7 @@ class SetEntry(_Strict):
     limit: int | None = Field(None, ge=1)
     per_level: int | None = Field(None, ge=1)
     seed: int | None = Field(None, ge=0)
+    answered: bool = False
     max_tokens: int | None = Field(None, ge=2)
     tokenizer: str = ""
 

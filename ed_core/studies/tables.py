@@ -19,6 +19,7 @@ from pyarrow import csv, parquet
 
 from .. import disk
 from ..depth import continuous, statistics, wording
+from ..depth import verdict as verdict_of
 from ..depth.continuous import MeanDepth, Turn
 from ..depth.criteria import VARIANTS, Criterion, by_cosine, by_kl, by_overlap, depths
 from ..depth.statistics import Units
@@ -161,13 +162,30 @@ def mean_depths(folder: Folder, name: str, some: Sums) -> dict[str, MeanDepth]:
 
 
 def turn(folder: Folder, label: str, name: str, some: Sums) -> Turn | None:
-    """The turn of the cosine of a model on prompts of a set, held against its untrained twins where the study has any;
+    """The turn of the cosine of a model on prompts of a set, held against its untrained twins where the study has five;
     None where there is nothing to fit."""
-    found = _own_turn(folder, name, some)
-    if found is None:
-        return None
-    twins = [_own_turn(folder, name, folder.sums(twin, name).of(some.index)) for twin in twins_of(folder, label)]
-    return continuous.against_twins(found, twins)
+    return verdict_of.held(_own_turn(folder, name, some), twins(folder, label, name, some))
+
+
+def settles(folder: Folder, label: str, group: str) -> str:
+    """Where the lens settles on a set or one of its levels, and whether the cosine turns, in words."""
+    name, some = _some(folder, label, group)
+    over = units_of(folder, name, some, "logit_lens") if some.probe("logit_lens") else None
+    beside = twins(folder, label, name, some)
+    held = verdict_of.held(_own_turn(folder, name, some), beside)
+    return wording.settles(mean_depths(folder, name, some), held, beside, over=over)
+
+
+def twins(folder: Folder, label: str, name: str, some: Sums) -> wording.Twins:
+    """What a model's untrained twins give on the same prompts."""
+    readings = []
+    for twin in twins_of(folder, label):
+        own = folder.sums(twin, name).of(some.index)
+        read = {criterion: curves(folder, own, criterion, "paper") for criterion in RULES}
+        there = {criterion: found for criterion, found in read.items() if found is not None and _judgeable(*found)}
+        criteria = {criterion: RULES[criterion](curve_of(*found)) for criterion, found in there.items()}
+        readings.append(wording.Reading(criteria, mean_depths(folder, name, own), _own_turn(folder, name, own)))
+    return wording.Twins("untrained", tuple(readings))
 
 
 def twins_of(folder: Folder, label: str) -> list[str]:
@@ -177,6 +195,17 @@ def twins_of(folder: Folder, label: str) -> list[str]:
         return []
     same = [(one, model) for one, model in folder.models.items() if model.get("name") == own["name"]]
     return [one for one, model in same if model.get("control") == "untrained"]
+
+
+def _some(folder: Folder, label: str, group: str) -> tuple[str, Sums]:
+    """The set that a group is, or is a level of, and the sums of its prompts."""
+    name = next(name for name in folder.sets if group in folder.groups(name))
+    return name, folder.sums(label, name).of(folder.groups(name)[group])
+
+
+def _judgeable(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> bool:
+    """Whether a rule can be read off these sums."""
+    return bool(counts.sum()) and next(iter(sums.values())).shape[1] > 1
 
 
 def _own_turn(folder: Folder, name: str, some: Sums) -> Turn | None:
@@ -212,12 +241,11 @@ def curve_of(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
 
 def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Statement]:
     """What each criterion says of a model on a set or one of its levels, with its interval and its variants."""
-    name = next(name for name in folder.sets if group in folder.groups(name))
-    some = folder.sums(label, name).of(folder.groups(name)[group])
-    said = {}
+    name, some = _some(folder, label, group)
+    said, beside = {}, twins(folder, label, name, some)
     for criterion, rule in RULES.items():
         found = curves(folder, some, criterion, "paper")
-        if found is None or not found[1].sum() or next(iter(found[0].values())).shape[1] < 2:
+        if found is None or not _judgeable(*found):
             continue
         curve, judged = curve_of(*found), rule(curve_of(*found))
         without = curves(folder, some, criterion, "without_sinks")
@@ -226,10 +254,7 @@ def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Stat
         over, within = units_of(folder, name, some, READS[criterion][0]), None
         if over.enough:
             within = statistics.interval(resampled_depths(folder, criterion, "paper", *found, over))
-        lens = some.probe("logit_lens")
-        echo = float(lens["echo"] @ lens["n_tokens"] / lens["n_tokens"].sum()) if lens else 0.0
-        k = getattr(folder.probe("logit_lens"), "k", 5) if lens else 5
-        said[criterion] = wording.over_prompts(judged, curve, within, k=k, echo=echo)
+        said[criterion] = wording.over_prompts(judged, curve, within, over, beside)
     return said
 
 

@@ -101,7 +101,8 @@ def status(batch: running.Batch, done: list[str], outcome: audit.Audit | None, n
         elif outcome is not None:
             st.markdown(f"Over **{over}** through {', '.join(done)}.")
         if outcome is not None:
-            st.markdown(f"**Is the number an artefact of its precision? {outcome.sentence()}**")
+            said = f"Is the number an artefact of its precision? {outcome.sentence()}"
+            show.conclusion("audit", said, outcome.findings())
         for message in running.troubles(batch):
             show.error(message)
 
@@ -125,8 +126,10 @@ def table(outcome: audit.Audit) -> None:
     lines = (f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])  # the cells are ours
     with st.container(key="audit-table"):
         st.markdown("\n".join(lines))
-    head, *said = outcome.together() or [""]
-    st.markdown("\n".join([show.plain(head), "", *(f"- {show.plain(line)}" for line in said)]))
+    if told := outcome.together():
+        head, *said = told
+        with st.expander(show.plain(head).removesuffix(":")):
+            st.markdown("\n".join(f"- {show.plain(line)}" for line in said))
     st.download_button(
         "audit.npz", outcome.npz, "audit.npz", "application/octet-stream", icon=":material/download:", help=NPZ
     )
@@ -160,8 +163,9 @@ HEIGHT, TABLE_HEIGHT = 260, 820
 SOON = "Here once the prompts have been through the widest precision and one other."
 TABLE = "What differs from {}"
 KEY = """ρ: rank correlation of a curve with {reference}'s (expected at least {limits}); behind it the largest
-difference, in % of the curve's range. A depth may move by one layer. **beyond**: more than that.
-Behind a depth, from five prompts on: 5 to 95 % over prompts drawn anew, and in what share of them there is none."""
+difference, in % of the curve's range. A mean depth may move within {reference}'s interval over prompts, a layer of the
+papers' rules by one. **beyond**: more than that.
+Behind a depth, from eight prompts on: 5–95 % over prompts, and in what share of the resamples there is none."""
 CHOICES = ("fp32", "bf16", "fp16", "int8", "4bit")
 CHOOSE = (
     "The widest of them is what the others are held against. Each is a model of its own: it is opened when its turn "
@@ -176,8 +180,8 @@ order is what has to survive."""
 NPZ = "All curves, correlations and depths: what the command line writes with --out."
 TEXTS = {
     "Why ask": "The published table of effective depths was measured in int8 (Hu et al. 2025). A depth that moves with "
-    "the precision says as much about rounding as about the model.",
-    "Look for": "**beyond** in the table: a curve that is ordered otherwise than in the reference, or a depth that "
+    "the precision is partly rounding.",
+    "Look for": "**beyond** in the table: a curve that is ordered differently from the reference's, or a depth that "
     "moves by more than a layer.",
     "Beware": "One prompt is noisy: effects of skipped layers need several for their order to settle. Where a curve is "
     "nearly flat its order means little; the figure behind it says how large the difference is.",

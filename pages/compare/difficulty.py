@@ -13,7 +13,7 @@ from ed_ui.link_parameters import choice, text
 def page() -> None:
     st.subheader("Depth and difficulty", anchor=False)
     names = [text(name, f"difficulty.{name}") for name in ("study", "set")]
-    link.own([*names, choice("effect", "difficulty.kind", "kl", tuple(KINDS))])
+    link.own([*names, choice("effect", "difficulty.kind", "kl", tuple(SHORT))])
     common_link.say_troubles()
     known = {name: out for name, out in study_runs.known().items() if graded(out)}
     if not known:
@@ -27,11 +27,11 @@ def page() -> None:
         remembered.put({"difficulty.kind": there[0]})
     kind = remembered.widget(
         row.segmented_control,
-        "Depth",
+        "Depth by",
         "difficulty.kind",
         there[0],
         options=there,
-        format_func=KINDS.get,
+        format_func=SHORT.get,
         required=True,
     )
     common_link.write()
@@ -69,12 +69,12 @@ def body(folder: Folder, name: str, kind: str) -> None:
     if found:
         scores = {one.label: [{key: getattr(l, key) for key in DRAWN} for l in one.levels] for one in found}
         layers = {one.label: one.n_layers for one in found}
-        fig = chart.once(figures.study_levels, scores, layers, KINDS[kind], kind in difficulty.DEPTHS)
+        fig = chart.once(figures.study_levels, scores, layers, difficulty.called(kind), kind in difficulty.DEPTHS)
         caption, reading = CAPTIONS[kind in difficulty.DEPTHS]
         show.figure("study-levels", fig, caption, reading=reading + PAIRED)
 
 
-KINDS = difficulty.DEPTHS | {kind: f"skips: {called}" for kind, called in difficulty.KINDS.items()}
+SHORT = {"kl": "KL", "overlap": "overlap", "effect": "skips, layers", "output": "skips, output"}
 DRAWN = ("name", "mean", "low", "high", "own")  # of a level, in the figure
 NONE = (
     "No study here has prompts of two levels or more and measures depth. Start one on the page Studies, with the probe "

@@ -11,7 +11,6 @@ from ed_core.errors import EffectiveDepthError
 from ed_core.sources.published import CAVEATS, CITATION, published, published_marks
 from ed_core.studies import agreement as estimators
 from ed_core.studies import bundle, export, items, report, running, study, tables
-from ed_core.studies import words as sentences
 from ed_core.studies.folder import Folder
 from ed_core.studies.plan import PLAN
 from ed_ui import chart, common_link, guard, link, literature, remembered, show, study_runs
@@ -172,9 +171,8 @@ def agreement(folder: Folder, rows: list[dict], name: str) -> None:
     }
     fig = chart.once(figures.study_depths, [*own, *others], "rule", thresholds=bands)
     show.figure("study-agreement", fig, AGREEMENT, reading=READING + BANDS)
-    first, *rest = estimators.sentences(found) or [""]
-    st.markdown(show.plain(first))
-    if rest:
+    st.markdown(show.plain(study_runs.looked(folder.out, tables.settles, model, name)))
+    if rest := estimators.sentences(found):
         with st.expander("Where they differ, and what moves them", icon=":material/compare_arrows:"):
             st.markdown("\n".join(f"- {show.plain(one)}" for one in rest))
 
@@ -208,19 +206,11 @@ def words(folder: Folder, rows: list[dict], name: str) -> None:
         for label in dict.fromkeys(r["model"] for r in rows):
             st.markdown(f"**{show.plain(label)}** on {show.plain(name)}")
             said = study_runs.looked(folder.out, tables.statements, label, name)
-            own = [r for r in rows if r["model"] == label]
-            told = [of_row(r) for r in own if r["variant"] in (tables.MEAN, tables.TURN)]
-            told += [f"The papers' {report.CALLED[rule]} rule: {one.sentence}" for rule, one in said.items()]
-            st.markdown("\n".join(f"- {show.plain(one)}" for one in told))
-
-
-def of_row(row: dict) -> str:
-    """A mean depth or a turn, in a sentence."""
-    if row["variant"] == tables.TURN:
-        return sentences.turns(row["depth"], row["p"], row["failed"])
-    return sentences.settles(
-        row["criterion"], row["depth"], row["n_layers"], row["low"], row["high"], row["over"] or ""
-    )
+            told = [
+                study_runs.looked(folder.out, tables.settles, label, name),
+                *(one.sentence for one in said.values()),
+            ]
+            st.markdown("\n".join(f"- {show.plain(one)}" for one in told if one))
 
 
 def exports(folder: Folder) -> None:
@@ -232,7 +222,7 @@ def exports(folder: Folder) -> None:
     def words_of() -> str:
         return report.markdown(folder, tables.stored(folder, "verdict"), items.digest(folder.out, folder.keys()))
 
-    with st.expander("Take it along", icon=":material/download:"):
+    with st.expander("Export", icon=":material/download:"):
         row = st.container(horizontal=True)
         for name in tables.TABLES:
             for kind in ("parquet", "csv"):

@@ -74,7 +74,8 @@ def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Sid
 
 def found_pairs(name: str, of_side: list) -> list[side_by_side.Pair]:
     a, b = (side[name] for side in of_side)
-    return side_by_side.pairs((a.side.probes[name], b.side.probes[name]), a.result, b.result)
+    sinks = ((), ()) if pair_panel.counted() else tuple(probe_page.sinks_of(s.result) for s in (a, b))
+    return side_by_side.pairs((a.side.probes[name], b.side.probes[name]), a.result, b.result, sinks)
 
 
 def judged(side: dict[str, Shown]) -> verdict.Verdict | None:
@@ -86,13 +87,18 @@ def judged(side: dict[str, Shown]) -> verdict.Verdict | None:
 
 
 def headline(batch: running.Batch, order, names, verdicts, found) -> None:
-    """What is going on, each side's verdict, and what differs most: always the same height."""
+    """What is going on, what the sides are, with both verdicts behind a click, and what differs most: always the same
+    height."""
     with st.container(key="headline-two"):
         for message in running.troubles(batch):
             show.error(message)
-        for side, name, reached in zip(SIDES, names, verdicts, strict=True):
-            said = f": {show.plain(reached.sentence)}" if reached else ""
-            st.markdown(f"**{side}** · {show.plain(name)}{said}")
+        row = st.container(horizontal=True, vertical_alignment="center")
+        told = " · ".join(f"**{side}** {show.plain(name)}" for side, name in zip(SIDES, names, strict=True))
+        row.markdown(told, width="content")
+        if any(verdicts):
+            with row.popover("Both verdicts", type="tertiary", key="verdicts-two"):
+                for side, reached in zip(SIDES, verdicts, strict=True):
+                    st.markdown(f"**{side}** · {show.plain(reached.sentence if reached else 'Not measured yet.')}")
         if batch.running:
             live.status(batch, partial(_of_sides, order))
         elif batch.missing and not batch.errors:
@@ -131,13 +137,13 @@ SAME = {
     "parameters": "Both sides have the same parameters: change one of the second set.",
 }
 TEXTS = {
-    "Look for": "curves that take the same course at another depth: then the models do the same thing earlier or "
-    "later. Marks of A stand above the ruler's layers (circles), those of B below (diamonds); hollow: not clear.",
+    "Look for": "curves that take the same course at another relative depth. Marks of A stand above the ruler's layers "
+    "(circles), those of B below (diamonds); hollow: not clear.",
     "By construction": "Maps have one colour scale for both sides. A map of differences over tokens is drawn only "
     "where both sides have the same tokens; of models of different depth it has the shallower one's layers. Its middle "
     "colour is 0.",
     "Beware": "Two prompts, or two models on one prompt, are an anecdote: *How this prompt compares* on a probe's page "
-    "shows the spread over many. Equal curves of a model and its untrained twin were not learned.",
+    "shows the spread over many. A curve that one untrained twin shows too needs no training to appear.",
 }
 
 page()

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, pruning
+from ed_core.depth import among_others, pruning, writing
 from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune, prune
 from ed_core.results import aggregate
 from ed_core.sources import controls, specs
@@ -153,7 +153,8 @@ def answers(batch: running.Batch, asked: Prune, written: ExactAnswers, n_prompts
     pruned, found = ([pair[i] for pair in done] for i in range(2))
     curves = among_others.over_prompts(asked, [r.summary for r in pruned])
     share = aggregate.aggregate(written, [r.summary for r in found])
-    st.markdown(pruning.generated(curves, share, len(done), asked.n))
+    told = pruning.by_loss(curves, share, len(done), asked.n)
+    show.conclusion("answers", pruning.generated(share, len(done), asked.n), told)
     if len(done) < n_prompts:
         st.caption(f"Over the {len(done)} of {n_prompts} prompts that have a known answer and are measured.")
     twin = [r for i in range(n_prompts) if (r := control_model.result(batch, f"{written.name}.{i}")) is not None]
@@ -180,6 +181,10 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
     figures_of = right.container(key="metrics-exit")
     if leaving:
         curves = aggregate.aggregate(EarlyExit, [r.summary for r in leaving])
+        threshold = aggregate.probe_of(leaving[0]).threshold
+        show.conclusion(
+            "exit", writing.of_prompts([r.summary for r in leaving], leaving[0].n_layers, threshold), place=left
+        )
         lines, twin = (
             {name: curves[name] for name in ("agreement", "confidence")},
             behind(twins, EarlyExit, "agreement"),
@@ -188,7 +193,8 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
         of = ("early_exit.agreement", "depth", curves["agreement"], EXIT_TITLE, EXIT)
         with left:
             show.figure_of_many("exit", fig, EXIT_TITLE, leaving, *of)
-        told = f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}"
+        usable = writing.usable(*writing.exits([r.summary for r in leaving])[:2])
+        told = f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}" if usable else "not usable here"
         figures_of.metric("Mean exit depth", told, help=EarlyExit.spec("exit_depth").meaning)
         agrees = f"{float(curves['exit_agrees']):.0%}"
         figures_of.metric("Agreement on leaving", agrees, help=EarlyExit.spec("exit_agrees").meaning)
@@ -261,8 +267,8 @@ FILES = (
     ("mergekit", pruning.mergekit_yaml, "yaml", "text/yaml", "prune"),
 )
 EXPORTS = "Made from the aggregate over all chosen prompts; the file says how many prompts and tokens it rests on."
-EXIT_CAUTION = """Sure is not right: where embedding and head share their weights, depth 0 is sure of the token it has
-just read. Choose a threshold by the agreement, not by the confidence."""
+EXIT_CAUTION = """Confident is not correct: where embedding and head share their weights, depth 0 is confident of the
+token it has just read. Choose a threshold by the agreement, not by the confidence."""
 EXIT_TITLE = "Early exit through the lens, depth by depth"
 EXIT = """Agreement at a depth is the share of tokens whose best guess there is the whole model's. No exit was trained
 for this."""
@@ -277,8 +283,7 @@ TEXTS = {
         "any other."
     ),
     "Beware": "Cosine is a weak proxy: one OLMo layer of low influence cost 66 % of the accuracy (Hinostroza et al. "
-    "2026, arXiv 2605.14075). These figures hold for the chosen prompts, before any healing by fine-tuning; small "
-    "models use all of their depth.",
+    "2026, arXiv 2605.14075). These figures hold for the chosen prompts, before any healing by fine-tuning.",
 }
 
 page()

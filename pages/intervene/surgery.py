@@ -45,8 +45,8 @@ def page() -> None:
     common_link.write(requests["surgery.0"].key if stored else "")
     live.follow(batch, panels, asked, len(prompts))
     if len(prompts) == 1 and "drop" in asked.kinds and (result := batch.complete("surgery.0")) is not None:
-        said = control_model.sentence(batch, "surgery.0")
-        spread_panel.section(asked, result, control_model.result(batch, "surgery.0"), said)
+        alike = control_model.alike(batch, "surgery.0")
+        spread_panel.section(asked, result, control_model.result(batch, "surgery.0"), alike)
     with st.expander("The same from the command line"):
         prompt_set.command(dict.fromkeys(r.models[0] for r in batch.requests.values()), [asked], prompts)
     with st.expander("What this measures, exactly"):
@@ -104,7 +104,7 @@ def maps(curves: dict, kinds: list[str], results: list, twins: list, asked: Surg
     drawn = results[0]["random_layer"].tolist() if kind == "repeat" else ()
     found = surgery.rows(curves, kind, drawn)
     if ready:
-        st.markdown(surgery.sentence(curves, kind, found))
+        show.conclusion("surgery", surgery.sentence(curves, kind, found), surgery.reasons(curves, kind, found))
     left, right = st.columns([11, 9])
     with left:
         one_map("map", curves, kind, value, found, results, CAPTION[kind])

@@ -8,7 +8,7 @@ from html import escape
 
 import streamlit as st
 
-from ed_core.cases.case_study import Case
+from ed_core.cases.case_study import Case, of_its_time
 from ed_core.cases.drawings import Drawing, Section, says, sections
 from ed_core.cases.snippet import snippet
 from ed_core.commands.cases import EXPORTS
@@ -33,6 +33,8 @@ def page() -> None:
         if under_edit is not None:
             case_editing.form(under_edit, go)
         verdicts(case.verdict.splitlines())
+        if said := of_its_time(case):
+            st.caption(said)
         if case.notes.strip() and under_edit is None:
             case_editing.notes(case.notes)
         for i, one in enumerate(sections(case)):

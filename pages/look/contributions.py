@@ -3,6 +3,7 @@
 import streamlit as st
 
 from ed_core import figures
+from ed_core.depth import sinks
 from ed_core.depth.verdict import COSINES
 from ed_core.figures import pictures
 from ed_core.probes import Contributions
@@ -24,7 +25,7 @@ def figure(result, view):
     spec = Contributions.spec(measure)
     draw = figures.cosine_map if spec.unit == "cosine" else figures.contribution_norms
     one = Contributions.pictures[1 if measure in COSINES else 0]
-    said = spec.meaning + pictures.beside(one, view)
+    said = spec.meaning[:1].upper() + spec.meaning[1:] + pictures.beside(one, view)
     fig = chart.once(draw, result, view, measure, counts_first_token())
     show.figure("map", fig, said, result, measure, select=True)
 
@@ -38,6 +39,8 @@ def more(result, view):
     probe_page.profile(result, measure, view)
     if not result.complete:
         return
+    if told := sinks.told_at_end(sinks.ends_of(result), result.tokens):
+        st.caption(show.plain(told))
     curves = aggregate.without(result, view.uncounted, counts_first_token())
     for place, (key, suffix, unit, caption) in zip(st.columns(2), MEANS, strict=True):
         lines = {name: curves[f"{short}_{suffix}"] for name, short in BRANCHES.items()}
@@ -55,8 +58,8 @@ TEXTS = {
     "The papers saw": "In Llama 3.1 70B on GSM8K the ratio stays above 0.15 in the first half and falls below 0.05 in "
     "the second; the cosine is 0 or negative first, then turns positive (Csordás et al. 2025, §3.1).",
     "Look for": (
-        "the layer where the mean cosine crosses 0 for the last time: from there on layers strengthen what the stream "
-        "already holds."
+        "two levels of the mean cosine, below 0 in the early layers and above 0 in the late ones. A single crossing of "
+        "0 is no turn."
     ),
     "Beware": "The first token is often an attention sink of huge norm. A small ratio or cosine does not prove a layer "
     "useless (Hinostroza et al. 2026, arXiv 2605.14075).",

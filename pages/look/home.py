@@ -7,8 +7,9 @@ from functools import partial
 import streamlit as st
 
 from ed_core import figures, fits
-from ed_core.depth import sinks, verdict, wording
+from ed_core.depth import sinks, verdict
 from ed_core.depth.verdict import ALL, ANSWER
+from ed_core.depth.wording import Twins
 from ed_core.figures import View
 from ed_core.figures.pictures import Look
 from ed_core.probes import Continuation, Contributions, Generation, LayerSkip, Lenses, LogitLens
@@ -17,7 +18,7 @@ from ed_core.probes.lenses import LENSES
 from ed_core.results import lookup
 from ed_core.sources import specs
 from ed_core.sources.published import published, published_marks
-from ed_core.types import ModelSpec, ProbeResult, Request
+from ed_core.types import ModelSpec, Request
 from ed_ui import (
     chart,
     common_link,
@@ -58,6 +59,7 @@ MAPS = (  # key, probe, picture
 )
 WIDE = 1100  # pixels of the page, about
 LOW = 260  # pixels of the map of written tokens
+HIGH = 92  # pixels of the ruler
 DEPTHS = ("home.depths", False)  # under which name, and at first, the depth of each written token stands there
 PARAMETERS = (
     choice("branch", "branch", "both", BRANCHES),
@@ -112,7 +114,7 @@ def wanted(spec: ModelSpec) -> dict[str, Request]:
         asked["lenses"] = Lenses(fit=fit.path.stem).request(spec, prompt_box.prompt())
     if value(*DEPTHS):
         asked["generation"] = written.asked().request(spec, prompt_box.prompt())
-    return asked | control_model.with_control(measured)
+    return asked | control_model.with_twins(measured)
 
 
 def fitted(spec: ModelSpec) -> fits.Fit | None:
@@ -151,29 +153,20 @@ def welcome() -> None:
 def _harder(example: str, batch: running.Batch) -> None:
     """Step up, keeping the present verdict as a ghost on the ruler."""
     if (reached := judged(batch)) is not None:
-        session.current().ghost = (reached, batch.results["contributions"].n_layers)
+        session.current().ghost = reached
     prompt_box.pick(example)
 
 
 def judged(batch: running.Batch) -> verdict.Verdict | None:
-    """The verdict, once both of its probes are complete."""
+    """The verdict with what is chosen under Options, beside the control or stored twins, once both of its probes are
+    complete."""
     needed = [batch.complete("contributions"), batch.complete("logit_lens")]
     if None in needed:
         return None
-    return read(*needed)
-
-
-def read(contributions: ProbeResult, lens: ProbeResult) -> verdict.Verdict:
-    """The verdict with what is chosen under Options."""
-    of = remembered.token(lens.n_tokens) if value("of", ALL) == TOKEN else value("of", ALL)
+    of = remembered.token(needed[1].n_tokens) if value("of", ALL) == TOKEN else value("of", ALL)
     thresholds = value("kl_threshold", 0.5), value("overlap_threshold", 0.3)
-    return verdict.of_prompt(contributions, lens, counts_first_token(), *thresholds, ALL if of is None else of)
-
-
-def of_twin(batch: running.Batch) -> verdict.Verdict | None:
-    """The same read off the control, once both of its probes are complete."""
-    needed = [control_model.result(batch, name) for name in verdict.READS]
-    return None if None in needed else read(*needed)
+    more = (ALL if of is None else of, *control_model.twins(batch))
+    return verdict.of_prompt(*needed, counts_first_token(), *thresholds, *more)
 
 
 def counts_first_token() -> bool:
@@ -184,14 +177,11 @@ def panels(batch: running.Batch) -> None:
     """Everything that fills while jobs run."""
     stored = "contributions" in batch.results and not batch.running
     common_link.write(batch.requests["contributions"].key if stored else "")
-    reached, twin = judged(batch), of_twin(batch)
+    reached = judged(batch)
     with st.container(key="home-verdict"):
-        headline(batch, reached, twin)
-        ruler(batch, reached, twin)
+        headline(batch, reached)
+        ruler(batch, reached)
     view = viewer(batch, reached)
-    if "generation" in batch.requests:
-        with st.container(key="home-written"):
-            live.part(batch, "written", ("generation",), partial(depths, batch))
     look = Look(
         BRANCHES[value("branch", "both")], SHADES[value("shade", "probability")], first_token=counts_first_token()
     )
@@ -211,9 +201,10 @@ def panels(batch: running.Batch) -> None:
     if (token := remembered.token(_n_tokens(batch))) is not None and not batch.running:
         with below:
             token_drawer.draw(batch, token, reached.lines if reached else {})
-    for probe in PROBES:
-        if said := control_model.sentence(batch, probe, counts_first_token() or probe != "contributions"):
-            st.markdown(f"**{PROBES[probe].title}:** {said}")
+    live.part(batch, "says", ("continuation",), partial(what_it_says, batch))
+    if "generation" in batch.requests:
+        with st.container(key="home-written"):
+            live.part(batch, "written", ("generation",), partial(depths, batch))
 
 
 def panel(
@@ -252,25 +243,23 @@ def course(batch: running.Batch, view: Callable[[str, str], View]) -> None:
     show.figure("token", fig, caption, result, "layer_cos")
 
 
-def headline(batch: running.Batch, reached: verdict.Verdict | None, twin: verdict.Verdict | None) -> None:
-    """Status or verdict, and what the model says, which what the rules say never pushes out of sight: the same height
-    whatever stands in it."""
+def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
+    """Status, or what is seen at the answer and where the lens settles: the same height whatever stands in it."""
     with st.container(key="headline"):
         for message in running.troubles(batch):
             show.error(message)
         if batch.running:
             live.status(batch)
         elif reached is not None:
-            st.markdown(f"**{show.plain(reached.lead)}**")
+            if reached.lead:
+                st.markdown(f"**{show.plain(reached.lead)}**")
+            st.markdown(show.plain(reached.settles))
         elif batch.missing and not batch.errors:
             st.markdown(TEACH)
-        live.part(batch, "says", ("continuation",), partial(what_it_says, batch))
-        if reached is not None and not batch.running:
-            said(batch, reached, twin)
 
 
 def what_it_says(batch: running.Batch) -> None:
-    """What the model says, as far as it is written, and whether the depth of each token stands below."""
+    """What the model says, as far as it is written, and whether the depth of each token stands below it."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="says"):
         if said := says(batch):
             st.markdown(said, width="content")
@@ -301,24 +290,15 @@ def depths(batch: running.Batch) -> None:
     written.panel("written", result, View(width_px=WIDE, height=LOW, uirevision="written"), again, small=True)
 
 
-def said(batch: running.Batch, reached: verdict.Verdict, twin: verdict.Verdict | None) -> None:
-    """Each criterion as what it is, with what a control shares, and the sinks."""
-    lines = [f"- {show.plain(one.sentence)}" for one in reached.statements.values()]
-    if twin is not None:
-        lines.append(f"- {show.plain(wording.shared(reached.criteria, twin.criteria, control_model.chosen()[0]))}")
-    if reached.sinks:
-        lines.append(f"- {show.plain(sinks.brief(reached.sinks, batch.results['contributions'].tokens))}")
-    st.markdown("\n".join(lines))
-
-
-def ruler(batch: running.Batch, reached: verdict.Verdict | None, twin: verdict.Verdict | None) -> None:
-    """The depth ruler; without marks until there is a verdict, so that nothing moves when it comes."""
+def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
+    """The depth ruler below what the papers' rules give; without marks until there is a verdict, so that nothing moves
+    when it comes."""
     some = next(iter(batch.results.values()), None)
     n_layers = some.n_layers if some is not None else specs.n_layers(next(iter(batch.requests.values())).models[0])
     if n_layers is None:
-        st.container(height=110 + show.CAPTION, border=False, key="ruler-place")
+        st.container(height=HIGH + show.CAPTION, border=False, key="ruler-place")
         return
-    ghost, n_ghost = session.current().ghost or (None, None)
+    ghost = session.current().ghost
     fig = chart.once(
         figures.depth_ruler,
         reached.criteria if reached else {},
@@ -326,20 +306,28 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None, twin: verdict.V
         bands=reached.bands if reached else {},
         statements=reached.statements if reached else {},
         cosine=reached.curves.get("cosine") if reached else None,
-        twin=twin.criteria if reached and twin else {},
-        height=88,
+        means=reached.means if reached else {},
+        turn=reached.turn if reached else None,
+        seen=reached.seen if reached else (),
+        twins=reached.twins if reached else Twins(),
+        height=HIGH,
         published=published_marks(value("published", NONE)) if reached and value("published", NONE) != NONE else (),
-        ghost=ghost.criteria if ghost else {},
-        n_layers_ghost=n_ghost,
+        ghost=ghost.means if ghost else {},
     )
-    caption = "**Depth ruler** · where each rule stands; hollow: not clear; colour: the mean cosine"
+    caption = show.plain(reached.rules) if reached else "Depth ruler"
     said = reached.sentence if reached else "Depth ruler: no verdict yet."
     made = [batch.results[name] for name in ("contributions", "logit_lens") if name in batch.results]
-    show.figure("ruler", fig, caption, results=made, alt=said, about=rules)
+    about = partial(why, batch, reached)
+    show.figure("ruler", fig, caption, results=made, alt=said, about=about, more="Why?")
 
 
-def rules() -> None:
-    """What the marks say, and how sure that is."""
+def why(batch: running.Batch, reached: verdict.Verdict | None) -> None:
+    """The reasons behind the verdict, and how to read the ruler."""
+    lines = list(reached.reasons) if reached else []
+    if reached and reached.sinks:
+        lines.append(sinks.brief(reached.sinks, batch.results["contributions"].tokens, value(*probe_page.COUNT_SINKS)))
+    if lines:
+        st.markdown("\n".join(f"- {show.plain(line)}" for line in lines))
     st.markdown(RULES.format(kl=value("kl_threshold", 0.5), overlap=value("overlap_threshold", 0.3)))
 
 
@@ -427,19 +415,17 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
 
 ABOUT_DEPTHS = "The model writes on, and every token is told with the depth at which it settles."
 TEACH_DEPTHS = "**Run** lets the model continue the question, and shows for every token at which depth it settles."
-RULES = """**Three rules, three questions.** *Cosine*: the last layer after which additions no longer erase, on average,
-what the stream holds, but strengthen it. *KL*: the first layer at which what the model would say, were it to end there,
-is less than {kl:.0%} as far from its output as it ever is. *Overlap*: the first at which it shares more than
-{overlap:.0%} of its best tokens with the output. They differ because erasing less, coming near and naming the same
-tokens are different things.
+RULES = """**Settles** (● KL, overlap): what the model would say, were it to end at a depth, differs from its output by
+some share of the most. The figure is the mean, over all shares between 0 and 1, of the depth from which it stays below.
 
-**How sure.** All is read off this one prompt. A pale bar is the range as the rule's threshold moves; a hollow mark is
-not clear, as its variants differ. *Options*, *Control* sets the marks of an untrained or shuffled twin beside them; how
-many prompts compare stands on the pages *Contributions* and *Logit lens*.
+**Turn** (● cosine): two levels fitted to the mean cosine, the first below 0, the second above.
 
-**◆ Sinks** are tokens whose stream is many times as long as the others', since attention rests on them where there is
-nothing to look at. What is measured there tells of the sink, not of the prompt: it is outside the colour ranges, and
-the rules are held against what they give without it."""
+**The papers' rules** (◆, hollow: not clear). *Cosine*: the last layer whose mean cosine is below 0 before one where it
+is not. *KL*: the first layer before which the divergence is below {kl:.0%} of its largest. *Overlap*: the first before
+which more than {overlap:.0%} of the best tokens are the output's. *Clear*: other thresholds (thin bar) and variants
+give a layer within a tenth of the depth, it lasts, and fewer than half of five untrained twins have it too.
+
+**Untrained twins** (grey band): same config, random weights. What they share needs no training to appear."""
 READ_RANK = """Read at the token before the answer. The curve reaches 1 where the model's own best guess leads the
 lens' list, and is the answer's where the model is right. A click on a cell shows that token's cosines here instead."""
 WELCOME = """**How much of its depth does a language model use?** Every layer adds to a stream that carries each token
@@ -454,8 +440,8 @@ STEPS = """1. Choose a model on the left, and a prompt or an example above.
 2. **Run**, or Ctrl+Enter in the prompt.
 3. Click a token in a map to follow it.
 
-Three rules read the depth: the *cosine* where layers stop erasing, *KL* and *overlap* where what the model would say
-comes near to what it says. They ask different things, so they differ."""
+The page says from which depth the answer leads for good, and around which depth the *lens*, what the model would say if
+it ended there, settles. *Why?* gives the papers' rules, and how sure they are."""
 STILL = "Still shown: {}. The model that was chosen cannot be had, as the sidebar says."
 TEACH = """Not computed yet. **Run** traces this prompt through the model: what each layer adds and in which direction,
 what it would predict at each depth, and what breaks without it."""

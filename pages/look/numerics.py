@@ -42,7 +42,7 @@ def panels(batch: running.Batch) -> None:
         return
     view = replace(probe_page.view(result), sinks=probe_page.sinks_of(result))
     if result.complete:
-        verdict(result)
+        verdict(result, batch.complete("contributions"))
     caption = "Error of every layer's sum against what leaves it, token by token"
     show.figure("map", figures.miss_map(result, view), caption, result, "miss", READ_ERROR, select=True)
     probe_page.window(result, view)
@@ -52,24 +52,24 @@ def panels(batch: running.Batch) -> None:
     probe_page.texts(TEXTS)
 
 
-def verdict(result) -> None:
-    """Passed or not, in one sentence; then the sinks by name."""
+def verdict(result, contributions) -> None:
+    """Passed or not, in one sentence; behind a click the sums, the logits and the sinks by name."""
     said = exactness.verdict(result)
     (st.success if said.holds else st.error)(
         show.plain(said.text), icon=":material/check_circle:" if said.holds else ":material/error:"
     )
-    st.markdown(show.plain(exactness.sink(result).text))
+    with st.popover("Reasons", type="tertiary", key="reasons-numerics"):
+        told = (exactness.sums(result), exactness.logits(result), exactness.sink(result, contributions))
+        st.markdown("\n".join(f"- {show.plain(one.text)}" for one in told))
 
 
 def figures_of(result) -> None:
-    """Error against rounding, slopes, and the figures in words."""
+    """Error against rounding, and slopes."""
     left, right = st.columns(2)
     caption = "Largest error per layer, against rounding and the limit"
     show.figure("miss", figures.miss_curves(result), caption, result, "rounding", place=left)
     fig, caption = figures.slope_curves(result), "Slopes: what the stream moves per unit that is read"
     show.figure("slopes", fig, caption, result, "slope_attn", READ_SLOPE, place=right)
-    for said in (exactness.sums(result), exactness.logits(result)):
-        st.caption(show.plain(said.text))
 
 
 def first_token(result, contributions, lens) -> None:
@@ -86,7 +86,7 @@ def first_token(result, contributions, lens) -> None:
         caption = f"{caption}, with the first token and without"
         show.figure(f"first-{row.name}", fig, caption, results=[result], place=place)
     if rows:
-        st.markdown(f"**{exactness.change(rows)}**")
+        st.caption(show.plain(exactness.change(rows)))
 
 
 TEACH = """Not computed yet. **Run** checks on this very prompt that what enters a layer, plus what attention adds, plus

@@ -35,11 +35,11 @@ RATIO = "Chen et al. 2026 find more such tokens where a model reasons rightly; t
 TEXTS = {
     "The papers saw": "The share of generated tokens that settle late goes with accuracy over prompts, better than "
     "length does (Chen et al. 2026, arXiv 2602.13517).",
-    "Look for": "columns that stay dark up to the top: tokens the model needs all of its depth for.",
+    "Look for": "columns that stay dark up to the top: tokens whose prediction forms late.",
     "By construction": "The top row is the output: divergence 0. Every token is predicted at the position before "
     "its own.",
     "Beware": "The head was trained for the last layer only, and where embedding and head share their weights, depth 0 "
-    "is sure of the token just read: a cross there is no knowledge.",
+    "repeats the token just read: a cross there is an echo, no prediction.",
 }
 
 probe_page.Page(

@@ -1,0 +1,810 @@
+"""All sentences a page can say, with an example each, in `docs/sentences.md`: `python -m ed_core.demo.sentences` writes
+it anew, `--check` says whether it is up to date.
+
+A sentence is what a public function or property of the rooms in `ROOMS` gives as text. Each of them stands either in
+`SAID`, under its page with a function that makes examples (on results that ship with the app, or on made-up ones, so
+that every branch is seen), or in `PARTS`, where it gives no sentence of its own but a label, a file, or a part of one.
+`unlisted` names those that stand in neither; a test holds it empty. The fixed words of the pages (*Papers saw*, *Look
+for*, *By construction*, *Beware*) are read off the pages themselves."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..cards import words
+from ..claims import CLAIMS, finding
+from ..claims.claim import Claim, Estimate, Measured
+from ..claims.claim import Curve as ClaimCurve
+from ..claims.finding import Finding, adjusted
+from ..depth import (
+    among_others,
+    answer,
+    audit,
+    criteria,
+    exactness,
+    lenses,
+    matching,
+    pruning,
+    side_by_side,
+    sinks,
+    surgery,
+    together,
+    verdict,
+    wording,
+    writing,
+)
+from ..depth.continuous import MeanDepth, Turn
+from ..depth.criteria import Criterion
+from ..depth.statistics import Interval, units
+from ..depth.wording import Reading, Twins
+from ..probes import Contributions, LayerSkip, LogitLens, Numerics
+from ..probes.description import Curve
+from ..results import lookup
+from ..types import Measure, ProbeResult
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "sentences.md"
+ROOMS = (
+    "ed_core/depth/*.py",
+    "ed_core/claims/finding.py",
+    "ed_core/cards/words.py",
+    "ed_core/studies/agreement.py",
+    "ed_core/studies/difficulty.py",
+    "ed_core/studies/trends.py",
+    "ed_core/studies/reproduce.py",
+)
+TEXTS = {"str", "list[str]", "Iterator[str]", "Said", "Statement", "wording.Statement", "tuple[str, str]", "str | None"}
+PAGES = (
+    "look/home",
+    "look/contributions",
+    "look/logit_lens",
+    "look/lenses",
+    "look/writing",
+    "look/numerics",
+    "intervene/skip",
+    "intervene/erase",
+    "intervene/gradients",
+    "intervene/prune",
+    "intervene/surgery",
+    "compare/two",
+    "compare/audit",
+    "compare/difficulty",
+    "compare/maps",
+    "compare/studies",
+    "compare/claims",
+    "compare/cards",
+    "keep/gallery",
+    "keep/case",
+)
+WORDS = 6  # in a page's constant that holds a sentence
+Examples = Callable[[], Iterable[str]]
+
+
+# ---------------------------------------------------------------- what the examples are made of
+
+
+def shipped(probe: str, control: bool = False) -> list[ProbeResult]:
+    """The shipped results of a probe, by model and prompt."""
+    found = [r for r in map(lookup.by_key, lookup._names()) if r is not None and r.request.probe == probe]
+    found = [r for r in found if bool(r.request.models[0].control) == control and r.complete]
+    return sorted(found, key=lambda r: (r.request.models[0].name, r.request.prompts[0].text))
+
+
+@cache
+def both() -> dict[str, list[verdict.Pair]]:
+    """Every shipped prompt that has both probes, by model."""
+    lenses = {(r.request.models[0], r.request.prompts[0]): r for r in shipped("logit_lens")}
+    found: dict[str, list[verdict.Pair]] = {}
+    for made in shipped("contributions"):
+        if lens := lenses.get((made.request.models[0], made.request.prompts[0])):
+            found.setdefault(made.request.models[0].name, []).append((made, lens))
+    return found
+
+
+@cache
+def verdicts() -> list[verdict.Verdict]:
+    """On every shipped prompt; then with other prompts in the place of one twin and of five, at the answer, and at a
+    token."""
+    every = [pair for pairs in both().values() for pair in pairs]
+    most = max(both().values(), key=len)
+    return (
+        [verdict.of_prompt(*pair) for pair in every]
+        + [verdict.of_prompt(*pair, twins=most[:n]) for pair in most[:2] for n in (1, 5)]
+        + [verdict.of_prompt(*most[0], of=of) for of in (verdict.ANSWER, 3)]
+    )
+
+
+@cache
+def several() -> list[together.Together]:
+    """The shipped prompts of the model that has most of them, together; then as if there were more of them, of one form
+    and of many, and with five twins."""
+    most = max(both().values(), key=len)
+    sides = [list(side) for side in zip(*most, strict=True)]
+    twice = [side * 2 for side in sides]
+    twin = tuple([one] * len(twice[0]) for one in most[0])
+    return [
+        together.of_prompts(*sides),
+        together.of_prompts(*twice, forms=["a"] * 10),
+        together.of_prompts(*twice, forms=list("abcdefghij"), twins=[twin] * 5),
+    ]
+
+
+def of_verdicts(name: str) -> Iterator[str]:
+    for found in verdicts():
+        said = getattr(found, name)
+        yield from [said] if isinstance(said, str) else said
+
+
+def of_several(name: str) -> Iterator[str]:
+    for found in several():
+        said = getattr(found, name)
+        yield from [said] if isinstance(said, str) else said
+
+
+def made_up_twins(n: int, kind: str = "untrained", split: int = 3) -> Twins:
+    """Copies whose rules give layers 3, 5, …, which settle at 4, 6, … of 10 and turn after `split` of ten layers."""
+    return Twins(
+        kind,
+        tuple(
+            Reading(
+                {"cosine": Criterion("cosine", 3 + 2 * i, None, 10)},
+                {"kl": MeanDepth("kl", 4.0 + 2 * i, 10)},
+                Turn(10, split, -0.2, 0.2, 0.01, ""),
+            )
+            for i in range(n)
+        ),
+    )
+
+
+def turns() -> Iterator[str]:
+    """Of made-up fits: a turn with and without twins, and each way to have none."""
+    turn = Turn(10, 3, -0.2, 0.2, 0.01, "")
+    yield from (wording.turned(turn, made_up_twins(n)) for n in (0, 1, 5))
+    yield wording.turned(replace(turn, failed="order", p=0.3))
+    yield wording.turned(replace(turn, failed="twins"), made_up_twins(5))
+    for before, after in ((0.1, 0.3), (-0.3, -0.1), (-0.2, 0.2), (0.2, -0.2), (0.0, 0.3)):
+        yield wording.turned(replace(turn, before=before, after=after, failed="sign"))
+
+
+def settling() -> Iterator[str]:
+    """Of made-up depths: with and without twins and intervals, and none."""
+    kl, overlap = MeanDepth("kl", 5.2, 10), MeanDepth("overlap", 7.25, 10)
+    for n in (0, 1, 5):
+        yield wording.settles({"kl": kl, "overlap": overlap}, None, made_up_twins(n))
+    yield wording.settles({"kl": kl}, None, made_up_twins(1, "shuffled"))
+    sure = replace(kl, interval=Interval(4.9, 5.6, 0.0))
+    for over in (units(10, ["a"] * 10), units(10, list("abcdefghij"))):
+        yield wording.settles({"kl": sure, "overlap": overlap}, None, over=over)
+    yield wording.settles({"kl": kl}, None, over=units(3))
+    yield wording.settles({"kl": replace(kl, depth=None)}, None)
+
+
+def by_rule() -> Iterator[tuple[wording.Statement, Criterion, np.ndarray]]:
+    """Statements of made-up curves: clear, clear so far, not clear for each reason, and no layer."""
+    step = np.repeat([-0.3, 0.3], [4, 6])
+    for curve, twins in (
+        (step, made_up_twins(0)),
+        (step, made_up_twins(1)),
+        (step, made_up_twins(5)),
+        (step, replace(made_up_twins(5), readings=made_up_twins(1).readings * 5)),
+        (np.array([-0.3, -0.02, 0.02, -0.01, 0.03, 0.3, 0.3, 0.3, 0.3, 0.3]), made_up_twins(0)),
+        (np.repeat([-0.3, 0.3, -0.3], [2, 7, 1]), made_up_twins(0)),
+        (np.full(10, 0.3), made_up_twins(0)),
+        (np.full(10, -0.3), made_up_twins(0)),
+    ):
+        criterion = criteria.by_cosine(curve, 0.0)
+        yield wording.statement(criterion, curve, twins), criterion, curve
+
+
+def answers() -> Iterator[tuple[answer.Seen, ...]]:
+    """What is seen at the answers of the shipped prompts, and of made-up ones, so that every branch is seen."""
+    yield from (found.seen for found in verdicts())
+    one = answer.Seen(0, "good", True, 30, 20, 5, 30, first_best=16, first_among=12)
+    yield (one,)
+    yield (replace(one, given=False, among=30),)
+    yield (replace(one, best=None, among=28, instead="bad"),)
+    yield (replace(one, best=None, among=None, instead="bad"),)
+    yield (replace(one, best=0, first_best=0, among=0, first_among=0),)
+    yield (one, replace(one, best=25))
+    yield (one, one, one)
+    yield (one, replace(one, token="better", best=None, instead="worse"))
+    yield (replace(one, best=None),) * 2
+
+
+TOKENS = [f"t{i}" for i in range(9)]
+
+
+def long(spans: Mapping[int, tuple[tuple[int, float], ...]], n_layers: int = 12) -> tuple[sinks.Sink, ...]:
+    """Sinks of made-up norms: by position, the depths from which the norm changes, and to what."""
+    stream, attn, mlp = np.ones((n_layers + 1, 9)), np.full((n_layers, 9), 0.1), np.full((n_layers, 9), 0.1)
+    for pos, changes in spans.items():
+        for depth, size in changes:
+            stream[depth:, pos] = size
+            mlp[depth - 1, pos] = size
+    return sinks.find(stream, attn, mlp)
+
+
+def of_sinks() -> list[tuple[sinks.Sink, ...]]:
+    return [
+        (),
+        long({0: ((3, 40.0),)}),
+        long({0: ((3, 9.0), (6, 1.0), (8, 60.0)), 4: ((3, 8.0), (5, 1.0))}),
+        long({pos: ((2, 10.0 + pos),) for pos in range(4)}),
+    ]
+
+
+def likenesses(*kinds: str) -> list[among_others.Likeness]:
+    """Of a falling curve with the same, a similar, another and a constant one."""
+    mine = np.array([8.0, 7, 5, 4, 2, 1, 0])
+    theirs = {"same": mine, "similar": np.array([7.0, 8, 4, 5, 1, 2, 3]), "another": mine[::-1], "constant": np.ones(7)}
+    titles = ("Relative contribution", "Mean cosine", "KL to the output", "Best tokens shared")
+    return [
+        among_others.likeness_of(Curve("c", title, "nats"), mine, theirs[kind])
+        for kind, title in zip(kinds, titles, strict=False)
+    ]
+
+
+def among() -> Iterator[str]:
+    for probe in (Contributions(), LogitLens(), LayerSkip()):
+        summaries = [r.summary for r in shipped(probe.name)]
+        own = [r.summary for r in shipped(probe.name) if r.request.models[0].name == "smollm2"] or summaries[:1]
+        this, *others = (own * 3)[:6]
+        yield among_others.sentence(probe, this, others)
+        yield among_others.sentence(probe, this, [])
+
+
+def behind() -> Iterator[str]:
+    for probe in (Contributions(), LogitLens()):
+        summaries = [r.summary for r in shipped(probe.name) if r.request.models[0].name == "smollm2"]
+        yield from among_others.reasons(probe, summaries[0], summaries[1:])
+        yield from among_others.reasons(probe, summaries[0], [*summaries[1:]] * 3)
+
+
+def controls_() -> Iterator[str]:
+    for kind in among_others.SAYS:
+        yield among_others.against_control(kind, [likenesses("same")])
+        yield among_others.against_control(kind, [likenesses("same", "same", "similar", "another")])
+        yield among_others.against_control(kind, [likenesses("another", "another")])
+        yield among_others.against_control(kind, [likenesses("constant")])
+        yield among_others.against_control(
+            kind, [likenesses("same", "another")] * 3 + [likenesses("another", "another")] * 2
+        )
+        yield among_others.against_control(kind, [likenesses("another")] * 5)
+
+
+def written(changed: int, depth: float = 20.0, n: int = 20) -> str:
+    agrees = np.array([0.0] * changed + [1.0] * (n - changed))
+    values = {
+        "ids": np.arange(n),
+        "settle_depth": np.full(n, 27.0),
+        "exit_depth": np.full(n, depth),
+        "exit_agrees": agrees,
+    }
+    return writing.sentence(values, 30, 0.9)
+
+
+def exits(changed: int, depth: float = 20.0, n: int = 40) -> str:
+    one = {"n_tokens": np.asarray(n), "exit_depth.sum": depth * n, "exit_agrees.sum": n - changed}
+    return writing.of_prompts([one], 30, 0.9)
+
+
+def pairs() -> Iterator[side_by_side.Pair]:
+    """Curves of made-up sides: other, the same, of models of other depth, constant, with a sink that is the
+    difference."""
+    curve = Curve("layer_ratio", "Relative contribution", "ratio")
+
+    def pair(a, b, n_layers=None, **more):
+        a, b = np.asarray(a, float), np.asarray(b, float)
+        n_layers = n_layers or (len(a), len(b))
+        m, t = side_by_side.matched(a, b, n_layers)
+        return side_by_side.Pair(curve, a, b, n_layers, t - m, among_others.likeness_of(curve, m, t), **more)
+
+    a, b = [1, 2, 3, 4], [1, 2, 3.5, 2]
+    yield pair(a, b)
+    yield pair(a, a)
+    yield pair(a, [9, 4.5])
+    yield pair([1, 1, 1], [1, 2, 3])
+    yield pair([np.nan] * 3, [1, 2, 3])
+    yield pair(a, b, counted=np.array([0, 0, 90.0, 0]), sinks="the sink (token 0)")
+    yield pair(a, b, counted=np.array([0, 0, 0.4, -2.0]), sinks="the sink (token 0)")
+
+
+def cells() -> Iterator[str]:
+    z = np.zeros((4, 5))
+    z[2, 0] = 9.0
+    yield side_by_side.largest_cell(z, "layer", (0,))
+    z[1, 3] = 0.5
+    yield side_by_side.largest_cell(z, "layer", (0,))
+    yield side_by_side.largest_cell(z, "layer", ())
+
+
+def no_map() -> Iterator[str]:
+    found = shipped("logit_lens")
+    a = found[0]
+    for b in found[1:]:
+        if b.tokens != a.tokens:
+            yield side_by_side.no_difference(a, b, ("depth", "pos"))
+            break
+    yield side_by_side.no_difference(a, a, ("step",))
+
+
+def surgeries(say: Callable[..., Any]) -> Iterator[str]:
+    nan = float("nan")
+    cost = np.full((3, 4), nan)
+    for (i, j), loss in {(0, 1): 9, (1, 2): 2.5, (2, 3): 3, (0, 2): 9, (1, 3): 4, (0, 3): 11}.items():
+        cost[i, j] = loss
+    for kind, whole in (("drop", 2.0), ("swap", 2.0), ("repeat", 2.6), ("repeat", 1.0)):
+        curves = {f"{kind}_{name}": cost for name in ("loss", "kl", "top1_kept")}
+        curves |= {"loss_whole": np.asarray(whole), "random_loss": np.array([2.55, 7, 8])}
+        curves |= {"angular_distance": np.ones((3, 4)), "block_influence": cost, "update_cosine": -cost}
+        said = say(curves, kind, surgery.rows(curves, kind, [2, 1, 0]))
+        yield from [said] if isinstance(said, str) else said
+    said = say({"loss_whole": np.asarray(1.0)}, "drop", [])
+    yield from [said] if isinstance(said, str) else said
+
+
+def orders() -> Iterator[str]:
+    costs = {"order_loss": 2.5, "loss_whole": 2.0, "order_kl": 0.41, "order_top1_kept": 0.8}
+    curves = {name: np.asarray(value) for name, value in costs.items()}
+    for order in ([0, 1, 3], [0, 1, 1, 2, 3], [2]):
+        yield surgery.ordered(curves, order, 4)
+    yield surgery.ordered(curves | {"order_loss": np.asarray(np.inf)}, [0, 1, 3], 4)
+
+
+ANSWERS = (([0.25, 1, 0.5, 0.25], 0.75, 4), ([1, 1, 0, 1], 1, 1), ([0, 0, 0, 0], 0.5, 2))
+
+
+def generated(say: Callable[..., Any]) -> Iterator[str]:
+    curves = {"nll": np.array([2.5, 2.0, 3.0, 2.25]), "nll_whole": np.asarray(2.0)}
+    for exact, whole, n in ANSWERS:
+        share = {"exact": np.array(exact, float), "exact_whole": np.asarray(whole)}
+        if say is pruning.generated:
+            yield say(share, n)
+        else:
+            yield from say(curves, share, n)
+
+
+def numerics(say: Callable[[ProbeResult], Any]) -> Iterator[str]:
+    """Of a made-up result that passes, one whose error is beyond rounding, and one that fails."""
+    n_layers, n_tokens, spec = 4, 5, Numerics.spec
+
+    def result(miss=1e-8, slope=1.0, closure=1e-7, suffix=1e-7, norm=1.0, end=1.0):
+        stream = np.ones((n_layers + 1, n_tokens))
+        stream[2:, 0], stream[-1, 3] = norm, end
+        values = {
+            "miss": np.full((n_layers, n_tokens), miss),
+            "rounding": np.full((n_layers, n_tokens), 3e-8),
+            "slope_attn": np.full(n_layers, slope),
+            "slope_mlp": np.ones(n_layers),
+            "closure": closure,
+            "replay": 1e-7,
+            "detour": 0.0,
+            "suffix": suffix,
+            "resid_norm": stream,
+        }
+        base = shipped("contributions")[0]
+        measures = {name: Measure(spec(name), np.asarray(v, np.float32)) for name, v in values.items()}
+        limits = {"miss": 1e-5, "slope": 1e-4}
+        return replace(
+            base,
+            measures=measures,
+            tokens=tuple(TOKENS[:n_tokens]),
+            token_ids=tuple(range(n_tokens)),
+            provenance={"limits": limits},
+            summary={},
+        )
+
+    for one in (
+        result(),
+        result(miss=1e-6),
+        result(miss=1e-3, slope=1.5, closure=0.2, suffix=1.0),
+        result(norm=40.0),
+        result(end=40.0),
+    ):
+        yield say(one).text
+
+
+def first_tokens() -> Iterator[str]:
+    curve = np.ones(4)
+    same = [exactness.Row("cosine", curve, curve, 3, 3), exactness.Row("kl", curve, curve, None, None)]
+    yield exactness.change(same)
+    yield exactness.change([replace(same[0], depth_without=1), same[1]])
+
+
+def audits(say: Callable[[audit.Audit], Any]) -> Iterator[str]:
+    """Of made-up curves: kept, ordered otherwise, constant."""
+    line = np.arange(8.0)
+    for other in (line + 0.01, line[::-1], np.ones(8)):
+        curves = {"fp32": {"logit_lens.kl": line}, "bf16": {"logit_lens.kl": other}}
+        spearman = among_others.rank_correlation(other, line)
+        comparison = audit.Comparison("bf16", "logit_lens.kl", spearman, float(np.abs(other - line).max() / 7))
+        said = say(audit.Audit("fp32", curves, (comparison,)))
+        yield from [said] if isinstance(said, str) else said
+
+
+def cards() -> Iterator[Mapping[str, Any]]:
+    """The shipped depth cards."""
+    from ..cards import card
+
+    return map(card.read, sorted(card.shipped()))
+
+
+def of_cards(say: Callable[[Mapping[str, Any]], Any]) -> Iterator[str]:
+    for told in cards():
+        said = say(told)
+        yield from [said] if isinstance(said, str) else said
+
+
+@cache
+def findings() -> list[Mapping[str, Any]]:
+    """Of every claim one, judged together: of made-up values that lie within its limits, outside, on them and nowhere,
+    by turns; with a twin of the same values. Last, one that cannot be applied."""
+    nothing, made = ClaimCurve("", "", (), (), (), ()), []
+
+    def measured(claim: Claim, which: int) -> Measured:
+        def draws(holds: tuple[float, float]) -> np.ndarray:
+            low, high = (end if np.isfinite(end) else None for end in holds)
+            limit = low if low is not None else high
+            width = abs(limit) or 0.1
+            inside = 1.0 if low is not None else -1.0
+            middle = (low + high) / 2 if low is not None and high is not None else limit + inside * width / 2
+            at = {0: middle, 1: 2 * limit - middle, 2: limit}[which % 3]
+            return at + width * np.linspace(-0.04, 0.04, 1000)
+
+        layers = claim.id in ("cosine-weak-proxy", "usefulness")
+        found = {
+            q.name: Estimate.undefined_because("no layer is needed by this measure")
+            if which % 5 == 4
+            else Estimate.of(np.mean(d := draws(q.holds)), d, d * 1.1 if layers else None)
+            for q in claim.quantities
+        }
+        return Measured(found, 40, nothing, "", "40 prompts of 8 forms")
+
+    for i, claim in enumerate(CLAIMS):
+        told = measured(claim, i)
+        made.append(Finding(claim, "this-model", "this-set", told, control=measured(claim, i + i % 2)).told())
+    made.append(Finding(CLAIMS[0], "this-model", "this-set", None, "It has no known answers.").told())
+    return adjusted(made)
+
+
+def of_findings(say: Callable[[Mapping[str, Any]], Any]) -> Iterator[str]:
+    for told in findings():
+        said = say(told)
+        yield from [said] if isinstance(said, str) else said
+
+
+def from_studies(say: str) -> Iterator[str]:
+    """Of the study that ships with the app, and of what is published."""
+    from pyarrow import parquet
+
+    from ..studies import agreement, difficulty, points, trends
+    from ..studies.folder import open_folder
+
+    folder = open_folder(Path(__file__).parent / "studies" / "toys")
+    if say == "trends.Slope.sentence":
+        published = [p for p in points.published_points() if p.training == "base"] or points.published_points()
+        for criterion in ("cosine", "kl", "overlap"):
+            yield trends.slope([p for p in published if p.criterion == criterion]).sentence
+        return
+    if say == "trends.Difference.sentence":
+        published = [p for p in points.published_points() if p.criterion == "kl"]
+        names = sorted({p.model for p in published})
+        for base, other in pairwise(names[:3]):
+            yield trends.difference(published, base, other).sentence
+        return
+    label = next(iter(folder.plan["models"]))["label"]
+    for name in folder.sets:
+        if say == "difficulty.Difficulty.sentence" and len(folder.groups(name)) > 2:
+            for kind in difficulty.kinds(folder):
+                yield difficulty.look(folder, label, name, kind).sentence
+        if say == "agreement.sentences":
+            rows = parquet.read_table(folder.out / "verdict.parquet").to_pylist()
+            yield from agreement.sentences(agreement.estimates(folder, label, name, rows))
+
+
+def levels() -> Iterator[str]:
+    """The verdict of lines through levels: deeper, less deep, by little, no change, cannot be told."""
+    from ..studies.difficulty import Trend
+
+    for low, high in ((0.5, 1.5), (-1.5, -0.5), (0.05, 0.3), (-0.1, 0.2), (-0.5, 1.5)):
+        yield Trend(9.0, 10.0, (low + high) / 2, low, high, 0, np.nan).verdict(16)
+
+
+def maps(say: Callable[..., str]) -> Iterator[str]:
+    """Of made-up maps between two models: each depth is found again at the same share, in the first half only, further
+    on, in the other order, and none is."""
+    from ..fits.measured import Maps
+
+    names = {"a": {"name": "ed-demo-8"}, "b": {"name": "ed-demo-16"}}
+    at, there, other = np.linspace(0, 1, 9)[:, None], np.linspace(0, 1, 13), np.ones((9, 13))
+    for place in (at, at / 2, 0.5 + at / 2, 1 - at, None):
+        error = np.full((9, 13), 0.95) if place is None else np.abs(place - there) * 0.8 + 0.05
+        yield say(Maps(error, 1 - error, other, 0 * other, np.ones(13), np.zeros(13), 4000, 1000, names))
+
+
+def replaced() -> Iterator[str]:
+    from ..fits.measured import Replacement
+
+    for added in (np.array([0.9, 0.4, 0.02, 0.01]), np.zeros(4)):
+        found = Replacement(
+            2.0 + added, 2.0 + added / 2, 2.0, 2.0, added / 2, 4000, 1000, {"model": {"name": "ed-demo-8"}}
+        )
+        yield matching.said_of_replacement(found)
+
+
+def certificates() -> Iterator[str]:
+    """Of the shipped fits, and of one as it was judged before."""
+    for file in sorted((Path(__file__).parent / "fits").glob("*.json")):
+        told = json.loads(file.read_text(encoding="utf-8"))
+        yield lenses.certified(told["kind"], told)
+    for tokens in (1000, told["held_out"]["tokens"]):
+        old = {"tokens": told["held_out"]["tokens"], "kl": told["held_out"]["kl"], "kl_tokens": tokens}
+        yield lenses.certified(told["kind"], told | {"held_out": old})
+
+
+def under_lenses() -> Iterator[str]:
+    """Of the shipped prompts."""
+    yield from (lenses.by_lens([result]).sentence for result in shipped("lenses"))
+    result = shipped("lenses")[0]
+    alone = {name: one for name, one in result.measures.items() if name.startswith("logit")}
+    yield lenses.by_lens([replace(result, measures=alone)]).sentence
+
+
+# ---------------------------------------------------------------- the list
+
+CARD = ("headline", "facts", "on", "rules", "turn", "identities", "leaving", "sinks", "precision", "claims", "stand")
+SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its examples
+    "Home": {
+        "answer.sentence": lambda: map(answer.sentence, answers()),
+        "answer.beside": lambda: map(answer.beside, answers()),
+        "wording.settles": settling,
+        "wording.turned": turns,
+        "wording.Twins.have": lambda: (made_up_twins(n).have(near) for n, near in ((1, 1), (5, 0), (5, 1), (5, 3))),
+        "verdict.Verdict.settles": lambda: of_verdicts("settles"),
+        "verdict.Verdict.rules": lambda: of_verdicts("rules"),
+        "verdict.Verdict.reasons": lambda: of_verdicts("reasons"),
+        "wording.rules": lambda: (
+            wording.rules({c.name: c}, {c.name: said}, there=there)
+            for said, c, _ in by_rule()
+            for there in (False, True)
+        ),
+        "wording.statement": lambda: (said.sentence for said, _, _ in by_rule()),
+        "sinks.brief": lambda: (sinks.brief(s, TOKENS, counted) for s in of_sinks() for counted in (False, True)),
+    },
+    "Several prompts together": {
+        "answer.over_prompts": lambda: [
+            *(found.lead for found in several()),
+            answer.over_prompts(list(answers())[-9:-6]),
+            answer.over_prompts([one for one in answers() if not one[0].given]),
+        ],
+        "together.Together.settles": lambda: of_several("settles"),
+        "together.Together.rules": lambda: of_several("rules"),
+        "together.Together.reasons": lambda: of_several("reasons"),
+        "sinks.summary": lambda: [sinks.summary(of_sinks()), sinks.summary([()]), sinks.summary([None])],
+    },
+    "How this prompt compares (every page of one probe)": {
+        "among_others.sentence": among,
+        "among_others.reasons": behind,
+        "among_others.against_control": controls_,
+        "among_others.Likeness.text": lambda: (one.text for one in likenesses("same", "similar", "another")),
+    },
+    "Lenses": {"lenses.ByLens.sentence": under_lenses, "lenses.certified": certificates},
+    "Writing": {
+        "writing.sentence": lambda: [
+            written(0),
+            written(1),
+            written(19),
+            written(0, 30.0),
+            written(0, n=1),
+            writing.sentence({"ids": np.array([-1])}, 30, 0.9),
+        ],
+    },
+    "Numerics": {
+        "exactness.verdict": lambda: numerics(exactness.verdict),
+        "exactness.sums": lambda: numerics(exactness.sums),
+        "exactness.logits": lambda: numerics(exactness.logits),
+        "exactness.sink": lambda: numerics(exactness.sink),
+        "exactness.change": first_tokens,
+        "sinks.sentence": lambda: [*(sinks.sentence(s, TOKENS) for s in of_sinks()), sinks.sentence((), TOKENS, (3,))],
+        "sinks.told_at_end": lambda: [sinks.told_at_end(at, TOKENS) for at in ((3,), (1, 2, 3, 4))],
+    },
+    "Prune and exit": {
+        "pruning.generated": lambda: generated(pruning.generated),
+        "pruning.by_loss": lambda: generated(pruning.by_loss),
+        "writing.of_prompts": lambda: [exits(0), exits(1), exits(30), exits(0, 30.0)],
+    },
+    "Surgery": {
+        "surgery.sentence": lambda: surgeries(surgery.sentence),
+        "surgery.reasons": lambda: surgeries(surgery.reasons),
+        "surgery.ordered": orders,
+        "surgery.parted": lambda: [surgery.parted([1, 2, 3], other) for other in ([1, 2, 3], [1, 2, 4], [1, 4], [2])],
+    },
+    "Compare two": {
+        "side_by_side.summary": lambda: (
+            [side_by_side.summary({"contributions": [one]}) for one in list(pairs())[:2]]
+            + [side_by_side.summary({"contributions": list(pairs())})]
+        ),
+        "side_by_side.Pair.text": lambda: (one.text for one in pairs()),
+        "side_by_side.largest_cell": cells,
+        "side_by_side.no_difference": no_map,
+    },
+    "Precision audit": {
+        "audit.Audit.sentence": lambda: audits(audit.Audit.sentence),
+        "audit.Audit.findings": lambda: audits(audit.Audit.findings),
+    },
+    "Maps between models": {
+        "matching.sentence": lambda: maps(matching.sentence),
+        "matching.reasons": lambda: maps(matching.reasons),
+        "matching.said_of_replacement": replaced,
+    },
+    "Studies": {
+        name: lambda name=name: from_studies(name)
+        for name in (
+            "difficulty.Difficulty.sentence",
+            "trends.Slope.sentence",
+            "trends.Difference.sentence",
+            "agreement.sentences",
+        )
+    }
+    | {"difficulty.Trend.verdict": levels},
+    "Claims": {
+        "finding.sentence": lambda: of_findings(lambda told: told["sentence"]),
+        "finding.reasons": lambda: of_findings(lambda told: told["reasons"]),
+        "finding.standing": lambda: [finding.standing(findings())],
+    },
+    "Depth cards": {"words.cut": lambda: of_cards(lambda told: map(words.cut, told["cuts"]))}
+    | {
+        f"words.{name}": lambda name=name: of_cards(getattr(import_module("ed_core.cards.words"), name))
+        for name in CARD
+    },
+}
+OTHERS = (
+    "Home",
+    "Several prompts together",
+    "Lenses",
+    "Maps between models",
+    "Studies",
+    "Claims",
+    "Depth cards",
+    "Fixed words",
+)  # pages whose rules of wording stand in tests of their own
+PARTS = {  # by module: what gives no sentence of its own
+    "among_others": "Likeness.distance",
+    "answer": "number",
+    "audit": "Audit.together Comparison.title reference_of table",
+    "exactness": "Row.label",
+    "difficulty": "Trend.verdict called kinds",
+    "lenses": "called of_its_time short",
+    "matching": "reading",
+    "pruning": "keep_list mergekit_yaml order_list passthrough",
+    "side_by_side": "labels",
+    "sinks": "Sink.writer Span.writer Span.place",
+    "statistics": "Units.words",
+    "surgery": "kinds_of Choice.layers",
+    "together": "Together.lead Together.lines Together.sentence told",
+    "verdict": "Verdict.lead Verdict.sentence where",
+    "wording": "Twins.called apart doubts drawn over_prompts sure",
+    "writing": "leaving",
+    "finding": "valued number counted markdown",
+    "words": "parameters depth mean mean_row ratio rule variants value claim markdown metadata",
+    "agreement": "Estimate.label",
+    "trends": "signed size",
+    "reproduce": "judged moved table markdown counted",
+}
+
+
+def functions() -> list[str]:
+    """Every public function and property of the rooms that gives text, as `module.name` or `module.Class.name`."""
+    found = []
+    for file in sorted(chain.from_iterable(ROOT.glob(pattern) for pattern in ROOMS)):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        owners = [
+            ("", tree),
+            *((f"{c.name}.", c) for c in tree.body if isinstance(c, ast.ClassDef) and c.name[0] != "_"),
+        ]
+        for owner, body in owners:
+            found += [
+                f"{file.stem}.{owner}{one.name}"
+                for one in body.body
+                if isinstance(one, ast.FunctionDef)
+                and one.name[0] != "_"
+                and one.returns is not None
+                and ast.unparse(one.returns).strip("'\"") in TEXTS
+            ]
+    return found
+
+
+def unlisted() -> list[str]:
+    """Functions that give text and stand in neither list, and listed ones that are gone."""
+    there = set(functions())
+    listed = {name for of_page in SAID.values() for name in of_page}
+    parts = {f"{module}.{name}" for module, names in PARTS.items() for name in names.split()}
+    return [f"not listed: {name}" for name in sorted(there - listed - parts)] + [
+        f"listed, but gone: {name}" for name in sorted((listed | parts) - there)
+    ]
+
+
+def fixed() -> Iterator[tuple[str, list[str]]]:
+    """The fixed words of each page, read off its constants."""
+    for page in PAGES:
+        said = []
+        for one in ast.parse((ROOT / f"pages/{page}.py").read_text(encoding="utf-8")).body:
+            if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and one.targets[0].id.isupper():
+                said += [_line(f"{heading}{text}") for heading, text in _texts(one.value)]
+        if said:
+            yield page, said
+
+
+def _texts(value: ast.expr) -> Iterator[tuple[str, str]]:
+    try:
+        found = ast.literal_eval(value)
+    except ValueError:
+        return
+    if isinstance(found, dict):
+        for heading, text in found.items():
+            if isinstance(text, str) and _said(text):
+                yield f"{heading}: " if str(heading)[:1].isupper() else "", text
+    for text in [found] if isinstance(found, str) else found if isinstance(found, list | tuple) else ():
+        if isinstance(text, str) and _said(text):
+            yield "", text
+
+
+def _said(text: str) -> bool:
+    return len(text.split()) >= WORDS and "{" not in text.split()[0] and "<" not in text[:1]
+
+
+def _line(text: str) -> str:
+    return " ".join(str(text).split())
+
+
+def document() -> str:
+    """The whole list, as Markdown."""
+    lines = ["# All sentences a page can say", "", *HEAD.splitlines()]
+    for page, of_page in SAID.items():
+        lines += ["", f"## {page}"]
+        for name, examples in of_page.items():
+            try:
+                said = list(dict.fromkeys(_line(text) for text in examples() if text))
+            except Exception as error:
+                raise RuntimeError(f"no example of {name}: {error!r}; mend its entry in {__name__}.SAID") from error
+            lines += ["", f"`{name}`", "", *(f"- {text}" for text in said[:MOST])]
+    lines += ["", "## Fixed words"]
+    for page, said in fixed():
+        lines += ["", f"`pages/{page}.py`", "", *(f"- {text}" for text in said)]
+    return "\n".join([*lines, ""])
+
+
+MOST = 12  # examples of one function
+HEAD = """Written by `python -m ed_core.demo.sentences`; a test fails when it is out of date, or when a function that
+gives a sentence does not stand in it. Examples are of shipped results or made-up ones, so their figures mean nothing;
+the same words with other figures count once. A page draws one of its sentences as its conclusion, the others behind
+*Reasons* or *Details*."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where the document is out of date")
+    given = parser.parse_args(arguments)
+    for problem in unlisted():
+        print(problem, file=sys.stderr)
+    text = document()
+    if given.check:
+        return int(bool(unlisted()) or not DOCUMENT.is_file() or DOCUMENT.read_text(encoding="utf-8") != text)
+    DOCUMENT.write_text(text, encoding="utf-8")
+    return int(bool(unlisted()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

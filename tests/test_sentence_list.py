@@ -1,0 +1,62 @@
+"""`docs/sentences.md`: complete, up to date, and what it says of the pages."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ed_core.demo import sentences
+
+
+def test_every_function_that_gives_a_sentence_is_listed_and_none_that_is_gone():
+    assert sentences.unlisted() == []
+    assert len(sentences.functions()) > 60
+
+
+def test_a_new_sentence_function_and_one_that_is_gone_are_noticed(tmp_path, monkeypatch):
+    room = tmp_path / "ed_core" / "depth"
+    room.mkdir(parents=True)
+    (room / "fresh.py").write_text(
+        "def sentence(x) -> str:\n    return ''\n\n\ndef _part() -> str:\n    return ''\n\n\nclass Found:\n"
+        "    @property\n    def lines(self) -> list[str]:\n        return []\n\n"
+        "    def count(self) -> int:\n        return 1\n"
+    )
+    monkeypatch.setattr(sentences, "ROOT", tmp_path)
+    assert sentences.functions() == ["fresh.sentence", "fresh.Found.lines"]
+    found = sentences.unlisted()
+    assert found[:2] == ["not listed: fresh.Found.lines", "not listed: fresh.sentence"]
+    assert "listed, but gone: writing.sentence" in found
+
+
+def test_the_list_is_up_to_date():
+    """Else: `python -m ed_core.demo.sentences`."""
+    assert sentences.main(["--check"]) == 0
+
+
+def test_an_entry_without_an_example_is_named(monkeypatch):
+    monkeypatch.setattr(sentences, "SAID", {"Page": {"room.broken": lambda: 1 / 0}})
+    with pytest.raises(RuntimeError, match=r"no example of room\.broken"):
+        sentences.document()
+
+
+def test_what_must_not_be_said_is_not_said_on_the_pages_of_single_probes_and_compare():
+    """Words that one seed, or one prompt, cannot carry."""
+    text = sentences.DOCUMENT.read_text(encoding="utf-8")
+    pages = re.split(r"^## ", text, flags=re.M)[1:]
+    mine = [page for page in pages if page.split("\n")[0] not in sentences.OTHERS]
+    assert len(mine) > 6
+    for page in mine:
+        for never in (
+            "would stand there without",
+            "was not learned",
+            "what the model learned",
+            "can have been learned",
+            "rests on the order",
+            "told of",
+            "tells of it alone",
+        ):
+            assert never not in page, (never, page[:40])
+        for line in page.splitlines():
+            if "not usable here" in line:
+                assert "spare" not in line
