@@ -457,7 +457,7 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         assert before > 0 and after > 0
     elif match[1] == "both levels below 0":
         assert before < 0 and after < 0
-    elif match[1] == "the first level is above 0, the second below":
+    elif match[1] == "first level above 0, second below":
         assert before > 0 > after
     elif match[1] == "a level's interval over prompts reaches 0":
         assert before < 0 < after and not level_ends[0][1] < 0 < level_ends[1][0]

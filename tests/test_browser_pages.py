@@ -9,7 +9,9 @@ import pytest
 from test_browser import ANSWER, TEXT, fill, settled, wait
 
 from ed_core.cards import words
+from ed_core.claims import find
 from ed_core.commands import main
+from ed_core.depth.statistics import FEWEST
 from ed_core.prompts import to_jsonl
 from ed_core.sources.bundled import mixed_prompts
 from ed_core.types import Prompt
@@ -196,7 +198,8 @@ def test_a_claim_says_what_the_command_line_writes(server, page, tmp_path):
     claim = "one-layer-robust"
     assert main(["claims", "--model", MODEL, "--set", "copy", "--claim", claim, "--out", str(tmp_path)]) == 0
     (one,) = json.loads((tmp_path / "claims.json").read_text(encoding="utf-8"))["findings"]
-    (quantity,) = one["quantities"]
+    (judging,) = find(claim).judging
+    (quantity,) = (q for q in one["quantities"] if q["name"] == judging.name)
     page.goto(f"{server}/claims?model={MODEL}&precision=fp32&set=copy&claim={claim}")
     run = page.get_by_role("button", name=f"Run “{claim}” alone")
     run.wait_for()
@@ -222,8 +225,9 @@ def test_a_claim_says_what_the_command_line_writes(server, page, tmp_path):
 
 
 def test_a_card_is_made_from_the_page_and_goes_on_where_it_was_stopped(server, page):
-    """Of five pasted prompts, in a process of its own: stopped, made again, shown, and taken as a file."""
-    prompts = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(5)]
+    """Of as few pasted prompts as have an interval, in a process of its own: stopped, made again, shown, and taken as
+    a file."""
+    prompts = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(FEWEST)]
     lines = "\n".join(json.dumps({"text": p.text, "answer": p.answer}) for p in prompts)
     page.goto(f"{server}/cards?model={MODEL}&precision=fp32&prompts=lines")
     fill(page, "Prompts, one JSON object a line", lines)
@@ -243,4 +247,4 @@ def test_a_card_is_made_from_the_page_and_goes_on_where_it_was_stopped(server, p
     assert [one["text"] for one in told["set"]["prompts"]] == [p.text for p in prompts]
     shown = page.locator(".st-key-card-whole").inner_text()
     assert words.headline(told) in shown and all(one["title"] in shown for one in told["claims"])
-    assert page.get_by_text(f"{MODEL} · fp32 · {told['set']['name']} (5)").count() >= 1
+    assert page.get_by_text(f"{MODEL} · fp32 · {told['set']['name']} ({FEWEST})").count() >= 1

@@ -101,7 +101,16 @@ def test_the_audit_page_plots_what_the_command_line_writes(server, audited, page
             ), (curve, precision)
     (table,) = page.locator("table").all()
     rows = dict([cell.inner_text() for cell in row.locator("td").all()] for row in table.locator("tbody tr").all())
-    depths = json.loads(str(audited["summary"]))["effective_depth"]
+    summary = json.loads(str(audited["summary"]))
+    means = {
+        p: {name: "not defined" if depth is None else f"{depth:.1f}" for name, depth in found.items()}
+        for p, found in summary["mean_depth"].items()
+    }
+    assert set(means["fp32"]) == {"kl", "overlap"}
+    for name, here in means["fp32"].items():
+        title = f"Mean depth, {'KL' if name == 'kl' else name} (fp32: {here})"
+        assert rows.pop(title).partition(":")[0] == means["bf16"][name]
+    depths = summary["effective_depth"]
     told = {
         p: {name: "not defined" if d["depth"] is None else str(d["depth"]) for name, d in depths[p].items()}
         for p in depths

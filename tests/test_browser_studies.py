@@ -8,7 +8,7 @@ from test_browser import settled, wait
 
 from ed_core.figures.colours import CRITERION_NAMES
 from ed_core.sources.bundled import STUDIES
-from ed_core.studies import difficulty, tables
+from ed_core.studies import difficulty, export, tables
 from ed_core.studies.folder import open_folder
 
 pytestmark = pytest.mark.browser
@@ -36,7 +36,10 @@ def drawn(page, key: str) -> dict[str, dict]:
 def test_a_study_is_plotted_as_its_tables_say(server, page, folder):
     page.goto(f"{server}/studies?study=toys&set={SET}")
     marks = drawn(page, "study-depths")
-    verdict = [r for r in tables.stored(folder, "verdict").to_pylist() if r["set"] == SET and r["variant"] == "paper"]
+    verdict = [
+        r for r in tables.stored(folder, "verdict").to_pylist() if r["set"] == SET and r["variant"] in export.LEADING
+    ]
+    assert {r["variant"] for r in verdict} == set(export.LEADING), "mean depths and the papers' rules"
     for criterion, name in CRITERION_NAMES.items():
         ratios = [r["ratio"] for r in verdict if r["criterion"] == criterion and r["ratio"] is not None]
         assert (marks[name]["x"] if name in marks else []) == pytest.approx(ratios), name

@@ -195,7 +195,7 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
     if turn.before < 0 < turn.after:
         return "No cosine turn: a level's interval over prompts reaches 0."
     if turn.before > 0 > turn.after:
-        return "No cosine turn: the first level is above 0, the second below."
+        return "No cosine turn: first level above 0, second below."
     return "No cosine turn: a level is 0."
 
 
