@@ -452,7 +452,7 @@ def cards() -> Iterator[Mapping[str, Any]]:
     row = {"precision": "int8", "moved": 4, "same": False, "order": 0.99}
     new = dict(told) | {
         "mean_depths": means,
-        "turn": {"layer": None, "p": 0.4, "failed": "order"},
+        "turn": {"sentence": "No cosine turn: no two levels apart."},
         "exit": told["exit"] | {"mean_agreement": same},
         "sinks": told["sinks"] | {"tokens": None},
         "identities": told["identities"] | {"failures": ["layer 3: the sums miss by 0.1"]},
@@ -460,7 +460,8 @@ def cards() -> Iterator[Mapping[str, Any]]:
         "claims": findings(),
     }
     yield new
-    yield new | {"turn": {"layer": 7.0, "p": 0.01, "failed": ""}, "sinks": told["sinks"] | {"tokens": 0.0}}
+    turns = {"sentence": "Layers turn from erasing to strengthening after layer 7."}
+    yield new | {"turn": turns, "sinks": told["sinks"] | {"tokens": 0.0}}
 
 
 def of_cards(say: Callable[[Mapping[str, Any]], Any]) -> Iterator[str]:
