@@ -4,6 +4,7 @@ loops over the tokens; intervals over forms and over prompts; tables of an earli
 from __future__ import annotations
 
 import json
+import re
 import math
 import random
 from dataclasses import replace
@@ -123,7 +124,8 @@ def test_a_study_has_the_same_and_draws_its_forms(tmp_path):
         turned["failed"]
     )
     report = (tmp_path / "s" / "report.md").read_text(encoding="utf-8")
-    assert "5–95 % over 8 prompts of 5 forms: " in report and "5–95 % over 8 prompts: " in report
+    for over in ("8 prompts of 5 forms", "8 prompts"):
+        assert re.search(rf"5–95 %: [\d.]+ to [\d.]+ over {over};", report), over
 
 
 def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
@@ -144,7 +146,7 @@ def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
     seeds = [f"twin {seed}" for seed in range(5)]
     for there, labels, layer, said in (
         ([twin], (model,), 9, "after layer 9 (five twins not compared)."),
-        ([twin], (model, twin), 9, "after layer 9; so does an untrained twin."),
+        ([twin], (model, twin), 9, "after layer 9; so do an untrained twin's."),
         (seeds, (model, *seeds[:2]), 9, "after layer 9."),
         (seeds, (model, *seeds[:3]), None, "No turn of its own: 3 of 5 untrained twins turn there too."),
     ):
@@ -154,7 +156,7 @@ def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
         assert (found.layer, found.failed) == (layer, "" if layer else "twins")
         assert tables.settles(folder, model, name).endswith(said)
     told = tables.settles(folder, model, name)
-    assert told.startswith("The lens settles around depth 18.3 of 30 (KL, mean over all thresholds; 5–95 % over 100 ")
+    assert told.startswith("The lens settles around depth 18.3 of 30 (KL, mean over all thresholds; 5–95 %: 18.0 ")
     assert "five untrained twins: 12.2." in told
 
 
@@ -172,7 +174,7 @@ def test_tables_of_an_earlier_version_are_made_anew(tmp_path):
     assert made.column_names[:11] == older.column_names and {"mean", "turn"} <= set(made["variant"].to_pylist())
 
 
-def test_the_shipped_studies_mean_depths_are_those_of_the_methods():
+def test_the_shipped_studies_mean_depths_are_what_the_documents_say():
     found = {
         (row["model"], row["set"]): row["depth"]
         for study in ("gsm8k", "toys")
@@ -182,9 +184,9 @@ def test_the_shipped_studies_mean_depths_are_those_of_the_methods():
     assert found["SmolLM2-135M-Instruct", "gsm8k"] == pytest.approx(18.3, abs=0.05)
     assert found["its untrained twin", "gsm8k"] == pytest.approx(12.2, abs=0.05)
     sums = [found["ed-demo-16", f"sums/{level}"] for level in "2345"]
-    assert sums == pytest.approx([9.08, 9.28, 9.64, 9.95], abs=0.006)
+    assert sums == pytest.approx([9.22, 9.40, 9.63, 9.85], abs=0.006)  # over eight forms
     hops = [found["ed-demo-16", f"look-ups/{level}"] for level in "1234"]
-    assert hops == pytest.approx([11.66, 12.85, 13.30, 13.29], abs=0.006)
+    assert hops == pytest.approx([11.78, 12.71, 12.96, 13.18], abs=0.006)
 
 
 def test_a_notebooks_result_has_them(tmp_path):
