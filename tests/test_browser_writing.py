@@ -98,9 +98,7 @@ def test_homes_continuation_unfolds_into_the_depth_of_each_token(server, page, t
     wait(page, lambda: page.get_by_role("button", name="Cancel").is_disabled())
     settled(page)
     same(plotted(page, "written")["z"], told["generation.jsd.0"])
-    last, words, panel = (
-        page.locator(f".st-key-{key}").bounding_box() for key in ("box-lens", "says", "box-written")
-    )
+    last, words, panel = (page.locator(f".st-key-{key}").bounding_box() for key in ("box-lens", "says", "box-written"))
     assert last["y"] + last["height"] <= words["y"] < panel["y"], "below the maps"
     toggle.click()
     wait(page, lambda: page.locator(".st-key-box-written").count() == 0)
