@@ -8,6 +8,8 @@ import pytest
 
 from ed_core.commands import main
 from ed_core.depth import audit
+from ed_core.depth.continuous import MeanDepth
+from ed_core.depth.statistics import Interval
 from ed_core.errors import ParameterError
 from ed_core.probes import find
 from ed_core.results.aggregate import summarize
@@ -88,6 +90,37 @@ def test_a_depth_that_is_no_longer_defined_is_a_finding(whole):
     constant = next(c for c in outcome.comparisons if c.curve == "logit_lens.overlap")
     assert constant.spearman is None and constant.difference > 0.5
     assert any("4bit: overlap depth is not defined, in fp32" in line for line in outcome.findings())
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "beyond"),
+    [
+        ((5.0, (4.5, 5.5)), 5.4, False),
+        ((5.0, (4.5, 5.5)), 5.54, False),  # prints as the end does
+        ((5.0, (4.5, 5.5)), 5.6, True),
+        ((5.0, (4.5, 5.5)), 4.4, True),
+        ((5.0, None), 7.0, False),  # without an interval nobody can tell
+        ((5.0, None), None, True),
+        ((None, None), None, False),
+    ],
+)
+def test_a_mean_depth_that_leaves_its_interval_is_a_finding(whole, there, here, beyond):
+    outcome = audit.compare({p: whole[p] for p in ("fp32", "bf16")}, "fp32")
+
+    def with_mean(found, depth, ends=None):
+        interval = None if ends is None else Interval(*ends, 0.0)
+        return replace(found, means={"kl": MeanDepth("kl", depth, 8, interval)})
+
+    made = {"fp32": with_mean(outcome.verdicts["fp32"], *there), "bf16": with_mean(outcome.verdicts["bf16"], here)}
+    moved = replace(outcome, verdicts=made)
+    assert outcome.findings() == [] and moved.mean_moved("bf16", "kl") == beyond
+    row = moved.rows()[0]
+    assert row.title == "Mean depth, KL" and row.beyond == (frozenset({"bf16"}) if beyond else frozenset())
+    assert [line for line in moved.findings() if "mean depth by KL" in line] == (moved.findings() if beyond else [])
+    if beyond:
+        assert moved.sentence().startswith("1 of ") and "In part" not in moved.sentence()
+    elif None not in (there[0], here):
+        assert f"no mean depth moves by more than {abs(here - there[0]):.2g} layers" in moved.sentence()
 
 
 def test_the_widest_is_the_reference_and_one_is_not_enough():

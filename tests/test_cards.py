@@ -277,7 +277,8 @@ def test_the_headline_is_the_mean_depth_and_of_an_older_card_the_rules(told):
         {"of": "overlap", "lens": "logit", "depth": 23.1, "low": None, "high": None},
     ]
     assert words.headline(told) == (
-        "m settles around depth 18.3 (18.0 to 18.6) by KL and 23.1 by overlap, of 30 (means over all thresholds)."
+        "In m the lens settles around depth 18.3 (18.0 to 18.6) by KL and 23.1 by overlap, of 30 (means over all "
+        "thresholds)."
     )
     del told["mean_depths"], told["turn"]
     assert card.mean_depth_of(told, "kl") is None and words.turn(told) == ""
@@ -287,13 +288,15 @@ def test_the_headline_is_the_mean_depth_and_of_an_older_card_the_rules(told):
         row(None, clear=False) | {"rule": "overlap"},
     ]
     assert words.headline(told) == (
-        "Effective depth of m (30 layers): layer 20 (19–21) by the cosine rule, layer 9 (9–9), not clearly, by the KL "
-        "rule, no depth by the overlap rule."
+        "m, 30 layers. Papers' rules: layer 20 (19–21) (cosine), layer 9 (KL), no layer (overlap)."
     )
+    assert "the definitions of its time" in words.of_its_time(told) and "clear" not in words.rules(told)
+    told["mean_depths"] = []
+    assert words.of_its_time(told) == "" and words.rules(told).endswith("no layer (overlap); clear: cosine.")
 
 
 def test_a_depth_in_words():
-    assert words.depth(row(20, 19, 21)) == "20 (19–21)" and words.depth(row(5, 5.0, 5.0)) == "5 (5–5)"
+    assert words.depth(row(20, 19, 21)) == "20 (19–21)" and words.depth(row(5, 5.0, 5.0)) == "5"
     assert words.depth(row(None)) == "–" and words.depth(row(3)) == "3" and words.depth(None) == "–"
     assert words.rule(row(3)) == "KL, logit lens" and words.rule(row(3) | {"rule": "cosine", "lens": ""}) == "Cosine"
     assert words.value({"value": 0.5, "low": 0.25, "high": 0.75}, percent=True) == "50 % (25 to 75)"
@@ -306,9 +309,9 @@ def test_a_precision_that_moves_a_depth_says_so():
         return next(words.precision({"precision": {"own": "fp32", "rows": [of]}}))
 
     assert moved(5, 0, True) == (
-        "int8 keeps every depth within a layer of fp32: KL 5 (same); the curves' order agrees with ρ ≥ 0.999."
+        "int8 keeps the papers' layers within one of fp32's: KL 5 (same); the curves' order agrees with ρ ≥ 0.999."
     )
-    assert "int8 moves the verdict of fp32: KL 9 (+4)" in moved(9, 4, False)
+    assert "int8 does not keep the papers' layers within one of fp32's: KL 9 (+4)" in moved(9, 4, False)
     assert "KL no depth any more" in moved(None, None, False, None) and "KL 3, none before" in moved(3, None, False)
 
 

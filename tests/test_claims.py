@@ -435,9 +435,9 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
     claim = find("one-layer-robust")
     mine, twins = claim.of(keeping(0.9)), claim.of(keeping(0.95))
     one = finding.Finding(claim, "this-model", "these", mine, control=twins).told()
-    assert one["sentence"].startswith("Holds here: most best guesses stay without any one of the inner layers (this-")
+    assert one["sentence"].startswith("Holds here: most best guesses stay, whichever inner layer is left out (this-")
     assert (
-        "(this-model on these). Best guesses kept without the worst inner layer: 0.90 (0.90 to 0.90)."
+        "(this-model on these). Best guesses kept without the worst inner layer: 0.90 (0.899 to 0.900)."
         in one["sentence"]
     )
     said = " ".join(one["reasons"])

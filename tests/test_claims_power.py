@@ -10,12 +10,14 @@ from made_up_claims import FORMS, KINDS, MADE_UP, MARKS, PAGE, RIGHT, SETS, coun
 
 from ed_core.claims import CLAIMS
 
-WEAK = {  # what the protocol's prompts do not reach with so few forms, and about how much they do
-    ("deep-thinking", "holds", 5): 0.6,
-    ("deep-thinking", "fails", 5): 0.6,
-    ("no-harder-deeper", "holds", 5): 0.8,
-    ("reasoning-breaks", "holds", 5): 0.8,
-    ("reasoning-breaks", "fails", 5): 0.8,
+WEAK = {  # what the protocol's prompts reach where they are of five forms only, rounded down
+    ("no-harder-deeper", "holds", 5): 0.86,
+    ("deep-thinking", "holds", 5): 0.7,
+    ("deep-thinking", "fails", 5): 0.74,
+    ("cosine-weak-proxy", "holds", 5): 0.85,
+    ("usefulness", "holds", 5): 0.86,
+    ("deep-skips-late", "holds", 5): 0.81,
+    ("reasoning-breaks", "holds", 5): 0.89,
 }
 
 

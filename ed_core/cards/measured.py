@@ -260,10 +260,10 @@ class Measured:
 
     def _precisions(self) -> dict[str, Any]:
         """The rules' depths in every precision, how far each moved, and Spearman's correlation of the curve with that
-        in the card's own precision."""
+        in the card's own precision; the mean depths beside the card's own."""
         rows: list[dict[str, Any]] = []
         if self.others is None:
-            return {"own": self.own, "rows": rows}
+            return {"own": self.own, "rows": rows, "means": []}
         there = _rows(self.others, self.set)
         for rule, probe in OF_CRITERIA.items():
             here = _rows(open_folder(self.claims / "parts" / probe), self.set)[MODEL, rule]["paper"]["depth"]
@@ -282,7 +282,14 @@ class Measured:
                         "order": rank_correlation(*(c if rule == "cosine" else c[:-1] for c in (curve, other))),
                     }
                 )
-        return {"own": self.own, "rows": rows}
+        own = self._part("logit_lens", MODEL)
+        means = [
+            {"of": of, "precision": precision, "depth": _mean(there_read, of)["depth"], "own": _mean(own, of)}
+            for precision in self.precisions
+            for there_read in [opened(self.others, precision, self.set, "logit_lens", self.seed)]
+            for of in continuous.MEAN_DEPTH
+        ]
+        return {"own": self.own, "rows": rows, "means": means}
 
     @cached_property
     def _n_layers(self) -> int:

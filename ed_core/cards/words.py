@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..claims.claim import NOT_APPLICABLE
-from ..claims.finding import counted, number, standing
+from ..claims.finding import between, counted, number, standing
 from ..depth.lenses import called
+from ..depth.wording import NAMES
+from ..depth.writing import usable
 from ..studies import report
 from ..studies import words as of_depth
 from .card import RULES, depth_of, mean_depth_of  # RULES: for the templates too
 
-LEVELS = "Ranges are 5 to 95 % over the prompts."
 NEVER = "The papers' three rules read different things and are never averaged."
 MEAN = "mean over all thresholds of the depth from which the lens stays within the threshold of the output"
 READS = {
@@ -31,24 +32,43 @@ CHOSEN = "Chosen and judged on the same prompts, and nothing is trained afterwar
 
 
 def headline(told: Mapping[str, Any]) -> str:
-    """The answer: where the lens settles without a threshold, then the papers' three rules, under the logit lens."""
+    """The answer: where the logit lens settles without a threshold; of an older card, what the papers' rules give."""
     model, layers = told["model"]["name"], told["model"]["layers"]
     means = [(of_depth.BY[of], row) for of in of_depth.BY if (row := mean_depth_of(told, of)) and row["depth"]]
     if not means:
-        return f"Effective depth of {model} ({layers} layers): {rules(told)}."
+        return f"{model}, {layers} layers. {rules(told)}"
     each = " and ".join(f"{mean(row)} by {by}" for by, row in means)
-    return f"{model} settles around depth {each}, of {layers} (means over all thresholds)."
+    return f"In {model} the lens settles around depth {each}, of {layers} (means over all thresholds)."
 
 
 def rules(told: Mapping[str, Any]) -> str:
-    """What the papers' rules give, and which of them are clear."""
-    each = []
-    for rule, name in RULES.items():
-        row = depth_of(told, rule, "logit")
-        if row is not None:
-            found = "no depth" if row["depth"] is None else f"layer {depth(row)}{', not clearly,' * (not row['clear'])}"
-            each.append(f"{found} by the {name if name == 'KL' else name.lower()} rule")
-    return ", ".join(each)
+    """What the papers' rules give, and which of them are clear; an older card judged that by other rules."""
+    rows = {rule: row for rule in RULES if (row := depth_of(told, rule, "logit")) is not None}
+    each = [
+        f"{'no layer' if row['depth'] is None else f'layer {depth(row)}'} ({NAMES[rule]})" for rule, row in rows.items()
+    ]
+    clear = [NAMES[rule] for rule, row in rows.items() if row["clear"]]
+    how = f"; clear: {', '.join(clear) or 'none'}" if "mean_depths" in told else ""
+    return f"Papers' rules: {', '.join(each)}{how}."
+
+
+def of_its_time(told: Mapping[str, Any]) -> str:
+    """What an older card has to be read with; "" for others."""
+    if "mean_depths" in told:
+        return ""
+    return (
+        "This card was made before mean depths were measured: what it says of rules, sinks, lenses and claims follows "
+        "the definitions of its time."
+    )
+
+
+def ranges(told: Mapping[str, Any]) -> str:
+    """What the ranges are over."""
+    over = next((row["over"] for row in told.get("mean_depths", ())), "the prompts")
+    return (
+        f"Ranges are 5 to 95 % over {over}. A layer without a range is the same in at least 90 % of resamples, or has "
+        "too few prompts."
+    )
 
 
 def mean(row: Mapping[str, Any] | None) -> str:
@@ -92,22 +112,22 @@ def identities(told: Mapping[str, Any]) -> str:
     found = told["identities"]
     if found["failures"]:
         return f"The identities do not hold: {found['failures'][0]}."
-    slopes = "" if found["slope_error"] is None else f", slopes off 1 by up to {found['slope_error']:.1g}"
+    slopes = "" if found["slope_error"] is None else f"; slopes {found['slope_error']:.1g} from 1"
     return (
-        f"The identities hold on {found['tokens']} tokens in {found['dtype']} (limit {found['miss_limit']:.0e}): the "
-        f"layers' parts miss the next residual by up to {found['miss']:.1g}, the output by {found['closure']:.1g}, "
-        f"layers replayed by hand by {found['replay']:.1g}{slopes}."
+        f"The identities hold on {found['tokens']} tokens in {found['dtype']}. Largest errors: sums of the layers' "
+        f"parts {found['miss']:.1g}, output made from the last residual {found['closure']:.1g}, layers run by hand "
+        f"{found['replay']:.1g} (limit {found['miss_limit']:.0e}){slopes}."
     )
 
 
 def depth(row: Mapping[str, Any] | None) -> str:
-    """A depth with its range: "20 (19–21)"; "–" where there is none."""
+    """A depth with its range, "20 (19–21)", or without where that has no width; "–" where there is none."""
     if row is None or (row["depth"] is None and not row.get("low")):
         return "–"
     low_high = ""
     if row.get("low") is not None:
         ends = [report.number(row[end]) for end in ("low", "high")]
-        low_high = f" ({ends[0]}–{ends[1]})"
+        low_high = f" ({ends[0]}–{ends[1]})" if ends[0] != ends[1] else ""
     return report.number(row["depth"]) + low_high
 
 
@@ -136,13 +156,11 @@ def value(found: Mapping[str, Any] | None, digits: int = 2, percent: bool = Fals
     if found is None or found["value"] is None:
         return "–"
 
-    def one(v: float) -> str:
-        return f"{100 * v:.0f}" if percent else number(v, digits)
-
-    unit = " %" if percent else ""
+    scale, digits, unit = (100, 0, " %") if percent else (1, digits, "")
+    said = f"{number(scale * found['value'], digits)}{unit}"
     if found["low"] is None:
-        return f"{one(found['value'])}{unit}"
-    return f"{one(found['value'])}{unit} ({one(found['low'])} to {one(found['high'])})"
+        return said
+    return f"{said} ({between(scale * found['low'], scale * found['high'], digits)})"
 
 
 def cut(one: Mapping[str, Any]) -> str:
@@ -151,8 +169,8 @@ def cut(one: Mapping[str, Any]) -> str:
     what = f"layer {start}" if n == 1 else f"layers {start}–{start + n - 1}"
     of = "Of single layers" if n == 1 else f"Of {n} layers in a row"
     said = (
-        f"{of}, the predictions change least without {what}: the loss changes by {value(one['loss'])} nats per token, "
-        f"and {value(one['kept'], percent=True)} of the best guesses are kept."
+        f"{of}, the predictions change least, by KL, without {what}: the loss changes by {value(one['loss'])} nats per "
+        f"token, and {value(one['kept'], percent=True)} of the best guesses are kept."
     )
     angle = one["by_angle"]
     if angle["start"] == start:
@@ -162,20 +180,27 @@ def cut(one: Mapping[str, Any]) -> str:
 
 
 def leaving(told: Mapping[str, Any]) -> str:
-    """What an early exit would have said of the tokens that the model writes."""
+    """Where the tokens settle that the model writes, and how many of them leaving early would change."""
     found = told["exit"]
-    if not found or found["mean_depth"] is None:
+    if not found or found["mean_depth"] is None or found["mean_agreement"] is None:
         return ""
+    same = found["mean_agreement"]
+    low, high = (None if same[end] is None else 1 - same[end] for end in ("high", "low"))
+    changed = value({"value": 1 - same["value"], "low": low, "high": high}, percent=True)
+    leaving = f"Leaving at {found['threshold']:g} confidence"
+    early = (
+        f"{leaving} would change {changed} of the tokens"
+        if usable(1, 1 - same["value"])
+        else f"{leaving} is not usable here: {changed} of the tokens would change"
+    )
     return (
-        f"Of the {found['tokens']} tokens it writes after a prompt, the best guess settles at depth "
-        f"{value(found['mean_depth'], 1)} of {told['model']['layers']} on average; "
-        f"{value(found['mean_ratio'], percent=True)} settle late. Leaving where the logit lens is "
-        f"{100 * found['threshold']:.0f} % sure would have said the same token in "
-        f"{value(found['mean_agreement'], percent=True)}."
+        f"Over the tokens it writes, up to {found['tokens']} a prompt, the best guess settles at depth "
+        f"{value(found['mean_depth'], 1)} of {told['model']['layers']} on average. {early}."
     )
 
 
 def sinks(told: Mapping[str, Any]) -> str:
+    """How many tokens are sinks, and which."""
     found = told["sinks"]
     if found["tokens"] is None:
         return "Whether there are sinks cannot be told."
@@ -183,7 +208,9 @@ def sinks(told: Mapping[str, Any]) -> str:
     if not found["tokens"]:
         return f"No token is a sink. {named}"
     tokens, first = 100 * found["tokens"], 100 * found["first"]
-    return f"{tokens:.3g} % of the tokens are sinks, the first token in {first:.0f} % of the prompts. {named}"
+    older = "As older cards counted, tokens long at the output alone with them: " if of_its_time(told) else ""
+    most = f"{tokens:.3g} % of the tokens are sinks; the first token is one in {first:.0f} % of the prompts."
+    return f"{older}{most} {named}"
 
 
 def precision(told: Mapping[str, Any]) -> Iterator[str]:
@@ -194,8 +221,15 @@ def precision(told: Mapping[str, Any]) -> Iterator[str]:
         depths = ", ".join(f"{RULES[row['rule']]} {_moved(row)}" for row in of)
         orders = [row["order"] for row in of if row["order"] is not None]
         least = f"; the curves' order agrees with ρ ≥ {_down(min(orders))}" if orders else ""
-        held = "keeps every depth within a layer" if all(row["same"] for row in of) else "moves the verdict"
-        yield f"{name} {held} of {own}: {depths}{least}."
+        held = "keeps" if all(row["same"] for row in of) else "does not keep"
+        means = [row for row in told["precision"].get("means", ()) if row["precision"] == name]
+        yield from ([f"Mean depth in {name}: {'; '.join(_mean_moved(row, own) for row in means)}."] if means else [])
+        yield f"{name} {held} the papers' layers within one of {own}'s: {depths}{least}."
+
+
+def _mean_moved(row: Mapping[str, Any], own: str) -> str:
+    """A mean depth in another precision, and that in the card's own with its range."""
+    return f"{of_depth.plain(row['depth'])} by {of_depth.BY[row['of']]}, in {own} {mean(row['own'])}"
 
 
 def _moved(row: Mapping[str, Any]) -> str:
@@ -237,7 +271,8 @@ def stand(told: Mapping[str, Any]) -> str:
 def markdown(told: Mapping[str, Any]) -> str:
     """A section for a model card, with its YAML in front."""
     lines = ["---", *metadata(told).splitlines(), "---", "", "## Effective depth", "", headline(told), ""]
-    lines += [f"{facts(told)}. Measured on {on(told)}, {told['made']}. {LEVELS} {NEVER}", ""]
+    lines += [f"{facts(told)}. Measured on {on(told)}, {told['made']}. {ranges(told)} {NEVER}", ""]
+    lines += [f"{old}", ""] if (old := of_its_time(told)) else []
     lines += ["| | depth | share | variants | untrained twin |", "|---|---|---|---|---|"]
     for row in told.get("mean_depths", ()):
         twin = mean(row["twin"]) if row["twin"] else "not measured"
@@ -245,8 +280,8 @@ def markdown(told: Mapping[str, Any]) -> str:
     for row in told["depths"]:
         twin = depth(row["twin"]) if row["twin"] else "not measured"
         lines.append(f"| {rule(row)} | {depth(row)} | {ratio(row)} | {variants(row)} | {twin} |")
-    lines += ["", *(f"- {said}" for said in [turn(told)] if said)]
-    lines += [f"- {row['sentence']}" for row in told["depths"] if row["sentence"]]
+    lines += ["", *(f"- {said}" for said in (turn(told), rules(told)) if said)]
+    lines += [f"  - {row['sentence']}" for row in told["depths"] if row["sentence"]]
     lines += [f"- {told['lenses']['sentence']}"] if told["lenses"]["sentence"] else []
     lines += ["", "### Where depth can be cut", "", *(f"- {cut(one)}" for one in told["cuts"])]
     lines += [f"- {CHOSEN}", *(f"- {said}" for said in [leaving(told)] if said)]

@@ -231,13 +231,21 @@ def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over promp
     """A value with its interval, in words; `over` says what the interval is."""
     if not math.isfinite(found.value) and not math.isfinite(found.low):
         return found.nothing
-    low, high = (number(end, quantity.digits) for end in (found.low, found.high))
     value = number(found.value, quantity.digits) if math.isfinite(found.value) else "not defined over all prompts"
     if not math.isfinite(found.low):
         return value
     share = "less than 1%" if found.undefined < 0.01 else f"{found.undefined:.0%}"
     undefined = f", not defined in {share} of the resamples" if found.undefined else ""
-    return f"{value} ({over}{low} to {high}{undefined})"
+    return f"{value} ({over}{between(found.low, found.high, quantity.digits)}{undefined})"
+
+
+def between(low: float, high: float, digits: int) -> str:
+    """The ends of an interval, with as many digits more, up to three, as tell them apart."""
+    for n in range(digits, digits + 4):
+        ends = [number(end, n) for end in (low, high)]
+        if ends[0] != ends[1]:
+            break
+    return " to ".join(ends)
 
 
 def number(value: float, digits: int) -> str:

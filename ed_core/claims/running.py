@@ -359,7 +359,7 @@ class _Parts:
         )
 
     def _entry(self, name: str) -> SetEntry:
-        """The prompts of a part: those with an answer, where it needs one and only some have it."""
+        """The prompts of a part: those with an answer, where it needs one and only some, but enough, have it."""
         taken = PARTS[name]
         answered = name in NEED_ANSWERS and self.bare.answered and not self.bare.answers
         return self.asked.entry(taken.prompts, len(self.bare.level_names), taken.worked, answered)

@@ -166,7 +166,7 @@ SECOND_HALF_WEAK = Claim(
 ONE_LAYER_ROBUST = Claim(
     "one-layer-robust",
     "Any one layer can go at little loss",
-    "most best guesses stay without any one of the inner layers",
+    "most best guesses stay, whichever inner layer is left out",
     "Lad et al. 2024 (2406.19384)",
     "share of tokens whose best guess stays without layer s, 0 < s < L - 1: the smallest; beside it their mean, and "
     "the share of layers below 0.72",

@@ -21,12 +21,14 @@ from ..errors import StudyError
 from ..probes.scores import depth_score, layer_effect
 from .folder import Folder, Sums
 from .tables import units_of
+from .trends import signed
 
 LENS, PROBE = "logit_lens", "layer_skip"
 DEPTHS = {"kl": "mean depth by KL", "overlap": "mean depth by overlap"}
 KINDS = {"effect": "effect on later layers", "output": "change of the prediction"}  # of the depth scores
 READS = dict.fromkeys(DEPTHS, LENS) | dict.fromkeys(KINDS, PROBE)
 MARGIN = 0.02  # of the depth, a level: what counts as no change
+SHOWN = 0.005  # what two decimals show
 
 
 @dataclass(frozen=True)
@@ -93,14 +95,17 @@ class Difficulty:
         first, last = self.levels[0], self.levels[-1]
         if not np.isfinite(t.slope):
             return f"{self.label}: no {what} is defined on every level of {self.name}."
-        unit = "" if self.kind in DEPTHS else " layers"
+        unit, digits = "" if self.kind in DEPTHS else " layers", 2
+        if min(abs(t.low), abs(t.high)) < SHOWN:
+            digits = 3  # else an end apart from 0 would print as 0
         told = (
             f"{self.label}: from level {first.name} to {last.name} of {self.name} the {what} goes from {t.first:.2f} "
-            f"to {t.last:.2f} of {self.n_layers}{unit}, {_signed(t.slope)} a level"
+            f"to {t.last:.2f} of {self.n_layers}{unit}, {signed(t.slope, digits)} a level"
         )
         if not np.isfinite(t.low):
             return f"{told}. With fewer than {FEWEST} prompts a level there is no interval, and no conclusion."
-        return f"{told} (5–95 %: {_signed(t.low)} to {_signed(t.high)} over {t.over}). {t.verdict(self.n_layers)}"
+        ends = " to ".join(signed(end, digits) for end in (t.low, t.high))
+        return f"{told} (5–95 %: {ends} over {t.over}). {t.verdict(self.n_layers)}"
 
 
 def called(kind: str) -> str:
@@ -247,11 +252,6 @@ def _forms_of_pairs(levels: Sequence[Level], forms: Sequence[Sequence[str]], mar
 def _n_layers(some: Sums, kind: str) -> int:
     probe = some.probe(READS[kind])
     return probe[f"{kind}.sum"].shape[1] - 1 if kind in DEPTHS else probe["output"].shape[1]
-
-
-def _signed(value: float, digits: int = 2) -> str:
-    """A number with its sign, a minus as one is printed."""
-    return f"{value:+.{digits}f}".replace("-", "−")
 
 
 def slope_of(scores: ArrayLike) -> np.ndarray:

@@ -175,14 +175,13 @@ TEACH = (
     "Not computed yet for these prompts, this model and these precisions. **Run** sends the same prompts through each "
     "precision and draws their curves over each other; what is stored is kept."
 )
-READING = """The reference is broad and grey, the others thin over it. An effective depth reads a curve's shape, so its
-order is what has to survive."""
+READING = """The reference is broad and grey, the others thin over it: where they part, precision changes the curve."""
 NPZ = "All curves, correlations and depths: what the command line writes with --out."
 TEXTS = {
     "Why ask": "The published table of effective depths was measured in int8 (Hu et al. 2025). A depth that moves with "
     "the precision is partly rounding.",
-    "Look for": "**beyond** in the table: a curve that is ordered differently from the reference's, or a depth that "
-    "moves by more than a layer.",
+    "Look for": "**beyond** in the table: a curve that is ordered differently from the reference's, a mean depth "
+    "outside its interval, or a rule's layer that moves by more than one.",
     "Beware": "One prompt is noisy: effects of skipped layers need several for their order to settle. Where a curve is "
     "nearly flat its order means little; the figure behind it says how large the difference is.",
 }

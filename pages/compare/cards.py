@@ -214,7 +214,7 @@ PARAMETERS = (
 )
 MEANS = {"kl": "KL", "overlap": "overlap"}
 COLUMNS = ("claims", "cheapest layer to leave out", "cheapest quarter")
-DEPTHS = "**Depth** under the logit lens: diamonds mean depth, circles the papers' three rules; a bar is 5 to 95 %"
+DEPTHS = "**Depth** under the logit lens: diamonds mean depth, circles the papers' rules; bars: 5 to 95 % over prompts"
 BAND = "beside each model its untrained twin; shaded: 5 to 95 % over prompts"
 READING = (
     "Mean depth as `depth / layers`, a rule's layer as `(layer + 1) / layers`. The rules read different things: what "
@@ -227,7 +227,7 @@ TEACH = (
 TEXTS = {
     "Why a card": "Which of the published statements hold for this model, how sure that is, and where its depth can be "
     "cut: on one document that others can check, print and put beside the model.",
-    "Look for": "Rules that agree, ranges that are narrow, and an untrained twin that says something else.",
+    "Look for": "a mean depth apart from its untrained twin's, and claims that hold for one model and not for another.",
     "Beware": "A card is of one prompt set. Two cards on different sets tell of models and of prompts at once.",
 }
 

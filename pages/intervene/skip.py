@@ -81,9 +81,10 @@ TEXTS = {
     "2604.12426). At or below the noise floor a value means nothing.",
 }
 FLOOR = """An intervention that changes nothing rides along in every batch; whatever it reads is the arithmetic's own
-noise (0 where batching changes no rounding, as in float32 here; more in bf16)."""
-BOUNDARIES = """The papers sample up to four of every eighth token (Csordás et al. 2025, §3.2); the map holds the
-maximum over them. The effect on later tokens tells whether they *use* what a layer made at earlier ones."""
+noise: 0 where batching changes no rounding, more in bf16."""
+BOUNDARIES = """The papers take up to four boundaries, drawn from every eighth token (Csordás et al. 2025, §3.2); the
+map holds the maximum over them. The effect on later tokens tells whether they *use* what a layer made at earlier
+ones."""
 
 probe_page.Page(
     LayerSkip,

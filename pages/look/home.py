@@ -429,8 +429,9 @@ give a layer within a tenth of the depth, it lasts, and fewer than half of five 
 READ_RANK = """Read at the token before the answer. The curve reaches 1 where the model's own best guess leads the
 lens' list, and is the answer's where the model is right. A click on a cell shows that token's cosines here instead."""
 WELCOME = """**How much of its depth does a language model use?** Every layer adds to a stream that carries each token
-upwards. In the models of two papers the lower layers compose new features and the upper ones mostly refine a prediction
-that is there already. The *effective depth* is the part that still composes; this page reads it off one prompt."""
+upwards. In the models that two papers measured, the lower layers compose new features and the upper ones mostly
+refine a prediction that is there already. *Effective depth* is their name for the part that still composes; this page
+shows what one prompt says of it."""
 DIAGRAM = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 330 46" width="330" height="46">
 <rect x="2" y="6" width="196" height="16" rx="3" fill="#0072B2"/><rect x="202" y="6" width="126" height="16" rx="3"
 fill="#D55E00"/><g font-family="sans-serif" font-size="11"><text x="10" y="18" fill="#fff">compose</text>

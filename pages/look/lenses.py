@@ -208,16 +208,16 @@ def takes(wanted: Wanted) -> str:
 
 
 RULES = """KL rule: the first layer before which the lens' KL is below half of its maximum. Overlap rule: the first
-layer before which more than 30 % of the lens' best {k} tokens are among the output's. A rule *depends on the lens*
-where its layers lie more than a tenth of the depth apart, or one lens gives none. The Jacobian lens has no part in the
+layer before which more than 30 % of the lens' best {k} tokens are among the output's. Mean depth, as
+elsewhere, has no threshold. The Jacobian lens has no part in the
 KL rule: its KL is not calibrated."""
 CURVES = (
     ("kl", "nats", "**KL to the output** under each lens, mean over tokens; dashed: constant prediction"),
     ("overlap", "share", "**Best tokens shared with the output** under each lens"),
 )
 TEXTS = {
-    "Look for": "whether a word that the fitted lens reads early stays unseen in the logit lens: then the stream held "
-    "it in other terms, and the logit lens' late settling tells of the lens.",
+    "Look for": "whether a word that the fitted lens reads early stays unseen in the logit lens: then the stream may "
+    "hold it in other terms than the output's, and settle late for the logit lens alone.",
     "By construction": "The top row is the model's own output under every lens. The affine lens is fitted to the last "
     "residual, the Jacobian lens to how it answers to changes.",
     "Beware": "A lens that does no better than a constant prediction says nothing there. The affine lens is not the "

@@ -56,7 +56,7 @@ TEXTS = {
     "The papers saw": "KL to the output falls steeply and the overlap of the best five tokens rises from the middle "
     "on, at the same place (Csordás et al. 2025, §3.3); relative to the depth that place hardly moves with size, "
     "training or difficulty (Hu et al. 2025).",
-    "Look for": "the depth at which the best token of a column stays what it is.",
+    "Look for": "the depth from which a column keeps its best token up to the output.",
     "By construction": "The top row is the model's own output: KL 0, overlap 1. Row 0 is the embedding.",
     "Beware": "The head was trained for the last layer only: an early row that reads as nonsense may still hold what "
     "matters. Depth may be used adaptively in places (Curth et al. 2026, arXiv 2604.12426).",
