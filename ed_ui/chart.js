@@ -79,8 +79,17 @@ class Chart {
       this.box.textContent = FAILED;
       return;
     }
+    this.reach();
     if (!this.listens) this.box.on('plotly_click', ({ points: [point] }) => this.clicked(point));
     this.listens = true;
+  }
+
+  // Where the figure is scrolled in its box (`show.figure`), the keyboard must reach it.
+  reach() {
+    const around = this.box.closest('[class*="st-key-tall-"], [class*="st-key-wide-"]');
+    const scrolls = around && (around.scrollHeight > around.clientHeight || around.scrollWidth > around.clientWidth);
+    if (scrolls) this.box.tabIndex = 0;
+    else this.box.removeAttribute('tabindex');
   }
 
   clicked({ fullData, customdata, y, x }) {

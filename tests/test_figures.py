@@ -593,6 +593,15 @@ def test_a_boundary_is_the_first_token_looked_at():
 def test_curves_are_described_by_their_ends():
     fig = figures.layer_curves({"miss": np.array([2.0, 3.0, 1.0])}, "", "unit")
     assert figures.describe_curves(fig, "It") == "It: miss, smallest 1 at layer 2, largest 3 at layer 1."
+    alone = figures.layer_curves({"miss": np.array([np.nan, 3.0])}, "", "unit")
+    assert figures.describe_curves(alone, "It") == "It: miss, 3 at layer 1."
+
+
+def test_marks_on_lines_are_described_by_what_lies_along_them():
+    row = dict(model="a", criterion="kl", n_layers=8, low=None, high=None, prompts=1, undefined=None)
+    rows = [row | dict(variant="mean", ratio=0.25, depth=2.0), row | dict(variant="paper", ratio=0.75, depth=5)]
+    fig = figures.study_depths(rows, "model")
+    assert figures.describe_curves(fig, "It") == "It: KL, smallest 0.25, largest 0.75 share of the depth."
 
 
 def test_slopes_are_drawn_within_their_limit():

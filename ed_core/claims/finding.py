@@ -240,12 +240,13 @@ def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over promp
 
 
 def between(low: float, high: float, digits: int) -> str:
-    """The ends of an interval, with as many digits more, up to three, as tell them apart."""
+    """The ends of an interval, with as many digits more, up to three, as tell them apart. Of ends that are alike it is
+    said how often they are, so that an interval without width does not pass for certainty."""
     for n in range(digits, digits + 4):
         ends = [number(end, n) for end in (low, high)]
         if ends[0] != ends[1]:
-            break
-    return " to ".join(ends)
+            return " to ".join(ends)
+    return "the same in at least 90 % of resamples"
 
 
 def number(value: float, digits: int) -> str:

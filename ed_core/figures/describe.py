@@ -41,26 +41,32 @@ def describe(result: ProbeResult, measure: str) -> str:
 
 
 def describe_curves(figure: go.Figure, about: str) -> str:
-    """A figure of curves or bars: what it is `about`, and of each its smallest and largest value and where. Plain
-    text."""
-    along = figure.layout.xaxis.title.text or ""
-    told = [said for trace in figure.data if (said := _curve(trace, along))]
+    """A figure of curves, bars or marks: what it is `about`, and of each its smallest and largest value and where; one
+    value alone is told as it is. Where the upright axis is not shown, it only sets lines apart, and what is told lies
+    along the other one. Plain text."""
+    along, flat = figure.layout.xaxis.title.text or "", figure.layout.yaxis.visible is False
+    told = [said for trace in figure.data if (said := _curve(trace, along, flat))]
     return f"{about}: {'; '.join(told)}." if told else about
 
 
-def _curve(trace, along: str) -> str:
-    if trace.type not in ("scatter", "bar") or trace.y is None or not trace.name or trace.hoverinfo == "skip":
+def _curve(trace, along: str, flat: bool) -> str:
+    values = trace.x if flat else trace.y
+    if trace.type not in ("scatter", "bar") or values is None or not trace.name or trace.hoverinfo == "skip":
         return ""
-    y = np.asarray(trace.y, object)
-    known = [(float(v), i) for i, v in enumerate(y) if isinstance(v, (int, float, np.number)) and np.isfinite(v)]
-    if len(known) < 2:
+    values = np.asarray(values, object)
+    known = [(float(v), i) for i, v in enumerate(values) if isinstance(v, (int, float, np.number)) and np.isfinite(v)]
+    if not known:
         return ""
-    where = trace.x if trace.x is not None else range(len(y))
-    ends = [
-        f"{name} {value:.3g} at {along} {where[i]}"
-        for name, (value, i) in (("smallest", min(known)), ("largest", max(known)))
-    ]
-    return f"{html.unescape(trace.name)}, {ends[0]}, {ends[1]}"
+    where = trace.x if trace.x is not None else range(len(values))
+
+    def at(found: tuple[float, int]) -> str:
+        value, i = found
+        if flat:
+            return f"{value:.3g}"
+        return f"{value:.3g} at {along} {f'{where[i]:.4g}' if isinstance(where[i], float) else where[i]}"
+
+    ends = [at(known[0])] if len(known) == 1 else [f"smallest {at(min(known))}", f"largest {at(max(known))}"]
+    return f"{html.unescape(trace.name)}, {', '.join(ends)}{f' {along}' if flat and along else ''}"
 
 
 def _place(at: tuple, dims: tuple[str, ...], result: ProbeResult) -> str:
