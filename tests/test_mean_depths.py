@@ -4,9 +4,9 @@ loops over the tokens; intervals over forms and over prompts; tables of an earli
 from __future__ import annotations
 
 import json
-import re
 import math
 import random
+import re
 from dataclasses import replace
 
 import numpy as np
