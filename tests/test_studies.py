@@ -463,8 +463,8 @@ def test_the_report_says_what_the_table_holds(done):
             in part
         )
         if name == "kl":
-            told = f"The lens settles around depth {mean.depth:.1f} of 16 (KL, mean over all thresholds; 5–95 % over 10"
-            assert f"{told} prompts: {within}; overlap: " in part
+            told = f"The lens settles around depth {mean.depth:.1f} of 16 (KL, mean over all thresholds; 5–95 %: "
+            assert f"{told}{within} over 10 prompts; overlap: " in part
         others = row[~row.variant.isin(["paper", "mean"])].depth
         assert f"{paper.low:.0f} to {paper.high:.0f}" in part and f"layer {paper.depth:.0f}" in part
         assert all(f"{depth:.0f}" in part for depth in others.dropna())
