@@ -58,7 +58,7 @@ def test_mean_depths_come_first_and_stand_at_the_layer_before(folder, found):
         if (row["model"], row["set"], row["variant"]) == (MODEL, SET, "mean"):
             one = found[f"mean_{row['criterion']}"]
             assert (one.depth, one.low, one.high) == (row["depth"] - 1, row["low"] - 1, row["high"] - 1)
-            assert one.ratio == pytest.approx(row["depth"] / 16) and one.over == "80 prompts"
+            assert one.ratio == pytest.approx(row["depth"] / 16) and one.over == "96 prompts of 8 forms"
 
 
 def test_the_settle_depths_mark_is_the_layer_before_it(folder, found):

@@ -93,7 +93,7 @@ def test_the_audit_page_plots_what_the_command_line_writes(server, audited, page
         "logit_lens.entropy",
         "layer_skip.output_mean",
     ):
-        shown = plotted(page, curve.replace(".", "-"))
+        shown = wait(page, lambda name=curve.replace(".", "-"): plotted(page, name))  # out of sight they come later
         for precision in ("fp32", "bf16"):
             expected = audited[f"{precision}.{curve}"]
             assert shown[precision].shape == expected.shape and np.allclose(

@@ -139,8 +139,8 @@ def test_the_bundled_studys_mean_depths_and_their_slopes_are_those_of_plain_loop
             assert level.mean == pytest.approx(naive_mean_depth(whole, kind))
             assert level.low < level.mean < level.high
         slopes = [sum((x - 1.5) * y for x, y in enumerate(of_pair)) / 5 for of_pair in by_pair.values()]
-        assert len(slopes) == found.trend.paired == 20
-        assert found.trend.slope == pytest.approx(sum(slopes) / 20)
+        assert len(slopes) == found.trend.paired == 24
+        assert found.trend.slope == pytest.approx(sum(slopes) / 24)
         assert found.trend.low < found.trend.slope < found.trend.high
 
 
@@ -176,12 +176,12 @@ def test_the_bundled_studys_levels_are_the_scores_of_its_tables():
     folder = open_folder(STUDIES / "toys")
     found = difficulty.look(folder, "ed-demo-8", "look-ups", "effect")
     rows = [r for r in tables.summary(folder).to_pylist() if r["model"] == "ed-demo-8" and r["probe"] == "layer_skip"]
-    assert [level.name for level in found.levels] == ["1", "2", "3", "4"] and found.trend.paired == 20
+    assert [level.name for level in found.levels] == ["1", "2", "3", "4"] and found.trend.paired == 24
     for level in found.levels:
         own = {r["measure"]: r for r in rows if r["set"] == f"look-ups/{level.name}"}
         assert level.maximum == pytest.approx(own["depth_score"]["value"], rel=1e-6)
         assert level.mean == pytest.approx(own["depth_score_mean"]["value"], rel=1e-6)
-        assert level.low <= level.mean <= level.high and len(level.own) == 20
+        assert level.low <= level.mean <= level.high and len(level.own) == 24
 
 
 def test_the_figure_stands_on_shares_of_the_depth():

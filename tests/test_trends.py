@@ -118,7 +118,7 @@ def test_models_are_compared_on_the_prompts_that_all_of_them_have_been_through(m
         type(folder), "sums", lambda self, l, n: whole(l, n).of(np.arange(40)) if l == "ed-demo-8" else whole(l, n)
     )
     assert {p.prompts for p in points.measured_points(folder, "sums")} == {40}
-    assert {p.prompts for p in points.measured_points(folder, "sums", ["ed-demo-16"])} == {80}
+    assert {p.prompts for p in points.measured_points(folder, "sums", ["ed-demo-16"])} == {96}
 
 
 def test_a_published_entry_stands_in_the_row_of_the_model_that_was_measured():

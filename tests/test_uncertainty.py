@@ -43,11 +43,14 @@ def test_the_interval_of_a_token_weighted_mean_is_scipys_bootstrap():
 
 
 def test_the_interval_of_a_depth_is_scipys_bootstrap(folder):
-    """The whole way on real sums: curves made anew in every resample, the rule read off each."""
+    """The whole way on real sums: forms drawn, curves made anew in every resample, the rule read off each."""
     model, name = "ed-demo-16", "look-ups"
     some = folder.sums(model, name)
     sums, counts = tables.curves(folder, some, "overlap", "paper")
     (curve,) = sums.values()
+    forms = np.array([folder.sets[name]["forms"][place] for place in some.index])
+    curve, counts = (np.stack([each[forms == form].sum(0) for form in np.unique(forms)]) for each in (curve, counts))
+    assert len(counts) == 8
 
     def depth(places, axis):
         drawn = np.moveaxis(places.astype(int), axis, -1)
@@ -92,21 +95,27 @@ def test_the_line_against_size_is_the_one_of_least_squares_with_a_height_for_eac
 @pytest.mark.filterwarnings("ignore::statsmodels.tools.sm_exceptions.ConvergenceWarning")  # pairs differ hardly
 @pytest.mark.parametrize("kind", difficulty.KINDS)
 def test_the_trend_over_pairs_is_that_of_a_mixed_model(folder, kind):
-    """A random line for each pair: with every level there once, its mean slope is the mean of the pairs' own, and the
-    interval that of a normal round it."""
+    """A random line for each form: its mean slope is the mean of the forms' own. The interval is that of Student's t
+    over the forms' own slopes; the mixed model's is wider where its variance stands at 0."""
     found = difficulty.look(folder, "ed-demo-8", "look-ups", kind)
     n_levels, n_pairs = len(found.levels), found.trend.paired
     assert n_pairs >= 10
     by_pair = [dict(zip(level.pairs, level.own)) for level in found.levels]
     pairs = [pair for pair in by_pair[0] if all(pair in of for of in by_pair)]
-    y = np.array([of[pair] for pair in pairs for of in by_pair])
-    x = np.tile(np.arange(n_levels) - (n_levels - 1) / 2, len(pairs))
+    told = folder.sets["look-ups"]
+    form_of = dict(zip(told["pairs"], told["forms"]))
+    forms = sorted(set(form_of.values()))
+    of_form = [[[of[pair] for pair in pairs if form_of[pair] == form] for of in by_pair] for form in forms]
+    assert all(len(level) == n_pairs / len(forms) for levels in of_form for level in levels)
+    y = np.array([np.mean(level) for levels in of_form for level in levels])
+    x = np.tile(np.arange(n_levels) - (n_levels - 1) / 2, len(forms))
     design = sm.add_constant(x)
-    groups = np.repeat(np.arange(len(pairs)), n_levels)
+    groups = np.repeat(forms, n_levels)
     theirs = MixedLM(y / y.std(), design, groups, exog_re=design).fit(method=["lbfgs", "powell", "nm"])
     assert theirs.converged
-    slope, error = theirs.fe_params[1] * y.std(), theirs.bse_fe[1] * y.std()
+    slope = theirs.fe_params[1] * y.std()
     assert found.trend.slope == pytest.approx(slope, rel=1e-6)
-    half = 1.645 * error
-    assert (found.trend.high - found.trend.low) / 2 == pytest.approx(half, rel=0.25)
+    own = np.polynomial.polynomial.polyfit(x[:n_levels], y.reshape(len(forms), n_levels).T, 1)[1]
+    half = scipy.stats.t.ppf(0.95, len(forms) - 1) * scipy.stats.sem(own)
+    assert (found.trend.high - found.trend.low) / 2 == pytest.approx(half, rel=0.1)
     assert math.isclose((found.trend.high + found.trend.low) / 2, slope, abs_tol=0.25 * half)
