@@ -322,8 +322,8 @@ def test_the_sinks_of_a_result_are_stored_with_its_measures_and_told_in_words(pa
     assert told.startswith("Sinks: token 0 (") and "from depth 4 (written by layer 3's MLP); token 7 (" in told
     assert sinks.sentence((), ()).startswith("No sinks")
     assert sinks.summary([found, (), found]) == (
-        f"4 sinks in 2 of 3 prompts, up to {found[0].ratio:.3g} times the median token's norm, written by layer 3's "
-        "MLP (2), layer 5's attention (2)"
+        f"4 sinks in 2 of 3 prompts, up to {found[0].ratio:.3g} times the median token's norm; spans: 2 written by "
+        "layer 3's MLP, 2 written by layer 5's attention"
     )
     assert sinks.summary([(), None]) == "no sinks in 1 prompt; of 1 other they cannot be told"
     assert sinks.summary([found, None, None]).endswith("; of 2 others they cannot be told")

@@ -326,6 +326,6 @@ def summary(sinks: Sequence[Sequence[Sink] | None]) -> str:
     writers = Counter(span.writer for s in every for span in s.spans).most_common()
     return (
         f"{len(every)} sink{'s' * (len(every) != 1)} in {sum(map(bool, told))} of {prompts}, up to "
-        f"{max(s.ratio for s in every):.3g} times the median token's norm, written by "
-        f"{', '.join(f'{writer} ({n})' for writer, n in writers)}{unknown}"
+        f"{max(s.ratio for s in every):.3g} times the median token's norm; spans: "
+        f"{', '.join(f'{n} written by {writer}' for writer, n in writers)}{unknown}"
     )

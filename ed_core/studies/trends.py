@@ -228,14 +228,12 @@ class Difference:
     @property
     def sentence(self) -> str:
         """What the data support, with its figures."""
-        by, n = f"By {CALLED[self.criterion]},", self.n_layers
-        if abs(self.difference) < 5e-4:
-            told = f"{by} {self.other} and {self.base} lie equally deep"
-        else:
-            layers = f" ({abs(self.difference) * n:.1f} of {n} layers)" if n else ""
-            how = "deeper" if self.difference > 0 else "less deep"
-            told = f"{by} {self.other} lies {abs(self.difference):.3f} of the depth{layers} {how} than {self.base}"
-        told += f", {self.source} on {_listed(self.where)}"
+        n = self.n_layers
+        layers = f", {signed(self.difference * n, 1)} of {n} layers" if n else ""
+        told = (
+            f"By {CALLED[self.criterion]}, {self.source} on {_listed(self.where)}: {self.other} minus {self.base} is "
+            f"{signed(self.difference)} of the depth{layers}"
+        )
         if self.same:
             return f"{told}: the same on all {self.n} {self.over}, in whole layers, so no interval can be given."
         if not np.isfinite(self.low):
@@ -247,9 +245,9 @@ class Difference:
             more = ""
             if (needed := self.needed) is not None and needed > self.n:
                 more = f" If the difference is what it is here, about {_rounded(needed)} prompts would tell."
-            return f"{told}. Which of the two goes deeper cannot be told from these.{more}"
+            return f"{told}. These {self.over} do not show which of the two is deeper.{more}"
         deeper = self.other if self.low > 0 else self.base
-        return f"{told}. {deeper[0].upper() if deeper.startswith('the ') else deeper[0]}{deeper[1:]} goes deeper here."
+        return f"{told}. {deeper[0].upper() if deeper.startswith('the ') else deeper[0]}{deeper[1:]} is deeper here."
 
 
 def difference(points: Iterable[Point], base: str, other: str) -> Difference:
