@@ -87,7 +87,7 @@ def variant_model():
     `model_of`'s."""
     from small_models import byte_tokenizer
 
-    from ed_core.bench.families import random_model
+    from ed_core.models.families import random_model
 
     return cache(lambda name: random_model(name, tokenizer=byte_tokenizer()))
 
@@ -202,7 +202,7 @@ def failures():
 
 @pytest.fixture(scope="session")
 def browser():
-    from ed_core.bench.browser import chromium
+    from tools.bench.browser import chromium
 
     # a page that waits moves: painted as often as its scripts ask for, not as often as it could be
     with chromium("--disable-threaded-animation") as started:
@@ -212,7 +212,7 @@ def browser():
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
     """The address of the app, one for all browser tests of this process; its store is empty at first."""
-    from ed_core.bench.browser import serving
+    from tools.bench.browser import serving
 
     with serving(tmp_path_factory.mktemp("cache")) as app:
         yield app.address

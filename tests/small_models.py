@@ -1,4 +1,4 @@
-"""Small random models of every family (`ed_core.bench.families` builds them), with a tokenizer of one token per
+"""Small random models of every family (`ed_core.models.families` builds them), with a tokenizer of one token per
 byte."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ed_core.architectures import find
 from ed_core.architectures.small import VARIANTS  # noqa: F401
-from ed_core.bench import families
+from ed_core.models import families
 from ed_core.models.language_model import LanguageModel
 from ed_core.service import compute
 from ed_core.types import ModelSpec, ProbeResult, Request

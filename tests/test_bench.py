@@ -3,16 +3,18 @@ asserted here."""
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ed_core import bench
-from ed_core.bench import causal, lens, opening, skip
-from ed_core.bench.random_model import prompt, random_llama
 from ed_core.commands import main
 from ed_core.probes import LayerSkip, ResidualErasure
 from ed_core.service import compute
+from tools import bench
+from tools.bench import causal, lens, opening, skip
+from tools.bench.random_model import prompt, random_llama
 
 L, D, V, T = 3, 16, 40, 12
 
@@ -113,3 +115,9 @@ def test_the_naive_ways_of_the_causal_probes_and_the_engine_agree(model):
 def test_a_page_that_opens_late_misses_its_target():
     bare = {"word": (0.9, 0.8), "figure": (2.0, 1.9)}
     assert opening.rows(bare, (1.2, 0.95), (2.5, 2.4))[0].ok and not opening.rows(bare, (1.2, 1.05), (2.5, 2.4))[0].ok
+
+
+def test_an_installation_without_the_tools_says_where_benchmarks_run(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tools.bench", None)
+    assert main(["bench"]) == 2
+    assert "run them from a checkout" in capsys.readouterr().err

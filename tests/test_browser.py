@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from ed_core.bench.browser import ROOT, serving
+from tools.bench.browser import ROOT, serving
 
 pytestmark = pytest.mark.browser
 

@@ -16,8 +16,8 @@ import pytest
 from small_models import save_random
 from test_browser import fill, start, wait
 
-from ed_core.bench.browser import serving
 from ed_core.cases.kept import Kept
+from tools.bench.browser import serving
 
 pytestmark = pytest.mark.browser
 

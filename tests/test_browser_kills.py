@@ -16,11 +16,11 @@ import pytest
 from kept_cases import small
 from test_browser import wait
 
-from ed_core.bench.browser import App
 from ed_core.cases.kept import Kept
 from ed_core.errors import CaseError
 from ed_core.results.store import Store
 from ed_core.sources.bundled import load_prompts
+from tools.bench.browser import App
 
 pytestmark = pytest.mark.browser
 

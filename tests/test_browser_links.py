@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from test_browser import settled, wait
 
-from ed_core.bench.browser import serving
+from tools.bench.browser import serving
 
 pytestmark = pytest.mark.browser
 

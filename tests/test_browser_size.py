@@ -12,11 +12,11 @@ from small_models import save_random
 from test_browser import ANSWER, TEXT, fill, settled, wait
 from test_browser_pages import plotted
 
-from ed_core.bench import browser as app
 from ed_core.commands import main
 from ed_core.depth.audit import Comparison
 from ed_core.prompts import to_jsonl
 from ed_core.types import Prompt
+from tools.bench import browser as app
 
 pytestmark = pytest.mark.browser
 

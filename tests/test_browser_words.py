@@ -18,13 +18,13 @@ from hostile_words import KINDS, OUTSIDE, RAN, words
 from kept_cases import results
 from test_browser import settled
 
-from ed_core.bench.browser import ROOT, App, serving
 from ed_core.cases import case_study
 from ed_core.cases.kept import Kept
 from ed_core.cases.report import report
 from ed_core.errors import CaseError, PromptError
 from ed_core.prompts import check_text
 from ed_core.types import ProbeResult, Prompt
+from tools.bench.browser import ROOT, App, serving
 
 pytestmark = pytest.mark.browser
 

@@ -14,8 +14,8 @@ from small_models import VARIANTS, byte_tokenizer
 from transformers import AutoConfig
 
 from ed_core.architectures.small import config_fields
-from ed_core.bench.families import random_hf
 from ed_core.errors import EffectiveDepthError
+from ed_core.models.families import random_hf
 from ed_core.models.opening import open_model
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.service import compute

@@ -8,20 +8,20 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ed_core.demo import sets
-from ed_core.demo.curriculum import Curriculum
-from ed_core.demo.documents import COUNTED, GIVEN, Writer, score
-from ed_core.demo.evaluate import CARD, Cell, accuracy, cells, of_forms, open_model
-from ed_core.demo.forms import FORMS, LONG, write_prompt
-from ed_core.demo.prompts import build_prompts
-from ed_core.demo.tasks import TASKS
-from ed_core.demo.tokenizer import build_tokenizer
 from ed_core.errors import EffectiveDepthError
 from ed_core.prompts import check_text, read_jsonl
 from ed_core.service.resolve import resolve
 from ed_core.sources import tokens
 from ed_core.sources.bundled import MIXED, MODELS, SETS, default_set, load_prompts, set_names
 from ed_core.types import Prompt
+from tools import sets
+from tools.curriculum import Curriculum
+from tools.documents import COUNTED, GIVEN, Writer, score
+from tools.evaluate import CARD, Cell, accuracy, cells, of_forms, open_model
+from tools.forms import FORMS, LONG, write_prompt
+from tools.prompts import build_prompts
+from tools.tasks import TASKS
+from tools.tokenizer import build_tokenizer
 
 HOSTILE = [
     "".join(map(chr, range(256))),

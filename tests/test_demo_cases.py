@@ -9,16 +9,16 @@ import pytest
 
 from ed_core.cases import bundle, case_study
 from ed_core.cases.kept import SHIPPED, Kept
-from ed_core.demo.cases import build, models_of
-from ed_core.demo.lessons import LESSONS, REAL, named
 from ed_core.errors import CaseError
 from ed_core.service import compute
 from ed_core.service.resolve import resolve
 from ed_core.sources import hub
 from ed_core.sources.bundled import load_prompts
 from ed_core.types import Prompt
+from tools.cases import build, models_of
+from tools.lessons import LESSONS, REAL, named
 
-HINT = "run python -m ed_core.demo.cases"
+HINT = "run python -m tools.cases"
 
 
 def shipped(lesson) -> case_study.Case:

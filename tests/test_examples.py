@@ -4,7 +4,6 @@ numbers."""
 import numpy as np
 import pytest
 
-from ed_core.demo.examples import READ, REAL, SEEN, shipped
 from ed_core.depth.verdict import READS
 from ed_core.probes import PROBES, Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
@@ -14,6 +13,7 @@ from ed_core.service.resolve import resolve, twin
 from ed_core.sources import controls
 from ed_core.sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, KINDS, MODELS, load_prompts
 from ed_core.types import Prompt
+from tools.examples import READ, REAL, SEEN, shipped
 
 HOME = (Contributions(), LogitLens(), LayerSkip(), Continuation())
 
@@ -27,7 +27,7 @@ def test_no_file_is_left_over_and_none_names_a_folder_of_some_machine():
     files = {f.stem: unpack(f.read_bytes()) for f in lookup.EXAMPLES.glob("*.npz")}
     hashes = {resolve(name).content_hash for name in (*MODELS, *REAL, *SEEN)}
     assert files and {r.request.models[0].content_hash for r in files.values()} == hashes, (
-        "run python -m ed_core.demo.examples"
+        "run python -m tools.examples"
     )
     for key, result in files.items():
         assert result.request.key == key and result.complete
@@ -61,7 +61,7 @@ def test_a_prompt_of_each_kind_is_shown_without_the_real_models_weights(kind, tm
     assert known["id"] == KINDS[kind]
     for probe in HOME:
         found = lookup.find(probe.request(resolve("smollm2", "fp32"), Prompt(known["text"], known["answer"])))
-        assert found is not None, "run python -m ed_core.demo.examples"
+        assert found is not None, "run python -m tools.examples"
         assert (lookup.EXAMPLES / f"{found.request.key}.npz").stat().st_size <= 150_000
     lookup.store.cache_clear()
 
@@ -83,7 +83,7 @@ def test_what_home_opens_on_is_what_a_run_gives(name, tmp_path, monkeypatch):
     for probe in HOME:
         request = probe.request(spec, example())
         shipped, fresh = lookup.find(request), compute.run(model, request)
-        assert shipped is not None, "run python -m ed_core.demo.examples"
+        assert shipped is not None, "run python -m tools.examples"
         for measure, values in fresh.measures.items():
             largest = np.nanmax(np.abs(values.values))
             assert np.nanmax(np.abs(shipped[measure] - values.values)) <= 1e-3 * max(largest, 1e-3), (
@@ -102,7 +102,7 @@ def test_of_each_shipped_prompt_what_a_verdict_reads_of_five_twins_is_there():
             for seed in controls.SEEDS:
                 spec = twin(resolve(name), "untrained", seed)
                 wanted.add(probe().request(spec, Prompt(known["text"], known["answer"])).key)
-    assert files.keys() == wanted and len(wanted) == 80, "run python -m ed_core.demo.examples twins"
+    assert files.keys() == wanted and len(wanted) == 80, "run python -m tools.examples twins"
     assert sum(f.stat().st_size for f in files.values()) <= 1_250_000
     for key, file in files.items():
         result = unpack(file.read_bytes())

@@ -13,11 +13,11 @@ from small_models import VARIANTS, byte_tokenizer
 
 from ed_core.architectures import find
 from ed_core.architectures.families import FAMILIES
-from ed_core.bench import families
-from ed_core.bench.families import DTYPES, random_hf
 from ed_core.commands import main
 from ed_core.errors import IdentityFailed
+from ed_core.models import families
 from ed_core.models import verify as verifying
+from ed_core.models.families import DTYPES, random_hf
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.modules import first, hooked
 from ed_core.models.verify import verify

@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 from hosted_app import free_port, hosted, until
 from mock_oidc import Provider
 
-from ed_core.bench.browser import FLAGS
+from tools.bench.browser import FLAGS
 
 pytestmark = pytest.mark.browser
 CONFIGURATIONS = Path(__file__).parent.parent / "deploy"

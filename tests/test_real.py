@@ -185,7 +185,7 @@ def test_a_gemma_computes_what_its_file_says(real, n):
 @pytest.mark.parametrize("real", ["smollm2"], indirect=True)
 def test_home_opens_on_it_and_runs_a_prompt_of_ones_own(real, tmp_path, visitor):
     """The stored example at once; then a prompt that nobody ran before, all panels."""
-    from ed_core.bench.browser import serving
+    from tools.bench.browser import serving
 
     (tmp_path / "cache").mkdir()
     from ed_core import settings

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from ed_core.demo import sentences
+from tools import sentences
 
 
 def test_every_function_that_gives_a_sentence_is_listed_and_none_that_is_gone():
@@ -30,7 +30,7 @@ def test_a_new_sentence_function_and_one_that_is_gone_are_noticed(tmp_path, monk
 
 
 def test_the_list_is_up_to_date():
-    """Else: `python -m ed_core.demo.sentences`."""
+    """Else: `python -m tools.sentences`."""
     assert sentences.main(["--check"]) == 0
 
 

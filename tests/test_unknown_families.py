@@ -11,9 +11,9 @@ from small_models import VARIANTS, byte_tokenizer, save_random
 
 from ed_core.architectures import families, find
 from ed_core.architectures.refused import REFUSED, reason
-from ed_core.bench.families import random_hf
 from ed_core.commands import main
 from ed_core.errors import BY_NAME, RefusedFamily
+from ed_core.models.families import random_hf
 from ed_core.models.opening import load_model, open_model
 from ed_core.models.verify import verify
 from ed_core.probes import Contributions

@@ -11,6 +11,7 @@ import atexit
 import gc
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from ..errors import EffectiveDepthError, ParameterError
@@ -289,6 +290,8 @@ def ready(args) -> int:
 
 
 def bench(args) -> int:
-    from ..bench import main as measure
-
+    try:
+        measure = import_module("tools.bench").main
+    except ModuleNotFoundError:
+        raise ParameterError("Benchmarks are not installed with the package; run them from a checkout.") from None
     return measure(args.names, args.check)

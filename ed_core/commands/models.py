@@ -145,7 +145,7 @@ def models(args) -> None:
 def _families(markdown: bool) -> None:
     from ..architectures.families import FAMILIES
     from ..architectures.refused import REFUSED
-    from ..bench import families
+    from ..models import families
 
     if markdown:
         print(families.markdown(FAMILIES, REFUSED), end="")

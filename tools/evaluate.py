@@ -1,5 +1,5 @@
-"""Accuracy of demo models per task, difficulty and format: `python -m ed_core.demo.evaluate`; with `--forms` per task
-and form (`demo.forms`).
+"""Accuracy of demo models per task, difficulty and format: `python -m tools.evaluate`; with `--forms` per task
+and form (`tools.forms`).
 
 Each question stands in a prompt like the bundled ones and is one that training never saw, unless
 its kind is too small to hold any out ("all seen"). An answer counts when greedy decoding gives
@@ -18,7 +18,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ..sources.bundled import FOLDER, MODELS
+from ed_core.sources.bundled import FOLDER, MODELS
+
 from .forms import FORMS, USUAL, Form, write_prompt
 from .tasks import TASKS, Task
 

@@ -16,11 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from ..errors import EffectiveDepthError
-from ..service.jobs import Jobs
-from ..service.resolve import resolve
-from ..sources import hub, specs
-from ..types import Prompt
+from ed_core.errors import EffectiveDepthError
+from ed_core.service.jobs import Jobs
+from ed_core.service.resolve import resolve
+from ed_core.sources import hub, specs
+from ed_core.types import Prompt
+
 from . import Row, live, opening
 from .browser import chromium, serving
 

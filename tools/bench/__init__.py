@@ -11,7 +11,8 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 
-from ..errors import JobError, ParameterError
+from ed_core.errors import JobError, ParameterError
+from ed_core.settings import ROOT
 
 MEASUREMENTS = {
     "skip": ("skip", 1),
@@ -64,7 +65,7 @@ def measured(name: str) -> list[Row]:
     module, threads = MEASUREMENTS[name]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "ed_core.bench", module], env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tools.bench", module], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
     )
     if done.returncode:
         raise JobError(f"The measurement {name} ended with exit code {done.returncode}; what went wrong stands above.")

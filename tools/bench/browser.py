@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import JobError
+from ed_core.errors import JobError
 
 ROOT = Path(__file__).resolve().parents[2]
 # Every window would start two pages of Chromium's own, for suggestions below its address bar: a second of a core each.

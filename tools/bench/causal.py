@@ -13,12 +13,13 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
-from ..models.language_model import LanguageModel
-from ..models.modules import hooked
-from ..probes import LayerSkip, Probe, ResidualErasure
-from ..service import compute
-from ..sweeps.metrics import NORM_FLOOR
-from ..types import Prompt
+from ed_core.models.language_model import LanguageModel
+from ed_core.models.modules import hooked
+from ed_core.probes import LayerSkip, Probe, ResidualErasure
+from ed_core.service import compute
+from ed_core.sweeps.metrics import NORM_FLOOR
+from ed_core.types import Prompt
+
 from . import Row
 from .random_model import prompt, random_llama
 from .skip import difference, timed

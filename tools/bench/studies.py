@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-from ..errors import JobError
+from ed_core.errors import JobError
+
 from . import Row
 
 PROMPTS, PER_ITEM, LAYERS, TOKENS = 10_000, 8, 24, 64
@@ -84,9 +85,9 @@ def _planning(here: Path) -> list[Row]:
 
 def _overhead(here: Path) -> Row:
     """The runner against `compute.run` on the same prompts by the same probes, in turn, CPU seconds of one process."""
-    from ..service import compute
-    from ..studies import plan, running, study
-    from ..types import Prompt
+    from ed_core.service import compute
+    from ed_core.studies import plan, running, study
+    from ed_core.types import Prompt
 
     made = plan.make(study.parse(STUDY), here)
     opened = running.opened_models()
@@ -161,10 +162,10 @@ def made_up(out: Path, prompts: int) -> None:
     """A finished study's folder of two models that were never run: sums of chance numbers, in the form of items."""
     import numpy as np
 
-    from ..studies import items, plan
-    from ..studies.sets import Example, PromptSet
-    from ..studies.study import parse
-    from ..types import Prompt
+    from ed_core.studies import items, plan
+    from ed_core.studies.sets import Example, PromptSet
+    from ed_core.studies.study import parse
+    from ed_core.types import Prompt
 
     text = f'name = "made-up"\nmodels = ["a", "b"]\nprobes = ["contributions", "logit_lens"]\nchunk = {PER_ITEM}\n'
     written = parse(text + '[[sets]]\nname = "s"\nbundled = "copy"\n')
@@ -189,7 +190,7 @@ def _made_up_item(chance, n: int, written):
     import numpy as np
     import pyarrow
 
-    from ..studies.items import CURVES
+    from ed_core.studies.items import CURVES
 
     columns = {"logit_lens.echo": chance.random(n)}
     columns |= {f"contributions.{name}": np.ones(n, np.int64) for name in ("n_sinks", "first_is_sink")}

@@ -3,7 +3,7 @@ registry, so that the first page is never blank, and what Home shows of a prompt
 which must be here: `python -m ed_core fetch smollm2`. Beside them what the verdict reads of the same prompts on five
 untrained twins of each model, and no more (`examples/twins`).
 
-`python -m ed_core.demo.examples` writes them anew (with names of probes, theirs only; with `twins`, the twins' only);
+`python -m tools.examples` writes them anew (with names of probes, theirs only; with `twins`, the twins' only);
 it must run after the weights, the prompt or any number changed (a test holds it to that). Torch runs on one thread, so
 that the files come out the same on every machine of a kind."""
 
@@ -17,16 +17,16 @@ from dataclasses import replace
 
 import torch
 
-from ..depth.verdict import COSINES, READS
-from ..probes import PROBES, Probe, find
-from ..results.aggregate import summarize
-from ..results.lookup import EXAMPLES, TWINS
-from ..results.wire import pack, unpack
-from ..service import compute
-from ..service.resolve import resolve, twin
-from ..sources import controls
-from ..sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, KINDS, MODELS, load_prompts
-from ..types import ProbeResult, Prompt
+from ed_core.depth.verdict import COSINES, READS
+from ed_core.probes import PROBES, Probe, find
+from ed_core.results.aggregate import summarize
+from ed_core.results.lookup import EXAMPLES, TWINS
+from ed_core.results.wire import pack, unpack
+from ed_core.service import compute
+from ed_core.service.resolve import resolve, twin
+from ed_core.sources import controls
+from ed_core.sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, KINDS, MODELS, load_prompts
+from ed_core.types import ProbeResult, Prompt
 
 READ = {"contributions": COSINES, "logit_lens": ("kl", "overlap", "jsd", "rank")}  # the last: for the summary
 

@@ -12,10 +12,11 @@ from collections.abc import Callable
 
 import torch
 
-from ..models.language_model import LanguageModel
-from ..probes import LogitLens
-from ..service import compute
-from ..types import Prompt
+from ed_core.models.language_model import LanguageModel
+from ed_core.probes import LogitLens
+from ed_core.service import compute
+from ed_core.types import Prompt
+
 from . import Row
 from .random_model import prompt, random_llama
 from .skip import timed
@@ -47,8 +48,8 @@ def measure() -> list[Row]:
 def opened(name: str) -> tuple[LanguageModel, Prompt]:
     """The model of that name, or the random one, and a prompt of some length for it."""
     if name:
-        from ..models.opening import open_model
-        from ..service.resolve import resolve
+        from ed_core.models.opening import open_model
+        from ed_core.service.resolve import resolve
 
         return open_model(resolve(name)), Prompt("The depth at which an output settles is what is asked for. " * 5)
     model = random_llama(N_LAYERS, D_MODEL, D_VOCAB)

@@ -10,10 +10,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ..architectures import Architecture, find
 from ..architectures.small import VARIANTS, config_fields
-from ..models.identities import Identities
-from ..models.language_model import LanguageModel
-from ..models.verify import verify
 from ..types import ModelSpec
+from .identities import Identities
+from .language_model import LanguageModel
+from .verify import verify
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -6,10 +6,10 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from ..architectures import find
-from ..models.language_model import LanguageModel
-from ..models.verify import verify
-from ..types import ModelSpec, Prompt
+from ed_core.architectures import find
+from ed_core.models.language_model import LanguageModel
+from ed_core.models.verify import verify
+from ed_core.types import ModelSpec, Prompt
 
 
 def random_llama(n_layers: int, d_model: int, d_vocab: int, seed: int = 0) -> LanguageModel:

@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from .. import settings
-from ..errors import JobError
-from ..probes import Continuation, Contributions, LayerSkip, LogitLens
-from ..service.job import Job
-from ..service.jobs import Jobs
-from ..service.resolve import resolve
-from ..types import Prompt, Request
+from ed_core import settings
+from ed_core.errors import JobError
+from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
+from ed_core.service.job import Job
+from ed_core.service.jobs import Jobs
+from ed_core.service.resolve import resolve
+from ed_core.types import Prompt, Request
+
 from . import Row
 
 MODEL = "ed-demo-16"

@@ -1,4 +1,4 @@
-"""The fitted lenses that ship: `python -m ed_core.demo.fits [NAME …]` fits those named, all unless given, and goes on
+"""The fitted lenses that ship: `python -m tools.fits [NAME …]` fits those named, all unless given, and goes on
 where it was stopped; `judge [NAME …]` judges them again on held-out prompts and leaves their matrices alone.
 
 Bundled models: `fits/prompts.jsonl`, 880 prompts of their tasks in one form each. SmolLM2: `fits/texts.jsonl`,
@@ -11,15 +11,15 @@ import json
 import sys
 from pathlib import Path
 
-from ..fits import ENDING, affine, jacobian, read
-from ..fits.file import rewrite
-from ..fits.streams import Tick
-from ..models.language_model import LanguageModel
-from ..models.opening import open_model
-from ..prompts import read_jsonl
-from ..service.resolve import resolve
-from ..sources.bundled import FITS, MODELS
-from ..types import Prompt
+from ed_core.fits import ENDING, affine, jacobian, read
+from ed_core.fits.file import rewrite
+from ed_core.fits.streams import Tick
+from ed_core.models.language_model import LanguageModel
+from ed_core.models.opening import open_model
+from ed_core.prompts import read_jsonl
+from ed_core.service.resolve import resolve
+from ed_core.sources.bundled import FITS, MODELS
+from ed_core.types import Prompt
 
 REAL, RANK = "smollm2", 64
 TEXTS, PROMPTS = FITS / "texts.jsonl", FITS / "prompts.jsonl"

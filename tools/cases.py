@@ -1,6 +1,6 @@
-"""Makes the shipped case studies of their lessons (`demo.lessons`).
+"""Makes the shipped case studies of their lessons (`tools.lessons`).
 
-`python -m ed_core.demo.cases` makes them anew (with names, those only); the real model must be here
+`python -m tools.cases` makes them anew (with names, those only); the real model must be here
 (`python -m ed_core fetch smollm2`). It must run after the model's weights, a prompt or any number changed (a test holds
 it to that). Torch runs on one thread, so that the numbers come out the same on every machine of a kind."""
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ..cases import bundle, case_study
-from ..cases.case_study import Shown
-from ..cases.kept import SHIPPED, SUFFIX
-from ..errors import CaseError
-from ..types import ModelSpec
+from ed_core.cases import bundle, case_study
+from ed_core.cases.case_study import Shown
+from ed_core.cases.kept import SHIPPED, SUFFIX
+from ed_core.errors import CaseError
+from ed_core.types import ModelSpec
+
 from .lessons import LESSONS, Lesson, Results, asking, named
 
 # 21 November 2026, and a second earlier for every further lesson: lists keep their order when they are made anew
@@ -42,7 +43,7 @@ def build(lesson: Lesson, results: Results) -> case_study.Case:
 
 def models_of(lesson: Lesson, spec: ModelSpec) -> tuple[ModelSpec, ...]:
     """What a lesson measures, in its order."""
-    from ..service.resolve import twin
+    from ed_core.service.resolve import twin
 
     return (spec, twin(spec, "untrained")) if lesson.twin else (spec,)
 
@@ -51,10 +52,10 @@ def main(names: Sequence[str] = ()) -> None:
     """Compute and check all (or the lessons of these names), then replace the folder's files."""
     import torch
 
-    from ..service import compute
-    from ..service.resolve import resolve
-    from ..sources.bundled import load_prompts
-    from ..types import Prompt
+    from ed_core.service import compute
+    from ed_core.service.resolve import resolve
+    from ed_core.sources.bundled import load_prompts
+    from ed_core.types import Prompt
 
     torch.set_num_threads(1)
     prompts, models, made = {p["id"]: p for p in load_prompts()}, compute.Models(), []

@@ -1,9 +1,9 @@
-"""The bundled prompt sets for studies: `python -m ed_core.demo.sets` writes `sets/<task>.jsonl` and
+"""The bundled prompt sets for studies: `python -m tools.sets` writes `sets/<task>.jsonl` and
 `sets/<task>_worked.jsonl`, the same every time.
 
-Per difficulty `EACH` prompts of each form (`demo.forms`), which take turns; the i-th of each difficulty belong together
-(`pair`) and are of one form. Problems are those that training never saw, unless their kind is too small to hold any
-out. The set `mixed.jsonl` beside them is written by hand."""
+Per difficulty `EACH` prompts of each form (`tools.forms`), which take turns; the i-th of each difficulty belong
+together (`pair`) and are of one form. Problems are those that training never saw, unless their kind is too small to
+hold any out. The set `mixed.jsonl` beside them is written by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import random
 
 from transformers import AutoTokenizer
 
-from ..sources.bundled import MODELS, SETS
+from ed_core.sources.bundled import MODELS, SETS
+
 from .forms import FORMS, write_prompt
 from .tasks import TASKS, Task
 

@@ -1,6 +1,6 @@
-"""The bundled prompts: `python -m ed_core.demo.prompts` writes prompts.jsonl, the same every time.
+"""The bundled prompts: `python -m tools.prompts` writes prompts.jsonl, the same every time.
 
-A prompt is written in the usual form (`demo.forms`) and stops right before the answer.
+A prompt is written in the usual form (`tools.forms`) and stops right before the answer.
 """
 
 import json
@@ -9,7 +9,8 @@ from string import ascii_lowercase
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..sources.bundled import MODELS, PROMPTS
+from ed_core.sources.bundled import MODELS, PROMPTS
+
 from .forms import write_prompt
 from .tasks import TASKS, Task
 

@@ -16,11 +16,12 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
-from ..models.language_model import LanguageModel
-from ..models.modules import hooked
-from ..probes import LayerSkip
-from ..service import compute
-from ..sweeps.metrics import NORM_FLOOR
+from ed_core.models.language_model import LanguageModel
+from ed_core.models.modules import hooked
+from ed_core.probes import LayerSkip
+from ed_core.service import compute
+from ed_core.sweeps.metrics import NORM_FLOOR
+
 from . import Row
 from .random_model import prompt, random_llama
 

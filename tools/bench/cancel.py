@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
-from ..errors import JobError
-from ..probes import LayerSkip
-from ..service.resolve import resolve
-from ..types import Prompt
+from ed_core.errors import JobError
+from ed_core.probes import LayerSkip
+from ed_core.service.resolve import resolve
+from ed_core.types import Prompt
+
 from . import Row
 from .live import MODEL, seconds_row, wait, warm_worker
 

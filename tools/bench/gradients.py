@@ -10,13 +10,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..models.language_model import LanguageModel
-from ..models.modules import hooked
-from ..models.opening import open_model
-from ..probes import IntegratedGradients
-from ..service import compute
-from ..service.resolve import resolve
-from ..types import Prompt
+from ed_core.models.language_model import LanguageModel
+from ed_core.models.modules import hooked
+from ed_core.models.opening import open_model
+from ed_core.probes import IntegratedGradients
+from ed_core.service import compute
+from ed_core.service.resolve import resolve
+from ed_core.types import Prompt
+
 from . import Row
 from .causal import D_MODEL, D_VOCAB, N_LAYERS, N_TOKENS
 from .random_model import prompt, random_llama

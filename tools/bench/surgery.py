@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..models.language_model import LanguageModel
-from ..probes import Surgery
-from ..probes.surgery import FIGURES
-from ..service import compute
-from ..sweeps import metrics
-from ..types import ProbeResult
+from ed_core.models.language_model import LanguageModel
+from ed_core.probes import Surgery
+from ed_core.probes.surgery import FIGURES
+from ed_core.service import compute
+from ed_core.sweeps import metrics
+from ed_core.types import ProbeResult
+
 from . import Row
 from .lens import opened
 from .random_model import prompt

@@ -1,4 +1,4 @@
-"""All sentences a page can say, with an example each, in `docs/sentences.md`: `python -m ed_core.demo.sentences` writes
+"""All sentences a page can say, with an example each, in `docs/sentences.md`: `python -m tools.sentences` writes
 it anew, `--check` says whether it is up to date.
 
 A sentence is what a public function or property of the rooms in `ROOMS` gives as text. Each of them stands either in
@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from ..cards import words
-from ..claims import CLAIMS, finding
-from ..claims.claim import Claim, Estimate, Measured
-from ..claims.claim import Curve as ClaimCurve
-from ..claims.finding import Finding, adjusted
-from ..depth import (
+from ed_core.cards import words
+from ed_core.claims import CLAIMS, finding
+from ed_core.claims.claim import Claim, Estimate, Measured
+from ed_core.claims.claim import Curve as ClaimCurve
+from ed_core.claims.finding import Finding, adjusted
+from ed_core.depth import (
     among_others,
     answer,
     audit,
@@ -45,16 +45,17 @@ from ..depth import (
     wording,
     writing,
 )
-from ..depth.continuous import MeanDepth, Turn
-from ..depth.criteria import Criterion
-from ..depth.statistics import Interval, units
-from ..depth.wording import Reading, Twins
-from ..probes import Contributions, LayerSkip, LogitLens, Numerics
-from ..probes.description import Curve
-from ..results import lookup
-from ..types import Measure, ProbeResult
+from ed_core.depth.continuous import MeanDepth, Turn
+from ed_core.depth.criteria import Criterion
+from ed_core.depth.statistics import Interval, units
+from ed_core.depth.wording import Reading, Twins
+from ed_core.probes import Contributions, LayerSkip, LogitLens, Numerics
+from ed_core.probes.description import Curve
+from ed_core.results import lookup
+from ed_core.sources.bundled import FITS, STUDIES
+from ed_core.types import Measure, ProbeResult
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "sentences.md"
 ROOMS = (
     "ed_core/depth/*.py",
@@ -437,7 +438,7 @@ def audits(say: Callable[[audit.Audit], Any]) -> Iterator[str]:
 def cards() -> Iterator[Mapping[str, Any]]:
     """The shipped depth cards, and made-up ones as cards are made now: where leaving early is of use, where sinks
     cannot be told, where identities fail, and where another precision moves a layer."""
-    from ..cards import card
+    from ed_core.cards import card
 
     shipped = [card.read(file) for file in sorted(card.shipped())]
     yield from shipped
@@ -512,10 +513,10 @@ def from_studies(say: str) -> Iterator[str]:
     """Of the study that ships with the app, and of what is published."""
     from pyarrow import parquet
 
-    from ..studies import agreement, difficulty, points, trends
-    from ..studies.folder import open_folder
+    from ed_core.studies import agreement, difficulty, points, trends
+    from ed_core.studies.folder import open_folder
 
-    folder = open_folder(Path(__file__).parent / "studies" / "toys")
+    folder = open_folder(STUDIES / "toys")
     if say == "trends.Slope.sentence":
         published = [p for p in points.published_points() if p.training == "base"] or points.published_points()
         for criterion in ("cosine", "kl", "overlap"):
@@ -539,7 +540,7 @@ def from_studies(say: str) -> Iterator[str]:
 
 def levels() -> Iterator[str]:
     """The verdict of lines through levels: deeper, less deep, by little, no change, cannot be told."""
-    from ..studies.difficulty import Trend
+    from ed_core.studies.difficulty import Trend
 
     for low, high in ((0.5, 1.5), (-1.5, -0.5), (0.05, 0.3), (-0.1, 0.2), (-0.5, 1.5)):
         yield Trend(9.0, 10.0, (low + high) / 2, low, high, 0, np.nan).verdict(16)
@@ -548,7 +549,7 @@ def levels() -> Iterator[str]:
 def maps(say: Callable[..., str]) -> Iterator[str]:
     """Of made-up maps between two models: each depth is found again at the same share, in the first half only, further
     on, in the other order, and none is."""
-    from ..fits.measured import Maps
+    from ed_core.fits.measured import Maps
 
     names = {"a": {"name": "ed-demo-8"}, "b": {"name": "ed-demo-16"}}
     at, there, other = np.linspace(0, 1, 9)[:, None], np.linspace(0, 1, 13), np.ones((9, 13))
@@ -558,7 +559,7 @@ def maps(say: Callable[..., str]) -> Iterator[str]:
 
 
 def replaced() -> Iterator[str]:
-    from ..fits.measured import Replacement
+    from ed_core.fits.measured import Replacement
 
     for added in (np.array([0.9, 0.4, 0.02, 0.01]), np.zeros(4)):
         found = Replacement(
@@ -569,7 +570,7 @@ def replaced() -> Iterator[str]:
 
 def certificates() -> Iterator[str]:
     """Of the shipped fits, and of one as it was judged before."""
-    for file in sorted((Path(__file__).parent / "fits").glob("*.json")):
+    for file in sorted(FITS.glob("*.json")):
         told = json.loads(file.read_text(encoding="utf-8"))
         yield lenses.certified(told["kind"], told)
     for tokens in (1000, told["held_out"]["tokens"]):
@@ -799,7 +800,7 @@ def document() -> str:
 
 
 MOST = 12  # examples of one function
-HEAD = """Written by `python -m ed_core.demo.sentences`; a test fails when it is out of date, or when a function that
+HEAD = """Written by `python -m tools.sentences`; a test fails when it is out of date, or when a function that
 gives a sentence does not stand in it. Examples are of shipped results or made-up ones, so their figures mean nothing;
 the same words with other figures count once. A page draws one of its sentences as its conclusion, the others behind
 *Reasons* or *Details*."""

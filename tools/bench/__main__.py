@@ -1,9 +1,10 @@
-"""The process of one measurement: `python -m ed_core.bench MODULE`."""
+"""The process of one measurement: `python -m tools.bench MODULE`."""
 
 import sys
 from importlib import import_module
 
-from ..sources import permits
+from ed_core.sources import permits
+
 from . import report
 
 permits.as_owner()

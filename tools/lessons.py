@@ -1,6 +1,6 @@
 """What the shipped case studies teach: six prompts on a bundled model show how to read the figures, three a real one.
 
-Every sentence of a note that could become wrong stands beside the check that it is right: `demo.cases` refuses to write
+Every sentence of a note that could become wrong stands beside the check that it is right: `tools.cases` refuses to write
 a note that is not."""
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..depth import among_others, verdict
-from ..depth.side_by_side import COMPARED
-from ..probes import Continuation, Contributions, LayerSkip, LogitLens, Probe, ResidualErasure, find
-from ..types import ProbeResult
+from ed_core.depth import among_others, verdict
+from ed_core.depth.side_by_side import COMPARED
+from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens, Probe, ResidualErasure, find
+from ed_core.types import ProbeResult
 
 MODEL, REAL = "ed-demo-8", "smollm2"
 HOME: tuple[Probe, ...] = (Contributions(), LogitLens(), LayerSkip(), Continuation())

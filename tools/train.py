@@ -1,4 +1,4 @@
-"""Train a demo model from scratch: `python -m ed_core.demo.train --layers 8 --seconds 5000`.
+"""Train a demo model from scratch: `python -m tools.train --layers 8 --seconds 5000`.
 
 The budget is wall-clock time: the learning rate warms up, stays, and falls to zero over the last
 part of it. A run that was stopped goes on from its --work folder.
@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from ..sources.bundled import FOLDER
+from ed_core.sources.bundled import FOLDER
+
 from .curriculum import Curriculum
 from .documents import ANSWER, GIVEN, Writer, score
 from .tokenizer import build_tokenizer

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import psutil
 
-from ..cases.kept import SHIPPED
-from ..errors import JobError
+from ed_core.cases.kept import SHIPPED
+from ed_core.errors import JobError
+
 from . import Row
 from .browser import App, chromium, serving
 

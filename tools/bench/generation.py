@@ -11,10 +11,11 @@ import statistics
 import time
 from collections.abc import Callable
 
-from ..models.language_model import LanguageModel
-from ..probes import Generation
-from ..sweeps.recorder import Recorder
-from ..types import Encoding, Prompt
+from ed_core.models.language_model import LanguageModel
+from ed_core.probes import Generation
+from ed_core.sweeps.recorder import Recorder
+from ed_core.types import Encoding, Prompt
+
 from . import Row
 from .lens import opened
 

@@ -11,15 +11,16 @@ from math import ceil
 import psutil
 import torch
 
-from ..fits import jacobian, maps
-from ..fits.affine import _summed
-from ..fits.checkpoint import Checkpoint
-from ..fits.streams import Streams, split
-from ..models.opening import open_model
-from ..prompts import read_jsonl
-from ..service.resolve import resolve
-from ..sources.bundled import MODELS, SETS
-from ..sweeps.budget import Budget
+from ed_core.fits import jacobian, maps
+from ed_core.fits.affine import _summed
+from ed_core.fits.checkpoint import Checkpoint
+from ed_core.fits.streams import Streams, split
+from ed_core.models.opening import open_model
+from ed_core.prompts import read_jsonl
+from ed_core.service.resolve import resolve
+from ed_core.sources.bundled import MODELS, SETS
+from ed_core.sweeps.budget import Budget
+
 from . import Row
 from .random_model import prompt, random_llama
 

@@ -10,8 +10,9 @@ import resource
 
 import psutil
 
-from ..probes import LogitLens
-from ..service import compute
+from ed_core.probes import LogitLens
+from ed_core.service import compute
+
 from . import Row
 from .random_model import prompt, random_llama
 

@@ -1,2 +1,0 @@
-"""How the bundled models, prompts, results and case studies were made; `ed_core.sources.bundled` says where they
-are."""
