@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import streamlit as st
 
 from ed_core import figures
+from ed_core.depth.criteria import RULES
 from ed_core.errors import EffectiveDepthError, StudyError
 from ed_core.shelf import Shelf
 from ed_core.sources.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
@@ -24,9 +25,8 @@ SIZES = {
     "3B to 10B": (3e9, 1e10),
     "10B and more": (1e10, math.inf),
 }  # parameters
-MEANS = {"mean_kl": "mean depth, KL", "mean_overlap": "mean depth, overlap"}
-RULES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}  # of the papers
-CRITERIA = MEANS | {rule: f"papers: {called}" for rule, called in RULES.items()}
+MEANS = {name: f"mean depth, {RULES[of].label}" for name, of in points.MEANS.items()}
+CRITERIA = MEANS | {name: f"papers: {rule.label}" for name, rule in RULES.items()}
 SETS = [EVERY, *dict.fromkeys(p.dataset for p in published())]
 LINKED = (
     choice("beside", "studies.published_set", EVERY, SETS),

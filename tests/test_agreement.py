@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ed_core.depth.criteria import by_kl, by_overlap
-from ed_core.depth.verdict import BANDS
+from ed_core.depth.criteria import RULES, by_kl, by_overlap
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import agreement, difficulty, tables
 from ed_core.studies.agreement import Estimate
@@ -40,7 +39,7 @@ def curve(folder, name: str) -> np.ndarray:
 
 @pytest.mark.parametrize("name, rule", [("kl", by_kl), ("overlap", by_overlap)])
 def test_a_band_holds_what_the_rule_gives_at_each_threshold(folder, found, name, rule):
-    given = [rule(curve(folder, name), at).depth for at in BANDS[name]]
+    given = [rule(curve(folder, name), at).depth for at in RULES[name].band]
     given = [depth for depth in given if depth is not None]
     assert found[name].thresholds == (min(given), max(given)) and min(given) < max(given)
     assert found[name].depth == rule(curve(folder, name)).depth

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_browser import settled, wait
 
-from ed_core.figures.colours import CRITERION_NAMES
+from ed_core.depth.criteria import RULES
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import difficulty, export, tables
 from ed_core.studies.folder import open_folder
@@ -40,7 +40,7 @@ def test_a_study_is_plotted_as_its_tables_say(server, page, folder):
         r for r in tables.stored(folder, "verdict").to_pylist() if r["set"] == SET and r["variant"] in export.LEADING
     ]
     assert {r["variant"] for r in verdict} == set(export.LEADING), "mean depths and the papers' rules"
-    for criterion, name in CRITERION_NAMES.items():
+    for criterion, name in ((rule.name, rule.label) for rule in RULES.values()):
         ratios = [r["ratio"] for r in verdict if r["criterion"] == criterion and r["ratio"] is not None]
         assert (marks[name]["x"] if name in marks else []) == pytest.approx(ratios), name
     assert page.get_by_text("not defined").count(), "what gives no depth is said"

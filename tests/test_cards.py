@@ -20,7 +20,7 @@ from ed_core.cards.measured import Measured
 from ed_core.claims import CLAIMS, running
 from ed_core.commands import main
 from ed_core.depth import continuous, sinks
-from ed_core.depth.criteria import by_cosine, by_kl, by_overlap, cosine_curve
+from ed_core.depth.criteria import RULES, by_cosine, by_kl, by_overlap
 from ed_core.errors import CardError
 from ed_core.fits import of_model
 from ed_core.probes import Contributions, LogitLens, Prune
@@ -86,7 +86,7 @@ def test_the_depths_are_those_of_the_prompts_run_one_by_one(told, alone):
     results, added = alone(Contributions(), 12)
     _, lens = alone(LogitLens(), 12)
     expected = {
-        "cosine": by_cosine(cosine_curve(added)),
+        "cosine": by_cosine(RULES["cosine"].curve(added)),
         "kl": by_kl(lens["kl"][:-1]),
         "overlap": by_overlap(lens["overlap"][:-1]),
     }
@@ -101,7 +101,7 @@ def test_the_depths_are_those_of_the_prompts_run_one_by_one(told, alone):
         assert mean["depth"] == pytest.approx(continuous.of_curve(of, lens[of]).depth, rel=1e-5)
         assert mean["ratio"] == pytest.approx(mean["depth"] / told["model"]["layers"], rel=1e-5)
         assert mean["low"] <= mean["depth"] <= mean["high"] and mean["over"] == "12 prompts" and mean["twin"]["depth"]
-    turned = continuous.fit(cosine_curve(added))
+    turned = continuous.fit(RULES["cosine"].curve(added))
     assert told["turn"]["p"] == pytest.approx(turned.p) and "turn" in words.turn(told).lower()
     curve = told["curves"]["kl"]["model"]
     np.testing.assert_allclose(curve["values"], lens["kl"], rtol=1e-4, atol=1e-6)
@@ -220,8 +220,8 @@ def test_the_page_asks_nobody_and_says_what_the_document_says(out, told):
     lines = (out / card.MARKDOWN).read_text(encoding="utf-8").split("---\n")
     data = yaml.safe_load(lines[1])
     ratios = {m["type"]: m["value"] for r in data["model-index"][0]["results"] for m in r["metrics"]}
-    expected = {words.METRICS[rule]: card.depth_of(told, rule, "logit")["ratio"] for rule in card.RULES}
-    expected |= {metric: card.mean_depth_of(told, of)["ratio"] for of, metric in words.MEAN_METRICS.items()}
+    expected = {f"effective_depth_ratio_{rule}": card.depth_of(told, rule, "logit")["ratio"] for rule in RULES}
+    expected |= {f"mean_depth_ratio_{of}": card.mean_depth_of(told, of)["ratio"] for of in ("kl", "overlap")}
     assert ratios == {metric: ratio for metric, ratio in expected.items() if ratio is not None}
     assert words.headline(told) in lines[2] and told["commands"][0] in lines[2]
 
@@ -409,7 +409,7 @@ def test_the_page_lists_all_cards_and_shows_one(tmp_path, monkeypatch):
     shipped = [card.read(file) for file in card.shipped()]
     for told in shipped:
         assert f"**{told['model']['name']}**" in said and words.claims(told) in said
-        for rule in card.RULES:
+        for rule in RULES:
             assert show.plain(words.depth(card.depth_of(told, rule, "logit"))) in said
     test.button(key="run.cards").click().run()
     (place, arguments) = begun[0]

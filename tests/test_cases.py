@@ -216,7 +216,7 @@ def strips(kept: case_study.Case, name: str) -> list[np.ndarray]:
 def test_figures_count_the_first_token_as_the_case_study_does(first):
     found = results()["contributions"]
     means = {name: found[name][:, (not first) :].mean(1) for name in ("layer_ratio", *verdict.COSINES)}
-    expected = [means["layer_ratio"], criteria.cosine_curve(means)]
+    expected = [means["layer_ratio"], criteria.RULES["cosine"].curve(means)]
     for strip, mean in zip(strips(case(probes=("contributions",), first_token=first), "mean"), expected, strict=True):
         np.testing.assert_allclose(strip, mean, atol=1e-6)
 

@@ -9,7 +9,7 @@ import pytest
 
 from ed_core.cases import export
 from ed_core.depth import among_others, criteria, sinks
-from ed_core.depth.verdict import COSINES
+from ed_core.depth.criteria import COSINES
 from ed_core.probes import PROBES, Contributions, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
 from ed_core.probes.integrated_gradients import completeness, incomplete
 from ed_core.probes.scores import depth_score, layer_effect

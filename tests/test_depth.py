@@ -52,7 +52,7 @@ def test_the_cosine_curve_is_the_mean_of_the_three():
         "layer_cos": np.float32([-0.6, 0.3]),
         "io_cos": np.ones(2),
     }
-    assert criteria.cosine_curve(curves) == pytest.approx([-0.1, 0.1])
+    assert criteria.RULES["cosine"].curve(curves) == pytest.approx([-0.1, 0.1])
 
 
 @pytest.mark.parametrize(

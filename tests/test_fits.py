@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from ed_core import fits
 from ed_core.commands import main
 from ed_core.depth import lenses
+from ed_core.depth.criteria import OF_LENS
 from ed_core.errors import EffectiveDepthError, FitRefused, ParameterError
 from ed_core.fits import affine, checkpoint, jacobian, judged, shards
 from ed_core.fits import file as files
@@ -714,11 +715,10 @@ def curves(**by_lens):
             for lens, pair in by_lens.items()
             if not (rule == "kl" and lens == "jacobian")
         }
-        for i, (rule, judge) in enumerate(lenses.RULES.items())
+        for i, (rule, judge) in enumerate((name, rule.judge) for name, rule in OF_LENS.items())
     }
     read = {
-        rule: {lens: np.asarray(pair[i], float) for lens, pair in by_lens.items()}
-        for i, rule in enumerate(lenses.RULES)
+        rule: {lens: np.asarray(pair[i], float) for lens, pair in by_lens.items()} for i, rule in enumerate(OF_LENS)
     }
     return lenses.ByLens(criteria, read, {}, dict.fromkeys(by_lens, 1.0), n - 1)
 
@@ -757,7 +757,7 @@ def test_by_lens_reads_the_means_and_how_settle_depths_agree(model, fitted, jaco
     kl = np.concatenate([r["affine_kl"] for r in some], 1).mean(1)
     assert np.allclose(read.curves["kl"]["affine"], kl, rtol=1e-5)
     assert set(read.criteria["kl"]) == {"logit", "affine"} and set(read.criteria["overlap"]) == set(read.settle)
-    assert read.criteria["kl"]["affine"] == lenses.by_kl(read.curves["kl"]["affine"][:-1])
+    assert read.criteria["kl"]["affine"] == OF_LENS["kl"].judge(read.curves["kl"]["affine"][:-1])
     assert set(read.agree) == {("logit", "affine"), ("logit", "jacobian"), ("affine", "jacobian")}
     assert read.settle["logit"] == pytest.approx(np.concatenate([r["logit_settle_depth"] for r in some]).mean())
 

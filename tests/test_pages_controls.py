@@ -15,7 +15,7 @@ from test_running import queue  # noqa: F401  (fixture)
 
 from ed_core.depth import among_others, exactness
 from ed_core.depth.among_others import curves_of
-from ed_core.depth.verdict import COSINES
+from ed_core.depth.criteria import COSINES
 from ed_core.probes import Contributions, EarlyExit, LogitLens, Numerics, Prune, find
 from ed_core.results import lookup
 from ed_core.results.aggregate import summarize

@@ -349,7 +349,7 @@ def test_every_criterion_stands_with_and_without_the_sinks(pair, first_token):
     cosines = by_hand(pair[:1], verdict.COSINES, gone, first_token)
     lens = by_hand(pair[1:], ("kl", "overlap"), gone, True)
     expected = {
-        "cosine": criteria.by_cosine(criteria.cosine_curve(cosines)),
+        "cosine": criteria.by_cosine(criteria.RULES["cosine"].curve(cosines)),
         "kl": criteria.by_kl(lens["kl"][:-1], 0.45),
         "overlap": criteria.by_overlap(lens["overlap"][:-1], 0.22),
     }
@@ -379,7 +379,9 @@ def test_over_prompts_each_has_its_own_sinks_and_tokens_are_weighed(pair):
     written, lens = ([run[i] for run in runs] for i in range(2))
     gone = {(0, 0), (0, 7)}
     for first_token in (True, False):
-        expected = criteria.by_cosine(criteria.cosine_curve(by_hand(written, verdict.COSINES, gone, first_token)))
+        expected = criteria.by_cosine(
+            criteria.RULES["cosine"].curve(by_hand(written, verdict.COSINES, gone, first_token))
+        )
         found = {name: c for name, c, _ in verdict.verdicts(written, lens, first_token)}
         assert found["cosine"].without_sinks == expected
     curves = by_hand(lens, ("kl", "overlap"), gone, True)
@@ -408,7 +410,7 @@ def test_where_only_sinks_are_left_nothing_is_defined(model_of, measure):
     sums, counts = verdict.prompt_sums([lens], ["kl"], False, [{1, 2}])
     assert counts == [0] and not sums["kl"].any()
     every = verdict._judged(
-        "kl", lambda c: criteria.by_kl(c["kl"]), [lens], False, [[replace(found.sinks[0], pos=t) for t in (1, 2)]]
+        criteria.RULES["kl"], 0.5, [lens], False, [[replace(found.sinks[0], pos=t) for t in (1, 2)]]
     )[0]
     assert every.without_sinks.depth is None and every.without_sinks.reason == "no token is left without the sinks"
 

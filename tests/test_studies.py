@@ -347,7 +347,7 @@ def test_the_verdicts_are_those_that_run_writes(done):
     out, alone = done
     verdict = rows(out / "verdict.parquet").set_index(["model", "set", "criterion", "variant"])
     for model, expected in alone.items():
-        for name, variants in criteria.VARIANTS.items():
+        for name, variants in ((rule.name, rule.variants) for rule in criteria.RULES.values()):
             extra = ("turn",) if name == "cosine" else ("mean",)
             assert set(verdict.loc[model, "local", name].index) == {*variants, *extra}
             paper = verdict.loc[model, "local", name, "paper"]
@@ -423,7 +423,7 @@ def test_leaving_the_first_token_out_is_what_run_does(folder, tmp_path, monkeypa
     assert main([*arguments, "--out", str(tmp_path / "r.npz")]) == 0
     verdict = rows(tmp_path / "out" / "verdict.parquet").set_index(["set", "criterion", "variant"])
     with np.load(tmp_path / "r.npz") as data:
-        for name in criteria.VARIANTS:
+        for name in criteria.RULES:
             for variant, key in {"paper": "", "without_sinks": "_without_sinks"}.items():
                 found = verdict.loc["local", name, variant].depth
                 assert found == pytest.approx(float(data[f"effective_depth.{name}{key}"]), nan_ok=True)

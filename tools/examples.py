@@ -17,7 +17,8 @@ from dataclasses import replace
 
 import torch
 
-from ed_core.depth.verdict import COSINES, READS
+from ed_core.depth.criteria import COSINES
+from ed_core.depth.verdict import READS
 from ed_core.probes import PROBES, Probe, find
 from ed_core.results.aggregate import summarize
 from ed_core.results.lookup import EXAMPLES, TWINS

@@ -41,7 +41,6 @@ KEYS = {
     "missing",
 }
 PROMPTS, OTHERS = 50, ("bf16", "int8")  # what a card is of unless something else is asked for
-RULES = {"cosine": "Cosine", "kl": "KL", "overlap": "Overlap"}
 
 
 def folder() -> Path:

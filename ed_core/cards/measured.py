@@ -16,10 +16,9 @@ import numpy as np
 from ..claims.evidence import Part, part_of
 from ..claims.running import CONTROL, MODEL, PARTS
 from ..depth import continuous, statistics, wording
-from ..depth.criteria import by_kl, by_overlap, depths
-from ..depth.lenses import RULES, UNCALIBRATED, ByLens, certified
+from ..depth.criteria import COSINES, OF_LENS, RULES, depths
+from ..depth.lenses import UNCALIBRATED, ByLens, certified
 from ..depth.statistics import Resampled, Units
-from ..depth.verdict import COSINES
 from ..errors import StudyError
 from ..fits import Fit
 from ..probes.lenses import LENSES
@@ -27,8 +26,6 @@ from ..probes.scores import rank_correlation
 from ..studies import report, tables
 from ..studies.folder import Folder, open_folder
 
-OF_CRITERIA = {"cosine": "contributions", "kl": "logit_lens", "overlap": "logit_lens"}
-JUDGES = {"kl": by_kl, "overlap": by_overlap}
 READ = ("contributions", "logit_lens", "one", "stretch", "writing")  # parts, whatever claims apply to the set
 SAME_DEPTH = 1  # layers that a depth may move by in another precision and still count as the same
 
@@ -152,15 +149,15 @@ class Measured:
 
     def _by_rule(self) -> Iterator[dict[str, Any]]:
         """The three rules as the papers have them."""
-        for rule, probe in OF_CRITERIA.items():
-            folder = open_folder(self.claims / "parts" / probe)
+        for rule, of in RULES.items():
+            folder = open_folder(self.claims / "parts" / of.probe)
             rows = _rows(folder, self.set)
             own = rows[MODEL, rule]
             twin = rows.get((CONTROL, rule))
             said = tables.statements(folder, MODEL, self.set)[rule]
             yield {
                 "rule": rule,
-                "lens": "" if rule == "cosine" else "logit",
+                "lens": "logit" if of.of_lens else "",
                 **_depth(own["paper"]),
                 "variants": {name: row["depth"] for name, row in own.items() if name in report.SHOWN},
                 "twin": _depth(twin["paper"]) if twin else None,
@@ -176,7 +173,7 @@ class Measured:
                 "rule": rule,
                 "lens": lens,
                 **_judged(rule, curve, read, f"{lens}_{rule}"),
-                "variants": {"stable": JUDGES[rule](curve).stable},
+                "variants": {"stable": RULES[rule].judge(curve).stable},
                 "twin": None,
                 "clear": None,
                 "sentence": "",
@@ -189,7 +186,7 @@ class Measured:
         read = opened(folder, MODEL, self.set, "lenses", self.seed)
         for lens in LENSES:
             if lens in {fit.kind for fit in fits}:
-                yield from ((rule, lens, read) for rule in RULES if not (rule == "kl" and lens == UNCALIBRATED))
+                yield from ((rule, lens, read) for rule in OF_LENS if not (rule == "kl" and lens == UNCALIBRATED))
 
     def _lenses(self) -> dict[str, Any]:
         """Whether the verdict changes with the lens, and what each fitted lens' certificate says."""
@@ -198,12 +195,14 @@ class Measured:
         folder, fits = self.lenses
         read = opened(folder, MODEL, self.set, "lenses", self.seed)
         kinds = [lens for lens in LENSES if lens == "logit" or lens in {fit.kind for fit in fits}]
-        curves = {rule: {lens: read.mean(f"{lens}_{rule}").value for lens in kinds} for rule in RULES}
+        curves = {rule: {lens: read.mean(f"{lens}_{rule}").value for lens in kinds} for rule in OF_LENS}
         criteria = {
-            rule: {
-                lens: judge(curves[rule][lens][:-1]) for lens in kinds if not (rule == "kl" and lens == UNCALIBRATED)
+            name: {
+                lens: rule.of({name: curves[name][lens]})
+                for lens in kinds
+                if not (name == "kl" and lens == UNCALIBRATED)
             }
-            for rule, judge in RULES.items()
+            for name, rule in OF_LENS.items()
         }
         settle = {lens: float(read.mean(f"{lens}_settle_depth").value.item()) for lens in kinds}
         n_layers = len(curves["kl"]["logit"]) - 1
@@ -215,9 +214,9 @@ class Measured:
 
     def _curves(self) -> dict[str, dict[str, Any]]:
         """What the rules read, by rule and then by what it is of; and the loss that leaving out one layer adds."""
-        drawn: dict[str, dict[str, Any]] = {"cosine": {}, "kl": {}, "overlap": {}, "loss": {}}
+        drawn: dict[str, dict[str, Any]] = {name: {} for name in (*RULES, "loss")}
         for label in (MODEL, CONTROL):
-            for name, probe in (*OF_CRITERIA.items(), ("loss", "one")):
+            for name, probe in (*((name, rule.probe) for name, rule in RULES.items()), ("loss", "one")):
                 if (read := self._twin(probe) if label == CONTROL else self._part(probe, MODEL)) is not None:
                     drawn[name][label] = read.drawn(read.added if name == "loss" else read.curve(name))
         for rule, lens, read in self._fitted():
@@ -265,12 +264,12 @@ class Measured:
         if self.others is None:
             return {"own": self.own, "rows": rows, "means": []}
         there = _rows(self.others, self.set)
-        for rule, probe in OF_CRITERIA.items():
-            here = _rows(open_folder(self.claims / "parts" / probe), self.set)[MODEL, rule]["paper"]["depth"]
-            curve = self._part(probe, MODEL).curve(rule).value
+        for rule, of in RULES.items():
+            here = _rows(open_folder(self.claims / "parts" / of.probe), self.set)[MODEL, rule]["paper"]["depth"]
+            curve = self._part(of.probe, MODEL).curve(rule).value
             for precision in self.precisions:
                 depth = there[precision, rule]["paper"]["depth"]
-                other = opened(self.others, precision, self.set, probe, self.seed).curve(rule).value
+                other = opened(self.others, precision, self.set, of.probe, self.seed).curve(rule).value
                 moved = None if depth is None or here is None else depth - here
                 rows.append(
                     {
@@ -279,7 +278,7 @@ class Measured:
                         "depth": depth,
                         "moved": moved,
                         "same": depth == here if moved is None else abs(moved) <= SAME_DEPTH,
-                        "order": rank_correlation(*(c if rule == "cosine" else c[:-1] for c in (curve, other))),
+                        "order": rank_correlation(*(c[:-1] if of.of_lens else c for c in (curve, other))),
                     }
                 )
         own = self._part("logit_lens", MODEL)
@@ -318,7 +317,7 @@ def _mean(read: Read, of: str, lens: str = "") -> dict[str, Any]:
 
 
 def _judged(rule: str, curve: np.ndarray, read: Read, name: str) -> dict[str, Any]:
-    depth, (sums, tokens) = JUDGES[rule](curve), read.sums(name)
+    depth, (sums, tokens) = RULES[rule].judge(curve), read.sums(name)
     within = None
     if read.over.enough:
         drawn = statistics.percentile(lambda c: depths(rule, c[""][:, :-1]), {"": sums}, tokens, read.over, read.seed)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..cases import report
 from ..claims.running import CONTROL, MODEL
+from ..depth.criteria import RULES
 from ..figures import colours
 from . import words
 from .card import depth_of, mean_depth_of
@@ -23,9 +24,7 @@ STYLE = (
     "stroke-opacity: .14 } .mark { stroke: currentColor; stroke-opacity: .55; stroke-dasharray: 2 2 }"
 )
 PANELS = {
-    "cosine": ("Cosine of what a layer adds with the stream", "layer"),
-    "kl": ("Divergence of the lens from the output, nats", "depth"),
-    "overlap": ("Best tokens that lens and output share", "depth"),
+    **{name: (rule.title + ", nats" * (rule.unit == "nats"), rule.axis) for name, rule in RULES.items()},
     "loss": ("Loss added by leaving out a layer, nats (logarithmic above 0.05)", "layer"),
 }
 BENT = {"loss": 0.05}  # panels whose axis is linear up to so much, and logarithmic beyond

@@ -8,33 +8,22 @@ from typing import Any
 
 from ..claims.claim import NOT_APPLICABLE
 from ..claims.finding import between, counted, number, standing
+from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
-from ..depth.wording import NAMES
 from ..depth.writing import usable
 from ..studies import report
 from ..studies import words as of_depth
-from .card import RULES, depth_of, mean_depth_of  # RULES: for the templates too
+from .card import depth_of, mean_depth_of
 
 NEVER = "The papers' three rules read different things and are never averaged."
 MEAN = "mean over all thresholds of the depth from which the lens stays within the threshold of the output"
-READS = {
-    "cosine": "the last layer whose additions still point against the stream",
-    "kl": "the first layer before which the lens is within half of its largest divergence from the output",
-    "overlap": "the first layer before which the lens shares more than 30 % of its best tokens with the output",
-}
-MEAN_METRICS = {"kl": "mean_depth_ratio_kl", "overlap": "mean_depth_ratio_overlap"}
-METRICS = {
-    "cosine": "effective_depth_ratio_cosine",
-    "kl": "effective_depth_ratio_kl",
-    "overlap": "effective_depth_ratio_overlap",
-}
 CHOSEN = "Chosen and judged on the same prompts, and nothing is trained afterwards."
 
 
 def headline(told: Mapping[str, Any]) -> str:
     """The answer: where the logit lens settles without a threshold; of an older card, what the papers' rules give."""
     model, layers = told["model"]["name"], told["model"]["layers"]
-    means = [(of_depth.BY[of], row) for of in of_depth.BY if (row := mean_depth_of(told, of)) and row["depth"]]
+    means = [(rule.label, row) for of, rule in OF_LENS.items() if (row := mean_depth_of(told, of)) and row["depth"]]
     if not means:
         return f"{model}, {layers} layers. {rules(told)}"
     each = " and ".join(f"{mean(row)} by {by}" for by, row in means)
@@ -45,9 +34,10 @@ def rules(told: Mapping[str, Any]) -> str:
     """What the papers' rules give, and which of them are clear; an older card judged that by other rules."""
     rows = {rule: row for rule in RULES if (row := depth_of(told, rule, "logit")) is not None}
     each = [
-        f"{'no layer' if row['depth'] is None else f'layer {depth(row)}'} ({NAMES[rule]})" for rule, row in rows.items()
+        f"{'no layer' if row['depth'] is None else f'layer {depth(row)}'} ({RULES[rule].label})"
+        for rule, row in rows.items()
     ]
-    clear = [NAMES[rule] for rule, row in rows.items() if row["clear"]]
+    clear = [RULES[rule].label for rule, row in rows.items() if row["clear"]]
     how = f"; clear: {', '.join(clear) or 'none'}" if "mean_depths" in told else ""
     return f"Papers' rules: {', '.join(each)}{how}."
 
@@ -137,12 +127,12 @@ def ratio(row: Mapping[str, Any]) -> str:
 
 def rule(row: Mapping[str, Any]) -> str:
     """Which rule, under which lens."""
-    return f"{RULES[row['rule']]}, {called(row['lens'])}" if row["lens"] else RULES[row["rule"]]
+    return f"{RULES[row['rule']].heading}, {called(row['lens'])}" if row["lens"] else RULES[row["rule"]].heading
 
 
 def mean_row(row: Mapping[str, Any]) -> str:
     """Which mean depth, under which lens."""
-    return f"Mean depth, {of_depth.BY[row['of']]}, {called(row['lens'])}"
+    return f"Mean depth, {RULES[row['of']].label}, {called(row['lens'])}"
 
 
 def variants(row: Mapping[str, Any]) -> str:
@@ -218,7 +208,7 @@ def precision(told: Mapping[str, Any]) -> Iterator[str]:
     own, rows = told["precision"]["own"], told["precision"]["rows"]
     for name in dict.fromkeys(row["precision"] for row in rows):
         of = [row for row in rows if row["precision"] == name]
-        depths = ", ".join(f"{RULES[row['rule']]} {_moved(row)}" for row in of)
+        depths = ", ".join(f"{RULES[row['rule']].heading} {_moved(row)}" for row in of)
         orders = [row["order"] for row in of if row["order"] is not None]
         least = f"; the curves' order agrees with ρ ≥ {_down(min(orders))}" if orders else ""
         held = "keeps" if all(row["same"] for row in of) else "does not keep"
@@ -229,7 +219,7 @@ def precision(told: Mapping[str, Any]) -> Iterator[str]:
 
 def _mean_moved(row: Mapping[str, Any], own: str) -> str:
     """A mean depth in another precision, and that in the card's own with its range."""
-    return f"{of_depth.plain(row['depth'])} by {of_depth.BY[row['of']]}, in {own} {mean(row['own'])}"
+    return f"{of_depth.plain(row['depth'])} by {RULES[row['of']].label}, in {own} {mean(row['own'])}"
 
 
 def _moved(row: Mapping[str, Any]) -> str:
@@ -302,11 +292,16 @@ def metadata(told: Mapping[str, Any]) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     found = [
-        (MEAN_METRICS[of], f"Mean depth / layers, {by}", mean_depth_of(told, of)) for of, by in of_depth.BY.items()
+        (f"mean_depth_ratio_{of}", f"Mean depth / layers, {rule.label}", mean_depth_of(told, of))
+        for of, rule in OF_LENS.items()
     ]
     found += [
-        (METRICS[name], f"Effective depth / layers, {called} rule", depth_of(told, name, "logit"))
-        for name, called in RULES.items()
+        (
+            f"effective_depth_ratio_{name}",
+            f"Effective depth / layers, {rule.heading} rule",
+            depth_of(told, name, "logit"),
+        )
+        for name, rule in RULES.items()
     ]
     results = [
         EvalResult(

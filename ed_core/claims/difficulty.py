@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..depth.continuous import MEAN_DEPTH
+from ..depth.criteria import OF_LENS
 from ..errors import ClaimRefused
 from ..studies import difficulty
 from .claim import Claim, Curve, Estimate, Measured, Quantity
@@ -12,7 +13,7 @@ from .evidence import Evidence
 from .means import Line, by_level, line, slope_estimate
 
 SCORE = "depth score"
-SETTLED = {"kl": "mean depth by KL", "overlap": "mean depth by overlap"}
+SETTLED = {name: f"mean depth by {rule.label}" for name, rule in OF_LENS.items()}
 APPEARS = "depth from which the answer stays among the best five"
 MARGIN = 0.02  # of the depth, a level
 

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..depth import continuous, statistics
-from ..depth.criteria import depths
+from ..depth.criteria import COSINES, RULES, depths
 from ..depth.statistics import beyond
-from ..depth.verdict import COSINES
 from ..errors import ClaimRefused, StudyError
 from ..studies import trends
 from ..studies.points import Point, combined
@@ -24,7 +23,7 @@ PAPERS = "the same by the papers' rule"
 MIDDLE = (0.35, 0.75)
 STATIC = 0.1
 SLOPES = {"mean_kl": "mean depth by KL / L", "mean_overlap": "mean depth by overlap / L"}
-RULES = {"cosine": "the papers' cosine rule", "kl": "their KL rule", "overlap": "their overlap rule"}
+PAPERS_SLOPES = {name: f"the papers' {rule.label} rule" for name, rule in RULES.items()}
 FAILED = {
     "sign": "The layers have no two levels of which the first lies below 0 and the second above.",
     "order": "The layers have no two levels: {p:.0%} of random orders are split as well.",
@@ -120,7 +119,7 @@ def against_size(evidence: Evidence) -> Measured:
             estimates[name] = Estimate.undefined_because("a model has no mean depth")
         else:
             estimates[name] = Estimate.of(found.value, found.draws)
-    for criterion, name in RULES.items():
+    for criterion, name in PAPERS_SLOPES.items():
         try:
             by_rule = trends.slope(of[criterion], evidence.seed)
             estimates[name] = Estimate(by_rule.slope, by_rule.low, by_rule.high, by_rule.undefined)
@@ -179,7 +178,7 @@ STATIC_RATIO = Claim(
         Quantity(
             name, "per tenfold parameters", (-STATIC, STATIC), "within ±0.1", "about the same ratio", 3, True, beside
         )
-        for names, beside in ((SLOPES, False), (RULES, True))
+        for names, beside in ((SLOPES, False), (PAPERS_SLOPES, True))
         for name in names.values()
     ),
     ("contributions", "logit_lens"),

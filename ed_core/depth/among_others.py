@@ -18,7 +18,6 @@ from ..results import lookup
 from ..results.aggregate import Summary, aggregate, summary_without
 from ..types import ProbeResult
 from . import continuous, criteria, sinks, statistics, wording
-from .verdict import COSINES
 
 FEWEST = 3  # other prompts that make a spread
 QUANTILES = (0.1, 0.5, 0.9)
@@ -177,18 +176,18 @@ def _together(score: Score, summaries: Sequence[Summary], first_token: bool) -> 
     if not (score.criterion or score.mean_depth) or not sum(counts):
         return ""
     name, over = score.criterion or score.mean_depth, statistics.units(len(counts))
-    names = COSINES if name == "cosine" else (name,)
+    names = criteria.RULES[name].measures
     sums = {n: np.stack([s[f"{n}.sum"] - (0 if first_token else s[f"{n}.first"]) for s in summaries]) for n in names}
     if score.mean_depth:
         found = continuous.over_prompts(name, sums[name], counts, over)
         depth = "nowhere" if found.depth is None else f"around depth {found.depth:.1f}"
         return f"The mean curve over all prompts settles {depth} ({wording.sure(found.interval, over)})."
-    depth = criteria.READ_OFF[name]({n: values.sum(0) / sum(counts) for n, values in sums.items()}).depth
+    depth = criteria.RULES[name].of({n: values.sum(0) / sum(counts) for n, values in sums.items()}).depth
     gives = "no depth" if depth is None else f"layer {depth}"
 
     def read(curves):
         rows = np.mean([curves[n] for n in names], axis=0)
-        return criteria.depths(name, rows if name == "cosine" else rows[:, :-1])
+        return criteria.depths(name, rows[:, :-1] if criteria.RULES[name].of_lens else rows)
 
     drawn = statistics.interval(statistics.percentile(read, sums, counts, over)) if over.enough else None
     sure = f"{over.words}, {wording.drawn(None)}" if drawn is None else wording.drawn(drawn, over)
@@ -199,7 +198,7 @@ def _value(score: Score, curves: Mapping[str, np.ndarray]) -> float:
     """A score, NaN where it is not defined."""
     if score.mean_depth:
         return float(continuous.MEAN_DEPTH[score.mean_depth](curves[score.mean_depth][None])[0])
-    found = criteria.READ_OFF[score.criterion](curves).depth if score.criterion else curves[score.value]
+    found = criteria.RULES[score.criterion].of(curves).depth if score.criterion else curves[score.value]
     return float("nan") if found is None else float(found)
 
 

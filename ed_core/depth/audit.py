@@ -22,11 +22,11 @@ from ..results.aggregate import aggregate, probe_of
 from ..sources.precision import WIDEST_FIRST
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .continuous import MeanDepth
-from .criteria import Criterion
+from .criteria import RULES, Criterion
 from .statistics import Interval
 from .together import Together, of_prompts
 from .verdict import READS
-from .wording import NAMES, apart
+from .wording import apart
 
 PROBES = tuple(probe() for probe in ALL if probe.audited)
 DRAWN = {f"{probe.name}.{curve.name}": curve for probe in PROBES for curve in probe.audit_curves}
@@ -110,7 +110,7 @@ class Audit:
         for name in self._means():
             cells = {p: _around(v.means[name]) for p, v in self.verdicts.items()}
             beyond = frozenset(p for p in self.verdicts if self.mean_moved(p, name))
-            out.append(Row(f"Mean depth, {NAMES[name]}", cells, beyond))
+            out.append(Row(f"Mean depth, {RULES[name].label}", cells, beyond))
         for name in self.depths.get(self.reference, {}):
             cells = {
                 p: _in_layers(v.criteria[name], self.shift(p, name), v.intervals[name])
@@ -145,7 +145,9 @@ class Audit:
             for name in self._means():
                 if self.mean_moved(precision, name):
                     here, there = (_around(self.verdicts[p].means[name]) for p in (precision, self.reference))
-                    found.append(f"{precision}: mean depth by {NAMES[name]} is {here}, in {self.reference} {there}")
+                    found.append(
+                        f"{precision}: mean depth by {RULES[name].label} is {here}, in {self.reference} {there}"
+                    )
         for precision in self.curves:
             for name in self.depths.get(precision, {}) if precision != self.reference else ():
                 here, there = self.depths[precision][name], self.depths[self.reference][name]

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 KL_THRESHOLD = 0.5
 OVERLAP_THRESHOLD = 0.3
+COSINES = ("attn_cos", "mlp_cos", "layer_cos")  # contributions whose mean the cosine rule reads
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,6 @@ class Criterion:
     def ratio(self) -> float | None:
         """`(ED + 1) / L`, in (0, 1], or None."""
         return None if self.depth is None else (self.depth + 1) / self.n_layers
-
-
-def cosine_curve(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    """`mean(attn_cos, mlp_cos, layer_cos)` per block, from the aggregated curves."""
-    return np.mean([np.asarray(curves[name], np.float64) for name in ("attn_cos", "mlp_cos", "layer_cos")], axis=0)
 
 
 def by_cosine(curve: ArrayLike, threshold: float = 0.0) -> Criterion:
@@ -93,20 +89,101 @@ def by_overlap(overlap: ArrayLike, threshold: float = OVERLAP_THRESHOLD) -> Crit
     return _first("overlap", _curve(overlap) > threshold, threshold, f"above an overlap of {threshold:g}")
 
 
-# A criterion from aggregated curves, by its name; the lens' last row is the output.
-READ_OFF: dict[str, Callable[[Mapping[str, np.ndarray]], Criterion]] = {
-    "cosine": lambda curves: by_cosine(cosine_curve(curves)),
-    "kl": lambda curves: by_kl(curves["kl"][:-1]),
-    "overlap": lambda curves: by_overlap(curves["overlap"][:-1]),
-}
+@dataclass(frozen=True)
+class Rule:
+    """A rule of the papers: what it reads, how, and what everything that shows it calls it.
+
+    `label`: within a sentence. `title`: what its curve is, over its `axis`, in its `unit`. `reads`: what its layer is.
+    `measures`: aggregated curves of `probe`, whose mean is read; of a lens without the last row, which is the output.
+    `threshold`: the papers', `band` others around it. `variants`: what stands beside it in tables, itself first."""
+
+    name: str
+    label: str
+    title: str
+    axis: str
+    unit: str
+    reads: str
+    colour: str
+    probe: str
+    measures: tuple[str, ...]
+    judge: Callable[..., Criterion]
+    threshold: float
+    band: tuple[float, ...]
+    variants: tuple[str, ...]
+
+    @property
+    def heading(self) -> str:
+        """Its label at the beginning of a line."""
+        return self.label[0].upper() + self.label[1:]
+
+    @property
+    def of_lens(self) -> bool:
+        return self.axis == "depth"
+
+    def means(self, means: Mapping[str, ArrayLike]) -> np.ndarray:
+        """The mean of the aggregated curves that it reads; of a lens with the output's row."""
+        return np.mean([np.asarray(means[name], np.float64) for name in self.measures], axis=0)
+
+    def curve(self, means: Mapping[str, ArrayLike]) -> np.ndarray:
+        """What it reads, a value a layer."""
+        return self.means(means)[:-1] if self.of_lens else self.means(means)
+
+    def of(self, means: Mapping[str, ArrayLike], threshold: float | None = None) -> Criterion:
+        """The rule on aggregated curves."""
+        return self.judge(self.curve(means), self.threshold if threshold is None else threshold)
 
 
-VARIANTS = {  # what stands beside each criterion's rule of the papers
-    "cosine": ("paper", "stable", "without_sinks"),
-    "kl": ("paper", "stable", "from_depth_1", "without_sinks"),
-    "overlap": ("paper", "stable", "without_sinks"),
+RULES = {
+    rule.name: rule
+    for rule in (
+        Rule(
+            "cosine",
+            "cosine",
+            "Cosine of what a layer adds with the stream",
+            "layer",
+            "cosine",
+            "the last layer whose additions still point against the stream",
+            "#CC79A7",
+            "contributions",
+            COSINES,
+            by_cosine,
+            0.0,
+            tuple(np.linspace(-0.05, 0.05, 11)),
+            ("paper", "stable", "without_sinks"),
+        ),
+        Rule(
+            "kl",
+            "KL",
+            "Divergence of the lens from the output",
+            "depth",
+            "nats",
+            "the first layer before which the lens is within half of its largest divergence from the output",
+            "#D55E00",
+            "logit_lens",
+            ("kl",),
+            by_kl,
+            KL_THRESHOLD,
+            tuple(np.linspace(0.25, 0.75, 11)),
+            ("paper", "stable", "from_depth_1", "without_sinks"),
+        ),
+        Rule(
+            "overlap",
+            "overlap",
+            "Best tokens that lens and output share",
+            "depth",
+            "share",
+            "the first layer before which the lens shares more than 30 % of its best tokens with the output",
+            "#56B4E9",
+            "logit_lens",
+            ("overlap",),
+            by_overlap,
+            OVERLAP_THRESHOLD,
+            tuple(np.linspace(0.1, 0.5, 9)),
+            ("paper", "stable", "without_sinks"),
+        ),
+    )
 }
-THRESHOLDS = {"cosine": 0.0, "kl": KL_THRESHOLD, "overlap": OVERLAP_THRESHOLD}
+OF_LENS = {name: rule for name, rule in RULES.items() if rule.of_lens}
 
 
 def depths(name: str, curves: ArrayLike, variant: str = "paper", threshold: float | None = None) -> np.ndarray:
@@ -117,7 +194,7 @@ def depths(name: str, curves: ArrayLike, variant: str = "paper", threshold: floa
     c = np.asarray(curves, np.float64)
     if c.shape[1] < 2:
         return np.full(len(c), np.nan)
-    at = THRESHOLDS[name] if threshold is None else threshold
+    at = RULES[name].threshold if threshold is None else threshold
     if name == "cosine":
         below = c < at
         if variant == "stable":

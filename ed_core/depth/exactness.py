@@ -11,7 +11,6 @@ import numpy as np
 from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
 from . import criteria, sinks
-from .verdict import COSINES
 
 LIMITED = {  # figures on logits, and what a large one would mean
     "closure": "what is read as the final norm and head is not all the model does after the last layer",
@@ -155,13 +154,9 @@ def without_first(contributions: ProbeResult, lens: ProbeResult) -> list[Row]:
         return aggregate(probe_of(result), [result.summary], first)
 
     curves = [of_result(contributions, first) | of_result(lens, first) for first in (True, False)]
-    rules = {
-        "cosine": (lambda c: np.mean([c[name] for name in COSINES], axis=0), criteria.by_cosine),
-        "kl": (lambda c: c["kl"], lambda curve: criteria.by_kl(curve[:-1])),
-        "overlap": (lambda c: c["overlap"], lambda curve: criteria.by_overlap(curve[:-1])),
-    }
     return [
-        Row(name, *(of(c) for c in curves), *(rule(of(c)).depth for c in curves)) for name, (of, rule) in rules.items()
+        Row(name, *(rule.means(c) for c in curves), *(rule.of(c).depth for c in curves))
+        for name, rule in criteria.RULES.items()
     ]
 
 

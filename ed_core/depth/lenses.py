@@ -18,12 +18,11 @@ from ..probes.scores import rank_correlation
 from ..results import aggregate
 from ..types import ProbeResult
 from .continuous import of_curve
-from .criteria import Criterion, by_kl, by_overlap
-from .wording import NAMES, TENTH
+from .criteria import OF_LENS, Criterion
+from .wording import TENTH
 
 UNCALIBRATED = "jacobian"
 CONTROLS = {"shuffled": "targets shuffled", "constant": "constant prediction"}
-RULES = {"kl": by_kl, "overlap": by_overlap}
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,9 @@ class ByLens:
         """Whether each rule's depth changes with the lens."""
         if len(self.settle) < 2:
             return "One lens alone: whether depth depends on the lens cannot be told."
-        means = "; ".join(filter(None, map(self._mean, RULES)))
+        means = "; ".join(filter(None, map(self._mean, OF_LENS)))
         told = [f"Mean depth of {self.n_layers}: {means}." if means else ""]
-        return " ".join(filter(None, [*told, f"Papers' rules: {'; '.join(map(self._rule, RULES))}."]))
+        return " ".join(filter(None, [*told, f"Papers' rules: {'; '.join(map(self._rule, OF_LENS))}."]))
 
     def _mean(self, rule: str) -> str:
         """The depth without a threshold under each lens."""
@@ -58,10 +57,10 @@ class ByLens:
         told = ", ".join(
             f"{short(lens)} {'none' if depth is None else f'{depth:.1f}'}" for lens, depth in found.items()
         )
-        return f"by {NAMES[rule]} {told}" if len(found) > 1 else ""
+        return f"by {OF_LENS[rule].label} {told}" if len(found) > 1 else ""
 
     def _rule(self, rule: str) -> str:
-        found, name = self.criteria[rule], NAMES[rule]
+        found, name = self.criteria[rule], OF_LENS[rule].label
         told = ", ".join(f"{short(l)} {'none' if c.depth is None else f'layer {c.depth}'}" for l, c in found.items())
         if len(found) < 2:
             return f"{name} under one lens only ({told})"
@@ -87,10 +86,12 @@ def by_lens(results: Sequence[ProbeResult], first_token: bool = True) -> ByLens:
     """The rules under each lens that all of these complete results have."""
     lenses = [lens for lens in LENSES if all(f"{lens}_kl" in r.measures for r in results)]
     means = aggregate.aggregate(Lenses, [r.summary for r in results], first_token)
-    curves = {rule: {lens: means[f"{lens}_{rule}"] for lens in lenses} for rule in RULES}
+    curves = {rule: {lens: means[f"{lens}_{rule}"] for lens in lenses} for rule in OF_LENS}
     criteria = {
-        rule: {lens: judge(curves[rule][lens][:-1]) for lens in lenses if not (rule == "kl" and lens == UNCALIBRATED)}
-        for rule, judge in RULES.items()
+        name: {
+            lens: rule.of({name: curves[name][lens]}) for lens in lenses if not (name == "kl" and lens == UNCALIBRATED)
+        }
+        for name, rule in OF_LENS.items()
     }
     depths = {lens: np.concatenate([r[f"{lens}_settle_depth"] for r in results]) for lens in lenses}
     agree = {(a, b): rank_correlation(depths[a], depths[b]) for a, b in combinations(lenses, 2)}

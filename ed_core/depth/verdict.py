@@ -7,7 +7,7 @@ that predict the answer, or for one; beside it, in the same way, what untrained 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,23 +15,12 @@ import numpy as np
 from ..prompts import exact, seamed
 from ..types import ProbeResult
 from . import answer, continuous, statistics, wording
-from .criteria import (
-    KL_THRESHOLD,
-    OVERLAP_THRESHOLD,
-    Criterion,
-    by_cosine,
-    by_kl,
-    by_overlap,
-    cosine_curve,
-    depths,
-    threshold_band,
-)
+from .criteria import COSINES, KL_THRESHOLD, OVERLAP_THRESHOLD, RULES, Criterion, Rule, depths, threshold_band
 from .sinks import Sink, of_result
 from .statistics import Interval, Units, units
-from .wording import BANDS, Reading, Twins
+from .wording import Reading, Twins
 
 READS = ("contributions", "logit_lens")  # the probes it is made of
-COSINES = ("attn_cos", "mlp_cos", "layer_cos")
 ALL, ANSWER = "all", "answer"  # tokens that a verdict is read for; or one, by its position
 Pair = tuple[ProbeResult, ProbeResult]  # complete `contributions` and `logit_lens` of one prompt
 
@@ -104,16 +93,12 @@ def of_prompt(
     of controls of this `kind`, one for each seed."""
     criteria, bands, read_off, found = {}, {}, {}, of_result(contributions)
     only = positions(lens, of)
-    for name, (curve_of, rule, threshold) in _rules(kl, overlap).items():
-
-        def judge(curves):
-            return rule(curve_of(curves), threshold)
-
-        results, counted = [contributions if name == "cosine" else lens], first_token or name != "cosine"
-        criteria[name], sums, counts = _judged(name, judge, results, counted, [found], only)
+    for rule, threshold in _rules(kl, overlap):
+        results, counted = [lens if rule.of_lens else contributions], first_token or rule.of_lens
+        criteria[rule.name], sums, counts = _judged(rule, threshold, results, counted, [found], only)
         if sum(counts) and lens.n_layers > 1:
-            read_off[name] = curve_of({k: v[0] / counts[0] for k, v in sums.items()})
-            bands[name] = threshold_band(rule, read_off[name], BANDS[name])
+            read_off[rule.name] = rule.curve({k: v[0] / counts[0] for k, v in sums.items()})
+            bands[rule.name] = threshold_band(rule.judge, read_off[rule.name], rule.band)
     readings = tuple(reading([a], [b], first_token, kl, overlap, of) for a, b in twins)
     beside = Twins(kind, readings)
     turned = held(turn([contributions], first_token, of=of), beside)
@@ -146,12 +131,12 @@ def reading(
 ) -> Reading:
     """What a twin gives: rules without variants, mean depths, turn."""
     only, criteria = positions(lens[0], of) if len(lens) == 1 else None, {}
-    for name, (curve_of, rule, threshold) in _rules(kl, overlap).items():
-        results, counted = contributions if name == "cosine" else lens, first_token or name != "cosine"
+    for rule, threshold in _rules(kl, overlap):
+        results, counted = lens if rule.of_lens else contributions, first_token or rule.of_lens
         out = None if only is None else [set(range(results[0].n_tokens)) - only]
-        sums, counts = prompt_sums(results, _names(name), counted or only is not None, out)
-        undefined = _undefined(name, counts, results[0].n_layers, "to read")
-        criteria[name] = undefined or rule(curve_of({k: v.sum(0) / sum(counts) for k, v in sums.items()}), threshold)
+        sums, counts = prompt_sums(results, rule.measures, counted or only is not None, out)
+        undefined = _undefined(rule.name, counts, results[0].n_layers, "to read")
+        criteria[rule.name] = undefined or rule.of({k: v.sum(0) / sum(counts) for k, v in sums.items()}, threshold)
     return Reading(criteria, mean_depths(lens, of=of), turn(contributions, first_token, of=of))
 
 
@@ -191,20 +176,22 @@ def over_prompts(
     """The same with the curve each criterion was read off, `[layer]`, token-weighted over the prompts (None where there
     is none), with any thresholds."""
     found, over = [of_result(result) for result in contributions], units(len(lens), forms)
-    for name, (curve_of, rule, threshold) in _rules(kl, overlap).items():
-
-        def judge(curves):
-            return rule(curve_of(curves), threshold)
-
-        results, counted = contributions if name == "cosine" else lens, first_token or name != "cosine"
-        criterion, sums, counts = _judged(name, judge, results, counted, found)
+    for rule, threshold in _rules(kl, overlap):
+        results, counted = lens if rule.of_lens else contributions, first_token or rule.of_lens
+        criterion, sums, counts = _judged(rule, threshold, results, counted, found)
         has_curve = sum(counts) and lens[0].n_layers > 1
-        curve = curve_of({k: v.sum(0) / sum(counts) for k, v in sums.items()}) if has_curve else None
-        yield name, criterion, curve, _interval(name, sums, counts, over, threshold) if has_curve else None
+        curve = rule.curve({k: v.sum(0) / sum(counts) for k, v in sums.items()}) if has_curve else None
+        yield rule.name, criterion, curve, _interval(rule, sums, counts, over, threshold) if has_curve else None
+
+
+def _rules(kl: float, overlap: float) -> list[tuple[Rule, float]]:
+    """The rules with their thresholds."""
+    given = {"kl": kl, "overlap": overlap}
+    return [(rule, given.get(name, rule.threshold)) for name, rule in RULES.items()]
 
 
 def _interval(
-    name: str, sums: Mapping[str, np.ndarray], counts: Sequence[int], over: Units, threshold: float
+    rule: Rule, sums: Mapping[str, np.ndarray], counts: Sequence[int], over: Units, threshold: float
 ) -> Interval | None:
     """Of a rule over prompts, from resamples of their units; None where there are too few."""
     if not over.enough:
@@ -212,7 +199,7 @@ def _interval(
 
     def read(curves):
         found = np.mean(list(curves.values()), 0)
-        return depths(name, found if name == "cosine" else found[:, :-1], "paper", threshold)
+        return depths(rule.name, found[:, :-1] if rule.of_lens else found, "paper", threshold)
 
     return statistics.interval(statistics.percentile(read, sums, counts, over))
 
@@ -277,8 +264,8 @@ def right(continuation: ProbeResult) -> bool | None:
 
 
 def _judged(
-    name: str,
-    judge: Callable[[dict[str, np.ndarray]], Criterion],
+    rule: Rule,
+    threshold: float,
     results: Sequence[ProbeResult],
     first_token: bool,
     sinks: Sequence[Sequence[Sink] | None],
@@ -291,12 +278,12 @@ def _judged(
     first_token = first_token or only is not None
 
     def read(left_out=None, left="when the first is not counted"):
-        sums, counts = prompt_sums(results, _names(name), first_token, left_out)
-        undefined = _undefined(name, counts, results[0].n_layers, left)
-        return undefined or judge({k: v.sum(0) / sum(counts) for k, v in sums.items()}), sums, counts
+        sums, counts = prompt_sums(results, rule.measures, first_token, left_out)
+        undefined = _undefined(rule.name, counts, results[0].n_layers, left)
+        return undefined or rule.of({k: v.sum(0) / sum(counts) for k, v in sums.items()}, threshold), sums, counts
 
     whole, sums, counts = read(others)
-    if any(found is None for found in sinks) or any(n not in r.measures for r in results for n in _names(name)):
+    if any(found is None for found in sinks) or any(n not in r.measures for r in results for n in rule.measures):
         return whole, sums, counts
     at = [{s.pos for s in found} for found in sinks]
     if others is not None:
@@ -312,17 +299,3 @@ def _undefined(name: str, counts: Sequence[int], n_layers: int, left: str) -> Cr
     if not sum(counts):
         return Criterion(name, None, None, n_layers, reason=f"no token is left {left}")
     return None
-
-
-def _names(criterion: str) -> tuple[str, ...]:
-    return COSINES if criterion == "cosine" else (criterion,)
-
-
-def _rules(kl: float, overlap: float) -> dict:
-    """Per criterion: how its curve is made from the aggregates (the lens without its last row, which is the output),
-    rule, threshold."""
-    return {
-        "cosine": (cosine_curve, by_cosine, 0.0),
-        "kl": (lambda c: c["kl"][:-1], by_kl, kl),
-        "overlap": (lambda c: c["overlap"][:-1], by_overlap, overlap),
-    }

@@ -16,13 +16,11 @@ import numpy as np
 
 from .answer import number
 from .continuous import TENTH, MeanDepth, Turn
-from .criteria import Criterion, depths
+from .criteria import RULES, Criterion, depths
 from .statistics import FEWEST, Interval, Units
 
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them has no clear one
 FIVE = 5  # untrained twins that a sentence rests on
-NAMES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
-BANDS = {"cosine": np.linspace(-0.05, 0.05, 11), "kl": np.linspace(0.25, 0.75, 11), "overlap": np.linspace(0.1, 0.5, 9)}
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def statement(
     (`over`: their units) with the interval over them, None where there are too few."""
     layers = list(_layers(criterion, curve, interval))
     low, high = (math.floor(min(layers)), math.ceil(max(layers))) if layers else (None, None)
-    name, told = NAMES[criterion.name], "" if over is None else f" ({drawn(interval, over)})"
+    name, told = RULES[criterion.name].label, "" if over is None else f" ({drawn(interval, over)})"
     if curve is None or criterion.depth is None:
         said = f"The papers' {name} rule gives no layer{told}: {criterion.reason}{_elsewhere(criterion)}."
         return Statement(said, False, low, high)
@@ -148,9 +146,9 @@ def rules(
     for name, c in criteria.items():
         layer = "no layer" if c.depth is None else f"layer {c.depth}" if name == defined[0] else str(c.depth)
         ends = _ends((intervals or {}).get(name))
-        told.append(f"{layer} ({NAMES[name]}{f', {ends}' if ends else ''})")
-    clear = [NAMES[name] for name in defined if statements[name].clear]
-    so_far = [NAMES[name] for name in defined if statements[name].so_far]
+        told.append(f"{layer} ({RULES[name].label}{f', {ends}' if ends else ''})")
+    clear = [RULES[name].label for name in defined if statements[name].clear]
+    so_far = [RULES[name].label for name in defined if statements[name].so_far]
     if clear:
         how = f"{_and(clear)} {'is' if len(clear) == 1 else 'are'} clear"
     elif so_far:
@@ -260,7 +258,9 @@ def drawn(interval: Interval | None, over: Units | None = None) -> str:
 
 def doubts(criterion: Criterion, curve: np.ndarray) -> Iterator[str]:
     """Why the papers' figure, read off this curve, has no clear place, a clause each; twins and prompts aside."""
-    moved = np.array([depths(criterion.name, np.asarray(curve)[None], "paper", at)[0] for at in BANDS[criterion.name]])
+    moved = np.array(
+        [depths(criterion.name, np.asarray(curve)[None], "paper", at)[0] for at in RULES[criterion.name].band]
+    )
     some = moved[np.isfinite(moved)]
     far = any(_far(criterion, depth) for depth in some)
     if far or len(some) < len(moved):
@@ -301,7 +301,7 @@ def _layers(criterion: Criterion, curve: np.ndarray | None, interval: Interval |
             yield from (float(d) for d in (one.depth, one.stable) if d is not None)
     if curve is not None:
         curves = np.asarray(curve, np.float64)[None]
-        found = [depths(criterion.name, curves, "paper", at)[0] for at in BANDS[criterion.name]]
+        found = [depths(criterion.name, curves, "paper", at)[0] for at in RULES[criterion.name].band]
         yield from (float(d) for d in found if np.isfinite(d))
     yield from (interval.ends or ()) if interval is not None else ()
 

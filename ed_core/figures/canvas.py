@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from ..depth.criteria import RULES
 from . import colours
 
 FEW = 9  # labels of an axis of layers, at most
@@ -133,5 +134,5 @@ class Canvas:
             else:
                 place = dict(x=1, xref="paper", xanchor="left", y=at, yshift=shift)
             self.write(
-                colours.CRITERION_NAMES[name], 11, None, **place
+                RULES[name].label, 11, None, **place
             )  # in the page's own text colour: the line's would be hard to read on one of the themes

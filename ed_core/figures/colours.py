@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from plotly.colors import sample_colorscale, sequential
 
+from ..depth.criteria import RULES
+
 ATTENTION, MLP, BOTH = "#0072B2", "#E69F00", "#009E73"
-CRITERIA = {"cosine": "#CC79A7", "kl": "#D55E00", "overlap": "#56B4E9"}
-CRITERION_NAMES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
+CRITERIA = {name: rule.colour for name, rule in RULES.items()}
 LENSES = {"logit": "#8C6BB1", "affine": "#A6761D", "jacobian": "#66A61E"}
 NAMED = {
     "attn": ATTENTION,

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth.criteria import cosine_curve
-from ..depth.verdict import COSINES
+from ..depth.criteria import COSINES, RULES
 from ..types import ProbeResult
 from . import colours
 from .panel import Strip, View, mean_over_tokens, token_panel, without
@@ -102,7 +101,7 @@ def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", firs
                 return mean_over_tokens(values[:, [t for t in at if t < r.n_tokens]])
             return view.read(values, first_token) if judged else view.mean(values, first_token)
 
-        return cosine_curve({name: mean(name) for name in COSINES}) if judged else mean(measure)
+        return RULES["cosine"].curve({name: mean(name) for name in COSINES}) if judged else mean(measure)
 
     kept = view.beside_sinks(result.n_tokens, first_token) if judged else []
 

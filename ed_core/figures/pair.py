@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..depth import side_by_side
-from ..depth.criteria import Criterion
+from ..depth.criteria import RULES, Criterion
 from ..types import ProbeResult
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, axis_title, log_ticks, whole_ticks
@@ -32,7 +32,7 @@ from .text import escaped, number
 
 SYMBOLS, DASHES = ("circle", "diamond"), ("solid", "dash")
 PAIR_RULER_HEIGHT = 224
-RULES = {name: row for name, row in ROWS.items() if name in colours.CRITERIA}
+RULE_ROWS = {name: row for name, row in ROWS.items() if name in RULES}
 BAR = 0.5  # half of the bar's height, in rows of the ruler
 CURVES, BARS = (0.3, 1.0), (0.0, 0.2)  # shares of the height: curves above, their difference below
 LABEL = 0.14  # of the width, that a ruler's label may take
@@ -61,7 +61,7 @@ def pair_ruler(
             xshift=4,
             y=sign * BAR,
         )
-        for name, row in RULES.items():
+        for name, row in RULE_ROWS.items():
             _mark(canvas, side, name, sign * (row + BAR), verdicts[side], n_layers[side], name in unclear[side])
     ticks = [0, 0.25, 0.5, 0.75, 1]
     canvas.layout["xaxis"] = dict(
@@ -109,7 +109,7 @@ def _mark(
     verdict, colour, label = (
         criteria.get(name),
         colours.CRITERIA[name],
-        f"{side_by_side.SIDES[side]}: {colours.CRITERION_NAMES[name]}",
+        f"{side_by_side.SIDES[side]}: {RULES[name].label}",
     )
     if verdict is None or verdict.depth is None:
         x, to, symbol = 1.0, "left", f"{SYMBOLS[side]}-open"
@@ -121,7 +121,8 @@ def _mark(
             "left"
             if x > 1 - LABEL
             or any(
-                c.ratio is not None and RULES[n] > RULES[name] and x < c.ratio < x + LABEL for n, c in criteria.items()
+                c.ratio is not None and RULE_ROWS[n] > RULE_ROWS[name] and x < c.ratio < x + LABEL
+                for n, c in criteria.items()
             )
             else "right"
         )

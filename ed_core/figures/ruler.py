@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from ..depth.answer import Seen
 from ..depth.continuous import MeanDepth, Turn
-from ..depth.criteria import Criterion
+from ..depth.criteria import RULES, Criterion
 from ..depth.wording import Statement, Twins
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, tick_step
@@ -17,7 +17,7 @@ from .text import number, visible
 
 ANSWER = "answer"
 ROWS = {ANSWER: 4.0, "kl": 3.0, "overlap": 2.0, "cosine": 1.0}  # above the bar, which lies at 0
-NAMES = {ANSWER: ANSWER, **colours.CRITERION_NAMES}
+NAMES = {ANSWER: ANSWER} | {name: rule.label for name, rule in RULES.items()}
 PUBLISHED_ROW = -0.62
 NUMBERS = 24  # layer numbers below the bar, at most
 LEFT = 58  # pixels for the rows' names
@@ -201,7 +201,7 @@ def _ghost(canvas: Canvas, name: str, row: float, before: MeanDepth | None, n_la
 def _published(canvas: Canvas, marks: Sequence[tuple[str, str, float, str]], n_layers: int) -> None:
     """Faint ticks below the bar, in the criterion's colour."""
     names, tints = (
-        colours.CRITERION_NAMES,
+        NAMES,
         [colours.CRITERIA.get(criterion, colours.GREY) for _, criterion, _, _ in marks],
     )
     hover = [

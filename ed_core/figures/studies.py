@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
+from ..depth.criteria import RULES
 from ..depth.side_by_side import relative_depth
 from ..sources.published import TRAINING
 from . import colours
@@ -68,7 +69,7 @@ def study_depths(
         own = [row for row in rows if row["criterion"] == criterion]
         for row in own:
             if row["ratio"] is None and row["variant"] != MEAN:
-                missing.setdefault(row[label], []).append(colours.CRITERION_NAMES[criterion])
+                missing.setdefault(row[label], []).append(RULES[criterion].label)
         _marks(canvas, criterion, colour, [row for row in own if row["ratio"] is not None], label, y, apart)
         of_others = [one for one in published if one[1] == criterion]
         canvas.add(
@@ -361,7 +362,7 @@ def _marks(
             thickness=1.5,
             width=3,
         ),
-        name=colours.CRITERION_NAMES[criterion] if criterion else "another estimator",
+        name=RULES[criterion].label if criterion else "another estimator",
         text=[_hover(row, label) for row in rows],
         hoverinfo="text",
     )
@@ -370,7 +371,7 @@ def _marks(
 def _hover(row: Mapping, label: str) -> str:
     told = f"{escaped(str(row[label]))}<br>"
     if row["criterion"] in colours.CRITERIA:
-        told += f"{colours.CRITERION_NAMES[row['criterion']]}, {VARIANTS[row['variant']]}: "
+        told += f"{RULES[row['criterion']].label}, {VARIANTS[row['variant']]}: "
     what = "depth" if row["variant"] == MEAN else "layer"
     told += f"{what} {row['depth']:.4g} of {row['n_layers']}, {row['ratio']:.2f}"
     if row["low"] is not None:

@@ -14,15 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..depth import statistics
-from ..depth.criteria import depths
+from ..depth.criteria import OF_LENS, RULES, depths
 from ..depth.statistics import FEWEST, Units
-from ..depth.verdict import BANDS
 from ..depth.wording import TENTH, apart
 from . import difficulty, tables
 from .folder import Folder
 
-MEANS = {f"mean_{of}": f"Mean depth, {called}" for of, called in (("kl", "KL"), ("overlap", "overlap"))}
-RULES = {"cosine": "cosine rule", "kl": "KL rule", "overlap": "overlap rule"}
+MEANS = {f"mean_{name}": f"Mean depth, {rule.label}" for name, rule in OF_LENS.items()}
 OTHERS = {
     "settle": "Settle depth",
     "effect": "Depth score, effect on later layers",
@@ -44,7 +42,7 @@ NOWHERE = {
 class Estimate:
     """One estimator of depth on one model and set. `depth`, `low`, `high`: layers, None where there is none; `over`:
     what the interval is over; `thresholds`: the smallest and largest depth that other thresholds give
-    (`verdict.BANDS`), None for an estimator without one. `instead`: what variants of a rule give, by their name, None
+    (`Rule.band`), None for an estimator without one. `instead`: what variants of a rule give, by their name, None
     where one is not defined."""
 
     name: str
@@ -59,7 +57,7 @@ class Estimate:
 
     @property
     def label(self) -> str:
-        return (MEANS | RULES | OTHERS)[self.name]
+        return f"{RULES[self.name].label} rule" if self.name in RULES else (MEANS | OTHERS)[self.name]
 
     @property
     def ratio(self) -> float | None:
@@ -159,7 +157,7 @@ def _at_thresholds(folder: Folder, some, criterion: str) -> tuple[float, float] 
     if read is None or not read[1].sum():
         return None
     curve = tables.curve_of(*read)[None]
-    given = np.array([depths(criterion, curve, threshold=float(at))[0] for at in BANDS[criterion]])
+    given = np.array([depths(criterion, curve, threshold=float(at))[0] for at in RULES[criterion].band])
     given = given[np.isfinite(given)]
     return (float(given.min()), float(given.max())) if len(given) else None
 

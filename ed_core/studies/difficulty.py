@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from ..depth import statistics
 from ..depth.continuous import LOWEST, MEAN_DEPTH
+from ..depth.criteria import OF_LENS
 from ..depth.statistics import FEWEST, Resampled, Units
 from ..errors import StudyError
 from ..probes.scores import depth_score, layer_effect
@@ -24,7 +25,7 @@ from .tables import units_of
 from .trends import signed
 
 LENS, PROBE = "logit_lens", "layer_skip"
-DEPTHS = {"kl": "mean depth by KL", "overlap": "mean depth by overlap"}
+DEPTHS = {name: f"mean depth by {rule.label}" for name, rule in OF_LENS.items()}
 KINDS = {"effect": "effect on later layers", "output": "change of the prediction"}  # of the depth scores
 READS = dict.fromkeys(DEPTHS, LENS) | dict.fromkeys(KINDS, PROBE)
 MARGIN = 0.02  # of the depth, a level: what counts as no change

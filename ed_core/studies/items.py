@@ -23,7 +23,8 @@ from pyarrow import parquet
 
 from .. import disk
 from ..depth import answer, sinks
-from ..depth.verdict import COSINES, prompt_sums
+from ..depth.criteria import COSINES, OF_LENS
+from ..depth.verdict import prompt_sums
 from ..errors import InputError, PromptError, StudyError
 from ..types import ProbeResult, Prompt
 from .formats import split_points
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..probes import Probe
 
-CURVES = {"contributions": COSINES, "logit_lens": ("kl", "overlap")}  # what the criteria read
+CURVES = {"contributions": COSINES, "logit_lens": tuple(OF_LENS)}  # what the criteria read
 OF_ONE = ("prompt", "probe", "run", "seconds", "time")  # parts of a certificate that are of one result
 TIMES = "seconds."  # how columns begin that say how long something took: no measures
 

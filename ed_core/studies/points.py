@@ -11,7 +11,7 @@ import numpy as np
 
 from ..depth import continuous, statistics
 from ..depth.continuous import MEAN_DEPTH
-from ..depth.criteria import depths
+from ..depth.criteria import OF_LENS, RULES, depths
 from ..depth.statistics import Resampled, Units
 from ..errors import EffectiveDepthError
 from ..sources import catalogue, sizes
@@ -23,10 +23,7 @@ from .folder import Folder
 from .study import LEVEL_MARK
 
 MEASURED, PUBLISHED = "measured", "published"
-MEANS = {
-    "mean_kl": "kl",
-    "mean_overlap": "overlap",
-}  # criteria that are a depth without a threshold, and of which curve
+MEANS = {f"mean_{name}": name for name in OF_LENS}  # depths without a threshold, and of which curve
 
 
 @dataclass(frozen=True)
@@ -111,13 +108,13 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
             if of in means:
                 lens, over = some.probe("logit_lens"), tables.units_of(folder, name, some, "logit_lens")
                 found.append(_mean_point(head, criterion, means[of], lens, over))
-        for criterion, (probe, _) in tables.READS.items():
+        for criterion, rule in RULES.items():
             of_one = tables.curves(folder, some, criterion, "paper")
             if of_one is None or not of_one[1].sum() or (layers := next(iter(of_one[0].values())).shape[1]) < 2:
                 continue
             sums, counts = of_one
             drawn, low, high, told = np.empty(0), np.nan, np.nan, ""
-            over = tables.units_of(folder, name, some, probe)
+            over = tables.units_of(folder, name, some, rule.probe)
             if over.enough:
                 again = tables.resampled_depths(folder, criterion, "paper", sums, counts, over)
                 drawn, ends, told = (again + 1) / layers, statistics.interval(again), over.words

@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow
 
 from .. import disk
+from ..depth.criteria import RULES
 from ..depth.statistics import FEWEST, FEWEST_FORMS, RESAMPLES
 from ..errors import StudyError
 from . import agreement, items, tables, words
 from .folder import Folder, open_folder
 from .running import failures
 
-CALLED = {"cosine": "Cosine", "kl": "KL", "overlap": "Overlap"}
 SHOWN = {"stable": "stable", "from_depth_1": "from depth 1", "without_sinks": "without sinks"}
 
 
@@ -83,7 +83,7 @@ def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping]) -> Itera
         if mean := variants.get(tables.MEAN):
             within = "" if mean["low"] is None else f"{mean['low']:.1f} to {mean['high']:.1f}"
             cells = [
-                f"**Mean depth, {words.BY[criterion]}**",
+                f"**Mean depth, {RULES[criterion].label}**",
                 words.plain(mean["depth"]),
                 _ratio(mean["ratio"]),
                 within,
@@ -91,7 +91,7 @@ def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping]) -> Itera
             yield f"| {' | '.join([*cells, *[''] * 4])} |"
     for criterion, variants in by_criterion.items():
         if paper := variants.get("paper"):
-            cells = [f"{CALLED[criterion]}, the papers' rule", number(paper["depth"]), _ratio(paper["ratio"])]
+            cells = [f"{RULES[criterion].heading}, the papers' rule", number(paper["depth"]), _ratio(paper["ratio"])]
             cells += [spread(paper), _share(paper)]
             cells += [number(variants[v]["depth"]) if v in variants else "" for v in SHOWN]
             yield f"| {' | '.join(cells)} |"

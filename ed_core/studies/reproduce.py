@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..depth import statistics
+from ..depth.criteria import RULES
 from ..depth.statistics import FEWEST, Units
 from ..errors import StudyError
 from ..probes.scores import layer_effect
@@ -120,7 +121,7 @@ def _hu_entries(folder: Folder) -> Iterator[Entry]:
         yield Entry(
             row["model"],
             row["set"],
-            report.CALLED[row["criterion"]],
+            RULES[row["criterion"]].heading,
             report.number(row["depth"]),
             report.spread(row),
             "" if published is None else str(published),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,17 +21,14 @@ from .. import disk
 from ..depth import continuous, statistics, wording
 from ..depth import verdict as verdict_of
 from ..depth.continuous import MeanDepth, Turn
-from ..depth.criteria import VARIANTS, Criterion, by_cosine, by_kl, by_overlap, depths
+from ..depth.criteria import RULES, depths
 from ..depth.statistics import Units
-from ..depth.verdict import COSINES
 from ..probes import Probe
 from ..results.aggregate import MEANS, aggregate
 from .folder import Folder, Sums
 
 VERSION = 2  # of how tables are made; those that an earlier one wrote are made anew from the sums
 MEAN, TURN = "mean", "turn"  # variants that are no rule of the papers
-READS = {"cosine": ("contributions", COSINES), "kl": ("logit_lens", ("kl",)), "overlap": ("logit_lens", ("overlap",))}
-RULES: dict[str, Callable[..., Criterion]] = {"cosine": by_cosine, "kl": by_kl, "overlap": by_overlap}
 SUMMARY = pyarrow.schema(
     [
         ("model", pyarrow.string()),
@@ -183,7 +180,7 @@ def twins(folder: Folder, label: str, name: str, some: Sums) -> wording.Twins:
         own = folder.sums(twin, name).of(some.index)
         read = {criterion: curves(folder, own, criterion, "paper") for criterion in RULES}
         there = {criterion: found for criterion, found in read.items() if found is not None and _judgeable(*found)}
-        criteria = {criterion: RULES[criterion](curve_of(*found)) for criterion, found in there.items()}
+        criteria = {criterion: RULES[criterion].judge(curve_of(*found)) for criterion, found in there.items()}
         readings.append(wording.Reading(criteria, mean_depths(folder, name, own), _own_turn(folder, name, own)))
     return wording.Twins("untrained", tuple(readings))
 
@@ -217,7 +214,7 @@ def _own_turn(folder: Folder, name: str, some: Sums) -> Turn | None:
 def curves(folder: Folder, some: Sums, criterion: str, variant: str) -> tuple[dict[str, np.ndarray], np.ndarray] | None:
     """The prompts' sums over tokens that a criterion reads, `[prompt, layer]` by curve, and the numbers of tokens; None
     where they are not there. The lens' last row, the output, is left out."""
-    probe, names = READS[criterion]
+    probe, names = RULES[criterion].probe, RULES[criterion].measures
     columns = some.probe(probe)
     if not columns:
         return None
@@ -247,11 +244,11 @@ def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Stat
         found = curves(folder, some, criterion, "paper")
         if found is None or not _judgeable(*found):
             continue
-        curve, judged = curve_of(*found), rule(curve_of(*found))
+        curve, judged = curve_of(*found), rule.judge(curve_of(*found))
         without = curves(folder, some, criterion, "without_sinks")
         if without is not None and without[1].sum():
-            judged = replace(judged, without_sinks=rule(curve_of(*without)))
-        over, within = units_of(folder, name, some, READS[criterion][0]), None
+            judged = replace(judged, without_sinks=rule.judge(curve_of(*without)))
+        over, within = units_of(folder, name, some, rule.probe), None
         if over.enough:
             within = statistics.interval(resampled_depths(folder, criterion, "paper", *found, over))
         said[criterion] = wording.over_prompts(judged, curve, within, over, beside)
@@ -281,13 +278,13 @@ def _criteria(folder: Folder, label: str, name: str, some: Sums) -> Iterator[tup
         over = units_of(folder, name, some, "contributions")
         figures = (turned.layer, turned.ratio, None, None, None, len(over.of), turned.n_layers)
         yield "cosine", TURN, *figures, None, turned.p, turned.failed or None
-    for criterion, variants in VARIANTS.items():
-        for variant in variants:
+    for criterion, rule in RULES.items():
+        for variant in rule.variants:
             found = curves(folder, some, criterion, variant)
             if found is None:
                 continue
             sums, counts = found
-            over = units_of(folder, name, some, READS[criterion][0])
+            over = units_of(folder, name, some, rule.probe)
             n, layers = len(counts), next(iter(sums.values())).shape[1]
             depth, low, high, undefined = np.nan, np.nan, np.nan, np.nan
             if counts.sum():

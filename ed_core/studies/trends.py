@@ -16,17 +16,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..depth import statistics
+from ..depth.criteria import OF_LENS, RULES
 from ..depth.statistics import FEWEST, Interval, interval
 from ..errors import StudyError
 from .points import MEANS, MEASURED, Point, combined
 
-CALLED = {
-    "mean_kl": "mean depth (KL)",
-    "mean_overlap": "mean depth (overlap)",
-    "cosine": "the papers' cosine rule",
-    "kl": "the papers' KL rule",
-    "overlap": "the papers' overlap rule",
-}
+CALLED = {f"mean_{name}": f"mean depth ({rule.label})" for name, rule in OF_LENS.items()}
+CALLED |= {name: f"the papers' {rule.label} rule" for name, rule in RULES.items()}
 LEVEL = 0.9  # what an interval from 5 to 95 % holds
 NOTHING = 1e-9  # what rounding makes of 0
 POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..depth.wording import apart
 
-BY = {"kl": "KL", "overlap": "overlap"}
-
 
 def plain(depth: float | None, low: float | None = None, high: float | None = None) -> str:
     """A mean depth in a cell: "18.3 (18.0 to 18.6)"; "–" where there is none."""

@@ -9,6 +9,7 @@ import streamlit as st
 from ed_core import figures
 from ed_core.cards import card, page, words
 from ed_core.claims import running
+from ed_core.depth.criteria import OF_LENS, RULES
 from ed_core.errors import EffectiveDepthError
 from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, show
 from ed_ui.card_runs import Wanted, read
@@ -120,11 +121,14 @@ def titled(told: Mapping[str, Any]) -> str:
 def side_by_side(found: Mapping[str, tuple[Path, Mapping[str, Any]]]) -> None:
     """What the cards say, a line each; the rules' depths; one of the curves over relative depth."""
     cards = {titled(told): told for _, told in reversed(found.values())}
-    means, rules = [f"mean depth, {by}" for by in MEANS.values()], [f"{rule} rule" for rule in card.RULES.values()]
+    means, rules = (
+        [f"mean depth, {rule.label}" for rule in OF_LENS.values()],
+        [f"{rule.heading} rule" for rule in RULES.values()],
+    )
     lines = [["model", "prompts", *means, *rules, *COLUMNS], ["---"] * 10]
     for told in cards.values():
-        rules = [card.depth_of(told, rule, "logit") for rule in card.RULES]
-        cells = [words.mean(card.mean_depth_of(told, of)) for of in MEANS]
+        rules = [card.depth_of(told, rule, "logit") for rule in RULES]
+        cells = [words.mean(card.mean_depth_of(told, of)) for of in OF_LENS]
         cells += [f"{words.depth(row)} of {told['model']['layers']}" for row in rules]
         cuts = [cut(one) for one in told["cuts"]]
         model = (
@@ -139,14 +143,14 @@ def side_by_side(found: Mapping[str, tuple[Path, Mapping[str, Any]]]) -> None:
         {"title": title, "criterion": of, "variant": "mean", "n_layers": told["model"]["layers"], "undefined": None}
         | {name: row[name] for name in ("depth", "ratio", "low", "high", "prompts")}
         for title, told in cards.items()
-        for of in MEANS
+        for of in OF_LENS
         if (row := card.mean_depth_of(told, of))
     ]
     rows += [
         {"title": title, "criterion": rule, "variant": "paper", "n_layers": told["model"]["layers"]}
         | {name: row[name] for name in ("depth", "ratio", "low", "high", "undefined", "prompts")}
         for title, told in cards.items()
-        for rule in card.RULES
+        for rule in RULES
         if (row := card.depth_of(told, rule, "logit"))
     ]
     show.figure("cards-depths", figures.study_depths(rows, "title"), DEPTHS, about=lambda: st.markdown(READING))
@@ -212,7 +216,6 @@ PARAMETERS = (
     choice("curve", "cards.curve", "kl", tuple(CURVES)),
     text("card", "cards.card"),
 )
-MEANS = {"kl": "KL", "overlap": "overlap"}
 COLUMNS = ("claims", "cheapest layer to leave out", "cheapest quarter")
 DEPTHS = "**Depth** under the logit lens: diamonds mean depth, circles the papers' rules; bars: 5 to 95 % over prompts"
 BAND = "beside each model its untrained twin; shaded: 5 to 95 % over prompts"

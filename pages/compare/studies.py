@@ -5,7 +5,7 @@ from functools import partial
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth.criteria import VARIANTS
+from ed_core.depth.criteria import RULES
 from ed_core.depth.statistics import FEWEST, FEWEST_FORMS
 from ed_core.errors import EffectiveDepthError
 from ed_core.sources.published import CAVEATS, CITATION, published, published_marks
@@ -153,12 +153,12 @@ def agreement(folder: Folder, rows: list[dict], name: str) -> None:
     of_model = [r for r in rows if r["model"] == model]
     own = [r | {"rule": estimators.MEANS[f"mean_{r['criterion']}"]} for r in of_model if r["variant"] == tables.MEAN]
     own += [
-        r | {"rule": RULE.format(report.CALLED[r["criterion"]], figures.VARIANTS[r["variant"]])}
+        r | {"rule": RULE.format(RULES[r["criterion"]].heading, figures.VARIANTS[r["variant"]])}
         for r in of_model
-        if r["variant"] in VARIANTS[r["criterion"]]
+        if r["variant"] in RULES[r["criterion"]].variants
     ]
     found = study_runs.looked(folder.out, study_runs.estimates, model, name)
-    papers = {one.name: RULE.format(report.CALLED[one.name], figures.VARIANTS["paper"]) for one in found if one.instead}
+    papers = {one.name: RULE.format(RULES[one.name].heading, figures.VARIANTS["paper"]) for one in found if one.instead}
     others = [
         vars(one) | {"rule": one.label, "criterion": one.name, "variant": "", "ratio": one.ratio, "undefined": None}
         for one in found

@@ -7,16 +7,12 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import exactness
+from ed_core.depth.criteria import RULES
 from ed_core.probes import Contributions, LogitLens, Numerics
 from ed_ui import common_link, link, live, picker, probe_page, prompt_box, running, show
 from ed_ui.link_parameters import span
 
 PROBES = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens": LogitLens()}
-UNITS = {
-    "cosine": ("cosine", "Mean cosine", "layer"),
-    "kl": ("nats", "Divergence from the output", "depth"),
-    "overlap": ("share", "Best tokens shared with the output", "depth"),
-}
 
 
 def page() -> None:
@@ -80,7 +76,8 @@ def first_token(result, contributions, lens) -> None:
     fig, caption = figures.first_token_norm(result), "Length of the stream, first token against the others"
     show.figure("norms", fig, caption, result, "resid_norm", READ_SINK, place=first)
     for place, row in zip(others, rows, strict=False):
-        unit, caption, x = UNITS[row.name]
+        rule = RULES[row.name]
+        unit, caption, x = rule.unit, rule.title, rule.axis
         lines = {f"{row.label} with the first token": row.with_first}
         fig = figures.layer_curves(lines, "", unit, x=x, behind={"without": row.without})
         caption = f"{caption}, with the first token and without"
