@@ -32,8 +32,7 @@ $(VENV)/.real: $(VENV)/.installed
 	@test "$(REAL_MODEL)" = 0 || { $(BIN)/python -m ed_core fetch smollm2 && touch $@; } || echo "Going on without it: the bundled models serve."
 
 app: $(VENV)/.installed $(VENV)/.real
-	@echo "The effective-depth laboratory: http://127.0.0.1:$(PORT)  (Ctrl-C ends it)"
-	$(BIN)/python -m ed_ui.server --server.address 127.0.0.1 --server.port $(PORT)
+	$(BIN)/python -m ed_core app --port $(PORT)
 
 test: $(VENV)/.installed $(VENV)/.real
 	$(BIN)/python -m pytest -q -n $(or $(WORKERS),3) --dist worksteal -m "not browser and not real and not slow" tests
