@@ -276,7 +276,9 @@ def test_published_pairs_are_compared_over_the_sets_they_share():
     assert "on x, y and z: b minus a is +0.100 of the depth, +2.8 of 28 layers (5–95 % over 3 sets" in found.sentence
     assert "b is deeper here" in found.sentence
     back = trends.difference(some, "b", "a")
-    assert back.difference == -found.difference and "a minus b is −0.100 of the depth, −2.8 of 28 layers" in back.sentence
+    assert (
+        back.difference == -found.difference and "a minus b is −0.100 of the depth, −2.8 of 28 layers" in back.sentence
+    )
     assert "b is deeper here" in back.sentence
     level = [replace(p, ratio=0.6 if p.model == "b" else 0.5) for p in some]
     assert "the same on all 3 sets, in whole layers, so no interval" in trends.difference(level, "a", "b").sentence
