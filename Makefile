@@ -1,6 +1,7 @@
 # make app    environment, then the app on http://127.0.0.1:8501
 # make test   environment, then the tests;  make test-all  those in a browser and on a real model;  make test-slow  those that take minutes each
 # make load   twenty visitors at once for five minutes, and how long they waited; OPTIONS="--readers 60 --prompters 0 --sweeps 0"
+# make setup  the environment alone;  make docs  the documentation, in site/
 # make study  the bundled study made anew
 # make mutants  do the tests notice small defects? NAMES=… picks some, JOBS=4 tries four at once
 # The first that runs and is new enough: a command of that name may be a version manager's stub that runs nothing.
@@ -12,11 +13,13 @@ JOBS ?= 2
 WORKERS ?=
 REAL_MODEL ?= 1
 VENV := .venv
+DOCS := .venv-docs
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY := PASSIVE
 export TOKENIZERS_PARALLELISM := false
+export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: app test test-all test-slow load mutants study bench clean
+.PHONY: setup docs app test test-all test-slow load mutants study bench clean
 
 # torch first and alone: with it installed, no other package pulls another build.
 $(VENV)/.installed: requirements.txt
@@ -31,9 +34,10 @@ $(VENV)/.installed: requirements.txt
 $(VENV)/.real: $(VENV)/.installed
 	@test "$(REAL_MODEL)" = 0 || { $(BIN)/python -m ed_core fetch smollm2 && touch $@; } || echo "Going on without it: the bundled models serve."
 
+setup: $(VENV)/.installed
+
 app: $(VENV)/.installed $(VENV)/.real
-	@echo "The effective-depth laboratory: http://127.0.0.1:$(PORT)  (Ctrl-C ends it)"
-	$(BIN)/python -m ed_ui.server --server.address 127.0.0.1 --server.port $(PORT)
+	$(BIN)/python -m ed_core app --port $(PORT)
 
 test: $(VENV)/.installed $(VENV)/.real
 	$(BIN)/python -m pytest -q -n $(or $(WORKERS),3) --dist worksteal -m "not browser and not real and not slow" tests
@@ -56,5 +60,16 @@ study: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python -m ed_core bench
 
+# The packages of the extra `docs`, apart from the app's.
+$(DOCS)/.installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none was found; set PYTHON=/path/to/python"; exit 1; }
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" > $(DOCS)/needs.txt
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r $(DOCS)/needs.txt
+	touch $@
+
+docs: $(DOCS)/.installed
+	$(DOCS)/bin/mkdocs build --strict --site-dir site
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(DOCS) site

@@ -7,7 +7,10 @@ import streamlit as st
 import ed_core  # noqa: F401  (sets OpenMP's waiting policy before anything can import torch)
 from ed_ui import browser, common_link, guard, hosting, link, navigation, picker, running, streamlit_edges, visitor
 
-st.set_page_config(page_title=hosting.title(), page_icon="ed_ui/icon.svg", layout="wide", initial_sidebar_state="auto")
+FILES = Path(hosting.__file__).parent
+st.set_page_config(
+    page_title=hosting.title(), page_icon=FILES / "icon.svg", layout="wide", initial_sidebar_state="auto"
+)
 hosting.stop_if_wrong()
 
 pages = {
@@ -24,7 +27,7 @@ pages = {
     ]
     for heading, entries in navigation.PAGES.items()
 }
-st.html(Path(__file__).parent / "ed_ui" / "style.css")
+st.html(FILES / "style.css")
 page = streamlit_edges.navigation(pages)
 navigated = [pair for heading in pages for pair in zip(navigation.PAGES[heading], pages[heading])]
 visitor.gate()

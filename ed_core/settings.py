@@ -1,16 +1,18 @@
 """What an installation allows: one frozen `Settings`, from a TOML file and the environment. Torch-free.
 
-The file is the one named by `ED_CONFIG`, else `lab.toml` beside `app.py`, where there is one; `ED_…` variables of the
-same names win over it. Without either everything is open, as suits a laboratory on one's own machine. A key nobody
-knows and a value that does not fit are refused."""
+The file is the one named by `ED_CONFIG`, else `lab.toml` in `HOME`, where there is one; `ED_…` variables of the same
+names win over it. Without either everything is open, as suits a laboratory on one's own machine. Unknown keys of the
+file and values out of range are errors; an unknown variable may belong to another program and is a warning."""
 
 from __future__ import annotations
 
 import difflib
 import json
+import logging
 import os
 import re
 import tomllib
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from stat import S_ISREG
@@ -21,7 +23,11 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from .errors import SettingsError
 
+log = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parent.parent
+# The folder of `lab.toml` and `cache/`: the checkout, or a folder of the user's where the wheel is installed, which
+# holds app and pages inside `ed_ui`.
+HOME = Path.home() / ".effective-depth" if (ROOT / "ed_ui" / "app").is_dir() else ROOT
 PREFIX = "ED_"
 ELSEWHERE = (
     "ED_CONFIG",
@@ -153,7 +159,7 @@ class Settings(BaseSettings):
     )
 
     # where, and how much of the machine
-    cache: Path = Field(ROOT / "cache", description="the folder of results and case studies")
+    cache: Path = Field(HOME / "cache", description="the folder of results and case studies")
     cache_limit: Bytes = Field(
         2 << 30, ge=0, description="bytes of results (like 2G), beyond which the least used are dropped"
     )
@@ -218,7 +224,7 @@ def file() -> Path | None:
     """Where settings are read from; None where there is no file. `SettingsError` where `ED_CONFIG` names none, and
     where this process may not even see whether there is one."""
     named = os.environ.get("ED_CONFIG", "")
-    place = Path(named).expanduser() if named else ROOT / "lab.toml"
+    place = Path(named).expanduser() if named else HOME / "lab.toml"
     try:
         there = S_ISREG(place.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -245,7 +251,7 @@ def table() -> str:
 def _default(name: str) -> str:
     value = Settings.model_fields[name].default
     if name == "cache":
-        return "`cache/` beside `app.py`"
+        return "`cache/` beside `app.py`; `~/.effective-depth/cache` where pip installed the app"
     if value is None or value in ("", ()):
         return "–"
     return f"`{json.dumps(list(value) if isinstance(value, tuple) else value)}`"
@@ -253,15 +259,14 @@ def _default(name: str) -> str:
 
 @lru_cache(maxsize=8)
 def _read(environment: tuple[tuple[str, str], ...]) -> Settings:
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
-    for name, _ in environment:
-        if name.upper() not in known and not name.startswith(ELSEWHERE):
-            raise _unknown(name, "the environment", known)
+    for sentence in unknown_variables(name for name, _ in environment):
+        log.warning("%s It is ignored.", sentence)
     place = file()
     table = _table(place) if place is not None else {}
     for name in table:
         if name not in Settings.model_fields:
-            raise _unknown(name, place.name, set(Settings.model_fields))
+            sentence = _unknown(name, place.name, set(Settings.model_fields))
+            raise SettingsError(f"{sentence} Correct or remove it, and restart.")
     try:
         return Settings(**table)
     except ValidationError as error:
@@ -286,10 +291,20 @@ def _unreadable(place: Path, error: OSError) -> SettingsError:
     )
 
 
-def _unknown(name: str, where: str, known: set[str]) -> SettingsError:
+def unknown_variables(names: Iterable[str]) -> list[str]:
+    """A sentence for each variable `ED_…` that is no setting, with the nearest one."""
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    return [
+        _unknown(name, "the environment", known)
+        for name in names
+        if name.startswith(PREFIX) and name.upper() not in known and not name.startswith(ELSEWHERE)
+    ]
+
+
+def _unknown(name: str, where: str, known: set[str]) -> str:
     near = difflib.get_close_matches(name, known, 1, 0.5)
     hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(known))}."
-    return SettingsError(f"There is no setting {name} (in {where}); {hint} Mend or remove it, and start again.")
+    return f"There is no setting {name} (in {where}); {hint}"
 
 
 def _wrong(error: ValidationError, place: Path | None, environment: dict[str, str]) -> SettingsError:

@@ -33,10 +33,11 @@ from ed_core.service import health
 from ed_ui import metrics, running, streamlit_edges
 
 log = logging.getLogger(__name__)
-APP = Path(__file__).resolve().parent.parent / "app.py"
+HERE = Path(__file__).resolve().parent
+APP = next(place for place in (HERE / "app" / "app.py", HERE.parent / "app.py") if place.is_file())  # wheel; checkout
 # In the page itself, behind what Streamlit puts into its head: the app's own style (`app.py`) reaches the browser after
 # its first figures, which then move.
-STYLE = b"<style>%s</style>" % (APP.parent / "ed_ui" / "style.css").read_bytes()
+STYLE = b"<style>%s</style>" % (HERE / "style.css").read_bytes()
 # What draws words and figures comes on demand, words behind the first figures, which then move: the browser is told to
 # fetch it at once.
 PARTS = ("BidiComponent", "PlotlyChart", "StreamlitMarkdown", "Html", "rehype-raw", "rehype-katex", "remark-emoji")

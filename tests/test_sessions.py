@@ -229,7 +229,7 @@ runpy.run_module(sys.argv[0], run_name="__main__")
 
 def test_make_and_the_container_start_it_in_one_of_these_ways():
     made = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert re.search(r"^app:.*\n(?:\t.*\n)*\t\$\(BIN\)/python -m ed_ui\.server ", made, re.MULTILINE)
+    assert re.search(r"^app:.*\n(?:\t.*\n)*\t\$\(BIN\)/python -m ed_core app ", made, re.MULTILINE)
     image = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     left_out = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     assert re.search(r'^CMD .*"ed_ui\.server"', image, re.MULTILINE) and "COPY --chown=lab:lab . ." in image

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
     """Neither a developer's own lab.toml nor another test's variables."""
-    monkeypatch.setattr(settings, "ROOT", Path("/nowhere"))
+    monkeypatch.setattr(settings, "HOME", Path("/nowhere"))
     settings._read.cache_clear()
     yield
     settings._read.cache_clear()
@@ -113,7 +113,6 @@ def test_variables_of_tests_and_benchmarks_are_no_settings(monkeypatch):
 @pytest.mark.parametrize(
     "name, value, words",
     [
-        ("ED_MODLES", "x", "did you mean ED_MODELS?"),
         ("ED_MAX_TOKENS", "many", "ED_MAX_TOKENS is 'many'; expected a whole number"),
         ("ED_CONFIG", "/nowhere/lab.toml", "there is no such file"),
     ],
@@ -124,11 +123,26 @@ def test_a_wrong_variable_is_refused_too(monkeypatch, name, value, words):
         settings.current()
 
 
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("ED_MODLES", "There is no setting ED_MODLES (in the environment); did you mean ED_MODELS? It is ignored."),
+        ("ED_NAME", "There is no setting ED_NAME (in the environment); did you mean ED_"),
+        ("ED_ZZZZZZZZ", "expected one of ED_ADAPTERS, ED_ADMINS"),
+    ],
+)
+def test_an_unknown_variable_is_a_warning_given_once(monkeypatch, caplog, name, words):
+    monkeypatch.setenv(name, "x")
+    assert settings.current() == settings.current() == settings.Settings()
+    (warning,) = caplog.records
+    assert words in warning.getMessage() and warning.levelname == "WARNING"
+
+
 def test_a_folder_that_may_not_be_looked_into_is_one_sentence(tmp_path, monkeypatch):
     """A clone below a closed home folder: whether there are settings cannot be seen, so they are not ignored."""
     closed = tmp_path / "closed"
     closed.mkdir(mode=0)
-    monkeypatch.setattr(settings, "ROOT", closed / "clone")
+    monkeypatch.setattr(settings, "HOME", closed / "clone")
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)
@@ -313,8 +327,10 @@ def test_the_command_line_is_the_owners(small_folder, tmp_path):
     ]
     done = prepared.run(command, ROOT, env)
     assert done.returncode == 0, done.stderr
-    wrong = prepared.run(command, ROOT, env | {"ED_LOGNI": "off"})
-    assert wrong.returncode == 2 and "did you mean ED_LOGIN?" in wrong.stderr and "Traceback" not in wrong.stderr
+    unknown = prepared.run(command, ROOT, env | {"ED_LOGNI": "off"})
+    assert unknown.returncode == 0 and "did you mean ED_LOGIN? It is ignored." in unknown.stderr
+    wrong = prepared.run(command, ROOT, env | {"ED_LOGIN": "on"})
+    assert wrong.returncode == 2 and "ED_LOGIN is 'on'" in wrong.stderr and "Traceback" not in wrong.stderr
 
 
 # -------------------------------------------------------------------- how much
@@ -494,9 +510,9 @@ def test_a_batch_waits_for_room_of_its_own_and_ends_where_there_is_none(write, m
 
 
 def test_with_wrong_settings_nothing_is_served(stored, monkeypatch):
-    monkeypatch.setenv("ED_LOCAL_FOLDER", "false")
+    monkeypatch.setenv("ED_LOCAL_FOLDERS", "perhaps")
     test = app()
-    assert not test.exception and "did you mean ED_LOCAL_FOLDERS?" in plainly(test.error)
+    assert not test.exception and "ED_LOCAL_FOLDERS is 'perhaps'" in plainly(test.error)
     assert not test.text_area and not test.sidebar.selectbox
 
 

@@ -288,6 +288,11 @@ def test_variables_that_would_not_start_leave_nothing(tmp_path, capsys):
     assert "The Space would not start with these variables: ED_MAX_JOBS is 'none'" in err and not folder.exists()
 
 
+def test_a_variable_that_is_no_setting_is_refused(tmp_path, capsys):
+    asked = ["deploy", "space", "ada/lab", "--dry-run", str(tmp_path / "dry"), "--variable", "ED_LOCAL_FOLDER=false"]
+    assert main(asked) == 2 and "did you mean ED_LOCAL_FOLDERS?" in capsys.readouterr().err
+
+
 def test_a_folder_with_something_in_it_is_left_as_it_was(tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years")

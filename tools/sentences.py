@@ -775,7 +775,7 @@ def _texts(value: ast.expr) -> Iterator[tuple[str, str]]:
 
 
 def _said(text: str) -> bool:
-    return len(text.split()) >= WORDS and "{" not in text.split()[0] and "<" not in text[:1]
+    return len(text.split()) >= WORDS and "{" not in text.split()[0] and "<" not in text[:1] and "[[" not in text
 
 
 def _line(text: str) -> str:

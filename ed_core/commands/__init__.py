@@ -1,5 +1,5 @@
-"""The command line: `python -m ed_core run | verify | estimate | audit | fetch | models | cache | settings | ready |
-bench | fit | study | reproduce | claims | card | case | backup | restore | check | publish | deploy`.
+"""The command line: `effective-depth app | run | verify | estimate | audit | fetch | models | cache | settings |
+ready | bench | fit | study | reproduce | claims | card | case | backup | restore | check | publish | deploy`.
 
 Exit code 2 and one sentence for everything refused.
 """
@@ -14,6 +14,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from .. import extras
 from ..errors import EffectiveDepthError, ParameterError
 from ..memory import gigabytes
 from ..notebook.model import Model
@@ -57,9 +58,13 @@ def shell() -> int:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
-        prog="python -m ed_core", description="Effective depth of language models, from the shell."
+        prog="effective-depth", description="Effective depth of language models, from the shell."
     )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
+    p = commands.add_parser("app", help="serve the pages")
+    p.add_argument("--port", type=int, default=8501)
+    p.add_argument("--address", default="127.0.0.1", help="where to listen; read docs/deploy.md first")
+    p.set_defaults(run=app)
     p = commands.add_parser("run", help="run probes over the prompts of a file and write one .npz")
     p.add_argument("probes", nargs="+", help=", ".join(probe.name for probe in PROBES))
     p.add_argument("--model", required=True, help="a bundled name, a folder, or a hub id")
@@ -145,6 +150,14 @@ def parser() -> argparse.ArgumentParser:
     publish.add(commands)
     deploy.add(commands)
     return top
+
+
+def app(args) -> None:
+    """Replace this process, which may do what the shell may, by the server, which may do what the settings permit."""
+    extras.require("streamlit", "The app")
+    options = ["--server.address", args.address, "--server.port", str(args.port)]
+    print(f"The effective-depth laboratory: http://{args.address}:{args.port}  (Ctrl-C stops it)", flush=True)
+    os.execv(sys.executable, [sys.executable, "-m", "ed_ui.server", *options])
 
 
 def run(args) -> None:

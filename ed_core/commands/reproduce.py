@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from pathlib import Path
 
+from .. import extras
 from ..errors import ParameterError, StudyError
 from ..sources.precision import QUANTIZED, asked
 from . import studies
@@ -105,7 +105,7 @@ def _precision(given: str | None, papers: str, device: str) -> tuple[str, str]:
             return found, f"Precision {found}, as the paper's."
         return found, f"Precision {found}, while the paper ran in {papers}: figures may differ for that alone."
     missing = ""
-    if papers in QUANTIZED and importlib.util.find_spec("bitsandbytes") is None:
+    if papers in QUANTIZED and not extras.installed("bitsandbytes"):
         missing = "the package bitsandbytes is not installed"
     elif papers in QUANTIZED and device == "mps":
         missing = "it cannot be had on mps"

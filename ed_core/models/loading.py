@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
+from .. import extras
 from ..architectures import Architecture, find
 from ..architectures.refused import reason
 from ..errors import (
@@ -135,6 +136,7 @@ def _quantization(spec: ModelSpec) -> dict:
     """How the library is to quantize; nothing for a checkpoint that is quantized already: it says so itself."""
     if spec.precision in DTYPES:
         return {}
+    extras.require("bitsandbytes", f"The precision {spec.precision}")
     quantized.prepare()
     if precision.stored(config_of(spec)):
         return {}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
+from .. import extras
 from ..errors import BrokenWeights
 from ..sources.adapters import WEIGHTS, read_config
 from ..sources.weights import header
@@ -30,7 +31,9 @@ def merge(hf_model: nn.Module, folder: Path) -> nn.Module:
                 f"The adapter {folder.name} belongs to another base: it changes {path} by {kind[0]} of {shape}, and "
                 f"{found}."
             )
-    prepare()  # peft imports bitsandbytes
+    extras.require("peft", "A LoRA adapter")
+    if extras.installed("bitsandbytes"):
+        prepare()  # peft imports it
     from peft import PeftModel
 
     return PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True).merge_and_unload()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from .. import extras
 from ..models import quantized
 from .estimate import Rates, save_rates
 
@@ -40,16 +41,18 @@ def calibrate(device: str = "cpu") -> Rates:
 
 
 def _maps(weights: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
-    """The same linear map in every precision."""
+    """The same linear map in every precision that is installed."""
+    plain = {"fp32": weights, "bf16": weights.bfloat16(), "fp16": weights.half()}
+    maps: dict[str, Callable[[Tensor], Tensor]] = {name: (lambda x, w=w: x @ w.T) for name, w in plain.items()}
+    if not extras.installed("bitsandbytes"):
+        return maps
     quantized.prepare()
     import bitsandbytes as bnb
 
-    plain = {"fp32": weights, "bf16": weights.bfloat16(), "fp16": weights.half()}
     packed, state = bnb.functional.quantize_4bit(plain["bf16"], quant_type="nf4", compress_statistics=True)
     int8 = bnb.nn.Linear8bitLt(*weights.shape, bias=False, has_fp16_weights=False, threshold=6.0)
     int8.weight = bnb.nn.Int8Params(weights.cpu(), requires_grad=False, has_fp16_weights=False)
     int8 = int8.to(weights.device)
-    maps: dict[str, Callable[[Tensor], Tensor]] = {name: (lambda x, w=w: x @ w.T) for name, w in plain.items()}
     return maps | {"int8": int8, "4bit": lambda x: bnb.matmul_4bit(x, packed.t(), quant_state=state)}
 
 

@@ -181,7 +181,8 @@ def load_rates(kind: str) -> tuple[Rates, bool]:
     default = DEFAULT_RATES.get(kind, DEFAULT_RATES["cuda"])
     try:
         measured = json.loads(rates_file().read_text(encoding="utf-8"))[kind]
-        return {name: (float(measured[name][0]), float(measured[name][1])) for name in default}, True
+        here = [name for name in default if name in measured or name not in QUANTIZED]  # these may not be installed
+        return default | {name: (float(measured[name][0]), float(measured[name][1])) for name in here}, True
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return default, False
 

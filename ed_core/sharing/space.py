@@ -107,6 +107,8 @@ def planned(
         if SECRET.search(name):
             raise ParameterError(f"--variable {name} would be seen by everybody; give it as --secret {name}.")
         given[name] = value
+    if unknown := settings.unknown_variables(given):
+        raise ParameterError(unknown[0])
     found = dict(map(_secret, secrets))
     if both := sorted(given.keys() & found.keys()):
         raise ParameterError(f"{both[0]} is given as a variable and as a secret; leave one of them out.")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .. import extras
 from ..errors import HubUnreachable, ParameterError, PromptError, PromptFileError, StudyError
 from ..prompts import check_text, read_jsonl
 from ..sources import permits, tokens
@@ -189,6 +190,7 @@ def _from_hub(entry: SetEntry) -> Iterator[Example]:
         )
     name, config, split = known.hub, entry.config or known.config, entry.split or known.split
     permits.download(name)
+    extras.require("datasets", f"The set {entry.name}")
     import datasets
 
     try:
@@ -229,6 +231,7 @@ def _format(entry: SetEntry) -> Format:
 
 
 def _table(entry: SetEntry, file: Path) -> Any:
+    extras.require("datasets", f"The set {entry.name}")
     import datasets
 
     datasets.disable_progress_bars()

@@ -1,0 +1,136 @@
+"""The package: its needs as ranges that the lock satisfies, and an installation far from the checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hosted_app import free_port, until
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from ed_core import __version__, extras
+from ed_core.errors import ParameterError
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+NAME = PROJECT["name"]
+UNLOCKED = {"ray", "docs"}  # extras whose packages neither the app nor `make test` needs
+
+
+def lock() -> dict[str, Requirement]:
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    return {canonicalize_name(r.name): r for r in map(Requirement, (x for x in lines if x and x[0] != "#"))}
+
+
+def ranges(*extras_: str) -> dict[str, Requirement]:
+    listed = [
+        *PROJECT["dependencies"],
+        *(text for extra in extras_ for text in PROJECT["optional-dependencies"][extra]),
+    ]
+    return {canonicalize_name(r.name): r for r in map(Requirement, listed) if r.name != NAME}
+
+
+def test_the_lock_holds_what_app_and_tests_need_inside_the_ranges():
+    needed = ranges(*PROJECT["optional-dependencies"].keys() - UNLOCKED)
+    locked = lock()
+    assert next(iter(locked)) == "torch", "the Makefile installs it first"
+    assert needed.keys() <= locked.keys()
+    for name, pinned in locked.items():
+        (version,) = (one.version for one in pinned.specifier)
+        assert name not in needed or version in needed[name].specifier, f"{name}: {version} is outside its range"
+
+
+def test_a_user_of_the_library_installs_nothing_at_an_exact_version():
+    pinned = [str(r) for r in ranges(*PROJECT["optional-dependencies"].keys() - {"test", "docs"}).values()]
+    assert not [text for text in pinned if "==" in text]
+
+
+def test_versions_agree():
+    cited = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    logged = re.findall(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[0]
+    assert __version__ == cited == logged
+
+
+def test_every_optional_package_is_in_its_extra():
+    for package, extra in extras.EXTRAS.items():
+        assert package in {r.name for r in map(Requirement, PROJECT["optional-dependencies"][extra])}
+
+
+def test_a_missing_package_is_one_sentence_with_its_extra(monkeypatch):
+    extras.require("peft", "A LoRA adapter")
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(
+        ParameterError, match=r"A LoRA adapter needs the package peft.*effective-depth-lab\[adapters\]'"
+    ):
+        extras.require("peft", "A LoRA adapter")
+
+
+@pytest.mark.slow
+def test_an_installation_serves_the_app_and_computes(tmp_path):
+    """`pip install .[app]` into a bare environment with an empty home folder, away from the checkout."""
+    venv, home, port = tmp_path / "venv", tmp_path / "home", free_port()
+    home.mkdir()
+    env = {"PATH": f"{venv / 'bin'}{os.pathsep}{os.defpath}", "HOME": str(home), "OMP_WAIT_POLICY": "PASSIVE"}
+    pip = os.environ | env  # its index and cache may be in the environment
+
+    def run(*command: str, env: dict = env) -> subprocess.CompletedProcess:
+        done = subprocess.run(command, cwd=home, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-3000:]}"
+        return done
+
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    install = (str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    run(*install, str(lock()["torch"]), env=pip)  # first: a range may bring a build for GPUs, of gigabytes
+    run(*install, f"{ROOT}[app]", env=pip)
+
+    listed = subprocess.check_output(
+        ["git", "ls-files", "-z", "ed_core", "ed_ui", "pages", "app.py"], cwd=ROOT, text=True
+    )
+    site = next(venv.glob("lib/python*/site-packages"))
+    for name in filter(None, listed.split("\0")):
+        place = site / name if name.startswith("ed_") else site / "ed_ui" / "app" / name
+        assert place.is_file() or not (ROOT / name).is_file(), f"{name} is not installed"
+    assert not (site / "tools").exists() and not (site / "pages").exists() and not (site / "app.py").exists()
+    assert (site / "ed_core" / "py.typed").is_file()
+
+    (home / "p.jsonl").write_text('{"text": "Sums mod 10:\\n3 + 4 = 7\\n8 + 5 = ", "answer": "3"}\n')
+    asked = ["--model", "ed-demo-8", "--prompts", "p.jsonl", "--out", "r.npz"]
+    assert "1 computed" in run("effective-depth", "run", "logit_lens", *asked).stdout
+    assert any(key.startswith("logit_lens.kl") for key in np.load(home / "r.npz"))
+    assert (home / ".effective-depth" / "cache").is_dir()
+
+    with (tmp_path / "log").open("wb") as log:
+        command = ["effective-depth", "app", "--port", str(port)]
+        served = subprocess.Popen(command, cwd=home, env=env, stdout=log, stderr=log)
+    try:
+
+        def ready() -> bool:
+            assert served.poll() is None, (tmp_path / "log").read_text()[-3000:]
+            try:
+                return urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5).status == 200
+            except OSError:
+                return False
+
+        until(ready)
+        page = urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=30).read()
+        assert b"</html>" in page
+        walk = """
+from pathlib import Path
+import ed_ui
+from streamlit.testing.v1 import AppTest
+app = AppTest.from_file(str(Path(ed_ui.__file__).parent / "app" / "app.py"), default_timeout=120).run()
+assert not app.exception, app.exception
+assert len(app.get("bidi_component")) >= 5
+"""
+        run(str(venv / "bin" / "python"), "-c", walk)
+    finally:
+        served.terminate()
+        served.wait(30)
