@@ -15,7 +15,7 @@ from ed_core.sources.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, 
 from ed_core.studies import points, trends
 from ed_core.studies.folder import Folder
 from ed_core.studies.points import Point
-from ed_ui import chart, remembered, show, study_runs
+from ed_ui import chart, remembered, show, studies
 from ed_ui.link_parameters import choice
 
 EVERY = "all"
@@ -54,7 +54,7 @@ def panel(folder: Folder, group: str) -> None:
         format_func=CRITERIA.get,
         required=True,
     )
-    measured = study_runs.points(folder.out, group)
+    measured = studies.points(folder.out, group)
     others = [p for p in points.published_points() if dataset in (EVERY, p.set)]
     shown = [[p for p in some if training in (EVERY, p.training) and _fits(p, band)] for some in (measured, others)]
     table(*shown)

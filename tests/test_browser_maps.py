@@ -13,13 +13,13 @@ from ed_core.fits import measured
 from ed_core.prompts import to_jsonl
 from ed_core.sources.bundled import load_prompts
 from ed_core.types import Prompt
-from ed_ui import fit_runs
+from ed_ui import runs
 
 pytestmark = pytest.mark.browser
 
 
 def test_the_maps_page_plots_what_the_command_line_writes(server, page, tmp_path):
-    prompts = fit_runs.distinct([Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()])
+    prompts = runs.distinct([Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()])
     (tmp_path / "p.jsonl").write_text(to_jsonl(prompts), encoding="utf-8")
     fit = ["--model", "ed-demo-8", "--set", str(tmp_path / "p.jsonl"), "--out", str(tmp_path / "maps.npz")]
     assert main(["fit", "maps", "--other", "ed-demo-16", *fit]) == 0

@@ -393,13 +393,14 @@ def test_the_page_lists_all_cards_and_shows_one(tmp_path, monkeypatch):
 
     import ed_ui.running
     from ed_core import settings
+    from ed_core.runs import launch
     from ed_core.service.jobs import Jobs
-    from ed_ui import card_runs, show, study_runs
+    from ed_ui import runs, show
 
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
     begun = []
-    monkeypatch.setattr(study_runs, "start", lambda out, arguments: begun.append((out, arguments)))
+    monkeypatch.setattr(launch, "begin", lambda spec, folder, *_: begun.append((spec, folder)))
     test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
     test.switch_page("pages/compare/cards.py")
     test.query_params["model"], test.query_params["precision"] = "ed-demo-8", "fp32"
@@ -412,9 +413,9 @@ def test_the_page_lists_all_cards_and_shows_one(tmp_path, monkeypatch):
         for rule in RULES:
             assert show.plain(words.depth(card.depth_of(told, rule, "logit"))) in said
     test.button(key="run.cards").click().run()
-    (place, arguments) = begun[0]
-    wanted = card_runs.Wanted(resolve("ed-demo-8"), "sum_mod10")
-    assert place == wanted.out and arguments[0] == "card" and "--set=sum_mod10" in arguments
+    (spec, place) = begun[0]
+    wanted = runs.Card(resolve("ed-demo-8"), "sum_mod10")
+    assert place == wanted.out and spec.kind == "card" and spec.asked.prompts == "sum_mod10"
     asked = making.Asked("ed-demo-8", "sum_mod10")
     assert asked.place == wanted.out, "the command without --out makes it where the page looks"
     assert wanted.command() == asked.command

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from charts import charts
@@ -17,13 +15,14 @@ from ed_core.cards import words as card_words
 from ed_core.claims import CLAIMS, find, finding, running
 from ed_core.claims.claim import HOLDS
 from ed_core.commands import main
-from ed_core.errors import NotAllowed, StudyError
 from ed_core.probes import Contributions
 from ed_core.prompts import read_jsonl
+from ed_core.runs import launch
+from ed_core.runs.status import DONE, FAILED, RUNNING, Statuses
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import SETS, load_prompts
 from ed_core.types import Prompt
-from ed_ui import claim_runs, show, spread_panel, study_runs
+from ed_ui import runs, show, spread_panel
 
 pytestmark = pytest.mark.usefixtures("forks")
 STEP = np.where(np.arange(16) < 9, -0.3, 0.3)  # a cosine that turns
@@ -48,15 +47,15 @@ def page(**query) -> AppTest:
     return test.run()
 
 
-def wanted(**more) -> claim_runs.Wanted:
-    return claim_runs.Wanted(resolve("ed-demo-8"), **({"bundled": "copy"} | more))
+def wanted(**more) -> runs.Claims:
+    return runs.Claims(resolve("ed-demo-8"), **({"bundled": "copy"} | more))
 
 
 def words(test: AppTest) -> str:
     return " ".join(w.value for w in (*test.markdown, *test.caption, *test.info, *test.error))
 
 
-def stored(of: claim_runs.Wanted) -> dict:
+def stored(of: runs.Claims) -> dict:
     """Three findings where the page looks for them."""
     robust, turn, adaptive = (find(name) for name in ("one-layer-robust", "turn", "adaptive"))
     found = [
@@ -141,37 +140,35 @@ def test_others_on_a_real_model_are_mixed_prompts_of_all_kinds(small_folder):
 
 def test_a_run_is_a_process_of_its_own_with_the_asked_claim(cache, monkeypatch):
     begun = []
-    monkeypatch.setattr(study_runs, "start", lambda out, arguments: begun.append((out, arguments)))
+    monkeypatch.setattr(launch, "begin", lambda spec, folder, visitor, files: begun.append((spec, folder, files)))
     test = page(claim="turn")
     test.button(key="run.claim").click().run()
     test.button(key="run.claims").click().run()
-    (out, one), (_, every) = begun
-    assert out == wanted().out and "--claim=turn" in one and "--set=copy" in one and "--model=ed-demo-8" in one
-    assert one[0] == every[0] == "claims" and not any(word.startswith("--claim") for word in every)
+    (one, out, _), (every, _, _) = begun
+    assert out == wanted().out and (one.kind, every.kind) == ("claims", "claims")
+    assert (one.asked.model, one.asked.prompts, one.asked.claims) == ("ed-demo-8", "copy", ("turn",))
+    assert every.asked.claims == ()
     prompts = tuple(Prompt(f"{i} + 1 = ", "3", str(i)) for i in range(5))
     typed = wanted(bundled="", prompts=prompts, also=("ed-demo-16",))
     typed.begin()
-    assert f"--set={typed.out / claim_runs.PROMPTS}" in begun[-1][1] and "--also=ed-demo-16" in begun[-1][1]
-    assert (typed.out / claim_runs.PROMPTS).read_text().count("\n") >= 4 and typed.out != wanted().out
+    spec, out, files = begun[-1]
+    assert spec.asked.prompts == str(typed.out / runs.PROMPTS) and spec.asked.also == ("ed-demo-16",)
+    assert files[runs.PROMPTS].count(b"\n") >= 4 and out == typed.out != wanted().out
 
 
-def test_what_stopped_a_run_is_said_and_a_second_one_is_refused(cache, monkeypatch):
+def test_what_stopped_a_run_is_said(cache):
     of = wanted()
     of.out.mkdir(parents=True)
-    (of.out / study_runs.RUN).write_text(json.dumps({"pid": 2**22, "created": 0.0}))
-    (of.out / study_runs.LOG).write_text("41 % · prune\n")
-    assert of.progress() == (0.41, "prune") and "said last: 41 % · prune" in of.trouble()
-    (of.out / study_runs.LOG).write_text("ed_core: The set copy gives 4 prompts.\n")
-    assert of.trouble() == "The set copy gives 4 prompts."
+    kept = Statuses(of.out)
+    kept.add(RUNNING, 0.41, "prune")
+    assert "ended before it was done" in of.run.trouble and of.run.unfinished
+    test = page()
+    assert "ended before it was done" in words(test) and test.button(key="run.claims").label == "Resume"
+    kept.add(FAILED, message="The set copy gives 4 prompts.")
+    assert of.run.trouble == "The set copy gives 4 prompts."
     assert "The set copy gives 4 prompts" in words(page())
-    (of.out / study_runs.LOG).write_text(f"{running.DONE}12 holds here\n")
-    assert of.trouble() == ""
-    monkeypatch.setattr(study_runs, "running", lambda out: object())
-    with pytest.raises(StudyError, match="claims are being measured already"):
-        of.begin()
-    monkeypatch.setenv("ED_STUDIES", "false")
-    with pytest.raises(NotAllowed, match="measures no claims"):
-        of.begin()
+    kept.add(DONE, 1.0)
+    assert of.run.trouble == "" and page().button(key="run.claims").label == "Run all"
 
 
 def test_a_damaged_file_is_told(cache):

@@ -18,7 +18,7 @@ from ed_core.results import lookup
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import EXAMPLE, load_prompts
 from ed_core.types import Prompt
-from ed_ui import fit_runs, show
+from ed_ui import runs, show
 
 pytestmark = pytest.mark.usefixtures("forks")
 
@@ -113,15 +113,15 @@ def test_a_lens_is_fitted_from_the_page_and_then_read_with(cache):
     assert not app.button(key="run.lens-fit").disabled
     app.button(key="run.lens-fit").click().run()
     prompts = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()]
-    of = fit_runs.Wanted((resolve("ed-demo-8"),), fit_runs.distinct(prompts), "affine")
-    assert of.running and not app.button(key="cancel.lens-fit").disabled
-    until(lambda: not of.running, 120)
+    of = runs.Fitted((resolve("ed-demo-8"),), runs.distinct(prompts), "affine")
+    assert of.run.running and not app.button(key="cancel.lens-fit").disabled
+    until(lambda: not of.run.running, 120)
     fit = of.found()
-    assert fit is not None, of.trouble()
+    assert fit is not None, of.run.trouble
     assert fit in fits.of_model(resolve("ed-demo-8")) and fit.path == fits.find(of.file.stem).path
     app.run()
     assert show.plain(lenses.certified("affine", fit.certificate)) in [one.value for one in app.success]
     app.button(key="lens-fit.use").click().run()
     assert app.pills(key="lenses.box").value == [*BOTH.split(","), of.file.stem]
-    twin = fit_runs.Wanted((resolve("ed-demo-8", control="untrained"),), of.prompts, "affine")
-    assert twin.file != of.file and of.file != fit_runs.Wanted(of.models, of.prompts, "jacobian").file
+    twin = runs.Fitted((resolve("ed-demo-8", control="untrained"),), of.prompts, "affine")
+    assert twin.file != of.file and of.file != runs.Fitted(of.models, of.prompts, "jacobian").file

@@ -10,16 +10,16 @@ from streamlit.testing.v1 import AppTest
 
 from ed_core import settings
 from ed_core.depth import matching
-from ed_core.errors import FitRefused, NotAllowed
+from ed_core.errors import NotAllowed, StudyError
 from ed_core.fits import measured
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import load_prompts
 from ed_core.types import Prompt
-from ed_ui import fit_runs, show, study_runs
+from ed_ui import runs, show
 
 pytestmark = pytest.mark.usefixtures("forks")
 
-MIXED = fit_runs.distinct([Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()])
+MIXED = runs.distinct([Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()])
 
 
 @pytest.fixture
@@ -40,11 +40,11 @@ def page(**query) -> AppTest:
     return test.run()
 
 
-def wanted(*names: str) -> fit_runs.Wanted:
-    return fit_runs.Wanted(tuple(resolve(name) for name in names), MIXED)
+def wanted(*names: str) -> runs.Fitted:
+    return runs.Fitted(tuple(resolve(name) for name in names), MIXED)
 
 
-def stored(of: fit_runs.Wanted) -> measured.Maps | measured.Replacement:
+def stored(of: runs.Fitted) -> measured.Maps | measured.Replacement:
     """Some numbers where the page looks for those of this fit."""
     draw = np.random.default_rng(0)
     told = {side: {"name": model.name} for side, model in zip("ab", of.models)} | {"notes": ["so few."]}
@@ -58,7 +58,7 @@ def stored(of: fit_runs.Wanted) -> measured.Maps | measured.Replacement:
         loss, fitted, error = curves
         found = measured.Replacement(loss, fitted, 2.0, 2.1, error, 400, 90, told)
     of.out.mkdir(parents=True)
-    measured.write(of.out / fit_runs.FOUND, found)
+    measured.write(of.out / runs.FOUND, found)
     return found
 
 
@@ -107,8 +107,10 @@ def test_replacement_is_drawn_in_per_cent_of_the_loss(cache):
 def test_the_command_it_shows_is_what_it_runs(cache):
     test = page(second="ed-demo-16")
     (code,) = [c.value for c in test.code if "ed_core fit" in c.value]
-    assert code == "python -m ed_core " + " ".join(
-        wanted("ed-demo-8", "ed-demo-16").arguments("prompts.jsonl", "maps.npz")
+    assert code == wanted("ed-demo-8", "ed-demo-16").spec("prompts.jsonl", "maps.npz").command
+    assert code == (
+        "python -m ed_core fit maps --model=ed-demo-8 --precision=fp32 --device=cpu --other=ed-demo-16 "
+        "--other-precision=fp32 --set=prompts.jsonl --out=maps.npz"
     )
     twin = page(second="ed-demo-8", second_control="shuffled", second_seed="3")
     (code,) = [c.value for c in twin.code if "ed_core fit" in c.value]
@@ -121,31 +123,27 @@ def test_run_fits_in_a_process_of_its_own_and_cancel_ends_it(cache):
     test = page(maps="within")
     assert not test.button(key="run.maps").disabled and "Not computed yet" in said(test)
     test.button(key="run.maps").click().run()
-    assert of.running and not test.button(key="cancel.maps").disabled
-    with pytest.raises(FitRefused, match="Another fit"):
-        wanted("ed-demo-16").begin()
+    assert of.run.running and not test.button(key="cancel.maps").disabled
+    with pytest.raises(StudyError, match="under way already"):
+        of.begin()
     test.button(key="cancel.maps").click().run()
-    until(lambda: not of.running)
-    assert of.found() is None and of.trouble() == ""
+    assert not of.run.running
+    assert of.found() is None and of.run.trouble == ""
     of.begin()
-    until(lambda: not of.running, 120)
-    assert of.found() is not None, of.trouble()
-    assert of.share() in (0.0, 1.0) and of.found().loss.shape == (8,)
+    until(lambda: not of.run.running, 120)
+    assert of.found() is not None, of.run.trouble
+    assert of.run.status.state == "done" and of.found().loss.shape == (8,)
     assert "usefulness" in said(page(maps="within"))
 
 
 def test_why_a_fit_failed_is_said(cache):
-    of = fit_runs.Wanted((resolve("ed-demo-8"),), tuple(Prompt(f"{i} + 1 = ") for i in range(5)))
+    of = runs.Fitted((resolve("ed-demo-8"),), tuple(Prompt(f"{i} + 1 = ") for i in range(5)))
     of.begin()
-    until(lambda: not of.running, 60)
-    assert "needs more tokens than dimensions" in of.trouble() and of.found() is None
-    (of.out / study_runs.LOG).write_text("41 %\n")
-    assert "ended before it was done; it said last: 41 %" in of.trouble() and of.share() == 0.41
-    of.stop()
-    assert of.trouble() == ""
+    until(lambda: not of.run.running, 60)
+    assert "needs more tokens than dimensions" in of.run.trouble and of.found() is None
 
 
 def test_an_installation_without_studies_fits_nothing(cache, monkeypatch):
     monkeypatch.setenv("ED_STUDIES", "false")
-    with pytest.raises(NotAllowed, match="fits nothing"):
+    with pytest.raises(NotAllowed, match="starts no runs"):
         wanted("ed-demo-8").begin()

@@ -16,10 +16,11 @@ from ed_core import settings
 from ed_core.commands import main
 from ed_core.errors import ImportRefused, NotAllowed, StudyError
 from ed_core.figures import study_curves, study_depths, study_levels
+from ed_core.runs.launch import Run
 from ed_core.sources.published import CAVEATS, CITATION, published, published_marks
 from ed_core.studies import bundle, items
 from ed_core.studies.folder import open_folder
-from ed_ui import study_runs
+from ed_ui import runs, studies
 
 pytestmark = pytest.mark.usefixtures("forks")
 
@@ -116,28 +117,28 @@ def test_a_text_that_is_no_study_is_refused_on_the_page(opened):
 def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(cache, monkeypatch):
     many = "chunk = 2\n" + TOML.replace("[2, 3]", "[2, 3, 4, 5, 6]") + "\n"
     monkeypatch.setenv("ED_TEST_STEP_DELAY", "0.05")  # of the process to be stopped: a minute in which to do it
-    name = study_runs.begin(many)
+    name = runs.begin_study(many)
     monkeypatch.delenv("ED_TEST_STEP_DELAY")
     out = cache / "studies" / name
-    with pytest.raises(StudyError, match="is running already"):
-        study_runs.begin(many)
+    with pytest.raises(StudyError, match="under way already"):
+        runs.begin_study(many)
     until(lambda: list(out.glob("items/*/*.parquet")))
-    study_runs.stop(out)
-    until(lambda: study_runs.running(out) is None)
+    Run(out).stop()
+    until(lambda: not Run(out).running)
     there = len(list(out.glob("items/*/*.parquet")))
-    assert there < 20 and study_runs.known()[name] == out
-    assert study_runs.begin(many) == name
-    until(lambda: study_runs.running(out) is None)
-    assert len(list(out.glob("items/*/*.parquet"))) == 20 and "measures" in study_runs.said(out)
+    assert there < 20 and studies.known()[name] == out
+    assert runs.begin_study(many) == name
+    until(lambda: not Run(out).running)
+    assert len(list(out.glob("items/*/*.parquet"))) == 20 and "measures" in Run(out).status.message
     assert (out / "report.md").is_file()
 
 
 def test_a_study_made_here_stands_before_a_shipped_one_of_its_name(cache):
-    assert "toys" in study_runs.known()
+    assert "toys" in studies.known()
     own = cache / "studies" / "toys"
     own.mkdir(parents=True)
     (own / "plan.json").write_text("{}")
-    assert study_runs.known()["toys"] == own
+    assert studies.known()["toys"] == own
 
 
 def test_a_process_of_another_program_with_the_same_number_is_not_taken_for_the_study(cache):
@@ -145,33 +146,33 @@ def test_a_process_of_another_program_with_the_same_number_is_not_taken_for_the_
     out.mkdir(parents=True)
     me = psutil.Process()
     (out / "run.json").write_text(json.dumps({"pid": me.pid, "created": me.create_time()}))
-    assert study_runs.running(out) is not None
+    assert Run(out).running
     (out / "run.json").write_text(json.dumps({"pid": me.pid, "created": me.create_time() - 60}))
-    assert study_runs.running(out) is None
+    assert not Run(out).running
     (out / "run.json").write_text("{")
-    assert study_runs.running(out) is None
+    assert not Run(out).running
 
 
 def test_an_installation_may_run_no_studies_and_keeps_to_its_models(cache, monkeypatch):
     monkeypatch.setenv("ED_STUDIES", "false")
-    with pytest.raises(NotAllowed, match="runs no studies from the browser"):
-        study_runs.begin(TOML)
+    with pytest.raises(NotAllowed, match="starts no runs from the browser"):
+        runs.begin_study(TOML)
     monkeypatch.delenv("ED_STUDIES")
     monkeypatch.setenv("ED_MODELS", "ed-demo-16")
-    out = cache / "studies" / study_runs.begin(TOML)
-    until(lambda: study_runs.running(out) is None)
-    assert not list(out.glob("items/*/*")) and "No model of" in study_runs.said(out)
+    out = cache / "studies" / runs.begin_study(TOML)
+    until(lambda: not Run(out).running)
+    assert not list(out.glob("items/*/*")) and "No model of" in Run(out).trouble
 
 
 def test_a_study_is_read_anew_only_where_something_was_added(computed, monkeypatch):
     monkeypatch.setenv("ED_CACHE", str(computed))
     out = computed / "studies" / "small"
-    assert study_runs.read(out) is study_runs.read(out)
-    before = study_runs.read(out)
+    assert studies.read(out) is studies.read(out)
+    before = studies.read(out)
     file = next(out.glob("items/*/*.parquet"))
     aside = file.rename(file.with_suffix(".aside"))
     try:
-        assert study_runs.read(out) is not before
+        assert studies.read(out) is not before
     finally:
         aside.rename(file)
 
@@ -259,10 +260,10 @@ def test_a_study_of_somebody_elses_is_opened_and_a_damaged_one_refused(computed,
     there = open_folder(cache / "studies" / "small")
     assert items.digest(there.out, there.keys()) == items.digest(computed / "studies" / "small", there.keys())
     with pytest.raises(ImportRefused, match="is a study small here already"):
-        study_runs.take_in(data)
+        studies.take_in(data)
 
 
 def test_a_place_that_runs_no_studies_takes_none_in(computed, cache, monkeypatch):
     monkeypatch.setenv("ED_STUDIES", "false")
-    with pytest.raises(NotAllowed, match="runs no studies from the browser"):
-        study_runs.take_in(bundle.packed(computed / "studies" / "small"))
+    with pytest.raises(NotAllowed, match="takes no studies from the browser"):
+        studies.take_in(bundle.packed(computed / "studies" / "small"))

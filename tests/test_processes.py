@@ -159,12 +159,12 @@ def test_claims_are_measured_in_processes_where_these_are_asked_for(tmp_path, mo
 
 
 def test_processes_are_of_the_cpu(monkeypatch):
-    from ed_core.commands import studies
     from ed_core.models import placement
+    from ed_core.runs import execute
 
     monkeypatch.setattr(placement, "pick", lambda name: "cuda:0")
     with pytest.raises(ParameterError, match="this runs on cuda:0"):
-        studies.beside(SimpleNamespace(processes=2, device="auto"))
+        execute.in_processes(2, "auto")
 
 
 # ---------------------------------------------------------------- with them

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from ed_core.commands import main
-from ed_core.commands import studies as commands
 from ed_core.depth.statistics import units
 from ed_core.errors import StudyError
 from ed_core.probes.scores import layer_effect
+from ed_core.runs import execute
 from ed_core.sources.published import Published, published
 from ed_core.studies import difficulty, reproduce, study, tables
 from ed_core.studies.folder import open_folder
@@ -213,7 +213,7 @@ def test_a_name_says_which_published_model_a_folder_holds_but_not_against_its_la
 
 def test_the_engine_reaches_every_part(tmp_path, files, monkeypatch):
     seen = []
-    monkeypatch.setattr(commands, "study", lambda args: seen.append((args.engine, args.address, args.dry_run)) or 0)
+    monkeypatch.setattr(execute, "_study", lambda part, *_: seen.append((part.engine, part.address, part.dry_run)) or 0)
     given = [
         "--sets",
         f"gsm8k={files / 'gsm8k.jsonl'}",
@@ -249,14 +249,14 @@ def test_csordas_runs_part_by_part_on_local_files(capsys, tmp_path, files):
 
 
 def test_without_the_library_it_runs_in_float32_and_says_so(monkeypatch):
-    from ed_core.commands.reproduce import _precision
+    from ed_core.studies.reproduce import precision_of
 
-    assert _precision(None, "int8", "cpu")[0] == ("int8" if importlib.util.find_spec("bitsandbytes") else "fp32")
+    assert precision_of(None, "int8", "cpu")[0] == ("int8" if importlib.util.find_spec("bitsandbytes") else "fp32")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    found, told = _precision(None, "int8", "cpu")
+    found, told = precision_of(None, "int8", "cpu")
     assert found == "fp32" and "while the paper ran in int8 (the package bitsandbytes is not installed)" in told
-    assert _precision(None, "bf16", "cpu") == ("bf16", "Precision bf16, as the paper's.")
-    assert _precision("bfloat16", "int8", "cpu")[0] == "bf16"
+    assert precision_of(None, "bf16", "cpu") == ("bf16", "Precision bf16, as the paper's.")
+    assert precision_of("bfloat16", "int8", "cpu")[0] == "bf16"
 
 
 def test_a_count_of_verdicts_names_every_kind():

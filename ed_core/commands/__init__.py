@@ -20,7 +20,7 @@ from ..memory import gigabytes
 from ..notebook.model import Model
 from ..probes import PROBES
 from ..sources import gguf_files, permits
-from . import card, cases, claims, deploy, fits, models, publish, reproduce, studies
+from . import cases, claims, deploy, fits, models, publish, studies
 from .models import how_to_open, opened_as
 
 
@@ -143,9 +143,7 @@ def parser() -> argparse.ArgumentParser:
     p.set_defaults(run=bench)
     fits.add(commands)
     studies.add(commands)
-    reproduce.add(commands)
     claims.add(commands)
-    card.add(commands)
     cases.add(commands)
     publish.add(commands)
     deploy.add(commands)

@@ -1,4 +1,5 @@
-"""`python -m ed_core claims --model M --set S --out FOLDER`: which published statements about depth hold here."""
+"""`python -m ed_core claims --model M --set S --out FOLDER`: which published statements about depth hold here; and
+`card --model M`: what is known of a model's depth, in one document."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ from pathlib import Path
 
 from ..errors import ParameterError
 from ..notebook.model import fetch
+from ..runs.execute import device_of
+from ..runs.spec import CardRun, ClaimsRun
 from ..sources.bundled import MIXED, default_set
-from .fits import progress
-from .studies import add_processes, beside, device_of
+from .runs import run
+from .studies import add_processes
 
 SET_HELP = (
     f"a bundled prompt set's name ({default_set('ed-demo-8')} for a bundled model and {MIXED} for any other unless "
@@ -18,7 +21,9 @@ SET_HELP = (
 
 
 def add(commands) -> None:
-    """Register the command with the parser's `commands`."""
+    """Register both commands with the parser's `commands`."""
+    from ..cards.card import OTHERS, PROMPTS
+
     p = commands.add_parser(
         "claims", help="check published statements about depth on a model and a prompt set; resumable"
     )
@@ -40,39 +45,72 @@ def add(commands) -> None:
     add_processes(p)
     p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
     p.set_defaults(run=claims)
+    p = commands.add_parser(
+        "card",
+        help="a depth card: rules, lenses, claims, cuts, sinks, precisions of a model in one document; resumable",
+    )
+    p.add_argument("--model", required=True, help="a bundled name, a folder, or a hub id")
+    p.add_argument(
+        "--set",
+        default="",
+        metavar="S",
+        help=SET_HELP,
+    )
+    p.add_argument(
+        "--prompts",
+        type=int,
+        default=PROMPTS,
+        metavar="N",
+        help="so many of any part, as many of each level (%(default)s unless given)",
+    )
+    p.add_argument(
+        "--precisions",
+        default=",".join(OTHERS),
+        metavar="P,P",
+        help="held against the card's own (%(default)s unless given); empty for none",
+    )
+    p.add_argument("--also", action="append", default=[], metavar="M", help="further models of the family, repeatable")
+    p.add_argument("--precision", default="fp32", metavar="P", help="fp32 (unless given), bf16, fp16, int8 or 4bit")
+    p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
+    p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
+    p.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap over prompts")
+    p.add_argument("--out", metavar="FOLDER", help="what lies there is not computed anew; the app's own unless given")
+    add_processes(p)
+    p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
+    p.set_defaults(run=card)
 
 
 def claims(args: argparse.Namespace) -> int:
-    from ..claims import running
-    from ..claims.finding import counted, standing
+    from ..claims.running import Asked
 
     if args.prompts < 0 or args.seed < 0:
         raise ParameterError("--prompts and --seed are counts; expected 0 or more.")
-    asked = running.Asked(
-        args.model,
-        args.set or default_set(args.model),
-        tuple(args.claim),
-        tuple(args.also),
-        args.precision,
-        device_of(args.device),
-        args.adapter,
-        args.prompts,
-        args.seed,
-    )
-    asked.chosen(), asked.entry()  # refused before anything is fetched
-    computing = beside(args)
-    for source in (args.model, *args.also):
-        fetch(source)
-    out = Path(args.out)
-    with progress(args) as tell, computing as engine:
-        told = running.run(asked, out, tell, engine=engine)
-    width = max(len(f["id"]) for f in told["findings"])
-    for one in told["findings"]:
-        values = "; ".join(
-            f"{q['name']} {q['value']['told']}" for q in one["quantities"] if q["value"] and not q["beside"]
-        )
-        print(f"{one['id']:<{width}}  {one['verdict']:<19}  {values or one['reason']}")
-    if stand := standing(told["findings"]):
-        print(f"{stand}.")
-    print(f"{running.DONE}{counted(told['findings'])}; {out / running.REPORT}, {out / running.FOUND}")
-    return 0
+    asked = Asked(claims=tuple(args.claim), most=args.prompts, **_asked(args))
+    return run(ClaimsRun(asked=asked, processes=args.processes), Path(args.out), args.progress)
+
+
+def card(args: argparse.Namespace) -> int:
+    from ..cards.making import Asked
+
+    if args.prompts < 1 or args.seed < 0:
+        raise ParameterError("--prompts is 1 or more, and --seed 0 or more.")
+    others = tuple(name.strip() for name in args.precisions.split(",") if name.strip())
+    asked = Asked(most=args.prompts, others=others, **_asked(args))
+    asked.check()
+    if not args.out:
+        fetch(args.model)  # its content names the folder
+    spec = CardRun(asked=asked, processes=args.processes)
+    return run(spec, Path(args.out) if args.out else asked.place, args.progress)
+
+
+def _asked(args: argparse.Namespace) -> dict:
+    """What both ask for: a model on a prompt set."""
+    return {
+        "model": args.model,
+        "prompts": args.set or default_set(args.model),
+        "also": tuple(args.also),
+        "precision": args.precision,
+        "device": device_of(args.device),
+        "adapter": args.adapter,
+        "seed": args.seed,
+    }

@@ -9,7 +9,9 @@ import sys
 from ..errors import BrokenWeights, ParameterError
 from ..memory import gigabytes
 from ..notebook import model as opened
+from ..runs.spec import AuditRun
 from ..sources import gguf_files
+from .runs import run
 
 
 def how_to_open(p: argparse.ArgumentParser) -> None:
@@ -65,36 +67,12 @@ def local(args) -> None:
         print("No GGUF files where llama.cpp, Ollama and LM Studio keep theirs; any other is opened by its path.")
 
 
-def audit(args) -> None:
-    import numpy as np
-
-    from ..depth import audit as auditing
-    from ..prompts import read_jsonl
-    from ..results.store import Store
-    from ..service.resolve import in_precisions, resolve
-    from ..sources.bundled import load_prompts
-    from ..types import Prompt
-
-    bundled = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()[::4]]
-    prompts = read_jsonl(args.prompts) if args.prompts else bundled
-    precisions = list(dict.fromkeys(args.precisions.split(",")))
-    if args.device != "cpu":
-        from ..models.placement import pick
-
-        args.device = pick(args.device)
-    opened.fetch(args.model)
-    requests = auditing.plan(in_precisions(resolve(args.model, device=args.device), precisions), prompts)
-    store, results = Store(), {}
-    for precision, of_one in requests.items():
-        found = {r.key: store.get(r.key) for r in of_one}
-        if todo := auditing.todo(of_one, found):
-            opened.Model(of_one[0].models[0]).compute_missing(todo, store, found)
-        results[precision] = [found[r.key] for r in of_one]
-    outcome = auditing.compare(results, auditing.reference_of(precisions))
-    if args.out:
-        np.savez(args.out, **outcome.arrays())
-    print(f"{args.model}: {len(prompts)} prompts through {', '.join(precisions)}")
-    print("\n".join(auditing.table(outcome)))
+def audit(args) -> int:
+    precisions = tuple(dict.fromkeys(args.precisions.split(",")))
+    spec = AuditRun(
+        model=args.model, precisions=precisions, prompts=args.prompts or "", device=args.device, out=args.out or ""
+    )
+    return run(spec)
 
 
 def estimate(args) -> None:

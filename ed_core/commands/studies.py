@@ -1,19 +1,18 @@
-"""`python -m ed_core study FILE --out DIR`: many prompts on several models, resumable."""
+"""`python -m ed_core study FILE --out DIR`: many prompts on several models, resumable; and
+`reproduce PAPER --models …`: a paper's protocol run as studies, measured beside published figures."""
 
 from __future__ import annotations
 
-import contextlib
 import re
-import sys
-from functools import partial
 from pathlib import Path
 
-from ..errors import EffectiveDepthError, ParameterError, StudyError
-from ..notebook.model import fetch
+from ..errors import ParameterError, StudyError
+from ..runs.spec import ReproduceRun, StudyRun
+from .runs import run
 
 
 def add(commands) -> None:
-    """Register the command with the parser's `commands`."""
+    """Register both commands with the parser's `commands`."""
     p = commands.add_parser("study", help="run a study's file (models × prompt sets × probes), or go on with it")
     p.add_argument("file", metavar="FILE.toml", help="or FILE.edstudy, to open it into --out; or DIR, with --export")
     p.add_argument("--out", default="", metavar="DIR", help="the study's folder; what lies there is not computed anew")
@@ -32,6 +31,35 @@ def add(commands) -> None:
     p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
     add_engine(p)
     p.set_defaults(run=study)
+    p = commands.add_parser(
+        "reproduce", help="measure a paper's figures anew by its protocol, and say for each entry how it compares"
+    )
+    p.add_argument(
+        "paper", help="hu2025 (effective depths) or csordas2025 (contributions, future effects, depth score)"
+    )
+    p.add_argument(
+        "--models",
+        nargs="+",
+        required=True,
+        metavar="[NAME=]MODEL",
+        help="bundled names, folders, GGUF files or hub ids; NAME= says which published model a folder holds",
+    )
+    p.add_argument(
+        "--sets",
+        nargs="+",
+        default=[],
+        metavar="SET[=FILE]",
+        help="these of the paper's sets alone, from the hub or from a local file with its columns; all unless given",
+    )
+    p.add_argument(
+        "--limit", type=int, metavar="N", help="prompts of each set or level, in place of the paper's number"
+    )
+    p.add_argument("--precision", metavar="P", help="the paper's where it can be had, unless given: int8, float32, …")
+    p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
+    add_engine(p)
+    p.add_argument("--out", metavar="DIR", help="where it is kept and goes on from; a folder of the paper's name here")
+    p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
+    p.set_defaults(run=reproduce)
 
 
 def add_engine(p) -> None:
@@ -53,24 +81,7 @@ def add_processes(p) -> None:
     )
 
 
-def beside(args) -> contextlib.AbstractContextManager:
-    """Who computes, by `--processes`; None within where this process does."""
-    from ..studies import processes
-
-    if args.processes == 1:
-        return contextlib.nullcontext()
-    if (device := device_of(args.device)) != "cpu":
-        raise ParameterError(f"--processes is of the CPU, and this runs on {device}; leave it or --device out.")
-    return processes.Pool(args.processes)
-
-
 def study(args) -> int:
-    from ..disk import require_room
-    from ..service.estimate import duration
-    from ..studies import plan as planning
-    from ..studies import report, running
-    from ..studies.study import read
-
     if args.export:
         return export(Path(args.file), args.export)
     if not args.out:
@@ -78,39 +89,25 @@ def study(args) -> int:
     file, out, shard = Path(args.file), Path(args.out), shard_of(args.shard)
     if file.suffix == ".edstudy":
         return open_bundle(file, out)
-    written = read(file)
-    device, computing = device_of(args.device), _computing(args)
-    if not (args.merge or args.dry_run):
-        for entry in written.models:
-            _fetch(entry.source, entry.control)
-    plan = planning.make(written, file.parent, device)
-    usable, trouble = plan.usable, {m.label: m.trouble for m in plan.models if m.trouble}
-    if not usable:
-        raise ParameterError(f"No model of {file} can be used. {'; '.join(f'{k}: {v}' for k, v in trouble.items())}")
-    for label, why in trouble.items():
-        print(f"ed_core: {label} failed: {why}", file=sys.stderr)
-    expected = planning.seconds_of(plan, device)
-    told = "" if expected is None else f", about {duration(expected[0])} by the estimate if all is computed"
-    size = [(len(usable), "model"), (plan.n_prompts, "prompt"), (plan.n_items, "item")]
-    models, prompts, parts = (f"{n} {what}{'s' * (n != 1)}" for n, what in size)
-    print(f"{written.name}: {models} × {prompts}, {parts}{told}", flush=True)
-    if args.dry_run:
-        return 1 if trouble else 0
-    require_room("The study", planning.bytes_of(plan), out, "--out")
-    planning.write_plan(plan, out)
-    if args.merge:
-        outcome = running.Outcome(failed=trouble)
-    else:
-        with computing as engine:
-            outcome = _computed(plan, out, shard, engine)
-    print(", ".join(f"{n} {what}" for what, n in outcome.counts.items()))
-    for label, why in outcome.failed.items():
-        if label not in trouble:
-            print(f"ed_core: {label} failed: {why}", file=sys.stderr)
-    if shard == (1, 1):
-        measures = report.write(out)
-        print(f"{out}: summary and verdict (.parquet, .csv), report.md; measures {measures[:16]}")
-    return 1 if outcome.failed else 0
+    spec = StudyRun(file=args.file, device=args.device, shard=shard, merge=args.merge, **_computed(args))
+    return run(spec, out, kept=shard == (1, 1) and not args.dry_run)
+
+
+def reproduce(args) -> int:
+    spec = ReproduceRun(
+        paper=args.paper,
+        models=tuple(args.models),
+        sets=tuple(args.sets),
+        limit=args.limit,
+        precision=args.precision,
+        device=args.device,
+        **_computed(args),
+    )
+    return run(spec, Path(args.out or args.paper), kept=not args.dry_run)
+
+
+def _computed(args) -> dict:
+    return {name: getattr(args, name) for name in ("engine", "address", "processes", "dry_run")}
 
 
 def open_bundle(file: Path, out: Path) -> int:
@@ -170,52 +167,9 @@ def _made(folder, file: Path) -> bytes:
     raise ParameterError(f"{file.name} ends in none of .edstudy, .npz, .csv, .parquet, .svg, .png, .html.")
 
 
-def _computing(args) -> contextlib.AbstractContextManager:
-    """Who computes a study."""
-    from ..studies import on_ray
-
-    if args.engine == "here":
-        if args.address:
-            raise ParameterError("--address is of a Ray cluster; give --engine ray as well.")
-        return beside(args)
-    if args.processes != 1:
-        raise ParameterError("--processes is of a study that runs here; leave it or --engine ray out.")
-    return contextlib.nullcontext(partial(on_ray.OnRay, address=args.address))
-
-
-def _computed(plan, out: Path, shard: tuple[int, int], engine):
-    from tqdm import tqdm
-
-    from ..studies import running
-
-    with tqdm(disable=not sys.stderr.isatty(), unit="prompt") as bar:
-
-        def report(model, done: int, total: int) -> None:
-            bar.total = total
-            bar.set_description(model.label, refresh=False)
-            bar.update(done - bar.n)
-
-        return running.run(plan, out, shard, report, engine=engine or running.Here)
-
-
 def shard_of(text: str) -> tuple[int, int]:
     """ "2/8" as (2, 8)."""
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text or "1/1")
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise ParameterError(f"--shard is {text!r}; expected I/N with I from 1 to N, like 2/8.")
     return int(found[1]), int(found[2])
-
-
-def device_of(name: str) -> str:
-    """The device that a name stands for."""
-    if name == "cpu":
-        return name
-    from ..models import placement
-
-    return placement.pick(name)
-
-
-def _fetch(source: str, control: str) -> None:
-    """Bring a model here; one that cannot be had is told with the plan."""
-    with contextlib.suppress(EffectiveDepthError):
-        fetch(source, control)

@@ -13,18 +13,22 @@ from pathlib import Path
 
 import numpy as np
 
+from .. import extras
 from ..depth import statistics
 from ..depth.criteria import RULES
 from ..depth.statistics import FEWEST, Units
-from ..errors import StudyError
+from ..errors import ParameterError, StudyError
 from ..probes.scores import layer_effect
 from ..sources import tokens
+from ..sources.bundled import MODELS
+from ..sources.precision import QUANTIZED, asked
 from ..sources.published import CAVEATS, CITATION
 from ..sources.specs import named
 from ..types import Prompt
 from . import difficulty, points, report, tables
 from .folder import Folder
 from .formats import FORMATS
+from .sets import load
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from .trends import signed
 
@@ -338,3 +342,68 @@ PAPERS = {
         ),
     ),
 }
+
+
+# ---------------------------------------------------------------- what is asked for
+
+
+def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]:
+    """What is run in, and how that compares with the paper, in a sentence."""
+    if given is not None:
+        found = asked(given, None)
+        if found == "auto":
+            raise ParameterError(
+                f"--precision is 'auto'; a comparison needs one that is told: give {papers} or float32."
+            )
+        if found == papers:
+            return found, f"Precision {found}, as the paper's."
+        return found, f"Precision {found}, while the paper ran in {papers}: figures may differ for that alone."
+    missing = ""
+    if papers in QUANTIZED and not extras.installed("bitsandbytes"):
+        missing = "the package bitsandbytes is not installed"
+    elif papers in QUANTIZED and device == "mps":
+        missing = "it cannot be had on mps"
+    if missing:
+        told = f"Precision fp32, while the paper ran in {papers} ({missing}): figures may differ for that alone."
+        return "fp32", told
+    return papers, f"Precision {papers}, as the paper's."
+
+
+def model_of(text: str, precision: str) -> ModelEntry:
+    """A model as it is named: what exists on this machine under that path, else NAME=MODEL."""
+    name, equals, source = text.partition("=")
+    label, source = (name, source) if equals and not Path(text).expanduser().exists() else ("", text)
+    if not source:
+        raise ParameterError(f"--models {text!r} names no model; expected MODEL or NAME=MODEL.")
+    place = Path(source).expanduser()
+    source = str(place.resolve()) if place.exists() and source not in MODELS else source
+    return ModelEntry(source=source, precision=precision, label=label.rsplit("/", 1)[-1])
+
+
+def check_sets(sets: Mapping[str, SetEntry], first_model: str) -> None:
+    """Load every set before anything is computed; a `StudyError` says what to do here about one that cannot be had."""
+    for name, entry in sets.items():
+        try:
+            load(entry, Path("."), first_model)
+        except StudyError as error:
+            told = str(error).partition(" Try again where the hub answers")[0]
+            if told != str(error):
+                told += f" Give a local copy with the hub's columns: --sets {name}=FILE."
+            raise StudyError(told) from None
+
+
+def differences(paper: Paper, sets: Mapping[str, SetEntry], limit: int | None) -> list[str]:
+    """How a run differs from the paper's protocol, a sentence each."""
+    told = []
+    if left := [name for name in paper.sets if name not in sets]:
+        told.append(f"Sets of the paper that are not run: {', '.join(left)}.")
+    if limit:
+        told.append(f"{limit} prompts of each set or level, in place of the paper's number.")
+    for name, entry in sets.items():
+        if entry.file:
+            told.append(f"{name} from the file {Path(entry.file).name}.")
+        if entry.max_tokens:
+            by = "" if entry.tokenizer == TOKENIZER else f", where the paper counts with {TOKENIZER}, which is not here"
+            counted = entry.tokenizer.rstrip("/").rsplit("/", 1)[-1]
+            told.append(f"{name}: prompts of at most {entry.max_tokens} tokens, counted with {counted}{by}.")
+    return told

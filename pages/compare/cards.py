@@ -11,13 +11,12 @@ from ed_core.cards import card, page, words
 from ed_core.claims import running
 from ed_core.depth.criteria import OF_LENS, RULES
 from ed_core.errors import EffectiveDepthError
-from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, show
-from ed_ui.card_runs import Wanted, read
+from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, run_panel, show
 from ed_ui.link_parameters import choice, text
+from ed_ui.runs import Card, read_card
 
 SOURCES = {"bundled": "A bundled set", "lines": "A file or pasted lines"}
 MOST = 500  # prompts
-POLL = 1.0  # seconds
 CURVES = {name: title for name, (title, _) in page.PANELS.items()}
 FILES = {
     card.HTML: ("Page", "text/html"),
@@ -48,12 +47,12 @@ def main() -> None:
     else:
         prompts = tuple(prompt_set.lines(MOST))
     common_link.write()
-    wanted = Wanted(model, name, prompts) if name or prompts else None
-    guard.fragment(lambda: body(wanted), POLL if wanted and wanted.running else None)()
+    wanted = Card(model, name, prompts) if name or prompts else None
+    guard.fragment(lambda: body(wanted), run_panel.pause(wanted.run) if wanted else None)()
     probe_page.texts(TEXTS)
 
 
-def body(wanted: Wanted | None) -> None:
+def body(wanted: Card | None) -> None:
     """Make one, how far it is, all cards side by side, and one of them whole; drawn again every second while one is
     made."""
     if wanted:
@@ -68,31 +67,15 @@ def body(wanted: Wanted | None) -> None:
     whole(found, wanted)
 
 
-def run(wanted: Wanted) -> None:
+def run(wanted: Card) -> None:
     """The row of buttons, and how far it is."""
-    running_now = wanted.running
-    if not running_now and remembered.value("cards.watched") == str(wanted.out):
-        remembered.forget("cards.watched")
+
+    def ended() -> None:
         if wanted.found():
             remembered.put({"cards.card": name_of(wanted.out / card.FILE)})
-        st.rerun()
-    if running_now:
-        remembered.put({"cards.watched": str(wanted.out)})
-    row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
-    again = " again" if wanted.found() else ""
-    label = f"Make the card of {show.plain(wanted.model.name)}{again}"
-    if row.button(label, key="run.cards", type="primary", icon=":material/play_arrow:", disabled=running_now):
-        wanted.begin()
-        st.rerun()
-    if row.button("Cancel", key="cancel.cards", icon=":material/stop:", disabled=not running_now):
-        wanted.stop()
-        st.rerun()
-    link.share(row)
-    if running_now:
-        share, what = wanted.progress()
-        st.progress(share, f"{100 * share:.0f} % · {what or 'models and prompts are looked up'}")
-    elif trouble := wanted.trouble():
-        show.error(trouble)
+
+    label = f"Make the card of {show.plain(wanted.model.name)}{' again' if wanted.found() else ''}"
+    run_panel.draw(wanted.run, "cards", {"cards": (label, wanted.begin)}, ended=ended)
     with st.expander("The same from the command line"):
         st.code(wanted.command(), language="bash")
 
@@ -102,7 +85,7 @@ def known() -> tuple[dict[str, tuple[Path, Mapping[str, Any]]], list[str]]:
     found, damaged = {}, []
     for file in (*card.made_here(), *card.shipped()):
         try:
-            found.setdefault(name_of(file), (file, read(file, file.stat().st_mtime_ns)))
+            found.setdefault(name_of(file), (file, read_card(file, file.stat().st_mtime_ns)))
         except (EffectiveDepthError, OSError) as error:
             damaged.append(str(error))
     return found, damaged
@@ -175,7 +158,7 @@ def cut(one: Mapping[str, Any]) -> str:
     return f"{where}: {one['loss']['value']:+.2f} nats, {one['kept']['value']:.0%} kept".replace("-", "−")
 
 
-def whole(found: Mapping[str, tuple[Path, Mapping[str, Any]]], wanted: Wanted | None) -> None:
+def whole(found: Mapping[str, tuple[Path, Mapping[str, Any]]], wanted: Card | None) -> None:
     """One card as it is shared, and its files."""
     own = name_of(wanted.out / card.FILE) if wanted else ""
     first = next(

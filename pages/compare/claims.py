@@ -9,13 +9,12 @@ from ed_core import figures
 from ed_core.claims import CLAIMS, Claim, find, running
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ed_core.claims.finding import counted, standing
-from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, show
-from ed_ui.claim_runs import Wanted
+from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, run_panel, show
 from ed_ui.link_parameters import choice, text
+from ed_ui.runs import Claims
 
 SOURCES = {"bundled": "A bundled set", "lines": "A file or pasted lines"}
 MOST = 500  # prompts
-POLL = 1.0  # seconds
 BADGES = {
     HOLDS: ":green-badge[:material/check: {}]",
     DOES_NOT: ":red-badge[:material/close: {}]",
@@ -51,38 +50,20 @@ def page() -> None:
     common_link.write()
     if name or prompts:
         others = tuple(dict.fromkeys(part.strip() for part in also.split(",") if part.strip()))
-        wanted = Wanted(model, name, prompts, others)
-        guard.fragment(lambda: body(wanted), POLL if wanted.running else None)()
+        wanted = Claims(model, name, prompts, others)
+        guard.fragment(lambda: body(wanted), run_panel.pause(wanted.run))()
     probe_page.texts(TEXTS)
 
 
-def body(wanted: Wanted) -> None:
+def body(wanted: Claims) -> None:
     """Run, how far it is, the claims with what became of them, and one of them in detail; drawn again every second
     while it runs."""
-    running_now, found = wanted.running, wanted.found()
-    if not running_now and remembered.value("claims.watched") == str(wanted.out):
-        remembered.forget("claims.watched")
-        st.rerun()
-    if running_now:
-        remembered.put({"claims.watched": str(wanted.out)})
-    chosen = find(remembered.value("claims.claim"))
-    row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
-    play = {"icon": ":material/play_arrow:", "disabled": running_now}
-    if row.button("Run all", key="run.claims", type="primary", **play):
-        wanted.begin()
-        st.rerun()
-    if row.button(f"Run “{chosen.id}” alone", key="run.claim", **play):
-        wanted.begin((chosen.id,))
-        st.rerun()
-    if row.button("Cancel", key="cancel.claims", icon=":material/stop:", disabled=not running_now):
-        wanted.stop()
-        st.rerun()
-    link.share(row)
-    if running_now:
-        share, what = wanted.progress()
-        st.progress(share, f"{100 * share:.0f} % · {what or 'models and prompts are looked up'}")
-    elif trouble := wanted.trouble():
-        show.error(trouble)
+    found, chosen = wanted.found(), find(remembered.value("claims.claim"))
+    begin = {
+        "claims": ("Run all", wanted.begin),
+        "claim": (f"Run “{chosen.id}” alone", lambda: wanted.begin((chosen.id,))),
+    }
+    run_panel.draw(wanted.run, "claims", begin)
     by_id = {one["id"]: one for one in found.get("findings", ())}
     if found:
         of = show.plain(f"{found['model']} on {found['set']}")
@@ -117,7 +98,7 @@ def badge(verdict: str) -> str:
     return BADGES[verdict].format(verdict)
 
 
-def detail(wanted: Wanted, found: Mapping[str, Any]) -> None:
+def detail(wanted: Claims, found: Mapping[str, Any]) -> None:
     """One claim: the sentence and its figure; why, and how it is measured, behind a click."""
     titles = {claim.id: claim.title for claim in CLAIMS}
     name = remembered.widget(

@@ -6,7 +6,7 @@ from ed_core import figures
 from ed_core.errors import EffectiveDepthError
 from ed_core.studies import difficulty
 from ed_core.studies.folder import Folder, open_folder
-from ed_ui import chart, common_link, link, probe_page, remembered, show, study_runs
+from ed_ui import chart, common_link, link, probe_page, remembered, show, studies
 from ed_ui.link_parameters import choice, text
 
 
@@ -15,7 +15,7 @@ def page() -> None:
     names = [text(name, f"difficulty.{name}") for name in ("study", "set")]
     link.own([*names, choice("effect", "difficulty.kind", "kl", tuple(SHORT))])
     common_link.say_troubles()
-    known = {name: out for name, out in study_runs.known().items() if graded(out)}
+    known = {name: out for name, out in studies.known().items() if graded(out)}
     if not known:
         st.info(NONE, icon=":material/stairs:")
         return
@@ -58,7 +58,7 @@ def body(folder: Folder, name: str, kind: str) -> None:
     found, silent = [], []
     for label in folder.models:
         try:
-            found.append(study_runs.looked(folder.out, difficulty.look, label, name, kind))
+            found.append(studies.looked(folder.out, difficulty.look, label, name, kind))
         except EffectiveDepthError as error:
             silent.append(str(error))
     with st.container(key="headline"):

@@ -14,17 +14,17 @@ from ed_core.types import ModelSpec
 from ed_ui import (
     common_link,
     fit_form,
-    fit_runs,
     guard,
     link,
     picker,
     probe_page,
     remembered,
+    run_panel,
     show,
     side_b,
 )
-from ed_ui.fit_runs import Wanted
 from ed_ui.link_parameters import choice, number, several, text
+from ed_ui.runs import Fitted, distinct
 
 KINDS = {"between": "Between two models", "within": "Within one model"}
 SHOWN = {"error": "Relative error", "r2": "R²", "shuffled": "Error of the shuffled control"}
@@ -50,8 +50,8 @@ def page() -> None:
     prompts = fit_form.prompts("maps")
     common_link.write()
     if prompts:
-        wanted = Wanted(models, fit_runs.distinct(prompts))
-        guard.fragment(lambda: body(wanted), fit_form.pause(wanted))()
+        wanted = Fitted(models, distinct(prompts))
+        guard.fragment(lambda: body(wanted), run_panel.pause(wanted.run))()
     opened()
 
 
@@ -64,19 +64,19 @@ def chosen_models(kind: str) -> tuple[ModelSpec, ...]:
     return a, side_b.second_model(a, "maps")
 
 
-def body(wanted: Wanted) -> None:
+def body(wanted: Fitted) -> None:
     """Run, what it takes, how far it is, and what came of it; drawn again every second while it runs."""
     found = fit_form.run(wanted, "maps", takes(wanted))
     if found is not None:
         shown(found, "maps")
-    elif not wanted.running:
+    elif not wanted.run.running:
         show.empty("Maps", TEACH, None, first=True)
         probe_page.texts(TEXTS)
     with st.expander("The same from the command line"):
         fit_form.command(wanted, f"{wanted.kind}{measured.ENDING}")
 
 
-def takes(wanted: Wanted) -> str:
+def takes(wanted: Fitted) -> str:
     """Memory and passes of a run; "" where a size is not known."""
     try:
         found = [sizes.read(specs.config_of(model)) for model in wanted.models]

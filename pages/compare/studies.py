@@ -8,12 +8,13 @@ from ed_core import figures
 from ed_core.depth.criteria import RULES
 from ed_core.depth.statistics import FEWEST, FEWEST_FORMS
 from ed_core.errors import EffectiveDepthError
+from ed_core.runs.launch import Run
 from ed_core.sources.published import CAVEATS, CITATION, published, published_marks
 from ed_core.studies import agreement as estimators
 from ed_core.studies import bundle, export, items, report, running, study, tables
-from ed_core.studies.folder import Folder
+from ed_core.studies.folder import Folder, home
 from ed_core.studies.plan import PLAN
-from ed_ui import chart, common_link, guard, link, literature, remembered, show, study_runs
+from ed_ui import chart, common_link, guard, link, literature, remembered, run_panel, runs, show, studies
 from ed_ui.link_parameters import text
 
 
@@ -22,7 +23,7 @@ def page() -> None:
     own = [text(name, f"studies.{name}") for name in ("study", "set", "models", "curve")]
     link.own([*own, *literature.LINKED])
     common_link.say_troubles()
-    known = study_runs.known()
+    known = studies.known()
     new(bool(known))
     if not known:
         st.info("There is no study yet. Write one above, and start it.", icon=":material/science:")
@@ -32,7 +33,7 @@ def page() -> None:
     common_link.write()
     link.share(row)
     out = known[name]
-    guard.fragment(lambda: body(out), 2.0 if study_runs.running(out) else None)()
+    guard.fragment(lambda: body(out), run_panel.pause(Run(out)))()
 
 
 def new(folded: bool) -> None:
@@ -48,7 +49,7 @@ def new(folded: bool) -> None:
                 told = f"{len(found.models)} models, {len(found.sets)} prompt sets, {len(found.probes)} probes"
                 st.success(f"**{show.plain(found.name)}** can be read: {told}.", icon=":material/check:")
             if row.button("Start", icon=":material/play_arrow:", type="primary", key="studies.start"):
-                remembered.put({"studies.study": study_runs.begin(words)})
+                remembered.put({"studies.study": runs.begin_study(words)})
                 st.rerun()
         except EffectiveDepthError as error:
             show.error(error)
@@ -65,24 +66,18 @@ def taken() -> None:
     try:
         remembered.put({"studies.refused": ""})
         if file is not None:
-            remembered.put({"studies.study": study_runs.take_in(file.getvalue())})
+            remembered.put({"studies.study": studies.take_in(file.getvalue())})
     except EffectiveDepthError as error:
         remembered.put({"studies.refused": str(error)})
 
 
 def body(out) -> None:
-    """All of one study; drawn again every two seconds while it runs."""
-    process = study_runs.running(out)
-    if process is None and remembered.value("studies.watched") == str(out):
-        remembered.forget("studies.watched")
-        st.rerun()
-    if process is not None:
-        remembered.put({"studies.watched": str(out)})
+    """All of one study; drawn again every second while it runs."""
+    panel(out)
     if not (out / PLAN).is_file():
-        begins(out, process)
         return
-    folder, verdict, summary = study_runs.read(out)
-    status(folder, process)
+    folder, verdict, summary = studies.read(out)
+    failures(folder)
     if not verdict:
         st.info("Nothing is computed yet; figures come with the first prompts.", icon=":material/hourglass_empty:")
         return
@@ -99,34 +94,30 @@ def body(out) -> None:
     exports(folder)
 
 
-def begins(out, process) -> None:
-    """A study whose models and prompts are being looked up, or could not be."""
-    last = show.plain(study_runs.said(out))
-    if process is not None:
-        st.info("It begins: models and prompts are looked up and tried.", icon=":material/hourglass_empty:")
+def panel(out) -> None:
+    """How far a study is, and the buttons that end it and go on with it; of one that is complete, or was not begun
+    here, how large it is."""
+    told, run = "", Run(out)
+    there, planned = 0, 1
+    if (out / PLAN).is_file():
+        folder, _, _ = studies.read(out)
+        there, planned = map(sum, zip(*folder.progress().values(), strict=True))
+        prompts = sum(len(one["ids"]) for one in folder.sets.values())
+        counts = {"model": len(folder.models), "set": len(folder.sets), "prompt": prompts}
+        told = " · ".join(f"{n} {what}{'s' * (n != 1)}" for what, n in counts.items())
+        told += f" · {'complete' if there == planned else f'{there} of {planned} parts computed'}"
+        if folder.plan["note"]:
+            st.markdown(show.plain(folder.plan["note"]))
+    if run.running or (out.parent == home() and (out / runs.STUDY).is_file() and there < planned):
+        begin = {"studies": ("Run", lambda: runs.resume_study(out))}
+        run_panel.draw(run, "studies", begin, told, linked=False)
     else:
-        st.error(last.removeprefix("ed\\_core: ") or "It ended before it began.", icon=":material/error:")
+        run_panel.watch(run, "studies")
+        st.caption(told)
 
 
-def status(folder: Folder, process) -> None:
-    """How far it is, what failed, and the way to stop it."""
-    progress = folder.progress()
-    there, planned = (sum(counts[i] for counts in progress.values()) for i in (0, 1))
-    prompts = sum(len(one["ids"]) for one in folder.sets.values())
-    counts = {"model": len(folder.models), "set": len(folder.sets), "prompt": prompts}
-    told = " · ".join(f"{n} {what}{'s' * (n != 1)}" for what, n in counts.items())
-    if folder.plan["note"]:
-        st.markdown(show.plain(folder.plan["note"]))
-    if process is not None:
-        row = st.container(horizontal=True, vertical_alignment="center")
-        row.progress(there / max(planned, 1), f"{told} · {there} of {planned} parts")
-        if row.button("Stop", icon=":material/stop:", key="studies.stop"):
-            study_runs.stop(folder.out)
-            st.rerun()
-    else:
-        st.caption(f"{told} · {'complete' if there == planned else f'{there} of {planned} parts computed'}")
-        if there < planned and (last := study_runs.said(folder.out)):
-            st.caption(f"Its last run said: {show.plain(last)}")
+def failures(folder: Folder) -> None:
+    """The models that failed, and why."""
     for label, why in running.failures(folder.out).items():
         st.warning(f"{show.plain(label)} failed: {show.plain(why)}", icon=":material/error:")
 
@@ -157,7 +148,7 @@ def agreement(folder: Folder, rows: list[dict], name: str) -> None:
         for r in of_model
         if r["variant"] in RULES[r["criterion"]].variants
     ]
-    found = study_runs.looked(folder.out, study_runs.estimates, model, name)
+    found = studies.looked(folder.out, studies.estimates, model, name)
     papers = {one.name: RULE.format(RULES[one.name].heading, figures.VARIANTS["paper"]) for one in found if one.instead}
     others = [
         vars(one) | {"rule": one.label, "criterion": one.name, "variant": "", "ratio": one.ratio, "undefined": None}
@@ -171,7 +162,7 @@ def agreement(folder: Folder, rows: list[dict], name: str) -> None:
     }
     fig = chart.once(figures.study_depths, [*own, *others], "rule", thresholds=bands)
     show.figure("study-agreement", fig, AGREEMENT, reading=READING + BANDS)
-    st.markdown(show.plain(study_runs.looked(folder.out, tables.settles, model, name)))
+    st.markdown(show.plain(studies.looked(folder.out, tables.settles, model, name)))
     if rest := estimators.sentences(found):
         with st.expander("Where they differ, and what moves them", icon=":material/compare_arrows:"):
             st.markdown("\n".join(f"- {show.plain(one)}" for one in rest))
@@ -205,9 +196,9 @@ def words(folder: Folder, rows: list[dict], name: str) -> None:
     with st.expander("In words", icon=":material/notes:"):
         for label in dict.fromkeys(r["model"] for r in rows):
             st.markdown(f"**{show.plain(label)}** on {show.plain(name)}")
-            said = study_runs.looked(folder.out, tables.statements, label, name)
+            said = studies.looked(folder.out, tables.statements, label, name)
             told = [
-                study_runs.looked(folder.out, tables.settles, label, name),
+                studies.looked(folder.out, tables.settles, label, name),
                 *(one.sentence for one in said.values()),
             ]
             st.markdown("\n".join(f"- {show.plain(one)}" for one in told if one))

@@ -15,9 +15,9 @@ from ed_core.probes import Lenses, Probe
 from ed_core.probes.lenses import LENSES
 from ed_core.sources import sizes, specs, tokens
 from ed_core.types import ModelSpec, ProbeResult
-from ed_ui import fit_form, fit_runs, guard, picker, probe_page, remembered, show
-from ed_ui.fit_runs import Wanted
+from ed_ui import fit_form, guard, picker, probe_page, remembered, run_panel, show
 from ed_ui.link_parameters import Parameter, choice
+from ed_ui.runs import Fitted, distinct
 
 FOLLOWED = "rank of the followed token"
 SHADES = {
@@ -181,11 +181,11 @@ def fit_one() -> None:
         st.caption(COSTS[kind])
         prompts = fit_form.prompts("lens-fit")
         if prompts:
-            wanted = Wanted((spec,), fit_runs.distinct(prompts), kind)
-            guard.fragment(lambda: fitting(wanted), fit_form.pause(wanted))()
+            wanted = Fitted((spec,), distinct(prompts), kind)
+            guard.fragment(lambda: fitting(wanted), run_panel.pause(wanted.run))()
 
 
-def fitting(wanted: Wanted) -> None:
+def fitting(wanted: Fitted) -> None:
     fit = fit_form.run(wanted, "lens-fit", takes(wanted), linked=False)
     if fit is not None:
         st.success(show.plain(lenses.certified(fit.kind, fit.certificate)), icon=":material/verified:")
@@ -197,7 +197,7 @@ def fitting(wanted: Wanted) -> None:
         fit_form.command(wanted, wanted.file.name)
 
 
-def takes(wanted: Wanted) -> str:
+def takes(wanted: Fitted) -> str:
     """Memory and passes; "" where the model's size is not known."""
     try:
         size = sizes.read(specs.config_of(wanted.models[0]))

@@ -1,0 +1,56 @@
+"""What the commands for long work share: a run carried out by the shell, its progress on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from ..runs import launch, queue
+from ..runs.execute import execute
+from ..runs.spec import Spec
+from ..runs.status import RUNNING, Status, Statuses
+
+
+def run(spec: Spec, folder: Path | None = None, lines: bool = False, kept: bool = True) -> int:
+    """Carry out a run at once, in this process; returns the exit code. `lines`: every per cent on a line of its own;
+    `kept`: write its spec and its statuses into the folder."""
+
+    def first() -> None:
+        if not launch.Run(folder).running:
+            launch.note(folder, spec, psutil.Process())
+
+    with shown(lines) as show, queue.of_shell(folder):
+        return execute(spec, folder, Statuses(folder if kept else None, show, first))
+
+
+@contextmanager
+def shown(lines: bool) -> Iterator[Callable[[Status], None]]:
+    """What shows statuses: a bar on a terminal, `lines` where they are asked for."""
+    from tqdm import tqdm
+
+    bar: tqdm | None = None
+    said = -1
+
+    def show(status: Status) -> None:
+        nonlocal bar, said
+        done = int(100 * status.share)
+        if status.state != RUNNING or not (done or status.what):
+            return
+        if lines and done > said:
+            said = done
+            print(f"{done} %{f' · {status.what}' if status.what else ''}", file=sys.stderr, flush=True)
+        if bar is None:
+            bar = tqdm(total=100, disable=lines or not sys.stderr.isatty(), unit="%")
+        if status.what:
+            bar.set_description(status.what, refresh=False)
+        bar.update(done - bar.n)
+
+    try:
+        yield show
+    finally:
+        if bar is not None:
+            bar.close()

@@ -1,0 +1,362 @@
+"""A run carried out: what the commands of the shell and the processes of the browser do alike. What came of it is
+printed; how far it is goes to the writer of statuses."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from .. import disk
+from ..errors import EffectiveDepthError, ParameterError, StudyError
+from ..notebook import model as opened
+from ..types import ModelSpec, Prompt
+from .spec import AuditRun, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, Spec, StudyRun
+from .status import Statuses
+
+
+def execute(spec: Spec, folder: Path | None, statuses: Statuses) -> int:
+    """Carry out a run; returns the exit code, 1 where a part of it failed. `folder`: where a run of many files writes
+    them; None for a fit and an audit, which write the file that their spec names."""
+    with statuses.of_run():
+        if isinstance(spec, (FitRun, AuditRun)):
+            return _fit(spec, statuses) if isinstance(spec, FitRun) else _audit(spec, statuses)
+        if folder is None:
+            raise ParameterError(f"A run of kind {spec.kind} has no folder; give --out.")
+        if isinstance(spec, StudyRun):
+            return _study(spec, folder, statuses, statuses.tell)
+        if isinstance(spec, ReproduceRun):
+            return _reproduce(spec, folder, statuses)
+        return _claims(spec, folder, statuses) if isinstance(spec, ClaimsRun) else _card(spec, folder, statuses)
+
+
+def _said(statuses: Statuses, line: str) -> None:
+    """Print what came of the run, and keep it as the message of its last status."""
+    print(line)
+    statuses.message = line
+
+
+# ---------------------------------------------------------------- who computes
+
+
+def device_of(name: str) -> str:
+    """The device that a name stands for."""
+    if name == "cpu":
+        return name
+    from ..models import placement
+
+    return placement.pick(name)
+
+
+def in_processes(n: int, device: str) -> contextlib.AbstractContextManager:
+    """`n` processes of this machine; None within where this process computes."""
+    from ..studies import processes
+
+    if n == 1:
+        return contextlib.nullcontext()
+    if (found := device_of(device)) != "cpu":
+        raise ParameterError(f"--processes is of the CPU, and this runs on {found}; leave it or --device out.")
+    return processes.Pool(n)
+
+
+def _computing(spec: StudyRun) -> contextlib.AbstractContextManager:
+    from ..studies import on_ray
+
+    if spec.engine == "here":
+        if spec.address:
+            raise ParameterError("--address is of a Ray cluster; give --engine ray as well.")
+        return in_processes(spec.processes, spec.device)
+    if spec.processes != 1:
+        raise ParameterError("--processes is of a study that runs here; leave it or --engine ray out.")
+    return contextlib.nullcontext(partial(on_ray.OnRay, address=spec.address))
+
+
+# ---------------------------------------------------------------- studies
+
+
+def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float, str], None]) -> int:
+    from ..service.estimate import duration
+    from ..studies import plan as planning
+    from ..studies import report, running
+    from ..studies.study import read
+
+    file, written = Path(spec.file), read(spec.file)
+    device, computing = device_of(spec.device), _computing(spec)
+    if not (spec.merge or spec.dry_run):
+        for entry in written.models:
+            with contextlib.suppress(EffectiveDepthError):  # one that cannot be had is told with the plan
+                opened.fetch(entry.source, entry.control)
+    plan = planning.make(written, file.parent, device)
+    usable, trouble = plan.usable, {m.label: m.trouble for m in plan.models if m.trouble}
+    if not usable:
+        raise ParameterError(f"No model of {file} can be used. {'; '.join(f'{k}: {v}' for k, v in trouble.items())}")
+    for label, why in trouble.items():
+        print(f"ed_core: {label} failed: {why}", file=sys.stderr)
+    expected = planning.seconds_of(plan, device)
+    told = "" if expected is None else f", about {duration(expected[0])} by the estimate if all is computed"
+    size = [(len(usable), "model"), (plan.n_prompts, "prompt"), (plan.n_items, "item")]
+    models, prompts, parts = (f"{n} {what}{'s' * (n != 1)}" for n, what in size)
+    print(f"{written.name}: {models} × {prompts}, {parts}{told}", flush=True)
+    if spec.dry_run:
+        return 1 if trouble else 0
+    disk.require_room("The study", planning.bytes_of(plan), out, "--out")
+    planning.write_plan(plan, out)
+    if spec.merge:
+        outcome = running.Outcome(failed=trouble)
+    else:
+        with computing as engine:
+            outcome = running.run(
+                plan,
+                out,
+                spec.shard,
+                lambda model, done, total: tell(done / max(total, 1), model.label),
+                engine=engine or running.Here,
+            )
+    _said(statuses, ", ".join(f"{n} {what}" for what, n in outcome.counts.items()))
+    for label, why in outcome.failed.items():
+        if label not in trouble:
+            print(f"ed_core: {label} failed: {why}", file=sys.stderr)
+    if spec.shard == (1, 1):
+        measures = report.write(out)
+        _said(statuses, f"{out}: summary and verdict (.parquet, .csv), report.md; measures {measures[:16]}")
+    return 1 if outcome.failed else 0
+
+
+def _reproduce(spec: ReproduceRun, out: Path, statuses: Statuses) -> int:
+    from ..studies import reproduce as protocols
+    from ..studies.folder import open_folder
+    from ..studies.running import failures
+    from ..studies.study import write
+
+    paper = protocols.find(spec.paper)
+    if spec.limit is not None and spec.limit < 1:
+        raise ParameterError(f"--limit is {spec.limit}; expected 1 or more.")
+    device = device_of(spec.device)
+    precision, why = protocols.precision_of(spec.precision, paper.precision, device)
+    models = [protocols.model_of(text, precision) for text in spec.models]
+    sets = protocols.chosen(paper, spec.sets, models[0].source)
+    protocols.check_sets(sets, models[0].source)
+    parts = protocols.parts(paper, models, sets, spec.limit)
+    code, entries = 0, []
+    notes = [why, *protocols.differences(paper, sets, spec.limit)]
+    print("\n".join(notes), flush=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, one in parts.items():
+            disk.write(out / f"{name}.toml", write(one).encode())
+    except OSError as error:
+        raise StudyError(f"The folder {out} cannot be written: {disk.why(error)}") from error
+    computed = spec.model_dump(include={"engine", "address", "processes", "dry_run"})
+    for i, name in enumerate(parts):
+
+        def tell(share: float, what: str, i: int = i, name: str = name) -> None:
+            statuses.tell((i + share) / len(parts), f"{name}, {what}")
+
+        part = StudyRun(file=str(out / f"{name}.toml"), device=device, **computed)
+        code = max(code, _study(part, out / name, statuses, tell))
+        if not spec.dry_run:
+            entries += paper.entries(open_folder(out / name))
+            notes += [f"{label} failed ({name}): {failed}" for label, failed in failures(out / name).items()]
+    if spec.dry_run:
+        return code
+    disk.write(out / "report.md", protocols.markdown(paper, entries, notes).encode())
+    print("\n".join(["", *protocols.table(entries), ""]))
+    _said(statuses, f"{protocols.counted(entries)}; {out / 'report.md'}")
+    return code
+
+
+# ---------------------------------------------------------------- claims and cards
+
+
+def _claims(spec: ClaimsRun, out: Path, statuses: Statuses) -> int:
+    from ..claims import running
+    from ..claims.finding import counted, standing
+
+    asked = spec.asked
+    asked.chosen(), asked.entry()  # refused before anything is fetched
+    computing = in_processes(spec.processes, asked.device)
+    for source in (asked.model, *asked.also):
+        opened.fetch(source)
+    with computing as engine:
+        told = running.run(asked, out, statuses.tell, engine=engine)
+    width = max(len(f["id"]) for f in told["findings"])
+    for one in told["findings"]:
+        values = "; ".join(
+            f"{q['name']} {q['value']['told']}" for q in one["quantities"] if q["value"] and not q["beside"]
+        )
+        print(f"{one['id']:<{width}}  {one['verdict']:<19}  {values or one['reason']}")
+    if stand := standing(told["findings"]):
+        print(f"{stand}.")
+    _said(statuses, f"Checked: {counted(told['findings'])}; {out / running.REPORT}, {out / running.FOUND}")
+    return 0
+
+
+def _card(spec: CardRun, out: Path, statuses: Statuses) -> int:
+    from ..cards import card, making, words
+
+    asked = spec.asked
+    asked.check()  # before anything is fetched
+    computing = in_processes(spec.processes, asked.device)
+    for source in (asked.model, *asked.also):
+        opened.fetch(source)
+    with computing as engine:
+        told = making.make(asked, out, statuses.tell, engine=engine)
+    print(words.headline(told))
+    print(f"{words.claims(told)} of {len(told['claims'])} claims")
+    _said(statuses, f"Card: {out / card.HTML}, {out / card.MARKDOWN}, {out / card.FILE}")
+    return 0
+
+
+# ---------------------------------------------------------------- fits
+
+
+def _fit(spec: FitRun, statuses: Statuses) -> int:
+    from ..fits import shards
+
+    out, ending = Path(spec.out), ".safetensors" if spec.fit in ("affine", "jacobian") else ".npz"
+    if out.suffix != (expected := shards.ENDING if spec.shard else ending):
+        raise ParameterError(f"--out is {spec.out!r}; expected a file that ends in {expected}.")
+    if not out.parent.is_dir():
+        raise ParameterError(f"The folder {out.parent} of --out does not exist; make it first.")
+    fits = {"affine": _affine, "jacobian": _jacobian, "maps": _maps, "replacement": _replacement}
+    return fits[spec.fit](spec, out, statuses)
+
+
+def _affine(spec: FitRun, out: Path, statuses: Statuses) -> int:
+    from ..fits import affine
+
+    if spec.rank is not None and spec.rank < 1:
+        raise ParameterError(f"--rank is {spec.rank}; expected 1 at least.")
+    if spec.rank and spec.shard:
+        raise ParameterError("--rank is of the lens that --merge writes, a shard has none; leave it out here.")
+    return _lens(spec, out, statuses, affine, affine.BYTES, {"rank": spec.rank}, {})
+
+
+def _jacobian(spec: FitRun, out: Path, statuses: Statuses) -> int:
+    from ..fits import jacobian
+
+    if spec.max_tokens <= jacobian.FIRST + 1:
+        raise ParameterError(f"--max-tokens is {spec.max_tokens}; expected {jacobian.FIRST + 2} at least.")
+    own = {"max_tokens": spec.max_tokens}
+    return _lens(spec, out, statuses, jacobian, None, own, own)
+
+
+def _lens(spec: FitRun, out: Path, statuses: Statuses, fitting, usual: int | None, of_fit: dict, of_sums: dict) -> int:
+    """A lens, or a shard of its sums. `usual`: bytes of the sums where no --memory is given; `of_fit`, `of_sums`:
+    further arguments of the two."""
+    from ..depth import lenses
+
+    prompts, test, memory = _read(spec)
+    (model,) = _models(spec)
+    memory = memory or usual
+    if spec.shard:
+        return _summed(spec, out, statuses, partial(fitting.sum_up, **of_sums), model, prompts, test, memory)
+    made = fitting.fit(model, prompts, out, test, statuses.tell, memory=memory, merge=_shards(spec), **of_fit)
+    _said(statuses, f"{out}: {lenses.certified(made['kind'], made)}")
+    return 0
+
+
+def _maps(spec: FitRun, out: Path, statuses: Statuses) -> int:
+    from ..depth import matching
+    from ..fits import maps
+
+    prompts, test, memory = _read(spec)
+    a, b = _models(spec)
+    print(f"{maps.plan(a, b, memory).sentence()}", file=sys.stderr)
+    if spec.shard:
+        return _summed(spec, out, statuses, partial(maps.sum_up, a), b, prompts, test, memory)
+    found = maps.fit(a, b, prompts, out, test, statuses.tell, memory, _shards(spec))
+    _fitted(statuses, out, found.tokens, found.test_tokens, found.certificate)
+    print(f"{matching.sentence(found)} {matching.reasons(found)}")
+    return 0
+
+
+def _replacement(spec: FitRun, out: Path, statuses: Statuses) -> int:
+    from ..depth import matching
+    from ..fits import replacement
+
+    prompts, test, memory = _read(spec)
+    (model,) = _models(spec)
+    print(f"{replacement.plan(model, memory).sentence()}", file=sys.stderr)
+    if spec.shard:
+        return _summed(spec, out, statuses, replacement.sum_up, model, prompts, test, memory)
+    found = replacement.fit(model, prompts, out, test, statuses.tell, memory, _shards(spec))
+    _fitted(statuses, out, found.tokens, found.test_tokens, found.certificate)
+    print(matching.said_of_replacement(found))
+    return 0
+
+
+def _summed(spec: FitRun, out: Path, statuses: Statuses, sum_up, model, prompts, test, memory: int | None) -> int:
+    """One shard, and what to do with its file."""
+    some = sum_up(model, prompts, out, spec.shard, test, statuses.tell, memory=memory)
+    _said(
+        statuses,
+        f"{out}: the prompts {some.start + 1} to {some.stop} are summed up; with the other shards' files, --merge it.",
+    )
+    return 0
+
+
+def _fitted(statuses: Statuses, out: Path, tokens: int, test_tokens: int, certificate) -> None:
+    notes = "".join(f" {note}" for note in certificate["notes"])
+    _said(statuses, f"{out}: fitted on {tokens} tokens, judged on {test_tokens} held-out ones.{notes}")
+
+
+def _read(spec: FitRun) -> tuple[list[Prompt], list[Prompt] | None, int | None]:
+    """The prompts to fit on and to judge on, and the memory; refused before a model is opened."""
+    from ..prompts import read_jsonl
+    from ..sweeps.budget import parse
+
+    return read_jsonl(spec.prompts), read_jsonl(spec.test) if spec.test else None, parse(spec.memory)
+
+
+def _shards(spec: FitRun) -> list[Path]:
+    return [Path(file) for file in spec.merge]
+
+
+def _models(spec: FitRun) -> Iterator:
+    from ..models.opening import open_model
+
+    for model in [resolved(one) for one in (spec.model, spec.other) if one is not None]:
+        yield open_model(model)
+
+
+def resolved(model: Opened) -> ModelSpec:
+    """The model that is meant; what `auto` came to is said on stderr."""
+    given = model.model_dump(exclude={"source", "precision", "device", "adapter"})
+    found = opened.spec_of(model.source, model.precision, model.device, model.adapter, **given)
+    if found.why:
+        print(f"ed_core: precision {found.why}", file=sys.stderr)
+    return found
+
+
+# ---------------------------------------------------------------- audits
+
+
+def _audit(spec: AuditRun, statuses: Statuses) -> int:
+    import numpy as np
+
+    from ..depth import audit as auditing
+    from ..prompts import read_jsonl
+    from ..results.store import Store
+    from ..service.resolve import in_precisions, resolve
+    from ..sources.bundled import load_prompts
+
+    bundled = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()[::4]]
+    prompts = read_jsonl(spec.prompts) if spec.prompts else bundled
+    device = device_of(spec.device)
+    opened.fetch(spec.model)
+    requests = auditing.plan(in_precisions(resolve(spec.model, device=device), list(spec.precisions)), prompts)
+    store, results = Store(), {}
+    for precision, of_one in requests.items():  # each with a bar of its own
+        found = {r.key: store.get(r.key) for r in of_one}
+        if todo := auditing.todo(of_one, found):
+            opened.Model(of_one[0].models[0]).compute_missing(todo, store, found)
+        results[precision] = [found[r.key] for r in of_one]
+    outcome = auditing.compare(results, auditing.reference_of(list(spec.precisions)))
+    if spec.out:
+        np.savez(spec.out, **outcome.arrays())
+    _said(statuses, f"{spec.model}: {len(prompts)} prompts through {', '.join(spec.precisions)}")
+    print("\n".join(auditing.table(outcome)))
+    return 0

@@ -1,0 +1,140 @@
+"""How far a run is: one JSON object a line in `status.jsonl` of its folder, appended by one writer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ..errors import Cancelled, EffectiveDepthError
+from ..types import from_json
+
+FILE = "status.jsonl"
+TAIL = 1 << 16  # bytes of the file that are read
+WAITING, RUNNING, DONE, FAILED, CANCELLED = "waiting", "running", "done", "failed", "cancelled"
+STATES = (WAITING, RUNNING, DONE, FAILED, CANCELLED)
+
+
+@dataclass(frozen=True)
+class Status:
+    """`time`: seconds since 1970. `share` of the work that is done, 0 to 1. `what` is computed now. `message`: of a
+    run that is done what came of it, of one that failed why."""
+
+    time: float
+    state: str
+    share: float = 0.0
+    what: str = ""
+    message: str = ""
+
+    @property
+    def over(self) -> bool:
+        return self.state in (DONE, FAILED, CANCELLED)
+
+
+class Statuses:
+    """The one writer. `folder`: where they are kept once there is such a folder, None to keep nothing; `show` is called
+    with each, `first` before the first one is kept. A disk that does not take them stops no run."""
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        show: Callable[[Status], None] = lambda status: None,
+        first: Callable[[], None] = lambda: None,
+    ):
+        self._folder, self._show, self._first = folder, show, first
+        self._last = Status(0.0, "")
+        self.message = ""  # of a run that ends well
+
+    def tell(self, share: float, what: str = "") -> None:
+        """The share that is done, and of what: added where the whole per cent or the words change."""
+        before = self._last
+        if (before.state, int(100 * before.share), before.what) != (RUNNING, int(100 * share), what):
+            self.add(RUNNING, share, what)
+
+    def wait(self, what: str) -> None:
+        """What it waits for, in words."""
+        if self._last.what != what:
+            self.add(WAITING, what=what)
+
+    def add(self, state: str, share: float = 0.0, what: str = "", message: str = "") -> None:
+        self._last = Status(round(time.time(), 3), state, round(share, 4), what, message)
+        self._show(self._last)
+        if self._folder is not None and self._folder.is_dir():
+            with contextlib.suppress(OSError):
+                first, self._first = self._first, lambda: None
+                first()
+                _append(self._folder / FILE, json.dumps(asdict(self._last), ensure_ascii=False))
+
+    @contextlib.contextmanager
+    def of_run(self) -> Iterator[None]:
+        """The statuses of a run's beginning and end; what goes wrong is written down and raised."""
+        self.add(RUNNING)
+        try:
+            yield
+        except (KeyboardInterrupt, Cancelled):
+            self._end(CANCELLED)
+            raise
+        except EffectiveDepthError as error:
+            self._end(FAILED, str(error))
+            raise
+        except BaseException as error:
+            self._end(FAILED, f"The run ended with a defect, {type(error).__name__}: {error}. Please report it.")
+            raise
+        self.add(DONE, 1.0, message=self.message)
+
+    def _end(self, state: str, message: str = "") -> None:
+        self.add(state, self._last.share, self._last.what, message)
+
+
+def _append(file: Path, line: str) -> None:
+    """A line at the end of a file, whole whatever else is appended meanwhile; behind a torn one it begins anew."""
+    data = f"{line}\n".encode()
+    with file.open("a+b", buffering=0) as handle:
+        if end := handle.seek(0, os.SEEK_END):
+            handle.seek(end - 1)
+            data = data if handle.read(1) == b"\n" else b"\n" + data
+        handle.write(data)
+
+
+def read(folder: Path) -> list[Status]:
+    """The last statuses of a run, oldest first; a line that is torn or not one of ours is left out."""
+    try:
+        with (folder / FILE).open("rb") as handle:
+            start = max(0, handle.seek(0, os.SEEK_END) - TAIL)
+            handle.seek(start)
+            lines = handle.read().split(b"\n")
+    except OSError:
+        return []
+    found = (_status(line) for line in lines[bool(start) : -1])  # behind the last newline stands a torn line, or none
+    return [status for status in found if status is not None]
+
+
+def _status(line: bytes) -> Status | None:
+    try:
+        told: Any = from_json(line.decode())
+        status = Status(**{field.name: told[field.name] for field in fields(Status)})
+        sound = status.state in STATES and 0 <= float(status.share) <= 1 and float(status.time) >= 0
+    except (ValueError, KeyError, TypeError):
+        return None
+    return status if sound else None
+
+
+def left(statuses: list[Status]) -> float | None:
+    """Seconds that are left, by the pace since the run began computing last (opening a model does not count); None
+    before there is one."""
+    since: Status | None = None
+    for now in statuses:
+        if now.state != RUNNING:
+            since = None
+        elif since is None or now.share <= since.share:
+            since = now
+    if since is None or statuses[-1].share <= since.share:
+        return None
+    last = statuses[-1]
+    pace = (last.share - since.share) / max(last.time - since.time, 1e-3)
+    return max(0.0, (1 - last.share) / pace - (time.time() - last.time))

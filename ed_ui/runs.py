@@ -1,0 +1,204 @@
+"""Runs that a page begins: what is computed, in which folder, and what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ed_core import settings
+from ed_core.cards import card, making
+from ed_core.claims import running as claims
+from ed_core.errors import FitRefused, StudyError
+from ed_core.fits import ENDING, Fit, checkpoint, measured
+from ed_core.fits import file as fit_files
+from ed_core.prompts import to_jsonl
+from ed_core.runs import launch
+from ed_core.runs.launch import Run
+from ed_core.runs.spec import CardRun, ClaimsRun, FitRun, Opened, Spec, StudyRun
+from ed_core.studies import study
+from ed_core.studies.folder import home
+from ed_core.types import ModelSpec, Prompt
+from ed_ui import prompt_set, session, visitor
+
+STUDY = "asked.toml"  # a study's text, in its folder
+PROMPTS = "prompts.jsonl"  # typed prompts, in the folder of claims and cards
+FITTED = "asked.jsonl"  # the prompts of a fit
+FOUND = f"found{measured.ENDING}"  # the maps of a fit
+LONGEST = 20_000  # characters of a study's text
+
+
+def begin(spec: Spec, folder: Path, files: Mapping[str, bytes] | None = None) -> None:
+    """Start a run for whoever is looking (`launch.begin`)."""
+    launch.begin(spec, folder, visitor.name() or session.current().viewer, files)
+
+
+# ---------------------------------------------------------------- studies
+
+
+def begin_study(text: str) -> str:
+    """Start a study, or go on with it where one of that name lies here; returns its name. `StudyError` for a text that
+    is no study."""
+    if len(text) > LONGEST:
+        raise StudyError(f"The study has {len(text)} characters; expected {LONGEST} at most.")
+    name = re.sub(r"[^\w.+-]", "-", study.parse(text).name)
+    begin(StudyRun(file=str(home() / name / STUDY)), home() / name, {STUDY: text.encode()})
+    return name
+
+
+def resume_study(out: Path) -> None:
+    """Go on with a study that was begun here."""
+    begin(StudyRun(file=str(out / STUDY)), out)
+
+
+# ---------------------------------------------------------------- claims and cards
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Claims that a page asks for: of a model, on a bundled set or on typed prompts. `also`: further models of its
+    family."""
+
+    model: ModelSpec
+    bundled: str = ""
+    prompts: tuple[Prompt, ...] = ()
+    also: tuple[str, ...] = ()
+
+    @property
+    def out(self) -> Path:
+        """Its folder, by the model and the prompts: one claim and all of them share it."""
+        made_of = self.model.identity(), self.what, self.also
+        return settings.current().cache / "claims" / checkpoint.digest("claims", *made_of)
+
+    @property
+    def run(self) -> Run:
+        return Run(self.out)
+
+    @property
+    def what(self) -> str:
+        """The prompts: a bundled set's name, or the digest of others."""
+        return self.bundled or checkpoint.of_prompts(self.prompts)
+
+    @property
+    def asked(self) -> claims.Asked | making.Asked:
+        """All claims, as the command line names them."""
+        return claims.Asked(**self._asked())
+
+    def command(self, names: tuple[str, ...] = ()) -> str:
+        """What does the same from the command line."""
+        return replace(self.asked, claims=names).command
+
+    def begin(self, names: tuple[str, ...] = ()) -> None:
+        """Start it, for all claims unless some are named."""
+        self._begin(ClaimsRun(asked=replace(self.asked, claims=names)))
+
+    def found(self) -> Mapping[str, Any]:
+        """What was found so far, empty while there is nothing. An `EffectiveDepthError` for a damaged file."""
+        place = self.out / claims.FOUND
+        return _claims(place, place.stat().st_mtime_ns) if place.is_file() else {}
+
+    def _asked(self) -> dict[str, Any]:
+        model, prompts = self.model, self.bundled or str(self.out / PROMPTS)
+        how = {"precision": model.precision, "device": model.device, "adapter": model.adapter}
+        return {"model": prompt_set.source(model), "prompts": prompts, "also": self.also} | how
+
+    def _begin(self, spec: Spec) -> None:
+        begin(spec, self.out, {} if self.bundled else {PROMPTS: to_jsonl(self.prompts).encode()})
+
+
+@dataclass(frozen=True)
+class Card(Claims):
+    """A depth card that a page asks for."""
+
+    @property
+    def out(self) -> Path:
+        return card.place(self.model, self.what, self.also)
+
+    @property
+    def asked(self) -> making.Asked:
+        return making.Asked(**self._asked())
+
+    def command(self, names: tuple[str, ...] = ()) -> str:
+        return self.asked.command
+
+    def begin(self, names: tuple[str, ...] = ()) -> None:
+        self._begin(CardRun(asked=self.asked))
+
+    def found(self) -> Mapping[str, Any]:
+        place = self.out / card.FILE
+        return read_card(place, place.stat().st_mtime_ns) if place.is_file() else {}
+
+
+@lru_cache(maxsize=8)
+def _claims(place: Path, changed: int) -> Mapping[str, Any]:
+    return claims.read(place.parent)
+
+
+@lru_cache(maxsize=32)
+def read_card(place: Path, changed: int) -> dict[str, Any]:
+    """The card in a file that was written at a time."""
+    return card.read(place)
+
+
+# ---------------------------------------------------------------- fits
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fit that a page asks for: a lens of one model ("affine" or "jacobian"), or, without one, maps between two
+    models or in the place of one's layers."""
+
+    models: tuple[ModelSpec, ...]
+    prompts: tuple[Prompt, ...]
+    lens: str = ""
+
+    @property
+    def kind(self) -> str:
+        return self.lens or (measured.Maps.kind if len(self.models) == 2 else measured.Replacement.kind)
+
+    @property
+    def out(self) -> Path:
+        """Its folder, by all that can change a number."""
+        identity = [model.identity() for model in self.models]
+        return fit_files.folder() / checkpoint.digest(self.kind, identity, checkpoint.of_prompts(self.prompts))
+
+    @property
+    def run(self) -> Run:
+        return Run(self.out)
+
+    @property
+    def file(self) -> Path:
+        """What it writes: maps into its folder, a lens where lenses are found by their names."""
+        if not self.lens:
+            return self.out / FOUND
+        model = re.sub(r"[^\w.+-]", "-", self.models[0].name)[-40:].lstrip(".+-")
+        return fit_files.folder() / f"{model}-{self.lens}-{self.out.name[:6]}{ENDING}"
+
+    def spec(self, prompts: str, out: str) -> FitRun:
+        """What makes it, of a file of its prompts."""
+        model, *others = map(Opened.of, self.models)
+        return FitRun(fit=self.kind, model=model, other=next(iter(others), None), prompts=prompts, out=out)
+
+    def begin(self) -> None:
+        spec = self.spec(str(self.out / FITTED), str(self.file))
+        begin(spec, self.out, {FITTED: to_jsonl(self.prompts).encode()})
+
+    def found(self) -> measured.Maps | measured.Replacement | Fit | None:
+        """What the fit gave, None while there is nothing; a damaged file is as none."""
+        with contextlib.suppress(OSError, FitRefused):
+            return fit_files.read(self.file) if self.lens else _maps(self.file, self.file.stat().st_mtime_ns)
+        return None
+
+
+def distinct(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
+    """Each prompt once, so that none is fitted on and held out."""
+    return tuple({(p.text, p.answer): p for p in prompts}.values())
+
+
+@lru_cache(maxsize=8)
+def _maps(place: Path, changed: int) -> measured.Maps | measured.Replacement:
+    return measured.read(place)
