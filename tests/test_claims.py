@@ -554,7 +554,7 @@ def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_pa
     assert [m["label"] for m in plan["models"]] == [running.MODEL, *running.TWINS] and len(running.TWINS) == 5
     assert asked(model, prompts, out) == 0
     printed = capsys.readouterr().out
-    assert printed.splitlines()[-1].startswith(running.DONE) and "one-layer-robust" in printed
+    assert printed.splitlines()[-1].startswith("Checked: ") and "one-layer-robust" in printed
     found = json.loads((out / running.FOUND).read_text())
     assert [one["id"] for one in found["findings"]] == [claim.id for claim in CLAIMS]
     by_id = {one["id"]: one for one in found["findings"]}

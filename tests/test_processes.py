@@ -13,8 +13,9 @@ import pytest
 
 from ed_core.commands import main
 from ed_core.errors import Cancelled, JobError, ParameterError, StudyError
+from ed_core.runs import execute, processes
 from ed_core.service import compute
-from ed_core.studies import items, plan, processes, running, study
+from ed_core.studies import items, plan, running, study
 from ed_core.studies.folder import open_folder
 
 TOML = (
@@ -160,7 +161,6 @@ def test_claims_are_measured_in_processes_where_these_are_asked_for(tmp_path, mo
 
 def test_processes_are_of_the_cpu(monkeypatch):
     from ed_core.models import placement
-    from ed_core.runs import execute
 
     monkeypatch.setattr(placement, "pick", lambda name: "cuda:0")
     with pytest.raises(ParameterError, match="this runs on cuda:0"):

@@ -13,7 +13,8 @@ import pytest
 
 from ed_core.commands import main
 from ed_core.errors import ParameterError, StudyError
-from ed_core.studies import items, on_ray, plan, running, study
+from ed_core.runs import on_ray
+from ed_core.studies import items, plan, running, study
 from ed_core.studies.folder import open_folder
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")

@@ -34,7 +34,6 @@ LENSES, PRECISIONS = "lenses", "precisions"
 CLAIMS = "claims"  # the folder of the claims
 SHARES = {CLAIMS: 0.8, LENSES: 0.1, PRECISIONS: 0.1}  # of the time, about
 NAMED = 10  # prompts whose sinks are named
-DONE = "Card: "  # how the last line of the command begins
 Tell = Callable[[float, str], None]
 
 

@@ -38,7 +38,6 @@ MODEL, CONTROL, REPLACEMENT = "model", "untrained twin", "replacement"
 TWINS = {CONTROL: 0} | {f"{CONTROL} {i}": i for i in range(1, 5)}  # of the contributions, by the seed of their weights
 WORKED = "_worked"  # how the set is called whose answers are worked out step by step
 FOUND, REPORT = "claims.json", "claims.md"
-DONE = "Checked: "  # how the last line of the command begins
 Tell = Callable[[float, str], None]
 """Told the share that is done, and of what."""
 

@@ -52,7 +52,7 @@ def device_of(name: str) -> str:
 
 def in_processes(n: int, device: str) -> contextlib.AbstractContextManager:
     """`n` processes of this machine; None within where this process computes."""
-    from ..studies import processes
+    from . import processes
 
     if n == 1:
         return contextlib.nullcontext()
@@ -62,7 +62,7 @@ def in_processes(n: int, device: str) -> contextlib.AbstractContextManager:
 
 
 def _computing(spec: StudyRun) -> contextlib.AbstractContextManager:
-    from ..studies import on_ray
+    from . import on_ray
 
     if spec.engine == "here":
         if spec.address:

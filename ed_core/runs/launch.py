@@ -133,9 +133,12 @@ def begin(spec: Spec, folder: Path, visitor: str = "", files: Mapping[str, bytes
             process = _start(folder)
             note(folder, spec, process)
             queue.enter(queue.Ticket(process.pid, process.create_time(), str(folder), visitor))
-    except (OSError, filelock.Timeout) as error:
-        why = disk.why(error) if isinstance(error, OSError) else "another process holds the queue."
-        raise StudyError(f"The run cannot be started: {why}") from error
+    except filelock.Timeout as error:
+        raise StudyError(
+            "The run cannot be started: another process holds the queue. Try again in a moment."
+        ) from error
+    except OSError as error:
+        raise StudyError(f"The run cannot be started: {disk.why(error)}") from error
 
 
 def _start(folder: Path) -> psutil.Process:

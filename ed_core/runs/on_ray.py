@@ -19,9 +19,10 @@ from typing import Any
 from ..errors import Cancelled, EffectiveDepthError, JobError, ParameterError, StudyError
 from ..settings import ROOT
 from ..sources import permits
-from . import leftovers, running
-from .plan import Item, Plan, StudyModel
-from .running import Status, Todo
+from ..studies import running
+from ..studies.plan import Item, Plan, StudyModel
+from ..studies.running import Status, Todo
+from . import leftovers
 
 WHEEL = "ray==2.60.*"
 RETRIES = 2  # how often an item is tried again whose process ended

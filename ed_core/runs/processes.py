@@ -19,9 +19,9 @@ from typing import Any
 
 from ..errors import Cancelled, JobError, ParameterError
 from ..sources import permits
-from . import running
-from .plan import Chunk, Item, Plan, StudyModel
-from .running import Status, Todo
+from ..studies import running
+from ..studies.plan import Chunk, Item, Plan, StudyModel
+from ..studies.running import Status, Todo
 
 MOST = 64  # processes; more than any machine's memory has room for models
 POLL = 0.5  # seconds between two looks at whether the run was stopped
