@@ -22,7 +22,7 @@ TOLD = re.compile(
 )
 # What numpy makes of other numbers in a text, or in what is true or false, is nothing that Python can do with.
 UNITS = {"U": ("u4", 0x10FFFF), "b": ("u1", 1)}  # by the dtype's kind: what it is made of, and the largest of these
-# What a damaged or hostile archive ends in: cut off, encrypted, packed in a way that there is not.
+# What a damaged or hostile archive ends in: cut off, encrypted, compressed with an unknown method.
 TROUBLES = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError)
 
 
@@ -77,5 +77,5 @@ def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
         raise ValueError(f"an array of {told.n_bytes} bytes has {len(held)}")
     unit, largest = UNITS.get(told.dtype.kind, ("", 0))
     if held and unit and np.frombuffer(held, told.dtype.byteorder.replace("|", "") + unit).max() > largest:
-        raise ValueError(f"an array of {told.dtype} with values that there are not")
+        raise ValueError(f"an array of {told.dtype} with out-of-range values")
     return np.ndarray(told.shape, told.dtype, held, order="F" if told.fortran_order else "C")

@@ -33,7 +33,7 @@ ELSEWHERE = (
     "ED_CONFIG",
     "ED_TEST_",
     "ED_BENCH_",
-)  # how names of ours begin that are no settings of the app: tests' and benchmarks' own
+)  # prefixes reserved for tests and benchmarks, which are no settings
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -297,7 +297,7 @@ def _table(place: Path) -> dict[str, Any]:
 
 def _unreadable(place: Path, error: OSError) -> SettingsError:
     return SettingsError(
-        f"The settings in {place} cannot be read: {error.strerror or error}. Mend that, or set ED_CONFIG to another "
+        f"The settings in {place} cannot be read: {error.strerror or error}. Fix that, or set ED_CONFIG to another "
         "file."
     )
 
@@ -323,9 +323,9 @@ def _wrong(error: ValidationError, place: Path | None, environment: dict[str, st
     first = error.errors(include_url=False)[0]
     told = EXPECTED.get(first["type"]) or re.sub(r"^(Value error, |Input should be )", "", first["msg"])
     if not first["loc"]:
-        return SettingsError(f"The settings do not go together: {told}. Mend one of them, and start again.")
+        return SettingsError(f"The settings do not go together: {told}. Fix one of them and restart.")
     name = str(first["loc"][0])
     in_environment = PREFIX + name.upper()
     found = environment.get(in_environment, first["input"])
     where = in_environment if in_environment in environment else f"{name} in {place.name if place else 'the settings'}"
-    return SettingsError(f"{where} is {found!r}; expected {told}. Mend it, and start again.")
+    return SettingsError(f"{where} is {found!r}; expected {told}. Fix it and restart.")

@@ -1,4 +1,4 @@
-"""What was read or made once stays at hand for the next who asks, up to so many bytes. Torch-free, for all threads."""
+"""An in-memory cache bounded by size, shared by all threads. Torch-free."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ SCALARS = (bool, int, float, type(None), Enum)
 
 
 class Shelf(Generic[T]):
-    """Things by what they were made of, those asked for last, up to `most` of `size` together. Nobody may change what
-    lies here: others have it too."""
+    """LRU cache bounded by the sum of `size`, at most `most`. Values are shared: do not change them."""
 
     def __init__(self, most: int, size: Callable[[T], int] = lambda _: 1):
         self._most, self._size, self._taken, self._lock = most, size, 0, threading.Lock()
         self._held: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T | None]) -> T | None:
-        """What lies under this key, else what `make` gives, which stays unless it is None."""
+        """The cached value, or what `make` returns, which is cached unless it is None."""
         with self._lock:
             if (found := self._held.get(key)) is not None:
                 self._held.move_to_end(key)

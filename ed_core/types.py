@@ -25,8 +25,8 @@ def canonical_json(value: Any) -> str:
 
 
 def from_json(text: str | bytes) -> Any:
-    """What JSON says that may be a stranger's. `ValueError` for all that is none, and for what is nested too deeply, of
-    which Python's own reader makes a `RecursionError`."""
+    """Parse untrusted JSON. `ValueError` for invalid text and for nesting that is too deep, where Python's own parser
+    raises `RecursionError`."""
     try:
         return json.loads(text)
     except RecursionError:

@@ -54,7 +54,7 @@ def take(parameters: Iterable[Parameter], reset: bool = True) -> None:
             try:
                 remembered.put({parameter.key: parameter.read(given)})
             except ParameterError as error:
-                trouble(f"The link is not followed in one point: {error}")
+                trouble(f"One parameter of the link was ignored: {error}")
         elif reset and not state().first:
             remembered.forget(parameter.key)
 

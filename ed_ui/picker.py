@@ -33,7 +33,7 @@ nf4, doubly quantized. A checkpoint that is stored quantized opens as it is with
 
 @dataclass(frozen=True)
 class Choice:
-    """One session's choice: `spec` is None (and `trouble` says why) where the model cannot be had; `missing` is the hub
+    """One session's choice: `spec` is None (`trouble` says why) where the model is unavailable; `missing` is the hub
     model to download for it, None where it is here."""
 
     spec: ModelSpec | None

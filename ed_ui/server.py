@@ -49,7 +49,7 @@ FETCHED = b"".join(
 FULL = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="{retry}">
 <meta name="viewport" content="width=device-width"><title>{title}</title><style>:root {{ color-scheme: light dark }}
 body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 34rem; margin: 20vh auto; padding: 0 1rem }}</style></head>
-<body><h1>Every place is taken</h1><p>{limit} open, as many as this installation takes at once (max_sessions).
+<body><h1>Server at capacity</h1><p>{limit} open, as many as this installation takes at once (max_sessions).
 A place becomes free when somebody closes a tab.</p><p>This page tries again every {retry} seconds.</p></body></html>"""
 RETRY = 20  # seconds until somebody who found no place tries again
 PASSES = re.compile(r"/(ready|metrics|oauth2callback)$|/(_stcore|auth|static|media|component)/")  # served to everybody

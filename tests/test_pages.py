@@ -481,7 +481,7 @@ def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(sto
     test.run()
     assert len(before) == len(plotted(test)) >= 4 and all(holds(plotted(test), z) for z in before)
     assert [i.value for i in test.info] == [
-        "Still shown\\: small. The model that was chosen cannot be had, as the sidebar says."
+        "Still shown\\: small. The chosen model is unavailable, as the sidebar says."
     ]
     assert len(test.error) == 1 and "nowhere" in test.error[0].value
     session_of(test).inputs["model"] = "small"

@@ -174,7 +174,7 @@ def test_the_one_too_many_is_told_so_and_finds_a_place_later(tmp_path):
         async with Session(app.address):
             status, headers, body = await asyncio.to_thread(app.get, "/skip", **page)
             assert status == 503 and headers["Retry-After"] == str(server.RETRY) and "frame-ancestors" in str(headers)
-            assert "Every place is taken" in body and "1 page is open" in body and "&lt;b&gt;Lab" in body
+            assert "Server at capacity" in body and "1 page is open" in body and "&lt;b&gt;Lab" in body
             with pytest.raises(InvalidStatus) as refused:
                 await Session(app.address).__aenter__()
             assert refused.value.response.status_code == 503

@@ -81,7 +81,7 @@ def test_the_environment_wins_over_the_file(write, monkeypatch):
     [
         ("local_folder = false", "no setting local_folder (in lab.toml); did you mean local_folders?"),
         ("[hosted]\nlogin = 'off'", "no setting hosted (in lab.toml); expected one of adapters, admins"),
-        ("login = 'on'", "login in lab.toml is 'on'; expected 'off', 'optional' or 'required'. Mend it"),
+        ("login = 'on'", "login in lab.toml is 'on'; expected 'off', 'optional' or 'required'. Fix it"),
         ("downloads = 'perhaps'", "downloads in lab.toml is 'perhaps'; expected true or false"),
         ("max_tokens = 0", "max_tokens in lab.toml is 0; expected greater than or equal to 1"),
         ("max_jobs = 1.5", "max_jobs in lab.toml is 1.5; expected a whole number"),
@@ -148,7 +148,7 @@ def test_a_folder_that_may_not_be_looked_into_is_one_sentence(tmp_path, monkeypa
         os.seteuid(65534)
     try:
         with pytest.raises(
-            SettingsError, match=r"lab\.toml cannot be read: Permission denied\. Mend that, or set ED_CONFIG"
+            SettingsError, match=r"lab\.toml cannot be read: Permission denied\. Fix that, or set ED_CONFIG"
         ):
             settings.current()
     finally:

@@ -268,13 +268,13 @@ def _line(what: str, text: str, limit: int) -> None:
 
 
 def _text(what: str, text: str, limit: int) -> None:
-    """Refuse what is too long, and what is no text: control characters, halves of surrogate pairs."""
+    """Refuse text that is too long or holds control characters or halves of surrogate pairs."""
     if len(text) > limit:
         raise CaseError(f"The {what}: {len(text)} characters found, at most {limit} are kept; shorten it.")
     for i, char in enumerate(text):
         if unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t":
             raise CaseError(
-                f"Character {i} of the {what} is no text (U+{ord(char):04X}, a control character or half of a pair); "
+                f"Character {i} of the {what} is not printable (U+{ord(char):04X}, control or surrogate); "
                 "remove it."
             )
 

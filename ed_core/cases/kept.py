@@ -243,7 +243,7 @@ class Kept:
             if card.id == file.name.split(".")[0]:
                 return card
             self._remember(
-                f"{file.name} holds the case study {card.id}: it was renamed. It is left alone; import it to see it."
+                f"{file.name} holds the case study {card.id}: it was renamed. It was not changed; import it to see it."
             )
         except FileNotFoundError:  # deleted by another process just now
             return None

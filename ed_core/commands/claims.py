@@ -61,7 +61,7 @@ def add(commands) -> None:
         type=int,
         default=PROMPTS,
         metavar="N",
-        help="so many of any part, as many of each level (%(default)s unless given)",
+        help="prompts per measurement, balanced across levels (default: %(default)s)",
     )
     p.add_argument(
         "--precisions",

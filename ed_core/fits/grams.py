@@ -1,5 +1,5 @@
 """Least squares from sums: `X'X`, `X'Y` and means of tokens that come in any pieces, float64. Sums of pieces add up, so
-that a fit goes on where it was stopped and shards give what one run gives."""
+that a fit resumes where it stopped and shards give what one run gives."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def require_tokens(streams: Streams, fitted: bool) -> int:
     if fitted and n <= d:
         raise FitRefused(
             f"The prompts to fit on have {n} tokens besides their first ones and {streams.model.spec.name} has {d} "
-            f"dimensions; a linear map needs more tokens than dimensions: give {d + 1} tokens at least, better "
+            f"dimensions; a linear map needs more tokens than dimensions: provide at least {d + 1} tokens, ideally "
             f"{ENOUGH * d}."
         )
     if not n:

@@ -134,7 +134,7 @@ class Identities:
             raise IdentityFailed(
                 f"Refused: the sums of this {architecture.family} model do not hold in {self.dtype}. "
                 f"{failures[0]}{more}. "
-                f"Modules read: {architecture.modules_read()}. Its curves would be smooth and wrong. Mend the family's "
+                f"Modules read: {architecture.modules_read()}. Its curves would be smooth and wrong. Fix the family's "
                 "entry in "
                 "ed_core/architectures/families.py (docs/adding-a-model-family.md), then run 'python -m ed_core verify "
                 "MODEL'."

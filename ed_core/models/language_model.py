@@ -81,7 +81,7 @@ class LanguageModel:
 
     @property
     def busy(self) -> bool:
-        """Whether a call is under way: hooks may live, and whoever ran this model now would run through them."""
+        """Whether a call is under way: a concurrent call would trigger its hooks."""
         return self._lock.under_way > 0
 
     def _module(self, root: nn.Module, role: str) -> nn.Module:

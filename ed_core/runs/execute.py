@@ -57,7 +57,9 @@ def in_processes(n: int, device: str) -> contextlib.AbstractContextManager:
     if n == 1:
         return contextlib.nullcontext()
     if (found := device_of(device)) != "cpu":
-        raise ParameterError(f"--processes is of the CPU, and this runs on {found}; leave it or --device out.")
+        raise ParameterError(
+            f"--processes is only supported on CPU, and this runs on {found}; leave out one of the two."
+        )
     return processes.Pool(n)
 
 
@@ -86,7 +88,7 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     device, computing = device_of(spec.device), _computing(spec)
     if not (spec.merge or spec.dry_run):
         for entry in written.models:
-            with contextlib.suppress(EffectiveDepthError):  # one that cannot be had is told with the plan
+            with contextlib.suppress(EffectiveDepthError):  # the plan reports one that is unavailable
                 opened.fetch(entry.source, entry.control)
     plan = planning.make(written, file.parent, device)
     usable, trouble = plan.usable, {m.label: m.trouble for m in plan.models if m.trouble}

@@ -37,8 +37,8 @@ STUCK_SECONDS = 10.0  # a cancelled job that has not stopped by then (a model ha
 class Jobs:
     """Queue in front of one worker process. `warm=True` starts it at once, so that importing torch is over before the
     first click. `on_screen`: whether a page that shows a job is open; a browser that is busy, or a tab in the
-    background, may not poll for minutes. `hears`: whether this server is heard and hears, or is stalled. `pace`: what a
-    request will take. `told` hears what befalls jobs: refused, begun, ended; under the queue's lock. `environment`:
+    background, may not poll for minutes. `hears`: whether this server is responsive, or stalled. `pace`: what a
+    request will take. `told` is notified of job events (refused, begun, ended) under the queue's lock. `environment`:
     variables of the worker beside this process'."""
 
     def __init__(

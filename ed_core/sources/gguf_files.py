@@ -171,7 +171,7 @@ def _digest(file: str, *_stat: int) -> str:
 
 
 def read(file: Path) -> Header:
-    """The header of a file. `BrokenWeights` says in one sentence what is damaged, cut off, or packed in a way that
+    """The header of a file. `BrokenWeights` says in one sentence what is damaged, cut off, or compressed in a way that
     cannot be unpacked (with type and tensor)."""
     stat = file.stat()
     return _read(str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
@@ -211,7 +211,7 @@ class _Reader:
         return self.data[start : self.at].decode("utf-8")
 
     def value(self, kind: int) -> Any:
-        """A value; in a list's place a range as long as it is, since nobody asks what it holds."""
+        """A value; lists become ranges of equal length, since nobody asks what they hold."""
         if kind == STRING:
             return self.text()
         if kind != ARRAY:

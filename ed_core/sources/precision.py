@@ -68,4 +68,4 @@ def stored(config: Mapping[str, Any]) -> str:
 def require_gradients(precision: str, probe: str) -> None:
     """Refuse a probe that needs gradients where they would be wrong."""
     if reason := NO_GRADIENT.get(precision):
-        raise ParameterError(f"{probe} needs gradients, and they cannot be had in {precision}: {reason}.")
+        raise ParameterError(f"{probe} needs gradients, which are unavailable in {precision}: {reason}.")

@@ -97,7 +97,7 @@ class Plan:
 
 
 def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
-    """The plan of a study whose file lies in `folder`. A model that cannot be found is noted, a set that cannot be had
+    """The plan of a study whose file lies in `folder`. A model that cannot be found is noted, a set that is unavailable
     is refused."""
     models = _labelled(study.models, [_spec(entry, device) for entry in study.models])
     labels = [model.label for model in models]

@@ -362,7 +362,7 @@ def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]
     if papers in QUANTIZED and not extras.installed("bitsandbytes"):
         missing = "the package bitsandbytes is not installed"
     elif papers in QUANTIZED and device == "mps":
-        missing = "it cannot be had on mps"
+        missing = "it is unavailable on mps"
     if missing:
         told = f"Precision fp32, while the paper ran in {papers} ({missing}): figures may differ for that alone."
         return "fp32", told
@@ -381,7 +381,7 @@ def model_of(text: str, precision: str) -> ModelEntry:
 
 
 def check_sets(sets: Mapping[str, SetEntry], first_model: str) -> None:
-    """Load every set before anything is computed; a `StudyError` says what to do here about one that cannot be had."""
+    """Load every set before anything is computed; a `StudyError` says what to do here about one that is unavailable."""
     for name, entry in sets.items():
         try:
             load(entry, Path("."), first_model)

@@ -159,7 +159,7 @@ def _from_file(entry: SetEntry, folder: Path) -> Iterator[Example]:
         raise StudyError(f"The set {entry.name}: there is no file {entry.file} (looked for in {folder}).")
     if file.suffix not in TABLES:
         raise StudyError(
-            f"The set {entry.name}: {entry.file} is a {file.suffix or 'file without an ending'}; expected "
+            f"The set {entry.name}: {entry.file} is a {file.suffix or 'file without an extension'}; expected "
             f"{', '.join(TABLES)}."
         )
     if file.suffix == ".jsonl" and not entry.columns and not entry.format:
@@ -198,7 +198,7 @@ def _from_hub(entry: SetEntry) -> Iterator[Example]:
             table = datasets.load_dataset(name, config or None, split=split)
     except Exception as error:  # whatever the client, the network or the set's files answer
         raise StudyError(
-            f"The set {entry.name} ({name}{f', {config}' if config else ''}, {split}) cannot be had from the hub "
+            f"The set {entry.name} ({name}{f', {config}' if config else ''}, {split}) is unavailable from the hub "
             f"({type(error).__name__}: {_first_line(error)}). Try again where the hub answers, or give a local copy: "
             f"file = …{f', format = {entry.hub!r}' if entry.hub in FORMATS else ''}."
         ) from None

@@ -181,7 +181,7 @@ def parse(text: str, name: str = "the study") -> Study:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise StudyError(f"{name} is not TOML: {error}. Mend that place.") from None
+        raise StudyError(f"{name} is not TOML: {error}. Fix that place.") from None
     try:
         study = Study.model_validate(data, strict=True)
     except ValidationError as error:

@@ -93,7 +93,7 @@ def page() -> None:
 
 
 def asked() -> running.Batch:
-    """The batch of what stands in the boxes, with Run and Options; where the model that was chosen cannot be had, the
+    """The batch of what stands in the boxes, with Run and Options; where the chosen model is unavailable, the
     batch shown last and a word on it: why is said in the sidebar."""
     if picker.current().spec is None and (last := session.current().batches.get("home")) is not None:
         shown = next(iter(last.requests.values())).models[0].name
@@ -443,7 +443,7 @@ STEPS = """1. Choose a model on the left, and a prompt or an example above.
 
 The page says from which depth the answer leads for good, and around which depth the *lens*, what the model would say if
 it ended there, settles. *Why?* gives the papers' rules, and how sure they are."""
-STILL = "Still shown: {}. The model that was chosen cannot be had, as the sidebar says."
+STILL = "Still shown: {}. The chosen model is unavailable, as the sidebar says."
 TEACH = """Not computed yet. **Run** traces this prompt through the model: what each layer adds and in which direction,
 what it would predict at each depth, and what breaks without it."""
 page()
