@@ -53,6 +53,8 @@ from ed_core.probes import Contributions, LayerSkip, LogitLens, Numerics
 from ed_core.probes.description import Curve
 from ed_core.results import lookup
 from ed_core.sources.bundled import FITS, STUDIES
+from ed_core.studies import reproduce
+from ed_core.studies.study import SetEntry
 from ed_core.types import Measure, ProbeResult
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -586,6 +588,13 @@ def under_lenses() -> Iterator[str]:
     yield lenses.by_lens([replace(result, measures=alone)]).sentence
 
 
+def differing() -> list[str]:
+    """Differences of a run from a paper's protocol."""
+    paper = reproduce.PAPERS["hu2025"]
+    aime = SetEntry(name="aime24", file="aime24.jsonl", max_tokens=400, tokenizer="ed-demo-8")
+    return reproduce.differences(paper, {"aime24": aime}, 5)
+
+
 # ---------------------------------------------------------------- the list
 
 CARD = ("headline", "facts", "on", "of_its_time", "ranges", "rules", "turn", "identities", "leaving", "sinks")
@@ -684,6 +693,13 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         )
     }
     | {"difficulty.Trend.verdict": levels},
+    "Papers measured anew": {
+        "reproduce.precision_of": lambda: (
+            reproduce.precision_of(given, paper, device)[1]
+            for given, paper, device in (("fp32", "fp32", "cpu"), ("fp32", "int8", "cpu"), (None, "int8", "mps"))
+        ),
+        "reproduce.differences": differing,
+    },
     "Claims": {
         "finding.sentence": lambda: of_findings(lambda told: told["sentence"]),
         "finding.reasons": lambda: of_findings(lambda told: told["reasons"]),
@@ -713,6 +729,7 @@ PARTS = {  # by module: what gives no sentence of its own
     "wording": "Twins.called apart doubts drawn over_prompts sure",
     "writing": "leaving",
     "finding": "between valued number counted markdown",
+    "criteria": "Rule.heading",
     "words": "parameters depth mean mean_row ratio rule variants value claim markdown metadata",
     "agreement": "Estimate.label",
     "trends": "signed size",

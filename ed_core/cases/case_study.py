@@ -274,8 +274,7 @@ def _text(what: str, text: str, limit: int) -> None:
     for i, char in enumerate(text):
         if unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t":
             raise CaseError(
-                f"Character {i} of the {what} is not printable (U+{ord(char):04X}, control or surrogate); "
-                "remove it."
+                f"Character {i} of the {what} is not printable (U+{ord(char):04X}, control or surrogate); remove it."
             )
 
 
