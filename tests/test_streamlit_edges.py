@@ -1,0 +1,60 @@
+"""What the app patches or calls behind Streamlit's public interface is as it was when it was looked at."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+from pathlib import Path
+
+import pytest
+import streamlit
+import uvicorn
+
+LOOKED_AT = {"streamlit": "1.67.0", "uvicorn": "0.54.0"}
+# By what `ed_ui/streamlit_edges.py` replaces or reaches into: a digest of its source.
+# Where one differs, read the new source beside what the edge says of it ("Cures", "Not needed"), then write the digest
+# that the failure names.
+EDGES = {
+    "streamlit.config.get_option": "03fb16688601",
+    "streamlit.runtime.app_session.AppSession._call_soon_on_event_loop": "6fad0e73454c",
+    "streamlit.runtime.app_session.AppSession.flush_browser_queue": "fdbd9bd74129",
+    "streamlit.runtime.app_session.AppSession.request_rerun": "53d1712a106c",
+    "streamlit.runtime.app_session.AppSession._create_scriptrunner": "da9ede8b489e",
+    "streamlit.runtime.app_session.AppSession.shutdown": "1d7763663764",
+    "streamlit.runtime.runtime.Runtime._enqueued_some_message": "921c4d1e8be7",
+    "streamlit.runtime.runtime.Runtime._send_message": "119c5db1f872",
+    "streamlit.runtime.runtime.Runtime._get_async_objs": "e28452de5b91",
+    "streamlit.runtime.runtime.Runtime.close_session": "e76c87cbd780",
+    "streamlit.runtime.runtime.Runtime.is_active_session": "4fd3f5bd97d1",
+    "streamlit.runtime.scriptrunner_utils.script_requests.ScriptRequests.request_rerun": "afefe32a10a6",
+    "streamlit.runtime.fragment.MemoryFragmentStorage.resolve_target": "3b7d1cf433a2",
+    "streamlit.runtime.pages_manager.PagesManager.get_pages": "f508616d8c92",
+    "uvicorn.protocols.websockets.websockets_sansio_impl.WebSocketsSansIOProtocol.connection_made": "09b35f5f0826",
+}
+
+
+def digest(name: str) -> str:
+    """Of the source of a function or method as it lies on disk, whatever was put in its place."""
+    parts = name.split(".")
+    for n in range(len(parts) - 1, 0, -1):
+        try:
+            spec = importlib.util.find_spec(".".join(parts[:n]))
+        except ModuleNotFoundError:
+            continue
+        if spec and spec.origin:
+            source = Path(spec.origin).read_text(encoding="utf-8")
+            body = ast.parse(source).body
+            for part in parts[n:]:
+                (found,) = [one for one in body if getattr(one, "name", "") == part]
+                body = found.body
+            return hashlib.sha256(ast.get_source_segment(source, found).encode()).hexdigest()[:12]
+    raise LookupError(name)
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_what_is_patched_is_what_was_looked_at(name):
+    versions = {"streamlit": streamlit.__version__, "uvicorn": uvicorn.__version__}
+    assert digest(name) == EDGES[name], (
+        f"{name} is another in {versions} than in {LOOKED_AT}: read it beside ed_ui/streamlit_edges.py"
+    )
