@@ -4,57 +4,47 @@ it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ed_core.cases.case_study import Case, Item, Shown
 from ed_core.prompts import to_jsonl
 from ed_core.types import Request
-from ed_ui import common_link, control_model, navigation, prompt_set, remembered
-from ed_ui.link_parameters import boxed
+from ed_ui import common_link, control_model, inputs, navigation, prompt_set, remembered
+from ed_ui.inputs import Input, boxed
 
-BRANCHES = {"both": "layer", "attention": "attn", "MLP": "mlp"}
-SHADES = {
-    "probability": "prob",
-    "KL to output": "kl",
-    "Jensen–Shannon": "jsd",
-    "entropy": "entropy",
-    "rank of the output": "rank",
-}
-SINKS = ("count_sinks", "count_sinks", {})
 THRESHOLDS = ("kl_threshold", "overlap_threshold")
 
 
 @dataclass(frozen=True)
 class Place:
-    """A page's inputs as (name in a case study, under which name `remembered` has it, what its labels stand for); the
-    same name of its window and how many tokens that holds; that of its "count the first token"."""
+    """A page's inputs by their names in a case study; the key of its window and how many tokens that holds; that of its
+    "count the first token"."""
 
-    settings: tuple[tuple[str, str, Mapping[str, str]], ...] = ()
+    settings: Mapping[str, Input] = field(default_factory=dict)
     window: tuple[str, int] = ("window.page", 64)
     first_token: str = ""
 
 
 PLACES: dict[str, Place] = {
     "home": Place(
-        (
-            ("branch", "branch", BRANCHES),
-            ("shade", "shade", SHADES),
-            ("lens", "home.lens", {}),
-            ("depths", "home.depths", {}),
-            SINKS,
-        ),
+        {
+            "branch": inputs.BRANCH,
+            "shade": inputs.SHADE,
+            "lens": inputs.LENS,
+            "depths": inputs.DEPTHS,
+            "count_sinks": inputs.COUNT_SINKS,
+        },
         ("window", 48),
-        "first_token",
+        inputs.FIRST_TOKEN.key,
     ),
     "contributions": Place(
-        (("measure", "contributions.measure", {}), SINKS),
-        first_token="contributions.first_token",
+        {"measure": inputs.MEASURE, "count_sinks": inputs.COUNT_SINKS}, first_token=inputs.COUNTED.key
     ),
-    "logit_lens": Place((("shade", "logit_lens.shade", SHADES), SINKS)),
-    "lenses": Place((("shade", "lenses.shade", SHADES | {"rank of the followed token": "token_rank"}),)),
-    "residual_erasure": Place((SINKS,)),
-    "layer_skip": Place((("boundary", "skip.boundary", {}),)),
-    "two": Place((("swapped", "two.swapped", {}), SINKS)),
+    "logit_lens": Place({"shade": inputs.LENS_SHADE, "count_sinks": inputs.COUNT_SINKS}),
+    "lenses": Place({"shade": inputs.LENSES_SHADE}),
+    "residual_erasure": Place({"count_sinks": inputs.COUNT_SINKS}),
+    "layer_skip": Place({"boundary": inputs.BOUNDARY}),
+    "two": Place({"swapped": inputs.SWAPPED, "count_sinks": inputs.COUNT_SINKS}),
 }
 
 
@@ -66,10 +56,8 @@ def place_of(page: str) -> Place:
 def shown(page: str, n_tokens: int) -> Shown:
     """How `page` shows a prompt of `n_tokens` now."""
     place = place_of(page)
-    chosen = {name: remembered.value(key) for name, key, _ in place.settings}
-    settings = tuple(
-        (name, labels.get(chosen[name], chosen[name])) for name, _, labels in place.settings if chosen[name] is not None
-    )
+    chosen = {name: one.kept for name, one in place.settings.items()}
+    settings = tuple((name, value) for name, value in chosen.items() if value is not None)
     return Shown(
         page, remembered.window(place.window[0], n_tokens, place.window[1]), remembered.token(n_tokens), settings
     )
@@ -139,8 +127,7 @@ def _look(case: Case, item: Item, page: str) -> None:
     """The page's own inputs, so that it looks as it did."""
     place, seen = place_of(page), item.shown
     held, found = dict(seen.settings), {"token": seen.selected, place.window[0]: seen.window}
-    for name, key, labels in place.settings:
-        found[key] = {value: label for label, value in labels.items()}.get(held.get(name), held.get(name))
+    found |= {one.key: one.of_kept(held.get(name)) for name, one in place.settings.items()}
     if page == "home":
         found |= {name: getattr(case, name) for name in THRESHOLDS}
     if place.first_token:

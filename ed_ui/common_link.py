@@ -11,7 +11,7 @@ from ed_core.service.resolve import twin
 from ed_core.sources import controls
 from ed_core.types import ModelSpec, Request
 from ed_ui import link, picker, prompt_box, remembered, show
-from ed_ui.link_parameters import boxed, choice, flag, number, text
+from ed_ui.inputs import boxed, choice, flag, number, text
 
 MOST_TOKENS = 10**6  # a token's number in a link; one beyond the prompt's end is simply not marked
 OF_A_RUN = (  # what a stored run decides

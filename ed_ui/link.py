@@ -13,7 +13,7 @@ import streamlit as st
 
 from ed_core.errors import ParameterError
 from ed_ui import remembered, session, streamlit_edges
-from ed_ui.link_parameters import Parameter
+from ed_ui.inputs import Input
 
 CARRIED = "Opens this view in a fresh session: model, prompt, parameters, and the run where it is stored here."
 NOT_CARRIED = (
@@ -45,7 +45,7 @@ def arrived(page: str) -> bool:
     return link.arrived
 
 
-def take(parameters: Iterable[Parameter], reset: bool = True) -> None:
+def take(parameters: Iterable[Input], reset: bool = True) -> None:
     """Put the URL's values where the boxes find them. `reset`: what it does not name goes back to its default, except
     in a session's first run. A value that cannot be is left out, with one sentence in `troubles`."""
     for parameter in parameters:
@@ -59,7 +59,7 @@ def take(parameters: Iterable[Parameter], reset: bool = True) -> None:
             remembered.forget(parameter.key)
 
 
-def own(parameters: Iterable[Parameter]) -> None:
+def own(parameters: Iterable[Input]) -> None:
     """A page's own parameters: call it before their boxes are drawn. Where the URL decided in a run that was begun anew
     before it came to the page, as the sidebar does when the hub answers, it decides on these now."""
     link = state()
@@ -69,7 +69,7 @@ def own(parameters: Iterable[Parameter]) -> None:
         take(link.own, reset=not link.by_run)
 
 
-def follows(parameter: Parameter) -> bool:
+def follows(parameter: Input) -> bool:
     """Whether in this run the URL decides, and says something valid of this parameter."""
     return bool(state().arrived and st.query_params.get(parameter.name) and remembered.value(parameter.key))
 
@@ -87,7 +87,7 @@ def troubles() -> list[str]:
 # -------------------------------------------------------------------- writing
 
 
-def carried(parameters: Iterable[Parameter]) -> dict[str, str]:
+def carried(parameters: Iterable[Input]) -> dict[str, str]:
     """What is off its default, as text."""
     held = ((p, remembered.value(p.key, p.default)) for p in parameters)
     return {p.name: p.write(value) for p, value in held if value not in (p.default, None)}

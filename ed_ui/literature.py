@@ -16,7 +16,7 @@ from ed_core.studies import points, trends
 from ed_core.studies.folder import Folder
 from ed_core.studies.points import Point
 from ed_ui import chart, remembered, show, studies
-from ed_ui.link_parameters import choice
+from ed_ui.inputs import choice
 
 EVERY = "all"
 SIZES = {

@@ -18,8 +18,8 @@ from ed_core.figures.pictures import measures as named
 from ed_core.probes import find
 from ed_core.probes.description import Picture
 from ed_core.types import ProbeResult
-from ed_ui import probe_page, remembered, show
-from ed_ui.case_view import BRANCHES
+from ed_ui import probe_page, show
+from ed_ui.inputs import BRANCHES, COUNT_SINKS
 
 WINDOW = 48  # tokens; more get a slider
 CURVE_HEIGHT, MAP_HEIGHT = 300, 400
@@ -83,7 +83,7 @@ def inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]
     tokens = [next((r.tokens for r in of_side if r is not None), ()) for of_side in results]
     same = tokens[0] == tokens[1]
     if any(probe_page.sinks_of(r) for of_side in results for r in of_side if r is not None):
-        remembered.widget(row.toggle, "Count the sinks (◆)", *probe_page.COUNT_SINKS)
+        COUNT_SINKS.draw(row.toggle)
     for side, n in zip(SIDES[: 2 - same], map(len, tokens), strict=False):
         if n > WINDOW:
             label = "Tokens shown" if same else f"Tokens shown of {side}"
@@ -188,7 +188,7 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, 
 
 def counted() -> bool:
     """Whether means and strips count the sinks."""
-    return remembered.value(*probe_page.COUNT_SINKS)
+    return COUNT_SINKS.value
 
 
 def broken(name: str, result: ProbeResult) -> set[int]:

@@ -22,6 +22,7 @@ from ed_ui import (
     chart,
     common_link,
     control_model,
+    inputs,
     link,
     live,
     picker,
@@ -31,10 +32,9 @@ from ed_ui import (
     show,
     spread_panel,
 )
-from ed_ui.link_parameters import Parameter, boxed, flag, of_probe, span
+from ed_ui.inputs import Input, boxed, of_probe, span
 
 WINDOW = 64
-COUNT_SINKS = spread_panel.COUNT_SINKS
 MAP_HEIGHT = 520
 NO_ANSWER = """This measures the effect on an **answer**, and there is none. Type one beside the prompt, or take the
 model's own."""
@@ -67,7 +67,7 @@ class Page:
     needs_answer: Callable[[Probe], bool] = lambda _: False
     over_tokens: bool = True
     sound: Callable[[ProbeResult], bool] = lambda _: True
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[Input, ...] = ()
     height: Callable[[int], int] = lambda _: MAP_HEIGHT
     over_sinks: bool = False
     ask: Callable[[], Probe] | None = None
@@ -81,7 +81,7 @@ class Page:
             (
                 *of_probe(probe),
                 *self.parameters,
-                *[flag("sinks", *COUNT_SINKS)] * self.over_sinks,
+                *[inputs.COUNT_SINKS] * self.over_sinks,
                 span("tokens", "window.page"),
             )
         )
@@ -124,7 +124,7 @@ class Page:
         seen = replace(
             view(result),
             sinks=sinks_of(result),
-            count_sinks=remembered.value(*COUNT_SINKS),
+            count_sinks=inputs.COUNT_SINKS.value,
             control=control_model.result(batch, name),
             control_name=control_model.name(),
         )
@@ -247,7 +247,7 @@ def window(result: ProbeResult, seen: View, over_sinks: bool = False) -> None:
         remembered.widget(row.slider, "Tokens shown", "window.page", seen.window, width=420, **limits)
     show.token_box(row, result.tokens)
     if over_sinks and seen.sinks:
-        remembered.widget(row.toggle, "Count the sinks (◆) in the means", *COUNT_SINKS)
+        inputs.COUNT_SINKS.draw(row.toggle, "Count the sinks (◆) in the means")
 
 
 def _ask_for_answer(spec: ModelSpec) -> None:

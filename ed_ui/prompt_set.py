@@ -16,7 +16,7 @@ from ed_core.sources import tokens
 from ed_core.sources.bundled import default_set, mixed_prompts, set_names
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import live, prompt_box, remembered, running, session, show
-from ed_ui.link_parameters import Parameter, choice, number, several
+from ed_ui.inputs import Input, choice, number, several
 
 MOST = 20
 MEGABYTES = 1  # of an uploaded file
@@ -24,7 +24,7 @@ ONE, BUNDLED, LINES = SOURCES = ("This prompt", "Bundled prompts", "A file or pa
 HOLDER = '{"text": "5 + 7 + 5 = ", "answer": "17"}\n{"text": "The capital of France is", "answer": " Paris"}'
 
 
-def parameters() -> tuple[Parameter, ...]:
+def parameters() -> tuple[Input, ...]:
     """What a link carries of the choice; pasted lines and files it does not."""
     known = prompt_box.examples().values()
     return (

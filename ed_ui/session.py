@@ -20,7 +20,6 @@ from ed_core.service.job import Job
 from ed_core.sources.hub import Plan
 from ed_core.types import ProbeResult, Request
 from ed_ui import streamlit_edges
-from ed_ui.link_parameters import Parameter
 
 KEY = "session"
 
@@ -40,7 +39,7 @@ class Link:
     by_run: bool = False  # a stored run that the URL names has filled the boxes
     under_way: bool = False  # a run of the whole page has begun and not ended
     cut: bool = False  # the run before this one was cut short: the browser may not know what it set
-    own: tuple[Parameter, ...] = ()  # the page's own parameters
+    own: tuple[Any, ...] = ()  # the page's own inputs (`inputs.Input`)
     values: dict[str, str] = field(default_factory=dict)  # what the URL holds, or is to hold
     place: DeltaGenerator | None = None  # where the page shows its link
     troubles: list[str] = field(default_factory=list)  # what the link asked for and did not get

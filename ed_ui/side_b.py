@@ -17,8 +17,8 @@ from ed_core.service.resolve import twin
 from ed_core.sources import controls, tokens
 from ed_core.sources.bundled import EXAMPLE, MODELS
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import common_link, downloads, link, pair_panel, picker, probe_page, prompt_box, remembered
-from ed_ui.link_parameters import Parameter, choice, flag, number, of_probe, several, text
+from ed_ui import common_link, downloads, inputs, link, pair_panel, picker, probe_page, prompt_box, remembered
+from ed_ui.inputs import Input, choice, number, of_probe, several, text
 from ed_ui.remembered import value
 
 MODES = {"models": "Two models", "prompts": "Two prompts", "parameters": "Two parameters"}
@@ -33,8 +33,8 @@ COMMON = (
     choice("compare", "two.mode", "models", tuple(MODES)),
     several("measures", "two.probes", list(DEFAULT), COMPARED),
     choice("probe", "two.probe", LayerSkip.name, COMPARED),
-    flag("swapped", "two.swapped", False),
-    flag("sinks", *probe_page.COUNT_SINKS),
+    inputs.SWAPPED,
+    inputs.COUNT_SINKS,
 )
 OF_MODEL = (
     text("second", "two.model"),
@@ -42,7 +42,7 @@ OF_MODEL = (
     choice("second_control", "two.control", NONE, (NONE, *controls.KINDS)),
     number("second_seed", "two.control.seed", 0, 0, controls.MOST, int),
 )
-RUN = Parameter("second_run", "two.run", "", lambda short: lookup.by_short(short).request.key[: lookup.SHORT])
+RUN = Input("second_run", "two.run", "", lambda short: lookup.by_short(short).request.key[: lookup.SHORT])
 
 
 def open_link() -> None:
@@ -81,7 +81,7 @@ def first_model(of: str = "two") -> dict[str, str]:
     return {f"{of}.model": next((name for name in reversed(MODELS) if name != here), here)}
 
 
-def _default(parameters: tuple[Parameter, ...]) -> None:
+def _default(parameters: tuple[Input, ...]) -> None:
     remembered.put({p.key: value(p.key, p.default) for p in parameters})
 
 
@@ -102,7 +102,7 @@ def mode() -> str:
         "Swap sides",
         key="two.swap",
         icon=":material/swap_horiz:",
-        on_click=lambda: remembered.put({"two.swapped": not value("two.swapped", False)}),
+        on_click=lambda: remembered.put({inputs.SWAPPED.key: not inputs.SWAPPED.value}),
         help="B becomes A: figures change places, differences their sign.",
     )
     return chosen

@@ -18,10 +18,9 @@ from ed_core.shelf import Shelf
 from ed_core.sources import controls
 from ed_core.sources.bundled import MIXED, SETS, default_set, mixed_prompts
 from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
-from ed_ui import chart, live, remembered, running, show
+from ed_ui import chart, inputs, live, running, show
 
 ENOUGH = 12  # bundled prompts that the button measures
-COUNT_SINKS = ("count_sinks", False)  # under which name, and at first, means, strips and spreads count the sinks
 
 
 _asked: Shelf[list[Request]] = Shelf(64)
@@ -107,7 +106,7 @@ def _counted(
     if not among_others.over_tokens(probe):
         return every, first_token, ""
     found = [*results, *(lookup.by_key(key) for key in stored)]
-    if remembered.value(*COUNT_SINKS) or None in found:
+    if inputs.COUNT_SINKS.value or None in found:
         return every, first_token, ", sinks counted"
     left = _left_out.get(
         (probe, tuple(r.request.key for r in found)), lambda: among_others.without_sinks(probe, found, first_token)

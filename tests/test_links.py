@@ -20,8 +20,8 @@ from ed_core.results import lookup
 from ed_core.results.store import Store
 from ed_core.service.resolve import resolve, twin
 from ed_core.types import Prompt
-from ed_ui import link, link_parameters, remembered, session, streamlit_edges
-from ed_ui.link_parameters import of_probe
+from ed_ui import inputs, link, remembered, session, streamlit_edges
+from ed_ui.inputs import of_probe
 
 OWN = {  # a page, a parameter of its own, and where it must arrive
     "pages/look/home.py": {
@@ -101,9 +101,9 @@ COMMON = ("precision", "control", "control_seed", "template", "special_tokens", 
 
 
 def refused(test: AppTest, wrong: str) -> bool:
-    """Whether a page shown with this value stands, and says in one sentence, as text, that it is not followed."""
+    """Whether a page shown with this value stands, and says in one sentence, as text, that it was ignored."""
     assert not test.exception, (wrong, test.exception)
-    assert "not followed" in said(test) and len(said(test)) < 1500 and len(test.warning) == 1, wrong
+    assert "was ignored" in said(test) and len(said(test)) < 1500 and len(test.warning) == 1, wrong
     return not re.search(r"(?<!\\)<", said(test))
 
 
@@ -127,7 +127,7 @@ def test_what_a_page_reads_is_in_its_boxes_and_the_rest_is_left_out(stored, page
             assert refused(opened(page, template="<b>", **dict.fromkeys(readable, wrong)), wrong)
 
 
-def reads(parameter: link.Parameter, value: str) -> bool:
+def reads(parameter: link.Input, value: str) -> bool:
     """Whether a parameter takes a value; it refuses with one printable line, or writes what it reads again."""
     try:
         found = parameter.read(value)
@@ -320,7 +320,7 @@ def test_a_revision_belongs_to_a_hub_model_alone(monkeypatch, tmp_path):
 
 
 def test_a_value_of_a_link_has_a_longest_length():
-    model = link_parameters.text("model", "model")
-    assert model.read("x" * link_parameters.LONGEST) == "x" * link_parameters.LONGEST
+    model = inputs.text("model", "model")
+    assert model.read("x" * inputs.LONGEST) == "x" * inputs.LONGEST
     with pytest.raises(ParameterError, match="at most"):
-        model.read("x" * (link_parameters.LONGEST + 1))
+        model.read("x" * (inputs.LONGEST + 1))

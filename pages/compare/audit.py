@@ -13,7 +13,7 @@ from ed_core.service.resolve import in_precisions
 from ed_core.sources import sizes, specs
 from ed_core.sources.precision import WIDEST_FIRST
 from ed_ui import common_link, link, live, picker, probe_page, prompt_set, remembered, running, session, show
-from ed_ui.link_parameters import several
+from ed_ui.inputs import several
 
 
 def page() -> None:

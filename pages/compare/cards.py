@@ -12,7 +12,7 @@ from ed_core.claims import running
 from ed_core.depth.criteria import OF_LENS, RULES
 from ed_core.errors import EffectiveDepthError
 from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, run_panel, show
-from ed_ui.link_parameters import choice, text
+from ed_ui.inputs import choice, text
 from ed_ui.runs import Card, read_card
 
 SOURCES = {"bundled": "A bundled set", "lines": "A file or pasted lines"}

@@ -10,7 +10,7 @@ from ed_core.claims import CLAIMS, Claim, find, running
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ed_core.claims.finding import counted, standing
 from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, run_panel, show
-from ed_ui.link_parameters import choice, text
+from ed_ui.inputs import choice, text
 from ed_ui.runs import Claims
 
 SOURCES = {"bundled": "A bundled set", "lines": "A file or pasted lines"}

@@ -7,7 +7,7 @@ from ed_core.errors import EffectiveDepthError
 from ed_core.studies import difficulty
 from ed_core.studies.folder import Folder, open_folder
 from ed_ui import chart, common_link, link, probe_page, remembered, show, studies
-from ed_ui.link_parameters import choice, text
+from ed_ui.inputs import choice, text
 
 
 def page() -> None:

@@ -23,7 +23,7 @@ from ed_ui import (
     show,
     side_b,
 )
-from ed_ui.link_parameters import choice, number, several, text
+from ed_ui.inputs import choice, number, several, text
 from ed_ui.runs import Fitted, distinct
 
 KINDS = {"between": "Between two models", "within": "Within one model"}

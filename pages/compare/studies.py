@@ -15,7 +15,7 @@ from ed_core.studies import bundle, export, items, report, running, study, table
 from ed_core.studies.folder import Folder, home
 from ed_core.studies.plan import PLAN
 from ed_ui import chart, common_link, guard, link, literature, remembered, run_panel, runs, show, studies
-from ed_ui.link_parameters import text
+from ed_ui.inputs import text
 
 
 def page() -> None:

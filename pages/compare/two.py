@@ -8,7 +8,7 @@ from ed_core import figures
 from ed_core.depth import side_by_side, verdict
 from ed_core.depth.side_by_side import SIDES
 from ed_core.sources import specs
-from ed_ui import chart, live, pair_panel, picker, probe_page, prompt_box, remembered, running, show, side_b
+from ed_ui import chart, inputs, live, pair_panel, picker, probe_page, prompt_box, remembered, running, show, side_b
 from ed_ui.pair_panel import Shown
 
 PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
@@ -47,7 +47,7 @@ def stored_run(batch: running.Batch, place: str) -> str:
 
 def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Side]) -> None:
     """Everything that fills while jobs run: A and B are the inputs' sides, in the order the swap button left them."""
-    order = (1, 0) if remembered.value("two.swapped") else (0, 1)
+    order = (1, 0) if inputs.SWAPPED.value else (0, 1)
     expected = side_b.differences(*both)
     names = side_by_side.labels(*(both[i] for i in order))
     of_side = [

@@ -8,7 +8,7 @@ from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune, prune
 from ed_core.results import aggregate
 from ed_core.sources import controls, specs
 from ed_ui import common_link, control_model, link, live, picker, probe_page, prompt_set, running, show
-from ed_ui.link_parameters import of_probe
+from ed_ui.inputs import of_probe
 
 PROBES = (Prune, EarlyExit, LogitLens)
 

@@ -6,8 +6,8 @@ from ed_core import figures
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, pictures
 from ed_core.probes import LayerSkip
-from ed_ui import chart, common_link, probe_page, remembered, show
-from ed_ui.link_parameters import number
+from ed_ui import chart, probe_page, remembered, show
+from ed_ui.inputs import BOUNDARY, MAXIMUM
 
 
 def look(result) -> Look:
@@ -16,7 +16,7 @@ def look(result) -> Look:
 
 def chosen_boundary(result) -> int | None:
     """The place of the boundary looked at among the result's; None for the maximum over them."""
-    place = remembered.value("skip.boundary", MAXIMUM)
+    place = BOUNDARY.value
     return place if place in places(result)[1:] else None
 
 
@@ -49,14 +49,11 @@ def more(result, view):
 
 def boundaries(result, view):
     """Where the skips end and the looking begins; one of them can be looked at alone."""
-    if remembered.value("skip.boundary") not in places(result):
-        remembered.forget("skip.boundary")
+    if BOUNDARY.value not in places(result):
+        remembered.forget(BOUNDARY.key)
     tokens = result["boundaries"]
-    remembered.widget(
+    BOUNDARY.draw(
         st.segmented_control,
-        "Effects seen behind",
-        "skip.boundary",
-        MAXIMUM,
         options=places(result),
         format_func=lambda place: "maximum over all" if place == MAXIMUM else f"token {int(tokens[place])}",
         required=True,
@@ -67,7 +64,6 @@ def boundaries(result, view):
     probe_page.window(result, view)
 
 
-MAXIMUM = -1
 TEXTS = {
     "The papers saw": "Layers of the second half influence each other far less than those of the first, yet each still "
     "matters for the output: they refine side by side (Csordás et al. 2025, §3.2). To later tokens they hardly "
@@ -94,5 +90,5 @@ probe_page.Page(
     more,
     look,
     over_tokens=False,
-    parameters=(number("boundary", "skip.boundary", MAXIMUM, 0, common_link.MOST_TOKENS, int),),
+    parameters=(BOUNDARY,),
 ).show()

@@ -24,7 +24,7 @@ from ed_ui import (
     show,
     spread_panel,
 )
-from ed_ui.link_parameters import choice, number, of_probe
+from ed_ui.inputs import choice, number, of_probe
 
 
 def page() -> None:

@@ -8,20 +8,18 @@ from ed_core.depth.criteria import COSINES
 from ed_core.figures import pictures
 from ed_core.probes import Contributions
 from ed_core.results import aggregate
-from ed_ui import chart, probe_page, remembered, show
-from ed_ui.link_parameters import choice
+from ed_ui import chart, probe_page, show
+from ed_ui.inputs import COUNTED, MEASURE
 
-MEASURE = "layer_ratio"
 MEASURES = {s.name: s.title for s in Contributions.measures}
 
 
 def inputs():
-    options = dict(options=list(MEASURES), format_func=MEASURES.get, width=260)
-    remembered.widget(st.selectbox, "Measure", "contributions.measure", MEASURE, **options)
+    MEASURE.draw(st.selectbox, format_func=MEASURES.get, width=260)
 
 
 def figure(result, view):
-    measure = remembered.value("contributions.measure", MEASURE)
+    measure = MEASURE.value
     spec = Contributions.spec(measure)
     draw = figures.cosine_map if spec.unit == "cosine" else figures.contribution_norms
     one = Contributions.pictures[1 if measure in COSINES else 0]
@@ -31,11 +29,11 @@ def figure(result, view):
 
 
 def counts_first_token() -> bool:
-    return remembered.value("contributions.first_token", True)
+    return COUNTED.value
 
 
 def more(result, view):
-    measure = remembered.value("contributions.measure", MEASURE)
+    measure = MEASURE.value
     probe_page.profile(result, measure, view)
     if not result.complete:
         return
@@ -74,5 +72,5 @@ probe_page.Page(
     figure=figure,
     inputs=inputs,
     over_sinks=True,
-    parameters=(choice("measure", "contributions.measure", MEASURE, tuple(MEASURES)),),
+    parameters=(MEASURE,),
 ).show()

@@ -23,6 +23,7 @@ from ed_ui import (
     chart,
     common_link,
     control_model,
+    inputs,
     link,
     live,
     picker,
@@ -35,8 +36,7 @@ from ed_ui import (
     token_drawer,
     written,
 )
-from ed_ui.case_view import BRANCHES, SHADES
-from ed_ui.link_parameters import Parameter, choice, flag, number, of_probe, span
+from ed_ui.inputs import BRANCHES, SHADES, choice, of_probe, span
 from ed_ui.remembered import value
 
 WINDOW = 48
@@ -60,19 +60,20 @@ MAPS = (  # key, probe, picture
 WIDE = 1100  # pixels of the page, about
 LOW = 260  # pixels of the map of written tokens
 HIGH = 92  # pixels of the ruler
-DEPTHS = ("home.depths", False)  # under which name, and at first, the depth of each written token stands there
+OF = choice("of", "of", ALL, READ_FOR.keys(), "Read the rules for")
+BESIDE = choice("published", "published", NONE, PUBLISHED, "Published figures on the ruler")
 PARAMETERS = (
-    choice("branch", "branch", "both", BRANCHES),
-    choice("shade", "shade", "probability", SHADES),
-    number("kl", "kl_threshold", 0.5, 0.05, 0.95),
-    number("overlap", "overlap_threshold", 0.3, 0.05, 0.95),
-    flag("first_token", "first_token", True),
-    flag("sinks", *probe_page.COUNT_SINKS),
-    Parameter("lens", "home.lens", LOGIT, fits.named),
-    choice("of", "of", ALL, READ_FOR.keys()),
-    choice("published", "published", NONE, PUBLISHED),
+    inputs.BRANCH,
+    inputs.SHADE,
+    inputs.KL,
+    inputs.OVERLAP,
+    inputs.FIRST_TOKEN,
+    inputs.COUNT_SINKS,
+    inputs.LENS,
+    OF,
+    BESIDE,
     span("tokens", "window"),
-    flag("depths", *DEPTHS),
+    inputs.DEPTHS,
     *of_probe(Generation),
 )
 
@@ -112,14 +113,14 @@ def wanted(spec: ModelSpec) -> dict[str, Request]:
     measured = {name: request for name, request in asked.items() if name != "continuation"}
     if (fit := fitted(spec)) is not None:
         asked["lenses"] = Lenses(fit=fit.path.stem).request(spec, prompt_box.prompt())
-    if value(*DEPTHS):
+    if inputs.DEPTHS.value:
         asked["generation"] = written.asked().request(spec, prompt_box.prompt())
     return asked | control_model.with_twins(measured)
 
 
 def fitted(spec: ModelSpec) -> fits.Fit | None:
     """The fitted lens that the lens panel is asked for; None for the logit lens, or where this model has no such."""
-    name = value("home.lens", LOGIT)
+    name = inputs.LENS.value
     return next((fit for fit in fits.of_model(spec) if fit.path.stem == name), None) if name != LOGIT else None
 
 
@@ -163,7 +164,7 @@ def judged(batch: running.Batch) -> verdict.Verdict | None:
     needed = [batch.complete("contributions"), batch.complete("logit_lens")]
     if None in needed:
         return None
-    of = remembered.token(needed[1].n_tokens) if value("of", ALL) == TOKEN else value("of", ALL)
+    of = remembered.token(needed[1].n_tokens) if OF.value == TOKEN else OF.value
     thresholds = value("kl_threshold", 0.5), value("overlap_threshold", 0.3)
     more = (ALL if of is None else of, *control_model.twins(batch))
     return verdict.of_prompt(*needed, counts_first_token(), *thresholds, *more)
@@ -182,9 +183,7 @@ def panels(batch: running.Batch) -> None:
         headline(batch, reached)
         ruler(batch, reached)
     view = viewer(batch, reached)
-    look = Look(
-        BRANCHES[value("branch", "both")], SHADES[value("shade", "probability")], first_token=counts_first_token()
-    )
+    look = Look(BRANCHES[inputs.BRANCH.value], SHADES[inputs.SHADE.value], first_token=counts_first_token())
     maps = st.container(key="home-maps")
     upper, (left, right) = maps.columns(2), maps.columns(2)
     below, wide = maps.container(), maps.container()
@@ -266,7 +265,7 @@ def what_it_says(batch: running.Batch) -> None:
         # always there: nothing moves when there is something to say
         off = any(name != "generation" for name in (*batch.jobs, *batch.waiting))
         look = dict(help=ABOUT_DEPTHS, disabled=off, changed=write_on)
-        if remembered.widget(st.toggle, "Depth of each token", *DEPTHS, **look) != ("generation" in batch.requests):
+        if inputs.DEPTHS.draw(st.toggle, **look) != ("generation" in batch.requests):
             st.rerun()
 
 
@@ -325,10 +324,10 @@ def why(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     """The reasons behind the verdict, and how to read the ruler."""
     lines = list(reached.reasons) if reached else []
     if reached and reached.sinks:
-        lines.append(sinks.brief(reached.sinks, batch.results["contributions"].tokens, value(*probe_page.COUNT_SINKS)))
+        lines.append(sinks.brief(reached.sinks, batch.results["contributions"].tokens, inputs.COUNT_SINKS.value))
     if lines:
         st.markdown("\n".join(f"- {show.plain(line)}" for line in lines))
-    st.markdown(RULES.format(kl=value("kl_threshold", 0.5), overlap=value("overlap_threshold", 0.3)))
+    st.markdown(RULES.format(kl=inputs.KL.value, overlap=inputs.OVERLAP.value))
 
 
 def says(batch: running.Batch) -> str:
@@ -356,25 +355,23 @@ def options(row, batch: running.Batch) -> None:
     some = next(iter(batch.results.values()), None)
     n = some.n_tokens if some is not None else 0
     with row.popover("Options", icon=":material/tune:", type="tertiary", key="options"):
-        remembered.widget(st.segmented_control, "Contribution of", "branch", "both", options=BRANCHES, required=True)
-        remembered.widget(st.selectbox, "Lens shade", "shade", "probability", options=list(SHADES))
+        inputs.BRANCH.draw(st.segmented_control, required=True)
+        inputs.SHADE.draw(st.selectbox)
         there = [fit.path.stem for fit in fits.of_model(batch.requests["contributions"].models[0])]
-        if value("home.lens", LOGIT) not in (names := [LOGIT, *there]):
-            remembered.forget("home.lens")
-        label = "Lens of the map (the rules read the logit lens)"
-        remembered.widget(st.selectbox, label, "home.lens", LOGIT, options=names)
+        if inputs.LENS.value not in (names := [LOGIT, *there]):
+            remembered.forget(inputs.LENS.key)
+        inputs.LENS.draw(st.selectbox, options=names)
         if (window := remembered.window("window", n, WINDOW)) is not None:
             remembered.widget(st.slider, "Tokens shown", "window", window, min_value=0, max_value=n - 1)
         if some is not None:
             show.token_box(st, some.tokens)
         steps = dict(min_value=0.05, max_value=0.95, step=0.05)
-        remembered.widget(st.slider, "KL: below this share of its maximum", "kl_threshold", 0.5, **steps)
-        remembered.widget(st.slider, "Overlap: above", "overlap_threshold", 0.3, **steps)
-        look = dict(options=list(READ_FOR), format_func=READ_FOR.get, required=True)
-        remembered.widget(st.segmented_control, "Read the rules for", "of", ALL, **look)
-        remembered.widget(st.toggle, "Count the first token in the mean cosine (often a sink)", "first_token", True)
-        remembered.widget(st.toggle, "Count the sinks (◆) in the strips beside the maps", *probe_page.COUNT_SINKS)
-        remembered.widget(st.selectbox, "Published figures on the ruler", "published", NONE, options=PUBLISHED)
+        inputs.KL.draw(st.slider, **steps)
+        inputs.OVERLAP.draw(st.slider, **steps)
+        OF.draw(st.segmented_control, format_func=READ_FOR.get, required=True)
+        inputs.FIRST_TOKEN.draw(st.toggle)
+        inputs.COUNT_SINKS.draw(st.toggle, "Count the sinks (◆) in the strips beside the maps")
+        BESIDE.draw(st.selectbox)
         control_model.picker(st, batch)
         if "generation" in batch.requests:
             probe_page.form(Generation, ("n_tokens", "temperature", "seed"))
@@ -405,7 +402,7 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
             control=control_model.result(batch, probe),
             control_name=control_model.name(),
             sinks=tuple(s.pos for s in found or ()),
-            count_sinks=value(*probe_page.COUNT_SINKS),
+            count_sinks=inputs.COUNT_SINKS.value,
             read_at=verdict.positions(some, of) if some is not None else None,
             read_for=READ_FOR.get(of, f"token {of}"),
         )

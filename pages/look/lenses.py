@@ -16,17 +16,9 @@ from ed_core.probes.lenses import LENSES
 from ed_core.sources import sizes, specs, tokens
 from ed_core.types import ModelSpec, ProbeResult
 from ed_ui import fit_form, guard, picker, probe_page, remembered, run_panel, show
-from ed_ui.link_parameters import Parameter, choice
+from ed_ui.inputs import FOLLOWED, LENSES_SHADE, OF_LENSES, Input
 from ed_ui.runs import Fitted, distinct
 
-FOLLOWED = "rank of the followed token"
-SHADES = {
-    "probability": "prob",
-    "KL to output": "kl",
-    "Jensen–Shannon": "jsd",
-    "rank of the output": "rank",
-    FOLLOWED: "token_rank",
-}
 WINDOW = 20  # tokens of a map that stands beside two others
 NONE = "No lens is fitted to this model; **Fit a lens**, below, makes one. Until then the logit lens stands alone."
 COSTS = {
@@ -37,8 +29,8 @@ COSTS = {
 
 
 PARAMETERS = (
-    Parameter("fits", "lenses.fit", None, fits.named),
-    choice("shade", "lenses.shade", "probability", SHADES),
+    Input("fits", "lenses.fit", None, fits.named),
+    LENSES_SHADE,
 )
 
 
@@ -90,14 +82,14 @@ def follow(spec: ModelSpec, text: str) -> str:
 
 
 def inputs() -> None:
-    options = [one for one in SHADES if one != FOLLOWED or remembered.value("lenses.follow", -1) >= 0]
-    if remembered.value("lenses.shade", "probability") not in options:
-        remembered.put({"lenses.shade": "probability"})
-    remembered.widget(st.segmented_control, "Shade", "lenses.shade", "probability", options=options, required=True)
+    options = [one for one in OF_LENSES if one != FOLLOWED or remembered.value("lenses.follow", -1) >= 0]
+    if LENSES_SHADE.value not in options:
+        remembered.forget(LENSES_SHADE.key)
+    LENSES_SHADE.draw(st.segmented_control, options=options, required=True)
 
 
 def look() -> Look:
-    return Look(shade=SHADES[remembered.value("lenses.shade", "probability")])
+    return Look(shade=OF_LENSES[LENSES_SHADE.value])
 
 
 def maps(result: ProbeResult, seen: View) -> None:

@@ -6,19 +6,16 @@ from ed_core import figures
 from ed_core.figures.pictures import Look
 from ed_core.probes import LogitLens
 from ed_core.results import aggregate
-from ed_ui import chart, probe_page, remembered, show
-from ed_ui.case_view import SHADES
-from ed_ui.link_parameters import choice
+from ed_ui import chart, probe_page, show
+from ed_ui.inputs import LENS_SHADE, SHADES
 
 
 def inputs():
-    remembered.widget(
-        st.segmented_control, "Shade", "logit_lens.shade", "probability", options=list(SHADES), required=True
-    )
+    LENS_SHADE.draw(st.segmented_control, required=True)
 
 
 def look(_) -> Look:
-    return Look(shade=SHADES[remembered.value("logit_lens.shade", "probability")])
+    return Look(shade=SHADES[LENS_SHADE.value])
 
 
 def more(result, view):
@@ -72,5 +69,5 @@ probe_page.Page(
     inputs=inputs,
     over_sinks=True,
     height=lambda n_layers: figures.lens_height(n_layers, figures.View(height=probe_page.MAP_HEIGHT)),
-    parameters=(choice("shade", "logit_lens.shade", "probability", SHADES),),
+    parameters=(LENS_SHADE,),
 ).show()

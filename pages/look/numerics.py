@@ -10,7 +10,7 @@ from ed_core.depth import exactness
 from ed_core.depth.criteria import RULES
 from ed_core.probes import Contributions, LogitLens, Numerics
 from ed_ui import common_link, link, live, picker, probe_page, prompt_box, running, show
-from ed_ui.link_parameters import span
+from ed_ui.inputs import span
 
 PROBES = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens": LogitLens()}
 

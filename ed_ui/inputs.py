@@ -1,0 +1,179 @@
+"""What a visitor sets, declared once: its name in the URL, under which key the session holds it, its default, the label
+and options of its box. Box, link and case study read the same declaration; a value that cannot be is refused before
+anything is set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any
+
+from ed_core import fits
+from ed_core.errors import ParameterError
+from ed_core.probes import Contributions, Probe
+from ed_ui import remembered
+
+LONGEST = 300  # characters of a value
+LARGEST = 2**53  # what a browser's number box can hold
+
+
+@dataclass(frozen=True)
+class Input:
+    """One value: `name` in the URL, `key` in the session. `parse` makes it of its text or raises a `ParameterError`,
+    `write` the reverse. `label` and `options`: of its box. `held`: what a case study keeps in an option's place."""
+
+    name: str
+    key: str
+    default: Any
+    parse: Callable[[str], Any]
+    write: Callable[[Any], str] = str
+    label: str = ""
+    options: tuple[Any, ...] = ()
+    held: Mapping[Any, Any] = field(default_factory=dict)
+
+    @property
+    def value(self) -> Any:
+        """What it holds, on whatever page it stands."""
+        return remembered.value(self.key, self.default)
+
+    def draw(self, widget: Callable, label: str = "", **more: Any) -> Any:
+        """Draw its box, which keeps its value over page changes; returns the value."""
+        if self.options:
+            more = {"options": list(self.options)} | more
+        return remembered.widget(widget, label or self.label, self.key, self.default, **more)
+
+    @property
+    def kept(self) -> Any:
+        """What a case study keeps of it; None where nothing was chosen."""
+        chosen = remembered.value(self.key)
+        return self.held.get(chosen, chosen)
+
+    def of_kept(self, value: Any) -> Any:
+        """The option that a case study kept so."""
+        return {held: option for option, held in self.held.items()}.get(value, value)
+
+    def read(self, given: str) -> Any:
+        """The value of this text; a `ParameterError` says what is wrong with it."""
+        if len(given) > LONGEST or not given.isprintable():
+            raise ParameterError(f"{self.name} is {given[:20]!r}…; expected at most {LONGEST} printable characters.")
+        return self.parse(given)
+
+
+def text(name: str, key: str, default: str = "") -> Input:
+    return Input(name, key, default, str.strip)
+
+
+def choice(
+    name: str, key: str, default: Any, options: Mapping[Any, str] | Iterable[str], label: str = "", held: bool = False
+) -> Input:
+    """One of `options`, perhaps under a shorter name in the URL, which a case study keeps too where it is `held`."""
+    short = dict(options) if isinstance(options, Mapping) else {option: option for option in options}
+    long = {value: option for option, value in short.items()}
+
+    def parse(value: str) -> Any:
+        if value not in long:
+            raise ParameterError(f"{name} is {value!r}; expected one of {', '.join(long)}.")
+        return long[value]
+
+    kept = short if held else {}
+    return Input(name, key, default, parse, lambda value: short.get(value, ""), label, tuple(short), kept)
+
+
+def several(name: str, key: str, default: list, options: Iterable) -> Input:
+    """Any of `options`, with commas between them."""
+    known = {str(option): option for option in options}
+
+    def parse(value: str) -> list:
+        if strange := [part for part in value.split(",") if part not in known]:
+            raise ParameterError(f"{name} names {strange[0]!r}; expected some of {', '.join(known)}.")
+        return [known[part] for part in dict.fromkeys(value.split(","))]
+
+    return Input(name, key, default, parse, lambda value: ",".join(map(str, value)))
+
+
+def number(name: str, key: str, default: Any, low: float, high: float, kind: type = float, label: str = "") -> Input:
+    def parse(value: str) -> Any:
+        try:
+            found = kind(value)
+        except ValueError:
+            found = math.nan
+        if not low <= found <= high:
+            what = "a whole number" if kind is int else "a number"
+            raise ParameterError(f"{name} is {value!r}; expected {what} from {low:g} to {high:g}.")
+        return found
+
+    return Input(name, key, default, parse, lambda value: f"{value:g}" if kind is float else str(value), label)
+
+
+def flag(name: str, key: str, default: bool, label: str = "") -> Input:
+    return replace(choice(name, key, default, {True: "true", False: "false"}, label), options=())
+
+
+def span(name: str, key: str) -> Input:
+    """First and last of a window of tokens."""
+
+    def parse(value: str) -> tuple[int, int]:
+        first, _, last = value.partition("-")
+        if not (first.isdecimal() and last.isdecimal() and len(value) < 20 and int(first) < int(last)):
+            raise ParameterError(f"{name} is {value!r}; expected the first and the last token, like 12-59.")
+        return int(first), int(last)
+
+    return Input(name, key, None, parse, lambda value: f"{value[0]}-{value[1]}")
+
+
+def of_probe(probe: type[Probe], names: Iterable[str] | None = None) -> tuple[Input, ...]:
+    """A probe's own parameters, checked as the command line checks them; a file's path is never taken from a link."""
+    return tuple(
+        _of_field(probe, f) for f in fields(probe) if (names is None or f.name in names) and not f.metadata["file"]
+    )
+
+
+def _of_field(probe: type[Probe], f: Field) -> Input:
+    def parse(value: str) -> Any:
+        found = getattr(probe.make({f.name: value}), f.name)
+        if isinstance(found, (int, float)) and not abs(found) < LARGEST:
+            raise ParameterError(f"{probe.name}.{f.name} is {value!r}; expected a number that a box can hold.")
+        return boxed(found, f.metadata["empty"])
+
+    return Input(f.name, f"{probe.name}.{f.name}", boxed(f.default, f.metadata["empty"]), parse, _written)
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def boxed(value: Any, empty: str = "") -> Any:
+    """A probe's parameter as its box holds it: a list as text with commas, an empty one as `empty`."""
+    return (",".join(map(str, value)) or empty) if isinstance(value, tuple) else value
+
+
+# -------------------------------------------------------------------- inputs of several pages, and those that are kept
+
+BRANCHES = {"both": "layer", "attention": "attn", "MLP": "mlp"}
+SHADES = {
+    "probability": "prob",
+    "KL to output": "kl",
+    "Jensen–Shannon": "jsd",
+    "entropy": "entropy",
+    "rank of the output": "rank",
+}
+FOLLOWED = "rank of the followed token"
+OF_LENSES = {name: short for name, short in SHADES.items() if short != "entropy"} | {FOLLOWED: "token_rank"}
+COUNT_SINKS = flag("sinks", "count_sinks", False, "Count the sinks (◆)")
+BRANCH = choice("branch", "branch", "both", BRANCHES, "Contribution of", held=True)
+SHADE = choice("shade", "shade", "probability", SHADES, "Lens shade", held=True)
+KL = number("kl", "kl_threshold", 0.5, 0.05, 0.95, label="KL: below this share of its maximum")
+OVERLAP = number("overlap", "overlap_threshold", 0.3, 0.05, 0.95, label="Overlap: above")
+FIRST_TOKEN = flag("first_token", "first_token", True, "Count the first token in the mean cosine (often a sink)")
+LENS = Input("lens", "home.lens", "logit", fits.named, label="Lens of the map (the rules read the logit lens)")
+DEPTHS = flag("depths", "home.depths", False, "Depth of each token")
+MEASURE = choice(
+    "measure", "contributions.measure", "layer_ratio", [spec.name for spec in Contributions.measures], "Measure"
+)
+COUNTED = flag("first_token", "contributions.first_token", True)
+LENS_SHADE = choice("shade", "logit_lens.shade", "probability", SHADES, "Shade", held=True)
+LENSES_SHADE = choice("shade", "lenses.shade", "probability", OF_LENSES, "Shade", held=True)
+MAXIMUM = -1
+BOUNDARY = number("boundary", "skip.boundary", MAXIMUM, 0, 10**6, int, "Effects seen behind")
+SWAPPED = flag("swapped", "two.swapped", False)
