@@ -2,7 +2,10 @@
 
 The file is the one named by `ED_CONFIG`, else `lab.toml` in `HOME`, where there is one; `ED_…` variables of the same
 names win over it. Without either everything is open, as suits a laboratory on one's own machine. Unknown keys of the
-file and values out of range are errors; an unknown variable may belong to another program and is a warning."""
+file and values out of range are errors; an unknown variable may belong to another program and is a warning.
+
+To add a setting: a field of `Settings`, an entry in `docs/lab.example.toml`, and what `python -m ed_core settings
+--markdown` prints, in `docs/deploy.md`; tests compare the three."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ EDITS = {  # the two lines
             "from .residual_erasure import ResidualErasure",
             "from .residual_erasure import ResidualErasure\nfrom .toy import Toy",
         ),
-        ("    Continuation,\n)", "    Continuation,\n    Toy,\n)"),
+        ("\n)\n\n\ndef find", "\n    Toy,\n)\n\n\ndef find"),
     ),
     "ed_ui/navigation.py": (
         ('    "Look": (', '    "Look": (\n        Entry("pages/look/toy.py", "Toy", "toys", "toy"),'),
