@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -16,11 +18,13 @@ from ed_core import settings
 from ed_core.commands import main
 from ed_core.errors import ImportRefused, NotAllowed, StudyError
 from ed_core.figures import study_curves, study_depths, study_levels
+from ed_core.runs import launch
 from ed_core.runs.launch import Run
+from ed_core.runs.status import RUNNING, WAITING, Status
 from ed_core.sources.published import CAVEATS, CITATION, published, published_marks
 from ed_core.studies import bundle, items
 from ed_core.studies.folder import open_folder
-from ed_ui import runs, studies
+from ed_ui import run_panel, runs, studies
 
 pytestmark = pytest.mark.usefixtures("forks")
 
@@ -131,6 +135,54 @@ def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(cache,
     until(lambda: not Run(out).running)
     assert len(list(out.glob("items/*/*.parquet"))) == 20 and "measures" in Run(out).status.message
     assert (out / "report.md").is_file()
+
+
+def test_a_folder_of_an_older_version_opens_and_goes_on(computed, cache, monkeypatch):
+    """Its run.json names a process and nothing else, its log's last line was read; it has no statuses."""
+    import ed_ui.running
+    from ed_core.service.jobs import Jobs
+
+    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
+    out = cache / "studies" / "small"
+    shutil.copytree(computed / "studies" / "small", out)
+    for name in ("run.json", "status.jsonl"):
+        (out / name).unlink()
+    (out / "asked.toml").write_text(TOML)
+    (out / "run.json").write_text(json.dumps({"pid": 2**22, "created": 1.5}))
+    (out / "run.log").write_text("4 computed, 0 there, 0 failed\n")
+    next(out.glob("items/*/*.parquet")).unlink()
+    test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
+    test.switch_page("pages/compare/studies.py")
+    test.run()
+    assert not test.exception and not test.error and test.selectbox(key="studies.study").value == "small"
+    n = sum(planned for _, planned in open_folder(out).progress().values())
+    assert any(f"{n - 1} of {n} parts computed" in one.value for one in test.markdown)
+    begun = []
+    monkeypatch.setattr(launch, "begin", lambda spec, folder, *_: begun.append((spec.file, folder)))
+    assert test.button(key="run.studies").label == "Run" and test.button(key="cancel.studies").disabled
+    test.button(key="run.studies").click().run()
+    assert begun == [(str(out / "asked.toml"), out)]
+
+
+@pytest.mark.parametrize(
+    "statuses, begins, left, told",
+    [
+        ([], None, None, "starting"),
+        ([Status(0.0, WAITING)], 0.0, None, "starting"),
+        ([Status(0.0, WAITING, what="2 runs ahead")], 180.0, None, "waiting, 2 runs ahead · begins in about 3 min"),
+        ([Status(0.0, WAITING, what="1 run ahead")], None, None, "waiting, 1 run ahead"),
+        ([Status(0.0, WAITING, what="memory")], None, None, "waiting for memory"),
+        ([Status(0.0, RUNNING)], None, None, "0 % · models and prompts are looked up"),
+        ([Status(0.0, RUNNING, 0.414, "prune")], None, 12.4, "41 % · prune · about 12 s left"),
+    ],
+)
+def test_how_far_a_run_is_stands_in_a_line(statuses, begins, left, told):
+    class Seen(Run):
+        running, waiting = True, bool(statuses) and statuses[-1].state == WAITING
+        status = statuses[-1] if statuses else None
+
+    Seen.begins, Seen.left = begins, left
+    assert run_panel.progress(Seen(Path("x"))) == told
 
 
 def test_a_study_made_here_stands_before_a_shipped_one_of_its_name(cache):
