@@ -16,7 +16,7 @@ from ..claims import running as claims
 from ..depth import sinks
 from ..errors import CardError, EffectiveDepthError, StudyError
 from ..fits import Fit, checkpoint, of_model
-from ..probes import Contributions
+from ..probes.contributions import Contributions
 from ..probes.lenses import LENSES as LENS_NAMES
 from ..service.resolve import resolve
 from ..sources import precision as precisions
@@ -253,12 +253,13 @@ def _model(spec: ModelSpec) -> dict[str, Any]:
 
 def _identities(model: Any) -> dict[str, Any]:
     found = model.identities
-    return found.to_json() | {
+    told: dict[str, Any] = found.to_json() | {
         "tokens": found.n_tokens,
         "miss_limit": found.miss_limit,
         "slope_limit": found.slope_limit,
         "failures": found.failures(),
     }
+    return told
 
 
 def _set(name: str, used: Sequence[sets.Example]) -> dict[str, Any]:

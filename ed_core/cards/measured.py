@@ -21,6 +21,7 @@ from ..depth.lenses import UNCALIBRATED, ByLens, certified
 from ..depth.statistics import Resampled, Units
 from ..errors import StudyError
 from ..fits import Fit
+from ..probes.generation import Generation
 from ..probes.lenses import LENSES
 from ..probes.scores import rank_correlation
 from ..studies import report, tables
@@ -249,6 +250,7 @@ class Measured:
         """Of the tokens that the model writes: where they settle, and how many an early exit would have said alike."""
         read = self._part("writing", MODEL)
         probe = open_folder(self.claims / "parts" / "writing").probe("generation")
+        assert isinstance(probe, Generation)
         found: dict[str, Any] = {"tokens": probe.n_tokens, "threshold": probe.threshold, "prompts": len(read.part)}
         for name in ("mean_depth", "mean_ratio", "mean_agreement"):
             values = read.part[name].astype(np.float64)

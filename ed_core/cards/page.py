@@ -115,7 +115,7 @@ def drawing(
     parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 2}" text-anchor="middle">{axis}</text>')
     for mark in marks:
         parts.append(f'<line class="mark" x1="{x(mark):.1f}" x2="{x(mark):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
-    for of, curve in reversed(curves.items()):
+    for of, curve in reversed(list(curves.items())):
         band = f"{points(curve['low'])} {points(curve['high'], backwards=True)}"
         parts.append(f'<polygon points="{band}" fill="{COLOURS[of]}" fill-opacity=".18"/>')
         dash = f' stroke-dasharray="{DASHES[of]}"' if DASHES[of] else ""

@@ -6,6 +6,7 @@ import hashlib
 import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from .. import disk
 from ..errors import CaseError, EffectiveDepthError, ImportRefused, StoreError
@@ -95,7 +96,7 @@ def check(kept: Kept) -> tuple[int, list[str]]:
     return len(files), problems
 
 
-def _list(archive: zipfile.ZipFile) -> dict[str, dict]:
+def _list(archive: zipfile.ZipFile) -> dict[str, dict[str, Any]]:
     """The backup's own list; every entry of the archive is on it."""
     names = [entry.filename for entry in archive.infolist()]
     if len(names) > MAX_FILES or names[-1:] != [LIST] or archive.getinfo(LIST).file_size > 200 * MAX_FILES:
@@ -107,10 +108,11 @@ def _list(archive: zipfile.ZipFile) -> dict[str, dict]:
         or not all(NAME.fullmatch(name) for name in names[:-1])
     ):
         raise ValueError("its list is not that of its files")
-    return listed["files"]
+    files: dict[str, dict[str, Any]] = listed["files"]
+    return files
 
 
-def _entry(archive: zipfile.ZipFile, name: str, entry: dict) -> bytes:
+def _entry(archive: zipfile.ZipFile, name: str, entry: dict[str, Any]) -> bytes:
     """One bundle of a backup, no larger than a bundle may be, with its hash checked."""
     _expect(
         archive.getinfo(name).file_size <= bundle.MAX_BYTES

@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -26,12 +26,12 @@ from ..prompts import check_text
 from ..results.aggregate import probe_of
 from ..results.wire import told, unpack
 from ..sources import controls
-from ..types import ProbeResult, canonical_json
+from ..types import ModelSpec, ProbeResult, Prompt, canonical_json
 from .case_study import ITEMS, Case, Item, Shown
 
 SCHEMA = 1
 MIGRATIONS: dict[
-    int, Callable[[dict], dict]
+    int, Callable[[dict[str, Any]], dict[str, Any]]
 ] = {}  # schema n: what makes a header of schema n + 1 of it, applied on reading
 FORMAT = "effective-depth case study"
 HEADER = "case.json"
@@ -48,7 +48,7 @@ OF_THE_DISK = (
     errno.ENFILE,
     errno.ESTALE,
 )  # say nothing of a bundle
-CERTIFICATE = {
+CERTIFICATE: dict[str, type | tuple[type, ...]] = {
     "engine": int,
     "run": str,
     "time": str,
@@ -58,6 +58,8 @@ CERTIFICATE = {
     "probe": dict,
     "prompt": dict,
 }
+A = TypeVar("A")
+B = TypeVar("B")
 ADAPTER = cache(TypeAdapter)
 Row = Annotated[tuple[Annotated[int, Field(ge=-1, le=255)], ...], Field(min_length=1, max_length=64)]
 
@@ -154,7 +156,7 @@ def card(file: Any) -> Card:
     return _refusing(_card, file)
 
 
-def _refusing(work: Callable, argument: Any) -> Any:
+def _refusing(work: Callable[[A], B], argument: A) -> B:
     try:
         return work(argument)
     except ImportRefused:
@@ -256,11 +258,11 @@ def _read_header(archive: zipfile.ZipFile) -> Header:
     return found
 
 
-def _exactly(kind: type, data: dict[str, Any]) -> Any:
+def _exactly(kind: type[A], data: dict[str, Any]) -> A:
     """`data` as a value of this dataclass: every field is there and no other, each of its very type."""
-    text, adapter = canonical_json(data), ADAPTER(kind)
+    text, adapter = canonical_json(data), ADAPTER(kind)  # type: ignore[arg-type]  # a class is hashable
     try:
-        found = adapter.validate_json(text, strict=True, extra="forbid")
+        found: A = adapter.validate_json(text, strict=True, extra="forbid")
     except ValidationError as error:
         raise ValueError(told(error)) from None
     _expect(canonical_json(adapter.dump_python(found)) == text, "a field is left out, or a number spelled otherwise")
@@ -284,7 +286,8 @@ def _result(packed: bytes) -> ProbeResult:
     result = unpack(packed)
     request = result.request
     _expect(result.complete and len(request.models) >= 1 and len(request.prompts) >= 1, "a result is not complete")
-    for one in (*request.models, *request.prompts):
+    parts: list[ModelSpec | Prompt] = [*request.models, *request.prompts]
+    for one in parts:
         _expect(all(type(getattr(one, f.name)).__name__ == f.type for f in fields(one)), "the request")
     for prompt in request.prompts:
         check_text(prompt)
@@ -292,7 +295,7 @@ def _result(packed: bytes) -> ProbeResult:
         controls.check(model)
     probe = probe_of(result)  # refuses values out of range
 
-    def kind(value):
+    def kind(value: object) -> type:
         return float if type(value) is int else type(value)
 
     _expect(all(kind(value) is kind(getattr(probe, name)) for name, value in request.parameters), "the parameters")
@@ -326,6 +329,7 @@ def _check_npz(packed: bytes) -> None:
             )
             _expect(entry.filename.endswith(".npy") and entry.filename == entry.orig_filename, "an array's name")
             with archive.open(entry) as file:
+                assert isinstance(file, io.BufferedIOBase)
                 dtype = npz.header(file).dtype
                 _expect(dtype.name in DTYPES and dtype.isnative, f"an array of {dtype}")
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..depth import criteria, together, verdict
+from ..depth.verdict import Verdict
 from ..errors import CaseError
 from ..results.wire import pack, unpack
 from ..sources import controls
@@ -95,7 +96,7 @@ class Case:
     overlap_threshold: float = criteria.OVERLAP_THRESHOLD
     first_token: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not ID.fullmatch(self.id):
             raise CaseError(
                 f"{self.id!r} is not the id of a case study; expected 10 characters from a to z and 2 to 7."
@@ -126,12 +127,15 @@ class Case:
             view.by_probe[request.probe] = item
         return views
 
-    def verdicts(self) -> Iterator[tuple[View, verdict.Verdict]]:
+    def verdicts(self) -> Iterator[tuple[View, Verdict]]:
         """The verdict of every view that has what it is read from."""
         for view in self.views:
             if view.by_probe.keys() >= set(verdict.READS):
-                pair = tuple(view.by_probe[name].result for name in verdict.READS)
-                yield view, verdict.of_prompt(*pair, self.first_token, self.kl_threshold, self.overlap_threshold)
+                written, lens = (view.by_probe[name].result for name in verdict.READS)
+                yield (
+                    view,
+                    verdict.of_prompt(written, lens, self.first_token, self.kl_threshold, self.overlap_threshold),
+                )
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,7 @@ def make(
     """A new case study of complete results, with the verdict they give. `shown`: for all, or by probe. A `CaseError`
     says what cannot be."""
 
-    def of(probe):
+    def of(probe: str) -> Shown:
         return shown if isinstance(shown, Shown) else shown.get(probe, Shown())
 
     items = tuple(Item.of(result, of(result.request.probe)) for result in results)
@@ -232,9 +236,11 @@ def over_prompts(case: Case, views: Iterable[View]) -> Iterator[str]:
         alike.setdefault(tuple(view.by_probe[name].result.request.series for name in verdict.READS), []).append(view)
     for group in alike.values():
         if len(of_prompt := {view.prompts: view for view in group}) > 1:
-            pair = ([view.by_probe[name].result for view in of_prompt.values()] for name in verdict.READS)
+            written, lens = ([view.by_probe[name].result for view in of_prompt.values()] for name in verdict.READS)
             forms = [prompts[0].form for prompts in of_prompt]
-            said = together.of_prompts(*pair, case.first_token, case.kl_threshold, case.overlap_threshold, forms)
+            said = together.of_prompts(
+                written, lens, case.first_token, case.kl_threshold, case.overlap_threshold, forms
+            )
             yield f"{controls.full_name(group[0].models[0])}, {said.n_prompts} prompts: {said.sentence}"
 
 

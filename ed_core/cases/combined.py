@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -13,11 +14,14 @@ from .. import figures
 from ..depth import among_others, audit, pruning, surgery, writing
 from ..figures import View
 from ..figures.pictures import CURVES_HEIGHT, WIDTH
-from ..probes.prune import PROXIES
+from ..probes.early_exit import EarlyExit
+from ..probes.exact_answers import ExactAnswers
+from ..probes.prune import PROXIES, Prune
+from ..probes.surgery import Surgery
 from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
 
-SIZE = dict(height=CURVES_HEIGHT, width_px=WIDTH)
+SIZE: dict[str, Any] = dict(height=CURVES_HEIGHT, width_px=WIDTH)
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
     """What every stretch costs over these prompts, above the spread of the single ones, and how the proxies rank the
     stretches."""
     probe = probe_of(results[0])
+    assert isinstance(probe, Prune)
     curves = among_others.over_prompts(probe, [r.summary for r in results])
     singles = [among_others.curves_of(probe, r.summary) for r in results]
     x = "first layer taken out" if probe.n > 1 else "layer taken out"
@@ -89,11 +94,12 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
 
 def early_exit(results: Sequence[ProbeResult]) -> Iterator[Together]:
     """Agreement with the output and confidence, depth by depth."""
-    curves = aggregate(probe_of(results[0]), [r.summary for r in results])
+    probe = probe_of(results[0])
+    assert isinstance(probe, EarlyExit)
+    curves = aggregate(probe, [r.summary for r in results])
     lines = {"agreement": curves["agreement"], "confidence": curves["confidence"]}
     fig = figures.layer_curves(lines, "", "share", x="depth", **SIZE)
-    sure = probe_of(results[0]).threshold
-    said = writing.of_prompts([r.summary for r in results], results[0].n_layers, sure)
+    said = writing.of_prompts([r.summary for r in results], results[0].n_layers, probe.threshold)
     caption = f"{said[0].lower()}{said[1:-1]}"
     yield Together(
         "Early exit through the lens",
@@ -110,6 +116,7 @@ def early_exit(results: Sequence[ProbeResult]) -> Iterator[Together]:
 def answers(results: Sequence[ProbeResult]) -> Iterator[Together]:
     """The share of known answers that are written without each stretch."""
     probe = probe_of(results[0])
+    assert isinstance(probe, ExactAnswers)
     curves = aggregate(probe, [r.summary for r in results])
     x = "first layer taken out" if probe.n > 1 else "layer taken out"
     behind = {"all layers": np.full(len(curves["exact"]), curves["exact_whole"])}
@@ -130,6 +137,7 @@ def layers_moved(results: Sequence[ProbeResult]) -> Iterator[Together]:
     """The maps of layers left out, exchanged and run twice, what the cheapest of every length adds to the loss, and the
     typed order."""
     probe = probe_of(results[0])
+    assert isinstance(probe, Surgery)
     curves = among_others.over_prompts(probe, [r.summary for r in results])
     for kind in surgery.kinds_of(curves):
         drawn = results[0]["random_layer"].tolist() if kind == "repeat" else ()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from .. import figures
@@ -105,7 +106,8 @@ def _of_page(case: Case) -> Section | None:
     )
     series = {r.request.series for r in results}
     kind = {item.shown.page for item in case.items}
-    says, drawn = [], []
+    says: list[str] = []
+    drawn: list[Together] = []
     if len(kind & set(by_probe)) == len(kind) == 1 and find(*kind).over_several and len(series) == len(by_probe):
         drawn = [
             one
@@ -163,8 +165,8 @@ def _control_of(case: Case, view: case_study.View) -> case_study.View | None:
     """The same prompt on a control of the same model, where the case study holds one: its curves stand behind the
     model's."""
 
-    def same(other):
-        return (
+    def same(other: case_study.View) -> bool:
+        return bool(
             other.prompts == view.prompts
             and other.models[0].control
             and other.models[0].source == view.models[0].source
@@ -186,7 +188,7 @@ def _of_item(case: Case, item: Item, found: Verdict | None, twin: case_study.Vie
         sinks=tuple(s.pos for s in (found and found.sinks) or ()),
         count_sinks=dict(item.shown.settings).get("count_sinks", False) is True,
         control=behind.result if behind is not None else None,
-        control_name=controls.KINDS[twin.models[0].control] if behind is not None else "",
+        control_name=controls.KINDS[twin.models[0].control] if twin is not None and behind is not None else "",
     )
     probe = find(result.request.probe)
     asked = "".join(f" · {words}" for words in _asked(probe_of(result)))
@@ -230,7 +232,8 @@ def _asked(probe: Probe) -> Iterator[str]:
 
 def _aggregates(case: Case, item: Item) -> Iterator[tuple[Any, ...]]:
     """Curves over whatever the layers are called, one figure per unit and length."""
-    probe, grouped = probe_of(item.result), {}
+    probe = probe_of(item.result)
+    grouped: dict[tuple[str, str, int], dict[str, np.ndarray]] = {}
     for name, values in aggregate(probe, [item.result.summary], case.first_token).items():
         if values.ndim == 1 and len(values) > 1 and not name.endswith("_mean"):
             spec = probe.spec(name)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from ..depth import sinks
 from ..depth.side_by_side import SIDES, Pair, relative_depth
 from ..depth.verdict import READS, mean_depths, turn, verdicts
 from ..probes import Probe
-from ..results.aggregate import aggregate, probe_of
+from ..results.aggregate import aggregate, counts_first, probe_of
 from ..types import ProbeResult
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def arrays(runs: Mapping[Probe, Sequence[ProbeResult]], forms: Sequence[str] = (
                 for name, values in probe.derive(aggregate(probe, [result.summary])).items()
                 if not name.endswith("_mean")
             }
-        curves = aggregate(probe, [r.summary for r in results], getattr(probe, "first_token", True))
+        curves = aggregate(probe, [r.summary for r in results], counts_first(probe))
         out |= {f"{probe.name}.{name}": values for name, values in (curves | probe.derive(curves)).items()}
     results = next(iter(runs.values()))
     for i, result in enumerate(results):
@@ -73,7 +73,7 @@ def case_arrays(case: Case) -> dict[str, np.ndarray]:
     """The numbers of a case study under the names of `arrays`; with several views (another model or prompt, the same
     probe again) each behind its place, `1/`, `2/`, …"""
     views = case.views
-    out = {}
+    out: dict[str, np.ndarray] = {}
     for i, view in enumerate(views, 1):
         named = arrays({probe_of(item.result): [item.result] for item in view.by_probe.values()})
         out |= {(f"{i}/" if len(views) > 1 else "") + name: values for name, values in named.items()}
@@ -92,33 +92,35 @@ def effective_depth(
     def put(name: str, value: int | float | None) -> None:
         out[f"effective_depth.{name}"] = np.asarray(np.nan if value is None else value, np.float32)
 
-    for name, verdict, interval in verdicts(contributions, lens, probe.first_token):
+    for name, verdict, interval in verdicts(contributions, lens, counts_first(probe)):
         low, high, _ = interval or (None, None, None)
-        figures = {"": verdict.depth, "_ratio": verdict.ratio, "_stable": verdict.stable, "_low": low, "_high": high}
-        figures |= {f"_{variant}": found and found.depth for variant, found in verdict.variants.items()}
-        for suffix, value in figures.items():
+        own = {"": verdict.depth, "_ratio": verdict.ratio, "_stable": verdict.stable, "_low": low, "_high": high}
+        variants = {f"_{variant}": found.depth if found else None for variant, found in verdict.variants.items()}
+        for suffix, value in (own | variants).items():
             put(f"{name}{suffix}", value)
-    for name, found in mean_depths(lens, forms).items():
-        low, high, _ = found.interval or (None, None, None)
-        for suffix, value in {"": found.depth, "_low": low, "_high": high}.items():
+    for name, mean in mean_depths(lens, forms).items():
+        low, high, _ = mean.interval or (None, None, None)
+        for suffix, value in {"": mean.depth, "_low": low, "_high": high}.items():
             put(f"{name}_mean{suffix}", value)
-    turned = turn(contributions, probe.first_token, forms)
-    put("turn", turned and turned.layer)
-    put("turn_p", turned and turned.p)
+    turned = turn(contributions, counts_first(probe), forms)
+    put("turn", turned.layer if turned else None)
+    put("turn_p", turned.p if turned else None)
     return out
 
 
 def sinks_of(probe: Probe, results: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
     """`sinks.<figure>.<i>`, `sinks.span_<figure>.<i>` and `sinks.long_at_end.<i>` per prompt, `sinks.share_<measure>`
     over all of them."""
-    found, out = [sinks.of_result(result) for result in results], {}
-    for i, of_one in enumerate(found):
-        if of_one is not None:
+    out: dict[str, np.ndarray] = {}
+    found = []
+    for i, result in enumerate(results):
+        if (of_one := sinks.of_result(result)) is not None:
+            found.append(of_one)
             out |= {f"sinks.{name}.{i}": values for name, values in sinks.columns(of_one).items()}
             out |= {f"sinks.span_{name}.{i}": values for name, values in sinks.span_columns(of_one).items()}
-            out[f"sinks.long_at_end.{i}"] = np.asarray(sinks.ends_of(results[i]), np.int32)
-    if None not in found:
-        shares = sinks.carried(results, found, probe.first_token)
+            out[f"sinks.long_at_end.{i}"] = np.asarray(sinks.ends_of(result), np.int32)
+    if len(found) == len(results):
+        shares = sinks.carried(results, found, counts_first(probe))
         out |= {f"sinks.share_{name}": values.astype(np.float32) for name, values in shares.items()}
     return out
 
@@ -166,16 +168,16 @@ def _header(result: ProbeResult, measure: str) -> list[str]:
     return [*places, *(["token"] if "pos" in places else []), *values]
 
 
-def _entries(result: ProbeResult, measure: str) -> Iterator[list]:
+def _entries(result: ProbeResult, measure: str) -> Iterator[list[Any]]:
     places, values = _columns(result, measure)
-    columns: list[Iterable] = [at.tolist() for at in places.values()]
+    columns: list[Iterable[Any]] = [at.tolist() for at in places.values()]
     if "pos" in places:
         columns.append(json.dumps(result.tokens[i]) for i in places["pos"])
     columns += [map(str if v.dtype.kind == "U" else repr, v.tolist()) for v in values.values()]
     yield from map(list, zip(*columns, strict=True))
 
 
-def _table(header: list[str], rows: Iterable[list]) -> str:
+def _table(header: list[str], rows: Iterable[list[Any]]) -> str:
     import csv as writer
     import io
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from .. import settings
 from ..disk import why
@@ -47,7 +48,7 @@ class Kept:
         self.path, self.trash_path, self.damaged_path = (self.root / "kept" / sub for sub in ("", "trash", "damaged"))
         self.shipped = shipped
         self.problems: deque[str] = deque(maxlen=100)
-        self._cards: dict[Path, tuple[tuple, Card]] = {}
+        self._cards: dict[Path, tuple[tuple[Any, ...], Card]] = {}
         self._folder = SafeFolder(self.path)
         self.owners = Owners(self._folder)
 

@@ -3,9 +3,14 @@ Torch-free."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from markdown_it.utils import OptionsDict
 
 
 @lru_cache(maxsize=1)
@@ -17,7 +22,7 @@ def _reader() -> MarkdownIt:
     return reader
 
 
-def _link(self, tokens, at, options, env) -> str:
+def _link(self: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: Any) -> str:
     """Links tell nobody where they were clicked, and open elsewhere."""
     tokens[at].attrSet("rel", "noopener noreferrer nofollow")
     tokens[at].attrSet("target", "_blank")
@@ -26,4 +31,5 @@ def _link(self, tokens, at, options, env) -> str:
 
 def to_html(notes: str) -> str:
     """The notes as HTML."""
-    return _reader().render(notes)
+    html: str = _reader().render(notes)
+    return html

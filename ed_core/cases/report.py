@@ -14,6 +14,7 @@ from collections.abc import Collection
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -91,8 +92,8 @@ def _certificate(result: ProbeResult) -> str:
     return json.dumps({k: made[k] for k in FIRST if k in made} | dict(made), indent=1, ensure_ascii=False)
 
 
-def plain(drawing: Drawing) -> dict:
+def plain(drawing: Drawing) -> dict[str, Any]:
     """A figure without plotly's own theme, which would fix the colour of letters."""
-    figure = json.loads(drawing.figure.to_json())
+    figure: dict[str, Any] = json.loads(drawing.figure.to_json())
     figure["layout"].pop("template", None)
     return figure

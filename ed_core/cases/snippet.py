@@ -9,6 +9,7 @@ import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 from ..errors import CaseError
 from ..prompts import to_jsonl
@@ -48,13 +49,16 @@ def snippet(case: Case) -> Snippet:
 def opening(model: ModelSpec) -> dict[str, str | int]:
     """How a model is opened, by the names of `ed_core.open`; what stands at its default is left out. A checkpoint
     that is stored quantized in a way of its own opens as "auto"."""
-    asked = {
+    asked: dict[str, str | int] = {
         "source": f"{model.source}@{model.revision}" if model.revision else model.source,
         "precision": model.precision if model.precision in PRECISIONS else "auto",
         "device": model.device,
     }
-    asked |= {"adapter": model.adapter} if model.adapter else {}
-    return asked | ({"control": model.control, "control_seed": model.control_seed} if model.control else {})
+    if model.adapter:
+        asked["adapter"] = model.adapter
+    if model.control:
+        asked |= {"control": model.control, "control_seed": model.control_seed}
+    return asked
 
 
 def options(model: ModelSpec) -> str:
@@ -123,7 +127,7 @@ def _python(view: View) -> str:
     )
 
 
-def _settings(result: ProbeResult) -> dict:
+def _settings(result: ProbeResult) -> dict[str, Any]:
     return probe_of(result).settings()
 
 

@@ -9,7 +9,7 @@ from ..errors import ClaimRefused
 from ..probes.scores import depth_score
 from .claim import Claim, Curve, Estimate, Measured, Quantity, by_draws, enough
 from .evidence import Evidence, Part
-from .means import fisher, over_layers
+from .means import as_curve, fisher, over_layers
 
 CORRELATION = "rank correlation of the deep-thinking ratio with a right answer"
 DEEPER = "centre of what generation loses less that of what likelihood loses"
@@ -39,16 +39,12 @@ def thinking(evidence: Evidence) -> Measured:
     found = statistics.read_off(correlation, made_of, np.ones(len(part)), part.units, evidence.seed)
     groups = [part.keep(right == which) for which in (0, 1)]
     each = [statistics.mean(g["mean_ratio"], None, g.units, evidence.seed) for g in groups]
-    both = statistics.Resampled(*(np.stack([getattr(m, of) for m in each], -1) for of in RESAMPLED))
-    curve = Curve.of("answer", "deep-thinking ratio", both, ticks=("wrong", "right"))
+    curve = Curve.of("answer", "deep-thinking ratio", as_curve(each), ticks=("wrong", "right"))
     beside = f"{len(groups[1])} of {len(part)} prompts are answered rightly."
     of_units = statistics.about(float(found.value), float(found.error), part.units.n - 1)  # few forms: both must agree
     draws = np.tanh(found.draws)
     estimate = Estimate.of(np.tanh(found.value), draws, judge=by_draws(draws, np.tanh(of_units)))
     return Measured({CORRELATION: estimate}, len(part), curve, beside, part.units.words)
-
-
-RESAMPLED = ("value", "error", "again", "errors")
 
 
 def two_stories(evidence: Evidence) -> Measured:
@@ -62,7 +58,7 @@ def two_stories(evidence: Evidence) -> Measured:
     ones = np.ones(len(part))
 
     def apart(curves: dict[str, np.ndarray]) -> np.ndarray:
-        return depth_score(curves["generated"]) - depth_score(curves["likely"])
+        return np.asarray(depth_score(curves["generated"]) - depth_score(curves["likely"]))
 
     def of_layers(at: np.ndarray, generated: np.ndarray, likely: np.ndarray) -> float:
         centres = [at @ c / c.sum() if c.sum() > 0 else np.nan for c in (generated, likely)]
@@ -102,6 +98,7 @@ def reasoning(evidence: Evidence) -> Measured:
                 f"Without one layer, on average over layers, {kept[0]:.0%} of the worked-out answers are lost and "
                 f"{kept[1]:.0%} of those in one step; {several} pairs have an answer of several steps."
             )
+    assert drawn is not None  # enough pairs in one step were required
     return Measured(estimates, pairs, drawn, beside, over)
 
 

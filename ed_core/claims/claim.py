@@ -135,8 +135,9 @@ class Curve:
     def of(cls, x_title: str, unit: str, curve: Resampled, x: Sequence[float] = (), ticks: Sequence[str] = ()) -> Curve:
         """From a curve over places, which are counted from 0 unless given."""
         low, high = ends(curve.draws)
-        numbers = [tuple(float(v) for v in one) for one in (x or range(len(curve.value)), curve.value, low, high)]
-        return cls(x_title, unit, *numbers, tuple(ticks))
+        drawn = (x or range(len(curve.value)), curve.value, low, high)
+        places, values, lows, highs = (tuple(float(v) for v in one) for one in drawn)
+        return cls(x_title, unit, places, values, lows, highs, tuple(ticks))
 
 
 @dataclass(frozen=True)

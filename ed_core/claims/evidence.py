@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -73,7 +73,7 @@ def part_of(folder: Folder, label: str, name: str, probe: str) -> Part:
         raise StudyError(f"The study in {folder.out} has no {probe} of {label} yet; run it to its end.")
     ran = some.index[np.isfinite(some.columns[f"{probe}.n_tokens"])]
 
-    def of(marks) -> tuple[str, ...]:
+    def of(marks: Sequence[object] | np.ndarray) -> tuple[str, ...]:
         return tuple(str(marks[i]) for i in ran) if len(marks) else ()
 
     return Part(columns, of(one["levels"]), of(one["pairs"]), ran, of(folder.forms(name)))

@@ -93,7 +93,8 @@ class Finding:
                 if measured is not None
             },
         }
-        return _plain(found | {"sentence": sentence(found), "reasons": reasons(found)})
+        told: dict[str, Any] = _plain(found | {"sentence": sentence(found), "reasons": reasons(found)})
+        return told
 
     def _quantity(self, q: Quantity) -> dict[str, Any]:
         one: dict[str, Any] = asdict(q) | {"value": None, "control": None, "limits": None}

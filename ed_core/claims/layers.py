@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ..depth import statistics
@@ -33,13 +35,14 @@ def turns(evidence: Evidence) -> Measured:
     def mean(at: np.ndarray, angles: np.ndarray) -> float:
         return float(angles.mean())
 
-    def of(name: str, where: slice, read) -> Estimate:
+    def of(name: str, where: slice, read: Callable[[np.ndarray, np.ndarray], float]) -> Estimate:
         measure = "stream_angle" if name != UNCORRELATED else "update_angle"
         whole = stream if name != UNCORRELATED else update
 
         def rows(curves: dict[str, np.ndarray]) -> np.ndarray:
             own = curves[measure][:, where]
-            return own.std(1) / own.mean(1) if read is variation else own.mean(1)
+            row: np.ndarray = own.std(1) / own.mean(1) if read is variation else own.mean(1)
+            return row
 
         found = read_off(part, rows, [measure], seed)
         return Estimate.of(found.value, found.draws, over_layers(read, whole.value[where]))
@@ -62,7 +65,8 @@ def replaced(evidence: Evidence) -> Measured:
     needed = cost.value > 1 + RAISED
 
     def share(curves: dict[str, np.ndarray]) -> np.ndarray:
-        return (curves["loss"] > 1 + RAISED).mean(1)
+        needed: np.ndarray = (curves["loss"] > 1 + RAISED).mean(1)
+        return needed
 
     def falls(curves: dict[str, np.ndarray]) -> np.ndarray:
         return fisher(rank_correlations(curves["loss"], np.broadcast_to(layers, curves["loss"].shape)))

@@ -27,7 +27,9 @@ def per_token(part: Part, name: str, seed: int) -> Resampled:
     return statistics.mean(*sums_of(part, name), part.units, seed)
 
 
-def read_off(part: Part, read: Callable[[dict[str, np.ndarray]], np.ndarray], names: Sequence[str], seed: int):
+def read_off(
+    part: Part, read: Callable[[dict[str, np.ndarray]], np.ndarray], names: Sequence[str], seed: int
+) -> Resampled:
     """A smooth number read off mean curves over tokens, by their names."""
     found = {name: sums_of(part, name) for name in names}
     sums, tokens = ({name: one[i] for name, one in found.items()} for i in (0, 1))
@@ -88,8 +90,15 @@ def line(values: Sequence[np.ndarray], parts: Sequence[Part], seed: int) -> Line
     if few is not None:
         return f"one level has only {few} prompts with a value"
     means = [statistics.mean(v, None, p.units, seed + i) for i, (v, p) in enumerate(zip(values, parts))]
-    levels = Resampled(*(np.stack([getattr(m, of) for m in means], -1) for of in ("value", "error", "again", "errors")))
-    return Line(statistics.contrast(level_weights(len(means)), means), levels, 0, _all_of(parts))
+    return Line(statistics.contrast(level_weights(len(means)), means), as_curve(means), 0, _all_of(parts))
+
+
+def as_curve(numbers: Sequence[Resampled]) -> Resampled:
+    """Single numbers with their resamples, as one curve."""
+    value, error, again, errors = (
+        np.stack([getattr(one, of) for one in numbers], -1) for of in ("value", "error", "again", "errors")
+    )
+    return Resampled(value, error, again, errors)
 
 
 def level_weights(n: int) -> np.ndarray:
@@ -104,7 +113,8 @@ def _all_of(parts: Sequence[Part]) -> str:
 
 def fisher(correlation: np.ndarray) -> np.ndarray:
     """Correlations on Fisher's scale, on which their spread does not depend on them; ±1 is cut to a finite number."""
-    return np.arctanh(np.clip(correlation, -1 + statistics.SMALLEST, 1 - statistics.SMALLEST))
+    found: np.ndarray = np.arctanh(np.clip(correlation, -1 + statistics.SMALLEST, 1 - statistics.SMALLEST))
+    return found
 
 
 def by_level(part: Part, levels: Sequence[str]) -> list[Part]:

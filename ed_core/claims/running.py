@@ -205,7 +205,7 @@ def run(
         else _finding(claim, spec.name, asked.set_name, mine, twins)
         for claim in claims
     ]
-    told = {
+    told: dict[str, Any] = {
         "about": about,
         "model": spec.name,
         "precision": spec.precision,
@@ -224,7 +224,7 @@ def run(
 def read(out: Path) -> dict[str, Any]:
     """What a run wrote; empty where there is none. `StudyError` where it is damaged."""
     try:
-        found = from_json((out / FOUND).read_text(encoding="utf-8"))
+        found: dict[str, Any] = from_json((out / FOUND).read_text(encoding="utf-8"))
         if {"about", "model", "set", "findings", "command"} <= found.keys():
             return found
     except FileNotFoundError:
@@ -332,7 +332,11 @@ class _Parts:
         """What is missing of a part, of the model and of its twin."""
         if name == REPLACEMENT:
             for i, label in enumerate((MODEL, CONTROL)):
-                self._fit(label, lambda within, i=i: share((i + within) / 2))
+
+                def fitted(within: float, i: int = i) -> None:
+                    share((i + within) / 2)
+
+                self._fit(label, fitted)
             return
         failed = measure(
             self._study(name), self.out / "parts" / name, self.asked.device, share, self.cancelled, self.engine
@@ -342,10 +346,10 @@ class _Parts:
 
     def _study(self, name: str) -> Study:
         taken, asked = PARTS[name], self.asked
-        own = {"source": asked.model, "precision": asked.precision, "adapter": asked.adapter}
+        of_own = partial(ModelEntry, source=asked.model, precision=asked.precision, adapter=asked.adapter)
         twins = TWINS if name == "contributions" else {CONTROL: 0}
-        models = [ModelEntry(**own, label=MODEL)]
-        models += [ModelEntry(**own, label=label, control="untrained", seed=seed) for label, seed in twins.items()]
+        models = [of_own(label=MODEL)]
+        models += [of_own(label=label, control="untrained", seed=seed) for label, seed in twins.items()]
         if name in OF_FAMILY:
             models += [ModelEntry(source=source, precision=asked.precision) for source in asked.also]
         probe = ProbeEntry(name=taken.probe, **taken.parameters(self.bare.n_layers, self.bare.answers))
@@ -418,7 +422,9 @@ class _Parts:
             return part
         entry = self._entry(name)
         answers = [e.prompt.answer.strip() for e in sets.load(entry, Path(), asked.model).examples]
-        return replace(part, columns=part.columns | {"answer_length": np.array([len(answers[i]) for i in part.index])})
+        return replace(
+            part, columns=dict(part.columns) | {"answer_length": np.array([len(answers[i]) for i in part.index])}
+        )
 
     def _points(self) -> list[Point]:
         """The effective depths of the model and of those beside it."""

@@ -33,7 +33,8 @@ def second_half(evidence: Evidence) -> Measured:
     half = evidence.n_layers // 2
 
     def log_ratio(curves: np.ndarray) -> np.ndarray:
-        return np.log(np.maximum(second_over_first(curves, half), SMALLEST))
+        found: np.ndarray = np.log(np.maximum(second_over_first(curves, half), SMALLEST))
+        return found
 
     def of_layers(at: np.ndarray, curve: np.ndarray) -> float:
         second = at >= half
@@ -115,7 +116,8 @@ def stretches(evidence: Evidence) -> Measured:
         sums, tokens = angles[name]
         curve = sums.sum(0) / tokens.sum()
         if not np.isfinite(curve).all():
-            return (*[Estimate.undefined_because("an angle is not defined")] * 2, -1)
+            undefined = Estimate.undefined_because("an angle is not defined")
+            return undefined, undefined, -1
         start = int(curve.argmin())
         drawn = statistics.percentile(place, {"": sums}, tokens, part.units, seed)
         price = read_off(part, lambda c: c["nll"][:, start] - np.median(c["nll"], 1), ["nll"], seed)

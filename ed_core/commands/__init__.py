@@ -11,6 +11,7 @@ import atexit
 import gc
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -150,7 +151,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def app(args) -> None:
+def app(args: argparse.Namespace) -> None:
     """Replace this process, which may do what the shell may, by the server, which may do what the settings permit."""
     extras.require("streamlit", "The app")
     options = ["--server.address", args.address, "--server.port", str(args.port)]
@@ -158,12 +159,13 @@ def app(args) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "ed_ui.server", *options])
 
 
-def run(args) -> None:
+def run(args: argparse.Namespace) -> None:
     from ..cases.export import arrays
     from ..depth import sinks, together, verdict
     from ..disk import written
     from ..probes import find
     from ..prompts import read_jsonl
+    from ..results.aggregate import counts_first
     from ..results.store import Store
     from ..sweeps.budget import parse
 
@@ -177,15 +179,17 @@ def run(args) -> None:
         probe.check_precision(spec.precision)
     store = None if args.no_cache else Store()
     requests = {probe: [probe.request(spec, prompt) for prompt in prompts] for probe in probes}
-    found = {r.key: store.get(r.key) for rs in requests.values() for r in rs} if store else {}
-    todo = [(probe, r) for probe, rs in requests.items() for r in rs if found.get(r.key) is None]
+    stored = {r.key: store.get(r.key) for rs in requests.values() for r in rs} if store else {}
+    found = {key: result for key, result in stored.items() if result is not None}
+    todo = [(probe, r) for probe, rs in requests.items() for r in rs if r.key not in found]
     memory = parse(args.memory)
     Model(spec).compute_missing(todo, store, found, memory)
     import numpy as np
 
     forms = [prompt.form for prompt in prompts]
     with written(out) as handle:
-        np.savez(handle, **arrays({probe: [found[r.key] for r in rs] for probe, rs in requests.items()}, forms))
+        by_probe = {probe: [found[r.key] for r in rs] for probe, rs in requests.items()}
+        np.savez(handle, allow_pickle=False, **arrays(by_probe, forms))
     print(
         f"{out}: {len(probes)} probes on {len(prompts)} prompts, {len(todo)} computed, "
         f"{sum(map(len, requests.values())) - len(todo)} from the store"
@@ -194,8 +198,9 @@ def run(args) -> None:
     if sinks.PROBE in results:
         print(sinks.summary([sinks.of_result(result) for result in results[sinks.PROBE]]))
     if results.keys() >= set(verdict.READS):
-        counts_first = next(probe.first_token for probe in probes if probe.name == verdict.READS[0])
-        print("\n".join(together.told(*(results[name] for name in verdict.READS), counts_first, forms)))
+        first = next(counts_first(probe) for probe in probes if probe.name == verdict.READS[0])
+        contributions, lens = (results[name] for name in verdict.READS)
+        print("\n".join(together.told(contributions, lens, first, forms)))
 
 
 def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
@@ -214,7 +219,7 @@ def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
     return settings
 
 
-def verify(args) -> int:
+def verify(args: argparse.Namespace) -> int:
     from ..errors import IdentityFailed
     from ..models import sanity
     from ..models.opening import load_model
@@ -224,7 +229,7 @@ def verify(args) -> int:
     model = load_model(opened_as(args))
     figures = model.identities or measure(model)
 
-    def show(slope):
+    def show(slope: float | None) -> str:
         return "below rounding" if slope is None else f"{slope:.6f}"
 
     print(
@@ -266,7 +271,7 @@ def verify(args) -> int:
     return 0
 
 
-def cache(args) -> None:
+def cache(args: argparse.Namespace) -> None:
     from ..results.store import Store
 
     store = Store()
@@ -279,7 +284,7 @@ def cache(args) -> None:
         print(f"converted: {name}, {gigabytes(n_bytes)} in {place}")
 
 
-def show_settings(args) -> None:
+def show_settings(args: argparse.Namespace) -> None:
     from .. import settings
 
     if args.markdown:
@@ -292,7 +297,7 @@ def show_settings(args) -> None:
         print(f"{name:>21}: {', '.join(value) if isinstance(value, tuple) else '' if value is None else value}")
 
 
-def ready(args) -> int:
+def ready(args: argparse.Namespace) -> int:
     from ..service.health import ask
 
     found = ask(args.url)
@@ -300,9 +305,9 @@ def ready(args) -> int:
     return 1 if found else 0
 
 
-def bench(args) -> int:
+def bench(args: argparse.Namespace) -> int:
     try:
-        measure = import_module("tools.bench").main
+        measure: Callable[[list[str], bool], int] = import_module("tools.bench").main
     except ModuleNotFoundError:
         raise ParameterError("Benchmarks are not installed with the package; run them from a checkout.") from None
     return measure(args.names, args.check)

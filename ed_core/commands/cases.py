@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -11,9 +12,10 @@ from .. import disk
 from ..cases.case_study import Case
 from ..cases.kept import SORTS, Kept
 from ..errors import ParameterError, StoreError
+from .runs import Commands
 
 
-def add(commands) -> None:
+def add(commands: Commands) -> None:
     """Register the commands with the parser's `commands`."""
     case = commands.add_parser(
         "case", help="case studies: list, show, export, import, delete, restore, empty-trash"
@@ -61,7 +63,7 @@ def add(commands) -> None:
     ).set_defaults(run=check)
 
 
-def list_(args) -> None:
+def list_(args: argparse.Namespace) -> None:
     kept = Kept()
     cards = kept.trash() if args.trash else kept.cards(" ".join(args.search), args.sort)
     for card in cards:
@@ -72,7 +74,7 @@ def list_(args) -> None:
         print(f"ed_core: {problem}", file=sys.stderr)
 
 
-def show(args) -> None:
+def show(args: argparse.Namespace) -> None:
     case, _ = Kept().open(args.id)
     print(
         f"{case.title}\n{case.id}, kept {_day(case.created)}, changed "
@@ -91,7 +93,7 @@ def show(args) -> None:
         print(f"\n{case.notes}")
 
 
-def export(args) -> None:
+def export(args: argparse.Namespace) -> None:
     kept, out = Kept(), Path(args.out)
     case, _ = kept.open(args.id)
     if out.suffix not in EXPORTS:
@@ -105,33 +107,33 @@ def export(args) -> None:
     print(f"{out}: {len(data)} bytes")
 
 
-def import_(args) -> None:
+def import_(args: argparse.Namespace) -> None:
     case, new = Kept().take_in(_read(Path(args.file)))
     print(f"{case.id}  {case.title}{'' if new else '  (was here already)'}")
 
 
-def delete(args) -> None:
+def delete(args: argparse.Namespace) -> None:
     Kept().delete(args.id)
     print(f"{args.id} is in the trash; python -m ed_core case restore {args.id} takes it back.")
 
 
-def undelete(args) -> None:
+def undelete(args: argparse.Namespace) -> None:
     Kept().restore(args.id)
     print(f"{args.id} is back.")
 
 
-def empty_trash(args) -> None:
+def empty_trash(args: argparse.Namespace) -> None:
     print(f"{Kept().empty_trash()} case studies removed for good")
 
 
-def backup(args) -> int:
+def backup(args: argparse.Namespace) -> int:
     from ..cases.backup import write
 
     n, problems = write(Kept(), Path(args.file))
     return _told(f"{args.file}: {n} case studies", problems)
 
 
-def restore(args) -> int:
+def restore(args: argparse.Namespace) -> int:
     from ..cases.backup import restore as take
 
     taken, problems = take(Kept(), Path(args.file))
@@ -141,7 +143,7 @@ def restore(args) -> int:
     )
 
 
-def check(args) -> int:
+def check(args: argparse.Namespace) -> int:
     from ..cases.backup import check as look
     from ..results.store import Store
 
@@ -186,7 +188,7 @@ def _npz(case: Case, measure: str) -> bytes:
     from ..cases.export import case_arrays
 
     buffer = io.BytesIO()
-    np.savez(buffer, **case_arrays(case))
+    np.savez(buffer, allow_pickle=False, **case_arrays(case))
     return buffer.getvalue()
 
 
@@ -227,7 +229,8 @@ def _snippet(kind: str) -> Callable[[Case, str], bytes]:
     def write(case: Case, measure: str) -> bytes:
         from ..cases.snippet import snippet
 
-        return (getattr(snippet(case), kind) + "\n").encode()
+        text: str = getattr(snippet(case), kind)
+        return f"{text}\n".encode()
 
     return write
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from ..errors import ParameterError
 from ..notebook.model import fetch
 from ..runs.execute import device_of
 from ..runs.spec import CardRun, ClaimsRun
 from ..sources.bundled import MIXED, default_set
-from .runs import run
+from .runs import Commands, run
 from .studies import add_processes
 
 SET_HELP = (
@@ -20,7 +21,7 @@ SET_HELP = (
 )
 
 
-def add(commands) -> None:
+def add(commands: Commands) -> None:
     """Register both commands with the parser's `commands`."""
     from ..cards.card import OTHERS, PROMPTS
 
@@ -103,7 +104,7 @@ def card(args: argparse.Namespace) -> int:
     return run(spec, Path(args.out) if args.out else asked.place, args.progress)
 
 
-def _asked(args: argparse.Namespace) -> dict:
+def _asked(args: argparse.Namespace) -> dict[str, Any]:
     """What both ask for: a model on a prompt set."""
     return {
         "model": args.model,

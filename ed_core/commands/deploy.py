@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from pathlib import Path
 
+from .runs import Commands
 
-def add(commands) -> None:
+
+def add(commands: Commands) -> None:
     """Register the command with the parser's `commands`."""
     where = commands.add_parser(
         "deploy", help="put the app on a server: space (a Docker Space of the hub)"
@@ -34,7 +37,7 @@ def add(commands) -> None:
     p.set_defaults(run=deploy)
 
 
-def deploy(args) -> None:
+def deploy(args: argparse.Namespace) -> None:
     from ..sharing import space
 
     asked = space.planned(args.id, args.hardware, args.variable, args.secret, args.bucket, args.private)

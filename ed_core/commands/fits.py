@@ -8,13 +8,13 @@ from ..errors import ParameterError
 from ..runs.spec import JACOBIAN_TOKENS, FitRun, Opened
 from ..sources.precision import asked
 from .models import how_to_open
-from .runs import run
+from .runs import Commands, run
 from .studies import shard_of
 
 SAME = "the same as A's unless given"
 
 
-def add(commands) -> None:
+def add(commands: Commands) -> None:
     """Register the command with the parser's `commands`."""
     p = commands.add_parser(
         "fit", help="fit a lens, linear maps between two models, or maps in the layers' place, on a prompt set"
@@ -85,7 +85,9 @@ def fit(args: argparse.Namespace) -> int:
     return run(spec, lines=args.progress)
 
 
-def _opened(args, source: str, precision: str | None, control: str, seed: int | None, adapter: str) -> Opened:
+def _opened(
+    args: argparse.Namespace, source: str, precision: str | None, control: str, seed: int | None, adapter: str
+) -> Opened:
     """A model as the options name it."""
     if seed is not None and not control:
         raise ParameterError("--seed is a control's; give --control untrained or --control shuffled with it.")
@@ -100,7 +102,7 @@ def _opened(args, source: str, precision: str | None, control: str, seed: int | 
     )
 
 
-def _other(args) -> Opened:
+def _other(args: argparse.Namespace) -> Opened:
     """Model B: its own precision and control, A's device."""
     return _opened(args, args.other, args.other_precision or args.precision, args.other_control, args.other_seed, "")
 

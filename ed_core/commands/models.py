@@ -11,6 +11,7 @@ from ..memory import gigabytes
 from ..notebook import model as opened
 from ..runs.spec import AuditRun
 from ..sources import gguf_files
+from ..types import ModelSpec
 from .runs import run
 
 
@@ -30,7 +31,7 @@ def how_to_open(p: argparse.ArgumentParser) -> None:
     p.add_argument("--seed", type=int, metavar="N", help="which twin (0 unless given)")
 
 
-def opened_as(args):
+def opened_as(args: argparse.Namespace) -> ModelSpec:
     """The model that the options name; what `auto` came to is said on stderr."""
     from ..sources.precision import asked
 
@@ -45,7 +46,7 @@ def opened_as(args):
     return spec
 
 
-def fetch(args) -> None:
+def fetch(args: argparse.Namespace) -> None:
     from ..sources.specs import named, of_gguf
 
     commit = opened.fetch(args.model)
@@ -55,7 +56,7 @@ def fetch(args) -> None:
         print(f"{args.model}: {commit or 'a folder, nothing to download'}")
 
 
-def local(args) -> None:
+def local(args: argparse.Namespace) -> None:
     found = gguf_files.local()
     for file in found:
         try:
@@ -67,7 +68,7 @@ def local(args) -> None:
         print("No GGUF files where llama.cpp, Ollama and LM Studio keep theirs; any other is opened by its path.")
 
 
-def audit(args) -> int:
+def audit(args: argparse.Namespace) -> int:
     precisions = tuple(dict.fromkeys(args.precisions.split(",")))
     spec = AuditRun(
         model=args.model, precisions=precisions, prompts=args.prompts or "", device=args.device, out=args.out or ""
@@ -75,7 +76,7 @@ def audit(args) -> int:
     return run(spec)
 
 
-def estimate(args) -> None:
+def estimate(args: argparse.Namespace) -> None:
     from ..service.estimate import report
     from ..sources.specs import size_of
 
@@ -92,7 +93,7 @@ def estimate(args) -> None:
     print("\n".join(report(args.model, size_of(args.model), args.precision, args.tokens, device, free)))
 
 
-def models(args) -> None:
+def models(args: argparse.Namespace) -> None:
     if args.families or args.markdown:
         return _families(args.markdown)
     from ..architectures import supported

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from ..errors import EffectiveDepthError, PublishError
+from .runs import Commands
+
+T = TypeVar("T")
 
 
-def add(commands) -> None:
+def add(commands: Commands) -> None:
     """Register the command with the parser's `commands`."""
     what = commands.add_parser(
         "publish", help="case studies, studies and depth cards for those who have no laboratory: static (a site)"
@@ -30,7 +35,7 @@ def add(commands) -> None:
     p.set_defaults(run=static)
 
 
-def static(args) -> int:
+def static(args: argparse.Namespace) -> int:
     from ..cards import card
     from ..cases.kept import Kept
     from ..sharing import pages, site
@@ -83,7 +88,7 @@ def static(args) -> int:
     return 1 if problems else 0
 
 
-def _each(of_kind: Iterable) -> list:
+def _each(of_kind: Iterable[T]) -> list[T]:
     return list(dict.fromkeys(of_kind))
 
 

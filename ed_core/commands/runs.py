@@ -1,11 +1,13 @@
-"""What the commands for long work share: a run carried out by the shell, its progress on a terminal."""
+"""What the commands share: where they are registered; a run carried out by the shell, its progress on a terminal."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import psutil
 
@@ -15,12 +17,20 @@ from ..runs.spec import Spec
 from ..runs.status import RUNNING, Status, Statuses
 
 
+@runtime_checkable
+class Commands(Protocol):
+    """What `ArgumentParser.add_subparsers` returns."""
+
+    def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser:
+        """The parser of a new command."""
+
+
 def run(spec: Spec, folder: Path | None = None, lines: bool = False, kept: bool = True) -> int:
     """Carry out a run at once, in this process; returns the exit code. `lines`: every per cent on a line of its own;
     `kept`: write its spec and its statuses into the folder."""
 
     def first() -> None:
-        if not launch.Run(folder).running:
+        if folder is not None and not launch.Run(folder).running:
             launch.note(folder, spec, psutil.Process())
 
     with shown(lines) as show, queue.of_shell(folder):

@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ParameterError, StudyError
 from ..runs.spec import ReproduceRun, StudyRun
-from .runs import run
+from .runs import Commands, run
+
+if TYPE_CHECKING:
+    from ..studies.folder import Folder
 
 
-def add(commands) -> None:
+def add(commands: Commands) -> None:
     """Register both commands with the parser's `commands`."""
     p = commands.add_parser("study", help="run a study's file (models × prompt sets × probes), or go on with it")
     p.add_argument("file", metavar="FILE.toml", help="or FILE.edstudy, to open it into --out; or DIR, with --export")
@@ -62,14 +67,14 @@ def add(commands) -> None:
     p.set_defaults(run=reproduce)
 
 
-def add_engine(p) -> None:
+def add_engine(p: argparse.ArgumentParser) -> None:
     """The arguments that say who computes."""
     p.add_argument("--engine", choices=("here", "ray"), default="here", help="who computes: this process, or Ray")
     p.add_argument("--address", default="", metavar="A", help="of a Ray cluster that runs; one of its own unless given")
     add_processes(p)
 
 
-def add_processes(p) -> None:
+def add_processes(p: argparse.ArgumentParser) -> None:
     """The argument that says how many processes of this machine compute."""
     p.add_argument(
         "--processes",
@@ -81,7 +86,7 @@ def add_processes(p) -> None:
     )
 
 
-def study(args) -> int:
+def study(args: argparse.Namespace) -> int:
     if args.export:
         return export(Path(args.file), args.export)
     if not args.out:
@@ -93,7 +98,7 @@ def study(args) -> int:
     return run(spec, out, kept=shard == (1, 1) and not args.dry_run)
 
 
-def reproduce(args) -> int:
+def reproduce(args: argparse.Namespace) -> int:
     spec = ReproduceRun(
         paper=args.paper,
         models=tuple(args.models),
@@ -106,7 +111,7 @@ def reproduce(args) -> int:
     return run(spec, Path(args.out or args.paper), kept=not args.dry_run)
 
 
-def _computed(args) -> dict:
+def _computed(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in ("engine", "address", "processes", "dry_run")}
 
 
@@ -123,7 +128,8 @@ def export(folder: Path, files: list[str]) -> int:
     from ..disk import why, write
     from ..studies.folder import open_folder
 
-    opened, made = open_folder(folder), {}
+    opened = open_folder(folder)
+    made: dict[Path, bytes] = {}
     for name in files:  # all are made before one is written
         made[Path(name)] = _made(opened, Path(name))
     for file, data in made.items():
@@ -135,7 +141,7 @@ def export(folder: Path, files: list[str]) -> int:
     return 0
 
 
-def _made(folder, file: Path) -> bytes:
+def _made(folder: Folder, file: Path) -> bytes:
     from ..studies import bundle, tables
     from ..studies import export as exporting
 
@@ -148,7 +154,7 @@ def _made(folder, file: Path) -> bytes:
         import numpy as np
 
         buffer = io.BytesIO()
-        np.savez(buffer, **exporting.arrays(folder))
+        np.savez(buffer, allow_pickle=False, **exporting.arrays(folder))
         return buffer.getvalue()
     if kind in ("csv", "parquet"):
         if file.stem not in (*tables.TABLES, "prompts"):
@@ -160,7 +166,8 @@ def _made(folder, file: Path) -> bytes:
     if kind in ("svg", "png", "html"):
         figure = exporting.figure(folder, file.stem)
         if kind == "html":
-            return figure.to_html(include_plotlyjs=True).encode()
+            page: str = figure.to_html(include_plotlyjs=True)
+            return page.encode()
         from ..figures import images
 
         return images.render(figure, kind, f"{folder.plan['name']} · {file.stem}")

@@ -4,6 +4,7 @@ a linear map costs."""
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -206,9 +207,9 @@ def replacement_bars(found: Replacement, height: int = 300, width_px: int = 700)
     return canvas.figure()
 
 
-def _legend() -> dict:
+def _legend() -> dict[str, Any]:
     return dict(orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), bgcolor=colours.CLEAR)
 
 
-def _from_zero(title: str) -> dict:
+def _from_zero(title: str) -> dict[str, Any]:
     return {**PLAIN, "rangemode": "tozero", "showgrid": True, "gridcolor": colours.FAINT, "title": axis_title(title)}

@@ -33,7 +33,7 @@ def tick_step(n: int, fit: float | int) -> int:
     return next((step for step in ROUND_STEPS if n / step <= max(fit, 1)), n)
 
 
-def log_ticks(curves: Iterable[np.ndarray]) -> dict:
+def log_ticks(curves: Iterable[np.ndarray]) -> dict[str, Any]:
     """A logarithmic axis over these values, labelled at the powers of ten, where these are few at their doubles and
     halves too: plotly's own labels between them are small digits that say no size."""
     found = np.concatenate([np.ravel(np.asarray(values, np.float64)) for values in curves] or [np.ones(1)])
@@ -53,13 +53,13 @@ def _size(step: int, power: int) -> str:
     return f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}"
 
 
-def whole_ticks(n: int) -> dict:
+def whole_ticks(n: int) -> dict[str, Any]:
     """Labels of an axis along which `n` layers run: few enough to stand upright on a phone too."""
     step = next((step for step in (1, 2, 5, 10, 20, 50, 100) if n / step <= FEW), n)
     return dict(tickvals=list(range(0, n, step)), tickangle=0)
 
 
-def axis_title(text: str, standoff: int = 4) -> dict:
+def axis_title(text: str, standoff: int = 4) -> dict[str, Any]:
     return dict(text=text, standoff=standoff, font=dict(size=11))
 
 
@@ -71,9 +71,9 @@ class Canvas:
     ):
         """`margin`: left, right, top, bottom, in pixels; fixed, so that figures of one height have their plots at one
         height. `width_px`: about how wide it will stand on the screen, and as wide as it is printed."""
-        self.data: list[dict] = []
-        self.shapes: list[dict] = []
-        self.annotations: list[dict] = []
+        self.data: list[dict[str, Any]] = []
+        self.shapes: list[dict[str, Any]] = []
+        self.annotations: list[dict[str, Any]] = []
         self.layout: dict[str, Any] = dict(
             height=height,
             margin=dict(zip("lrtb", margin), autoexpand=False),
@@ -90,13 +90,13 @@ class Canvas:
             meta=dict(width_px=width_px),
         )
 
-    def add(self, kind: str, **trace) -> None:
+    def add(self, kind: str, **trace: Any) -> None:
         self.data.append(dict(type=kind, **trace))
 
-    def line(self, colour: str, thickness: float | int, dash: str = "solid", **place) -> None:
+    def line(self, colour: str, thickness: float | int, dash: str = "solid", **place: Any) -> None:
         self.shapes.append(dict(type="line", line=dict(color=colour, width=thickness, dash=dash), **place))
 
-    def write(self, text: str, size: int, colour: str | None = None, **place) -> None:
+    def write(self, text: str, size: int, colour: str | None = None, **place: Any) -> None:
         """Text; without a colour, in the page's own."""
         font = dict(size=size, color=colour) if colour else dict(size=size)
         self.annotations.append(dict(text=text, font=font, showarrow=False, borderpad=1, **place))
@@ -113,11 +113,11 @@ class Canvas:
         above row `depth`, the first one past the threshold. Criteria that agree share one line, their dashes taking
         turns; names that would meet are pushed apart."""
         drawn = sorted((depth, name) for name, depth in lines.items() if depth is not None)
-        end = -LINE_LABEL  # pixel where the last name stood
+        end = float(-LINE_LABEL)  # pixel where the last name stood
         for depth, name in drawn:
             at, sharing = depth + 0.5, [other for d, other in drawn if d == depth]
             turn = sharing.index(name)
-            place = (
+            place: dict[str, Any] = (
                 dict(x0=at, x1=at, y0=0, y1=1, yref="paper")
                 if upright
                 else dict(x0=0, x1=1, y0=at, y1=at, xref="paper")

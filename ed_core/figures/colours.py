@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from plotly.colors import sample_colorscale, sequential
@@ -60,16 +61,16 @@ class Shade:
 
     low: float
     high: float
-    colours: list
+    colours: list[Any]  # pairs of a place, 0 to 1, and a colour
     log: bool = False
 
 
-def linear(low: float, high: float, reverse: bool = False, scale: list = SEQUENTIAL) -> Shade:
+def linear(low: float, high: float, reverse: bool = False, scale: list[str] = SEQUENTIAL) -> Shade:
     """Equal steps, equal colour steps. `reverse`: the low end is bright."""
     return Shade(low, high, _stops(np.linspace(0, 1, 21), reverse, scale=scale))
 
 
-def steep(low: float, high: float, scale: list = SEQUENTIAL) -> Shade:
+def steep(low: float, high: float, scale: list[str] = SEQUENTIAL) -> Shade:
     """As `linear` but with colour after the square root, for ranges whose values crowd at the low end. The colour bar
     shows it."""
     u = np.linspace(0, 1, 33)
@@ -124,7 +125,9 @@ def contrast(a: np.ndarray, b: np.ndarray) -> np.ndarray | np.floating:
 def luminance(rgb: np.ndarray) -> np.ndarray | np.floating:
     """WCAG's relative luminance, 0 to 1."""
     u = np.asarray(rgb, np.float64) / 255
-    return np.where(u <= 0.04045, u / 12.92, ((u + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722)
+    light = np.where(u <= 0.04045, u / 12.92, ((u + 0.055) / 1.055) ** 2.4)
+    found: np.ndarray | np.floating = light @ (0.2126, 0.7152, 0.0722)
+    return found
 
 
 def rgb(colour: str) -> np.ndarray:
@@ -145,9 +148,12 @@ def seen(shade: Shade, values: np.ndarray) -> np.ndarray:
 def letters(shade: Shade, values: np.ndarray) -> np.ndarray:
     """Which of `LETTERS` is read best on the cells of these values, by its place."""
     cells = seen(shade, values)
-    return np.argmax([contrast(cells, rgb(colour)) for colour in LETTERS], axis=0)
+    found: np.ndarray = np.argmax([contrast(cells, rgb(colour)) for colour in LETTERS], axis=0)
+    return found
 
 
-def _stops(u: np.ndarray, reverse: bool = False, at: np.ndarray | None = None, scale: list = SEQUENTIAL) -> list:
+def _stops(
+    u: np.ndarray, reverse: bool = False, at: np.ndarray | None = None, scale: list[str] = SEQUENTIAL
+) -> list[Any]:
     colours = sample_colorscale(scale, 1 - u if reverse else u)
     return [[float(p), c] for p, c in zip(u if at is None else at, colours)]

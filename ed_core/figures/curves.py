@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -63,7 +64,7 @@ def layer_curves(
     return canvas.figure()
 
 
-def _bars(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> dict:
+def _bars(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> dict[str, Any]:
     return dict(type="data", array=high - values, arrayminus=values - low, thickness=1, width=2)
 
 
@@ -223,9 +224,16 @@ def token_profile(
     if len(names) == 1:
         curves[mean_title(first_token)] = mean_over_tokens(arrays[names[0]], first_token)
     rows = "depth" if len(arrays[names[0]]) > result.n_layers else "layer"
-    look = dict(depth_lines=depth_lines, height=height, log=log, x=rows, width_px=width_px, uirevision="profile")
     return layer_curves(
-        curves, f"token {token} <b>{visible(result.tokens[token])}</b>", unit_of(result, names[0]), **look
+        curves,
+        f"token {token} <b>{visible(result.tokens[token])}</b>",
+        unit_of(result, names[0]),
+        depth_lines=depth_lines,
+        height=height,
+        log=log,
+        x=rows,
+        width_px=width_px,
+        uirevision="profile",
     )
 
 
@@ -287,7 +295,7 @@ def _behind(canvas: Canvas, curves: Mapping[str, np.ndarray], x: str, unit: str)
         )
 
 
-def _add(canvas: Canvas, kind: str, values: np.ndarray, name: str, x: str, unit: str, **look) -> None:
+def _add(canvas: Canvas, kind: str, values: np.ndarray, name: str, x: str, unit: str, **look: Any) -> None:
     """A curve with the hover all curves have; `name` is escaped by whoever took it from outside."""
     hover = f"{x} %{{x}}<br>%{{meta}} %{{y:.3g}} {unit}<extra></extra>"
     canvas.add(kind, x=np.arange(len(values)), y=values, name=name, meta=name, hovertemplate=hover, **look, **STEADY)

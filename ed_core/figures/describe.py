@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -49,7 +51,7 @@ def describe_curves(figure: go.Figure, about: str) -> str:
     return f"{about}: {'; '.join(told)}." if told else about
 
 
-def _curve(trace, along: str, flat: bool) -> str:
+def _curve(trace: Any, along: str, flat: bool) -> str:
     values = trace.x if flat else trace.y
     if trace.type not in ("scatter", "bar") or values is None or not trace.name or trace.hoverinfo == "skip":
         return ""
@@ -69,7 +71,7 @@ def _curve(trace, along: str, flat: bool) -> str:
     return f"{html.unescape(trace.name)}, {', '.join(ends)}{f' {along}' if flat and along else ''}"
 
 
-def _place(at: tuple, dims: tuple[str, ...], result: ProbeResult) -> str:
+def _place(at: Sequence[np.intp], dims: tuple[str, ...], result: ProbeResult) -> str:
     """Where in the array: "layer 3, token 2 “·of”"."""
     return ", ".join(
         f"token {i} “{shown(result.tokens[i])}”" if dim == "pos" else f"{dim} {i}" for dim, i in zip(dims, at)

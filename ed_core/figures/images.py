@@ -19,6 +19,7 @@ import textwrap
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -75,8 +76,10 @@ def render(figure: go.Figure, kind: str, caption: str = "", origin: str = "", se
 
 def _run(task: str, folder: str, seconds: float | int) -> bytes:
     command, environment = [sys.executable, "-m", "ed_core.figures.images"], os.environ | {"TMPDIR": folder}
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment, **pipes) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=Path(__file__).parents[2], env=environment, stdin=pipe, stdout=pipe, stderr=pipe
+    ) as process:
         try:
             found, said = process.communicate(task.encode(), timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -94,7 +97,7 @@ def _run(task: str, folder: str, seconds: float | int) -> bytes:
     return found
 
 
-def _end(process: subprocess.Popen) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End the process and the browser it started, which lives in a session of its own."""
     import psutil
 
@@ -113,10 +116,10 @@ def _end(process: subprocess.Popen) -> None:
 # -------------------------------------------------------------------- for print
 
 
-def printed(figure: go.Figure, caption: str = "", origin: str = "") -> dict:
+def printed(figure: go.Figure, caption: str = "", origin: str = "") -> dict[str, Any]:
     """The figure's JSON as it is to be printed: dark on white, without what only the mouse sees, with room for a line
     or two above and below."""
-    spec = json.loads(figure.to_json())
+    spec: dict[str, Any] = json.loads(figure.to_json())
     layout = spec["layout"]
     for trace in spec["data"]:
         if trace.get("type") == "heatmap":
@@ -193,10 +196,10 @@ def origin(results: Sequence[ProbeResult]) -> str:
 # -------------------------------------------------------------------- the process that draws
 
 
-def _draw(task: dict) -> bytes:
+def _draw(task: dict[str, Any]) -> bytes:
     import kaleido
 
-    class Page(kaleido.PageGenerator):
+    class Page(kaleido.PageGenerator):  # type: ignore[misc]  # kaleido has no types
         header = kaleido.PageGenerator.header.replace(
             "<head>", f'<head><meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         )
@@ -205,7 +208,8 @@ def _draw(task: dict) -> bytes:
         layout = task["figure"]["layout"]
         size = dict(format=task["kind"], width=layout["width"], height=layout["height"], scale=SCALE[task["kind"]])
         async with kaleido.Kaleido(path=task["browser"], page_generator=Page(mathjax=False), timeout=None) as drawing:
-            return await drawing.calc_fig(task["figure"], opts=size)
+            drawn: bytes = await drawing.calc_fig(task["figure"], opts=size)
+            return drawn
 
     return asyncio.run(draw())
 

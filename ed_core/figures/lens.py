@@ -39,23 +39,23 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
     measures begin with, where a result has several lenses."""
     view = replace(view, height=lens_height(result.n_layers, view))
 
-    def shape(r):
+    def shape(r: ProbeResult) -> tuple[int, int]:
         return (r.n_layers + 1, r.n_tokens)
 
     top_probs, kl = f"{lens}top_probs", f"{lens}kl"
     probs, ids = values_of(result, top_probs, (*shape(result), 1)), result.measures.get(f"{lens}top_ids")
 
-    def shaded(r):
+    def shaded(r: ProbeResult) -> np.ndarray:
         if shade == "prob":
             return values_of(r, top_probs, (*shape(r), 1))[..., 0]
         return values_of(r, f"{lens}{shade}", shape(r))
 
     kept = view.beside_sinks(result.n_tokens)
 
-    def curve(r):
+    def curve(r: ProbeResult) -> np.ndarray:
         return view.read(values_of(r, kl, shape(r)))
 
-    def shown(r):
+    def shown(r: ProbeResult) -> np.ndarray:
         return (
             mean_over_tokens(values_of(r, kl, shape(r))[:, [t for t in kept if t < r.n_tokens]]) if kept else curve(r)
         )
@@ -158,5 +158,15 @@ def _predicted(canvas: Canvas, result: ProbeResult, view: View, best: np.ndarray
     widths = [letters(text, CUT) if word else 0 for text, word in zip(texts, words)]
     label_columns(canvas, view, words, widths, ("xaxis4", "xaxis5"), "top")
     for text, y, anchor, shift in (("next", 1, "bottom", 4), ("input", 0, "top", -4)):
-        place = dict(x=0, xref="paper", xanchor="right", xshift=-6, y=y, yref="paper", yanchor=anchor, yshift=shift)
-        canvas.write(text, FONT, **place)
+        canvas.write(
+            text,
+            FONT,
+            x=0,
+            xref="paper",
+            xanchor="right",
+            xshift=-6,
+            y=y,
+            yref="paper",
+            yanchor=anchor,
+            yshift=shift,
+        )

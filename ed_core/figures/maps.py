@@ -63,14 +63,14 @@ def contribution_norms(
     The colour range leaves out the first token, whose norm is huge in many models, and the sinks; `first_token` says
     whether the strip's mean counts it."""
 
-    def values(r):
+    def values(r: ProbeResult) -> np.ndarray:
         return values_of(r, measure, (r.n_layers, r.n_tokens))
 
     z = values(result)
     limits = NORM_DECADES if measure.endswith("norm") else RATIO_DECADES
     shade = colours.logarithmic(*colours.decades(view.coloured(result, values, first_token=False), *limits))
 
-    def curve(r):
+    def curve(r: ProbeResult) -> np.ndarray:
         return view.mean(values(r), first_token)
 
     mean, behind = curve(result), view.behind(curve)
@@ -94,8 +94,8 @@ def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", firs
     without the sinks, and dotted as it is read, with them."""
     z, judged = values_of(result, measure, (result.n_layers, result.n_tokens)), measure in COSINES
 
-    def curve(r, at=()):
-        def mean(name):
+    def curve(r: ProbeResult, at: Sequence[int] = ()) -> np.ndarray:
+        def mean(name: str) -> np.ndarray:
             values = values_of(r, name, (r.n_layers, r.n_tokens))
             if at:  # of a result beside it that has fewer tokens those that it has
                 return mean_over_tokens(values[:, [t for t in at if t < r.n_tokens]])
@@ -105,7 +105,7 @@ def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", firs
 
     kept = view.beside_sinks(result.n_tokens, first_token) if judged else []
 
-    def shown(r):
+    def shown(r: ProbeResult) -> np.ndarray:
         return curve(r, kept)
 
     mean, behind, counted = shown(result), view.behind(shown), curve(result) if kept else None
@@ -166,8 +166,9 @@ def token_map(
     title += "".join(f" without<br>token {t}" for t in at) + (" and sinks" if at else ",<br>no sinks") * bool(out)
     title += (", L2 ≤ √2" if at else f",<br>{L2}") * (bound == 2**0.5 and not out)
 
-    def rows(r):
-        return reduced(without(r[measure], {*left_out(r), *out}))
+    def rows(r: ProbeResult) -> np.ndarray:
+        row: np.ndarray = reduced(without(r[measure], {*left_out(r), *out}))
+        return row
 
     curve, behind = rows(result), view.behind(rows)
     if spec.reduce == "pos_abs_sum":

@@ -37,8 +37,9 @@ def miss_curves(result: ProbeResult, height: int = 260) -> go.Figure:
     """Per layer the largest error of a token, what rounding can cause there, and the limit from which a model is
     refused."""
 
-    def largest(name):
-        return np.maximum(np.fmax.reduce(result[name], axis=1), EXACT)
+    def largest(name: str) -> np.ndarray:
+        found: np.ndarray = np.maximum(np.fmax.reduce(result[name], axis=1), EXACT)
+        return found
 
     limit = np.full(result.n_layers, result.provenance["limits"]["miss"])
     curves = {"largest error": largest("miss"), "rounding can cause": largest("rounding")}

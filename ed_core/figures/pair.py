@@ -111,7 +111,7 @@ def _mark(
         colours.CRITERIA[name],
         f"{side_by_side.SIDES[side]}: {RULES[name].label}",
     )
-    if verdict is None or verdict.depth is None:
+    if verdict is None or verdict.depth is None or verdict.ratio is None:
         x, to, symbol = 1.0, "left", f"{SYMBOLS[side]}-open"
         text = f"{label} not defined" if verdict else f"{label} …"
         hover = f"{label}: {escaped(verdict.reason) if verdict else 'not computed yet'}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -83,7 +84,7 @@ class View:
         """As `together`, of values over tokens `[…, pos]`: what the colour range must hold, without the sinks, and
         without the first token where it does not count."""
 
-        def counted(r):
+        def counted(r: ProbeResult) -> np.ndarray:
             left_out = {*(self.sinks if r is result else ()), *(() if first_token else (0,))}
             return without(values(r), left_out)
 
@@ -99,7 +100,7 @@ class View:
         """What a range must hold: these values of the result, and of the one beside it; flat."""
         return np.concatenate([np.ravel(values(r)) for r in (result, self.beside) if r is not None])
 
-    def behind(self, curve: Callable[[ProbeResult], np.ndarray]) -> dict:
+    def behind(self, curve: Callable[[ProbeResult], np.ndarray]) -> dict[str, Any]:
         """What a `Strip` shows behind its own curve: the control's, where there is one."""
         return dict(behind=curve(self.control), behind_name=self.control_name) if self.control is not None else {}
 
@@ -250,10 +251,10 @@ def _even(shade: Shade) -> list[float]:
     """Where a colour bar is labelled."""
     if shade.high == 2**0.5:
         return [0.0, 0.5, 1.0, shade.high]
-    return np.linspace(shade.low, shade.high, 5).tolist()
+    return [float(at) for at in np.linspace(shade.low, shade.high, 5)]
 
 
-def _ends(shade: Shade, z: np.ndarray, at: list[float]) -> dict:
+def _ends(shade: Shade, z: np.ndarray, at: list[float]) -> dict[str, Any]:
     """Labels of a colour bar, "≥" and "≤" in front of the ends that values lie beyond."""
     words = [f"{v:g}" if shade.log else number(v) for v in at]
     if np.nanmin(z, initial=np.inf) < shade.low - CLIPPED * abs(shade.low):
@@ -322,7 +323,7 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
             **look,
             **STEADY,
         )
-    title = axis_title(strip.title if strip.behind is None else f"{strip.title}<br>┄ {strip.behind_name}")
+    named = axis_title(strip.title if strip.behind is None else f"{strip.title}<br>┄ {strip.behind_name}")
     ends = [strip.low, strip.high] if strip.low >= 0 else [strip.low, 0.0, strip.high]
     ticks = dict(tickvals=ends, ticktext=[f"{v:g}" if strip.log else number(v) for v in ends], tickangle=0)
     scale = (
@@ -337,7 +338,7 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
         **ticks,
         "domain": domain,
         "anchor": "y",
-        "title": title,
+        "title": named,
     }
     if strip.low < 0:
         canvas.line(colours.GREY, 1.0, xref="x2", yref="y domain", x0=0, x1=0, y0=0, y1=1, layer="below")
@@ -391,7 +392,7 @@ def label_columns(
 def mark_tokens(canvas: Canvas, view: View, n_tokens: int) -> None:
     """A box around the selected token's column, a line where the answer begins."""
     first, last = view.span(n_tokens)
-    place = dict(xref="x", yref="y domain", y0=0, y1=1)
+    place: dict[str, Any] = dict(xref="x", yref="y domain", y0=0, y1=1)
     for colour, thickness in ((colours.LIGHT_EDGE, 3), (colours.DARK_EDGE, 1)):
         if view.answer_start is not None and first < view.answer_start <= last:
             canvas.line(colour, thickness, x0=view.answer_start - 0.5, x1=view.answer_start - 0.5, **place)

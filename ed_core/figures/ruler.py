@@ -124,10 +124,10 @@ def _answer(canvas: Canvas, seen: Sequence[Seen]) -> None:
     """From where the answer, or the model's own next token, is the best guess for good; nothing where it is not."""
     if not seen or any(one.best is None for one in seen):
         return
-    last = max(seen, key=lambda one: one.best)
+    best, last = max(((one.best, one) for one in seen if one.best is not None), key=lambda found: found[0])
     what = f"{'answer' if last.given else 'next token'} {visible(last.token, 30)}"
-    said = f"{what}: the best guess for good from depth {last.best} of {last.n_layers}"
-    _mark(canvas, ANSWER, last.best - 0.5, "", said, last.n_layers)
+    said = f"{what}: the best guess for good from depth {best} of {last.n_layers}"
+    _mark(canvas, ANSWER, best - 0.5, "", said, last.n_layers)
 
 
 def _rule(
@@ -145,12 +145,11 @@ def _rule(
     hover = f"the papers' {NAMES[name]} rule: layer {verdict.depth} of {verdict.n_layers}"
     if said is not None:
         hover += "" if clear else "<br>clear so far" if said.so_far else "<br>not clear"
-        band = band if said.low is None else (said.low, said.high)
+        band = band if said.low is None or said.high is None else (said.low, said.high)
     if band:
         hover += f"<br>rule, variants and other thresholds: {band[0]} to {band[1]}"
         y = row - 0.38  # below the mark
-        place = dict(x0=band[0] - 0.4, x1=band[1] + 0.4, y0=y, y1=y)
-        canvas.line(colour, 2, name=f"{name} band", opacity=0.35, **place)
+        canvas.line(colour, 2, name=f"{name} band", opacity=0.35, x0=band[0] - 0.4, x1=band[1] + 0.4, y0=y, y1=y)
     canvas.add(
         "scatter",
         x=[verdict.depth],
@@ -190,7 +189,7 @@ def _twins(canvas: Canvas, name: str, row: float, twins: Twins) -> None:
 
 def _ghost(canvas: Canvas, name: str, row: float, before: MeanDepth | None, n_layers: int) -> None:
     """The mean depth of the prompt before, as a faint ring."""
-    if before is None or before.depth is None:
+    if before is None or before.depth is None or before.ratio is None:
         return
     ring = dict(symbol="circle-open", size=9, color=colours.CRITERIA[name], opacity=0.55, line=dict(width=1.5))
     hover = f"before: {NAMES[name]} {number(before.depth)} of {before.n_layers}<extra></extra>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -40,7 +41,7 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def study_depths(
-    rows: Sequence[Mapping],
+    rows: Sequence[Mapping[str, Any]],
     label: str,
     published: Sequence[tuple[str, str, float, str]] = (),
     width_px: int = 1100,
@@ -151,7 +152,7 @@ def study_curves(
 
 
 def study_sizes(
-    points: Sequence[Mapping], lines: Mapping[str, Sequence[tuple[int | float, float]]], width_px: int = 1100
+    points: Sequence[Mapping[str, Any]], lines: Mapping[str, Sequence[tuple[int | float, float]]], width_px: int = 1100
 ) -> go.Figure:
     """Effective-depth ratios against size, of one criterion. `points`: `model`, `parameters`, `ratio`, `low`, `high`
     (of the ratio, NaN without), `training`, `set`, `source`; measured ones filled, with their range over prompts,
@@ -224,7 +225,7 @@ def study_sizes(
     return canvas.figure()
 
 
-def log_sizes(logs: np.ndarray) -> dict:
+def log_sizes(logs: np.ndarray) -> dict[str, Any]:
     """A logarithmic axis of parameters, labelled 1M, 3M, 10M … within the range of `logs`."""
     low, high = math.floor(float(logs.min())), math.ceil(float(logs.max()) + 1e-9)
     steps = (1, 3) if float(np.ptp(logs)) < 2 else (1,)
@@ -232,7 +233,7 @@ def log_sizes(logs: np.ndarray) -> dict:
     return dict(type="log", tickvals=at, ticktext=[_parameters(one) for one in at])
 
 
-def _floor(points: Sequence[Mapping]) -> float:
+def _floor(points: Sequence[Mapping[str, Any]]) -> float:
     """Where an axis of ratios begins: a tenth of the whole or more below everything."""
     lowest = min((min(p["ratio"], np.nan_to_num(p["low"], nan=1.0)) for p in points), default=0.0)
     return max(-0.02, math.floor(10 * lowest - 1) / 10)
@@ -246,14 +247,14 @@ def _parameters(n: int | float) -> str:
     return f"{n:.0f}"
 
 
-def _point(p: Mapping) -> str:
+def _point(p: Mapping[str, Any]) -> str:
     told = f"{escaped(p['model'])}, {escaped(p['set'])}<br>{p['source']}, {_parameters(p['parameters'])} parameters"
     told += f"<br>ratio {p['ratio']:.2f}"
     return told + (f", 5 to 95 % over prompts: {p['low']:.2f} to {p['high']:.2f}" if np.isfinite(p["low"]) else "")
 
 
 def study_levels(
-    scores: Mapping[str, Sequence[Mapping]],
+    scores: Mapping[str, Sequence[Mapping[str, Any]]],
     n_layers: Mapping[str, int],
     what: str = "depth score",
     between: bool = False,
@@ -307,16 +308,16 @@ def study_levels(
     ticks = dict(tickvals=list(range(len(names))), ticktext=[escaped(name) for name in names])
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.4, len(names) - 0.6], title=axis_title("level"), **ticks)
     drawn = [
-        value / max(n_layers[label] - (not between), 1)
+        float(value) / max(n_layers[label] - (not between), 1)
         for label, levels in scores.items()
         for level in levels
         for value in (*level["own"], level["low"], level["high"], level["mean"])
         if np.isfinite(value)
     ]
-    low, high = min(drawn, default=0.0), max(drawn, default=1.0)
-    around = max(0.08 * (high - low), 0.02)
+    least, most_drawn = min(drawn, default=0.0), max(drawn, default=1.0)
+    around = max(0.08 * (most_drawn - least), 0.02)
     title = axis_title("share of the depth")
-    axis = dict(range=[low - around, high + around], showgrid=True, gridcolor=colours.FAINT, title=title)
+    axis = dict(range=[least - around, most_drawn + around], showgrid=True, gridcolor=colours.FAINT, title=title)
     canvas.layout["yaxis"] = PLAIN | axis
     _name_lines(canvas, len(scores))
     return canvas.figure()
@@ -332,9 +333,15 @@ def _name_lines(canvas: Canvas, n: int) -> None:
 
 
 def _marks(
-    canvas: Canvas, criterion: str | None, colour: str, rows: Sequence[Mapping], label: str, y: Mapping, apart: bool
+    canvas: Canvas,
+    criterion: str | None,
+    colour: str,
+    rows: Sequence[Mapping[str, Any]],
+    label: str,
+    y: Mapping[str, int],
+    apart: bool,
 ) -> None:
-    at = {"cosine": 0.12, "overlap": -0.12}.get(criterion, 0.0) * apart
+    at = {"cosine": 0.12, "overlap": -0.12}.get(criterion or "", 0.0) * apart
 
     def ends(end: str) -> np.ndarray:
         return np.array(
@@ -368,7 +375,7 @@ def _marks(
     )
 
 
-def _hover(row: Mapping, label: str) -> str:
+def _hover(row: Mapping[str, Any], label: str) -> str:
     told = f"{escaped(str(row[label]))}<br>"
     if row["criterion"] in colours.CRITERIA:
         told += f"{RULES[row['criterion']].label}, {VARIANTS[row['variant']]}: "

@@ -94,7 +94,7 @@ def _shade(curves: Mapping[str, np.ndarray], shown: np.ndarray, value: str) -> S
     return colours.linear(0.0, 1.0, reverse=True, scale=colours.DAMAGE)
 
 
-def _mark(canvas, chosen: Sequence[surgery.Row], behind: int) -> None:
+def _mark(canvas: Canvas, chosen: Sequence[surgery.Row], behind: int) -> None:
     """Rings and crosses, dark on light."""
     marks = (
         ("least", "circle-open", 9, [row.best for row in chosen]),

@@ -46,7 +46,8 @@ def _thin(values: np.ndarray) -> list[list[int]]:
     if low == high and known.any():  # nearly all are equal: the few that are not must show
         low, high = small[known].min(), small[known].max()
     scaled = np.where(known, np.clip((small - low) / ((high - low) or 1.0), 0.0, 1.0), 0.0)
-    return np.where(known, (scaled * 255).round(), -1).astype(int).tolist()
+    cells: list[list[int]] = np.where(known, (scaled * 255).round(), -1).astype(int).tolist()
+    return cells
 
 
 def png(rows: Sequence[Sequence[int]], colours: np.ndarray, cell: tuple[int, int] = (1, 1)) -> bytes:

@@ -5,8 +5,9 @@ It minimises squared error and not the divergence, so it is not the tuned lens (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from ..types import Prompt
 from . import checkpoint, shards
 from .file import Fit, anew, write
 from .grams import RIDGE, Sums
-from .judged import judge, require_same
+from .judged import Lens, judge, require_same
 from .lens import Reader
 from .measured import BYTES, plan_of_affine
 from .streams import Streams, Tick, about, silent, split
@@ -26,6 +27,9 @@ from .streams import Streams, Tick, about, silent, split
 AT_ONCE = 512  # tokens that are summed together
 ENOUGH = 10  # tokens per dimension below which a fit is said to be of few
 PASSES, JUDGED = 0.7, 0.3  # about the share of the time
+
+Kept = Callable[[int, Sequence[int]], checkpoint.Checkpoint | shards.Added]
+"""What keeps the sums of a pass, by its number and depths."""
 
 
 def fit(
@@ -37,7 +41,7 @@ def fit(
     memory: int = BYTES,
     rank: int | None = None,
     merge: Sequence[Path] = (),
-) -> dict:
+) -> dict[str, Any]:
     """Fit, judge on held-out prompts, and write `out`; the certificate comes back. `merge`: the files of all shards,
     whose sums are added in the place of reading the prompts.
 
@@ -55,7 +59,9 @@ def fit(
         checkpoints.append(added or checkpoint.Checkpoint(checkpoint.beside(out, number), what, depths, rank))
         return checkpoints[-1]
 
-    fitted, shuffled, tokens, mean = {}, {}, 0, torch.zeros(model.d_model)
+    fitted: dict[int, tuple[Tensor, ...]] = {}
+    shuffled: dict[int, tuple[Tensor, ...]] = {}
+    tokens, mean = 0, torch.zeros(model.d_model)
     scale, d = torch.zeros(model.n_layers), model.d_model
     for depth, found in _by_depth(streams, memory, kept, lambda share: tick(PASSES * share)):
         tokens = found.n
@@ -99,13 +105,14 @@ def judge_again(
     test: Sequence[Prompt] | None = None,
     tick: Tick = silent,
     memory: int = BYTES,
-) -> dict:
+) -> dict[str, Any]:
     """The certificate of a fit with what is said of held-out prompts measured anew; its matrices are those of the file.
     The shuffled control is fitted again, as no file keeps it. `FitRefused` where the prompts are not the fit's."""
     used, held_out = split(prompts, test)
     require_same(fit, used, held_out)
-    d, shuffled = model.d_model, {}
-    streams, none = Streams(model, used), lambda *_: checkpoint.Checkpoint(None)
+    d, streams = model.d_model, Streams(model, used)
+    shuffled: dict[int, tuple[Tensor, ...]] = {}
+    none: Kept = lambda *_: checkpoint.Checkpoint(None)  # noqa: E731
     for depth, found in _by_depth(streams, memory, none, lambda share: tick(PASSES * share)):
         shuffled[depth] = tuple(x.float() for x in found.solve(slice(d, 2 * d)))
     lens, within = Reader(fit, model), lambda share: tick(PASSES + JUDGED * share)
@@ -136,11 +143,10 @@ def sum_up(
 def _by_depth(
     streams: Streams,
     memory: int,
-    kept: Callable[[int, Sequence[int]], checkpoint.Checkpoint | shards.Added],
+    kept: Kept,
     tick: Tick,
 ) -> Iterator[tuple[int, Sums]]:
-    """The sums of every source depth, in as many passes over the prompts as the memory needs; `kept`: what keeps those
-    of a pass, by its number and depths."""
+    """The sums of every source depth, in as many passes over the prompts as the memory needs."""
     model, everything = streams.model, range(len(streams.prompts))
     groups = plan_of_affine(model.n_layers, model.d_model, memory).groups(list(range(model.n_layers)))
     for number, depths in enumerate(groups):
@@ -162,7 +168,8 @@ def _summed(streams: Streams, depths: Sequence[int], part: shards.Part, tick: Ti
     model = streams.model
     sums = [Sums(model.d_model, 2 * model.d_model, model.device) for _ in depths]
     begin = part.restore(depths, sums)
-    before, waiting = _targets_before(streams, begin) if begin < part.prompts.stop else None, []
+    before = _targets_before(streams, begin) if begin < part.prompts.stop else None
+    waiting: list[list[Tensor]] = []
     for i, resid in streams.each(begin, part.prompts.stop):
         y = resid[-1]
         pool = y if before is None else before
@@ -196,13 +203,13 @@ def _targets_before(streams: Streams, begin: int) -> Tensor | None:
     return None
 
 
-def _lens_of_rank(scale: Tensor, factors: dict[int, tuple[Tensor, Tensor, Tensor]]):
-    def read(depth, h):
+def _lens_of_rank(scale: Tensor, factors: Mapping[int, tuple[Tensor, ...]]) -> Lens:
+    def read(depth: int, h: Tensor) -> Tensor:
         u, v, b = (x.float() for x in factors[depth])
         return scale[depth] * h.float() + (h.float() @ v.T) @ u.T + b
 
     return read
 
 
-def _lens(maps: dict[int, tuple[Tensor, Tensor]]):
+def _lens(maps: Mapping[int, tuple[Tensor, ...]]) -> Lens:
     return lambda depth, h: h.float() @ maps[depth][0].T + maps[depth][1]

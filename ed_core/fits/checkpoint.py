@@ -53,7 +53,7 @@ class Checkpoint:
         if self.file is None or not (now or self.due()):
             return
         with disk.written(self.file) as handle:
-            np.savez(handle, what=np.asarray(self.what), **arrays)
+            np.savez(handle, allow_pickle=False, what=np.asarray(self.what), **arrays)
         self._written = time.monotonic()
 
     def done(self) -> None:

@@ -180,6 +180,7 @@ def _certificate(path: Path, told: str) -> dict[str, Any]:
             f"{path.name} has no certificate of this program in its header, so nobody can tell which model and prompts "
             f"it was fitted to; {AGAIN}."
         )
+    assert isinstance(found, dict)  # sound
     if found["version"] > VERSION:
         raise FitRefused(f"{path.name} was written by a later version of this program; update it to open the fit.")
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,10 +24,10 @@ class Sums:
     the small ones say."""
 
     def __init__(self, d_x: int, d_y: int, device: torch.device | str = "cpu"):
-        wide = {"dtype": torch.float64, "device": device}
+        zeros = partial(torch.zeros, dtype=torch.float64, device=device)
         self.n = 0
-        self.xx, self.xy = torch.zeros(d_x, d_x, **wide), torch.zeros(d_x, d_y, **wide)
-        self.x, self.y, self.yy = torch.zeros(d_x, **wide), torch.zeros(d_y, **wide), torch.zeros((), **wide)
+        self.xx, self.xy = zeros(d_x, d_x), zeros(d_x, d_y)
+        self.x, self.y, self.yy = zeros(d_x), zeros(d_y), zeros(())
 
     def add(self, x: Float[Tensor, "n d_x"], *targets: Float[Tensor, "n d_y"]) -> None:
         """One piece of tokens; targets side by side are one target."""

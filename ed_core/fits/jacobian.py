@@ -9,7 +9,9 @@ Source: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from ..errors import FitRefused
 from ..models.language_model import LanguageModel
+from ..models.trace import Trace
 from ..sources.precision import require_gradients
 from ..sweeps.budget import Budget
 from ..types import Prompt
@@ -41,7 +44,7 @@ def fit(
     max_tokens: int = MAX_TOKENS,
     memory: int | None = None,
     merge: Sequence[Path] = (),
-) -> dict:
+) -> dict[str, Any]:
     """Fit, judge on held-out prompts, and write `out`; the certificate comes back. `merge`: the files of all shards,
     whose sums are added in the place of reading the prompts.
 
@@ -91,7 +94,7 @@ def judge_again(
     fit: Fit,
     test: Sequence[Prompt] | None = None,
     tick: Tick = silent,
-) -> dict:
+) -> dict[str, Any]:
     """As of the affine lens."""
     used, held_out = split(prompts, test)
     require_same(fit, used, held_out)
@@ -120,7 +123,7 @@ def sum_up(
     return shards.sum_up(out, _about(streams), some, [()], summed, tick)
 
 
-def _about(streams: Streams) -> dict:
+def _about(streams: Streams) -> dict[str, Any]:
     what = about("jacobian", streams)
     what["prompts"]["max_tokens"] = streams.first
     return what
@@ -143,16 +146,19 @@ def _summed(
     """The sums of every other prompt's Jacobians, `[2][L, d, d]` float64, how many prompts each holds, all their valid
     tokens, and the sum of `h[L]` over those."""
     model = streams.model
-    wide = {"dtype": torch.float64, "device": model.device}
-    halves = [torch.zeros(model.n_layers, model.d_model, model.d_model, **wide) for _ in range(2)]
-    n, tokens, begin, total = [0, 0], 0, part.prompts.start, torch.zeros(model.d_model, **wide)
+    zeros = partial(torch.zeros, dtype=torch.float64, device=model.device)
+    halves = [zeros(model.n_layers, model.d_model, model.d_model) for _ in range(2)]
+    n, tokens, begin, total = [0, 0], 0, part.prompts.start, zeros(model.d_model)
     before = sum(len(streams.ids(prompt)) > FIRST + 1 for prompt in streams.prompts[:begin])  # summed by other shards
     if (found := part.kept.read()) is not None:
         begin, tokens, n = int(found["next"]), int(found["tokens"]), found["n"].tolist()
         total.copy_(torch.from_numpy(found["total"]))
         for half, values in zip(halves, found["halves"]):
             half.copy_(torch.from_numpy(values))
-    done = lambda read: tick((read - part.prompts.start) / len(part.prompts))  # noqa: E731
+
+    def done(read: float | int) -> None:
+        tick((read - part.prompts.start) / len(part.prompts))
+
     for i, prompt in enumerate(streams.prompts[begin : part.prompts.stop], begin):
         ids = streams.ids(prompt)
         if len(ids) > FIRST + 1:
@@ -161,11 +167,11 @@ def _summed(
                 done(i + share)
 
             jacobians, last = of_prompt(model, ids, memory, within)
-            half = (before + sum(n)) % 2
-            halves[half] += jacobians
-            n[half] += 1
+            side = (before + sum(n)) % 2
+            halves[side] += jacobians
+            n[side] += 1
             tokens += len(last)
-            total += last.to(**wide).sum(0)
+            total += last.to(model.device, torch.float64).sum(0)
         done(i + 1)
         if part.kept.due():
             part.kept.write(_arrays(i + 1, halves, n, tokens, total))
@@ -207,7 +213,7 @@ def of_prompt(
     return found, trace.resid[-1][0, valid]
 
 
-def _streams_with_graph(model: LanguageModel, trace, rows: int) -> list[Tensor]:
+def _streams_with_graph(model: LanguageModel, trace: Trace, rows: int) -> list[Tensor]:
     """`h[0..L]` of so many equal rows, each able to say how the last depends on it."""
     resid = trace.resid[0].expand(rows, -1, -1).clone().requires_grad_()
     found = [resid]

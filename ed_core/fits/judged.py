@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,24 +64,24 @@ def judge(
 
     `budget`: tokens to draw, about; without one, as many as make `KL_LOGITS` logits, `KL_TOKENS` at least."""
     n_layers = model.n_layers
-    wide = {"dtype": torch.float64, "device": model.device}
-    error, miss = torch.zeros(n_layers, **wide), torch.zeros(n_layers, **wide)
-    y_sum, y_square = torch.zeros(model.d_model, **wide), torch.zeros((), **wide)
-    lenses = {"lens": lens, "logit": lambda depth, h: h, **controls}
+    zeros = partial(torch.zeros, dtype=torch.float64, device=model.device)
+    error, miss = zeros(n_layers), zeros(n_layers)
+    y_sum, y_square = zeros(model.d_model), zeros(())
+    lenses: dict[str, Lens] = {"lens": lens, "logit": lambda depth, h: h, **controls}
     lengths = [max(len(streams.ids(prompt)) - 1, 0) for prompt in streams.prompts]
     some = drawn(lengths, max(KL_TOKENS, KL_LOGITS // model.d_vocab) if budget is None else budget)
     sums = {name: np.zeros((len(lengths), n_layers)) for name in (*lenses, "constant")}
     n = 0
     for i, resid in streams.each():
-        y = resid[-1].to(**wide)
+        y = resid[-1].to(model.device, torch.float64)
         n += len(y)
         y_sum += y.sum(0)
         y_square += (y * y).sum()
         for depth, h in enumerate(resid[:-1]):
-            apart = (y - lens(depth, h).to(**wide)).norm(dim=-1)
+            apart = (y - lens(depth, h).to(model.device, torch.float64)).norm(dim=-1)
             error[depth] += (apart / y.norm(dim=-1).clamp_min(metrics.NORM_FLOOR)).sum()
             miss[depth] += (apart * apart).sum()
-        for at in torch.from_numpy(some[i]).to(model.device).split(ROWS):
+        for at in torch.split(torch.from_numpy(some[i]).to(model.device), ROWS):
             for name, values in _divergence(model, [h[at] for h in resid], lenses, constant).items():
                 sums[name][i] += values
         tick((i + 1) / len(streams.prompts))

@@ -23,12 +23,19 @@ class Reader:
                 f"x {model.d_model}; {AGAIN}."
             )
         self.fit, self.device = fit, model.device
-        self.mean = self._tensor("mean") if fit.has_mean else None
         self._scale = self._tensor("scale") if fit.certificate.get("rank") else None
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of `h[L]` over the tokens it was fitted on."""
+        if not self.fit.has_mean:
+            raise FitRefused(f"{self.fit.path.name} has no mean of the last depth to be judged against; {AGAIN}.")
+        return self._tensor("mean")
 
     def _tensor(self, name: str) -> Tensor:
         with safe_open(self.fit.path, framework="pt") as file:
-            return file.get_tensor(name).to(self.device, torch.float32)
+            tensor: Tensor = file.get_tensor(name).to(self.device, torch.float32)
+        return tensor
 
     def __call__(self, depth: int, h: Float[Tensor, "pos d_model"]) -> Float[Tensor, "pos d_model"]:
         if self.fit.kind == "jacobian":

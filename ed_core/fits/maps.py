@@ -8,6 +8,7 @@ source. The first token of each prompt is left out."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,13 @@ def fit(
     shape = (a.n_layers + 1, b.n_layers + 1)
     rows = Rows(kept, planned, dict.fromkeys((*PER_PAIR, *OF_MEAN), shape), range(len(used)), added)
     for taps in rows.groups():
-        sums = _summed(fitted_on, taps, rows, lambda share, taps=taps: tick(rows.share(taps, SUMMED * share)))
+
+        def told_of(begin: float, part: float, taps: tuple[int, ...] = taps) -> Tick:
+            return lambda within: tick(rows.share(taps, begin + part * within))
+
+        sums = _summed(fitted_on, taps, rows, told_of(0.0, SUMMED))
         solved = _Solved(sums, b)
-        found = _judged(
-            judged_on, taps, solved, lambda share, taps=taps: tick(rows.share(taps, SUMMED + JUDGED * share))
-        )
+        found = _judged(judged_on, taps, solved, told_of(SUMMED, JUDGED))
         for name, values in found.items():
             rows.arrays[name][list(taps)] = values.cpu().numpy()
     maps = Maps(
@@ -232,14 +235,15 @@ def _judged(pair: Pair, taps: Sequence[int], solved: _Solved, tick: Tick) -> dic
     """`error` and `r2` of every pair, of the shuffled control and of the mean, `[taps, taps of B]`; float64."""
     b = pair.of_b.model
     n_b, d_b = b.n_layers + 1, b.d_model
-    wide = {"dtype": torch.float64, "device": pair.of_a.model.device}
-    relative, miss = (torch.zeros(len(taps), 2, n_b, **wide) for _ in range(2))  # true maps, shuffled ones
-    of_mean, miss_mean = torch.zeros(n_b, **wide), torch.zeros(n_b, **wide)
-    y_sum, y_square = torch.zeros(n_b, d_b, **wide), torch.zeros(n_b, **wide)
+    device = pair.of_a.model.device
+    zeros = partial(torch.zeros, dtype=torch.float64, device=device)
+    relative, miss = (zeros(len(taps), 2, n_b) for _ in range(2))  # true maps, shuffled ones
+    of_mean, miss_mean = zeros(n_b), zeros(n_b)
+    y_sum, y_square = zeros(n_b, d_b), zeros(n_b)
     mean, n = solved.mean.view(n_b, d_b), 0
     for i, resid, targets in pair.each():
         for at in _pieces(len(targets), n_b * d_b):
-            y = targets[at].to(**wide).view(-1, n_b, d_b)
+            y = targets[at].to(device, torch.float64).view(-1, n_b, d_b)
             size = y.norm(dim=-1).clamp_min(NORM_FLOOR)
             n += len(y)
             y_sum += y.sum(0)
@@ -248,7 +252,7 @@ def _judged(pair: Pair, taps: Sequence[int], solved: _Solved, tick: Tick) -> dic
             of_mean += (apart / size).sum(0)
             miss_mean += (apart * apart).sum(0)
             for k, tap in enumerate(taps):
-                guess = torch.addmm(solved.constant[k], resid[tap][at].to(**wide), solved.weights[k])
+                guess = torch.addmm(solved.constant[k], resid[tap][at].to(device, torch.float64), solved.weights[k])
                 apart = (guess.view(-1, 2, n_b, d_b) - y[:, None]).norm(dim=-1)
                 relative[k] += (apart / size[:, None]).sum(0)
                 miss[k] += (apart * apart).sum(0)

@@ -95,7 +95,8 @@ class Replacement:
 
     @property
     def name(self) -> str:
-        return self.certificate["model"]["name"]
+        name: str = self.certificate["model"]["name"]
+        return name
 
     def sound(self) -> bool:
         curves = (self.loss, self.loss_fitted, self.error)
@@ -134,7 +135,8 @@ def packed(found: Maps | Replacement) -> bytes:
     told = {"format": FORMAT, "version": VERSION, "kind": found.kind} | dict(found.certificate)
     arrays = {f.name: np.asarray(getattr(found, f.name)) for f in fields(found) if f.name != "certificate"}
     handle = io.BytesIO()
-    np.savez(handle, **arrays, certificate=np.asarray(json.dumps(told, sort_keys=True, allow_nan=False)))
+    about = np.asarray(json.dumps(told, sort_keys=True, allow_nan=False))
+    np.savez(handle, allow_pickle=False, **arrays, certificate=about)
     return handle.getvalue()
 
 
@@ -172,9 +174,9 @@ def unpacked(data: bytes, name: str) -> Maps | Replacement:
             or set(arrays) != {f.name for f in fields(kind)} - {"certificate"}
         ):
             raise wrong
-        scalars = {key: values.item() for key, values in arrays.items() if values.ndim == 0}
-        curves = {key: np.asarray(values, np.float64) for key, values in arrays.items() if values.ndim}
-        found = kind(**scalars, **curves, certificate=told)
+        parts: dict[str, Any] = {key: values.item() for key, values in arrays.items() if values.ndim == 0}
+        parts |= {key: np.asarray(values, np.float64) for key, values in arrays.items() if values.ndim}
+        found = kind(**parts, certificate=told)
         sound = found.sound()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise wrong from error

@@ -66,8 +66,8 @@ def fit(
         sums = _summed(fitted_on, blocks, rows, told_of(0.0, SUMMED))
         maps = {block: one.solve() for block, one in zip(blocks, sums)}
         for streams, end, begin in ((judged_on, "", SUMMED), (fitted_on, "_fitted", SUMMED + LOST)):
-            found = losses(streams, maps, told_of(begin, LOST))
-            for name, values in zip(("loss", "whole", "error"), found):
+            lost = losses(streams, maps, told_of(begin, LOST))
+            for name, values in zip(("loss", "whole", "error"), lost):
                 rows.arrays[f"{name}{end}"][list(blocks)] = values
     found = Replacement(
         loss=rows.arrays["loss"],
@@ -127,7 +127,11 @@ def by_prompt(
     planned = plan(model, memory)
     rows = Rows(checkpoint.Checkpoint(None, {}), planned, {}, range(len(used)))
     for blocks in rows.groups():
-        sums = _summed(fitted_on, blocks, rows, lambda share, blocks=blocks: tick(rows.share(blocks, share / 2)))
+
+        def summing(share: float, blocks: tuple[int, ...] = blocks) -> None:
+            tick(rows.share(blocks, share / 2))
+
+        sums = _summed(fitted_on, blocks, rows, summing)
         maps = {block: one.solve() for block, one in zip(blocks, sums)}
         for i, prompt in enumerate(judged):
             found, whole_mean, _ = losses(Streams(model, [prompt]), maps)
@@ -187,7 +191,7 @@ def _replaced(
     """`h[L]` with each of these blocks replaced, a row each, and the sum over tokens of each map's relative error. A
     row joins where its block stands, the rows of earlier blocks run along."""
     rows, apart = [], []
-    running = None
+    running: Tensor | None = None
     for layer in range(min(maps), model.n_layers):
         if running is not None:
             *_, running = model.run_block(trace, layer, running)
@@ -199,6 +203,7 @@ def _replaced(
             true[0, 1:] = guess.to(true)
             running = true if running is None else torch.cat([running, true])
             rows.append(layer)
+    assert running is not None  # the layer of the first map was passed
     return running, torch.stack(apart).double()
 
 

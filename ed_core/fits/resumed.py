@@ -33,7 +33,7 @@ class Rows:
         self.kept, self.planned, self.prompts, self.added = kept, planned, prompts, added
         self.arrays = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
         self.done = np.zeros(planned.n_taps, bool)
-        self._found = kept.read() or {}
+        self._found: Mapping[str, np.ndarray] = kept.read() or {}
         if self._found:
             self.done = self._found["done"].astype(bool)
             self.arrays = {name: self._found[f"row.{name}"].copy() for name in shapes}
@@ -51,9 +51,13 @@ class Rows:
 
     def restore(self, taps: Sequence[int], sums: Sequence[Sums]) -> int:
         """Fill the sums of a group with what was kept; returns the prompt to go on from."""
-        found, self._found = self.added or self._found, {}
-        if self.added is None and ("taps" not in found or found["taps"].tolist() != list(taps)):
-            return 0
+        found: Mapping[str, np.ndarray] | shards.Added
+        if self.added is not None:
+            found = self.added
+        else:
+            found, self._found = self._found, {}
+            if "taps" not in found or found["taps"].tolist() != list(taps):
+                return 0
         shards.fill(taps, sums, found)
         return int(found["next"])
 

@@ -165,7 +165,7 @@ def _checked(file: Path, about: Mapping[str, Any]) -> dict[str, Any]:
         raise FitRefused(f"There is no file {file}; give those that `fit {about['kind']}` wrote with --shard.")
     try:
         with np.load(file, allow_pickle=False) as archive:
-            told = from_json(str(archive["about"]))
+            told: dict[str, Any] = from_json(str(archive["about"]))
         if told["format"] != FORMAT or told["version"] != VERSION or not 0 <= told["from"] < told["to"]:
             raise ValueError
         prompts = told["prompts"]["n"], told["prompts"]["digest"], told["prompts"].get("max_tokens")
@@ -194,6 +194,6 @@ def _checked(file: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     return told
 
 
-def _opened(told: Mapping[str, Any]) -> tuple:
+def _opened(told: Mapping[str, Any]) -> tuple[Any, ...]:
     """Which weights, and how they are run."""
     return told["identity"], told["precision"]

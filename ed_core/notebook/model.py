@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -40,22 +40,23 @@ class Model:
 
         `answer` belongs to a prompt that is given as text; a `Prompt` has its own. One bad prompt refuses the whole
         list before anything is computed."""
-        one = isinstance(prompt, str | Prompt)
         if answer and not isinstance(prompt, str):
             raise ParameterError("An answer goes with one prompt given as text; give each Prompt its own answer.")
-        prompts = [Prompt(p, answer) if isinstance(p, str) else p for p in ([prompt] if one else prompt)]
+        given = [prompt] if isinstance(prompt, str | Prompt) else prompt
+        prompts = [Prompt(p, answer) if isinstance(p, str) else p for p in given]
         requests = [probe.request(self.spec, p) for p in prompts]
-        found = {} if fresh else {request.key: lookup.find(request) for request in requests}
-        todo = [(probe, request) for request in requests if found.get(request.key) is None]
+        stored = {} if fresh else {request.key: lookup.find(request) for request in requests}
+        found = {key: result for key, result in stored.items() if result is not None}
+        todo = [(probe, request) for request in requests if request.key not in found]
         self.compute_missing(todo, None if fresh or not todo else lookup.store(), found)
         results = [Result.of(found[request.key]) for request in requests]
-        return results[0] if one else results
+        return results[0] if isinstance(prompt, str | Prompt) else results
 
     def compute_missing(
         self,
         todo: Sequence[tuple[Probe, Request]],
         store: Store | None,
-        found: dict[str, ProbeResult | None],
+        found: dict[str, ProbeResult],
         memory: int | None = None,
     ) -> None:
         """Put the results of `todo` into `found`, and into the store where there is one. Every prompt is checked before
@@ -78,7 +79,7 @@ class Model:
         with tqdm(todo, disable=not sys.stderr.isatty(), unit="prompt") as bar:
             for probe, request in bar:
                 bar.set_description(probe.name)
-                if found.get(request.key) is None:
+                if request.key not in found:
                     found[request.key] = compute.run(model, request, memory=memory)
                     try:
                         if store:
@@ -121,7 +122,7 @@ def fetch(source: str, control: str = "") -> str:
 
     spec, shown = replace(named(source), control=control), sys.stderr.isatty()
 
-    def bar(**look):
+    def bar(**look: Any) -> tuple[Any, Callable[[int, int], None]]:
         drawn = tqdm(desc=spec.name, disable=not shown, **look)
 
         def progress(done: int, total: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ class Result(ProbeResult):
         return cls(**{f.name: getattr(found, f.name) for f in fields(found) if f.init})
 
     def __getattr__(self, name: str) -> np.ndarray:
-        measures = vars(self).get("measures", {})  # a copy in the making has none yet
+        measures: Mapping[str, Measure] = vars(self).get("measures", {})  # a copy in the making has none yet
         if name in measures:
             return measures[name].values
         raise AttributeError(f"{type(self).__name__} has no {name!r}; its measures are {', '.join(measures) or 'none'}")
@@ -111,7 +112,7 @@ class Result(ProbeResult):
     def _repr_html_(self) -> str:
         """Everything is escaped; and in `code`, where a notebook sets no formula between dollars."""
 
-        def code(text):
+        def code(text: object) -> str:
             return f"<code>{escape(str(text))}</code>"
 
         told = "".join(f"<div>{name}: {code(text)}</div>" for name, text in self._headline().items())

@@ -86,9 +86,14 @@ def summary_without(result: ProbeResult, positions: Collection[int], first_token
         name: replace(m, values=m.values.take(kept, m.spec.dims.index("pos"))) if "pos" in m.spec.dims else m
         for name, m in result.measures.items()
     }
-    ids, tokens = (tuple(every[t] for t in kept) for every in (result.token_ids, result.tokens))
+    ids, tokens = tuple(result.token_ids[t] for t in kept), tuple(result.tokens[t] for t in kept)
     left = replace(result, measures=measures, token_ids=ids, tokens=tokens, answer_start=None)
     return summarize(left).summary
+
+
+def counts_first(probe: Probe) -> bool:
+    """Whether a probe's means count the first token: its parameter, where it has one."""
+    return bool(getattr(probe, "first_token", True))
 
 
 def aggregate(

@@ -35,41 +35,44 @@ class Refused(Exception):
     """A row or an entry that this program did not write like this."""
 
 
-class BytesDisk(diskcache.Disk):
+class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
     """Bytes under text keys, in the row or in a value file inside the folder. Nothing is ever pickled or unpickled."""
 
     def __init__(self, directory: str, **_stored_settings: Any):
         super().__init__(directory, min_file_size=SETTINGS["disk_min_file_size"])
         self.written = threading.local()
 
-    def put(self, key):
+    def put(self, key: Any) -> tuple[Any, bool]:
         if type(key) is not str:
             raise TypeError(f"keys are text, not {type(key).__name__}")
-        return super().put(key)
+        put: tuple[Any, bool] = super().put(key)
+        return put
 
-    def get(self, key, raw):
+    def get(self, key: Any, raw: Any) -> str:
         if raw != 1 or type(key) is not str:
             raise Refused("its key is not plain text")
         return key
 
-    def store(self, value, read, key=UNKNOWN):
+    def store(self, value: Any, read: Any, key: Any = UNKNOWN) -> tuple[Any, ...]:
         if type(value) is not bytes or read:
             raise TypeError(f"values are bytes, not {type(value).__name__}")
-        return super().store(value, read, key)
+        stored: tuple[Any, ...] = super().store(value, read, key)
+        return stored
 
-    def fetch(self, mode, filename, value, read):
+    def fetch(self, mode: Any, filename: Any, value: Any, read: Any) -> bytes:
         if mode == MODE_RAW and type(value) is bytes:
             return value
         if mode == MODE_BINARY and _is_value_file(filename):
-            return super().fetch(mode, filename, value, False)
+            found: bytes = super().fetch(mode, filename, value, False)
+            return found
         raise Refused(f"its row was tampered with (mode {mode!r}, file {filename!r})")
 
-    def filename(self, key=UNKNOWN, value=UNKNOWN):
+    def filename(self, key: Any = UNKNOWN, value: Any = UNKNOWN) -> tuple[str, str]:
         name = os.urandom(16).hex()
         self.written.name = os.path.join(name[:2], name[2:] + ".val")
         return self.written.name, os.path.join(self._directory, self.written.name)
 
-    def remove(self, file_path):
+    def remove(self, file_path: Any) -> None:
         if _is_value_file(file_path):
             with contextlib.suppress(OSError):  # another process was faster
                 os.remove(os.path.join(self._directory, file_path))
@@ -85,43 +88,49 @@ class _EndsWithThread:
     def __init__(self, connection: sqlite3.Connection):
         self.connection = connection
 
-    def __del__(self, suppress=contextlib.suppress, error=sqlite3.Error):  # modules are empty at the program's end
+    def __del__(
+        self,
+        suppress: type[contextlib.suppress] = contextlib.suppress,  # modules are empty at the program's end
+        error: type[sqlite3.Error] = sqlite3.Error,
+    ) -> None:
         with suppress(error):  # it belongs to another thread: at the program's end, too
             self.connection.close()
 
 
-class Results(diskcache.Cache):
+class Results(diskcache.Cache):  # type: ignore[misc]  # diskcache has no types
     """The database, which does not believe its settings, and with an eviction that knows which two entries belong
     together."""
 
     @property
-    def _con(self):
+    def _con(self) -> sqlite3.Connection:
         try:
-            connection = super()._con
+            connection: sqlite3.Connection = super()._con
         except (TypeError, AttributeError) as error:  # a settings key that is not text
             raise sqlite3.DatabaseError("its settings are damaged") from error
         if not hasattr(self._local, "ends") or self._local.ends.connection is not connection:
             self._local.ends = _EndsWithThread(connection)
         return connection
 
-    def reset(self, key, value=ENOVAL, update=True):
+    def reset(self, key: Any, value: Any = ENOVAL, update: bool = True) -> Any:
         """diskcache sets attributes and runs PRAGMAs from stored settings: ours are constants, and no others exist."""
         if key not in SETTINGS and key not in METADATA:
             raise sqlite3.DatabaseError(f"its settings name {key!r}")
         return super().reset(key, SETTINGS.get(key, value), update)
 
-    def set(self, key, value, **options):
+    def set(self, key: Any, value: Any, **options: Any) -> bool:
         """Leaves no file behind when it fails: on a full disk a torn one would keep the disk full."""
         self._disk.written.name = None
         try:
-            return super().set(key, value, **options)
+            done: bool = super().set(key, value, **options)
+            return done
         except BaseException:
             if self._disk.written.name:
                 self._disk.remove(self._disk.written.name)
             raise
 
-    def rows(self, sql: str, *arguments: Any) -> list[tuple]:
-        return self._sql(sql, arguments).fetchall()
+    def rows(self, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = self._sql(sql, arguments).fetchall()
+        return found
 
     def touch_run(self, key: str) -> None:
         """Note the use of a result for eviction; reading goes on where that cannot be written."""
@@ -143,7 +152,7 @@ class Results(diskcache.Cache):
         select = f"SELECT total(CASE WHEN {PLAUSIBLE} THEN {BYTES} ELSE ?1 + 1 END) <= ?1 FROM Cache"
         if self.rows(select, limit) == [(1,)]:
             return 0
-        runs: dict[str, list[tuple]] = {}
+        runs: dict[str, list[tuple[Any, ...]]] = {}
         total, strange = 0, []
         with self._transact() as (sql, cleanup):
             select = f"SELECT rowid, filename, key, {BYTES}, raw = 1 AND {PLAUSIBLE} FROM Cache ORDER BY access_time"
@@ -170,7 +179,7 @@ class Results(diskcache.Cache):
         for file in folder.glob("*/*.val"):
             self._disk.remove(str(file.relative_to(folder)))
         with self._transact() as (sql, _):
-            ((entries,),) = sql("SELECT count(*) FROM Cache WHERE key GLOB 'result/*'").fetchall()
+            entries = int(sql("SELECT count(*) FROM Cache WHERE key GLOB 'result/*'").fetchone()[0])
             sql("DELETE FROM Cache")
         return entries
 

@@ -133,7 +133,7 @@ def _names() -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def _shipped() -> dict[str, dict[str, Mapping[str, np.ndarray]]]:
     """Summaries of the shipped examples by series and key."""
-    found: dict[str, dict] = {}
+    found: dict[str, dict[str, Any]] = {}
     for name in _names():
         if (result := by_key(name)) is not None:
             found.setdefault(result.request.series, {})[result.request.key] = result.summary

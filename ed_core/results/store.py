@@ -36,6 +36,8 @@ from .wire import pack, unpack
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+Card = tuple[dict[str, Any], dict[str, np.ndarray]]  # headline and sums
+
 MOST_CARDS = 1024  # of a few kilobytes each, that stay decoded
 USED_SECONDS = 60.0  # a use of a result is noted again after so long
 LOOKS = 5  # a file may vanish between row and read because another process replaced the entry: look again
@@ -55,8 +57,8 @@ class Store:
         self.problems: deque[str] = deque(maxlen=100)
         self._lock = threading.RLock()
         self._cache: Results | None = None
-        self._identity: tuple | None = None
-        self._decoded: Shelf[tuple[dict, dict[str, np.ndarray]]] = Shelf(MOST_CARDS)  # cards, by their bytes
+        self._identity: tuple[int, int] | None = None
+        self._decoded: Shelf[Card] = Shelf(MOST_CARDS)  # cards, by their bytes
         self._run(lambda cache: None)
 
     def put(self, result: ProbeResult) -> None:
@@ -81,13 +83,14 @@ class Store:
 
     def get(self, key: str) -> ProbeResult | None:
         """The result, or None where there is none that can be believed."""
-        return self._load("result", key)
+        found: ProbeResult | None = self._load("result", key)
+        return found
 
-    def stamp(self, key: str) -> tuple | None:
+    def stamp(self, key: str) -> tuple[Any, ...] | None:
         """What changes whenever a result is stored anew; None where there is none. Counts as a use of it."""
         select = "SELECT rowid, store_time, size, filename, access_time FROM Cache WHERE key = ? AND raw = 1"
 
-        def work(cache: Results) -> tuple | None:
+        def work(cache: Results) -> tuple[Any, ...] | None:
             found = cache.rows(select, f"result/{key}")
             if found and not time.time() - USED_SECONDS < found[0][-1] <= time.time():
                 cache.touch_run(key)
@@ -102,17 +105,17 @@ class Store:
         select = "SELECT key FROM Cache WHERE raw = 1 AND key GLOB ? LIMIT ?"
         return [name[7:] for (name,) in self._run(lambda cache: cache.rows(select, f"result/{beginning}*", n))]
 
-    def headline(self, key: str) -> dict | None:
+    def headline(self, key: str) -> dict[str, Any] | None:
         """What `recent` tells, of one result."""
-        card = self._load("card", key)
-        return card and card[0]
+        card: Card | None = self._load("card", key)
+        return card[0] if card else None
 
     def summary(self, key: str) -> dict[str, np.ndarray] | None:
         """The small sums of a result (see `ed_core.results.aggregate`), read without its arrays. They are read-only."""
-        card = self._load("card", key)
-        return card and card[1]
+        card: Card | None = self._load("card", key)
+        return card[1] if card else None
 
-    def recent(self, n: int = 20) -> list[dict]:
+    def recent(self, n: int = 20) -> list[dict[str, Any]]:
         """Headlines of the results stored last, newest first; none of an engine whose numbers were different."""
         return [headline for headline, _ in self._cards(n) if headline["engine"] == ENGINE_VERSION]
 
@@ -121,7 +124,7 @@ class Store:
         cards = self._cards(n, name)
         return {headline["key"]: summary for headline, summary in cards if headline.get("series") == name}
 
-    def info(self) -> dict:
+    def info(self) -> dict[str, Any]:
         """How many results there are, what they take and may take, where, and what went wrong."""
         select = "SELECT total(key GLOB 'result/*'), total(max(size, 0) + ifnull(length(value), 0)) FROM Cache"
         ((entries, size),) = self._run(lambda cache: cache.rows(select))
@@ -151,7 +154,7 @@ class Store:
         if self._cache is not None:
             self._cache.close()
 
-    def _cards(self, n: int, series: str = "") -> list[tuple[dict, dict[str, np.ndarray]]]:
+    def _cards(self, n: int, series: str = "") -> list[Card]:
         """Headlines and summaries of the results stored last, at most `n`, newest first; of one series, if it is named.
         Its name is the row's tag. Rows without one are older: their card is looked into, but for a large one, which
         lies in a file of its own."""
@@ -164,11 +167,14 @@ class Store:
         rows = self._run(lambda cache: cache.rows(select, *given))
         return [card for name, value in rows if (card := self._card(name[5:], value))]
 
-    def _card(self, key: str, value: bytes | None) -> tuple[dict, dict[str, np.ndarray]] | None:
+    def _card(self, key: str, value: bytes | None) -> Card | None:
         """A card whose row holds `value`: as it was decoded before, where that was the same to the last byte."""
-        if value is None:
-            return self._load("card", key, touch=False)
-        return self._decoded.get((key, value), lambda: self._load("card", key, touch=False))
+
+        def load() -> Card | None:
+            card: Card | None = self._load("card", key, touch=False)
+            return card
+
+        return load() if value is None else self._decoded.get((key, value), load)
 
     def _load(self, kind: str, key: str, touch: bool = True) -> Any:
         """A decoded entry, or None; a damaged one is removed, with its other half, and remembered."""
@@ -200,11 +206,12 @@ class Store:
                 self.close()  # a COMMIT that failed may have left its transaction open, and all others locked out
                 # diskcache hides the cause behind its Timeout, and SQLite behind the roll-back it already did
                 hidden = isinstance(error, diskcache.Timeout) or "rollback" in str(error)
-                cause = error.__context__ if hidden else error
+                cause = (error.__context__ if hidden else None) or error
                 moved = _identity(self.path) != seen  # somebody deleted the folder or set it aside just now
                 if last or not (moved or is_damage(cause)):
                     raise StoreError(f"The results in {self.path} cannot be used: {reason(cause)}") from error
                 self._set_aside(seen, cause)
+        raise AssertionError("the second time returns or raises")
 
     def _open(self) -> Results:
         """The open database; opened anew where somebody deleted the folder or set it aside, for the old one is nobody's
@@ -216,7 +223,7 @@ class Store:
                 self._identity = _identity(self.path)
             return self._cache
 
-    def _set_aside(self, seen: tuple | None, cause: BaseException) -> None:
+    def _set_aside(self, seen: tuple[int, int] | None, cause: BaseException) -> None:
         """Rename the folder, unless another thread or process was faster."""
         with self._lock:
             self._cache = None
@@ -239,7 +246,7 @@ class Store:
         log.warning(problem)
 
 
-def _identity(folder: Path) -> tuple | None:
+def _identity(folder: Path) -> tuple[int, int] | None:
     """Which database file lies there now."""
     try:
         stat = (folder / diskcache.core.DBNAME).stat()
@@ -259,7 +266,7 @@ def _digest(name: str, payload: bytes) -> bytes:
 def _payload(cache: Results, name: str) -> bytes | None:
     """An entry's content, its hash checked."""
     for _ in range(LOOKS):
-        data = cache.get(name)
+        data: bytes | None = cache.get(name)
         if data is not None:
             if data[:32] != _digest(name, data[32:]):
                 raise Refused("its content does not have the hash it was stored with")
@@ -298,7 +305,7 @@ def _pack_card(result: ProbeResult) -> bytes:
     return canonical_json([headline, layout]).encode() + b"\n" + b"".join(a.tobytes() for a in arrays.values())
 
 
-def _unpack_card(payload: bytes, key: str) -> tuple[dict, dict[str, np.ndarray]]:
+def _unpack_card(payload: bytes, key: str) -> Card:
     line, _, rest = payload.partition(b"\n")
     try:
         headline, layout = json.loads(line)

@@ -56,7 +56,8 @@ def pack(result: ProbeResult) -> bytes:
         "arrays": sorted(arrays),
     }
     buffer = io.BytesIO()
-    np.savez(buffer, header=np.frombuffer(canonical_json(header).encode(), np.uint8), **arrays)
+    about = np.frombuffer(canonical_json(header).encode(), np.uint8)
+    np.savez(buffer, allow_pickle=False, header=about, **arrays)
     return buffer.getvalue()
 
 

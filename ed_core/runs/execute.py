@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from .. import disk
 from ..errors import EffectiveDepthError, ParameterError, StudyError
@@ -15,6 +17,10 @@ from ..notebook import model as opened
 from ..types import ModelSpec, Prompt
 from .spec import AuditRun, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, Spec, StudyRun
 from .status import Statuses
+
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..studies.running import MakesEngine
 
 
 def execute(spec: Spec, folder: Path | None, statuses: Statuses) -> int:
@@ -50,7 +56,7 @@ def device_of(name: str) -> str:
     return placement.pick(name)
 
 
-def in_processes(n: int, device: str) -> contextlib.AbstractContextManager:
+def in_processes(n: int, device: str) -> contextlib.AbstractContextManager[MakesEngine | None]:
     """`n` processes of this machine; None within where this process computes."""
     from . import processes
 
@@ -63,7 +69,7 @@ def in_processes(n: int, device: str) -> contextlib.AbstractContextManager:
     return processes.Pool(n)
 
 
-def _computing(spec: StudyRun) -> contextlib.AbstractContextManager:
+def _computing(spec: StudyRun) -> contextlib.AbstractContextManager[MakesEngine | None]:
     from . import on_ray
 
     if spec.engine == "here":
@@ -141,7 +147,8 @@ def _reproduce(spec: ReproduceRun, out: Path, statuses: Statuses) -> int:
     sets = protocols.chosen(paper, spec.sets, models[0].source)
     protocols.check_sets(sets, models[0].source)
     parts = protocols.parts(paper, models, sets, spec.limit)
-    code, entries = 0, []
+    code = 0
+    entries: list[protocols.Entry] = []
     notes = [why, *protocols.differences(paper, sets, spec.limit)]
     print("\n".join(notes), flush=True)
     try:
@@ -227,13 +234,13 @@ def _fit(spec: FitRun, statuses: Statuses) -> int:
 
 
 def _affine(spec: FitRun, out: Path, statuses: Statuses) -> int:
-    from ..fits import affine
+    from ..fits import affine, measured
 
     if spec.rank is not None and spec.rank < 1:
         raise ParameterError(f"--rank is {spec.rank}; expected 1 at least.")
     if spec.rank and spec.shard:
         raise ParameterError("--rank is of the lens that --merge writes, a shard has none; leave it out here.")
-    return _lens(spec, out, statuses, affine, affine.BYTES, {"rank": spec.rank}, {})
+    return _lens(spec, out, statuses, affine, measured.BYTES, {"rank": spec.rank}, {})
 
 
 def _jacobian(spec: FitRun, out: Path, statuses: Statuses) -> int:
@@ -245,7 +252,15 @@ def _jacobian(spec: FitRun, out: Path, statuses: Statuses) -> int:
     return _lens(spec, out, statuses, jacobian, None, own, own)
 
 
-def _lens(spec: FitRun, out: Path, statuses: Statuses, fitting, usual: int | None, of_fit: dict, of_sums: dict) -> int:
+def _lens(
+    spec: FitRun,
+    out: Path,
+    statuses: Statuses,
+    fitting: ModuleType,
+    usual: int | None,
+    of_fit: dict[str, Any],
+    of_sums: dict[str, Any],
+) -> int:
     """A lens, or a shard of its sums. `usual`: bytes of the sums where no --memory is given; `of_fit`, `of_sums`:
     further arguments of the two."""
     from ..depth import lenses
@@ -290,7 +305,16 @@ def _replacement(spec: FitRun, out: Path, statuses: Statuses) -> int:
     return 0
 
 
-def _summed(spec: FitRun, out: Path, statuses: Statuses, sum_up, model, prompts, test, memory: int | None) -> int:
+def _summed(
+    spec: FitRun,
+    out: Path,
+    statuses: Statuses,
+    sum_up: Callable[..., range],
+    model: LanguageModel,
+    prompts: list[Prompt],
+    test: list[Prompt] | None,
+    memory: int | None,
+) -> int:
     """One shard, and what to do with its file."""
     some = sum_up(model, prompts, out, spec.shard, test, statuses.tell, memory=memory)
     _said(
@@ -300,7 +324,7 @@ def _summed(spec: FitRun, out: Path, statuses: Statuses, sum_up, model, prompts,
     return 0
 
 
-def _fitted(statuses: Statuses, out: Path, tokens: int, test_tokens: int, certificate) -> None:
+def _fitted(statuses: Statuses, out: Path, tokens: int, test_tokens: int, certificate: Mapping[str, Any]) -> None:
     notes = "".join(f" {note}" for note in certificate["notes"])
     _said(statuses, f"{out}: fitted on {tokens} tokens, judged on {test_tokens} held-out ones.{notes}")
 
@@ -317,7 +341,7 @@ def _shards(spec: FitRun) -> list[Path]:
     return [Path(file) for file in spec.merge]
 
 
-def _models(spec: FitRun) -> Iterator:
+def _models(spec: FitRun) -> Iterator[LanguageModel]:
     from ..models.opening import open_model
 
     for model in [resolved(one) for one in (spec.model, spec.other) if one is not None]:
@@ -352,13 +376,14 @@ def _audit(spec: AuditRun, statuses: Statuses) -> int:
     requests = auditing.plan(in_precisions(resolve(spec.model, device=device), list(spec.precisions)), prompts)
     store, results = Store(), {}
     for precision, of_one in requests.items():  # each with a bar of its own
-        found = {r.key: store.get(r.key) for r in of_one}
-        if todo := auditing.todo(of_one, found):
+        stored = {r.key: store.get(r.key) for r in of_one}
+        found = {key: result for key, result in stored.items() if result is not None}
+        if todo := auditing.todo(of_one, stored):
             opened.Model(of_one[0].models[0]).compute_missing(todo, store, found)
         results[precision] = [found[r.key] for r in of_one]
     outcome = auditing.compare(results, auditing.reference_of(list(spec.precisions)))
     if spec.out:
-        np.savez(spec.out, **outcome.arrays())
+        np.savez(spec.out, allow_pickle=False, **outcome.arrays())
     _said(statuses, f"{spec.model}: {len(prompts)} prompts through {', '.join(spec.precisions)}")
     print("\n".join(auditing.table(outcome)))
     return 0

@@ -85,7 +85,8 @@ class Run:
             if self.process and ticket.pid == self.process.pid:
                 break
             ahead.append(Run(Path(ticket.folder)).left)
-        return None if None in ahead else sum(ahead, 0.0)
+        known = [seconds for seconds in ahead if seconds is not None]
+        return sum(known, 0.0) if len(known) == len(ahead) else None
 
     @property
     def trouble(self) -> str:

@@ -26,7 +26,7 @@ WAIT_SECONDS = 60  # for the second program
 class Guard:
     """Waits beside this process. `folder`: for whatever the run writes while it lasts."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         short = "/tmp" if os.path.isdir("/tmp") else None  # names of sockets have a length
         self.folder = Path(tempfile.mkdtemp(prefix="ed-ray-", dir=short))
         self._mark = secrets.token_hex(16)
@@ -48,7 +48,8 @@ class Guard:
 
     def close(self) -> None:
         """End what is left, and wait for that."""
-        self._program.stdin.close()
+        if self._program.stdin is not None:
+            self._program.stdin.close()
         self._program.wait(WAIT_SECONDS)
 
 

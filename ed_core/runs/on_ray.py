@@ -20,7 +20,7 @@ from ..errors import Cancelled, EffectiveDepthError, JobError, ParameterError, S
 from ..settings import ROOT
 from ..sources import permits
 from ..studies import running
-from ..studies.plan import Item, Plan, StudyModel
+from ..studies.plan import Chunk, Item, Plan, StudyModel
 from ..studies.running import Status, Todo
 from . import leftovers
 
@@ -53,7 +53,7 @@ class OnRay:
             for model, of_model in todo.items()
             for at in range(0, len(of_model), TRIED_AT_ONCE)
         )
-        failed = set()
+        failed: set[str] = set()
         for call, (_, why) in self._actors.answers(calls, failed, self._cancelled):
             if why and call.model.label not in failed:
                 failed.add(call.model.label)
@@ -61,7 +61,7 @@ class OnRay:
 
     def compute(self, todo: Todo, done: Callable[[StudyModel, int], None]) -> Iterator[Status]:
         calls = (_Call(model, "compute", item) for model, of_model in todo.items() for item in of_model)
-        failed = set()
+        failed: set[str] = set()
         for call, (what, why) in self._actors.answers(calls, failed, self._cancelled):
             if why:
                 failed.add(call.model.label)
@@ -84,7 +84,7 @@ class Worker:
             permits.as_owner()
         self._plan, self._out, self._opened = plan, Path(out), running.opened_models(share)
 
-    def try_out(self, model: StudyModel, chunks: tuple) -> tuple[str, str, str]:
+    def try_out(self, model: StudyModel, chunks: tuple[Chunk, ...]) -> tuple[str, str, str]:
         return self._told(model.digest, lambda: ("", running.try_out(self._opened, self._plan, model, chunks)))
 
     def compute(self, model: StudyModel, item: Item) -> tuple[str, str, str]:
@@ -115,24 +115,26 @@ class _Actors:
     """The actors of a run, made as they are needed, and what they are asked."""
 
     def __init__(self, ray: Any, plan: Plan, out: Path):
-        self._ray, self._busy = ray, {}  # actor: how many calls it has
+        self._ray = ray
+        self._busy: dict[Any, int] = {}  # actor: how many calls it has
         self._pending: dict[Any, tuple[Any, _Call]] = {}  # in the order of asking
         self._most, threads, share = _places(
             [node["Resources"] for node in ray.nodes() if node["Alive"]],
-            any(model.spec.device.startswith("cuda") for model in plan.usable),
+            any(model.known.device.startswith("cuda") for model in plan.usable),
             int(os.environ.get("OMP_NUM_THREADS") or 1),
         )
         bare = replace(plan, sets=(), chunks=())  # items bring their prompts
-        gpus = int(any(model.spec.device.startswith("cuda") for model in plan.usable))
+        gpus = int(any(model.known.device.startswith("cuda") for model in plan.usable))
         remote = ray.remote(Worker).options(num_cpus=threads, num_gpus=gpus, max_restarts=0, max_task_retries=0)
-        self._new = lambda: remote.remote(bare, str(out), threads, share, permits.is_owner())
+        self._new: Callable[[], Any] = lambda: remote.remote(bare, str(out), threads, share, permits.is_owner())
 
     def answers(
         self, calls: Iterable[_Call], failed: set[str], cancelled: Callable[[], bool]
     ) -> Iterator[tuple[_Call, tuple[str, str]]]:
         """Every call with what became of it and why it failed, as they come; calls of models in `failed` are left out
         from then on. A call whose actor ends is made again, `RETRIES` times."""
-        waiting, again = iter(calls), deque()
+        waiting: Iterator[_Call] = iter(calls)
+        again: deque[_Call] = deque()
 
         def following() -> _Call | None:
             while (call := again.popleft() if again else next(waiting, None)) and call.model.label in failed:
@@ -163,7 +165,7 @@ class _Actors:
 
     def _free(self) -> Any:
         """The actor with the least to do, a new one where all are busy; None where there is room for none."""
-        best = min(self._busy, key=self._busy.get, default=None)
+        best = min(self._busy, key=lambda actor: self._busy[actor], default=None)
         if (best is None or self._busy[best]) and len(self._busy) < self._most:
             best = self._new()
             self._busy[best] = 0
@@ -212,7 +214,7 @@ class _Lost(Exception):
     """An actor ended with a call."""
 
 
-def _places(nodes: list[dict], gpu: bool, threads: int) -> tuple[int, int, int]:
+def _places(nodes: list[dict[str, Any]], gpu: bool, threads: int) -> tuple[int, int, int]:
     """How many actors a cluster takes, with how many threads each, and how many share one machine's memory."""
     if gpu:
         nodes = [node for node in nodes if node.get("GPU", 0) >= 1]
@@ -231,7 +233,7 @@ class _Cluster:
 
     def __init__(self, address: str):
         self._before = dict(os.environ)
-        self._guard = None
+        self._guard: leftovers.Guard | None = None
         own = (
             {} if address else {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
         )

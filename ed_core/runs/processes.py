@@ -54,7 +54,7 @@ class InProcesses:
     def __init__(self, plan: Plan, out: Path, cancelled: Callable[[], bool] = lambda: False, *, pool: Pool):
         self._plan = replace(plan, sets=(), chunks=())  # items bring their prompts
         self._out, self._cancelled, self._pool = out.absolute(), cancelled, pool
-        self._pending: dict[Future, Any] = {}
+        self._pending: dict[Future[Any], Any] = {}
 
     def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
         for model, of_model in todo.items():
@@ -82,7 +82,7 @@ class InProcesses:
         for future in self._pending:
             future.cancel()
 
-    def _ask(self, about: Any, work: Callable, *arguments: Any) -> None:
+    def _ask(self, about: Any, work: Callable[..., Any], *arguments: Any) -> None:
         try:
             self._pending[self._pool.executor.submit(work, self._plan, *arguments)] = about
         except BrokenProcessPool:

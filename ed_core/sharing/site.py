@@ -97,7 +97,7 @@ def _published(out: Path) -> list[str]:
         if not out.exists() or (out.is_dir() and not any(out.iterdir())):
             return []
         told = json.loads(marker.read_text(encoding="utf-8"))
-        files = told["files"]
+        files: list[str] = told["files"]
         if told["format"] == FORMAT and all(NAME.fullmatch(name) for name in files):
             return files
         raise ValueError

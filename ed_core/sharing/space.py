@@ -250,7 +250,7 @@ def _plainly(space: Space, error: Exception) -> str:
 
 def _check_id(what: str, id: str) -> None:
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, not in its __all__
 
     try:
         validate_repo_id(id)

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..depth import statistics
+from ..depth.continuous import TENTH
 from ..depth.criteria import OF_LENS, RULES, depths
 from ..depth.statistics import FEWEST, Units
-from ..depth.wording import TENTH, apart
+from ..depth.wording import apart
 from . import difficulty, tables
-from .folder import Folder
+from .folder import Folder, Sums
 
 MEANS = {f"mean_{name}": f"Mean depth, {rule.label}" for name, rule in OF_LENS.items()}
 OTHERS = {
@@ -65,7 +67,7 @@ class Estimate:
         return None if self.depth is None else (self.depth + 1) / self.n_layers
 
 
-def estimates(folder: Folder, label: str, group: str, verdict: Sequence[Mapping]) -> list[Estimate]:
+def estimates(folder: Folder, label: str, group: str, verdict: Sequence[Mapping[str, Any]]) -> list[Estimate]:
     """Every estimator that a study has of a model on a set or one of its levels. `verdict`: rows of its table."""
     name = next(name for name in folder.sets if group in folder.groups(name))
     some = folder.sums(label, name).of(folder.groups(name)[group])
@@ -83,23 +85,23 @@ def estimates(folder: Folder, label: str, group: str, verdict: Sequence[Mapping]
         if paper := by_variant.get("paper"):
             instead = {variant: by_variant[variant]["depth"] for variant in INSTEAD if variant in by_variant}
             ends = _at_thresholds(folder, some, criterion)
-            numbers = [paper[key] for key in ("depth", "low", "high", "n_layers", "prompts")]
-            found.append(Estimate(criterion, *numbers, ends, instead, paper["over"]))
+            depth, low, high, n, prompts = (paper[key] for key in ("depth", "low", "high", "n_layers", "prompts"))
+            found.append(Estimate(criterion, depth, low, high, n, prompts, ends, instead, paper["over"]))
     if lens := some.probe("logit_lens"):
         found.append(_settle(folder, lens, tables.units_of(folder, name, some, "logit_lens")))
     if skip := some.probe(difficulty.PROBE):
         over = tables.units_of(folder, name, some, difficulty.PROBE)
         for kind in difficulty.KINDS:
             level = difficulty.of_skips(group, skip[kind], kind, (), over, folder.plan["seed"])
-            ends = [None if np.isnan(v) else float(v) for v in (level.mean, level.low, level.high)]
-            found.append(Estimate(kind, *ends, skip["output"].shape[1], len(over.of), over=over.words))
+            depth, low, high = (None if np.isnan(v) else float(v) for v in (level.mean, level.low, level.high))
+            found.append(Estimate(kind, depth, low, high, skip["output"].shape[1], len(over.of), over=over.words))
     return found
 
 
 def sentences(found: Sequence[Estimate]) -> list[str]:
     """Where the papers' three rules disagree, and what moves each; what the other estimators give."""
     rules = [one for one in found if one.name in RULES]
-    there = sorted((one for one in rules if one.depth is not None), key=lambda one: one.depth)
+    there = sorted(((one.depth, one) for one in rules if one.depth is not None), key=lambda found: found[0])
     told = [_apart(there, len(there) == len(rules))] if len(there) > 1 else []
     for one in rules:
         moved = _moved(one)
@@ -112,20 +114,20 @@ def sentences(found: Sequence[Estimate]) -> list[str]:
             what, more = (
                 (", where the lens' best guess changes last: depth", 1) if one.name == "settle" else (": layer", 0)
             )
-            ends = "" if one.low is None else f" ({apart(one.low + more, one.high + more, 1)})"
+            ends = "" if one.low is None or one.high is None else f" ({apart(one.low + more, one.high + more, 1)})"
             told.append(f"{one.label}{what} {one.depth + more:.1f} of {one.n_layers}{ends}.")
     return told
 
 
-def _apart(there: Sequence[Estimate], all_of_them: bool) -> str:
+def _apart(there: Sequence[tuple[float | int, Estimate]], all_of_them: bool) -> str:
     """Of the rules that give a depth, by depth."""
     which = "The papers' rules" if all_of_them else "The papers' rules that give a depth"
-    first, last = there[0], there[-1]
-    places = _and([f"{one.label} {_layer(one.depth)}" for one in there])
-    if last.depth - first.depth <= _far(first):
+    (begin, first), (end, last) = there[0], there[-1]
+    places = _and([f"{one.label} {_layer(depth)}" for depth, one in there])
+    if end - begin <= _far(first):
         within = "a tenth of the" if _far(first) > 1 else "one of"
         return f"{which} agree within {within} {first.n_layers} layers: {places}."
-    said = f"{which} stand up to {_layer(last.depth - first.depth)} of {first.n_layers} layers apart: {places}."
+    said = f"{which} stand up to {_layer(end - begin)} of {first.n_layers} layers apart: {places}."
     if first.high is None or last.low is None:
         return f"{said} With fewer than {FEWEST} prompts they have no ranges."
     meet = "do not meet" if first.high < last.low else "meet"
@@ -152,7 +154,7 @@ def _moved(one: Estimate) -> list[str]:
     return said
 
 
-def _at_thresholds(folder: Folder, some, criterion: str) -> tuple[float, float] | None:
+def _at_thresholds(folder: Folder, some: Sums, criterion: str) -> tuple[float, float] | None:
     read = tables.curves(folder, some, criterion, "paper")
     if read is None or not read[1].sum():
         return None
@@ -169,7 +171,8 @@ def _settle(folder: Folder, lens: Mapping[str, np.ndarray], over: Units) -> Esti
     low = high = None
     if over.enough:
         found = statistics.mean(sums.reshape(len(sums)), counts, over, folder.plan["seed"])
-        low, high = (float(end) - 1 for end in found.bounded(0.0, lens["kl.sum"].shape[1] - 1.0).interval.ends)
+        if (ends := found.bounded(0.0, lens["kl.sum"].shape[1] - 1.0).interval.ends) is not None:
+            low, high = (float(end) - 1 for end in ends)
     depth = float(sums.sum() / counts.sum()) - 1
     return Estimate("settle", depth, low, high, lens["kl.sum"].shape[1] - 1, len(counts), over=over.words)
 

@@ -18,7 +18,7 @@ import stat
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import pyarrow
 from pyarrow import parquet
@@ -162,11 +162,11 @@ def unpack(file: str | Path | io.BufferedIOBase, out: str | Path) -> str:
 # ---------------------------------------------------------------- out
 
 
-def _pack(folder: Folder, measures: str, handle: io.BufferedIOBase) -> None:
-    made = {
-        "report.md": lambda: report.markdown(folder, tables.stored(folder, "verdict"), measures).encode(),
+def _pack(folder: Folder, measures: str, handle: BinaryIO | io.BufferedIOBase) -> None:
+    data = {
+        "report.md": report.markdown(folder, tables.stored(folder, "verdict"), measures).encode(),
         **{
-            f"{name}.{kind}": lambda name=name, kind=kind: tables.as_file(tables.stored(folder, name), kind)
+            f"{name}.{kind}": tables.as_file(tables.stored(folder, name), kind)
             for name in tables.TABLES
             for kind in ("parquet", "csv")
         },
@@ -175,7 +175,6 @@ def _pack(folder: Folder, measures: str, handle: io.BufferedIOBase) -> None:
     lying = [STUDY, PLAN]
     lying += [f"{FAILURES}/{f.name}" for f in sorted((folder.out / FAILURES).glob("*.json")) if f.stem in digests]
     lying += [f"{ITEMS}/{key}.parquet" for key in dict.fromkeys(folder.keys())]
-    data = {name: make() for name, make in made.items()}
 
     def read(name: str) -> bytes:
         return data[name] if name in data else (folder.out / name).read_bytes()
@@ -215,7 +214,11 @@ class _refusing:
             return
         if any(getattr(one, "errno", None) is not None for one in (error, error.__cause__)):
             return  # the disk's
-        says = _wrong(error) if isinstance(error, ValidationError) else (str(error).splitlines() or [kind.__name__])[0]
+        says = (
+            _wrong(error)
+            if isinstance(error, ValidationError)
+            else (str(error).splitlines() or [type(error).__name__])[0]
+        )
         raise ImportRefused(
             f"This is not a study as this program writes it ({says[:200]}); ask for it to be exported again."
         ) from error
@@ -310,8 +313,9 @@ def _plan(content: Mapping[str, bytes]) -> _Plan:
     return plan
 
 
-def _as_json(parameters: Mapping) -> dict:
-    return json.loads(json.dumps(parameters))
+def _as_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(json.dumps(parameters))
+    return told
 
 
 def _check_failures(plan: _Plan, content: Mapping[str, bytes]) -> None:
@@ -330,7 +334,7 @@ def _check_items(plan: _Plan, part: Path, names: list[str]) -> None:
         for i, chunk in enumerate(one.chunks):
             rows[chunk] = min(plan.chunk, len(one.ids) - i * plan.chunk)
     known, digests = set(_columns(plan)), {model.digest for model in plan.models}
-    shapes: dict[tuple[str, str], tuple] = {}
+    shapes: dict[tuple[str, str], tuple[int, ...]] = {}
     for name in names:
         _, digest, file = name.split("/")
         chunk = file.removesuffix(".parquet")
@@ -352,7 +356,7 @@ def _check_size(file: Path, name: str, rows: int, most: int) -> None:
     _expect(told.num_columns <= most and large <= MAX_FILE, f"{name} is larger than an item can be")
 
 
-def _check_column(column: pyarrow.Array, shape: tuple, where: str) -> None:
+def _check_column(column: pyarrow.Array, shape: tuple[int, ...], where: str) -> None:
     """Numbers where the shape is (), else lists of as many numbers as the shape has places."""
     right = all(type(n) is int and 0 <= n <= MAX_VALUES for n in shape) and math.prod(shape) <= MAX_VALUES
     _expect(right, f"{where}: the shape")

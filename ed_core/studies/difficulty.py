@@ -168,9 +168,13 @@ def of_skips(
     curves = layer_effect(values) if kind == "effect" else values
     there = np.isfinite(curves)
     found = statistics.read_off(
-        lambda c: depth_score(c[kind]), {kind: np.where(there, curves, 0.0)}, there.astype(float), over, seed
+        lambda c: np.asarray(depth_score(c[kind])),
+        {kind: np.where(there, curves, 0.0)},
+        there.astype(float),
+        over,
+        seed,
     ).bounded(0.0, curves.shape[1] - 1.0)
-    return _level(name, score(np.fmax.reduce(values), kind), found, depth_score(curves), pairs, over)
+    return _level(name, float(score(np.fmax.reduce(values), kind)), found, depth_score(curves), pairs, over)
 
 
 def _level(name: str, maximum: float, found: Resampled, own: ArrayLike, pairs: tuple[str, ...], over: Units) -> Level:
@@ -252,7 +256,8 @@ def _forms_of_pairs(levels: Sequence[Level], forms: Sequence[Sequence[str]], mar
 
 def _n_layers(some: Sums, kind: str) -> int:
     probe = some.probe(READS[kind])
-    return probe[f"{kind}.sum"].shape[1] - 1 if kind in DEPTHS else probe["output"].shape[1]
+    n: int = probe[f"{kind}.sum"].shape[1] - 1 if kind in DEPTHS else probe["output"].shape[1]
+    return n
 
 
 def slope_of(scores: ArrayLike) -> np.ndarray:

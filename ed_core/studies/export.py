@@ -4,7 +4,7 @@ pyarrow; no torch."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow
@@ -12,7 +12,7 @@ from pyarrow import compute
 
 from ..errors import ParameterError
 from ..probes import find
-from ..results.aggregate import aggregate
+from ..results.aggregate import aggregate, counts_first
 from . import tables
 from .folder import Folder
 
@@ -50,7 +50,7 @@ def arrays(folder: Folder) -> dict[str, np.ndarray]:
                 if columns := whole.probe(entry["name"]):
                     probe = folder.probe(entry["name"])
                     rows = [{n: np.asarray(v[i]) for n, v in columns.items()} for i in range(len(columns["n_tokens"]))]
-                    curves = aggregate(probe, rows, getattr(probe, "first_token", True))
+                    curves = aggregate(probe, rows, counts_first(probe))
                     for measure, values in (curves | probe.derive(curves)).items():
                         found[f"{label}/{name}/{probe.name}.{measure}"] = np.asarray(values)
     for row in tables.stored(folder, "verdict").to_pylist():
@@ -68,14 +68,14 @@ def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:
 
     sets = [of_set] if of_set else list(folder.sets)
 
-    def called(row: dict) -> str:
+    def called(row: dict[str, Any]) -> str:
         return row["model"] if len(sets) == 1 else f"{row['model']} · {row['set']}"
 
     if name == DEPTHS:
         rows = tables.stored(folder, "verdict").to_pylist()
         whole = [r | {"line": called(r)} for r in rows if r["variant"] in LEADING and r["set"] in sets]
         return figures.study_depths(whole, "line")
-    curves: dict[str, list[dict]] = {}
+    curves: dict[str, list[dict[str, Any]]] = {}
     layers, measures, of = {}, {DEPTHS: None}, compute.field
     drawn = of("set").isin(sets) & of("layer").is_valid() & of("skipped").is_null()
     for row in tables.stored(folder, "summary").filter(drawn).to_pylist():
@@ -101,7 +101,7 @@ def unit_of(curve: str) -> str:
     return units.get(name) or units.get(name.removesuffix("_mean")) or name.replace("_", " ")
 
 
-def _prompts(folder: Folder) -> Iterator[list]:
+def _prompts(folder: Folder) -> Iterator[list[Any]]:
     for label in folder.models:
         for name, one in folder.sets.items():
             whole = folder.sums(label, name)
@@ -112,12 +112,12 @@ def _prompts(folder: Folder) -> Iterator[list]:
                 ran = whole.index[np.isfinite(n_tokens)] if columns else []
                 for i, place in enumerate(ran):
                     row = {n: np.asarray(v[i]) for n, v in columns.items()}
-                    curves = aggregate(probe, [row], getattr(probe, "first_token", True))
+                    curves = aggregate(probe, [row], counts_first(probe))
                     for measure, values in curves.items():
                         yield _rows((label, name, one["ids"][place] or str(place + 1), probe.name, measure), values)
 
 
-def _rows(names: tuple[str, ...], values: np.ndarray) -> list:
+def _rows(names: tuple[str, ...], values: np.ndarray) -> list[Any]:
     at, count = np.indices(values.shape).reshape(values.ndim, values.size), values.size
     nothing = pyarrow.nulls(count, pyarrow.int32())
     return [

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -51,17 +52,17 @@ class Folder:
     """A study's folder as far as it is computed."""
 
     out: Path
-    plan: Mapping
+    plan: Mapping[str, Any]
     tables: dict[str, tuple[str, pyarrow.Table]] = field(default_factory=dict)  # of which state (`tables.stored`)
-    _read: dict = field(default_factory=dict)
+    _read: dict[str, Any] = field(default_factory=dict)
     _sums: dict[tuple[str, str], tuple[list[int], Sums]] = field(default_factory=dict)
 
     @cached_property
-    def models(self) -> dict[str, Mapping]:
+    def models(self) -> dict[str, Mapping[str, Any]]:
         return {model["label"]: model for model in self.plan["models"]}
 
     @cached_property
-    def sets(self) -> dict[str, Mapping]:
+    def sets(self) -> dict[str, Mapping[str, Any]]:
         return {one["name"]: one for one in self.plan["sets"]}
 
     def probe(self, name: str) -> Probe:
@@ -104,9 +105,8 @@ class Folder:
         digest, chunks, size = self.models[label]["digest"], self.sets[name]["chunks"], self.plan["chunk"]
         there = items.there(self.out, digest)
         at = [i for i, chunk in enumerate(chunks) if chunk in there]
-        before, found = self._sums.get((label, name), (None, None))
-        if at == before:
-            return found
+        if (before := self._sums.get((label, name))) is not None and before[0] == at:
+            return before[1]
         parts, index = [], []
         for i in at:
             key = f"{digest}/{chunks[i]}"
@@ -150,17 +150,17 @@ def open_folder(out: str | Path) -> Folder:
         raise StudyError(f"{file} is damaged; run the study again: what is computed stays.") from None
 
 
-def _joined(parts: Sequence[tuple[pyarrow.Table, Mapping[str, tuple]]], index: np.ndarray) -> Sums:
+def _joined(parts: Sequence[tuple[pyarrow.Table, Mapping[str, tuple[int, ...]]]], index: np.ndarray) -> Sums:
     if not parts:
         return Sums({}, index)
-    shapes: dict[str, tuple] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for _, found in parts:
         shapes |= found
     table = pyarrow.concat_tables([t.replace_schema_metadata(None) for t, _ in parts], promote_options="default")
     return Sums({name: _values(table[name], shapes[name]) for name in table.column_names}, index)
 
 
-def _values(column: pyarrow.ChunkedArray, shape: tuple) -> np.ndarray:
+def _values(column: pyarrow.ChunkedArray, shape: tuple[int, ...]) -> np.ndarray:
     """A column as `[prompt, …]`, NaN for null."""
     there = np.asarray(column.is_valid())
     flat = column.combine_chunks()

@@ -29,6 +29,7 @@ from ..errors import InputError, PromptError, StudyError
 from ..types import ProbeResult, Prompt
 from .formats import split_points
 from .plan import ITEMS, Chunk, Item, Plan
+from .study import ProbeEntry
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -71,12 +72,14 @@ def compute(
     """The item's table. `done` is called after every prompt."""
     from ..service import compute as engine
 
-    rows, shapes, certificate = [], {}, None
+    rows: list[dict[str, np.ndarray]] = []
+    shapes: dict[str, tuple[int, ...]] = {}
+    certificate = None
     for i, example in enumerate(item.chunk.examples):
         results: dict[str, ProbeResult] = {}
         for entry, places in zip(plan.study.probes, item.chunk.takes):
             if i in places:
-                request = _probe(model, entry, example.prompt).request(item.model.spec, example.prompt)
+                request = _probe(model, entry, example.prompt).request(item.model.known, example.prompt)
                 results[entry.name] = engine.run(model, request, cancelled=cancelled)
         row, certificate = _row(results), certificate or _of_all(next(iter(results.values())).provenance)
         shapes |= {name: np.shape(value) for name, value in row.items()}
@@ -138,7 +141,7 @@ def digest(out: Path, keys: Iterable[str]) -> str:
     return found.hexdigest()
 
 
-def _probe(model: LanguageModel, entry, prompt: Prompt) -> Probe:
+def _probe(model: LanguageModel, entry: ProbeEntry, prompt: Prompt) -> Probe:
     """The probe as it goes with this prompt; an `InputError` where it does not."""
     from ..prompts import max_tokens
 
@@ -160,7 +163,7 @@ def _row(results: Mapping[str, ProbeResult]) -> dict[str, np.ndarray]:
     """One prompt's sums, by column."""
     written = results.get(sinks.PROBE)
     found = None if written is None else sinks.of_result(written)
-    row = {}
+    row: dict[str, np.ndarray] = {}
     for name, result in results.items():
         row |= {f"{name}.{sum_}": np.asarray(values) for sum_, values in result.summary.items()}
         row[f"{TIMES}{name}"] = np.asarray(result.provenance["seconds"])

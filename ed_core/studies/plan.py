@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .. import disk
 from ..errors import EffectiveDepthError, StudyError
@@ -38,6 +39,12 @@ class StudyModel:
     spec: ModelSpec | None
     digest: str
     trouble: str = ""
+
+    @property
+    def known(self) -> ModelSpec:
+        """The spec of one that can be used."""
+        assert self.spec is not None, self.trouble
+        return self.spec
 
 
 @dataclass(frozen=True)
@@ -147,7 +154,7 @@ def bytes_of(plan: Plan) -> int:
     """About what the study's files will take."""
     total = 0
     for model in plan.usable:
-        layers = n_layers(model.spec) or 32
+        layers = n_layers(model.known) or 32
         for entry, n in zip(plan.study.probes, _taken(plan)):
             for spec in entry.make().measures:
                 if spec.reduce:
@@ -167,11 +174,11 @@ def seconds_of(plan: Plan, device: str = "cpu") -> tuple[float, bool] | None:
     total, measured = 0.0, True
     for model in plan.usable:
         try:
-            size = size_of(model.spec.source)
+            size = size_of(model.known.source)
         except EffectiveDepthError:
             return None
         probes = [entry.make() for entry in plan.study.probes]
-        found = estimate(size, model.spec.precision, _tokens(plan, model.spec), device, 0, probes)
+        found = estimate(size, model.known.precision, _tokens(plan, model.known), device, 0, probes)
         total += sum(n * need.seconds for need, n in zip(found.needs, _taken(plan)))
         measured &= found.calibrated
     return total, measured
@@ -230,7 +237,7 @@ def _labelled(
     )
 
 
-def _told(model: StudyModel) -> dict:
+def _told(model: StudyModel) -> dict[str, Any]:
     if model.spec is None:
         return {"label": model.label, "digest": model.digest, "trouble": model.trouble}
     spec = model.spec
@@ -259,7 +266,7 @@ def _published(entry: SetEntry) -> str:
     return entry.format or (entry.hub if entry.hub in FORMATS else "")
 
 
-def _identity(entry: ProbeEntry) -> list:
+def _identity(entry: ProbeEntry) -> list[Any]:
     """What of a probe can change a number."""
     request = Probe.request(entry.make(), ModelSpec(""), Prompt("."))  # no model's, so none that refuses another's lens
     parameters = {name: list(v) if isinstance(v, tuple) else v for name, v in request.parameters}
@@ -271,7 +278,7 @@ def _identity(entry: ProbeEntry) -> list:
     ]
 
 
-def _chunks(study: Study, probes: Sequence[list], examples: Sequence[Example]) -> Iterator[Chunk]:
+def _chunks(study: Study, probes: Sequence[list[Any]], examples: Sequence[Example]) -> Iterator[Chunk]:
     seen: dict[str, int] = {}
     rank = []  # of each prompt within its level
     for example in examples:
@@ -287,5 +294,5 @@ def _chunks(study: Study, probes: Sequence[list], examples: Sequence[Example]) -
         yield Chunk(some, takes, _digest([[e.prompt.identity() for e in some], used, max_tokens()]))
 
 
-def _digest(value: list) -> str:
+def _digest(value: list[Any]) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:DIGITS]

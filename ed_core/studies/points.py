@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -126,14 +127,18 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
 
 
 def _mean_point(
-    head: tuple, criterion: str, found: continuous.MeanDepth, lens: Mapping[str, np.ndarray], over: Units
+    head: tuple[str, int | None, str, str, str],
+    criterion: str,
+    found: continuous.MeanDepth,
+    lens: Mapping[str, np.ndarray],
+    over: Units,
 ) -> Point:
     ratio = np.nan if found.ratio is None else found.ratio
     ends = (found.interval and found.interval.ends) or (np.nan, np.nan)
     low, high = (end / found.n_layers for end in ends)
     read = Prompts(lens[f"{MEANS[criterion]}.sum"], lens["n_tokens"], over)
-    place = (*head, criterion, ratio, found.n_layers, MEASURED, low, high, len(over.of))
-    return Point(*place, read=read, over=over.words if found.interval else "")
+    words, n = over.words if found.interval else "", len(over.of)
+    return Point(*head, criterion, ratio, found.n_layers, MEASURED, low, high, n, read=read, over=words)
 
 
 def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, seed: int = 0) -> Resampled | None:
@@ -146,20 +151,21 @@ def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, see
         if len(reads) < len(own) or not reads[0].over.enough or len({len(read.tokens) for read in reads}) > 1:
             return None
 
-        def line(curves: dict[str, np.ndarray], own=own) -> np.ndarray:
+        def line(curves: dict[str, np.ndarray], own: list[tuple[float, Point, Prompts | None]] = own) -> np.ndarray:
             each = [a * MEAN_DEPTH[MEANS[p.criterion]](curves[p.model]) / p.n_layers for a, p, _ in own]
-            return np.sum(each, axis=0)
+            total: np.ndarray = np.sum(each, axis=0)
+            return total
 
         sums, tokens = ({p.model: getattr(p.read, of) for _, p, _ in own} for of in ("sums", "tokens"))
         parts.append(statistics.read_off(line, sums, tokens, reads[0].over, seed + i))
     return statistics.contrast(np.ones(len(parts)), parts)
 
 
-def side_by_side(measured: Iterable[Point], others: Iterable[Point]) -> list[dict]:
+def side_by_side(measured: Iterable[Point], others: Iterable[Point]) -> list[dict[str, Any]]:
     """A row for each model and set: `model`, `parameters` (billions), `training`, `layers`, `set`, and for each
     criterion and source a column like "kl measured" with the depth in words. A published entry of a measured model on
     the same prompt set stands in the measured one's row."""
-    rows: dict[tuple[str, str], dict] = {}
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
     measured = list(measured)
     for p in [*measured, *others]:
         own = p if p.source == MEASURED else (_measured_of(p, measured) or p)
@@ -213,7 +219,7 @@ def entry_of(model: str, n_layers: int, dataset: str, criterion: str) -> Publish
     )
 
 
-def parameters_of(model: Mapping) -> int | None:
+def parameters_of(model: Mapping[str, Any]) -> int | None:
     """How many parameters a study's model has: as its plan tells, else by its name."""
     return model.get("parameters") or _parameters(model.get("name", ""))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 
@@ -67,7 +68,7 @@ def _extent(folder: Folder) -> Iterator[str]:
         yield f"- {label} failed: {why}"
 
 
-def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping]) -> Iterator[str]:
+def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping[str, Any]]) -> Iterator[str]:
     prompts = max(row["prompts"] for row in rows)
     over = next((row["over"] for row in rows if row["over"]), _count(prompts, "prompt"))
     yield f"## {label} on {name}"
@@ -76,7 +77,7 @@ def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping]) -> Itera
     yield ""
     yield "| depth | | share | 5–95 % | undefined | stable | from depth 1 | without sinks |"
     yield "|---|---|---|---|---|---|---|---|"
-    by_criterion: dict[str, dict[str, Mapping]] = {}
+    by_criterion: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         by_criterion.setdefault(row["criterion"], {})[row["variant"]] = row
     for criterion, variants in by_criterion.items():
@@ -106,7 +107,7 @@ def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping]) -> Itera
         yield from (f"- {said.sentence}" for said in tables.statements(folder, label, name).values())
 
 
-def spread(row: Mapping) -> str:
+def spread(row: Mapping[str, Any]) -> str:
     """The interval of a row: "5 to 6", "5" where both ends are one, "" where there is none."""
     if row["low"] is None:
         return ""
@@ -125,7 +126,7 @@ def _ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def _share(row: Mapping) -> str:
+def _share(row: Mapping[str, Any]) -> str:
     return "" if row["undefined"] is None else f"{row['undefined']:.0%}"
 
 

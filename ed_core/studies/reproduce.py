@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -81,12 +82,14 @@ def chosen(paper: Paper, given: Sequence[str], first_model: str) -> dict[str, Se
             raise StudyError(f"{paper.name} has no set {name!r}; {nearest(name, paper.sets)}")
         if equals and not Path(file).expanduser().is_file():
             raise StudyError(f"--sets {name}: there is no file {file!r}; give a .jsonl, .csv or .parquet of the set.")
-        here = {"file": str(Path(file).expanduser().resolve()), "format": name} if equals else {"hub": name}
+        here: dict[str, Any] = (
+            {"file": str(Path(file).expanduser().resolve()), "format": name} if equals else {"hub": name}
+        )
         found[name] = SetEntry(name=name, **here, **_short(name, first_model))
     return found
 
 
-def _short(name: str, first_model: str) -> dict:
+def _short(name: str, first_model: str) -> dict[str, Any]:
     """Which prompts of a set are short enough [H25]: of AIME24 alone."""
     if name != "aime24":
         return {}
@@ -110,7 +113,11 @@ def _hu_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit:
         entry.model_copy(update={"limit": limit or FORMATS[name].prompts}) for name, entry in sorted(sets.items())
     )
     probes = (ProbeEntry(name="contributions"), ProbeEntry(name="logit_lens"))
-    return {"hu2025": Study(name="hu2025", note=f"The protocol of {CITATION}.", models=models, probes=probes, sets=few)}
+    return {
+        "hu2025": Study(
+            name="hu2025", note=f"The protocol of {CITATION}.", models=tuple(models), probes=probes, sets=few
+        )
+    }
 
 
 def _hu_entries(folder: Folder) -> Iterator[Entry]:
@@ -167,7 +174,7 @@ def _csordas_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], l
             chosen = entry.model_copy(update={"levels": levels, "per_level": limit or 20, "seed": 42})
         note = f"The protocol of {C25} on {name}."
         part = f"csordas2025-{name}"
-        found[part] = Study(name=part, note=note, models=models, probes=probes, sets=(chosen,))
+        found[part] = Study(name=part, note=note, models=tuple(models), probes=probes, sets=(chosen,))
     return found
 
 
@@ -197,8 +204,9 @@ def _ratios(
     half = sums.shape[1] // 2
     for which, of_half, (sign, bound) in zip(("first", "second"), (slice(half), slice(half, None)), ANCHORS):
 
-        def median(curves: dict[str, np.ndarray], of_half=of_half) -> np.ndarray:
-            return np.median(curves[""][:, of_half], 1)
+        def median(curves: dict[str, np.ndarray], of_half: slice = of_half) -> np.ndarray:
+            middle: np.ndarray = np.median(curves[""][:, of_half], 1)
+            return middle
 
         found = statistics.read_off(median, {"": sums}, counts, over, seed).bounded(low=0.0)
         told, holds = f"{'more' if sign > 0 else 'less'} than {bound}", (found.value - bound) * sign > 0
@@ -217,7 +225,7 @@ def _futures(label: str, name: str, columns: Mapping[str, np.ndarray], over: Uni
         if not there.any():
             continue
 
-        def ratio(curves: dict[str, np.ndarray], half=layers // 2) -> np.ndarray:
+        def ratio(curves: dict[str, np.ndarray], half: int = layers // 2) -> np.ndarray:
             return second_over_first(curves[""], half)
 
         sums = np.where(there[:, None], effects, 0.0)
@@ -231,7 +239,8 @@ def _futures(label: str, name: str, columns: Mapping[str, np.ndarray], over: Uni
 def second_over_first(effects: np.ndarray, half: int) -> np.ndarray:
     """The mean over the layers from `half` on over that of those before: `[resample, layer]` → `[resample]`."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        return effects[:, half:].mean(1) / effects[:, :half].mean(1)
+        ratio: np.ndarray = effects[:, half:].mean(1) / effects[:, :half].mean(1)
+    return ratio
 
 
 def _scores(folder: Folder, label: str, name: str) -> Iterator[Entry]:

@@ -56,6 +56,10 @@ class Engine(Protocol):
         """Give back what it holds."""
 
 
+MakesEngine = Callable[[Plan, Path, Callable[[], bool]], Engine]
+"""From the plan, the study's folder, and what says whether the run was cancelled."""
+
+
 class Here:
     """This process. `opened`: its models, where several studies follow each other."""
 
@@ -86,7 +90,7 @@ def run(
     shard: tuple[int, int] = (1, 1),
     report: Callable[[StudyModel, int, int], None] = lambda model, done, total: None,
     cancelled: Callable[[], bool] = lambda: False,
-    engine: Callable[[Plan, Path, Callable[[], bool]], Engine] = Here,
+    engine: MakesEngine = Here,
 ) -> Outcome:
     """Compute what is missing of a shard. Every model that has something to do is opened and every prompt tried on it
     before the first is computed. `report`: the model, prompts done, prompts in all."""

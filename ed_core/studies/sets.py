@@ -82,8 +82,8 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
         chosen = [next(turn[e.level]) for e in found if e in short]  # levels in the order of the set
     chosen = chosen[: entry.limit]
     if not chosen:
-        short = f" of at most {entry.max_tokens} tokens" if entry.max_tokens else ""
-        raise StudyError(f"The set {entry.name} holds no prompt{' with an answer' * entry.answered}{short}.")
+        within = f" of at most {entry.max_tokens} tokens" if entry.max_tokens else ""
+        raise StudyError(f"The set {entry.name} holds no prompt{' with an answer' * entry.answered}{within}.")
     return PromptSet(entry.name, tuple(chosen), counted.left_out)
 
 
@@ -111,20 +111,22 @@ class _Counted:
         for example in examples:
             if n is not None and taken == n:
                 return
-            if self.spec is not None and len(self._tokens(example.prompt)) > self.entry.max_tokens:
+            if self._too_long(example.prompt):
                 self.left_out += 1
                 continue
             taken += 1
             yield example
 
-    def _tokens(self, prompt: Prompt) -> list[str]:
+    def _too_long(self, prompt: Prompt) -> bool:
+        if self.spec is None or self.entry.max_tokens is None:
+            return False
         found = tokens.preview(self.spec, prompt)
         if found is None:
             raise StudyError(
                 f"The set {self.entry.name} has max_tokens, and the tokens of {self.spec.name} cannot be counted "
                 "before it is opened; give tokenizer, the name of a model whose tokenizer.json is here."
             )
-        return found
+        return len(found) > self.entry.max_tokens
 
 
 def _source(entry: SetEntry, folder: Path) -> Iterator[Example]:
@@ -266,7 +268,7 @@ def _rows(entry: SetEntry, table: Any, known: Format | None) -> Iterator[Example
             raise StudyError(f"The set {entry.name}, row {i}: {told}") from None
 
 
-def _example(entry: SetEntry, row: Mapping, known: Format | None, columns: Columns, i: int) -> Example:
+def _example(entry: SetEntry, row: Mapping[str, Any], known: Format | None, columns: Columns, i: int) -> Example:
     def of(name: str) -> str:
         value = row[name] if name else ""
         return value if isinstance(value, str) else str(value)

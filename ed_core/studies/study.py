@@ -241,7 +241,13 @@ def _wrong(error: ValidationError, name: str) -> str:
 
 def _keys(place: str) -> Collection[str]:
     """What may stand at a place of the file."""
-    kinds = {"models": ModelEntry, "probes": ProbeEntry, "sets": SetEntry, "columns": Columns, "pairs": PairEntry}
+    kinds: dict[str, type[BaseModel]] = {
+        "models": ModelEntry,
+        "probes": ProbeEntry,
+        "sets": SetEntry,
+        "columns": Columns,
+        "pairs": PairEntry,
+    }
     kind: type[BaseModel] = Study
     for part in re.findall(r"[a-z_]+", place):
         kind = kinds.get(part, kind)

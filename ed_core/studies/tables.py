@@ -12,6 +12,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -24,7 +25,7 @@ from ..depth.continuous import MeanDepth, Turn
 from ..depth.criteria import RULES, depths
 from ..depth.statistics import Units
 from ..probes import Probe
-from ..results.aggregate import MEANS, aggregate
+from ..results.aggregate import MEANS, aggregate, counts_first
 from .folder import Folder, Sums
 
 VERSION = 2  # of how tables are made; those that an earlier one wrote are made anew from the sums
@@ -71,7 +72,7 @@ def verdict(folder: Folder) -> pyarrow.Table:
     Variant "mean" (of KL and overlap): the depth without a threshold, in 0..L, ratio `depth / L`. Variant "turn" (of
     the cosine): the last layer before the two-level turn, null where there is none; `p`, `failed` as in
     `continuous.Turn`; no interval. All others: the papers' rules, layers, ratio `(ED + 1) / L`."""
-    rows: list[tuple] = []
+    rows: list[tuple[Any, ...]] = []
     for label in folder.models:
         for name in folder.sets:
             whole = folder.sums(label, name)
@@ -218,7 +219,7 @@ def curves(folder: Folder, some: Sums, criterion: str, variant: str) -> tuple[di
     columns = some.probe(probe)
     if not columns:
         return None
-    first = criterion != "cosine" or folder.probe(probe).first_token
+    first = criterion != "cosine" or counts_first(folder.probe(probe))
     if variant == "without_sinks":
         if "n_no_sinks" not in columns or not np.isfinite(columns["n_no_sinks"]).all():
             return None  # the sinks of a prompt cannot be told
@@ -233,7 +234,8 @@ def curves(folder: Folder, some: Sums, criterion: str, variant: str) -> tuple[di
 
 def curve_of(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
     """The curve over all tokens of all prompts, `[layer]`."""
-    return np.mean([v.sum(0) for v in sums.values()], 0) / counts.sum()
+    curve: np.ndarray = np.mean([v.sum(0) for v in sums.values()], 0) / counts.sum()
+    return curve
 
 
 def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Statement]:
@@ -256,7 +258,7 @@ def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Stat
 
 
 def resampled_depths(
-    folder: Folder, criterion: str, variant: str, sums: Mapping, counts: np.ndarray, over: Units
+    folder: Folder, criterion: str, variant: str, sums: Mapping[str, Any], counts: np.ndarray, over: Units
 ) -> np.ndarray:
     """A criterion's depth in every resample of the prompts, `[resample]`, NaN where it is not defined. The same prompts
     are drawn for every model that has as many, so that models are compared on the same prompts."""
@@ -267,17 +269,25 @@ def resampled_depths(
     return statistics.percentile(read, sums, counts, over, folder.plan["seed"])
 
 
-def _criteria(folder: Folder, label: str, name: str, some: Sums) -> Iterator[tuple]:
+def _criteria(folder: Folder, label: str, name: str, some: Sums) -> Iterator[tuple[Any, ...]]:
     """Rows of `VERDICT` without model and set."""
-    for of, found in mean_depths(folder, name, some).items():
+    for of, mean in mean_depths(folder, name, some).items():
         over = units_of(folder, name, some, "logit_lens")
-        ends = found.interval or (None, None, None)
-        figures = (found.depth, found.ratio, *ends, len(over.of), found.n_layers)
-        yield of, MEAN, *figures, over.words if found.interval else None, None, None
+        ends = mean.interval or (None, None, None)
+        yield (
+            of,
+            MEAN,
+            mean.depth,
+            mean.ratio,
+            *ends,
+            len(over.of),
+            mean.n_layers,
+            *((over.words if mean.interval else None, None, None)),
+        )
     if (turned := turn(folder, label, name, some)) is not None:
         over = units_of(folder, name, some, "contributions")
-        figures = (turned.layer, turned.ratio, None, None, None, len(over.of), turned.n_layers)
-        yield "cosine", TURN, *figures, None, turned.p, turned.failed or None
+        read = (turned.layer, turned.ratio, None, None, None, len(over.of), turned.n_layers)
+        yield "cosine", TURN, *read, None, turned.p, turned.failed or None
     for criterion, rule in RULES.items():
         for variant in rule.variants:
             found = curves(folder, some, criterion, variant)
@@ -297,9 +307,11 @@ def _criteria(folder: Folder, label: str, name: str, some: Sums) -> Iterator[tup
             yield criterion, variant, *figures, over.words if told else None, None, None
 
 
-def _aggregates(folder: Folder, label: str, group: str, probe: Probe, columns: Mapping, over: Units) -> pyarrow.Table:
+def _aggregates(
+    folder: Folder, label: str, group: str, probe: Probe, columns: Mapping[str, Any], over: Units
+) -> pyarrow.Table:
     rows = [{name: np.asarray(values[i]) for name, values in columns.items()} for i in range(len(columns["n_tokens"]))]
-    first_token = getattr(probe, "first_token", True)
+    first_token = counts_first(probe)
     whole = aggregate(probe, rows, first_token)
     derived = probe.derive(whole)
     bounds: dict[str, np.ndarray] = {}
@@ -330,7 +342,7 @@ def _aggregates(folder: Folder, label: str, group: str, probe: Probe, columns: M
     return pyarrow.concat_tables(parts)
 
 
-def _sums(probe: Probe, columns: Mapping, first_token: bool) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _sums(probe: Probe, columns: Mapping[str, Any], first_token: bool) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Of the aggregates that are means, over tokens or over prompts (NaN left out): what is summed, `[prompt, …]`, and
     its weights, `[prompt]` or `[prompt, …]`."""
     found = {}
@@ -362,7 +374,7 @@ def _ends(sums: np.ndarray, weights: np.ndarray, over: Units, seed: int) -> np.n
 
 
 def _derived(
-    probe: Probe, sums: Mapping[str, tuple[np.ndarray, np.ndarray]], derived: Mapping, over: Units, seed: int
+    probe: Probe, sums: Mapping[str, tuple[np.ndarray, np.ndarray]], derived: Mapping[str, Any], over: Units, seed: int
 ) -> dict[str, np.ndarray]:
     """5 % and 95 % of what a probe derives from means."""
     of_means = [name for name in derived if name.endswith("_mean")]
@@ -375,8 +387,8 @@ def _derived(
         found = probe.derive({name: c.reshape(len(c), *shapes[name]) for name, c in curves.items()})
         return np.concatenate([found[name].reshape(len(found[name]), -1) for name in of_means], 1)
 
-    flat = [{n: of_one[i].reshape(len(of_one[i]), -1) for n, of_one in read_of.items()} for i in (0, 1)]
-    ends = statistics.read_off(read, *flat, over, seed).ends
+    flat, tokens = ({n: of_one[i].reshape(len(of_one[i]), -1) for n, of_one in read_of.items()} for i in (0, 1))
+    ends = statistics.read_off(read, flat, tokens, over, seed).ends
     parts = np.split(ends, np.cumsum([derived[name].size for name in of_means])[:-1], axis=1)
     return {name: part.reshape(2, *derived[name].shape) for name, part in zip(of_means, parts)}
 
@@ -385,7 +397,7 @@ def _nullable(values: np.ndarray) -> pyarrow.Array:
     return pyarrow.array(values, pyarrow.float64(), from_pandas=True)
 
 
-def _table(rows: Sequence[tuple], schema: pyarrow.Schema) -> pyarrow.Table:
+def _table(rows: Sequence[tuple[Any, ...]], schema: pyarrow.Schema) -> pyarrow.Table:
     columns = [pyarrow.array([row[i] for row in rows], kind.type, from_pandas=True) for i, kind in enumerate(schema)]
     return pyarrow.table(columns, schema=schema)
 

@@ -137,8 +137,8 @@ def _line(used: list[Point], left_out: tuple[str, ...], seed: int) -> Slope:
         over, words = statistics.units(len(models)), "models"
         if over.enough:
             of_model = np.array([models.index(p.model) for p in used])
-            found = statistics.read_off(_line_of, {"": _moments(x, y, of_set, of_model)}, np.ones(over.n), over, seed)
-            found = found.interval
+            moments = {"": _moments(x, y, of_set, of_model)}
+            found = statistics.read_off(_line_of, moments, np.ones(over.n), over, seed).interval
     height = np.mean([y[of_set == s].mean() - whole * x[of_set == s].mean() for s in range(len(sets))])
     start, end = ((round(10**at), float(height + whole * at)) for at in (x.min(), x.max()))
     return Slope(
@@ -357,7 +357,7 @@ def size(parameters: int | float) -> str:
 
 def _rounded(n: int) -> int:
     """To two digits, upwards: an estimate of an estimate."""
-    step = 10 ** max(len(str(n)) - 2, 0)
+    step = int(10 ** max(len(str(n)) - 2, 0))
     return -(-n // step) * step
 
 
