@@ -50,14 +50,12 @@ SEVERAL = {
 NOT_LEARNED = "there the statement holds too, so it needs no training to appear"
 
 
-class Header(Head):
-    """The document that a run of claims writes."""
+class Header(Head, extra="allow"):
+    """The document that a run of claims writes. What later runs brought in may be missing."""
 
     about: str
     model: str
-    precision: str
     set: str
-    prompts: int
     command: str
     findings: list[dict[str, Any]]
 
