@@ -1,4 +1,5 @@
-"""Bundles that nobody should open: changed bytes, truncations, and archives made by hand. Seeded."""
+"""Files that nobody should open: changed bytes, truncations, and archives made by hand. Seeded. Those made by hand are
+of a case study, sealed or as it was written before there were sealed containers."""
 
 from __future__ import annotations
 
@@ -47,60 +48,112 @@ def mutated(data: bytes, n: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
 def handmade(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Archives that lie on purpose, made from a good one; every one must be refused."""
     files = _files(data)
-    header = json.loads(files["case.json"])
+    head = next(name for name in (OLD, MANIFEST) if name in files)
     yield "nothing", b""
     yield "text", b"<html>not found</html>"
     yield "an array file", files["0.npz"]
-    yield "without a header", _zip({n: d for n, d in files.items() if n != "case.json"})
-    yield "header last", _zip(dict(reversed(files.items())))
-    yield "without an array", _zip({"case.json": files["case.json"]})
+    yield "without a header", _zip({n: d for n, d in files.items() if n != head})
+    yield "in another order", _zip(dict(reversed(files.items())))
+    yield "without an array", _zip({head: files[head]})
     yield "bomb", _zip({**files, "0.npz": BOMB})
     yield "a bomb in two pieces", _zip({**files, "1.npz": BOMB // 2, "2.npz": BOMB // 2})
-    yield "bomb in the header", _zip({**files, "case.json": BOMB})
-    yield "bomb within", _with_result(files, header, _npz_bomb())
-    yield "ten thousand entries", _zip({**files, **{f"{i}.npz": b"" for i in range(1, 10_000)}})
-    for name in ("../../evil", "/etc/evil", "C:\\evil", "a/../../evil", "0.npz\0.png", "\u202ezpn.0", ".", "é" * 3000):
-        yield f"name {name[:12]!r}", _zip({**files, name: b"x"})
+    yield "bomb in the header", _zip({**files, head: BOMB})
+    yield "bomb within", _with_result(files, _npz_bomb())
+    yield "ten thousand entries", _zip({**{f"{i}.npz": b"" for i in range(1, 10_000)}, **files})
+    for name in NAMES:
+        yield f"name {name[:12]!r}", _zip({name: b"x", **files} if head == MANIFEST else {**files, name: b"x"})
     yield "entry named twice", _zip(files, more=[("0.npz", files["0.npz"])])
-    yield "header twice", _zip(files, more=[("case.json", files["case.json"])])
+    yield "header twice", _zip(files, more=[(head, files[head])])
     yield "a link", _zip(files, mode=stat.S_IFLNK | 0o777)
     yield "a device", _zip(files, mode=stat.S_IFCHR | 0o666)
     yield "encrypted", _flagged(data, 1)
     yield "name that is no UTF-8", _zip(files | {"Ä": b""}).replace("Ä".encode(), b"\xff\xfe")
     yield "packed with LZMA", _zip(files, zipfile.ZIP_LZMA)
     for what, change in HEADERS.items():
-        yield what, _zip({**files, "case.json": change(json.loads(files["case.json"]))})
+        told = change(json.loads(files[head]))
+        yield what, _zip({**files, head: _text(resealed(told)) if isinstance(told, dict) else told})
     for what, change in ARRAYS.items():
-        yield what, _with_result(files, header, change(files["0.npz"]))
+        yield what, _with_result(files, change(files["0.npz"]))
+    as_it_is = _wire_header(files["0.npz"], lambda h: h)
     for what, change in WIRE_HEADERS.items():
-        yield what, _with_result(files, header, _wire_header(files["0.npz"], change))
+        if (changed := _wire_header(files["0.npz"], change)) != as_it_is:  # not every probe has parameters
+            yield what, _with_result(files, changed)
+
+
+OLD, MANIFEST = "case.json", "manifest.json"
+NAMES = (
+    "../../evil", "/etc/evil", "C:\\evil", "a/../../evil", "0.npz\0.png", "\u202ezpn.0", ".", "é" * 3000, "x", "00.npz",
+)  # fmt: skip
+
+
+def resealed(told: dict) -> dict:
+    """A manifest with the digest it should have, where it has one."""
+    if "digest" not in told:
+        return told
+    rest = {name: value for name, value in told.items() if name != "digest"}
+    return told | {"digest": hashlib.sha256(_text(rest)).hexdigest()}
+
+
+def sealed_anew(
+    data: bytes, head=lambda told: told, members=lambda files: files, packing: int = zipfile.ZIP_DEFLATED
+) -> bytes:
+    """A sealed container with a changed manifest and changed members, every hash as it should be."""
+    files = _files(data)
+    told = json.loads(files.pop(MANIFEST))
+    files = members(files)
+    told = head(told | {"members": {name: hashlib.sha256(one).hexdigest() for name, one in files.items()}})
+    return _zip({**files, MANIFEST: _text(resealed(told))}, packing)
 
 
 def _text(value) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _case(**words) -> Callable[[dict], bytes]:
-    return lambda h: _text({**h, "case": {**h["case"], **words}})
+def _case(**words) -> Callable[[dict], dict]:
+    return lambda h: {**h, "case": {**h["case"], **words}}
 
 
-def _shown(**view) -> Callable[[dict], bytes]:
-    return lambda h: _text({**h, "items": [{**i, "shown": {**i["shown"], **view}} for i in h["items"]]})
+def _shown(**view) -> Callable[[dict], dict]:
+    def shown(item: dict) -> dict:
+        return {**item, "shown": {**item["shown"], **view}} if "shown" in item else {**item, **view}
+
+    return lambda h: {**h, "items": [shown(item) for item in h["items"]]}
 
 
-HEADERS: dict[str, Callable[[dict], bytes]] = {
+def _version(value) -> Callable[[dict], dict]:
+    return lambda h: {**h, "version" if "version" in h else "schema": value}
+
+
+def _spelled(old: bytes, new: bytes) -> Callable[[dict], bytes]:
+    """Another spelling somewhere, under a digest of it where there is one."""
+
+    def change(h: dict) -> bytes:
+        text = _text(h).replace(old, new)
+        if "digest" in h:
+            own = f'"digest":"{h["digest"]}",'.encode()
+            digest = hashlib.sha256(text.replace(own, b"", 1)).hexdigest()
+            text = text.replace(own, f'"digest":"{digest}",'.encode(), 1)
+        return text
+
+    return change
+
+
+HEADERS: dict[str, Callable[[dict], dict | bytes]] = {
     "deep JSON": lambda h: b"[" * 100_000 + b"]" * 100_000,
-    "huge integer": lambda h: _text(h).replace(b'"schema":1', b'"schema":' + b"9" * 100_000),
-    "a huge schema": lambda h: _text(h).replace(b'"schema":1', b'"schema":' + b"9" * 4000),
+    "huge integer": _spelled(b'"items":', b'"a":' + b"9" * 100_000 + b',"items":'),
+    "a long integer": _spelled(b'"items":', b'"a":' + b"9" * 4000 + b',"items":'),
     "NaN as time": _case(created=float("nan")),
     "infinite time": _case(changed=float("inf")),
-    "infinity spelled as a number": lambda h: _text(h).replace(b'"created":', b'"created":1e999,"x":'),
-    "a key twice": lambda h: _text(h)[:-1] + b',"schema":1}',
+    "infinity spelled as a number": _spelled(b'"created":', b'"created":1e999,"x":'),
+    "a key twice": _spelled(b'"case":{', b'"case":{"created":0.0,'),
+    "spaces": _spelled(b'"case":', b'"case": '),
     "not an object": lambda h: b"7",
-    "no schema": lambda h: _text({k: v for k, v in h.items() if k != "schema"}),
-    "schema 0": lambda h: _text({**h, "schema": 0}),
-    "schema true": lambda h: _text({**h, "schema": True}),
-    "schema of tomorrow": lambda h: _text({**h, "schema": 99}),
+    "no version": lambda h: {k: v for k, v in h.items() if k not in ("schema", "version")},
+    "version 0": _version(0),
+    "version true": _version(True),
+    "version of tomorrow": _version(99),
+    "a huge version": _version(10**30),
+    "another format": lambda h: {**h, "format": "effective-depth study"},
     "no UTF-8": lambda h: b"\xff" + _text(h),
     "id with a path": _case(id="../../evil"),
     "no title": _case(title=""),
@@ -119,10 +172,20 @@ HEADERS: dict[str, Callable[[dict], bytes]] = {
     "a chosen token of text": _shown(selected="1"),
     "a page with a path": _shown(page="../app"),
     "settings that nest": _shown(settings=[["a", {"b": 1}]]),
-    "items that are none": lambda h: _text({**h, "items": 3}),
-    "no items": lambda h: _text({**h, "items": []}),
-    "a wrong hash": lambda h: _text({**h, "items": [{**i, "sha256": "0" * 64} for i in h["items"]]}),
+    "items that are none": lambda h: {**h, "items": 3},
+    "no items": lambda h: {**h, "items": []},
+    "a wrong hash": lambda h: _hashed(h, lambda name, sha256: "0" * 64),
+    "no hash": lambda h: _hashed(h, lambda name, sha256: ""),
+    "another digest": lambda h: _text({**h, "digest": "0" * 64}),
 }
+
+
+def _hashed(told: dict, change: Callable[[str, str], str]) -> dict:
+    """A header with other hashes of the results."""
+    if "members" in told:
+        return {**told, "members": {name: change(name, sha256) for name, sha256 in told["members"].items()}}
+    items = [{**item, "sha256": change(f"{i}.npz", item["sha256"])} for i, item in enumerate(told["items"])]
+    return {**told, "items": items}
 
 
 def _npy(dtype: str, shape: tuple, body: bytes = b"") -> bytes:
@@ -136,8 +199,10 @@ def _replaced(array: bytes, name: str = "") -> Callable[[bytes], bytes]:
 
     def change(npz: bytes) -> bytes:
         files = _files(npz)
-        files[name or next(n for n in files if n.startswith("m."))] = array
-        return _zip(files, zipfile.ZIP_STORED)
+        name_of = name or next(n for n in files if n.startswith("m."))
+        if MANIFEST in files and name_of != MANIFEST:
+            return sealed_anew(npz, members=lambda files: {**files, name_of: array}, packing=zipfile.ZIP_STORED)
+        return _zip({**files, name_of: array}, zipfile.ZIP_STORED)
 
     return change
 
@@ -156,9 +221,14 @@ ARRAYS: dict[str, Callable[[bytes], bytes]] = {
     "code in an array's header": _replaced(_npy("__import__('os').system('id')", (1,), bytes(4))),
     "a stranger among the arrays": _replaced(_npy("'<f4'", (1,), bytes(4)), "x.npy"),
     "a measure nobody knows": _replaced(_npy("'<f4'", (1,), bytes(4)), "m.evil.npy"),
-    "a header that is an array": _replaced(_npy("'<f4'", (1,), bytes(4)), "header.npy"),
-    "a header in pickle": _replaced(b"\x80\x04cos\nsystem\n.", "header.npy"),
+    "a header that is an array": lambda npz: _replaced(_npy("'<f4'", (1,), bytes(4)), _head_of(npz))(npz),
+    "a header in pickle": lambda npz: _replaced(b"\x80\x04cos\nsystem\n.", _head_of(npz))(npz),
+    "dimensions without end": _replaced(_npy("'<f4'", (1,) * 64, bytes(4))),
 }
+
+
+def _head_of(npz: bytes) -> str:
+    return MANIFEST if MANIFEST in _files(npz) else "header.npy"
 
 
 def _provenance(**more) -> Callable[[dict], dict]:
@@ -197,27 +267,35 @@ WIRE_HEADERS: dict[str, Callable[[dict], dict]] = {
 
 
 def _wire_header(npz: bytes, change: Callable[[dict], dict]) -> bytes:
-    files = _files(npz)
+    """A result whose header was changed."""
+    if MANIFEST in _files(npz):
+        return sealed_anew(npz, head=lambda told: _keyed(change(told), told), packing=zipfile.ZIP_STORED)
+    files, buffer = _files(npz), io.BytesIO()
     with np.load(io.BytesIO(npz), allow_pickle=False) as archive:
         header = json.loads(archive["header"].tobytes())
-    changed, buffer = change(header), io.BytesIO()
-    if (
-        changed["request"].get("key") == header["request"]["key"]
-    ):  # the key is no secret: whoever changes a request gives it its own
-        with contextlib.suppress(TypeError):  # no key of its own where the types are wrong and somebody looks at them
-            changed["request"]["key"] = Request.from_json(changed["request"]).key
-    np.save(buffer, np.frombuffer(_text(changed), np.uint8))
+    np.save(buffer, np.frombuffer(_text(_keyed(change(header), header)), np.uint8))
     return _zip({**files, "header.npy": buffer.getvalue()}, zipfile.ZIP_STORED)
 
 
-def _with_result(files: dict[str, bytes], header: dict, npz: bytes) -> bytes:
-    """The bundle with another first result, its hash and size told rightly."""
+def _keyed(changed: dict, header: dict) -> dict:
+    """The key is no secret: whoever changes a request gives it its own."""
+    if changed["request"].get("key") == header["request"]["key"]:
+        with contextlib.suppress(TypeError):  # no key of its own where the types are wrong and somebody looks at them
+            changed["request"]["key"] = Request.from_json(changed["request"]).key
+    return changed
+
+
+def _with_result(files: dict[str, bytes], npz: bytes) -> bytes:
+    """The bundle with another first result, its hash and size as they should be."""
+    if MANIFEST in files:
+        return sealed_anew(_zip(files), members=lambda members: {**members, "0.npz": npz})
+    header = json.loads(files[OLD])
     entry = {**header["items"][0], "sha256": hashlib.sha256(npz).hexdigest(), "bytes": len(npz)}
-    return _zip({**files, "case.json": _text({**header, "items": [entry, *header["items"][1:]]}), "0.npz": npz})
+    return _zip({**files, OLD: _text({**header, "items": [entry, *header["items"][1:]]}), "0.npz": npz})
 
 
 def _npz_bomb() -> bytes:
-    return _zip({"header.npy": BOMB})
+    return _zip({"header.npy": BOMB, MANIFEST: BOMB})
 
 
 def _files(data: bytes) -> dict[str, bytes]:

@@ -137,10 +137,10 @@ def test_a_file_of_a_backup_has_the_hash_that_is_listed(folder, tmp_path):
     backup.write(folder, file)
     with zipfile.ZipFile(file) as archive:
         entries = {entry.filename: archive.read(entry) for entry in archive.infolist()}
-    file.write_bytes(zipped(**entries | {f"{one.id}.edcase": bundle.encode(edited(one, notes="another"))}))
+    file.write_bytes(zipped(**{**entries, f"{one.id}.edcase": bundle.encode(edited(one, notes="another"))}))
     folder.delete(one.id)
     taken, problems = backup.restore(folder, file)
-    assert not taken and len(problems) == 1 and "does not have the hash it was stored with" in problems[0]
+    assert not taken and len(problems) == 1 and "does not have its hash" in problems[0]
 
 
 LISTED = '{"format":"effective-depth backup","files":{"%s":{"sha256":"0"}}}'

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hostile import sealed_anew
 from kept_cases import HOME, case, results, small
 from PIL import Image
 from test_figures import fake
@@ -23,6 +24,7 @@ from ed_core.cases.drawings import drawings
 from ed_core.depth import criteria, verdict
 from ed_core.errors import CaseError, ImportRefused, NewerSchema
 from ed_core.figures.thumbnail import data_uri, png, thumbnail
+from ed_core.files import before
 from ed_core.results.aggregate import summarize
 
 OLD = Path(__file__).parent / "data" / "case-v1.edcase"
@@ -61,9 +63,8 @@ def test_the_card_tells_everything_a_list_shows_without_the_arrays():
     kept = case("Sums", notes="hm", tags=["a", "b"])
     data = bundle.encode(kept)
     at = data.find(b"0.npz")  # every array is destroyed; the card does not care
-    with zipfile.ZipFile(BytesIO(data)) as archive:
-        directory = archive.start_dir
-    torn = data[:at] + b"0.npz" + bytes(directory - at - 5) + data[directory:]
+    manifest = data.find(b"manifest.json") - 30
+    torn = data[:at] + b"0.npz" + bytes(manifest - at - 5) + data[manifest:]
     card = bundle.card(BytesIO(torn))
     assert (card.id, card.title, card.notes, card.tags, card.verdict) == (
         kept.id,
@@ -178,22 +179,24 @@ def test_an_older_schema_is_migrated_step_by_step_and_written_in_the_present_one
         words = {k if k != "text" else "notes": v for k, v in header["case"].items()}
         return {**header, "case": {**words, "title": words["title"] + ", migrated"}}
 
+    def to_4(header):
+        return {**header, "items": [item["shown"] for item in header["items"]]}
+
     old = bundle.decode(OLD.read_bytes())
-    monkeypatch.setattr(bundle, "SCHEMA", 3)
-    monkeypatch.setattr(bundle, "MIGRATIONS", {1: to_2, 2: to_3})
+    monkeypatch.setattr(bundle, "CASE", replace(bundle.CASE, version=4))
+    for version, migrate in enumerate((to_2, to_3, to_4), 1):
+        monkeypatch.setitem(before.MIGRATIONS, ("case study", version), migrate)
     kept = bundle.decode(OLD.read_bytes())
     assert kept.title == "The first schema, migrated" and (kept.notes, kept.items) == (old.notes, old.items)
     assert bundle.card(OLD).title == kept.title
     with zipfile.ZipFile(BytesIO(bundle.encode(kept))) as archive:
-        assert json.loads(archive.read("case.json"))["schema"] == 3
+        assert json.loads(archive.read("manifest.json"))["version"] == 4
     assert bundle.decode(bundle.encode(kept)) == kept
 
 
-def test_a_later_schema_is_refused_as_such(monkeypatch):
-    monkeypatch.setattr(bundle, "SCHEMA", 2)
-    data = bundle.encode(small())
-    monkeypatch.setattr(bundle, "SCHEMA", 1)
-    with pytest.raises(NewerSchema, match="schema 2.*update"):
+def test_a_later_version_is_refused_as_such():
+    data = sealed_anew(bundle.encode(small()), lambda told: told | {"version": 3})
+    with pytest.raises(NewerSchema, match="version 3.*up to 2.*update"):
         bundle.decode(data)
 
 

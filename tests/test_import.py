@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from ed_core.cases.kept import Kept
 from ed_core.claims import running as claims
 from ed_core.errors import EffectiveDepthError, ImportRefused
 from ed_core.figures.thumbnail import thumbnail
+from ed_core.files import Bounds
 from ed_core.fits import file as lens
 from ed_core.fits import measured, shards
 from ed_core.sources import adapters, specs, weights
@@ -65,9 +67,14 @@ def test_what_was_deleted_comes_back_under_its_id(folder):
     assert folder.take_in(stranger)[0].id != one.id, "only the case study itself takes its id back"
 
 
-def test_hostile_bundles_are_refused_in_one_sentence_with_bounded_memory(folder):
-    seen = set()
-    for what, data in handmade(bundle.encode(case(probes=("layer_skip", "contributions", "continuation")))):
+BEFORE = Path(__file__).parent / "data" / "before" / "files"
+
+
+@pytest.mark.parametrize("made", ["now", "before"])
+def test_hostile_bundles_are_refused_in_one_sentence_with_bounded_memory(folder, made):
+    now = bundle.encode(case(probes=("layer_skip", "contributions", "continuation")))
+    seen, good = set(), {"now": now, "before": (BEFORE / "beforebefo.edcase").read_bytes()}[made]
+    for what, data in handmade(good):
         tracemalloc.start()
         try:
             with pytest.raises(ImportRefused) as caught:
@@ -86,8 +93,7 @@ def test_the_handmade_ones_are_refused_for_what_they_are():
     kept = case(probes=("layer_skip", "contributions", "continuation"))
     files = hostile._files(bundle.encode(kept))
     assert bundle.drawable(hostile._zip(files)) == kept
-    header = hostile.json.loads(files["case.json"])
-    same = hostile._with_result(files, header, hostile._wire_header(files["0.npz"], lambda h: h))
+    same = hostile._with_result(files, hostile._wire_header(files["0.npz"], lambda h: h))
     assert bundle.drawable(same).items[0].result["effect"].shape == (8, 8)
 
 
@@ -117,7 +123,7 @@ def test_every_single_byte_of_a_bundle_counts():
 
 
 def test_too_large_is_said_before_anything_is_read(folder, monkeypatch):
-    monkeypatch.setattr(bundle, "MAX_BYTES", 1000)
+    monkeypatch.setattr(bundle, "CASE", replace(bundle.CASE, bounds=Bounds(file=1000)))
     with pytest.raises(ImportRefused, match="MiB"):
         folder.take_in(bundle.encode(small()))
 
@@ -137,10 +143,9 @@ def test_what_cannot_be_drawn_is_refused(folder, monkeypatch):
 def test_the_card_is_made_anew_and_not_believed(folder):
     """A bundle whose list entry promises another prompt and picture than its results hold."""
     one = small()
-    files = hostile._files(bundle.encode(one))
-    header = hostile.json.loads(files["case.json"])
-    header["card"] |= {"prompt": "another prompt", "model": "gpt-5", "thumbnail": [[255]]}
-    folder.take_in(hostile._zip({**files, "case.json": hostile._text(header)}))
+    lie = {"prompt": "another prompt", "model": "gpt-5", "thumbnail": [[255]]}
+    lied = hostile.sealed_anew(bundle.encode(one), lambda told: told | {"card": told["card"] | lie})
+    folder.take_in(lied)
     (card,) = folder.cards()
     assert card.model == "ed-demo-8" and card.prompt == one.items[0].result.request.prompts[0].text[:300]
     assert [list(row) for row in card.thumbnail] == thumbnail([i.result for i in one.items])
@@ -148,10 +153,12 @@ def test_the_card_is_made_anew_and_not_believed(folder):
 
 def with_header(change) -> bytes:
     """A bundle whose header was changed in place."""
-    files = hostile._files(bundle.encode(small(now=1e9)))
-    header = hostile.json.loads(files["case.json"])
-    change(header)
-    return hostile._zip({**files, "case.json": hostile._text(header)})
+
+    def changed(told):
+        change(told)
+        return told
+
+    return hostile.sealed_anew(bundle.encode(small(now=1e9)), changed)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +169,7 @@ def with_header(change) -> bytes:
         ("case", "created", 1),
         ("case", "first_token", 1),
         ("case", "tags", "ab"),
-        ("items", "sha256", 0),
+        ("members", "0.npz", 0),
         ("shown", "author", "x"),
         ("shown", "window", [0, 1, 2]),
         ("shown", "settings", {}),
@@ -182,8 +189,7 @@ def test_a_header_holds_exactly_what_this_program_writes(place, name, lie):
     says = "spelled otherwise" if name == "created" else name
 
     def lied(header):
-        shown = header["items"][0]["shown"]
-        {"": header, "items": header["items"][0], "shown": shown}.get(place, header.get(place))[name] = lie
+        {"": header, "shown": header["items"][0]}.get(place, header.get(place))[name] = lie
 
     told = with_header(lied)
     with pytest.raises(ImportRefused, match=says):
@@ -196,7 +202,7 @@ def test_a_header_holds_exactly_what_this_program_writes(place, name, lie):
 @pytest.mark.parametrize("name", ["window", "selected", "settings", "page"])
 def test_a_view_has_all_its_fields(name):
     with pytest.raises(ImportRefused, match="left out"):
-        bundle.decode(with_header(lambda header: header["items"][0]["shown"].pop(name)))
+        bundle.decode(with_header(lambda header: header["items"][0].pop(name)))
 
 
 def test_nothing_is_unpickled(folder, tmp_path):
@@ -215,7 +221,7 @@ def test_nothing_is_unpickled(folder, tmp_path):
     files = hostile._files(bundle.encode(small()))
     npz = hostile._replaced(buffer.getvalue())(files["0.npz"])
     with pytest.raises(ImportRefused):
-        folder.take_in(hostile._with_result(files, hostile.json.loads(files["case.json"]), npz))
+        folder.take_in(hostile._with_result(files, npz))
     assert not (tmp_path / "evil").exists()
     np.load(io.BytesIO(buffer.getvalue()), allow_pickle=True)
     assert (tmp_path / "evil").exists(), "it would have worked"
@@ -223,8 +229,6 @@ def test_nothing_is_unpickled(folder, tmp_path):
 
 def test_a_control_that_does_not_exist_is_refused(folder):
     """Headings, verdicts and figures name a control: one that nobody knows would break the page that shows it."""
-    from dataclasses import replace
-
     from kept_cases import results
 
     from ed_core.cases.case_study import make
@@ -247,7 +251,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "an index of weights": ("model.safetensors.index.json", lambda place: weights.check(place.parent, "it")),
     "a lens": ("lens.safetensors", lens.read),
     "maps": ("maps.npz", measured.read),
-    "a shard": ("1.sums", lambda place: shards._checked(place, {"kind": "affine"})),
+    "a shard": ("1.sums", lambda place: shards.Added([place], {"kind": "affine"}, 1)),
 }
 
 

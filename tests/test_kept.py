@@ -13,12 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hostile import sealed_anew
 from kept_cases import case, small
 
 from ed_core.cases import bundle, kept, safe_folder
 from ed_core.cases.case_study import edited, new_id
 from ed_core.cases.kept import Kept
 from ed_core.errors import CaseChanged, CaseError, NewerSchema, StoreError
+from ed_core.files import Bounds
 
 ROOT = Path(__file__).parent.parent
 
@@ -71,7 +73,7 @@ def test_a_list_opens_no_array_and_reads_an_unchanged_file_once(folder, monkeypa
     read = []
     original = bundle.card
     monkeypatch.setattr(bundle, "card", lambda file: read.append(file) or original(file))
-    monkeypatch.setattr(bundle, "unpack", lambda data: pytest.fail("a list opened an array"))
+    monkeypatch.setattr(bundle, "result_of", lambda sealed: pytest.fail("a list opened an array"))
     assert len(folder.cards()) == len(folder.cards()) == 3 == len(read)
 
 
@@ -127,7 +129,7 @@ def test_a_damaged_file_is_reported_and_set_aside_and_the_others_are_unharmed(fo
     one, other = small("one"), small("other")
     folder.add(one), folder.add(other)
     file, data = folder.path / f"{one.id}.edcase", folder.read(one.id)
-    middle = data.index(b"case.json") + 60
+    middle = data.index(b"manifest.json") + 60
     harmed = {
         "flip": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],
         "cut": data[: len(data) // 2],
@@ -163,12 +165,11 @@ def test_a_file_in_anothers_place_is_not_believed(folder):
         folder.open(other)
 
 
-def test_a_file_of_a_later_version_stays_where_it_is(folder, monkeypatch):
+def test_a_file_of_a_later_version_stays_where_it_is(folder):
     one = small()
-    monkeypatch.setattr(bundle, "SCHEMA", 2)
-    monkeypatch.setattr(bundle, "MIGRATIONS", {1: lambda header: header})
     folder.add(one)
-    monkeypatch.setattr(bundle, "SCHEMA", 1)
+    file = folder.path / f"{one.id}.edcase"
+    file.write_bytes(sealed_anew(file.read_bytes(), lambda told: told | {"version": 3}))
     assert folder.cards() == [] and "update" in folder.problems[0]
     with pytest.raises(NewerSchema):
         folder.open(one.id)
@@ -339,7 +340,7 @@ print(*sorted({{"torch", "transformers", "plotly", "pandas"}} & set(sys.modules)
 
 
 def test_a_case_study_that_would_not_open_is_not_kept(folder, monkeypatch):
-    monkeypatch.setattr(bundle, "MAX_UNPACKED", 1000)
+    monkeypatch.setattr(bundle, "CASE", replace(bundle.CASE, bounds=Bounds(unpacked=1000)))
     with pytest.raises(Exception, match="at most"):
         folder.add(small())
     assert files(folder) == []

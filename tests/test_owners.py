@@ -3,11 +3,10 @@ with that."""
 
 from __future__ import annotations
 
-import json
-import zipfile
 from types import SimpleNamespace
 
 import pytest
+from hostile import sealed_anew
 from kept_cases import small
 from test_settings import clean, write  # noqa: F401  (fixtures)
 
@@ -116,13 +115,8 @@ def test_a_backup_with_a_hostile_owner_is_refused(folder, tmp_path, owner):
     one = small("one")
     folder.add(one, ADA)
     backup.write(folder, tmp_path / "b.zip")
-    with zipfile.ZipFile(tmp_path / "b.zip") as archive:
-        files = {name: archive.read(name) for name in archive.namelist()}
-    listed = json.loads(files["backup.json"])
-    listed["files"][f"{one.id}.edcase"]["owner"] = owner
-    with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
-        for name, data in files.items():
-            archive.writestr(name, json.dumps(listed) if name == "backup.json" else data)
+    data = (tmp_path / "b.zip").read_bytes()
+    (tmp_path / "c.zip").write_bytes(sealed_anew(data, lambda told: told | {"owners": {f"{one.id}.edcase": owner}}))
     there = Kept(tmp_path / "there", shipped=None)
     try:
         assert backup.restore(there, tmp_path / "c.zip")[1], "refused by name"

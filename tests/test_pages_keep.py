@@ -4,15 +4,14 @@ and brought back."""
 from __future__ import annotations
 
 import errno
-import json
 import subprocess
 import sys
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from charts import charts
+from hostile import sealed_anew
 from kept_cases import case, results, small
 from streamlit.testing.v1 import AppTest
 from test_pages import holds, plotted, session_of
@@ -265,32 +264,25 @@ def test_newer_and_damaged_files_are_told_and_left_alone(folder):
     newer, damaged, whole = case("newer"), case("damaged"), case("whole")
     for one in (newer, damaged, whole):
         folder.add(one)
-    rewrite(folder.path / f"{newer.id}.edcase", lambda header: header | {"schema": 9})
+    rewrite(folder.path / f"{newer.id}.edcase", lambda header: header | {"version": 9})
     (folder.path / f"{damaged.id}.edcase").write_bytes(b"PK rubbish")
     test = app(CASE, id=newer.id)
-    assert not test.exception and "schema 9" in words(test) and (folder.path / f"{newer.id}.edcase").is_file()
+    assert not test.exception and "version 9" in words(test) and (folder.path / f"{newer.id}.edcase").is_file()
     test = app(GALLERY)
     assert (
         not test.exception
-        and "schema 9" in words(test)
+        and "version 9" in words(test)
         and f"{damaged.id} is damaged" in words(test)
         and "whole" in words(test) + tiles(test)
     )
     test.button(key="gallery.understood").click().run()
-    assert "schema 9" not in words(test), "told once"
+    assert "version 9" not in words(test), "told once"
     assert not (folder.path / f"{damaged.id}.edcase").exists()
     assert "no case study" in words(app(CASE, id=damaged.id))
 
 
 def rewrite(file: Path, change) -> None:
-    from ed_core.types import canonical_json
-
-    with zipfile.ZipFile(file) as archive:
-        data = {e.filename: archive.read(e) for e in archive.infolist()}
-    data[bundle.HEADER] = canonical_json(change(json.loads(data[bundle.HEADER]))).encode()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in data.items():
-            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    file.write_bytes(sealed_anew(file.read_bytes(), change))
 
 
 def tiles(test: AppTest) -> str:

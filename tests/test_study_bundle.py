@@ -8,15 +8,18 @@ import json
 import shutil
 import warnings
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pyarrow
 import pytest
+from hostile import MANIFEST, resealed
 from pyarrow import parquet
 
 from ed_core.commands import main
 from ed_core.errors import ImportRefused, NewerSchema, StudyError
+from ed_core.files import Bounds, archive
 from ed_core.results.aggregate import aggregate
 from ed_core.studies import bundle, export, items, plan, report, running, study, tables
 from ed_core.studies.folder import open_folder
@@ -56,20 +59,15 @@ def contents(data: bytes) -> dict[str, bytes]:
 
 def made_of(files: dict[str, bytes], told=lambda manifest: None, sealed: bool = True) -> bytes:
     """A bundle of these files, hashes made anew unless not `sealed`; `told` changes the manifest."""
-    manifest = json.loads(files[bundle.MANIFEST])
+    manifest = json.loads(files[MANIFEST])
+    members = {name: data for name, data in files.items() if name != MANIFEST}
     if sealed:
-        manifest["files"] = {
-            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            for name, data in files.items()
-            if name != bundle.MANIFEST
-        }
+        manifest["members"] = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
     told(manifest)
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(bundle.MANIFEST, canonical_json(manifest))
-        for name, content in files.items():
-            if name != bundle.MANIFEST:
-                archive.writestr(name, content)
+        for name, content in {**members, MANIFEST: canonical_json(resealed(manifest)).encode()}.items():
+            archive.writestr(name, content)
     return data.getvalue()
 
 
@@ -154,14 +152,14 @@ def _plan(change):
 
 DAMAGE = {
     "a hash": (lambda f: f | {an_item(f): f[an_item(f)] + b"."}, False, "does not have its hash"),
-    "a path": (lambda f: f | {"../evil": b"x"}, True, "'../evil' is no file of a study"),
-    "an absolute path": (lambda f: f | {"/tmp/evil": b"x"}, True, "is no file of a study"),
-    "a path within": (lambda f: f | {"items/../../evil.parquet": b"x"}, True, "is no file of a study"),
-    "a program": (lambda f: f | {"items/run.py": b"x"}, True, "is no file of a study"),
+    "a path": (lambda f: f | {"../evil": b"x"}, True, "'../evil' is no member of a study"),
+    "an absolute path": (lambda f: f | {"/tmp/evil": b"x"}, True, "is no member of a study"),
+    "a path within": (lambda f: f | {"items/../../evil.parquet": b"x"}, True, "is no member of a study"),
+    "a program": (lambda f: f | {"items/run.py": b"x"}, True, "is no member of a study"),
     "unlisted": (lambda f: f | {"report.md2": b"x"}, False, "not those it lists"),
     "no plan": (lambda f: {n: d for n, d in f.items() if n != "plan.json"}, True, "plan.json is missing"),
     "a plan of another study": (_plan(lambda p: p.update(seed=7)), True, "is not the plan of study.toml"),
-    "a plan with more": (_plan(lambda p: p.update(more=1)), True, "more: Extra inputs"),
+    "a plan with more": (_plan(lambda p: p.update(more=1)), True, "'more': extra inputs"),
     "a plan of other types": (_plan(lambda p: p["sets"][0].update(left_out="0")), True, "left_out"),
     "a pair of nobody's": (_plan(lambda p: p["pairs"].append(["a", "b"])), True, "is not the plan of study.toml"),
     "too few chunks": (_plan(lambda p: p["sets"][0]["chunks"].pop()), True, "the chunks of sums"),
@@ -172,8 +170,8 @@ DAMAGE = {
     "a strange failure": (
         lambda f: f | {"failures/" + "0" * 16 + ".json": b'{"model":"x","why":"y"}'}, True, "of no model",
     ),
-    "no parquet": (lambda f: f | {an_item(f): b"PAR1 and nothing"}, True, "is not a study as this program writes it"),
-    "half a file": (lambda f: f | {an_item(f): f[an_item(f)][:-200]}, True, "is not a study as this program writes it"),
+    "no parquet": (lambda f: f | {an_item(f): b"PAR1 and nothing"}, True, "not a study as this program writes it"),
+    "half a file": (lambda f: f | {an_item(f): f[an_item(f)][:-200]}, True, "not a study as this program writes it"),
     "a column": (lambda f: changed_item(f, _column("evil.x", np.zeros)), True, "'evil.x' that no probe"),
     "rows": (lambda f: changed_item(f, _longer), True, "has 4 rows, expected 3"),
     "a shape": (lambda f: changed_item(f, _shape), True, "another shape than before"),
@@ -205,18 +203,16 @@ def test_an_archive_that_is_no_plain_one_is_refused(good, tmp_path):
     with warnings.catch_warnings(), zipfile.ZipFile(twice, "a") as archive:
         warnings.simplefilter("ignore")
         archive.writestr("report.md", b"another")
-    later = made_of(files, lambda manifest: manifest.update(schema=99))
-    large = made_of(files, lambda m: m["files"]["report.md"].update(bytes=bundle.MAX_FILE + 1))
+    later = made_of(files, lambda manifest: manifest.update(version=99))
     for bad, told in (
         (data.getvalue(), "not a plain file"),
-        (twice.getvalue(), "not those it lists"),
-        (later, "reads up to 1"),
-        (large, "less than or equal"),
+        (twice.getvalue(), "neither sealed nor of an older format"),
+        (later, "reads up to 2"),
         (made_of(files, lambda m: m.update(name="../x")), "name"),
         (made_of(files, lambda m: m.update(name="other")), "names another study"),
-        (good[:-30], "is not a study"),
-        (b"", "is not a study"),
-        (b"no zip at all", "is not a study"),
+        (good[:-30], "not a study"),
+        (b"", "not a study"),
+        (b"no zip at all", "not a study"),
     ):
         with pytest.raises(ImportRefused, match=told) as refused:
             bundle.unpack(io.BytesIO(bad), tmp_path / "there")
@@ -224,9 +220,9 @@ def test_an_archive_that_is_no_plain_one_is_refused(good, tmp_path):
 
 
 def test_what_unpacks_to_too_much_is_not_unpacked(good, tmp_path, monkeypatch):
-    monkeypatch.setattr(bundle, "MAX_UNPACKED", 1000)
-    monkeypatch.setattr(bundle, "_read", None)
-    with pytest.raises(ImportRefused, match="at most 0 are read"):
+    monkeypatch.setattr(bundle, "KIND", replace(bundle.KIND, bounds=Bounds(unpacked=1000)))
+    monkeypatch.setattr(archive, "content", None)
+    with pytest.raises(ImportRefused, match="unpacked; at most"):
         bundle.unpack(io.BytesIO(good), tmp_path / "there")
 
 

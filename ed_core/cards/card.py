@@ -8,7 +8,6 @@ and `about`, a digest of model, prompts and settings."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,31 +15,47 @@ from typing import Any
 
 from .. import disk, settings
 from ..errors import CardError
+from ..files import Bounds, Head, Kind, open_sealed, seal
 from ..fits import checkpoint
 from ..sources.bundled import CARDS
-from ..types import ModelSpec, from_json
+from ..types import ModelSpec
 
-FORMAT, VERSION = "effective-depth card", 1
 FILE, HTML, MARKDOWN = "card.json", "card.html", "card.md"
 MOST_BYTES = 3 << 20  # of a card, in each of its forms
 DIGITS = 6  # significant ones of a number
-KEYS = {
-    "about",
-    "model",
-    "identities",
-    "set",
-    "depths",
-    "lenses",
-    "curves",
-    "claims",
-    "cuts",
-    "exit",
-    "sinks",
-    "precision",
-    "commands",
-    "missing",
-}
 PROMPTS, OTHERS = 50, ("bf16", "int8")  # what a card is of unless something else is asked for
+
+Table = list[dict[str, Any]]
+
+
+class Header(Head, extra="allow"):
+    """The document. What later cards brought in may be missing."""
+
+    about: str
+    model: dict[str, Any]
+    identities: dict[str, Any]
+    set: dict[str, Any]
+    depths: Table
+    lenses: dict[str, Any] | None
+    curves: dict[str, Any]
+    claims: Table
+    cuts: Table
+    exit: dict[str, Any] | None
+    sinks: dict[str, Any]
+    precision: dict[str, Any] | None
+    commands: list[str]
+    missing: list[str]
+
+
+CARD = Kind(
+    "card",
+    "a depth card",
+    2,
+    Header,
+    "make it anew with `python -m ed_core card`",
+    bounds=Bounds(MOST_BYTES, head=MOST_BYTES),
+    refuses=CardError,
+)
 
 
 def folder() -> Path:
@@ -72,29 +87,17 @@ def made_here() -> list[Path]:
 
 def to_json(told: Mapping[str, Any]) -> bytes:
     """The document: numbers with six significant digits, null for what is not a finite number."""
-    made = {"format": FORMAT, "version": VERSION} | dict(told)
-    return (json.dumps(_plain(made), ensure_ascii=False, indent=1) + "\n").encode()
+    return seal(CARD, rounded(told))
 
 
 def read(file: str | Path) -> dict[str, Any]:
     """The card in a file. `CardError` for one that is missing, damaged, or of a later version."""
     place = Path(file)
     try:
-        if place.stat().st_size > MOST_BYTES:
-            raise CardError(f"{place.name} has more than {MOST_BYTES >> 20} MB, which no card has; give a card's file.")
-        found = from_json(place.read_text(encoding="utf-8"))
+        with open_sealed(place, CARD) as sealed:
+            return sealed.head.fields()
     except OSError as error:
         raise CardError(f"The card {place} cannot be read: {disk.why(error)}") from error
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or found.get("format") != FORMAT or not found.keys() >= KEYS:
-        raise CardError(f"{place.name} is damaged or no depth card; make it anew with `python -m ed_core card`.")
-    if found.get("version") != VERSION:
-        raise CardError(
-            f"{place.name} is a card of version {found.get('version')}, and this program reads {VERSION}; make it anew "
-            "with `python -m ed_core card`."
-        )
-    return found
 
 
 def depth_of(told: Mapping[str, Any], rule: str, lens: str = "") -> Mapping[str, Any] | None:
@@ -108,11 +111,12 @@ def mean_depth_of(told: Mapping[str, Any], of: str, lens: str = "logit") -> Mapp
     return next((row for row in told.get("mean_depths", ()) if (row["of"], row["lens"]) == (of, lens)), None)
 
 
-def _plain(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """`value` as a card has it."""
     if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: rounded(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [rounded(one) for one in value]
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     return value

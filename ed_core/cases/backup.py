@@ -2,47 +2,64 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from .. import disk
 from ..errors import CaseError, EffectiveDepthError, ImportRefused, StoreError
-from ..types import canonical_json, from_json
+from ..files import Bounds, Head, Kind, open_sealed, write_sealed
 from . import bundle, owners
 from .case_study import Case
 from .kept import SUFFIX, Kept
 from .owners import UNREADABLE
 
-FORMAT, LIST = "effective-depth backup", "backup.json"
-NAME = re.compile(rf"[a-z2-7]{{10}}{re.escape(SUFFIX)}")
-MAX_FILES = 100_000
+MAX_FILES, MAX_BYTES = 100_000, 1 << 44
+
+
+class Header(Head):
+    """Whose the case studies are, by the names of their files; of most it is nobody in particular."""
+
+    owners: dict[str, str]
+
+
+BACKUP = Kind(
+    "backup",
+    "a backup",
+    2,
+    Header,
+    "give a file that `case backup` wrote",
+    members=rf"[a-z2-7]{{10}}{re.escape(SUFFIX)}",
+    bounds=Bounds(MAX_BYTES, MAX_FILES, MAX_BYTES, bundle.MAX_BYTES, 200 * MAX_FILES),
+)
 
 
 def write(kept: Kept, out: Path) -> tuple[int, list[str]]:
-    """Every own case study in one zip, with a list of their hashes and owners; all or nothing, `out` is replaced. The
-    trash stays out. Returns how many, and what was damaged and therefore left out. Only whole files enter: each is read
-    to the last array."""
-    whole, problems = {}, []
+    """Every own case study in one file, with their owners; all or nothing, `out` is replaced. The trash stays out.
+    Returns how many, and what was damaged and therefore left out. Only whole files enter: each is read to the last
+    array."""
+    found, problems, owned = 0, [], {}
+
+    def whole() -> Iterator[tuple[str, bytes]]:
+        nonlocal found
+        for file in kept.files():
+            try:
+                data = kept.read(file.stem)
+                _check_name(file, bundle.decode(data), "it was renamed")
+            except EffectiveDepthError as error:
+                problems.append(f"{file.name}: {error}")
+                continue
+            if (owner := kept.owner(file.stem)) not in ("", UNREADABLE):
+                owned[file.name] = owner
+            found += 1
+            yield file.name, data
+
     try:
-        with kept.locked(), disk.written(out) as handle, zipfile.ZipFile(handle, "w", zipfile.ZIP_STORED) as archive:
-            for file in kept.files():
-                try:
-                    data = kept.read(file.stem)
-                    _expect(bundle.decode(data).id == file.stem, "it was renamed")
-                except EffectiveDepthError as error:
-                    problems.append(f"{file.name}: {error}")
-                    continue
-                archive.writestr(zipfile.ZipInfo(file.name), data)
-                whole[file.name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-                if (owner := kept.owner(file.stem)) not in ("", UNREADABLE):
-                    whole[file.name]["owner"] = owner
-            archive.writestr(zipfile.ZipInfo(LIST), canonical_json({"format": FORMAT, "files": whole}))
+        with kept.locked():
+            write_sealed(out, BACKUP, {"owners": owned}, whole())  # whose is known when all are written
     except OSError as error:
         raise StoreError(f"The backup {out} cannot be written: {disk.why(error)}") from error
-    return len(whole), problems
+    return found, problems
 
 
 def restore(kept: Kept, file: Path) -> tuple[list[tuple[Case, bool]], list[str]]:
@@ -50,28 +67,16 @@ def restore(kept: Kept, file: Path) -> tuple[list[tuple[Case, bool]], list[str]]
     studies with whether each is new, and what could not be read. `ImportRefused` where the file is no backup."""
     taken, problems = [], []
     try:
-        with zipfile.ZipFile(file) as archive:
-            listed = _list(archive)
-            for name, entry in listed.items():
+        with open_sealed(file, BACKUP) as sealed:
+            for name in sealed.names:
                 try:
-                    taken.append(
-                        kept.take_in(
-                            _entry(archive, name, entry), entry.get("owner", "") and owners.checked(entry["owner"])
-                        )
-                    )
+                    with BACKUP.refusing(name):
+                        data, owner = bytes(sealed.read(name)), sealed.head.owners.get(name, "")
+                    taken.append(kept.take_in(data, owner and owners.checked(owner)))
                 except (ImportRefused, CaseError) as error:
                     problems.append(f"{name}: {error}")
     except OSError as error:
         raise ImportRefused(f"The backup {file} cannot be read: {error.strerror or error}.") from None
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        zipfile.BadZipFile,
-        NotImplementedError,
-    ) as error:
-        raise ImportRefused(f"{file} is not a backup as this program writes it ({str(error)[:200]}).") from None
     return taken, problems
 
 
@@ -82,10 +87,7 @@ def check(kept: Kept) -> tuple[int, list[str]]:
     problems = [f"damaged/{name}: was set aside" for name in kept.damaged()]
     for file in files:
         try:
-            _expect(
-                bundle.decode(file.read_bytes()).id == file.name.split(".")[0],
-                "it holds another case study than its name says",
-            )
+            _check_name(file, bundle.decode(file.read_bytes()), "it holds another case study than its name says")
         except FileNotFoundError:  # deleted meanwhile
             continue
         except (EffectiveDepthError, OSError) as error:
@@ -96,37 +98,6 @@ def check(kept: Kept) -> tuple[int, list[str]]:
     return len(files), problems
 
 
-def _list(archive: zipfile.ZipFile) -> dict[str, dict[str, Any]]:
-    """The backup's own list; every entry of the archive is on it."""
-    names = [entry.filename for entry in archive.infolist()]
-    if len(names) > MAX_FILES or names[-1:] != [LIST] or archive.getinfo(LIST).file_size > 200 * MAX_FILES:
-        raise ValueError("it has no list of its files")
-    listed = from_json(archive.read(LIST))
-    if (
-        listed["format"] != FORMAT
-        or sorted(listed["files"]) != sorted(names[:-1])
-        or not all(NAME.fullmatch(name) for name in names[:-1])
-    ):
-        raise ValueError("its list is not that of its files")
-    files: dict[str, dict[str, Any]] = listed["files"]
-    return files
-
-
-def _entry(archive: zipfile.ZipFile, name: str, entry: dict[str, Any]) -> bytes:
-    """One bundle of a backup, no larger than a bundle may be, with its hash checked."""
-    _expect(
-        archive.getinfo(name).file_size <= bundle.MAX_BYTES
-        and archive.getinfo(name).compress_type == zipfile.ZIP_STORED,
-        "it is too large, or packed",
-    )
-    try:
-        data = archive.read(name)
-    except zipfile.BadZipFile as error:
-        raise ImportRefused(f"it is damaged ({error})") from None
-    _expect(hashlib.sha256(data).hexdigest() == entry["sha256"], "it does not have the hash it was stored with")
-    return data
-
-
-def _expect(holds: bool, what: str) -> None:
-    if not holds:
+def _check_name(file: Path, case: Case, what: str) -> None:
+    if case.id != file.name.split(".")[0]:
         raise ImportRefused(what)

@@ -1,54 +1,29 @@
 """A case study as one file, `.edcase`, and back. Torch-free. The same bytes are kept, exported, imported and shipped.
 
-A zip: `case.json` first (all words, and a card for lists, so that a gallery opens no array), then `0.npz`, `1.npz`, …
-as `ed_core.results.wire` packs results. What comes in is a stranger's: sizes are bounded before anything is inflated,
-names must be exactly those, every array must fill its entry to the byte before numpy may allocate it, no pickle is
-opened, and nothing is written to the disk on the way."""
+A sealed container: its manifest holds all words, and a card for lists, so that a gallery opens no array; its members
+`0.npz`, `1.npz`, … are results as `ed_core.results.wire` packs them. What comes in is untrusted: `ed_core.files` bounds
+and checks the container, what the program takes for granted of its own results is checked here, and nothing is written
+to the disk on the way."""
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import io
-import json
-import stat
-import zipfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
-from functools import cache
-from typing import Annotated, Any, TypeVar
+from dataclasses import asdict, dataclass, fields, replace
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
-from .. import npz
-from ..errors import ImportRefused, NewerSchema
+from ..files import Bounds, Head, Kind, Sealed, exactly, expect, open_sealed, seal
 from ..prompts import check_text
 from ..results.aggregate import probe_of
-from ..results.wire import told, unpack
+from ..results.wire import RESULT, pack, result_of
 from ..sources import controls
-from ..types import ModelSpec, ProbeResult, Prompt, canonical_json
 from .case_study import ITEMS, Case, Item, Shown
 
-SCHEMA = 1
-MIGRATIONS: dict[
-    int, Callable[[dict[str, Any]], dict[str, Any]]
-] = {}  # schema n: what makes a header of schema n + 1 of it, applied on reading
-FORMAT = "effective-depth case study"
-HEADER = "case.json"
-MAX_BYTES, MAX_UNPACKED, MAX_HEADER, MAX_ARRAYS = 64 * 2**20, 192 * 2**20, 2 * 2**20, 200
-DTYPES = ("float32", "float64", "int32", "int64", "uint8", "bool")
+MAX_BYTES, MAX_UNPACKED, MAX_HEADER, MAX_ARRAYS = 64 << 20, 192 << 20, 2 << 20, 200
 MAX_TOKEN_TEXT, CARD_PROMPT = 4096, 300
-OF_THE_DISK = (
-    errno.ENOENT,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.EISDIR,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ESTALE,
-)  # say nothing of a bundle
-CERTIFICATE: dict[str, type | tuple[type, ...]] = {
+CERTIFICATE = {
     "engine": int,
     "run": str,
     "time": str,
@@ -58,9 +33,6 @@ CERTIFICATE: dict[str, type | tuple[type, ...]] = {
     "probe": dict,
     "prompt": dict,
 }
-A = TypeVar("A")
-B = TypeVar("B")
-ADAPTER = cache(TypeAdapter)
 Row = Annotated[tuple[Annotated[int, Field(ge=-1, le=255)], ...], Field(min_length=1, max_length=64)]
 
 
@@ -104,78 +76,65 @@ class Card(Words):
         )
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One result of a bundle."""
+class Header(Head):
+    """What the manifest holds; `items`: how each result was looked at; `card`: what a `Card` has beyond the words."""
 
-    sha256: str
-    bytes: int
-    shown: Shown
-
-
-@dataclass(frozen=True)
-class Header:
-    """What `case.json` holds; `card` is what a `Card` has beyond the words."""
-
-    format: str
-    schema: int
     case: Words
-    items: tuple[Entry, ...]
+    items: Annotated[tuple[Shown, ...], Field(min_length=1, max_length=ITEMS)]
     card: dict[str, Any]
+
+
+CASE = Kind(
+    "case study",
+    "a case study",
+    2,
+    Header,
+    "ask for it to be exported again",
+    members=r"\d{1,2}\.npz",
+    compressed=r".*\.npz",
+    bounds=Bounds(MAX_BYTES, ITEMS, MAX_UNPACKED, MAX_UNPACKED, MAX_HEADER),
+)
 
 
 def encode(case: Case) -> bytes:
     """The bundle's bytes: always the same for the same case study."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        files = {HEADER: canonical_json(asdict(_header(case))).encode()} | {
-            f"{i}.npz": item.packed for i, item in enumerate(case.items)
-        }
-        for name, data in files.items():
-            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()
+    head = {
+        "case": asdict(Words(**{f.name: getattr(case, f.name) for f in fields(Words)})),
+        "items": [asdict(item.shown) for item in case.items],
+        "card": _make_card(case),
+    }
+    return seal(CASE, head, {f"{i}.npz": item.packed for i, item in enumerate(case.items)})
 
 
 def decode(data: bytes) -> Case:
     """The case study in a bundle; `ImportRefused` for anything that is not one, `NewerSchema` for one of a later
     version."""
-    return _refusing(_decode, data)
+    with open_sealed(data, CASE) as sealed:
+        return _case(sealed)
 
 
 def drawable(data: bytes) -> Case:
     """As `decode`, and refuses also what cannot be drawn: for what comes from outside."""
     from .drawings import drawings
 
-    case = decode(data)
-    _refusing(drawings, case)
-    return case
+    with open_sealed(data, CASE) as sealed:
+        case = _case(sealed)
+        drawings(case)
+        return case
 
 
-def card(file: Any) -> Card:
-    """The card of a bundle (a path or an open file); its arrays are neither read nor checked."""
-    return _refusing(_card, file)
+def card(file: Path | BufferedIOBase) -> Card:
+    """The card of a bundle; its arrays are neither read nor checked."""
+    with open_sealed(file, CASE) as sealed:
+        _check_times(sealed)
+        card = exactly(Card, sealed.head.card | asdict(sealed.head.case))
+        expect(len({*map(len, card.thumbnail)}) <= 1, "the thumbnail's rows differ in length")
+        return card
 
 
-def _refusing(work: Callable[[A], B], argument: A) -> B:
-    try:
-        return work(argument)
-    except ImportRefused:
-        raise
-    except (
-        Exception
-    ) as error:  # whatever zipfile, json, numpy and the figures make of a damaged or hostile file: one kind of trouble
-        if getattr(error, "errno", None) in OF_THE_DISK:
-            raise
-        says = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise ImportRefused(
-            f"This is not a case study as this program writes it ({says}); ask for it to be exported again."
-        ) from error
-
-
-def _header(case: Case) -> Header:
-    words = Words(**{f.name: getattr(case, f.name) for f in fields(Words)})
-    items = tuple(Entry(item.sha256, len(item.packed), item.shown) for item in case.items)
-    return Header(FORMAT, SCHEMA, words, items, _make_card(case))
+def _check_times(sealed: Sealed) -> None:
+    words = sealed.head.case
+    expect(0 <= words.created <= words.changed < 1e11, "the times")
 
 
 def _make_card(case: Case) -> dict[str, Any]:
@@ -197,98 +156,25 @@ def _make_card(case: Case) -> dict[str, Any]:
     }
 
 
-def _card(file: Any) -> Card:
-    with zipfile.ZipFile(file) as archive:
-        header = _read_header(archive)
-    card = _exactly(Card, header.card | asdict(header.case))
-    _expect(len({*map(len, card.thumbnail)}) <= 1, "the thumbnail's rows differ in length")
-    return card
-
-
-def _decode(data: bytes) -> Case:
-    if len(data) > MAX_BYTES:
-        raise ImportRefused(f"The bundle has {len(data) / 2**20:.0f} MiB; at most {MAX_BYTES // 2**20} are read.")
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        header = _read_header(archive)
-        names = [HEADER, *(f"{i}.npz" for i in range(len(header.items)))]
-        _expect(
-            len(header.items) <= ITEMS and [e.filename for e in archive.infolist()] == names,
-            "its entries are not those its header lists",
-        )
-        items = []
-        for name, entry in zip(names[1:], header.items):
-            packed = _read(archive, name, MAX_UNPACKED)
-            _expect(
-                entry.bytes == len(packed) and entry.sha256 == hashlib.sha256(packed).hexdigest(),
-                f"{name} does not have its hash",
-            )
-            items.append(Item(_result(packed), packed, entry.shown))
+def _case(sealed: Sealed) -> Case:
+    header = sealed.head
+    _check_times(sealed)
+    names = [f"{i}.npz" for i in range(len(header.items))]
+    expect(list(sealed.names) == names, "its results are not as many as it lists")
+    items = [_item(name, bytes(sealed.read(name)), shown) for name, shown in zip(names, header.items)]
     return Case(**vars(header.case), items=tuple(items))
 
 
-def _read_header(archive: zipfile.ZipFile) -> Header:
-    """The header, migrated to this schema, after the archive's directory has been found harmless."""
-    entries = archive.infolist()
-    _expect(0 < len(entries) <= ITEMS + 1 and entries[0].filename == HEADER, f"it does not begin with {HEADER}")
-    for entry in entries:
-        kind = stat.S_IFMT(entry.external_attr >> 16)
-        _expect(kind in (0, stat.S_IFREG) and entry.filename == entry.orig_filename, "an entry is not a plain file")
-        _expect(
-            entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) and not entry.flag_bits & 1,
-            "an entry is packed in another way",
-        )
-    if (size := sum(entry.file_size for entry in entries)) > MAX_UNPACKED:
-        raise ImportRefused(
-            f"Unpacked, the bundle would have {size / 2**20:.0f} MiB; at most {MAX_UNPACKED // 2**20} are read."
-        )
-    text = _read(archive, HEADER, MAX_HEADER)
-    header = json.loads(text)
-    _expect(canonical_json(header).encode() == text and header["format"] == FORMAT, "the header")
-    schema = header["schema"]
-    _expect(type(schema) is int and 0 < schema < 1_000_000, "the schema")
-    if schema > SCHEMA:
-        raise NewerSchema(
-            f"This case study has schema {schema}, this version of the program reads up to {SCHEMA}; update the "
-            "program to open it."
-        )
-    for version in range(schema, SCHEMA):
-        header = MIGRATIONS[version](header)
-    found = _exactly(Header, header)
-    _expect(0 <= found.case.created <= found.case.changed < 1e11, "the times")
-    return found
-
-
-def _exactly(kind: type[A], data: dict[str, Any]) -> A:
-    """`data` as a value of this dataclass: every field is there and no other, each of its very type."""
-    text, adapter = canonical_json(data), ADAPTER(kind)  # type: ignore[arg-type]  # a class is hashable
-    try:
-        found: A = adapter.validate_json(text, strict=True, extra="forbid")
-    except ValidationError as error:
-        raise ValueError(told(error)) from None
-    _expect(canonical_json(adapter.dump_python(found)) == text, "a field is left out, or a number spelled otherwise")
-    return found
-
-
-def _read(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    """An entry's bytes; never more than the directory says and than are allowed."""
-    if archive.getinfo(name).file_size > limit:
-        raise ImportRefused(
-            f"{name} would have {archive.getinfo(name).file_size} bytes unpacked; at most {limit} are read."
-        )
-    with archive.open(name) as file:
-        return file.read(limit + 1)
-
-
-def _result(packed: bytes) -> ProbeResult:
-    """A complete result. What `wire.unpack` takes for granted of its own program's bytes is checked before and after
-    it."""
-    _check_npz(packed)
-    result = unpack(packed)
+def _item(name: str, packed: bytes, shown: Shown) -> Item:
+    """A complete result. What `wire` takes for granted of its own program's results is checked too."""
+    size = len(packed)  # all arrays together are no larger: nothing is inflated
+    with open_sealed(packed, replace(RESULT, bounds=Bounds(size, MAX_ARRAYS, size, size, size)), name) as sealed:
+        result = result_of(sealed)
+        packed = pack(result) if sealed.old else packed
     request = result.request
-    _expect(result.complete and len(request.models) >= 1 and len(request.prompts) >= 1, "a result is not complete")
-    parts: list[ModelSpec | Prompt] = [*request.models, *request.prompts]
-    for one in parts:
-        _expect(all(type(getattr(one, f.name)).__name__ == f.type for f in fields(one)), "the request")
+    expect(result.complete and len(request.models) >= 1 and len(request.prompts) >= 1, "a result is not complete")
+    for one in (*request.models, *request.prompts):
+        expect(all(type(getattr(one, f.name)).__name__ == f.type for f in fields(one)), "the request")
     for prompt in request.prompts:
         check_text(prompt)
     for model in request.models:
@@ -298,10 +184,10 @@ def _result(packed: bytes) -> ProbeResult:
     def kind(value: object) -> type:
         return float if type(value) is int else type(value)
 
-    _expect(all(kind(value) is kind(getattr(probe, name)) for name, value in request.parameters), "the parameters")
-    _expect(max(map(len, (*result.tokens, *result.token_text.values()))) <= MAX_TOKEN_TEXT, "the tokens' texts")
+    expect(all(kind(value) is kind(getattr(probe, name)) for name, value in request.parameters), "the parameters")
+    expect(max(map(len, (*result.tokens, *result.token_text.values()))) <= MAX_TOKEN_TEXT, "the tokens' texts")
     made = result.provenance
-    _expect(
+    expect(
         all(
             isinstance(made[name], kind) and not isinstance(made[name], bool)
             for name, kind in CERTIFICATE.items()
@@ -309,31 +195,4 @@ def _result(packed: bytes) -> ProbeResult:
         ),
         "the provenance",
     )
-    return result
-
-
-def _check_npz(packed: bytes) -> None:
-    """All arrays together are no larger than the file: nothing is inflated. That each fills its entry to the byte is
-    `npz.read`'s to see to."""
-    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-        entries = archive.infolist()
-        _expect(
-            len(entries) <= MAX_ARRAYS and len({e.filename for e in entries}) == len(entries),
-            "too many arrays, or one twice",
-        )
-        _expect(sum(e.file_size for e in entries) <= len(packed), "an array is larger than its file")
-        for entry in entries:
-            _expect(
-                entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size,
-                "an array is packed in another way",
-            )
-            _expect(entry.filename.endswith(".npy") and entry.filename == entry.orig_filename, "an array's name")
-            with archive.open(entry) as file:
-                assert isinstance(file, io.BufferedIOBase)
-                dtype = npz.header(file).dtype
-                _expect(dtype.name in DTYPES and dtype.isnative, f"an array of {dtype}")
-
-
-def _expect(holds: bool, what: str) -> None:
-    if not holds:
-        raise ValueError(what)
+    return Item(result, packed, shown)

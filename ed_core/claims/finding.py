@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..errors import StudyError
+from ..files import Bounds, Head, Kind
 from .claim import (
     ALONE,
     CANNOT_BE_TOLD,
@@ -46,6 +48,27 @@ SEVERAL = {
     NOT_APPLICABLE: "are not applicable",
 }
 NOT_LEARNED = "there the statement holds too, so it needs no training to appear"
+
+
+class Header(Head, extra="allow"):
+    """The document that a run of claims writes. What later runs brought in may be missing."""
+
+    about: str
+    model: str
+    set: str
+    command: str
+    findings: list[dict[str, Any]]
+
+
+KIND = Kind(
+    "claims",
+    "a file of claims",
+    2,
+    Header,
+    "delete it and run the claims again: what was measured stays",
+    bounds=Bounds(head=64 << 20),
+    refuses=StudyError,
+)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@ go on where they were stopped."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
@@ -18,6 +17,7 @@ import numpy as np
 from .. import disk
 from ..depth.statistics import FEWEST, FEWEST_FORMS, units
 from ..errors import ClaimRefused, EffectiveDepthError, StudyError
+from ..files import open_sealed, seal
 from ..fits import checkpoint
 from ..probes import find as find_probe
 from ..service.resolve import resolve
@@ -28,7 +28,7 @@ from ..studies import running, sets
 from ..studies.folder import open_folder
 from ..studies.points import Point, measured_points
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
-from ..types import ModelSpec, from_json
+from ..types import ModelSpec
 from . import CLAIMS, finding
 from .claim import Claim, Measured
 from .evidence import Evidence, Part, part_of
@@ -224,14 +224,12 @@ def run(
 def read(out: Path) -> dict[str, Any]:
     """What a run wrote; empty where there is none. `StudyError` where it is damaged."""
     try:
-        found: dict[str, Any] = from_json((out / FOUND).read_text(encoding="utf-8"))
-        if {"about", "model", "set", "findings", "command"} <= found.keys():
-            return found
+        with open_sealed(out / FOUND, finding.KIND) as sealed:
+            return sealed.head.fields()
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, AttributeError):
-        pass
-    raise StudyError(f"{out / FOUND} is damaged; delete it and run the claims again: what was measured stays.")
+    except OSError as error:
+        raise StudyError(f"{out / FOUND} cannot be read: {disk.why(error)}") from error
 
 
 def _with_earlier(told: dict[str, Any], asked: Asked, out: Path) -> dict[str, Any]:
@@ -251,7 +249,7 @@ def _with_earlier(told: dict[str, Any], asked: Asked, out: Path) -> dict[str, An
 def write(told: Mapping[str, Any], out: Path) -> None:
     """The JSON and the report of a run."""
     try:
-        disk.write(out / FOUND, json.dumps(told, ensure_ascii=False, indent=1).encode())
+        disk.write(out / FOUND, seal(finding.KIND, told))
         disk.write(out / REPORT, finding.markdown(told).encode())
     except OSError as error:
         raise StudyError(f"The folder {out} cannot be written: {disk.why(error)}") from error

@@ -10,10 +10,30 @@ from typing import Any
 
 import numpy as np
 
-from .. import disk
+from ..files import Bounds, Head, Kind, open_sealed, write_sealed
 from ..types import Prompt, canonical_json
 
 EVERY = 60.0  # seconds
+LARGE = 1 << 44  # bytes: as large as a disk
+SUMS = Bounds(LARGE, 1 << 20, LARGE, LARGE, 64 << 20, ratio=1)  # of a file of sums
+
+
+class Header(Head):
+    """Of which fit the sums are, as a digest."""
+
+    what: str
+
+
+CHECKPOINT = Kind(
+    "checkpoint",
+    "a fit's checkpoint",
+    2,
+    Header,
+    "begin the fit anew",
+    members=r"\w+(\.\w+)*\.npy",
+    bounds=SUMS,
+    refuses=ValueError,
+)
 
 
 def digest(*what: Any) -> str:
@@ -38,11 +58,10 @@ class Checkpoint:
         if self.file is None or not self.file.is_file():
             return None
         try:
-            with np.load(self.file, allow_pickle=False) as kept:
-                found = {name: kept[name] for name in kept.files}
-        except (OSError, ValueError, KeyError, EOFError):
+            with open_sealed(self.file, CHECKPOINT) as sealed:
+                return sealed.arrays() if sealed.head.what == self.what else None
+        except (OSError, ValueError):
             return None
-        return found if str(found.pop("what", "")) == self.what else None
 
     def due(self) -> bool:
         """Whether it is time to keep the sums again."""
@@ -52,8 +71,7 @@ class Checkpoint:
         """Keep the sums, once a minute unless `now`."""
         if self.file is None or not (now or self.due()):
             return
-        with disk.written(self.file) as handle:
-            np.savez(handle, allow_pickle=False, what=np.asarray(self.what), **arrays)
+        write_sealed(self.file, CHECKPOINT, {"what": self.what}, arrays)
         self._written = time.monotonic()
 
     def done(self) -> None:

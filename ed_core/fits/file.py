@@ -14,14 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
+from pydantic import BaseModel, PositiveInt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from .. import disk, settings
 from ..errors import BrokenWeights, FitRefused, ParameterError
+from ..files import expect, parse
 from ..sources import weights
 from ..sources.bundled import FITS
 from ..types import ModelSpec, from_json
@@ -160,27 +162,35 @@ def _read(path: Path, changed: int, size: int) -> Fit:
     return Fit(path, kind, n_layers, d, certificate, given is not None)
 
 
+class Model(BaseModel, strict=True, extra="allow"):
+    """The model in a certificate."""
+
+    name: str
+    identity: dict[str, Any]
+
+
+class Certificate(BaseModel, strict=True, extra="allow"):
+    """What every certificate has."""
+
+    format: Literal["effective-depth fit"]
+    version: PositiveInt
+    kind: Literal["affine", "jacobian"]
+    n_layers: PositiveInt
+    d_model: PositiveInt
+    model: Model
+
+
 def _certificate(path: Path, told: str) -> dict[str, Any]:
     try:
-        found = from_json(told) if len(told) <= MOST_CERTIFICATE else None
-    except ValueError:
-        found = None
-    sound = (
-        isinstance(found, dict)
-        and found.get("format") == FORMAT
-        and found.get("kind") in TENSORS
-        and all(isinstance(found.get(name), int) and found[name] > 0 for name in ("n_layers", "d_model", "version"))
-        and (found.get("rank") is None or (isinstance(found["rank"], int) and found["kind"] == "affine"))
-        and isinstance(found.get("model"), dict)
-        and isinstance(found["model"].get("identity"), dict)
-        and isinstance(found["model"].get("name"), str)
-    )
-    if not sound:
+        found = parse(told.encode(), MOST_CERTIFICATE)
+        Certificate.model_validate(found)
+        rank = found.get("rank")
+        expect(rank is None or (isinstance(rank, int) and found["kind"] == "affine"), "the rank")
+    except ValueError as error:
         raise FitRefused(
             f"{path.name} has no certificate of this program in its header, so nobody can tell which model and prompts "
             f"it was fitted to; {AGAIN}."
-        )
-    assert isinstance(found, dict)  # sound
+        ) from error
     if found["version"] > VERSION:
         raise FitRefused(f"{path.name} was written by a later version of this program; update it to open the fit.")
     return found

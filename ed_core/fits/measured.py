@@ -1,26 +1,25 @@
 """What linear maps say of models, as files: `fit maps` between two models, `fit replacement` within one. Torch-free.
 
-An `.npz` that `allow_pickle=False` opens: the arrays by their names, and `certificate`, a 0-d string of JSON (models,
-prompts, tokens, ridge, notes)."""
+A sealed `.npz` that `allow_pickle=False` opens: the arrays by their names, and `certificate`, a 0-d string of JSON
+(models, prompts, tokens, ridge, notes)."""
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from .. import disk, npz
+from .. import disk
 from ..errors import FitRefused, TooLarge
+from ..files import Bounds, Head, Kind, expect, open_sealed, parse, seal
 from ..memory import gigabytes
-from ..types import from_json
 
 ENDING = ".npz"
-FORMAT, VERSION = "effective-depth maps", 1
 MOST_BYTES = 64 << 20  # of a file; the maps of two models of 1000 layers each take 32 MB
 FLOAT = 8  # bytes
 BYTES = 1 << 30  # that the sums of a lens may take unless told
@@ -130,14 +129,32 @@ def csv(found: Maps | Replacement) -> str:
 KINDS = {one.kind: one for one in (Maps, Replacement)}
 
 
+OF_BEFORE = ("format", "version", "kind")  # what stood in the certificate, and is in the manifest now
+
+
+class Header(Head):
+    """Which of the two it is."""
+
+    kind: Literal["maps", "replacement"]
+
+
+MAPS = Kind(
+    "maps",
+    "a file of maps",
+    2,
+    Header,
+    "make it anew with `python -m ed_core fit maps` or `fit replacement`",
+    members=r"\w+\.npy",
+    bounds=Bounds(MOST_BYTES, 16, MOST_BYTES, MOST_BYTES),
+    refuses=FitRefused,
+)
+
+
 def packed(found: Maps | Replacement) -> bytes:
     """The file's bytes, the same from the same numbers."""
-    told = {"format": FORMAT, "version": VERSION, "kind": found.kind} | dict(found.certificate)
-    arrays = {f.name: np.asarray(getattr(found, f.name)) for f in fields(found) if f.name != "certificate"}
-    handle = io.BytesIO()
-    about = np.asarray(json.dumps(told, sort_keys=True, allow_nan=False))
-    np.savez(handle, allow_pickle=False, **arrays, certificate=about)
-    return handle.getvalue()
+    arrays = {f.name: np.asarray(getattr(found, f.name)) for f in fields(found)}
+    arrays["certificate"] = np.asarray(json.dumps(dict(found.certificate), sort_keys=True, allow_nan=False))
+    return seal(MAPS, {"kind": found.kind}, arrays)
 
 
 def write(path: Path, found: Maps | Replacement) -> None:
@@ -152,39 +169,23 @@ def read(path: str | Path) -> Maps | Replacement:
     place = Path(path).expanduser()
     if not place.is_file():
         raise FitRefused(f"There is no file {place}; give one that `python -m ed_core fit maps` wrote.")
-    if place.stat().st_size > MOST_BYTES:
-        raise FitRefused(f"{place.name} is too large to be a file of maps; expected {MOST_BYTES >> 20} MiB at most.")
-    return unpacked(place.read_bytes(), place.name)
+    return unpacked(place, place.name)
 
 
-def unpacked(data: bytes, name: str) -> Maps | Replacement:
+def unpacked(source: Path | bytes | BufferedIOBase, name: str) -> Maps | Replacement:
     """The same of bytes that are there already; `name` stands for them in what is refused."""
-    wrong = FitRefused(
-        f"{name} is damaged, or not a file that `python -m ed_core fit maps` or `fit replacement` wrote; make it anew."
-    )
-    try:
-        arrays = npz.read(data, MOST_BYTES)
-        told = from_json(str(arrays.pop("certificate")))
-        kind, notes = KINDS[told["kind"]], told.get("notes", [])
-        if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-            raise wrong
-        if (
-            told["format"] != FORMAT
-            or not isinstance(told["version"], int)
-            or set(arrays) != {f.name for f in fields(kind)} - {"certificate"}
-        ):
-            raise wrong
-        parts: dict[str, Any] = {key: values.item() for key, values in arrays.items() if values.ndim == 0}
-        parts |= {key: np.asarray(values, np.float64) for key, values in arrays.items() if values.ndim}
-        found = kind(**parts, certificate=told)
-        sound = found.sound()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise wrong from error
-    if told["version"] > VERSION:
-        raise FitRefused(f"{name} was written by a later version of this program; update it to open the file.")
-    if not sound:
-        raise wrong
-    return found
+    with open_sealed(source, MAPS, name) as sealed:
+        kind, arrays = KINDS[sealed.head.kind], sealed.arrays()
+        told = parse(str(arrays.pop("certificate")).encode(), MOST_BYTES)
+        certificate = {name: value for name, value in told.items() if name not in OF_BEFORE}
+        notes = certificate.get("notes", [])
+        expect(isinstance(notes, list) and all(isinstance(note, str) for note in notes), "its notes")
+        expect(set(arrays) == {f.name for f in fields(kind)} - {"certificate"}, "its arrays")
+        scalars = {key: values.item() for key, values in arrays.items() if values.ndim == 0}
+        curves = {key: np.asarray(values, np.float64) for key, values in arrays.items() if values.ndim}
+        found = kind(**scalars, **curves, certificate=certificate)
+        expect(found.sound(), "its arrays are not as large as the models")
+        return found
 
 
 # ---------------------------------------------------------------- memory, before anything is opened

@@ -1,15 +1,13 @@
 """A fit in shards: each sums up some of the prompts, on one machine or on several at once, and what they summed up is
 added. Torch-free.
 
-A shard's file is an `.npz` that `allow_pickle=False` opens: the sums by source (`Sums.arrays`, or those of the Jacobian
-lens), and `about`, a 0-d string of JSON: kind, models, prompt set, settings, and which of the prompts (`from` 0, `to`
-behind the last). No prompt's text is in it."""
+A shard's file is a sealed `.npz` that `allow_pickle=False` opens: the sums by source (`Sums.arrays`, or those of the
+Jacobian lens), and in its manifest `about`: kind, models, prompt set, settings, and which of the prompts (`from` 0,
+`to` behind the last). No prompt's text is in it."""
 
 from __future__ import annotations
 
-import json
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +16,8 @@ import numpy as np
 
 from .. import disk
 from ..errors import FitRefused
-from ..types import from_json
-from .checkpoint import Checkpoint, beside
+from ..files import Head, Kind, expect, open_sealed, write_sealed
+from .checkpoint import SUMS, Checkpoint, beside
 
 if TYPE_CHECKING:
     from .grams import Sums
@@ -27,8 +25,25 @@ if TYPE_CHECKING:
 Tick = Callable[[float], None]
 
 ENDING = ".sums"
-FORMAT, VERSION = "effective-depth sums", 1
 SIDES = ("model", "a", "b")  # what models are called in a certificate
+
+
+class Header(Head):
+    """What stands beside the sums."""
+
+    about: dict[str, Any]
+
+
+SHARD = Kind(
+    "sums",
+    "a shard",
+    2,
+    Header,
+    "sum it up anew with --shard",
+    members=r"\w+(\.\w+)*\.npy",
+    bounds=SUMS,
+    refuses=FitRefused,
+)
 
 
 def some_of(shard: tuple[int, int], n: int) -> range:
@@ -79,7 +94,7 @@ def sum_up(
     tick: Tick,
 ) -> range:
     """Write the shard of these prompts, which come back: the arrays that `summed` makes of each group of sources."""
-    told = {"format": FORMAT, "version": VERSION} | dict(about) | {"from": prompts.start, "to": prompts.stop}
+    told = dict(about) | {"from": prompts.start, "to": prompts.stop}
     kept = [Checkpoint(beside(out, number), told, sources) for number, sources in enumerate(groups)]
     for number, (one, sources) in enumerate(zip(kept, groups)):
         if (found := one.read()) is None or int(found["next"]) < prompts.stop:
@@ -91,20 +106,16 @@ def sum_up(
             one.write({**arrays, "next": np.asarray(prompts.stop)}, now=True)
     size = sum(one.file.stat().st_size for one in kept if one.file)
     disk.require_room(out.name, size, out.parent, "--out")
-    with disk.written(out) as handle, zipfile.ZipFile(handle, "w") as archive:
-        _put(archive, "about", np.asarray(json.dumps(told, sort_keys=True)))
-        for one in kept:
-            for name, values in (one.read() or {}).items():
-                if name != "next":
-                    _put(archive, name, values)
+    write_sealed(out, SHARD, {"about": told}, _sums(kept))
     for one in kept:
         one.done()
     return prompts
 
 
-def _put(archive: zipfile.ZipFile, name: str, values: np.ndarray) -> None:
-    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
-        np.lib.format.write_array(entry, values, allow_pickle=False)
+def _sums(kept: Sequence[Checkpoint]) -> Iterator[tuple[str, np.ndarray]]:
+    """The sums of all groups, one group at once in memory."""
+    for one in kept:
+        yield from ((name, values) for name, values in (one.read() or {}).items() if name != "next")
 
 
 class Added:
@@ -139,11 +150,8 @@ class Added:
             return np.asarray(self.n_prompts)
         total = 0
         for file in self.files:
-            try:
-                with np.load(file, allow_pickle=False) as archive:
-                    total = total + archive[name]
-            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-                raise FitRefused(f"{file.name} is damaged; sum that shard up anew.") from error
+            with open_sealed(file, SHARD) as sealed:
+                total = total + sealed.array(name)
         return np.asarray(total)
 
     def read(self) -> Added:
@@ -163,15 +171,11 @@ def _checked(file: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     """What a shard's file says of itself, where it is of the fit that `about` tells."""
     if not file.is_file():
         raise FitRefused(f"There is no file {file}; give those that `fit {about['kind']}` wrote with --shard.")
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            told: dict[str, Any] = from_json(str(archive["about"]))
-        if told["format"] != FORMAT or told["version"] != VERSION or not 0 <= told["from"] < told["to"]:
-            raise ValueError
+    with open_sealed(file, SHARD) as sealed:
+        told = sealed.head.about
+        expect(0 <= told["from"] < told["to"], "its prompts")
         prompts = told["prompts"]["n"], told["prompts"]["digest"], told["prompts"].get("max_tokens")
         kind, models = told["kind"], {side: (told[side]["name"], _opened(told[side])) for side in SIDES if side in told}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        raise FitRefused(f"{file.name} is damaged, or not a file that `fit` wrote with --shard.") from error
     if kind != about["kind"]:
         raise FitRefused(f"{file.name} is a shard of `fit {kind}`; expected one of `fit {about['kind']}`.")
     for side in (side for side in SIDES if side in about):

@@ -1,47 +1,50 @@
-"""A `ProbeResult` as bytes and back: one `.npz` without pickle, its header a JSON document among the arrays. Numpy
-only.
+"""A `ProbeResult` as bytes and back, in the sealed container: its measures (`m.NAME`) and what is kept of its summary
+(`s.NAME`) are the arrays, `numpy.load` opens them. Numpy only.
 
 The same bytes travel from worker to app and lie in the store. `unpack` trusts nothing: dims, dtypes and lengths are
 checked against the probe's own description, and anything else is a `ValueError`."""
 
 from __future__ import annotations
 
-import io
-import json
-import reprlib
 from dataclasses import fields, replace
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, NonNegativeInt, Strict, ValidationError
+from pydantic import NonNegativeInt
 
-from .. import npz
+from ..files import Bounds, Head, Kind, Sealed, expect, open_sealed, seal
 from ..probes import find
-from ..types import ENGINE_VERSION, Measure, ProbeResult, Request, canonical_json
+from ..types import ENGINE_VERSION, Measure, ProbeResult, Request
 from .aggregate import following, summarize
 
-SCHEMA = 1
-FROM_LIST = Strict(False)  # JSON has no tuples; what is within is of its very type all the same
 
+class Header(Head):
+    """What stands beside the arrays. `updates`: how many partial results came before."""
 
-class Header(BaseModel, strict=True, extra="forbid", frozen=True):
-    """What stands beside the arrays, apart from its schema."""
-
-    arrays: list[str]
     request: dict[str, Any]
-    tokens: Annotated[tuple[str, ...], FROM_LIST]
-    token_ids: Annotated[tuple[int, ...], FROM_LIST]
+    tokens: tuple[str, ...]
+    token_ids: tuple[int, ...]
     answer_start: int | None
     n_layers: NonNegativeInt
-    version: NonNegativeInt
+    updates: NonNegativeInt
     complete: bool
     progress: int | float
-    token_text: Annotated[dict[int, str], BeforeValidator(dict)]
-    notes: Annotated[tuple[str, ...], FROM_LIST]
+    token_text: tuple[tuple[int, str], ...]
+    notes: tuple[str, ...]
     provenance: dict[str, Any]
 
 
-SAME = {f.name for f in fields(ProbeResult)} & Header.model_fields.keys() - {"request"}  # as the result holds them
+SAME = {f.name for f in fields(ProbeResult)} & Header.model_fields.keys() - {"request", "version", "token_text"}
+RESULT = Kind(
+    "result",
+    "a result",
+    2,
+    Header,
+    "compute it again",
+    members=r"[ms](\.\w+)+\.npy",
+    bounds=Bounds(file=4 << 30, unpacked=4 << 30, member=4 << 30, head=64 << 20, ratio=16),
+    refuses=ValueError,
+)
 
 
 def pack(result: ProbeResult) -> bytes:
@@ -49,41 +52,28 @@ def pack(result: ProbeResult) -> bytes:
     arrays = {f"m.{name}": m.values for name, m in result.measures.items()}
     left_out = following(find(result.request.probe))
     arrays |= {f"s.{name}": np.asarray(values) for name, values in result.summary.items() if name not in left_out}
-    header = {name: getattr(result, name) for name in SAME} | {
-        "schema": SCHEMA,
+    head = {name: getattr(result, name) for name in SAME} | {
+        "updates": result.version,
         "request": result.request.to_json(),
         "token_text": sorted(result.token_text.items()),
-        "arrays": sorted(arrays),
     }
-    buffer = io.BytesIO()
-    about = np.frombuffer(canonical_json(header).encode(), np.uint8)
-    np.savez(buffer, allow_pickle=False, header=about, **arrays)
-    return buffer.getvalue()
+    return seal(RESULT, head, arrays)
 
 
 def unpack(data: bytes) -> ProbeResult:
     """The result in `data`; `ValueError` for anything that is not one, whatever it is."""
-    try:
-        arrays = npz.read(data)
-        header = json.loads(arrays.pop("header").tobytes())
-        canonical_json(
-            header
-        )  # NaN and infinity are no JSON, though Python reads them: they could be shown, but not packed again
-        return _result(header, arrays)
-    except ValueError:
-        raise
-    except Exception as error:  # zipfile, zlib, key and type errors of a damaged archive: one kind of trouble
-        raise ValueError(f"not a stored result ({type(error).__name__}: {error})") from error
+    with open_sealed(data, RESULT) as sealed:
+        return result_of(sealed)
 
 
-def _result(data: dict[str, Any], arrays: dict[str, np.ndarray]) -> ProbeResult:
-    if (schema := data.pop("schema")) != SCHEMA:
-        raise ValueError(f"schema {schema} found, {SCHEMA} expected")
-    header = _header(data)
-    _expect(header.arrays == sorted(arrays), "the arrays are not those the header lists")
+def result_of(sealed: Sealed) -> ProbeResult:
+    """The result in an open container of this kind."""
+    header, arrays = sealed.head, sealed.arrays()
+    expect(0 < len(header.token_ids) == len(header.tokens), "tokens")
+    expect(header.answer_start is None or 0 < header.answer_start < len(header.tokens), "answer_start")
     request = Request.from_json(header.request)
     engine = header.provenance.get("engine", ENGINE_VERSION)
-    _expect(
+    expect(
         type(engine) is int and request.key_under(engine) == header.request["key"],
         "the stored request does not have the stored key",
     )
@@ -92,29 +82,17 @@ def _result(data: dict[str, Any], arrays: dict[str, np.ndarray]) -> ProbeResult:
         name[2:]: Measure(probe.spec(name[2:]), values) for name, values in arrays.items() if name.startswith("m.")
     }
     summary = {name[2:]: values for name, values in arrays.items() if name.startswith("s.")}
-    _expect(len(measures) + len(summary) == len(arrays), "an array is neither a measure nor a summary")
     same = {name: getattr(header, name) for name in SAME}
-    result = ProbeResult(request=request, measures=measures, summary=summary, **same)
+    result = ProbeResult(
+        request=request,
+        measures=measures,
+        summary=summary,
+        version=header.updates,
+        token_text=dict(header.token_text),
+        **same,
+    )
     _check_arrays(result)
     return _summed_up(result)
-
-
-def _header(data: dict[str, Any]) -> Header:
-    """Every field of the kind and in the range the program writes."""
-    try:
-        header = Header(**data)
-    except ValidationError as error:
-        raise ValueError(f"not as written by this program: {told(error)}") from None
-    _expect(0 < len(header.token_ids) == len(header.tokens), "tokens")
-    _expect(header.answer_start is None or 0 < header.answer_start < len(header.tokens), "answer_start")
-    return header
-
-
-def told(error: ValidationError) -> str:
-    """The first thing that is wrong: where, what is expected, what was found."""
-    first = error.errors(include_url=False)[0]
-    where = ".".join(map(str, first["loc"]))
-    return f"{where!r}: {first['msg'].lower()}, found {reprlib.repr(first['input'])}"
 
 
 def _check_arrays(result: ProbeResult) -> None:
@@ -122,27 +100,22 @@ def _check_arrays(result: ProbeResult) -> None:
     n = {"layer": result.n_layers, "skipped": result.n_layers, "depth": result.n_layers + 1, "pos": result.n_tokens}
     for name, measure in result.measures.items():
         expected = measure.spec.dtype
-        _expect(measure.values.dtype == expected, f"{name} is {measure.values.dtype}, expected {expected}")
+        expect(measure.values.dtype == expected, f"{name} is {measure.values.dtype}, expected {expected}")
         for dim, size in zip(measure.spec.dims, measure.values.shape):
-            _expect(n.setdefault(dim, size) == size, f"{name} has {size} along {dim}, expected {n[dim]}")
+            expect(n.setdefault(dim, size) == size, f"{name} has {size} along {dim}, expected {n[dim]}")
 
 
 def _summed_up(result: ProbeResult) -> ProbeResult:
     """The result with all of its summary; what is stored of it must be that of the measures."""
     if not result.complete:
-        _expect(not result.summary, "a partial result has no summary")
+        expect(not result.summary, "a partial result has no summary")
         return result
     again, stored = summarize(result), result.summary
     left_out = again.summary.keys() - stored.keys()
     named = stored.keys() <= again.summary.keys() and left_out <= following(find(result.request.probe))
     same = named and all(np.array_equal(values, again.summary[name], equal_nan=True) for name, values in stored.items())
-    _expect(same and bool(result.measures), "the summary is not that of the measures")
+    expect(same and bool(result.measures), "the summary is not that of the measures")
     return again
-
-
-def _expect(holds: bool, what: str) -> None:
-    if not holds:
-        raise ValueError(f"not as written by this program: {what}")
 
 
 def with_provenance(result: ProbeResult, **more: Any) -> ProbeResult:
