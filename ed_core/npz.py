@@ -9,12 +9,12 @@ import re
 import struct
 import zipfile
 import zlib
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 MAGIC = b"\x93NUMPY"
-LENGTH = {(1, 0): 2, (2, 0): 4}  # bytes of the header's length, by the format's version
+LENGTH: dict[tuple[int, ...], int] = {(1, 0): 2, (2, 0): 4}  # bytes of the header's length, by the format's version
 PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the other ways have errors, and memory, of their own
 TOLD = re.compile(
     r"\{'descr': '([<>|][biufcSU][1-9]\d{0,8})', 'fortran_order': (False|True), "
@@ -24,6 +24,13 @@ TOLD = re.compile(
 UNITS = {"U": ("u4", 0x10FFFF), "b": ("u1", 1)}  # by the dtype's kind: what it is made of, and the largest of these
 # What a damaged or hostile archive ends in: cut off, encrypted, packed in a way that there is not.
 TROUBLES = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError)
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A file as far as an array's header asks for it."""
+
+    def read(self, size: int, /) -> bytes: ...
 
 
 class Header(NamedTuple):
@@ -39,7 +46,7 @@ class Header(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def header(file: io.BufferedIOBase) -> Header:
+def header(file: Readable) -> Header:
     """An array's header; the file then stands at the array's first byte. `ValueError` for what numpy would not have
     written, and for objects."""
     begin = file.read(len(MAGIC) + 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import ParameterError
 from .answers import Answers
-from .base import Probe
+from .base import Probe as Probe
 from .continuation import Continuation
 from .contributions import Contributions
 from .early_exit import EarlyExit
