@@ -11,7 +11,7 @@ def free_memory() -> int:
     """Bytes of memory that are free here, within the limit of a container where there is one."""
     import psutil  # 10 ms that the app's start need not wait for
 
-    free = psutil.virtual_memory().available
+    free: int = psutil.virtual_memory().available
     try:
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
         return max(0, min(free, limit - int(Path("/sys/fs/cgroup/memory.current").read_text())))

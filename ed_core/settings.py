@@ -22,7 +22,7 @@ from stat import S_ISREG
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .errors import SettingsError
 
@@ -198,7 +198,14 @@ class Settings(BaseSettings):
         return self
 
     @classmethod
-    def settings_customise_sources(cls, settings_cls, init_settings, env_settings, **_):
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
         return env_settings, init_settings
 
 
@@ -214,7 +221,10 @@ EXPECTED = {  # in our words, by the kind of the library's error
 }
 
 
-_seen: tuple[dict, tuple[tuple[str, str], ...]] = ({}, ())  # all variables when they were looked through last
+_seen: tuple[dict[object, object], tuple[tuple[str, str], ...]] = (
+    {},
+    (),
+)  # all variables when they were looked through last
 
 
 def current() -> Settings:
@@ -226,7 +236,7 @@ def _environment() -> tuple[tuple[str, str], ...]:
     """The variables that settings are read from. Looked through only where any variable has changed: a page asks for
     settings 200 times, and to decode all variables each time took a sixth of it."""
     global _seen
-    now, (before, found) = os.environ._data, _seen
+    now, (before, found) = os.environ._data, _seen  # type: ignore[attr-defined]  # CPython's, undecoded
     if now != before:
         before = dict(now)
         found = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(PREFIX)))
@@ -256,7 +266,7 @@ def file() -> Path | None:
 def table() -> str:
     """Every setting with its default and meaning, as Markdown."""
     rows = [
-        f"| `{name}` | {_default(name)} | {f.description.replace('|', chr(92) + '|')} |"
+        f"| `{name}` | {_default(name)} | {(f.description or '').replace('|', chr(92) + '|')} |"
         for name, f in Settings.model_fields.items()
     ]
     return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
@@ -278,7 +288,7 @@ def _read(environment: tuple[tuple[str, str], ...]) -> Settings:
     place = file()
     table = _table(place) if place is not None else {}
     for name in table:
-        if name not in Settings.model_fields:
+        if place and name not in Settings.model_fields:
             sentence = _unknown(name, place.name, set(Settings.model_fields))
             raise SettingsError(f"{sentence} Correct or remove it, and restart.")
     try:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from .types import ProbeResult
 
@@ -24,6 +24,10 @@ class Shelf(Generic[T]):
         self._most, self._size, self._taken, self._lock = most, size, 0, threading.Lock()
         self._held: OrderedDict[Hashable, T] = OrderedDict()
 
+    @overload
+    def get(self, key: Hashable, make: Callable[[], T]) -> T: ...
+    @overload
+    def get(self, key: Hashable, make: Callable[[], T | None]) -> T | None: ...
     def get(self, key: Hashable, make: Callable[[], T | None]) -> T | None:
         """The cached value, or what `make` returns, which is cached unless it is None."""
         with self._lock:

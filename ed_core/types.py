@@ -50,7 +50,7 @@ class Prompt:
     special_tokens: bool = True
     form: str = field(default="", compare=False)
 
-    def identity(self) -> dict:
+    def identity(self) -> dict[str, object]:
         return {
             "text": self.text,
             "answer": self.answer,
@@ -99,7 +99,7 @@ class ModelSpec:
         """Short label: the last component of the folder or hub id."""
         return self.source.rstrip("/").rsplit("/", 1)[-1]
 
-    def identity(self) -> dict:
+    def identity(self) -> dict[str, object]:
         parts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("why", "offload")}
         if self.content_hash:
             del parts["source"]
@@ -130,7 +130,7 @@ class Request:
     def key_under(self, engine: int) -> str:
         """The run id that an engine of this version gave: a case study kept from an older one still opens, under the id
         it had."""
-        known = vars(self).setdefault("_keys", {})  # a page asks for the same one dozens of times
+        known: dict[int, str] = vars(self).setdefault("_keys", {})  # a page asks for the same one dozens of times
         if engine not in known:
             known[engine] = self._digest([p.identity() for p in self.prompts], engine)
         return known[engine]
@@ -141,7 +141,7 @@ class Request:
         figure."""
         return self._digest([])
 
-    def _digest(self, prompts: list[dict], engine: int | None = None) -> str:
+    def _digest(self, prompts: list[dict[str, object]], engine: int | None = None) -> str:
         identity = {
             "engine": ENGINE_VERSION if engine is None else engine,
             "models": [m.identity() for m in self.models],
@@ -154,7 +154,7 @@ class Request:
         }
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:32]
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         told = {**asdict(self), "key": self.key}
         for prompt in told["prompts"]:
             if not prompt["form"]:
@@ -162,9 +162,9 @@ class Request:
         return told
 
     @classmethod
-    def from_json(cls, data: Mapping) -> Request:
+    def from_json(cls, data: Mapping[str, Any]) -> Request:
 
-        def as_value(v):
+        def as_value(v: object) -> object:
             return tuple(v) if isinstance(v, list) else v
 
         return cls(
@@ -216,7 +216,7 @@ class Measure:
     spec: MeasureSpec
     values: np.ndarray
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.values.ndim != len(self.spec.dims):
             raise ValueError(
                 f"{self.spec.name}: {self.values.ndim} axes found, {len(self.spec.dims)} expected "
@@ -231,7 +231,7 @@ class Measure:
         """Where every value stands along each dim, in the order of `values.ravel()`."""
         return {dim: at.ravel() for dim, at in zip(self.spec.dims, np.indices(self.values.shape))}
 
-    def labels(self, dim: str, tokens: tuple[str, ...] = ()) -> list:
+    def labels(self, dim: str, tokens: tuple[str, ...] = ()) -> list[str] | list[int]:
         """Labels along `dim`: token texts for "pos" where given, else indices."""
         n = self.values.shape[self.spec.dims.index(dim)]
         return list(tokens) if dim == "pos" and len(tokens) == n else list(range(n))

@@ -8,6 +8,7 @@ measured: `LanguageModel.verify`."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Architecture:
     logit_softcap: str = ""
     in_place: bool = False
     per_row: tuple[str, ...] = ()
-    refused: tuple[tuple[str, tuple, str], ...] = ()
+    refused: tuple[tuple[str, tuple[Any, ...], str], ...] = ()
     norms: str = "before each branch"
     note: str = ""
 
@@ -50,18 +51,18 @@ class Architecture:
         paths = getattr(self, role)
         return paths if isinstance(paths, tuple) else (paths,)
 
-    def is_parallel(self, config) -> bool:
+    def is_parallel(self, config: object) -> bool:
         if isinstance(self.parallel, bool):
             return self.parallel
         return any(getattr(config, field, False) for field in self.paths("parallel"))
 
-    def number(self, config, role: str) -> float | None:
+    def number(self, config: object, role: str) -> float | None:
         """The value of the config field that plays `role` (for instance "logit_softcap"), or None."""
         field = getattr(self, role)
         value = getattr(config, field, None) if field else None
         return None if value is None else float(value)
 
-    def refusal(self, config) -> str:
+    def refusal(self, config: object) -> str:
         """Why this family's variant with this config is refused, or ""."""
         for field, fine, reason in self.refused:
             if (value := getattr(config, field, None)) not in fine:
@@ -72,7 +73,7 @@ class Architecture:
         times = f" x config.{self.residual_multiplier}" if self.residual_multiplier else ""
         blocks = " or ".join(self.paths("blocks"))
 
-        def place(role):
+        def place(role: str) -> str:
             return f"{blocks}[l].{' or '.join(self.paths(role))}{times}"
 
         third = f", a third branch's at {place('third')}" if self.third else ""

@@ -1,18 +1,44 @@
 """The families. To add one: ten lines here, then `python -m ed_core verify FOLDER`; the identities tell whether the
 paths are right. docs/adding-a-model-family.md goes through it step by step."""
 
+from typing import TypedDict
+
 from . import Architecture
 
+
+class Stream(TypedDict):
+    """Where blocks and final norm are."""
+
+    blocks: str | tuple[str, ...]
+    final_norm: str | tuple[str, ...]
+
+
+class StreamAndAttention(Stream):
+    """And attention in a block."""
+
+    attn: str
+
+
+class Branches(TypedDict):
+    """Where attention and MLP are in a block."""
+
+    attn: str
+    mlp: str
+
+
 ONE = "one before both branches"
-INSIDE = {
+INSIDE: Stream = {
     "blocks": "model.language_model.layers",
     "final_norm": "model.language_model.norm",
 }  # the text model inside one that also sees
-EITHER = {"blocks": ("model.layers", INSIDE["blocks"]), "final_norm": ("model.norm", INSIDE["final_norm"])}
+EITHER: Stream = {
+    "blocks": ("model.layers", "model.language_model.layers"),
+    "final_norm": ("model.norm", "model.language_model.norm"),
+}
 SANDWICH = "before and after each branch"
 BEHIND = "after each branch"
-POST_NORMS = {"attn": "post_attention_layernorm", "mlp": "post_feedforward_layernorm"}
-GPT = {"blocks": "transformer.h", "final_norm": "transformer.ln_f", "attn": "attn"}
+POST_NORMS: Branches = {"attn": "post_attention_layernorm", "mlp": "post_feedforward_layernorm"}
+GPT: StreamAndAttention = {"blocks": "transformer.h", "final_norm": "transformer.ln_f", "attn": "attn"}
 
 FAMILIES: tuple[Architecture, ...] = (
     Architecture("Llama", ("llama",)),

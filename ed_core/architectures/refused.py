@@ -3,6 +3,8 @@ Data."""
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 STATE_SPACE = (
     "its layers are state-space or recurrent mixers without the pair of attention and MLP that every measure "
     "here is about"
@@ -109,7 +111,15 @@ REFUSED: dict[str, str] = {
 }
 
 
-def reason(config) -> str:
+@runtime_checkable
+class Config(Protocol):
+    """A model's config."""
+
+    @property
+    def model_type(self) -> str: ...
+
+
+def reason(config: Config) -> str:
     """Why a family that no architecture describes is refused, or ""."""
     if getattr(config, "is_encoder_decoder", False):
         return ENCODER_DECODER

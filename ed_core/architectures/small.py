@@ -4,6 +4,8 @@ made on.
 Whatever could hide a mistake at its default is moved off it: sliding windows shorter than the prompt, several experts,
 soft-caps, multipliers."""
 
+from typing import Any
+
 COMMON = dict(
     vocab_size=256,
     hidden_size=32,
@@ -66,7 +68,7 @@ LLAMA4 = {
     "layer_types": ["chunked_attention", "full_attention", "chunked_attention", "chunked_attention"],
 }
 
-VARIANTS: dict[str, tuple[str, dict]] = {  # name: model_type, config fields
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # name: model_type, config fields
     "llama": ("llama", {}),
     "llama4": ("llama4_text", LLAMA4),
     "llama4_multimodal": ("llama4", {"text_config": LLAMA4, "vision_config": VISION}),
@@ -164,7 +166,7 @@ VARIANTS: dict[str, tuple[str, dict]] = {  # name: model_type, config fields
 }
 
 
-def config_fields(variant: str, overrides: dict | None = None) -> dict:
+def config_fields(variant: str, overrides: dict[str, Any] | None = None) -> dict[str, Any]:
     """All config fields of a variant; those of the text model stand where the family keeps them."""
     model_type, fields = VARIANTS[variant]
     common = {name: value for name, value in COMMON.items() if not (name == "head_dim" and model_type in NO_HEAD_DIM)}

@@ -97,7 +97,8 @@ def without_sinks(
         return None
     found = []
     for result in results:
-        asked, written = result.request, result
+        asked = result.request
+        written: ProbeResult | None = result
         if asked.probe != sinks.PROBE:
             written = lookup.find(find(sinks.PROBE)().request(asked.models[0], asked.prompts[0]))
         if written is None or (known := sinks.of_result(written)) is None:
@@ -108,7 +109,7 @@ def without_sinks(
 
 def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True) -> str:
     """Where this prompt's curve lies and where the others', in one sentence."""
-    score, sound = probe.score, [s for s in others if probe.sound(s)]
+    score, sound = _score(probe), [s for s in others if probe.sound(s)]
     mine = _value(score, curves_of(probe, this, first_token))
     theirs = np.asarray([_value(score, curves_of(probe, s, first_token)) for s in sound])
     told, defined = _mine(probe, this, mine, first_token), theirs[np.isfinite(theirs)]
@@ -122,7 +123,7 @@ def reasons(
     probe: Probe | type[Probe], this: Summary, others: Sequence[Summary], first_token: bool = True
 ) -> list[str]:
     """What stands behind the sentence: the prompts left out of it, and what all of them give together."""
-    score, sound = probe.score, [s for s in others if probe.sound(s)]
+    score, sound = _score(probe), [s for s in others if probe.sound(s)]
     found = [_value(score, curves_of(probe, s, first_token)) for s in sound]
     undefined, said = sum(not np.isfinite(v) for v in found), []
     if undefined:
@@ -137,6 +138,11 @@ def reasons(
     return said
 
 
+def _score(probe: Probe | type[Probe]) -> Score:
+    assert probe.score is not None  # every probe with curves has one
+    return probe.score
+
+
 def _prompts(n: int) -> str:
     return f"{n} other prompts are" if n > 1 else "1 other prompt is"
 
@@ -148,7 +154,7 @@ def _name(score: Score) -> str:
 
 def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: bool) -> str:
     """What this prompt's curve comes down to, a sentence without its full stop."""
-    score = probe.score
+    score = _score(probe)
     if score.mean_depth:
         if not np.isfinite(mine):
             return "The lens is the output at every depth here: no depth to settle at"
@@ -182,10 +188,10 @@ def _together(score: Score, summaries: Sequence[Summary], first_token: bool) -> 
         found = continuous.over_prompts(name, sums[name], counts, over)
         depth = "nowhere" if found.depth is None else f"around depth {found.depth:.1f}"
         return f"The mean curve over all prompts settles {depth} ({wording.sure(found.interval, over)})."
-    depth = criteria.RULES[name].of({n: values.sum(0) / sum(counts) for n, values in sums.items()}).depth
-    gives = "no depth" if depth is None else f"layer {depth}"
+    layer = criteria.RULES[name].of({n: values.sum(0) / sum(counts) for n, values in sums.items()}).depth
+    gives = "no depth" if layer is None else f"layer {layer}"
 
-    def read(curves):
+    def read(curves: Mapping[str, np.ndarray]) -> np.ndarray:
         rows = np.mean([curves[n] for n in names], axis=0)
         return criteria.depths(name, rows[:, :-1] if criteria.RULES[name].of_lens else rows)
 
@@ -220,7 +226,7 @@ class Likeness:
     @property
     def shape(self) -> int | None:
         """The place in `SHAPES`; None where shapes cannot be compared."""
-        if self.spearman is None:
+        if self.spearman is None or self.apart is None:
             return None
         return 0 if self.spearman >= SAME and self.apart <= APART else 1 if self.spearman >= PARTLY else 2
 
@@ -232,6 +238,7 @@ class Likeness:
     @property
     def distance(self) -> str:
         """How far the shapes are apart, where they can be compared."""
+        assert self.apart is not None
         return f"up to {100 * self.apart:.0f} % of the range apart"
 
 

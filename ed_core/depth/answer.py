@@ -93,7 +93,8 @@ def _answered(known: Sequence[Sequence[Seen]], more: bool) -> str:
     """For how many of the prompts with an answer the model has it, and from which depth on. `more`: there are prompts
     without one."""
     n, every = len(known), ", every token of it," if max(map(len, known)) > 1 else ""
-    depths = [max(bests) for look in known if None not in (bests := [one.best for one in look])]
+    bests = [[one.best for one in look if one.best is not None] for look in known]
+    depths = [max(found) for look, found in zip(known, bests) if len(found) == len(look)]
     count = f"all {n}" if len(depths) == n > 1 else f"{len(depths) or 'none'} of {n}"
     which = f"{count} prompt{'s' * (n > 1)}" + (f" that {'have' if n > 1 else 'has'} one" if more else "")
     since = f"; for good from depth {_middle(depths, known[0][0].n_layers)}" if depths else ""

@@ -11,6 +11,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 
@@ -91,7 +92,9 @@ class Audit:
     def moved(self, precision: str, criterion: str) -> bool:
         """Whether the effective depth moved by more than a layer, or is defined in one of the two only."""
         here, there = self.depths[precision][criterion].depth, self.depths[self.reference][criterion].depth
-        return (here is None) != (there is None) or (here is not None and abs(here - there) > 1)
+        if here is None or there is None:
+            return here != there
+        return abs(here - there) > 1
 
     def mean_moved(self, precision: str, name: str) -> bool:
         """Whether a mean depth lies outside the reference's interval over prompts, or is defined in one of the two
@@ -150,11 +153,11 @@ class Audit:
                     )
         for precision in self.curves:
             for name in self.depths.get(precision, {}) if precision != self.reference else ():
-                here, there = self.depths[precision][name], self.depths[self.reference][name]
-                if (here.depth is None) != (there.depth is None):
-                    found.append(f"{precision}: {name} depth is {_depth(here)}, in {self.reference} {_depth(there)}")
+                this, that = self.depths[precision][name], self.depths[self.reference][name]
+                if (this.depth is None) != (that.depth is None):
+                    found.append(f"{precision}: {name} depth is {_depth(this)}, in {self.reference} {_depth(that)}")
                 elif self.moved(precision, name):
-                    found.append(f"{precision}: {name} depth moved from {there.depth} to {here.depth}")
+                    found.append(f"{precision}: {name} depth moved from {that.depth} to {this.depth}")
         return found
 
     def sentence(self) -> str:
@@ -166,9 +169,10 @@ class Audit:
                 f"{len(found)} of {of} figures {'differ' if len(found) > 1 else 'differs'} from {self.reference} by "
                 "more than expected."
             )
-        worst = min((c for c in self.comparisons if c.spearman is not None), key=lambda c: c.spearman, default=None)
-        if worst is None:
+        ordered = [(c.spearman, c) for c in self.comparisons if c.spearman is not None]
+        if not ordered:
             return f"This cannot be told: no curve has an order to lose, in {self.reference} or in {others}."
+        _, worst = min(ordered, key=itemgetter(0))
         order = f"every curve keeps its order (lowest ρ = {worst.spearman:.3f}, “{worst.title}” in {worst.precision})"
         shifts = [
             s
@@ -190,10 +194,12 @@ class Audit:
         """How far the mean depths move at most, a clause."""
         means = {p: v.means for p, v in self.verdicts.items()}
         both = [
-            abs(means[p][name].depth - means[self.reference][name].depth)
+            abs(here - there)
             for p in means
             for name in self._means()
-            if p != self.reference and None not in (means[p][name].depth, means[self.reference][name].depth)
+            if p != self.reference
+            and (here := means[p][name].depth) is not None
+            and (there := means[self.reference][name].depth) is not None
         ]
         return [f"no mean depth moves by more than {max(both):.2g} layers"] if both else []
 
@@ -216,8 +222,11 @@ class Audit:
             out[f"spearman.{c.precision}.{c.curve}"] = np.asarray(np.nan if c.spearman is None else c.spearman)
         depths = {
             p: {
-                name: {"depth": c.depth, "reason": c.reason}
-                | {variant: found and found.depth for variant, found in c.variants.items()}
+                name: {
+                    "depth": c.depth,
+                    "reason": c.reason,
+                    **{variant: found.depth if found else None for variant, found in c.variants.items()},
+                }
                 for name, c in of_one.items()
             }
             for p, of_one in self.depths.items()
@@ -229,7 +238,7 @@ class Audit:
     def npz(self) -> bytes:
         """`arrays` as the content of an `.npz`."""
         buffer = io.BytesIO()
-        np.savez(buffer, **self.arrays())
+        np.savez(buffer, **self.arrays())  # type: ignore[arg-type]  # no array is named allow_pickle
         return buffer.getvalue()
 
 
@@ -263,13 +272,14 @@ def compare(results: Mapping[str, Sequence[ProbeResult]], reference: str) -> Aud
     for precision, of_one in results.items():
         by_probe = _by_probe(of_one)
         if set(READS) <= set(by_probe):
-            verdicts[precision] = of_prompts(*(by_probe[name] for name in READS))
+            contributions, lens = (by_probe[name] for name in READS)
+            verdicts[precision] = of_prompts(contributions, lens)
     return Audit(reference, curves, tuple(comparisons), verdicts)
 
 
 def curves_of(results: Sequence[ProbeResult]) -> dict[str, np.ndarray]:
     """The aggregated curves of one precision's results: `{"logit_lens.kl": array, …}`."""
-    found = {}
+    found: dict[str, np.ndarray] = {}
     for probe, of_probe in _by_probe(results).items():
         aggregates = aggregate(probe_of(of_probe[0]), [r.summary for r in of_probe])
         found |= {f"{probe}.{name}": np.asarray(aggregates[name]) for name in find(probe).audited if name in aggregates}
@@ -280,7 +290,7 @@ def table(audit: Audit) -> list[str]:
     """The audit in lines of text: a row per curve, a column per precision, then the depths."""
     others = [p for p in audit.curves if p != audit.reference]
 
-    def show(value):
+    def show(value: float | None) -> str:
         return "constant" if value is None else f"{value:.3f}"
 
     cells = {(c.curve, c.precision): f"{show(c.spearman):>9} ({c.difference:.1%})" for c in audit.comparisons}

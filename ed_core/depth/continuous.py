@@ -68,7 +68,7 @@ def of_curve(name: str, curve: ArrayLike) -> MeanDepth:
     return MeanDepth(name, _defined(MEAN_DEPTH[name](curve[None])[0]), len(curve) - 1)
 
 
-def resampled(name: str, sums: ArrayLike, tokens: ArrayLike, over: Units, seed: int = 0, **more) -> Resampled:
+def resampled(name: str, sums: ArrayLike, tokens: ArrayLike, over: Units, seed: int = 0, **more: int) -> Resampled:
     """The `mean_depth` of the mean curve over prompts, with its resamples. `sums` `[prompt, L + 1]` over `tokens`
     `[prompt]`."""
     found = statistics.read_off(lambda c: MEAN_DEPTH[name](c[name]), {name: sums}, tokens, over, seed, **more)
@@ -153,12 +153,12 @@ def against_twins(turn: Turn, twins: Sequence[Turn | None]) -> Turn:
 
 def explained(curves: ArrayLike) -> np.ndarray:
     """The variance that the best two levels explain, `[n, layer]` → `[n]`."""
-    return _between(curves).max(1)
+    return np.asarray(_between(curves).max(1))
 
 
 def best_split(curves: ArrayLike) -> np.ndarray:
     """The last layer of the first of the best two levels, `[n, layer]` → `[n]`; of equals the first."""
-    return _between(curves).argmax(1)
+    return np.asarray(_between(curves).argmax(1))
 
 
 @lru_cache(maxsize=16)
@@ -180,7 +180,7 @@ def _between(curves: ArrayLike) -> np.ndarray:
     c, n = c - c.mean(1, keepdims=True), c.shape[1]
     first = np.cumsum(c, 1)[:, :-1]
     size = np.arange(1, n)
-    return first**2 * n / (size * (n - size))
+    return np.asarray(first**2 * n / (size * (n - size)))
 
 
 def _rows(curves: ArrayLike) -> np.ndarray:

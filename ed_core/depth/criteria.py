@@ -122,7 +122,8 @@ class Rule:
 
     def means(self, means: Mapping[str, ArrayLike]) -> np.ndarray:
         """The mean of the aggregated curves that it reads; of a lens with the output's row."""
-        return np.mean([np.asarray(means[name], np.float64) for name in self.measures], axis=0)
+        mean: np.ndarray = np.mean([np.asarray(means[name], np.float64) for name in self.measures], axis=0)
+        return mean
 
     def curve(self, means: Mapping[str, ArrayLike]) -> np.ndarray:
         """What it reads, a value a layer."""

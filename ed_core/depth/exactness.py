@@ -150,12 +150,12 @@ def _small(value: float) -> str:
 def without_first(contributions: ProbeResult, lens: ProbeResult) -> list[Row]:
     """The three criteria's curves and depths with and without the first token, from the stored sums."""
 
-    def of_result(result, first):
+    def of_result(result: ProbeResult, first: bool) -> dict[str, np.ndarray]:
         return aggregate(probe_of(result), [result.summary], first)
 
-    curves = [of_result(contributions, first) | of_result(lens, first) for first in (True, False)]
+    whole, rest = (of_result(contributions, first) | of_result(lens, first) for first in (True, False))
     return [
-        Row(name, *(rule.means(c) for c in curves), *(rule.of(c).depth for c in curves))
+        Row(name, rule.means(whole), rule.means(rest), rule.of(whole).depth, rule.of(rest).depth)
         for name, rule in criteria.RULES.items()
     ]
 
@@ -163,7 +163,7 @@ def without_first(contributions: ProbeResult, lens: ProbeResult) -> list[Row]:
 def change(rows: Sequence[Row]) -> str:
     """What leaving out the first token changes of the papers' rules."""
 
-    def say(depth):
+    def say(depth: int | None) -> str:
         return "not defined" if depth is None else str(depth)
 
     moved = [

@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ..probes import Lenses
-from ..probes.lenses import LENSES
+from ..probes.lenses import LENSES, Lenses
 from ..probes.scores import rank_correlation
 from ..results import aggregate
 from ..types import ProbeResult
-from .continuous import of_curve
+from .continuous import TENTH, of_curve
 from .criteria import OF_LENS, Criterion
-from .wording import TENTH
 
 UNCALIBRATED = "jacobian"
 CONTROLS = {"shuffled": "targets shuffled", "constant": "constant prediction"}

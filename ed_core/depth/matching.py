@@ -53,7 +53,8 @@ def match(maps: Maps, by: str = "error") -> Matching:
     best = np.where(np.isfinite(off), off, np.inf).argmin(1) + 1
     found, shuffled, mean = maps.error[rows, best], maps.error_shuffled[rows, best], maps.error_mean[best]
     matches = found < MARGIN * np.fmin(shuffled, mean)
-    slope = rank = reach = float("nan")
+    slope = reach = float("nan")
+    rank: float | None = None
     if matches.any():
         reach = float(best[matches].max() / n_b)
     if matches.sum() >= FEW:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 
 from ..probes import PROBES, Probe
 from ..probes.base import told
+from ..probes.description import Curve
 from ..results.aggregate import summary_without
 from ..sources.controls import label as control_label
 from ..types import ModelSpec, ProbeResult, Prompt, Request
-from .among_others import Curve, Likeness, curves_of, likeness_of, over_tokens
+from .among_others import Likeness, curves_of, likeness_of, over_tokens
 
 SIDES = ("A", "B")
 SHAPES = ("same shape", "similar shape", "shape differs")  # by `Likeness.shape`
@@ -77,7 +79,8 @@ class Pair:
         if not np.nanmax(np.abs(self.difference)):
             return f"{title}: the same, to the last bit." if not self.relative else f"{title}: the same."
         shape = "shapes cannot be compared (one is constant)"
-        if (alike := self.likeness).spearman is not None:
+        alike = self.likeness
+        if alike.shape is not None:
             shape = f"{SHAPES[alike.shape]} (ρ = {alike.spearman:.2f}), {alike.distance}"
         left = ", sinks left out" if self.counted is not None else ""
         said = f"{title}: largest difference B − A = {self._at(self.difference, at)}{left}; {shape}."
@@ -113,11 +116,12 @@ def pairs(
     for curve in probes[0].curves:
         mine, theirs = (np.asarray(curves[curve.name], np.float64) for curves in without)
         m, t = matched(mine, theirs, n_layers)
-        counted = {}
+        counted, named = None, ""
         if left:
-            whole = matched(*(np.asarray(curves[curve.name], np.float64) for curves in found), n_layers)
-            counted = {"counted": whole[1] - whole[0], "sinks": _named(sinks)}
-        out.append(Pair(curve, mine, theirs, n_layers, t - m, likeness_of(curve, m, t), **counted))
+            first_whole, second_whole = (np.asarray(curves[curve.name], np.float64) for curves in found)
+            before, behind = matched(first_whole, second_whole, n_layers)
+            counted, named = behind - before, _named(sinks)
+        out.append(Pair(curve, mine, theirs, n_layers, t - m, likeness_of(curve, m, t), counted, named))
     return out
 
 
@@ -149,16 +153,15 @@ def largest_cell(difference_: np.ndarray, row: str, sinks: Collection[int]) -> s
 
 def summary(found: Mapping[str, Sequence[Pair]]) -> str:
     """One sentence over all curves: which shapes are least and most alike."""
-    ranked = sorted(
-        (p for of_probe in found.values() for p in of_probe if p.likeness.spearman is not None),
-        key=lambda p: p.likeness.spearman,
-    )
+    every = (p for of_probe in found.values() for p in of_probe)
+    by_shape = [(p.likeness.spearman, p) for p in every if p.likeness.spearman is not None]
+    ranked = [p for _, p in sorted(by_shape, key=itemgetter(0))]
     if not ranked:
         return ""
     if all(p.largest is not None and not np.nanmax(np.abs(p.difference)) for p in ranked):
         return "No curve differs."
 
-    def named(p):
+    def named(p: Pair) -> str:
         return f"{p.curve.title[0].lower()}{p.curve.title[1:]} (ρ = {p.likeness.spearman:.2f})"
 
     if len(ranked) == 1:
@@ -183,7 +186,9 @@ def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
 
 def shown_values(result: ProbeResult, measure: str) -> np.ndarray:
     """What a map of this measure shows: of a list of best tokens the first."""
-    return result[measure][..., 0] if result.measures[measure].spec.dims[-1] == "rank" else result[measure]
+    values = result[measure]
+    first: np.ndarray = values[..., 0] if result.measures[measure].spec.dims[-1] == "rank" else values
+    return first
 
 
 def nearest(n_layers: int, shallower: int, depths: bool = False) -> np.ndarray:
@@ -191,7 +196,8 @@ def nearest(n_layers: int, shallower: int, depths: bool = False) -> np.ndarray:
     nearest in relative depth; of equals the lower."""
     first, more = (0, 1) if depths else (1, 0)
     x, own = (first + np.arange(n + more) for n in (shallower, n_layers))  # whole numbers: ties are ties
-    return np.abs(own * shallower - x[:, None] * n_layers).argmin(1)
+    found: np.ndarray = np.abs(own * shallower - x[:, None] * n_layers).argmin(1)
+    return found
 
 
 def common(a: ProbeResult, b: ProbeResult, measure: str) -> tuple[np.ndarray, np.ndarray]:
@@ -211,7 +217,7 @@ def difference(a: ProbeResult, b: ProbeResult, measure: str) -> np.ndarray:
     if reason := no_difference(a, b, a.measures[measure].spec.dims):
         raise ValueError(reason)
     mine, theirs = common(a, b, measure)
-    return theirs - mine
+    return np.asarray(theirs - mine)
 
 
 @dataclass(frozen=True)

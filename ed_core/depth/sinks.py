@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike
 from ..types import ProbeResult
 
 FACTOR = 5.0
+NAN = float("nan")
 FEWEST = 3  # tokens of a prompt with sinks: of fewer, a single one would be the median
 PROBE = "contributions"
 MEANING = (
@@ -129,7 +130,7 @@ def by_norm(resid_norm: ArrayLike) -> tuple[Sink, ...]:
     for pos, every in long.items():
         if spans := tuple(Span(start, end, end == last) for start, end in every if start < last):
             most = max(float(ratio[s.start : s.end + 1, pos].max()) for s in spans)
-            found.append(Sink(pos, spans[0].start, most, None, "", *[float("nan")] * 4, spans))
+            found.append(Sink(pos, spans[0].start, most, None, "", NAN, NAN, NAN, NAN, spans))
     return tuple(found)
 
 
@@ -196,8 +197,8 @@ def of_result(result: ProbeResult) -> tuple[Sink, ...] | None:
     probe's result) or not finite (a partial one)."""
     if not all(name in result.measures for name in READS):
         return None
-    norms = [result[name] for name in READS]
-    return find(*norms) if all(np.isfinite(values).all() for values in norms) else None
+    stream, attn, mlp = (result[name] for name in READS)
+    return find(stream, attn, mlp) if all(np.isfinite(values).all() for values in (stream, attn, mlp)) else None
 
 
 def ends_of(result: ProbeResult) -> tuple[int, ...]:
@@ -234,7 +235,8 @@ def share(values: np.ndarray, positions: Collection[int]) -> np.ndarray:
     """Share of the sum over tokens (the last axis) that these tokens have, `[…]` in [0, 1]; 0 where the sum is 0."""
     total = np.asarray(values, np.float64).sum(-1)
     part = np.asarray(values, np.float64)[..., list(positions)].sum(-1)
-    return np.divide(part, total, out=np.zeros_like(total), where=total != 0)
+    found: np.ndarray = np.divide(part, total, out=np.zeros_like(total), where=total != 0)
+    return found
 
 
 def carried(

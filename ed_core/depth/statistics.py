@@ -118,7 +118,8 @@ class Resampled:
         with np.errstate(divide="ignore", invalid="ignore"):
             found = self.value - np.where(own > 0, self.error * apart / own, 0.0)
         found = np.where(np.isfinite(self.again), found, np.nan)
-        return np.clip(found, self.low, self.high)
+        cut: np.ndarray = np.clip(found, self.low, self.high)
+        return cut
 
     @property
     def interval(self) -> Interval:
@@ -242,7 +243,7 @@ def ends(values: ArrayLike) -> np.ndarray:
     """5 % and 95 % over the first axis, `[2, …]`, NaN left out; NaN where nothing else is there."""
     values = np.asarray(values, np.float64)
     if np.isfinite(values).all():
-        return np.quantile(values, ENDS, axis=0)
+        return np.asarray(np.quantile(values, ENDS, axis=0))
     flat = values.reshape(len(values), -1)
     found = np.full((2, flat.shape[1]), np.nan)
     some = np.isfinite(flat).any(0)
@@ -261,11 +262,11 @@ def beyond(draws: ArrayLike, bound: float, above: bool) -> float:
 def holm(p: Sequence[float]) -> np.ndarray:
     """Holm's step-down adjustment (1979): `[test]` in [0, 1], in the order given. NaN (no test) stays NaN and does not
     count."""
-    p = np.asarray(p, np.float64)
-    found, tested = np.full(len(p), np.nan), np.flatnonzero(np.isfinite(p))
+    each = np.asarray(p, np.float64)
+    found, tested = np.full(len(each), np.nan), np.flatnonzero(np.isfinite(each))
     worst = 0.0
-    for rank, i in enumerate(tested[np.argsort(p[tested], kind="stable")]):
-        worst = max(worst, (len(tested) - rank) * p[i])
+    for rank, i in enumerate(tested[np.argsort(each[tested], kind="stable")]):
+        worst = max(worst, (len(tested) - rank) * each[i])
         found[i] = min(worst, 1.0)
     return found
 
@@ -287,7 +288,7 @@ def ranks(rows: ArrayLike) -> np.ndarray:
     for i in np.flatnonzero((held[:, 1:] == held[:, :-1]).any(1)):
         _, inverse, times = np.unique(rows[i], return_inverse=True, return_counts=True)
         found[i] = (np.cumsum(times) - (times + 1) / 2)[inverse]
-    return found - (rows.shape[1] - 1) / 2
+    return np.asarray(found - (rows.shape[1] - 1) / 2)
 
 
 def rank_correlations(a: ArrayLike, b: ArrayLike) -> np.ndarray:
@@ -312,7 +313,7 @@ def permuted_correlation(x: ArrayLike, y: ArrayLike, seed: int = 0, orders: int 
     shuffled = drawn.permuted(np.broadcast_to(b, (orders, len(b))), axis=1)
     most = 1 - SMALLEST
     z = np.arctanh(np.clip(np.concatenate([[a @ b], shuffled @ a]) / scale, -most, most))
-    return np.tanh(z[0] - z[1:])
+    return np.asarray(np.tanh(z[0] - z[1:]))
 
 
 def jackknifed(left_out: ArrayLike, value: float) -> np.ndarray:
@@ -329,15 +330,15 @@ def jackknifed(left_out: ArrayLike, value: float) -> np.ndarray:
 
 def about(value: float, error: float, freedom: int) -> np.ndarray:
     """Draws `[RESAMPLES]` of a number with this standard error: Student's t about it, by its quantiles."""
-    return value + error * _student(freedom)
+    return np.asarray(value + error * _student(freedom))
 
 
 def student_p(value: ArrayLike, error: ArrayLike, bound: float, freedom: int, above: bool) -> np.ndarray:
     """The probability of error of saying that numbers lie below `bound` (or above it), by Student's t with so many
     degrees of freedom: for many places at once, where 1 000 resamples are too few to pay for all of them."""
-    apart = (np.asarray(value, np.float64) - bound) * (1 if above else -1)
+    apart, error = (np.asarray(value, np.float64) - bound) * (1 if above else -1), np.asarray(error, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(np.asarray(error) > SMALLEST, apart / error, np.nan_to_num(np.sign(apart) * math.inf))
+        t = np.where(error > SMALLEST, apart / error, np.nan_to_num(np.sign(apart) * math.inf))
     return np.where(np.isfinite(apart), special.stdtr(freedom, -t), 1.0)
 
 
@@ -356,7 +357,7 @@ def all_above(curve: Resampled, bound: float, over: Units) -> float:
 @lru_cache(maxsize=32)
 def _student(freedom: int) -> np.ndarray:
     """`RESAMPLES` quantiles of Student's t, evenly spaced."""
-    found = special.stdtrit(freedom, (np.arange(RESAMPLES) + 0.5) / RESAMPLES)
+    found: np.ndarray = special.stdtrit(freedom, (np.arange(RESAMPLES) + 0.5) / RESAMPLES)
     found.flags.writeable = False  # shared by all who ask
     return found
 

@@ -80,11 +80,11 @@ def rows(curves: Curves, kind: str, random_layer: Sequence[int] = ()) -> list[Ro
         for name, (_, largest) in PROXIES.items() if kind == "drop" else ():
             proxy = np.array([curves[name][place] for place in places]) * (-1 if largest else 1)
             chosen[name] = choice(curves, kind, *places[int(np.argmin(proxy))])
-        control = {}
+        at_random, layer = float("nan"), -1
         if kind == "repeat":
+            at_random = float(curves["random_loss"][length - 1])
             layer = int(random_layer[length - 1]) if len(random_layer) >= length else -1
-            control = {"random_loss": float(curves["random_loss"][length - 1]), "random_layer": layer}
-        found.append(Row(length, int(finite.sum()), best, float(np.median(values[finite])), chosen, **control))
+        found.append(Row(length, int(finite.sum()), best, float(np.median(values[finite])), chosen, at_random, layer))
     return found
 
 

@@ -197,7 +197,7 @@ def _interval(
     if not over.enough:
         return None
 
-    def read(curves):
+    def read(curves: Mapping[str, np.ndarray]) -> np.ndarray:
         found = np.mean(list(curves.values()), 0)
         return depths(rule.name, found[:, :-1] if rule.of_lens else found, "paper", threshold)
 
@@ -277,15 +277,18 @@ def _judged(
     others = [set(range(results[0].n_tokens)) - set(only)] if only is not None else None
     first_token = first_token or only is not None
 
-    def read(left_out=None, left="when the first is not counted"):
+    def read(
+        left_out: Sequence[Collection[int]] | None = None, left: str = "when the first is not counted"
+    ) -> tuple[Criterion, dict[str, np.ndarray], list[int]]:
         sums, counts = prompt_sums(results, rule.measures, first_token, left_out)
         undefined = _undefined(rule.name, counts, results[0].n_layers, left)
         return undefined or rule.of({k: v.sum(0) / sum(counts) for k, v in sums.items()}, threshold), sums, counts
 
     whole, sums, counts = read(others)
-    if any(found is None for found in sinks) or any(n not in r.measures for r in results for n in rule.measures):
+    known = [found for found in sinks if found is not None]
+    if len(known) < len(sinks) or any(n not in r.measures for r in results for n in rule.measures):
         return whole, sums, counts
-    at = [{s.pos for s in found} for found in sinks]
+    at = [{s.pos for s in found} for found in known]
     if others is not None:
         at = [at[0] | others[0]] if at[0] - others[0] else [set()]
     without = read(at, "without the sinks")[0] if any(at) else whole

@@ -314,6 +314,7 @@ def _elsewhere(criterion: Criterion) -> str:
 
 
 def _far(criterion: Criterion, depth: float | int) -> bool:
+    assert criterion.depth is not None
     return bool(abs(depth - criterion.depth) > TENTH * criterion.n_layers)
 
 

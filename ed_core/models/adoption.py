@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from typing import Any, cast
+
+from torch import nn
 
 from ..architectures import Architecture
 from ..architectures.families import FAMILIES
@@ -15,7 +18,7 @@ from ..errors import IdentityFailed, UnknownFamily
 from ..types import ModelSpec
 from .identities import Identities
 from .language_model import LanguageModel
-from .modules import SEE_GUIDE, find_submodule
+from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule
 from .verify import verify
 
 ROLES = ("residual_multiplier", "logit_divisor", "logit_multiplier", "logit_softcap")
@@ -95,7 +98,7 @@ HARMLESS = frozenset(
 )
 
 
-def adopt(hf_model, tokenizer, spec: ModelSpec) -> LanguageModel:
+def adopt(hf_model: Pretrained, tokenizer: Tokenizer, spec: ModelSpec) -> LanguageModel:
     """The model under the first known layout whose identities hold, with a note for the user; `UnknownFamily` where
     none does."""
     failed: list[tuple[float, float, str]] = []
@@ -128,7 +131,7 @@ def adopt(hf_model, tokenizer, spec: ModelSpec) -> LanguageModel:
     )
 
 
-def layouts(hf_model) -> Iterator[Architecture]:
+def layouts(hf_model: Pretrained) -> Iterator[Architecture]:
     """Known layouts whose modules exist here: places of blocks and final norm times ways of reading a block; without,
     then with, the multipliers and caps that the config names."""
     config = hf_model.config.get_text_config()
@@ -152,11 +155,12 @@ def layouts(hf_model) -> Iterator[Architecture]:
             family.per_row,
         )
         known = (blocks, final_norm, branches, bool(roles))
-        modules = find_submodule(hf_model, (blocks,)), find_submodule(hf_model, (final_norm,))
+        inside = cast(nn.ModuleList | None, find_submodule(hf_model, (blocks,)))
         if (
             known in seen
-            or None in modules
-            or not all(find_submodule(b, family.paths(role)) for b in modules[0] for role in ("attn", "mlp"))
+            or inside is None
+            or find_submodule(hf_model, (final_norm,)) is None
+            or not all(find_submodule(b, family.paths(role)) for b in inside for role in ("attn", "mlp"))
         ):
             continue
         seen.add(known)
@@ -173,7 +177,7 @@ def layouts(hf_model) -> Iterator[Architecture]:
 def _accepted(model: LanguageModel, figures: Identities) -> LanguageModel:
     model_type, layout, told = model.hf.config.model_type, model.architecture, figures.to_json()
 
-    def short(value):
+    def short(value: object) -> str:
         return text if len(text := repr(value)) <= 40 else text[:39] + "…"
 
     odd = ", ".join(f"{name}={short(value)}" for name, value in unknown_fields(model.config, layout).items())
@@ -194,7 +198,7 @@ def _accepted(model: LanguageModel, figures: Identities) -> LanguageModel:
     return model
 
 
-def unknown_fields(config, architecture: Architecture) -> dict:
+def unknown_fields(config: Config, architecture: Architecture) -> dict[str, Any]:
     """Config fields off their class's defaults (or that the class does not have) that are neither harmless nor read
     here."""
     try:

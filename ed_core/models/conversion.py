@@ -14,9 +14,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO, TypeVar
 
 from .. import disk, errors
 from ..errors import BrokenWeights, Cancelled, RefusedFamily, TooLarge
@@ -24,6 +24,7 @@ from ..memory import ROOM, free_memory, gigabytes
 from ..sources import gguf_files
 from ..sources.gguf_files import CONVERTER, RECORD, Header, Held
 
+T = TypeVar("T")
 COPIES = 2.5  # float32 copies of the weights that are held at once, at most
 BESIDE_WEIGHTS = 64 << 20  # tokenizer and config
 Progress = Callable[[int, int], None]
@@ -112,15 +113,16 @@ def convert(file: Path, folder: Path) -> None:
     source = folder / "source"
     source.mkdir()
     (source / "model.gguf").symlink_to(file)  # a file of Ollama's has no ending
-    options = {"gguf_file": "model.gguf", "local_files_only": True}
+    options: dict[str, Any] = {"gguf_file": "model.gguf", "local_files_only": True}
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=torch.float32,
             quantization_config=GgufConfig(dequantize=True),
             output_loading_info=True,
             **options,
         )
+        model, report = loaded
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except Exception as error:  # whatever a stranger's file provokes inside the library
         told = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
@@ -145,12 +147,12 @@ def _main(file: str, folder: str) -> int:
     """Convert; print "done/all" as it goes, and at the end what went wrong."""
     from transformers import modeling_gguf_pytorch_utils as library
 
-    def counted(tensors, **_):
+    def counted(tensors: Collection[T], **_: object) -> Iterator[T]:
         for done, tensor in enumerate(tensors):
             print(f"{done}/{len(tensors)}", flush=True)
             yield tensor
 
-    library.tqdm = counted
+    library.tqdm = counted  # type: ignore[attr-defined]  # in the place of its progress bar
     try:
         convert(Path(file), Path(folder))
     except errors.EffectiveDepthError as error:

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ..architectures import Architecture, find
@@ -13,12 +16,13 @@ from ..architectures.small import VARIANTS, config_fields
 from ..types import ModelSpec
 from .identities import Identities
 from .language_model import LanguageModel
+from .modules import Pretrained, Tokenizer
 from .verify import verify
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def random_hf(variant: str, seed: int = 0, **overrides):
+def random_hf(variant: str, seed: int = 0, **overrides: Any) -> Pretrained:
     """An untrained transformers model of a variant, float32. Norm weights are jittered, because at initialisation they
     are all ones and hide a forgotten norm; matrices are larger than at initialisation, so that updates are comparable
     to the stream."""
@@ -30,7 +34,7 @@ def random_hf(variant: str, seed: int = 0, **overrides):
 
 
 @torch.no_grad()
-def jitter(hf) -> None:
+def jitter(hf: nn.Module) -> None:
     for name, weight in hf.named_parameters():
         if "norm" in name or ".ln_" in name:
             weight.add_(0.3 * torch.randn_like(weight))
@@ -41,11 +45,13 @@ def jitter(hf) -> None:
             buffer.fill_(0.8)
 
 
-def random_model(variant: str, precision: str = "fp32", tokenizer=None, **overrides) -> LanguageModel:
+def random_model(variant: str, precision: str = "fp32", tokenizer: Tokenizer = None, **overrides: Any) -> LanguageModel:
     """The same behind its family's description; identities not yet checked."""
     hf = random_hf(variant, **overrides).to(DTYPES[precision])
     spec = ModelSpec(f"random-{variant}", content_hash=variant, precision=precision)
-    return LanguageModel(hf, tokenizer, find(hf.config.model_type), spec)
+    architecture = find(hf.config.model_type)
+    assert architecture is not None  # of every variant
+    return LanguageModel(hf, tokenizer, architecture, spec)
 
 
 def figures(architecture: Architecture) -> dict[str, list[Identities]]:
@@ -105,7 +111,7 @@ def _power_of_ten(value: float, floor: float) -> str:
 def markdown(families: tuple[Architecture, ...], refused: dict[str, str]) -> str:
     """docs/models.md."""
 
-    def line(cells):
+    def line(cells: Iterable[str]) -> str:
         return "| " + " | ".join(cells) + " |"
 
     table = [line(COLUMNS), line(["---"] * len(COLUMNS))]

@@ -25,7 +25,7 @@ values of what stands before. Where it holds, erasure need not compute the token
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -140,7 +140,7 @@ class Identities:
                 "MODEL'."
             )
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         """For the birth certificate: the worst of each figure."""
         slopes = [abs(s - 1) for s in (*self.slope_attn, *self.slope_mlp) if s is not None]
         return {
@@ -164,7 +164,8 @@ def miss(
     """`|h + a + m - h_next|` over the largest operand's norm, per token: a block may cancel a massive activation.
     `other`: a third branch. In float32, or in float64 where it is handed that."""
     h, a, m, after = (x if x.dtype == torch.float64 else x.float() for x in (h, a, m, after))
-    return (h + a + m + (0 if other is None else other) - after).norm(dim=-1) / _largest(h, a, m, after, other)
+    off: Tensor = (h + a + m + (0 if other is None else other) - after).norm(dim=-1)
+    return off / _largest(h, a, m, after, other)
 
 
 def rounding(
@@ -183,7 +184,8 @@ def rounding(
     partial = torch.stack([(h + a).abs(), (h + m).abs(), (a + m).abs()]).amax(0)
     if other is not None:
         partial = partial + 2 * (h.abs() + a.abs() + m.abs() + other.abs())
-    return torch.finfo(dtype).eps / 2 * (partial + after.abs()).norm(dim=-1) / _largest(h, a, m, after, other)
+    step: Tensor = torch.finfo(dtype).eps / 2 * (partial + after.abs()).norm(dim=-1)
+    return step / _largest(h, a, m, after, other)
 
 
 def _largest(*operands: Tensor | None) -> Float[Tensor, "*batch"]:

@@ -10,6 +10,7 @@ import inspect
 import threading
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -23,26 +24,27 @@ from ..sources.precision import QUANTIZED
 from ..types import Encoding, ModelSpec, Prompt
 from . import suffix
 from .identities import Identities
-from .modules import SEE_GUIDE, find_submodule, first, hooked, replace_first, split_call
+from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, hooked, replace_first, split_call
 from .placement import main_device
 from .quantized import held_bytes
 from .trace import BlockCall, Trace
 
 Resid = Float[Tensor, "batch pos d_model"]
 Edit = Callable[[Tensor], Tensor]
+Hook = Callable[..., Any]
 
 
 class Calls:
     """A lock that the same thread may take again, and that tells whether it is taken."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._lock, self.under_way = threading.RLock(), 0
 
     def __enter__(self) -> None:
         self._lock.acquire()
         self.under_way += 1
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.under_way -= 1
         self._lock.release()
 
@@ -51,7 +53,7 @@ class LanguageModel:
     """An opened model. `opening.open_model` is the way in; the constructor takes the parts (tests hand in small random
     models). `identities` are the figures of the last `verify`."""
 
-    def __init__(self, hf_model, tokenizer, architecture: Architecture, spec: ModelSpec):
+    def __init__(self, hf_model: Pretrained, tokenizer: Tokenizer, architecture: Architecture, spec: ModelSpec):
         self.hf, self.tokenizer, self.architecture, self.spec = (
             hf_model.eval().requires_grad_(False),
             tokenizer,
@@ -59,8 +61,8 @@ class LanguageModel:
             spec,
         )
         config = hf_model.config
-        self.config = config.get_text_config() if hasattr(config, "get_text_config") else config
-        self.blocks = self._module(hf_model, "blocks")
+        self.config: Config = config.get_text_config() if hasattr(config, "get_text_config") else config
+        self.blocks = cast(nn.ModuleList, self._module(hf_model, "blocks"))
         self.final_norm = self._module(hf_model, "final_norm")
         self.head = hf_model.get_output_embeddings()
         self.branches = [(self._module(b, "attn"), self._module(b, "mlp")) for b in self.blocks]
@@ -68,8 +70,8 @@ class LanguageModel:
         self.parallel = architecture.is_parallel(self.config)
         self.multiplier = architecture.number(self.config, "residual_multiplier") or 1.0
         self.n_layers = len(self.blocks)
-        self.d_model = self.config.hidden_size
-        self.d_vocab = self.head.weight.shape[0]
+        self.d_model: int = self.config.hidden_size
+        self.d_vocab: int = self.head.weight.shape[0]
         self.device = main_device(hf_model)
         self.dtype = next(
             p.dtype for p in hf_model.parameters() if p.is_floating_point()
@@ -161,18 +163,19 @@ class LanguageModel:
 
         `trace.logits` are the model's own, float32: all positions, or the last `keep` where the family can give just
         those."""
-        record, third = Trace(ids), {}
+        record = Trace(ids)
+        third: dict[int, Tensor] = {}
 
-        def before(layer):
-            def hook(module, args, kwargs):
+        def before(layer: int) -> Hook:
+            def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
                 hidden, rest, named = split_call(args, kwargs)
                 record.resid.append(self._home(hidden))
                 record.calls.append(BlockCall(rest, named))
 
             return hook
 
-        def after(layer):
-            def hook(module, args, output):
+        def after(layer: int) -> Hook:
+            def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
                 h, a, m = record.resid[layer], record.attn_out[layer], record.mlp_out[layer]
                 record.other_out.append(self._other(layer, h, a, m, third.get(layer)))
                 if layer == self.n_layers - 1:
@@ -182,10 +185,10 @@ class LanguageModel:
 
             return hook
 
-        def keeper(into):
+        def keeper(into: list[Tensor]) -> Hook:
             return lambda module, args, output: into.append(self._home(self._added(output, record.resid[-1])))
 
-        def third_keeper(layer):
+        def third_keeper(layer: int) -> Hook:
             return lambda module, args, output: third.update({layer: self._home(first(output).detach())})
 
         with self._lock, ExitStack() as hooks:
@@ -193,8 +196,8 @@ class LanguageModel:
                 hooks.enter_context(hooked(block.register_forward_pre_hook(before(layer), with_kwargs=True)))
                 hooks.enter_context(hooked(attn.register_forward_hook(keeper(record.attn_out))))
                 hooks.enter_context(hooked(mlp.register_forward_hook(keeper(record.mlp_out))))
-                if self.thirds[layer] is not None:
-                    hooks.enter_context(hooked(self.thirds[layer].register_forward_hook(third_keeper(layer))))
+                if (beside := self.thirds[layer]) is not None:
+                    hooks.enter_context(hooked(beside.register_forward_hook(third_keeper(layer))))
                 hooks.enter_context(hooked(block.register_forward_hook(after(layer))))
             record.logits = self.logits(ids, keep)
         ran = len(record.resid) - 1, len(record.attn_out), len(record.mlp_out)
@@ -237,8 +240,8 @@ class LanguageModel:
         args, kwargs = self._for_batch(call, resid.shape[0] // trace.ids.shape[0])
         added: dict[str, Tensor] = {}
 
-        def reader(name: str, edit: Edit | None):
-            def hook(module, args, output):
+        def reader(name: str, edit: Edit | None) -> Hook:
+            def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
                 added[name] = value = self._home(self._added(output, resid))
                 if edit is None:
                     return None
@@ -267,14 +270,14 @@ class LanguageModel:
     def logits_from(self, ids: Int[Tensor, "batch pos"], resid: Resid) -> Float[Tensor, "batch pos d_vocab"]:
         """The model's own logits where `resid` enters block 0, whatever the embedding says."""
 
-        def put(module, args, kwargs):
+        def put(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
             return ((resid, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": resid})
 
         with self._lock, hooked(self.blocks[0].register_forward_pre_hook(put, with_kwargs=True)):
             return self.logits(ids)
 
     @torch.no_grad()
-    def _suffix_arguments(self, trace: Trace, layer: int, start: int) -> dict:
+    def _suffix_arguments(self, trace: Trace, layer: int, start: int) -> dict[str, Any]:
         """Block `layer`'s arguments for positions `start..T-1`; the whole prompt's keys and values are computed once
         and kept in the trace."""
         named, n_tokens = suffix.arguments(self.blocks[layer], trace.calls[layer]), trace.ids.shape[1]
@@ -291,8 +294,9 @@ class LanguageModel:
     def call_bytes(self, n_keys: int, gradients: bool = False) -> int:
         """About how many bytes per token one block call takes, `n_keys` tokens being attended to; with `gradients`, how
         many it keeps for the way back. From the config alone, so that chunks follow from the request."""
-        size, d_mlp = self.dtype.itemsize, getattr(self.config, "intermediate_size", None) or 4 * self.d_model
-        scores = (
+        size: int = self.dtype.itemsize
+        d_mlp: int = getattr(self.config, "intermediate_size", None) or 4 * self.d_model
+        scores: int = (
             getattr(self.config, "num_attention_heads", 1) * n_keys * (2 * size + 4)
             if getattr(self.config, "_attn_implementation", "") == "eager"
             else 0
@@ -308,7 +312,7 @@ class LanguageModel:
         """Final norm, head, and everything the model does after it (soft-cap, logit scale): float32 logits."""
         logits = self._home(self.head(self.final_norm(resid)))
 
-        def number(role):
+        def number(role: str) -> float | None:
             return self.architecture.number(self.config, role)
 
         if (divisor := number("logit_divisor")) is not None:
@@ -343,15 +347,15 @@ class LanguageModel:
         A further token costs one token where the library keeps the keys and values of what was read. The whole is read
         anew where a family hands none back, and for quantized models: int8 rounds a token by what is read with it."""
         cached = "past_key_values" in self._takes() and self.spec.precision not in QUANTIZED
-        cache, unread, resid = None, ids, []
-        keep = self._keep(1)
+        cache, unread, keep = None, ids, self._keep(1)
+        resid: list[Tensor] = []
         if at_depths and keep:
             keep = {"logits_to_keep": ids.new_empty(0)}
 
-        def before(module, args, kwargs):
+        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             resid.append(self._home(split_call(args, kwargs)[0][0, -1]))
 
-        def behind(module, args, output):
+        def behind(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             resid.append(self._home(first(output)[0, -1]))
 
         for step in range(n_tokens):
@@ -376,7 +380,7 @@ class LanguageModel:
         only one)."""
         return tensor.to(self.device)
 
-    def _added(self, output, like: Tensor) -> Tensor:
+    def _added(self, output: Any, like: Tensor) -> Tensor:
         """What a branch adds to the stream: its output times the family's residual multiplier, in the stream's
         shape."""
         value = first(output)
@@ -408,7 +412,7 @@ class LanguageModel:
             other = other + (scale.float() - 1) * (h.float() + a.float() + m.float() + other)
         return other
 
-    def _for_batch(self, call: BlockCall, times: int) -> tuple[tuple, dict]:
+    def _for_batch(self, call: BlockCall, times: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A recorded call's arguments for a larger batch. Masks and rotary embeddings broadcast by themselves; some
         families' arguments have a row per sequence or per head of each sequence."""
         repeated = {

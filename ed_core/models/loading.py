@@ -4,6 +4,7 @@ own code."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedTokenizerFast
@@ -28,14 +29,18 @@ from ..sources.specs import config_of, location, of_gguf
 from ..types import ModelSpec
 from . import conversion, placement, quantized
 from .lora import merge
+from .modules import Config, Pretrained, Tokenizer
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 transformers_logging.disable_progress_bar()
 transformers_logging.set_verbosity_error()
+Options = dict[str, Any]  # of `from_pretrained`
 SAMPLES = ("5 + 7 = 12", "The quick brown fox.", "a=3; b=a;\n  b?", "Ünïcode — 好")
 
 
-def load(spec: ModelSpec, architecture: Architecture | None = None):
+def load(
+    spec: ModelSpec, architecture: Architecture | None = None
+) -> tuple[Pretrained, Tokenizer, Architecture | None, ModelSpec]:
     """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device` or spread from
     there; the architecture is None where nobody described the family (a shuffled twin of such a model has its blocks in
     their own order yet)."""
@@ -47,7 +52,7 @@ def load(spec: ModelSpec, architecture: Architecture | None = None):
         weights.check(Path(location(spec)), spec.name)
     _refuse_own_code(spec)
     _refuse_adapter(spec)
-    options = {"trust_remote_code": False, "local_files_only": True}
+    options: Options = {"trust_remote_code": False, "local_files_only": True}
     config = _config(spec, options)
     architecture = architecture or find(config.model_type)
     refusal = architecture.refusal(config.get_text_config()) if architecture else reason(config)
@@ -68,10 +73,10 @@ def load(spec: ModelSpec, architecture: Architecture | None = None):
     return model, _tokenizer(spec, options), architecture, spec
 
 
-def _pretrained(spec: ModelSpec, options: dict):
+def _pretrained(spec: ModelSpec, options: Options) -> Pretrained:
     """The model with its own weights, all of them."""
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             location(spec),
             dtype=DTYPES[precision.compute_name(spec.precision)],
             use_safetensors=True,
@@ -80,6 +85,7 @@ def _pretrained(spec: ModelSpec, options: dict):
             **_placement(spec),
             **options,
         )
+        model, report = loaded
     except EffectiveDepthError:
         raise
     except Exception as error:  # OSError, SafetensorError, and what the library raises on shapes that do not fit
@@ -98,11 +104,11 @@ def _pretrained(spec: ModelSpec, options: dict):
     return model
 
 
-def _untrained(spec: ModelSpec, config):
+def _untrained(spec: ModelSpec, config: Config) -> Pretrained:
     """The model as it was before training: weights drawn by the family's own initialisation, from the control's seed.
     Drawn in float32 on the CPU and rounded then, so that a seed is one twin in every precision and on every device."""
 
-    def drawn(dtype):
+    def drawn(dtype: torch.dtype) -> Pretrained:
         return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
 
     dtype = DTYPES[spec.precision]
@@ -132,7 +138,7 @@ def _untrained(spec: ModelSpec, config):
     return model.to(home[""])
 
 
-def _quantization(spec: ModelSpec) -> dict:
+def _quantization(spec: ModelSpec) -> dict[str, Any]:
     """How the library is to quantize; nothing for a checkpoint that is quantized already: it says so itself."""
     if spec.precision in DTYPES:
         return {}
@@ -152,7 +158,7 @@ def _quantization(spec: ModelSpec) -> dict:
     return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **nf4)}
 
 
-def _placement(spec: ModelSpec) -> dict:
+def _placement(spec: ModelSpec) -> dict[str, Any]:
     """Where the weights go, from their size; refuses what fits nowhere. A family whose size cannot be told goes to its
     device as it is."""
     try:
@@ -189,7 +195,7 @@ def _refuse_own_code(spec: ModelSpec) -> None:
         )
 
 
-def _config(spec: ModelSpec, options: dict):
+def _config(spec: ModelSpec, options: Options) -> Config:
     try:
         return AutoConfig.from_pretrained(location(spec), **options)
     except Exception as error:  # whatever a stranger's config provokes inside the library
@@ -202,7 +208,7 @@ def _config(spec: ModelSpec, options: dict):
         ) from error
 
 
-def _tokenizer(spec: ModelSpec, options: dict):
+def _tokenizer(spec: ModelSpec, options: Options) -> Tokenizer:
     """The model's tokenizer; for a folder, held against its tokenizer.json, because some families silently build their
     own instead."""
     try:

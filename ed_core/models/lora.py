@@ -36,4 +36,5 @@ def merge(hf_model: nn.Module, folder: Path) -> nn.Module:
         prepare()  # peft imports it
     from peft import PeftModel
 
-    return PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True).merge_and_unload()
+    merged: nn.Module = PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True).merge_and_unload()
+    return merged

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..errors import ParameterError, TooLarge
 from ..memory import ROOM, free_memory, gigabytes
@@ -54,7 +55,7 @@ def plan(spec: ModelSpec, needed: int) -> dict[str, Any]:
     folder is given, over RAM and that folder: its blocks are then fetched whenever they are called, which is slow and
     right."""
 
-    def place(free):
+    def place(free: int) -> int:
         return int(free * ROOM)
 
     gpus = range(torch.cuda.device_count()) if spec.device == "cuda" else ()
@@ -81,7 +82,7 @@ def plan(spec: ModelSpec, needed: int) -> dict[str, Any]:
     return {"device_map": "auto", "max_memory": memory} | ({"offload_folder": spec.offload} if spec.offload else {})
 
 
-def main_device(hf_model) -> torch.device:
+def main_device(hf_model: nn.Module) -> torch.device:
     """Where a spread model's streams are kept and its inputs are put: where its embeddings run."""
     spread = getattr(hf_model, "hf_device_map", None) or {}
     computing = [place for place in spread.values() if place not in ("cpu", "disk")]

@@ -6,6 +6,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ def prepare() -> None:
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     if "bitsandbytes" not in sys.modules:
         kernels = sys.modules.get("kernels")
-        sys.modules["kernels"] = None
+        sys.modules["kernels"] = None  # type: ignore[assignment]  # which makes its import fail
         try:
             importlib.import_module("bitsandbytes")
         finally:
@@ -33,13 +34,13 @@ def cure(hf_model: nn.Module) -> None:
     gradients are then silently wrong (cosine 0.02 to the true ones on the bundled model) and odd shapes raise."""
     for module in hf_model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
+            module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]  # no tensor, but a flag of theirs
 
 
 def held_bytes(hf_model: nn.Module) -> int:
     """Bytes the weights take: every storage once (a tied head is one), quantization constants included; what is
     offloaded to disk is not held."""
-    held: dict[tuple, int] = {}
+    held: dict[tuple[torch.device, int], int] = {}
     for parameter in hf_model.parameters():
         for tensor in (parameter.data, *_constants(parameter)):
             if tensor.device.type != "meta":
@@ -63,12 +64,15 @@ def _constants(parameter: nn.Parameter) -> Iterator[Tensor]:
 
 def weight(module: nn.Module) -> Tensor:
     """A linear map's weights `[out, in]` as they act, in float32: what was packed is unpacked."""
-    packed = module.weight
+    packed: Any = module.weight  # with the library's own fields where it is packed
     if (state := getattr(packed, "quant_state", None)) is not None:
         from bitsandbytes.functional import dequantize_4bit
 
-        return dequantize_4bit(packed.data, state).float()
-    if packed.dtype == torch.int8:
-        scale = packed.SCB if packed.SCB is not None else module.state.SCB
-        return packed.data.float() * (scale / 127).unsqueeze(1)
-    return packed.float()
+        found: Tensor = dequantize_4bit(packed.data, state).float()
+    elif packed.dtype == torch.int8:
+        holder: Any = packed if packed.SCB is not None else module.state
+        scale = holder.SCB
+        found = packed.data.float() * (scale / 127).unsqueeze(1)
+    else:
+        found = packed.float()
+    return found

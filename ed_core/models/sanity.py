@@ -77,9 +77,10 @@ def check(model: LanguageModel, always: bool = False) -> Sanity | None:
 def compare(trace: Trace, reference: LanguageModel, precision: str) -> Sanity:
     """What a device's traced pass gives against the same model in float32 on the CPU."""
 
-    def home(tensor):
+    def home(tensor: Tensor) -> Tensor:
         return tensor.detach().to("cpu", torch.float32)
 
+    assert trace.logits is not None
     own = reference.trace(trace.ids.cpu())
     blocks = []
     for layer in range(reference.n_layers):
@@ -115,7 +116,9 @@ def _reference(model: LanguageModel) -> LanguageModel:
     """The same model on the CPU in float32; where it is quantized, with what its weights stand for."""
     from .loading import load
 
-    plain = type(model)(*load(replace(model.spec, device="cpu", precision="fp32", offload=""), model.architecture))
+    wanted = replace(model.spec, device="cpu", precision="fp32", offload="")
+    hf_model, tokenizer, _, spec = load(wanted, model.architecture)
+    plain = type(model)(hf_model, tokenizer, model.architecture, spec)
     for name, module in model.hf.named_modules():
         if type(module).__name__ in ("Linear4bit", "Linear8bitLt"):
             target = plain.hf.get_submodule(name).weight

@@ -8,6 +8,7 @@ right is measured when a model opens (`identities`), and a family where it is no
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -83,6 +84,6 @@ def _cut(name: str, value: Any, start: int, n_tokens: int) -> Any:
     return value
 
 
-def _tensors(named: dict[str, Any]):
+def _tensors(named: dict[str, Any]) -> Iterator[Tensor]:
     for value in named.values():
         yield from (part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Tensor))

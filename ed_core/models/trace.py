@@ -14,7 +14,7 @@ from torch import Tensor
 class BlockCall:
     """The arguments a block was called with besides the residual: masks, rotary embeddings, positions. No cache."""
 
-    args: tuple
+    args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
 

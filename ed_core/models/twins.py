@@ -3,25 +3,26 @@ identities."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import cast
 
 import numpy as np
 from torch import nn
 
 from ..architectures import Architecture
 from ..errors import ParameterError
-from .modules import find_submodule
+from .modules import Config, Pretrained, find_submodule
 
 POSITION = ("layer_idx", "layer_id", "layer_number")  # what modules call their block's place: it follows the place
 
 
-def shuffle(hf_model: nn.Module, architecture: Architecture, seed: int) -> tuple[int, ...]:
+def shuffle(hf_model: Pretrained, architecture: Architecture, seed: int) -> tuple[int, ...]:
     """Put the blocks into a seeded random order, in place; `order[l]` is the block that now stands at l. Remembered as
     `block_order`.
 
     Only blocks of one kind change places (see `kinds`), so that a window, a mixer or a position scheme that belongs to
     a place stays there. Refuses with a `ParameterError` where no two blocks are of one kind."""
-    blocks = find_submodule(hf_model, architecture.paths("blocks"))
+    blocks = cast(nn.ModuleList, find_submodule(hf_model, architecture.paths("blocks")))
     of_kind = kinds(blocks, hf_model.config.get_text_config())
     order = permuted(of_kind, seed)
     places = [
@@ -30,18 +31,18 @@ def shuffle(hf_model: nn.Module, architecture: Architecture, seed: int) -> tuple
     moved = [blocks[source] for source in order]
     for place, block in enumerate(moved):
         blocks[place] = block
-    for place, block in zip(places, moved):
+    for numbered, block in zip(places, moved):
         for module in block.modules():
             for name in POSITION:
                 if hasattr(module, name):
-                    setattr(module, name, place[name])
+                    setattr(module, name, numbered[name])
     hf_model.block_order = order
     return order
 
 
-def permuted(of_kind: list[Any], seed: int) -> tuple[int, ...]:
+def permuted(of_kind: Sequence[Hashable], seed: int) -> tuple[int, ...]:
     """A seeded random order of the places, each taken by one of its own kind; never the order as it was."""
-    groups: dict[Any, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for place, kind in enumerate(of_kind):
         groups.setdefault(kind, []).append(place)
     if max(map(len, groups.values())) < 2:
@@ -57,7 +58,7 @@ def permuted(of_kind: list[Any], seed: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def kinds(blocks: nn.ModuleList, config) -> list[tuple]:
+def kinds(blocks: nn.ModuleList, config: Config) -> list[tuple[Hashable, ...]]:
     """What tells blocks apart besides their weights: classes and shapes inside, every plain setting but the place, and
     what the config lists block by block (`layer_types`, windows, position schemes)."""
     listed = {
@@ -71,9 +72,9 @@ def kinds(blocks: nn.ModuleList, config) -> list[tuple]:
     ]
 
 
-def _inside(block: nn.Module) -> tuple:
+def _inside(block: nn.Module) -> tuple[Hashable, ...]:
 
-    def settings(module):
+    def settings(module: nn.Module) -> tuple[tuple[str, str], ...]:
         return tuple(
             (name, repr(value))
             for name, value in sorted(vars(module).items())

@@ -108,13 +108,12 @@ def _mlp_moves(model: LanguageModel, trace: Trace, layer: int) -> float | None:
     if constant or not (a.norm(dim=-1) > plain * h.norm(dim=-1)).any():
         return None
     seen: list[Tensor] = []
-    model.run_block(
-        trace,
-        layer,
-        trace.resid[layer],
-        attn_edit=torch.zeros_like,
-        mlp_edit=lambda added: (seen.append(added), added)[1],
-    )
+
+    def see(added: Tensor) -> Tensor:
+        seen.append(added)
+        return added
+
+    model.run_block(trace, layer, trace.resid[layer], attn_edit=torch.zeros_like, mlp_edit=see)
     return float((seen[0].float() - m).norm() / m.norm())
 
 

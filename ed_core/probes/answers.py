@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import PromptError
 from ..types import MeasureSpec
 from .base import Probe, parameter
 from .description import ANSWER_TOKENS, Shape
 from .prune import Prune
+
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..sweeps.recorder import Recorder
+    from ..types import Encoding
 
 
 @dataclass(frozen=True)
@@ -54,20 +59,20 @@ class Answers(Probe):
         MeasureSpec("loss_whole", (), "nats", "mean loss of the whole model on the answer", 0.0, None, "mean"),
     )
 
-    def work(self, n_layers, n_tokens):
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         return 2 * n_layers + n_layers * (n_layers + 1) / 2, (2 * n_layers + 2) * ANSWER_TOKENS
 
     def holds(self, shape: Shape) -> int:
         return Prune().holds(shape)  # the same walk
 
-    def check(self, n_tokens, answer_start):
+    def check(self, n_tokens: int, answer_start: int | None) -> None:
         super().check(n_tokens, answer_start)
         if answer_start is None:
             raise PromptError("answers needs a known answer, and this prompt has none: give it one.")
         if answer_start < 1:
             raise PromptError("answers needs a question before the answer, and there is none: give it one.")
 
-    def compute(self, model, encoding, record) -> None:
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.dropping import answer_sweep
 
         answer_sweep(model, encoding, record, self.k)

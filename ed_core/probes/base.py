@@ -32,9 +32,9 @@ def parameter(
     default: Any,
     help: str,
     *,
-    low=None,
-    high=None,
-    choices: tuple | None = None,
+    low: int | float | None = None,
+    high: int | float | None = None,
+    choices: tuple[str, ...] | None = None,
     view_only: bool = False,
     file: bool = False,
     empty: str = "auto",
@@ -59,7 +59,7 @@ def parameter(
     return field(default=default, metadata=meta)
 
 
-def told(f: Field, value: Any) -> tuple[str, str]:
+def told(f: Field[Any], value: Any) -> tuple[str, str]:
     """A parameter and a value of it in the words of the forms."""
     meta = f.metadata
     if isinstance(value, bool):
@@ -206,7 +206,7 @@ class Probe:
         raise NotImplementedError
 
 
-def _parse(probe: str, f: Field, kind: Any, value: Any) -> Any:
+def _parse(probe: str, f: Field[Any], kind: Any, value: Any) -> Any:
     """One parameter's value, from its text where it is text."""
     label, meta = f"{probe}.{f.name}", f.metadata
     if meta["choices"]:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
 from .base import Probe, parameter
 from .description import Picture, Shape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..models.language_model import LanguageModel
+    from ..sweeps.recorder import Recorder
+    from ..types import Encoding
 
 TYPICAL_TOKENS = 16  # what an estimate counts with
 
@@ -33,21 +40,21 @@ class Continuation(Probe):
         MeasureSpec("top_probs", ("step", "rank"), "probability", "their probabilities", 0.0, 1.0),
     )
 
-    def work(self, n_layers, n_tokens):
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         return n_layers, TYPICAL_TOKENS
 
     def holds(self, shape: Shape) -> int:
         """The cache: a key and a value per layer and token, each at most as wide as the stream."""
         return 2 * shape.n_layers * shape.stream * (shape.n_tokens + TYPICAL_TOKENS) // shape.n_tokens
 
-    def compute(self, model, encoding, record) -> None:
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         start = encoding.answer_start or len(encoding)
         k, n_steps = min(self.k, model.d_vocab), max(self.n_tokens, len(encoding) - start + 1)
         record.allocate("ids", (n_steps,))
         record.allocate("top_ids", (n_steps, k))
         record.allocate("top_probs", (n_steps, k))
 
-        def on_token(step, logits):
+        def on_token(step: int, logits: Tensor) -> None:
             best = logits.softmax(-1).topk(k)
             record.write("ids", step, best.indices[0])
             record.write("top_ids", step, best.indices)

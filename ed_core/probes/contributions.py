@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
 from .base import Probe, parameter
 from .description import Curve, Picture, Score
 
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..models.trace import Trace
+    from ..sweeps.recorder import Recorder
+    from ..types import Encoding
 
-def _per_layer(name: str, title: str, unit: str, meaning: str, low=0.0, high=None) -> MeasureSpec:
+
+def _per_layer(
+    name: str, title: str, unit: str, meaning: str, low: float | None = 0.0, high: float | None = None
+) -> MeasureSpec:
     return MeasureSpec(name, ("layer", "pos"), unit, meaning, low, high, reduce="token_mean", title=title)
 
 
@@ -127,7 +135,7 @@ class Contributions(Probe):
         _per_layer("mlp_norm", "MLP: length", "norm", "length of what the MLP adds |m|"),
     )
 
-    def compute(self, model, encoding, record) -> None:
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps import metrics
 
         n_layers, n_tokens = model.n_layers, len(encoding)
@@ -139,7 +147,7 @@ class Contributions(Probe):
                 "it reads."
             )
 
-        def measure(layer, trace):
+        def measure(layer: int, trace: Trace) -> None:
             h, a, m = (x[0].float() for x in (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]))
             d, reads = trace.update(layer)[0], h if model.parallel else h + a
             io_cos = metrics.cosine(h, h + d)

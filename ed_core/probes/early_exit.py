@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
 from .base import Probe, parameter
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..models.language_model import LanguageModel
+    from ..sweeps.recorder import Recorder
+    from ..types import Encoding
 
 
 @dataclass(frozen=True)
@@ -59,10 +66,10 @@ class EarlyExit(Probe):
         ),
     )
 
-    def work(self, n_layers, n_tokens):
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         return n_layers, (n_layers + 2) * n_tokens
 
-    def compute(self, model, encoding, record) -> None:
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         import torch
 
         n_depths, n_tokens = model.n_layers + 1, len(encoding)
@@ -85,7 +92,7 @@ class EarlyExit(Probe):
         record.write("exit_agrees", slice(None), torch.stack(agreements).gather(0, exit_depth[None])[0])
 
 
-def _best(model, resid, positions: int = 32):
+def _best(model: LanguageModel, resid: Tensor, positions: int = 32) -> tuple[Tensor, Tensor]:
     """Probability and id of the lens' best token, some positions at a time: the logits of all of them never exist
     together."""
     import torch

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import PromptError
 from ..types import MeasureSpec
 from .base import Probe, parameter
 from .description import ANSWER_TOKENS, Shape
 from .prune import check_stretch
+
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..sweeps.recorder import Recorder
+    from ..types import Encoding
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class ExactAnswers(Probe):
         MeasureSpec("exact_whole", (), "0 or 1", "whether the whole model writes the answer", 0.0, 1.0, "mean"),
     )
 
-    def work(self, n_layers, n_tokens):
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 1) * (ANSWER_TOKENS + 1)
 
     def holds(self, shape: Shape) -> int:
@@ -52,14 +57,14 @@ class ExactAnswers(Probe):
             shape.n_layers * shape.stream, max(shape.stream, shape.half)
         )  # else walked in pieces, of one row at least
 
-    def check(self, n_tokens, answer_start):
+    def check(self, n_tokens: int, answer_start: int | None) -> None:
         super().check(n_tokens, answer_start)
         if answer_start is None:
             raise PromptError(
                 "exact_answers compares what is written with the known answer, and there is none; give one."
             )
 
-    def compute(self, model, encoding, record) -> None:
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.dropping import write_without
 
         check_stretch(self.name, self.n, model.n_layers)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
 from .base import Probe, parameter
 from .description import Curve, Picture, Score, Shape
+
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..sweeps.recorder import Recorder
+    from ..types import Encoding
 
 TYPICAL_TOKENS = 32  # what an estimate counts with
 
@@ -111,14 +116,14 @@ class Generation(Probe):
         MeasureSpec("mean_agreement", (), "share", "share of tokens an early exit says alike", 0.0, 1.0, "mean"),
     )
 
-    def work(self, n_layers, n_tokens):
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         return n_layers, (n_layers + 1) * TYPICAL_TOKENS
 
     def holds(self, shape: Shape) -> int:
         """The cache: a key and a value per layer and token, each at most as wide as the stream."""
         return 2 * shape.n_layers * shape.stream * (shape.n_tokens + TYPICAL_TOKENS) // shape.n_tokens
 
-    def compute(self, model, encoding, record) -> None:
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.writing import write
 
         write(model, encoding, record, self.n_tokens, self.temperature, self.seed, self.threshold, self.g, self.rho)

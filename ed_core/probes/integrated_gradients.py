@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -13,6 +13,11 @@ from ..types import MeasureSpec, ProbeResult
 from .base import PARTS, Probe, parameter
 from .description import ANSWER_TOKENS, Curve, Picture, Score, Shape
 from .scores import depth_score
+
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..sweeps.recorder import Recorder
+    from ..types import Encoding
 
 TOLERANCE = 0.005  # share of the scale that the completeness error may reach; the engine integrates until it holds
 TYPICAL_NODES = 65  # of trained models: what an estimate counts with
@@ -23,12 +28,13 @@ def completeness(result: ProbeResult | Mapping[str, np.ndarray]) -> np.ndarray:
     """`[layer]`: the completeness error over `max(|F(x) - F(baseline)|, max_t |attribution|)`; 0 where all three are 0,
     NaN where not computed."""
     scale = np.fmax(np.abs(result["f_x"] - result["f_baseline"]), np.abs(result["attribution"]).max(-1))
-    return result["completeness_error"] / np.where(scale == 0, 1.0, scale)
+    share: np.ndarray = result["completeness_error"] / np.where(scale == 0, 1.0, scale)
+    return share
 
 
 def incomplete(result: ProbeResult) -> list[int]:
     """The blocks whose attributions are not to be relied on: their sum misses by more than `TOLERANCE` of the scale."""
-    return np.flatnonzero(completeness(result) > LIMIT).tolist()
+    return [int(layer) for layer in np.flatnonzero(completeness(result) > LIMIT)]
 
 
 @dataclass(frozen=True)
@@ -106,10 +112,10 @@ class IntegratedGradients(Probe):
         ),
     )
 
-    def per_token(self, values, left_out=()):
+    def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
         return {"completeness": completeness(values)}
 
-    def work(self, n_layers, n_tokens):
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         return (
             n_layers + 3 * TYPICAL_NODES * n_layers * (n_layers - 1) / 2,
             TYPICAL_NODES * n_layers * ANSWER_TOKENS,
@@ -119,15 +125,15 @@ class IntegratedGradients(Probe):
         return int(min(shape.rows * shape.graph, max(shape.graph, shape.half)))
 
     @classmethod
-    def broken_layers(cls, result):
+    def broken_layers(cls, result: ProbeResult) -> list[int]:
         return incomplete(result)
 
     @classmethod
-    def sound(cls, summary):
+    def sound(cls, summary: Mapping[str, np.ndarray]) -> bool:
         return bool((summary["completeness"] <= LIMIT).all())
 
     @classmethod
-    def derive(cls, curves):
+    def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """`center`: the block where the attributions' magnitudes (summed over positions) are centred; `center_mean`
         that of the means."""
         pairs = {"center": "attribution", "center_mean": "attribution_mean"}
@@ -135,14 +141,14 @@ class IntegratedGradients(Probe):
             name: np.asarray(depth_score(curves[curve]), np.float32) for name, curve in pairs.items() if curve in curves
         }
 
-    def check(self, n_tokens, answer_start):
+    def check(self, n_tokens: int, answer_start: int | None) -> None:
         super().check(n_tokens, answer_start)
         if answer_start is None:
             raise PromptError(
                 "integrated_gradients explains the answer's probability, and there is no answer; give one."
             )
 
-    def compute(self, model, encoding, record) -> None:
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.gradients import integrate
 
         integrate(model, encoding, record, self.part, self.nodes, TOLERANCE)

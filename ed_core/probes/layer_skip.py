@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -13,6 +14,11 @@ from ..types import MeasureSpec
 from .base import PARTS, Probe, parameter
 from .description import Curve, Picture, Score, Shape
 from .scores import depth_score, layer_effect
+
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..sweeps.recorder import Recorder
+    from ..types import Encoding
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class LayerSkip(Probe):
         label="Left out",
         labels=PARTS,
     )
-    boundaries: tuple = parameter(
+    boundaries: tuple[int, ...] = parameter(
         (),
         "for the effect on later tokens: first tokens looked at, like 8,16; auto samples them as the papers do",
         label="Split points",
@@ -193,7 +199,7 @@ class LayerSkip(Probe):
         random.Random(self.seed).shuffle(drawn)
         return drawn[: self.n_boundaries]
 
-    def work(self, n_layers, n_tokens):
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 2) * n_tokens
 
     def holds(self, shape: Shape) -> int:
@@ -202,10 +208,10 @@ class LayerSkip(Probe):
         )  # else walked in pieces, of one row at least
 
     @classmethod
-    def derive(cls, curves):
+    def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """`layer_effect` over later blocks, `depth_score` of it, `depth_score_output` of the output change (Csordás et
         al. 2025 §5); with `_mean` of the means over prompts."""
-        found = {}
+        found: dict[str, float | np.ndarray] = {}
         for suffix in ("", "_mean"):
             if f"effect{suffix}" in curves:
                 e = layer_effect(curves[f"effect{suffix}"])
@@ -213,12 +219,12 @@ class LayerSkip(Probe):
                 found[f"depth_score_output{suffix}"] = depth_score(curves[f"output{suffix}"])
         return {name: np.asarray(value, np.float32) for name, value in found.items()}
 
-    def check(self, n_tokens, answer_start):
+    def check(self, n_tokens: int, answer_start: int | None) -> None:
         super().check(n_tokens, answer_start)
         if self.mode == "future":
             self.chosen_boundaries(n_tokens)
 
-    def compute(self, model, encoding, record) -> None:
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.staircase import skip_sweep
 
         boundaries = self.chosen_boundaries(len(encoding)) if self.mode == "future" else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import ParameterError
 from ..fits import Fit, find, is_name, of_model
@@ -13,6 +13,11 @@ from .base import Probe, parameter
 from .description import Picture, Shape
 from .logit_lens import LOGIT_BYTES, ROW_BYTES
 
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..sweeps.recorder import Recorder
+    from ..types import Encoding
+
 LENSES = {"logit": "Logit lens", "affine": "Affine lens", "jacobian": "Jacobian lens"}
 ROW_LENSES = 3  # that an estimate counts with
 
@@ -20,7 +25,9 @@ ROW_LENSES = 3  # that an estimate counts with
 def _measures(lens: str) -> tuple[MeasureSpec, ...]:
     title = LENSES[lens]
 
-    def per_depth(name, said, unit, meaning, low=0.0, high=None):
+    def per_depth(
+        name: str, said: str, unit: str, meaning: str, low: float | None = 0.0, high: float | None = None
+    ) -> MeasureSpec:
         told = f"{title}: {said}"
         return MeasureSpec(
             f"{lens}_{name}", ("depth", "pos"), unit, meaning, low, high, reduce="token_mean", title=told
@@ -116,7 +123,7 @@ class Lenses(Probe):
         for lens, title in LENSES.items()
     )
 
-    def work(self, n_layers, n_tokens):
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         return n_layers, (ROW_LENSES * n_layers + 2) * n_tokens
 
     def holds(self, shape: Shape) -> int:
@@ -155,7 +162,7 @@ class Lenses(Probe):
             fit.require(model)
         return request
 
-    def compute(self, model, encoding, record) -> None:
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         import torch
 
         from ..fits.lens import Reader
@@ -167,7 +174,9 @@ class Lenses(Probe):
         fits = self.fits()
         for fit in fits:
             fit.require(model.spec)
-        readers = {"logit": None} | {fit.kind: Reader(fit, model) for fit in sorted(fits, key=lambda f: f.kind)}
+        readers: dict[str, Reader | None] = {"logit": None} | {
+            fit.kind: Reader(fit, model) for fit in sorted(fits, key=lambda f: f.kind)
+        }
         for lens in readers:
             for name in ("kl", "jsd", "overlap", "rank"):
                 record.allocate(f"{lens}_{name}", (n_depths, n_tokens))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -12,13 +13,20 @@ from ..types import MeasureSpec
 from .base import Probe, parameter
 from .description import Curve, Picture, Score
 
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..sweeps.recorder import Recorder
+    from ..types import Encoding
+
 ROW_BYTES = 6 * 4  # float32 tensors of [pos, vocab] alive at once while one depth is measured
 LOGIT_BYTES = (
     150 << 20
 )  # and what they may take together: the tensor [depth, pos, vocab] never exists; more costs page faults
 
 
-def _per_depth(name: str, title: str, unit: str, meaning: str, low=0.0, high=None) -> MeasureSpec:
+def _per_depth(
+    name: str, title: str, unit: str, meaning: str, low: float | None = 0.0, high: float | None = None
+) -> MeasureSpec:
     return MeasureSpec(name, ("depth", "pos"), unit, meaning, low, high, reduce="token_mean", title=title)
 
 
@@ -142,16 +150,16 @@ class LogitLens(Probe):
         ),
     )
 
-    def work(self, n_layers, n_tokens):
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         return n_layers, (n_layers + 2) * n_tokens
 
-    def per_token(self, values, left_out=()):
+    def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
         jsd = values["jsd"]
         settled = np.minimum.accumulate(jsd, axis=0) <= self.g
         deep = math.ceil(self.rho * (jsd.shape[0] - 1))
         return {"mrr": 1.0 / values["rank"], "deep_thinking_ratio": (settled.argmax(0) >= deep).astype(np.float32)}
 
-    def compute(self, model, encoding, record) -> None:
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         import torch
 
         from ..sweeps import metrics

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
 from .base import Probe
 from .description import Picture, Shape
+
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..models.trace import Trace
+    from ..sweeps.recorder import Recorder
+    from ..types import Encoding
 
 KEPT = 32  # last positions whose logits are compared: the logits of all of them need not exist together
 
@@ -98,14 +104,14 @@ class Numerics(Probe):
         ),
     )
 
-    def work(self, n_layers, n_tokens):
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         """Traced, by hand with 1 and 3 rows, the detour twice, two halves."""
         return 8 * n_layers, n_tokens + 9 * min(KEPT, n_tokens)
 
     def holds(self, shape: Shape) -> int:
         return 10 * shape.doubles  # a block's tensors
 
-    def compute(self, model, encoding, record) -> None:
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..models import identities, verify
 
         n_layers, n_tokens = model.n_layers, len(encoding)
@@ -115,7 +121,7 @@ class Numerics(Probe):
         limits = identities.MISS_LIMIT[model.dtype], identities.SLOPE_LIMIT[model.dtype]
         record.provenance["limits"] = dict(zip(("miss", "slope"), limits))
 
-        def measure(layer, trace):
+        def measure(layer: int, trace: Trace) -> None:
             record.write("resid_norm", layer, trace.resid[layer][0].double().norm(dim=-1))
             if layer:
                 _block(model, trace, layer - 1, limits[1], record)
@@ -125,6 +131,7 @@ class Numerics(Probe):
         trace = model.trace(ids, on_block=measure, keep=KEPT)
         _block(model, trace, n_layers - 1, limits[1], record)
         record.write("resid_norm", n_layers, trace.resid[-1][0].double().norm(dim=-1))
+        assert trace.logits is not None
         untouched = trace.logits[:, -KEPT:]
         replay, detour = verify.replay_by_hand(model, trace, untouched)
         record.step(0.8)
@@ -140,7 +147,7 @@ class Numerics(Probe):
             record.write(name, (), value)
 
 
-def _block(model, trace, layer: int, slope_limit: float, record) -> None:
+def _block(model: LanguageModel, trace: Trace, layer: int, slope_limit: float, record: Recorder) -> None:
     """Miss, rounding and slopes of a block that is done."""
     from ..models import identities
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -13,12 +14,17 @@ from .base import Probe, parameter
 from .description import Shape
 from .scores import rank_correlation
 
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..sweeps.recorder import Recorder
+    from ..types import Encoding
 
-def _per_start(name: str, unit: str, meaning: str, low=0.0, high=None) -> MeasureSpec:
+
+def _per_start(name: str, unit: str, meaning: str, low: float | None = 0.0, high: float | None = None) -> MeasureSpec:
     return MeasureSpec(name, ("start", "pos"), unit, meaning, low, high, reduce="token_mean")
 
 
-def _per_token(name: str, unit: str, meaning: str, high=None) -> MeasureSpec:
+def _per_token(name: str, unit: str, meaning: str, high: float | None = None) -> MeasureSpec:
     return MeasureSpec(name, ("pos",), unit, meaning, 0.0, high, reduce="token_mean")
 
 
@@ -45,7 +51,7 @@ class Prune(Probe):
     n: int = parameter(
         1, "how many consecutive layers are taken out together", low=1, high=256, label="Consecutive layers removed"
     )
-    drop: tuple = parameter(
+    drop: tuple[int, ...] = parameter(
         (), "any set of layers to take out as well, like 5,6,9", empty="none", label="Any set of layers"
     )
 
@@ -90,7 +96,7 @@ class Prune(Probe):
         _per_token("drop_nll", "nats", "log-loss on the next token without the chosen set"),
     )
 
-    def work(self, n_layers, n_tokens):
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 2) * n_tokens
 
     def holds(self, shape: Shape) -> int:
@@ -99,12 +105,12 @@ class Prune(Probe):
         )  # else walked in pieces, of one row at least
 
     @classmethod
-    def derive(cls, curves):
+    def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What is made of `prune`'s aggregates, float32: `perplexity` per stretch, `perplexity_whole`,
         `drop_perplexity` where a set was chosen; `spearman_<proxy>` (and `spearman_top1_lost`) with the measured
         divergence, NaN where it is not defined; `cheapest`, the first block of the stretch whose removal changes the
         predictions least."""
-        found = {f"perplexity{suffix}": np.exp(curves[f"nll{suffix}"]) for suffix in ("", "_whole")}
+        found: dict[str, float | np.ndarray] = {f"perplexity{s}": np.exp(curves[f"nll{s}"]) for s in ("", "_whole")}
         if "drop_nll" in curves:
             found["drop_perplexity"] = np.exp(curves["drop_nll"])
         for name, values in {**{name: curves[name] for name in PROXIES}, "top1_lost": 1 - curves["top1_kept"]}.items():
@@ -122,7 +128,7 @@ class Prune(Probe):
         if len(set(self.drop)) == n_layers:
             raise ParameterError("prune.drop names every layer; leave at least one.")
 
-    def compute(self, model, encoding, record) -> None:
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.dropping import drop_sweep
 
         self.check_layers(model.n_layers)

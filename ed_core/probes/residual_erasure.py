@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ..errors import PromptError
 from ..prompts import read_jsonl
-from ..types import MeasureSpec, Prompt, canonical_json
+from ..types import MeasureSpec, ProbeResult, Prompt, canonical_json
 from .base import Probe, parameter
 from .description import ANSWER_TOKENS, Curve, Picture, Score, Shape
 from .scores import depth_score
+
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..sweeps.recorder import Recorder
+    from ..types import Encoding
 
 
 @dataclass(frozen=True)
@@ -94,12 +100,12 @@ class ResidualErasure(Probe):
         ),
     )
 
-    def per_token(self, values, left_out=()):
+    def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
         elsewhere = values["effect"].copy()
         elsewhere[:, list(left_out)] = np.nan
         return {"effect_elsewhere": elsewhere}
 
-    def work(self, n_layers, n_tokens):
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         return (
             n_layers + n_tokens * n_layers * (n_layers + 1) / 4,
             n_tokens * (n_layers + 1) * ANSWER_TOKENS,
@@ -109,7 +115,7 @@ class ResidualErasure(Probe):
         return min(4 * (shape.n_layers + 1) * shape.stream, max(shape.stream, shape.half))
 
     @classmethod
-    def derive(cls, curves):
+    def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """`center`: the depth where the effect (its largest over positions) is centred; `center_mean` that of the
         means; `center_elsewhere` and `center_elsewhere_mean` the same of `effect_elsewhere`."""
         pairs = {"center": "effect", "center_mean": "effect_mean"}
@@ -121,11 +127,11 @@ class ResidualErasure(Probe):
         }
 
     @classmethod
-    def older(cls, curves):
+    def older(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"effect_elsewhere": curves["effect"], "center_elsewhere": curves["center"]}
 
     @classmethod
-    def left_out(cls, result):
+    def left_out(cls, result: ProbeResult) -> tuple[int, ...]:
         """With the answer as target, the position that predicts its first token: to erase it is to erase the prediction
         itself, so it is the largest of every late row."""
         if dict(result.request.parameters).get("target", "answer") != "answer" or not result.answer_start:
@@ -146,7 +152,7 @@ class ResidualErasure(Probe):
             return hashlib.sha256(Path(self.background).read_bytes()).hexdigest()
         return hashlib.sha256(canonical_json([p.identity() for p in self.background_prompts()]).encode()).hexdigest()
 
-    def check(self, n_tokens, answer_start):
+    def check(self, n_tokens: int, answer_start: int | None) -> None:
         super().check(n_tokens, answer_start)
         if self.target == "answer" and answer_start is None:
             raise PromptError(
@@ -154,7 +160,7 @@ class ResidualErasure(Probe):
                 "the effect on later tokens (target=future)."
             )
 
-    def compute(self, model, encoding, record) -> None:
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.erasure import erasure_sweep
 
         erasure_sweep(model, encoding, record, self.background_prompts(), self.target == "future")

@@ -13,7 +13,8 @@ def layer_effect(effect: ArrayLike) -> np.ndarray:
     The last block has none after it: 0. NaN where a skip is not computed (or has no boundary).
     """
     values = np.asarray(effect, np.float64)
-    return np.triu(values, 1).sum(-1) / np.maximum(np.arange(values.shape[-1])[::-1], 1)
+    mean: np.ndarray = np.triu(values, 1).sum(-1) / np.maximum(np.arange(values.shape[-1])[::-1], 1)
+    return mean
 
 
 def depth_score(e: ArrayLike) -> float | np.ndarray:

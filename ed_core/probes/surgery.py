@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -16,14 +16,21 @@ from .base import Probe, parameter
 from .description import Curve, Score, Shape
 from .scores import depth_score
 
-MAPS = {  # kind: its axes, and what is done in the words of a meaning
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..sweeps.recorder import Recorder
+    from ..types import Encoding
+
+MAPS: dict[str, tuple[tuple[str, ...], str]] = {  # kind: its axes, and what is done in the words of a meaning
     "drop": (("start", "stop"), "without layers start to stop - 1"),
     "swap": (("layer", "other"), "with the two layers exchanged"),
     "repeat": (("start", "stop"), "with layers start to stop - 1 run twice"),
     "random": (("length",), "with one layer, drawn at random, run so many times more (length counts from 0)"),
     "order": ((), "with the layers in the typed order"),
 }
-FIGURES = {  # measure: unit, what it is, highest value, how it is put together
+FIGURES: dict[
+    str, tuple[str, str, float | None, str]
+] = {  # measure: unit, what it is, highest value, how it is put together
     "loss": ("nats", "mean loss -log p(next token)", None, "next_mean"),
     "kl": ("nats", "mean divergence from the whole model, KL(whole || changed),", None, "token_mean"),
     "top1_kept": ("share", "share of tokens whose best prediction stays", 1.0, "token_mean"),
@@ -31,7 +38,7 @@ FIGURES = {  # measure: unit, what it is, highest value, how it is put together
 MOST_TIMES = 4  # as many layers as the model has, in a typed order
 
 
-def _measures():
+def _measures() -> Iterator[MeasureSpec]:
     for kind, (dims, what) in MAPS.items():
         for name, (unit, meaning, high, reduce) in FIGURES.items():
             yield MeasureSpec(f"{kind}_{name}", dims, unit, f"{meaning} {what}", 0.0, high, reduce)
@@ -107,7 +114,7 @@ class Surgery(Probe):
         MeasureSpec("continuation_order", ("step",), "token id", "what the typed order writes", dtype="int32"),
     )
 
-    def work(self, n_layers, n_tokens):
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         counts = [self._counts(n_layers)[kind] for kind in self.kinds]
         passes, read = n_layers + sum(p for p, _ in counts), n_tokens * sum(1 + n for _, n in counts)
         if self.order.strip():  # as if it were as long as the model; it reads the whole anew for every token
@@ -145,7 +152,7 @@ class Surgery(Probe):
             raise ParameterError("surgery.order is empty and surgery.kind is none; expected an order or a map.")
         return parse_order(self.order, n_layers)
 
-    def compute(self, model, encoding, record) -> None:
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.surgery import surgery_sweep
 
         order = self.blocks(model.n_layers)
@@ -154,11 +161,12 @@ class Surgery(Probe):
         )
 
     @classmethod
-    def derive(cls, curves):
+    def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What is made of `surgery`'s aggregates, float32: of single layers, `[layer]`, the divergence without one
         (`kl_without`) and with one run twice (`kl_twice`), NaN where that map is not measured, and the `center` of the
         first; `swap_score`, `[layer, other]`, the permutation score `|loss - loss'| / loss` of every exchange."""
-        n_layers, found = len(curves["block_influence"]), {}
+        n_layers = len(curves["block_influence"])
+        found: dict[str, float | np.ndarray] = {}
         for name, kind in (("kl_without", "drop"), ("kl_twice", "repeat")):
             stretches = curves.get(f"{kind}_kl", np.full((n_layers, n_layers + 1), np.nan))
             found[name] = np.diagonal(stretches, 1)

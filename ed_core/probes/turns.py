@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
 from .base import Probe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..models.language_model import LanguageModel
+    from ..models.trace import Trace
+    from ..sweeps.recorder import Recorder
+    from ..types import Encoding
 
 
 @dataclass(frozen=True)
@@ -41,14 +49,14 @@ class Turns(Probe):
         ),
     )
 
-    def compute(self, model, encoding, record) -> None:
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps import metrics
 
         record.allocate("stream_angle", (model.n_layers, len(encoding)))
         record.allocate("update_angle", (model.n_layers - 1, len(encoding)))
-        before = None
+        before: Tensor | None = None
 
-        def measure(layer, trace):
+        def measure(layer: int, trace: Trace) -> None:
             nonlocal before
             h, update = trace.resid[layer][0].float(), trace.update(layer)[0].float()
             record.write("stream_angle", layer, metrics.cosine(h, h + update).arccos().rad2deg())

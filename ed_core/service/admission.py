@@ -17,7 +17,7 @@ def size(probe: Probe, n_tokens: int, n_layers: int, precision: str) -> None:
     allowed, product = settings.current(), n_tokens * n_layers
     work = estimate.work(probe, n_layers, n_tokens, precision)
 
-    def shorter(limit):
+    def shorter(limit: int) -> int:
         return max(1, limit // n_layers)
 
     if not permits.is_owner() and 0 < allowed.max_tokens_layers < product:

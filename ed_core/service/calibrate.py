@@ -43,22 +43,28 @@ def calibrate(device: str = "cpu") -> Rates:
 def _maps(weights: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
     """The same linear map in every precision that is installed."""
     plain = {"fp32": weights, "bf16": weights.bfloat16(), "fp16": weights.half()}
-    maps: dict[str, Callable[[Tensor], Tensor]] = {name: (lambda x, w=w: x @ w.T) for name, w in plain.items()}
+
+    def times(w: Tensor) -> Callable[[Tensor], Tensor]:
+        return lambda x: x @ w.T
+
+    maps: dict[str, Callable[[Tensor], Tensor]] = {name: times(w) for name, w in plain.items()}
     if not extras.installed("bitsandbytes"):
         return maps
     quantized.prepare()
     import bitsandbytes as bnb
+    from bitsandbytes.nn.modules import Int8Params, Linear8bitLt
 
     packed, state = bnb.functional.quantize_4bit(plain["bf16"], quant_type="nf4", compress_statistics=True)
-    int8 = bnb.nn.Linear8bitLt(*weights.shape, bias=False, has_fp16_weights=False, threshold=6.0)
-    int8.weight = bnb.nn.Int8Params(weights.cpu(), requires_grad=False, has_fp16_weights=False)
+    inputs, outputs = weights.shape
+    int8 = Linear8bitLt(inputs, outputs, bias=False, has_fp16_weights=False, threshold=6.0)
+    int8.weight = Int8Params(weights.cpu(), requires_grad=False, has_fp16_weights=False)
     int8 = int8.to(weights.device)
-    return maps | {"int8": int8, "4bit": lambda x: bnb.matmul_4bit(x, packed.t(), quant_state=state)}
+    return maps | {"int8": int8, "4bit": lambda x: bnb.matmul_4bit(x, packed.t(), quant_state=state)}  # type: ignore[attr-defined]  # public
 
 
 def _seconds(call: Callable[[Tensor], Tensor], x: Tensor) -> float:
     """The fastest of a few calls, the first one not counted."""
-    wait = torch.cuda.synchronize if x.is_cuda else lambda: None
+    wait: Callable[[], None] = torch.cuda.synchronize if x.is_cuda else lambda: None
     best = float("inf")
     for i in range(ROUNDS + 1):
         begun = time.perf_counter()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
+from typing import Any
 
 import psutil
 import torch
@@ -160,7 +161,7 @@ def _version(library: str) -> str:
     return version(library)
 
 
-def certificate(model: LanguageModel, request: Request, started: float, away: float = 0.0) -> dict:
+def certificate(model: LanguageModel, request: Request, started: float, away: float = 0.0) -> dict[str, Any]:
     """Where a number came from: everything needed to make it again, and who made it when. `away`: seconds in which
     something else was computed."""
     extra = [

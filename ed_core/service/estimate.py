@@ -103,7 +103,7 @@ def estimate(
 def choose(size: Size, n_tokens: int = TOKENS, device: str = "cpu", free: int | None = None) -> tuple[str, str]:
     """`auto`: the widest precision that fits with room for the probes, and the sentence that says why."""
     free = free_memory() if free is None else free
-    tried = []
+    tried: list[Estimate] = []
     for precision in WIDEST_FIRST:
         found = estimate(size, precision, n_tokens, device, free)
         if found.fits:
@@ -217,7 +217,7 @@ def report(
     found = estimate(size, asked(precision, None), n_tokens, device, free)
     weights = ", ".join(f"{p} {gigabytes(size.weight_bytes(p))}" for p in WIDEST_FIRST)
 
-    def row(*cells):
+    def row(*cells: str) -> str:
         return "  {:<22} {:>12} {:>10} {:>8}{}".format(*cells)
 
     lines += [

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from .. import settings
 from ..errors import BY_NAME, Cancelled, EffectiveDepthError, QueueFull, WorkerDied
@@ -65,7 +66,7 @@ class Jobs:
         self._inside: Job | None = None  # sent to run inside the running one; queued until the worker takes it up
         self._turn: dict[str, float] = {}  # when visitors who wait had a turn last
         self._forecast: tuple[float, dict[str, Place]] | None = None
-        self._worker: subprocess.Popen | None = None
+        self._worker: subprocess.Popen[bytes] | None = None
         self._closed, self._warm = False, warm
         self._ready, self._started, self._pong = False, 0.0, threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
@@ -239,7 +240,7 @@ class Jobs:
         if one is not None:
             turns.running = ask(one)
             turns.had, turns.owed = one.had(now), one.owed
-        if inner is not None:
+        if one is not None and inner is not None:
             turns.inside = ask(inner)
             if one.gave_way is None:  # it is about to
                 turns.had = credit(turns.had, turns.owed)
@@ -276,9 +277,10 @@ class Jobs:
             self._inside = job
         self._tell({"type": "run", "job": job.id, "request": job.request.to_json()})
 
-    def _tell(self, header: dict) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # it just died: its reader reports that
-            send(self._worker.stdin, header)
+    def _tell(self, header: dict[str, Any]) -> None:
+        if self._worker is not None and self._worker.stdin is not None:
+            with contextlib.suppress(OSError):  # it just died: its reader reports that
+                send(self._worker.stdin, header)
 
     def _start_worker(self) -> None:
         env = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"} | dict(self._environment)
@@ -291,7 +293,7 @@ class Jobs:
         for key in [k for k, job in self._jobs.items() if job.over][:-keep]:
             del self._jobs[key]
 
-    def _heard(self, header: dict, body: bytes) -> None:
+    def _heard(self, header: dict[str, Any], body: bytes) -> None:
         """One frame of the worker."""
         kind = header["type"]
         if kind == "ready":
@@ -307,11 +309,11 @@ class Jobs:
             if job is not outer and self._inside is None:  # it was inside, cancelled before it began or not
                 self._tell({"type": "on"})
 
-    def _follow(self, job: Job, kind: str, header: dict, body: bytes) -> None:
+    def _follow(self, job: Job, kind: str, header: dict[str, Any], body: bytes) -> None:
         """What the worker says of one job."""
         if kind == "begun":
             job.state, job.started = "running", self._clock()
-            if job is self._inside:
+            if job is self._inside and self._running is not None:
                 self._running.gives_way(job.started)
             self._told("begun", job)
         elif kind == "stage":
@@ -322,7 +324,8 @@ class Jobs:
             job.progress = header["progress"]
         elif kind == "done":
             job.arrived(body)
-            self.models = tuple(header["models"])
+            opened, n_bytes = header["models"]
+            self.models = (opened, n_bytes)
             self._pace.learn(job.request, header["tokens"], header["seconds"], header["opening"])
             self._end(job, "done")
         elif kind == "failed":
@@ -342,8 +345,9 @@ class Jobs:
 
     # ---------------------------------------------------------------- threads
 
-    def _read(self, worker: subprocess.Popen) -> None:
+    def _read(self, worker: subprocess.Popen[bytes]) -> None:
         """Everything one worker says, until it ends."""
+        assert worker.stdout is not None  # a pipe
         while (frame := receive(worker.stdout)) is not None:
             with self._lock:
                 self._heard(*frame)

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ..types import Request
 from .job import Job
@@ -23,7 +24,7 @@ class Pool:
     are open, unless waiting for them takes longer than opening them once more. A worker that dies takes what it
     computed with it and nothing else. `pace` makes what each queue knows of times; `options` are those of `Jobs`."""
 
-    def __init__(self, n: int, pace: Callable[[], Pace] = Pace, **options):
+    def __init__(self, n: int, pace: Callable[[], Pace] = Pace, **options: Any):
         self._lock = threading.Lock()  # one submission at a time: two of one request must meet
         self._queues = [Jobs(pace=pace(), environment=share(i, n), **options) for i in range(n)]
 

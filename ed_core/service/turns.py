@@ -81,11 +81,13 @@ class Turns:
         ahead, found, then = 0, {}, replace(self, waiting=list(self.waiting), last=dict(self.last))
         while then.waiting:
             if then.running is None:
-                then.running, then.had, then.owed = then._begin(then.next()), 0.0, 0.0
-                found[then.running.id] = Place(ahead, then.now - self.now)
+                first = then.next()
+                assert first is not None  # somebody waits
+                then.running, then.had, then.owed = then._begin(first), 0.0, 0.0
+                found[first.id] = Place(ahead, then.now - self.now)
             elif then.inside is not None:
                 then.now += then.inside.seconds
-                then.inside, then.owed = None, then.owed + then.inside.seconds
+                then.owed, then.inside = then.owed + then.inside.seconds, None
                 ahead += 1
             elif (passing := then.passing()) is not None:
                 then.inside, then.had, then.owed = then._begin(passing), credit(then.had, then.owed), 0.0
@@ -111,6 +113,7 @@ class Turns:
         """Whether this one is short beside the running job. What that is said to take in all decides, not what is left
         of it: the answer stays what it was when somebody was told how long he waits."""
         one, share = self.running, SHARE if ask.seconds <= SHORT_SECONDS else SHARE_OF_LONG
+        assert one is not None  # asked only while something runs
         return (
             ask.owner != one.owner
             and not ask.alone
@@ -129,9 +132,11 @@ class Turns:
 
     def _compute(self) -> bool:
         """Let the running job compute until something may pass, or it ends; whether it ended."""
-        left = self.running.seconds
+        one = self.running
+        assert one is not None
+        left = one.seconds
         step = min([left, *(self._wait(ask) for ask in self._in_turn() if self._may_pass(ask))])
         step = max(step, 1e-6)
         self.now, self.had = self.now + step, self.had + step
-        self.running = replace(self.running, seconds=left - step) if left > step else None
+        self.running = replace(one, seconds=left - step) if left > step else None
         return self.running is None

@@ -20,7 +20,11 @@ import threading
 import time
 from contextlib import suppress
 from io import BufferedIOBase
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..types import ProbeResult
+    from .compute import Models
 
 LENGTHS = struct.Struct(">IQ")
 # What reads or opens a page goes a little before what computes for minutes. Not by much: two threads that wait for each
@@ -28,10 +32,11 @@ LENGTHS = struct.Struct(">IQ")
 NICE = 1
 COMPUTING = "computing"  # the stage once the model is open
 ANSWER_SECONDS = 0.25  # for which a job that gave way waits until the queue says who is next; then it goes on
+Stream = BufferedIOBase | IO[bytes]
 _sending = threading.Lock()  # the worker's listener answers a ping while a result is being sent
 
 
-def send(stream: BufferedIOBase, header: dict[str, Any], body: bytes = b"") -> None:
+def send(stream: Stream, header: dict[str, Any], body: bytes = b"") -> None:
     """Write one frame; of several threads one at a time."""
     head = json.dumps(header).encode()
     with _sending:
@@ -39,7 +44,7 @@ def send(stream: BufferedIOBase, header: dict[str, Any], body: bytes = b"") -> N
         stream.flush()
 
 
-def receive(stream: BufferedIOBase) -> tuple[dict[str, Any], bytes] | None:
+def receive(stream: Stream) -> tuple[dict[str, Any], bytes] | None:
     """Read one frame; None at the end of the stream."""
     lengths = stream.read(LENGTHS.size)
     if len(lengths) < LENGTHS.size:
@@ -55,7 +60,7 @@ def main() -> None:
         os.nice(NICE)
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not land among the frames
-    todo: queue.SimpleQueue[dict] = queue.SimpleQueue()
+    todo: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     cancelled: set[str] = set()
 
     def listen() -> None:
@@ -81,7 +86,11 @@ def main() -> None:
 
 
 def serve(
-    header: dict, models, out: BufferedIOBase, cancelled: set[str], todo: queue.SimpleQueue[dict] | None = None
+    header: dict[str, Any],
+    models: Models,
+    out: Stream,
+    cancelled: set[str],
+    todo: queue.SimpleQueue[dict[str, Any]] | None = None,
 ) -> None:
     """Run one job and report it: partial results, then `done` or `failed`; or `later`, where it does not fit beside the
     job that it runs inside of. What comes into `todo` meanwhile is served between two blocks; None: this job runs
@@ -105,17 +114,17 @@ def serve(
         if job in cancelled:
             raise Cancelled("The computation was cancelled before it began.")
 
-        def come(done, total):
+        def come(done: int, total: int) -> str:
             return f"downloading {request.models[0].name}: {gigabytes(done)} of {gigabytes(total)}"
 
-        def stage(done, total):
+        def stage(done: int, total: int) -> None:
             return send(out, {"type": "stage", "job": job, "text": come(done, total)})
 
         spec = hub.ensure(request.models[0], stage, lambda: job in cancelled)
         request = replace(request, models=(spec,))  # a downloaded model goes by its commit
         if packed := of_gguf(spec):
 
-            def unpacked(done, total):
+            def unpacked(done: int, total: int) -> None:
                 return send(
                     out, {"type": "stage", "job": job, "text": f"converting {spec.name}: {done} of {total} tensors"}
                 )
@@ -126,10 +135,11 @@ def serve(
         opening = time.monotonic() - opening
         send(out, {"type": "stage", "job": job, "text": COMPUTING})
 
-        def publish(result):
+        def publish(result: ProbeResult) -> None:
             return send(out, {"type": "partial", "job": job, "progress": result.progress}, pack(result))
 
-        def give_way():
+        def give_way() -> None:
+            assert todo is not None  # something waits in it
             with models.hold(model), suppress(queue.Empty):
                 while (header := todo.get(timeout=ANSWER_SECONDS))["type"] == "run":
                     serve(header, models, out, cancelled)

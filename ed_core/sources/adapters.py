@@ -17,7 +17,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 def read_config(folder: Path) -> Mapping[str, Any]:
     """The adapter's settings; refuses a folder that holds no LoRA adapter in safetensors."""
     try:
-        config = from_json((folder / CONFIG).read_text(encoding="utf-8"))
+        config: Mapping[str, Any] = from_json((folder / CONFIG).read_text(encoding="utf-8"))
         kind = str(config["peft_type"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelNotFound(
@@ -49,7 +49,7 @@ def check_base(folder: Path, base: str) -> None:
     can tell."""
     trained_on = str(read_config(folder).get("base_model_name_or_path") or "")
 
-    def is_hub_id(name):
+    def is_hub_id(name: str) -> bool:
         return name.count("/") == 1 and not Path(name).is_absolute() and not Path(name).exists()
 
     if is_hub_id(trained_on) and is_hub_id(base) and trained_on.lower() != base.lower():

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parents[1] / "demo"
 MODELS: dict[str, Path] = {name: FOLDER / "models" / name for name in ("ed-demo-16", "ed-demo-8")}
@@ -35,20 +36,20 @@ def default_set(model: str) -> str:
     return "sum_mod10" if model in MODELS or Path(model) in MODELS.values() else MIXED
 
 
-def load_prompts() -> list[dict]:
+def load_prompts() -> list[dict[str, Any]]:
     """The bundled prompts, in the order of the file."""
     return [dict(prompt) for prompt in _prompts()]
 
 
 @cache
-def _prompts() -> tuple[dict, ...]:
+def _prompts() -> tuple[dict[str, Any], ...]:
     return tuple(json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines())
 
 
-def mixed_prompts(n: int, tasks: Sequence[str] = (), difficulties: Sequence[int] = ()) -> list[dict]:
+def mixed_prompts(n: int, tasks: Sequence[str] = (), difficulties: Sequence[int] = ()) -> list[dict[str, Any]]:
     """`n` bundled prompts (or as many as there are) of these tasks and difficulties, spread evenly over both; of all
     that the bundled models were taught where none is named."""
-    groups: dict[tuple, list[dict]] = {}
+    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for prompt in load_prompts():
         if (prompt["task"] in tasks or (not tasks and prompt["known"])) and (
             not difficulties or prompt["difficulty"] in difficulties

@@ -16,11 +16,14 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import settings
 from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
 from ..types import from_json
+
+if TYPE_CHECKING:
+    from gguf import GGMLQuantizationType
 
 CONVERTER = 1  # counted up where a conversion would give other weights
 MAGIC, VERSIONS, MOST_DIMENSIONS = b"GGUF", (2, 3), 4
@@ -191,7 +194,7 @@ def _read(path: str, size: int, *_stat: int) -> Header:
 class _Reader:
     """A walk through the header that never leaves the file, whatever the lengths in it say."""
 
-    def __init__(self, data):
+    def __init__(self, data: mmap.mmap) -> None:
         self.data, self.at = data, 0
 
     def take(self, format: str) -> Any:
@@ -255,7 +258,8 @@ def _parsed(file: Path, reader: _Reader, size: int) -> Header:
         tensors.append((name, shape, reader.take("<I"), reader.take("<Q")))
     alignment = int(fields.get("general.alignment", 32)) or 32
     start = -(-reader.at // alignment) * alignment
-    known, packing, end = {int(t): t for t in gguf.GGMLQuantizationType}, {}, start
+    known, end = {int(t): t for t in gguf.GGMLQuantizationType}, start
+    packing: dict[str, int] = {}
     for name, shape, kind, offset in tensors:
         if kind not in known or not _unpacks(known[kind]):
             told = known[kind].name if kind in known else f"type {kind}"
@@ -278,7 +282,7 @@ def _parsed(file: Path, reader: _Reader, size: int) -> Header:
 
 
 @functools.cache
-def _unpacks(kind) -> bool:
+def _unpacks(kind: GGMLQuantizationType) -> bool:
     """Whether the library unpacks this type: it is tried on one block."""
     import gguf
     import numpy as np
@@ -290,7 +294,9 @@ def _unpacks(kind) -> bool:
     return True
 
 
-def _config(architecture: str, fields: dict[str, Any], tensors: list[tuple]) -> dict[str, Any]:
+def _config(
+    architecture: str, fields: dict[str, Any], tensors: list[tuple[str, tuple[int, ...], int, int]]
+) -> dict[str, Any]:
     """The sizes, as a config.json names them: enough for an estimate. A size that differs by block stays in as
     `PER_BLOCK`: without it an estimate would take the family's default for it, now it refuses and names the field."""
     found = {name: fields.get(f"{architecture}.{key}") for name, key in FIELDS.items()}

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from .. import disk
 from ..errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, HubUnreachable
@@ -125,7 +126,12 @@ def fetch(
     disk.require_room(hub_id, max(0, wanted.bytes - come(hub_id)), folder, setting)
     done = 0
     for name, size in wanted.files:
-        bar = _bar(lambda here, before=done: progress and progress(before + here, wanted.bytes), cancelled)
+
+        def report(here: int, before: int = done) -> None:
+            if progress:
+                progress(before + here, wanted.bytes)
+
+        bar = _bar(report, cancelled)
         with _said_plainly(hub_id, revision):
             _bring(hub_id, name, wanted.commit, bar)
             hf_hub_download(hub_id, name, revision=wanted.commit, etag_timeout=ANSWER_SECONDS)  # puts it in its place
@@ -181,7 +187,7 @@ def _bring(hub_id: str, name: str, commit: str, bar: type) -> None:
     from filelock import FileLock, Timeout
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # public, not in its __all__
 
     url = hf_hub_url(hub_id, name, revision=commit)
     known = get_hf_file_metadata(url, timeout=ANSWER_SECONDS)
@@ -231,13 +237,13 @@ def _bar(report: Callable[[int], object], cancelled: Callable[[], bool]) -> type
     """What the hub's client takes for a progress bar: it reports bytes, and raises where somebody has cancelled."""
     from tqdm import tqdm
 
-    class Bar(tqdm):
-        def __init__(self, *args, **kwargs):
+    class Bar(tqdm):  # type: ignore[misc]  # tqdm has no types
+        def __init__(self, *args: object, **kwargs: Any) -> None:
             known = {k: v for k, v in kwargs.items() if k in ("total", "initial", "unit", "unit_scale", "desc")}
             super().__init__(**known, disable=True)
             self.come = int(kwargs.get("initial") or 0)
 
-        def update(self, n=1):
+        def update(self, n: int | float | None = 1) -> None:
             if cancelled():
                 raise Cancelled(
                     "The download was cancelled; what has come is kept, and the next one goes on from there."

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import Field, fields
 from fnmatch import fnmatchcase
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from .. import settings
 from ..errors import NotAllowed
@@ -35,7 +36,7 @@ def is_owner() -> bool:
     return _owner
 
 
-def why_not(check: Callable[..., None], *arguments) -> str:
+def why_not(check: Callable[..., None], *arguments: object) -> str:
     """The sentence with which a check refuses, or "": for widgets, which say beforehand why they are off."""
     try:
         check(*arguments)
@@ -104,8 +105,17 @@ def download(hub_id: str) -> None:
     model(hub_id)
 
 
-def files(probe: object) -> None:
-    """Whether a probe (a dataclass of its parameters) may read the files they name; bundled and kept ones it may."""
+@runtime_checkable
+class Parameters(Protocol):
+    """A dataclass of parameters, some of which name files."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def paths(self, parameter: str) -> list[str]: ...
+
+
+def files(probe: Parameters) -> None:
+    """Whether a probe may read the files they name; bundled and kept ones it may."""
     for f in fields(probe):
         if f.metadata["file"]:
             for named in probe.paths(f.name):

@@ -142,7 +142,7 @@ def read(config: Mapping[str, Any]) -> Size:
     family = str(config.get("model_type", ""))
     layout = LAYOUTS.get(family, LLAMA)
 
-    def number(*names):
+    def number(*names: str) -> int:
         return next((_whole(n, config[n]) for n in names if config.get(n)), 0)
 
     n_layers, d_model = number("num_hidden_layers", "n_layer", "n_layers"), number("hidden_size", "n_embd", "d_model")
@@ -160,7 +160,7 @@ def read(config: Mapping[str, Any]) -> Size:
     head_dim = number("head_dim") * layout.grouped or HEAD_DIM.get(family) or d_model // n_heads
     d_mlp = number(layout.mlp_field) or 4 * d_model
 
-    def flag(value):
+    def flag(value: bool | str) -> bool:
         return bool(config.get(value.lstrip("+"), value[0] == "+")) if isinstance(value, str) else value
 
     q, kv = n_heads * head_dim, n_kv_heads * head_dim

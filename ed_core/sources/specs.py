@@ -8,6 +8,7 @@ import os
 import re
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from ..errors import ModelNotFound
 from ..types import ModelSpec, from_json
@@ -30,7 +31,7 @@ IDENTITY_FILES = (
 )
 REVISION = r"(?!/)(?!.*\.\.)[\w./-]{1,200}"  # also a path below the hub's cache, which it must not lead out of
 HUB_ID = re.compile(rf"[\w.-]{{1,96}}(/[\w.-]{{1,96}})?(@{REVISION})?")
-_hashes: dict[tuple, str] = {}
+_hashes: dict[tuple[tuple[str, int, int, int, int], ...], str] = {}
 
 
 def named(source: str) -> ModelSpec:
@@ -141,7 +142,7 @@ def describe(spec: ModelSpec) -> dict[str, str]:
     hand."""
     fields = config_of(spec)
 
-    def first(*names):
+    def first(*names: str) -> str:
         return next((str(fields[n]) for n in names if fields.get(n)), "")
 
     described = {
@@ -171,7 +172,7 @@ def size_of(source: str) -> sizes.Size:
     return sizes.read(config)
 
 
-def config_of(spec: ModelSpec) -> dict:
+def config_of(spec: ModelSpec) -> dict[str, Any]:
     """The fields of a model's config.json where it is at hand, else what a GGUF file's header says, else what the
     catalogue knows; {} where there are none."""
     try:

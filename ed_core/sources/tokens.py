@@ -5,11 +5,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .. import prompts
 from ..types import ModelSpec, Prompt, from_json
 from . import sizes
 from .specs import config_of, location
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 
 def _file(spec: ModelSpec) -> Path | None:
@@ -19,7 +23,7 @@ def _file(spec: ModelSpec) -> Path | None:
 
 
 @lru_cache(maxsize=8)
-def _tokenizer(file: str, mtime_ns: int):
+def _tokenizer(file: str, mtime_ns: int) -> Tokenizer:
     from tokenizers import Tokenizer
 
     return Tokenizer.from_file(file)
@@ -91,13 +95,13 @@ def added(spec: ModelSpec) -> tuple[list[str], list[str]] | None:
     with_them, without = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
     at = next((i for i in range(len(with_them)) if with_them[i : i + len(without)] == without), 0)
 
-    def name(ids):
+    def name(ids: list[int]) -> list[str]:
         return [str(tokenizer.id_to_token(i)) for i in ids]
 
     return name(with_them[:at]), name(with_them[at + len(without) :])
 
 
-def _settings(spec: ModelSpec, name: str) -> dict:
+def _settings(spec: ModelSpec, name: str) -> dict[str, Any]:
     try:
         found = from_json((Path(location(spec)) / name).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -105,7 +109,7 @@ def _settings(spec: ModelSpec, name: str) -> dict:
     return found if isinstance(found, dict) else {}
 
 
-def _text(tokenizer, token_id: int) -> str:
+def _text(tokenizer: Tokenizer, token_id: int) -> str:
     """As `LanguageModel.token_text`: the tokenizer's own symbol where a token is only part of a character."""
-    text = tokenizer.decode([token_id], skip_special_tokens=False)
-    return tokenizer.id_to_token(token_id) if "\ufffd" in text or not text else text
+    text: str = tokenizer.decode([token_id], skip_special_tokens=False)
+    return str(tokenizer.id_to_token(token_id)) if "\ufffd" in text or not text else text

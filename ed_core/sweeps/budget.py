@@ -89,7 +89,7 @@ class Budget:
             torch.cuda.empty_cache()
         return None
 
-    def certificate(self) -> dict:
+    def certificate(self) -> dict[str, int]:
         """For the provenance."""
         return {"budget_bytes": self.bytes, "halved": self.halvings}
 

@@ -7,8 +7,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -87,6 +88,7 @@ def _sinks(trace: Trace) -> Tensor:
 def answer_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: int) -> None:
     """Fill `answers`' measures."""
     n_layers, n_tokens, first = model.n_layers, len(encoding), encoding.answer_start
+    assert first is not None  # `answers` refuses a prompt without an answer
     record.allocate("rank", (n_layers + 1, n_tokens - first))
     record.allocate("first_depth", ())
     record.allocate("stays_depth", ())
@@ -95,7 +97,7 @@ def answer_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: 
     for depth in range(n_layers + 1):
         record.write("rank", depth, metrics.rank(model.unembed(trace.resid[depth][0, at]), targets))
         record.step(0.3 * (depth + 1) / (n_layers + 1))
-    among = (record.arrays["rank"] <= k).all(1)
+    among = np.asarray((record.arrays["rank"] <= k).all(1))
     if among.any():
         record.write("first_depth", (), among.argmax())
     if among[-1]:
@@ -121,9 +123,13 @@ def write_without(model: LanguageModel, encoding: Encoding, record: Recorder, n:
         record.allocate(f"{name}_whole", ())
 
     def write(name: str, variant: int, value: float) -> None:
-        record.write(*((f"{name}_whole", ()) if variant == none else (name, variant)), value)
+        if variant == none:
+            record.write(f"{name}_whole", (), value)
+        else:
+            record.write(name, variant, value)
 
-    groups, told = {(): list(range(none + 1))}, 0
+    told = 0
+    groups: dict[tuple[int, ...], list[int]] = {(): list(range(none + 1))}
     while groups:
         written, variants = groups.popitem()
         laid = draft[len(written) :]
@@ -222,7 +228,9 @@ def _whole(model: LanguageModel, trace: Trace, at: slice) -> metrics.Whole:
     return metrics.Whole(model.unembed(trace.resid[-1][0, at]), trace.ids[0, 1:][at])
 
 
-def _compare(whole: metrics.Whole, logits: Float[Tensor, "pos v"], record: Recorder, names, at) -> None:
+def _compare(
+    whole: metrics.Whole, logits: Float[Tensor, "pos v"], record: Recorder, names: Sequence[str], at: Any
+) -> None:
     """Write loss, divergence and kept best tokens under these names."""
     loss, *others = whole.measure(logits)
     for name, values in zip(names, (_to_the_end(loss, len(logits)), *others)):

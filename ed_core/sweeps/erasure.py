@@ -36,7 +36,10 @@ def erasure_sweep(
     record.allocate("effect", (n_layers + 1, n_tokens))
     mean = background_mean(model, background, record)
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
-    look = slice(1, n_tokens) if future else slice(encoding.answer_start - 1, n_tokens - 1)
+    look = slice(1, n_tokens)
+    if not future:
+        assert encoding.answer_start is not None  # `residual_erasure` refuses a prompt without an answer
+        look = slice(encoding.answer_start - 1, n_tokens - 1)
     base = model.unembed(trace.resid[-1][0, look]).softmax(-1)
     suffix = model.identities is not None and model.identities.suffix_holds
     record.provenance["prefix"] = "keys and values reused" if suffix else "computed anew"
@@ -78,7 +81,7 @@ def _walk(
     state = trace.resid[0][:, start:].repeat(len(depths) * size, 1, 1)
     at = torch.arange(size, device=state.device), torch.tensor(group, device=state.device) - start
 
-    def most():
+    def most() -> int:
         return record.budget.rows(n_suffix, model.call_bytes(trace.ids.shape[1]))
 
     for depth in range(depths[0], n_layers + 1):
@@ -131,12 +134,15 @@ def _compare(
 def background_mean(model: LanguageModel, prompts: list[Prompt], record: Recorder) -> Float[Tensor, "depth d_model"]:
     """Mean residual of every depth over all tokens of all background prompts, token-weighted, the first included;
     float32."""
-    total, count = 0.0, 0
+    total: Tensor | None = None
+    count = 0
     for prompt in prompts:
         trace = model.trace(
             model.tensor(model.encode(prompt, max_tokens())), on_block=lambda *_: record.check(), keep=1
         )
-        total = total + torch.stack([h[0].double().sum(0) for h in trace.resid])
+        summed = torch.stack([h[0].double().sum(0) for h in trace.resid])
+        total = summed if total is None else total + summed
         count += trace.ids.shape[1]
     record.provenance["background"] = {"prompts": len(prompts), "tokens": count}
+    assert total is not None  # a background has prompts
     return (total / count).float()

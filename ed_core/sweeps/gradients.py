@@ -33,6 +33,7 @@ def integrate(
         record.allocate(name, (n_layers,))
     record.allocate("nodes_used", (n_layers,))
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
+    assert encoding.answer_start is not None  # `integrated_gradients` refuses a prompt without an answer
     answer = torch.tensor(encoding.ids[encoding.answer_start :], device=model.device)
     failed = []
     for layer in reversed(range(n_layers)):
@@ -82,7 +83,8 @@ class _Path:
     def integrate(self, most_nodes: int, tolerance: float) -> tuple[Float[Tensor, " pos"], float, bool]:
         """`(attribution, completeness error, whether both tests passed)`, doubling intervals until they do or the nodes
         run out."""
-        intervals, before = FIRST_INTERVALS, None
+        intervals = FIRST_INTERVALS
+        before: Tensor | None = None
         while intervals > 2 and intervals + 1 > most_nodes:
             intervals //= 2
         while True:
@@ -90,6 +92,7 @@ class _Path:
             self._evaluate([a for a in alphas if a not in self.values])
             weights = [(0.5 if a in (0.0, 1.0) else 1.0) / intervals for a in alphas]
             now = sum(w * self.slopes[a] for w, a in zip(weights, alphas))
+            assert isinstance(now, Tensor)  # and no empty sum
             gain = self.values[1.0] - self.values[0.0]
             error = abs(float(now.sum()) - gain)
             largest = float(now.abs().amax())
@@ -128,8 +131,8 @@ class _Path:
         model, trace, resid = self.model, self.trace, x
         if self.part != "layer":
             entering = trace.resid[self.layer].expand_as(x)
-            edits = {"attn_edit" if self.part == "attention" else "mlp_edit": lambda added: x}
-            *_, resid = model.run_block(trace, self.layer, entering, **edits)
+            put = (lambda added: x, None) if self.part == "attention" else (None, lambda added: x)
+            *_, resid = model.run_block(trace, self.layer, entering, *put)
         for layer in range(self.layer + 1, model.n_layers):
             *_, resid = model.run_block(trace, layer, resid)
         probabilities = model.unembed(resid[:, self.read]).softmax(-1)

@@ -22,7 +22,8 @@ TINY = 1e-37  # a probability that has a logarithm, and weighs nothing
 
 def norm(x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
     """Euclidean norm over the last axis, float32."""
-    return x.float().norm(dim=-1)
+    length: Tensor = x.float().norm(dim=-1)
+    return length
 
 
 def ratio(x: Float[Tensor, "*batch d"], reference: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
@@ -77,7 +78,8 @@ def best(logits: Float[Tensor, "n v"], k: int) -> tuple[Float[Tensor, "n k"], In
     largest, or among the last ids, which fill no group. One pass instead of a sort."""
     n_rows, d_vocab = logits.shape
     if d_vocab < 4 * k * GROUP:
-        return tuple(logits.topk(k))
+        values, ids = logits.topk(k)
+        return values, ids
     whole = d_vocab - d_vocab % GROUP
     groups = logits[:, :whole].unflatten(-1, (-1, GROUP)).amax(-1).topk(k).indices
     within, last = (torch.arange(*ends, device=logits.device) for ends in ((GROUP,), (whole, d_vocab)))
@@ -202,11 +204,11 @@ class Whole:
         - KL `[n]`, nats: `sum_v p log p - sum_v p s + log Z`, which is sum_v p (log p - log q), p being the whole
           model's. Range 0…∞. Where it is small it is taken by `kl`, which keeps its digits near 0.
         - kept `[n]`: 1 where the whole model's best token is among the best ones here, else 0."""
-        loss, divergence, kept = zip(*[self._piece(logits[at], at) for at in self.pieces])
-        divergence = torch.cat(divergence)
+        losses, divergences, kept = zip(*[self._piece(logits[at], at) for at in self.pieces])
+        divergence = torch.cat(divergences)
         for rows in (~(divergence > SMALL_KL)).nonzero()[:, 0].split(self.pieces[0].stop):  # NaN is not greater
             divergence[rows] = kl(self.logp[rows], log_probabilities(logits[rows]))
-        return torch.cat(loss), divergence, torch.cat(kept)
+        return torch.cat(losses), divergence, torch.cat(kept)
 
     def _piece(self, logits: Float[Tensor, "n v"], at: slice) -> tuple[Tensor, Tensor, Tensor]:
         """The same for some rows, small divergences not yet mended."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import Cancelled
 from ..types import Encoding, Measure, MeasureSpec, ProbeResult, Request
 from .budget import Budget
+
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
 
 PUBLISH_SECONDS = 0.1  # partial results come at most this often
 
@@ -59,7 +62,7 @@ class Recorder:
         """Put a tensor or array into a measure at an index or slice."""
         self.arrays[name][at] = as_array(values)
 
-    def name_tokens(self, model, ids) -> None:
+    def name_tokens(self, model: LanguageModel, ids: Any) -> None:
         """Remember the texts of token ids that appear in a measure, so that a page needs no tokenizer."""
         for token in np.unique(as_array(ids)).tolist():
             if token not in self.token_text:

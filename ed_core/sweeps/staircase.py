@@ -8,6 +8,7 @@ the variants."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,7 @@ from . import metrics
 from .budget import even_chunks
 
 if TYPE_CHECKING:
-    from ..models.language_model import LanguageModel
+    from ..models.language_model import Edit, LanguageModel
     from ..models.trace import Trace
     from ..types import Encoding
     from .recorder import Recorder
@@ -87,7 +88,7 @@ class _Sweep:
         )
         self.output, self.kept = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
 
-    def walk(self, variants: range, step) -> None:
+    def walk(self, variants: range, step: Callable[[float], None]) -> None:
         """Fill the figures of a stretch of variants, from the first block they touch to the output. Row 0 is the
         no-op."""
         model, trace, n_bounds = self.model, self.trace, self.n_bounds
@@ -126,17 +127,18 @@ class _Sweep:
         model, trace, update = self.model, self.trace, self.trace.update(layer)
 
         def work(rows: slice) -> Tensor:
-            edits = {}
+            attn_edit: Edit | None = None
+            mlp_edit: Edit | None = None
             if self.late:
                 row = torch.arange(rows.start, rows.stop, device=state.device)
                 own = ((row >= here.start) & (row < here.stop)).view(-1, 1)
                 zero = own & skips[(row - 1).clamp_min(0)]
-                edits = {
-                    "attn_edit" if self.part == "attention" else "mlp_edit": lambda added: added.masked_fill(
-                        zero.unsqueeze(-1), 0.0
-                    )
-                }
-            attn, mlp, post = model.run_block(trace, layer, state[rows], **edits)
+
+                def leave_out(added: Tensor) -> Tensor:
+                    return added.masked_fill(zero.unsqueeze(-1), 0.0)
+
+                attn_edit, mlp_edit = (leave_out, None) if self.part == "attention" else (None, leave_out)
+            attn, mlp, post = model.run_block(trace, layer, state[rows], attn_edit, mlp_edit)
             seen = looks[max(rows.start - 1, 0) : rows.stop - 1]
             if rows.start == 0:
                 seen = torch.cat([torch.ones_like(looks[:1]), seen])
@@ -151,7 +153,7 @@ class _Sweep:
         """Direct effects on block `layer`: its update on the *original* residual less what one skipped block added,
         nothing in between."""
         model, trace, update = self.model, self.trace, self.trace.update(layer)
-        added = {
+        added: Callable[[int], Tensor] = {
             "layer": trace.update,
             "attention": lambda s: trace.attn_out[s].float(),
             "mlp": lambda s: trace.mlp_out[s].float(),
@@ -250,7 +252,8 @@ class _Sweep:
 
 def _over_bounds(values: Float[np.ndarray, " b *rest"]) -> Float[np.ndarray, "*rest"]:
     """The maximum over the boundaries computed so far; NaN where there is none yet."""
-    return np.fmax.reduce(values, axis=0)
+    most: np.ndarray = np.fmax.reduce(values, axis=0)
+    return most
 
 
 def _allocate(record: Recorder, n_layers: int, n_tokens: int, bounds: list[int] | None, direct: bool) -> None:

@@ -51,7 +51,7 @@ def surgery_sweep(
     if order:
         require_kinds(model, order)
     sweep = _Sweep(model, encoding, record, min(longest, model.n_layers))
-    walks: dict[str, tuple[Callable[[], None], int]] = {
+    walks: dict[str, tuple[Callable[[], None], float]] = {
         "drop": (lambda: sweep.stretches("drop"), _passes(sweep.found, 1, model.n_layers)),
         "swap": (sweep.swaps, _passes(sweep.pairs, 0, model.n_layers)),
         "repeat": (lambda: sweep.repeats(seed), _passes(sweep.found, 0, model.n_layers)),
@@ -182,7 +182,7 @@ class _Sweep:
     def _walk(
         self,
         kind: str,
-        variants: list[tuple],
+        variants: Sequence[tuple[int, ...]],
         enters: list[int],
         taken: list[int],
         first: Callable[[slice, Tensor], None] = lambda part, state: None,
@@ -225,7 +225,7 @@ class _Sweep:
         for measure in ("loss", "kl", "top1_kept"):
             self.record.allocate(f"{kind}_{measure}", shape)
 
-    def _outputs(self, kind: str, variants: list[tuple], state: Tensor) -> None:
+    def _outputs(self, kind: str, variants: Sequence[tuple[int, ...]], state: Tensor) -> None:
         """Mean loss, divergence and share of best tokens kept, for the last residuals `[variant, pos, d_model]`."""
         model, budget, targets = self.model, self.record.budget, self.trace.ids[0, 1:]
         sums = torch.zeros(len(variants), 3, dtype=torch.float64)
@@ -241,12 +241,12 @@ class _Sweep:
                 return rows
 
             each = at.stop - at.start
-            for rows in budget.each(len(variants), lambda each=each: max(1, (most >> budget.halvings) // each), work):
+            for rows in budget.each(len(variants), lambda: max(1, (most >> budget.halvings) // each), work):
                 if at is places[-1]:
                     self._write(kind, variants[rows], sums[rows])
                 self.record.step(self.record.progress)
 
-    def _write(self, kind: str, variants: list[tuple], sums: Tensor) -> None:
+    def _write(self, kind: str, variants: Sequence[tuple[int, ...]], sums: Tensor) -> None:
         loss, kl, kept = sums[:, 0] / (self.n_tokens - 1), sums[:, 1] / self.n_tokens, sums[:, 2] / self.n_tokens
         if not kind:
             return self.record.write("loss_whole", (), loss[0])
@@ -281,9 +281,12 @@ def continue_both(
     whole anew for every token."""
     ids = model.tensor(encoding.ids[: encoding.answer_start or len(encoding)])
     written: dict[str, list[int]] = {"whole": [], "order": []}
-    model.continuation(
-        ids, n_tokens, lambda step, logits: (record.check(), written["whole"].append(int(logits.argmax())))
-    )
+
+    def keep(step: int, logits: Tensor) -> None:
+        record.check()
+        written["whole"].append(int(logits.argmax()))
+
+    model.continuation(ids, n_tokens, keep)
     for _ in range(n_tokens):
         trace = model.trace(ids, keep=1)
         best = model.unembed(in_order(model, trace, order, record.check)[:, -1]).argmax(-1, keepdim=True)
