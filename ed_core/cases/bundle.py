@@ -19,11 +19,12 @@ from ..prompts import check_text
 from ..results.aggregate import probe_of
 from ..results.wire import RESULT, pack, result_of
 from ..sources import controls
+from ..types import ModelSpec, Prompt
 from .case_study import ITEMS, Case, Item, Shown
 
 MAX_BYTES, MAX_UNPACKED, MAX_HEADER, MAX_ARRAYS = 64 << 20, 192 << 20, 2 << 20, 200
 MAX_TOKEN_TEXT, CARD_PROMPT = 4096, 300
-CERTIFICATE = {
+CERTIFICATE: dict[str, type | tuple[type, ...]] = {
     "engine": int,
     "run": str,
     "time": str,
@@ -132,7 +133,7 @@ def card(file: Path | BufferedIOBase) -> Card:
         return card
 
 
-def _check_times(sealed: Sealed) -> None:
+def _check_times(sealed: Sealed[Header]) -> None:
     words = sealed.head.case
     expect(0 <= words.created <= words.changed < 1e11, "the times")
 
@@ -156,7 +157,7 @@ def _make_card(case: Case) -> dict[str, Any]:
     }
 
 
-def _case(sealed: Sealed) -> Case:
+def _case(sealed: Sealed[Header]) -> Case:
     header = sealed.head
     _check_times(sealed)
     names = [f"{i}.npz" for i in range(len(header.items))]
@@ -173,7 +174,8 @@ def _item(name: str, packed: bytes, shown: Shown) -> Item:
         packed = pack(result) if sealed.old else packed
     request = result.request
     expect(result.complete and len(request.models) >= 1 and len(request.prompts) >= 1, "a result is not complete")
-    for one in (*request.models, *request.prompts):
+    parts: list[ModelSpec | Prompt] = [*request.models, *request.prompts]
+    for one in parts:
         expect(all(type(getattr(one, f.name)).__name__ == f.type for f in fields(one)), "the request")
     for prompt in request.prompts:
         check_text(prompt)

@@ -7,7 +7,7 @@ import struct
 import zlib
 from collections.abc import Iterable
 from io import BufferedIOBase
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from .checked import expect
 
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 class Writer:
     """A zip file, entry by entry; the same bytes from the same content."""
 
-    def __init__(self, file: BufferedIOBase):
+    def __init__(self, file: BinaryIO | BufferedIOBase):
         self.file, self.at, self.directory, self.n = file, 0, bytearray(), 0
 
     def add(self, name: str, content: Iterable[bytes | memoryview], compressed: bool) -> None:
@@ -102,7 +102,8 @@ def entries(file: BufferedIOBase, most: int) -> list[Entry]:
     expect(0 < n <= most, f"{n} entries, at most {most} are read")
     expect(length <= n * (ENTRY.size + MOST_NAME + 64), "the zip file's directory is too long")
     file.seek(at)
-    directory, found, offset, end = file.read(length), [], 0, 0
+    directory, offset, end = file.read(length), 0, 0
+    found: list[Entry] = []
     for _ in range(n):
         entry, offset = _entry(directory, offset)
         expect(entry.at >= end and (entry.at == 0) == (not found), "its entries overlap")

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 ARRAY = ".npy"
 
+Told = tuple[dict[str, Any], dict[str, str]]
+"""What a manifest says, and its members with their hashes."""
+
 
 def manifest(entries: list[Entry], read: Callable[[Entry], bytes], most: int) -> tuple[dict[str, Any], list[Entry]]:
     """The manifest of an older archive, and the entries that are its members. `read`: an entry's bytes; `most`: of its
@@ -36,7 +39,7 @@ def document(told: dict[str, Any]) -> dict[str, Any]:
     return {"digest": "", "members": {}} | claims | told
 
 
-def _case(data: bytes, entries: list[Entry], most: int) -> tuple[dict, dict]:
+def _case(data: bytes, entries: list[Entry], most: int) -> Told:
     told = _canonical(data, most)
     expect([e.name for e in entries] == [f"{i}.npz" for i in range(len(entries))], "its entries are not those it lists")
     members = {f"{i}.npz": item["sha256"] for i, item in enumerate(told["items"])}
@@ -45,18 +48,18 @@ def _case(data: bytes, entries: list[Entry], most: int) -> tuple[dict, dict]:
     return _renamed(told), members
 
 
-def _study(data: bytes, entries: list[Entry], most: int) -> tuple[dict, dict]:
+def _study(data: bytes, entries: list[Entry], most: int) -> Told:
     told, members = _files(data, entries, most)
     return _renamed(told), members
 
 
-def _backup(data: bytes, entries: list[Entry], most: int) -> tuple[dict, dict]:
+def _backup(data: bytes, entries: list[Entry], most: int) -> Told:
     told, members = _files(data, entries, most)
     owners = {name: file["owner"] for name, file in parse(data, most)["files"].items() if "owner" in file}
     return told | {"version": 1, "owners": owners}, members
 
 
-def _files(data: bytes, entries: list[Entry], most: int) -> tuple[dict, dict]:
+def _files(data: bytes, entries: list[Entry], most: int) -> Told:
     """A manifest that lists files with size and hash, without this list, and the hashes."""
     told = _canonical(data, most)
     files = told.pop("files", None)
@@ -67,39 +70,40 @@ def _files(data: bytes, entries: list[Entry], most: int) -> tuple[dict, dict]:
     return told, members
 
 
-def _canonical(data: bytes, most: int) -> dict:
-    told = parse(data, most)
+def _canonical(data: bytes, most: int) -> dict[str, Any]:
+    told: dict[str, Any] = parse(data, most)
     expect(isinstance(told, dict) and canonical_json(told).encode() == data, "its list is spelled in another way")
     return told
 
 
-def _renamed(told: dict) -> dict:
+def _renamed(told: dict[str, Any]) -> dict[str, Any]:
     return {"version" if name == "schema" else name: value for name, value in told.items()}
 
 
-def _result(data: bytes, entries: list[Entry], most: int) -> tuple[dict, dict]:
+def _result(data: bytes, entries: list[Entry], most: int) -> Told:
     told = parse(arrays.read(data).tobytes(), most)
     expect(told.pop("arrays") == sorted(e.name.removesuffix(ARRAY) for e in entries), "its arrays are not those listed")
     told["updates"] = told.pop("version")
     return {"format": "effective-depth result"} | _renamed(told), _unhashed(entries)
 
 
-def _text(data: bytes, most: int) -> dict:
+def _text(data: bytes, most: int) -> dict[str, Any]:
     """JSON in an array without dimensions."""
-    return parse(str(arrays.read(data)).encode(), most)
+    told: dict[str, Any] = parse(str(arrays.read(data)).encode(), most)
+    return told
 
 
-def _maps(data: bytes, entries: list[Entry], most: int) -> tuple[dict, dict]:
+def _maps(data: bytes, entries: list[Entry], most: int) -> Told:
     told = _text(data, most)
     return {name: told[name] for name in ("format", "version", "kind")}, {"certificate.npy": ""} | _unhashed(entries)
 
 
-def _sums(data: bytes, entries: list[Entry], most: int) -> tuple[dict, dict]:
+def _sums(data: bytes, entries: list[Entry], most: int) -> Told:
     told = _text(data, most)
     return {name: told.pop(name) for name in ("format", "version")} | {"about": told}, _unhashed(entries)
 
 
-def _checkpoint(data: bytes, entries: list[Entry], most: int) -> tuple[dict, dict]:
+def _checkpoint(data: bytes, entries: list[Entry], most: int) -> Told:
     told = {"format": "effective-depth checkpoint", "version": 1, "what": str(arrays.read(data))}
     return told, _unhashed(entries)
 
@@ -108,21 +112,23 @@ def _unhashed(entries: list[Entry]) -> dict[str, str]:
     return {entry.name: "" for entry in entries}
 
 
-Opens = dict[str, Callable[[bytes, list["Entry"], int], tuple[dict, dict]]]
+Opens = dict[str, Callable[[bytes, list["Entry"], int], Told]]
 LISTED: Opens = {"case.json": _case, "manifest.json": _study, "backup.json": _backup}  # first or last
 ARRAYS: Opens = {"header.npy": _result, "certificate.npy": _maps, "about.npy": _sums, "what.npy": _checkpoint}
 
 
-def _case_2(told: dict) -> dict:
+def _case_2(told: dict[str, Any]) -> dict[str, Any]:
     expect(all(item.keys() == {"shown"} for item in told["items"]), "an item has more than it should")
     return told | {"items": [item["shown"] for item in told["items"]]}
 
 
-def _same(told: dict) -> dict:
+def _same(told: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
-MIGRATIONS: dict[tuple[str, int], Callable[[dict], dict]] = {  # kind and version: its manifest as of the next version
+MIGRATIONS: dict[
+    tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]
+] = {  # kind and version: its manifest as of the next version
     ("result", 1): _same,
     ("case study", 1): _case_2,
     ("study", 1): _same,

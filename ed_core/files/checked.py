@@ -6,7 +6,7 @@ import json
 import re
 import reprlib
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,6 +17,7 @@ STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 LONG = re.compile(rb"[0-9]{%d}" % (DIGITS + 1))
 NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 adapter = cache(TypeAdapter)
+T = TypeVar("T")
 
 
 def expect(holds: bool, what: str) -> None:
@@ -49,19 +50,20 @@ def _no_number(name: str) -> None:
 DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 
-def exactly(kind: type, data: Any) -> Any:
+def exactly(kind: type[T], data: Any) -> T:
     """`data` as a value of this type: every field is there and no other, each of its very type."""
     return exactly_of(kind, canonical_json(data).encode(), json.dumps(data))
 
 
-def exactly_of(kind: type, text: bytes, spelled: str | bytes = b"") -> Any:
+def exactly_of(kind: type[T], text: bytes, spelled: str | bytes = b"") -> T:
     """The same of canonical JSON; `spelled`: another spelling, for the order of its keys."""
     extra = getattr(kind, "model_config", {}).get("extra", "forbid")
+    schema: TypeAdapter[T] = adapter(kind)  # type: ignore[arg-type]  # a class is hashable
     try:
-        found = adapter(kind).validate_json(spelled or text, strict=True, extra=extra)
+        found = schema.validate_json(spelled or text, strict=True, extra=extra)
     except ValidationError as error:
         raise ValueError(wrong(error)) from None
-    same = canonical_json(adapter(kind).dump_python(found)).encode() == text
+    same = canonical_json(schema.dump_python(found)).encode() == text
     expect(same, "a field is left out, or a number spelled otherwise")
     return found
 

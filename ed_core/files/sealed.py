@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO, Generic, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -65,15 +65,18 @@ class Head(BaseModel):
         return self.model_dump(exclude=set(Head.model_fields))
 
 
+H = TypeVar("H", bound=Head)
+
+
 @dataclass(frozen=True)
-class Kind:
+class Kind(Generic[H]):
     """A kind of file. `noun`: with its article, for sentences; `members`: the pattern of their names, "" for a
     document; `compressed`: of those that are; `again`: what to do about a damaged one."""
 
     name: str
     noun: str
     version: int
-    head: type[Head]
+    head: type[H]
     again: str
     members: str = ""
     compressed: str = ""
@@ -101,11 +104,13 @@ class Kind:
             ) from error
 
 
-class Sealed:
+class Sealed(Generic[H]):
     """An open container. `head`: what its manifest says, checked; `old`: it was written before there were sealed
     containers."""
 
-    def __init__(self, kind: Kind, file: io.BufferedIOBase, entries: Mapping[str, archive.Entry], head: Any, old: bool):
+    def __init__(
+        self, kind: Kind[H], file: io.BufferedIOBase, entries: Mapping[str, archive.Entry], head: H, old: bool
+    ):
         self.kind, self.head, self.old = kind, head, old
         self._file, self._entries = file, entries
 
@@ -143,7 +148,7 @@ class Sealed:
 
 
 @contextlib.contextmanager
-def open_sealed(source: Path | bytes | io.BufferedIOBase, kind: Kind, name: str = "") -> Iterator[Sealed]:
+def open_sealed(source: Path | bytes | io.BufferedIOBase, kind: Kind[H], name: str = "") -> Iterator[Sealed[H]]:
     """The container in a file, or in bytes; `name` stands for it in errors. Within the block every error but the disk's
     is one sentence of the kind's `refuses`; `NewerSchema` where that is `ImportRefused` and the file of a later
     version."""
@@ -158,7 +163,7 @@ def open_sealed(source: Path | bytes | io.BufferedIOBase, kind: Kind, name: str 
         yield _opened(file, kind, name)
 
 
-def _then(kind: Kind) -> str:
+def _then(kind: Kind[Any]) -> str:
     return f"{kind.again[0].upper()}{kind.again[1:]}."
 
 
@@ -166,7 +171,7 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:.3g} MiB"
 
 
-def _opened(file: io.BufferedIOBase, kind: Kind, name: str) -> Sealed:
+def _opened(file: io.BufferedIOBase, kind: Kind[H], name: str) -> Sealed[H]:
     bounds = kind.bounds
     file.seek(0)
     if file.read(2) != b"PK":
@@ -197,7 +202,7 @@ def _unhashed(file: io.BufferedIOBase, entry: archive.Entry, most: int) -> bytes
     return data
 
 
-def _document(file: io.BufferedIOBase, kind: Kind, name: str) -> Sealed:
+def _document(file: io.BufferedIOBase, kind: Kind[H], name: str) -> Sealed[H]:
     """A file that is its manifest alone."""
     if (size := file.seek(0, 2)) > kind.bounds.head:
         raise kind.refuses(f"{name} has {_mib(size)}; at most {_mib(kind.bounds.head)} are read. {_then(kind)}")
@@ -212,7 +217,7 @@ def _document(file: io.BufferedIOBase, kind: Kind, name: str) -> Sealed:
     return Sealed(kind, file, {}, _head(told, canonical_json(told).encode(), kind, name), old)
 
 
-def _head(told: Any, text: bytes, kind: Kind, name: str) -> Any:
+def _head(told: Any, text: bytes, kind: Kind[H], name: str) -> H:
     """The manifest as the kind's schema has it; `text`: its canonical form, empty for what was not sealed."""
     expect(isinstance(told, dict) and isinstance(told.get("format"), str), "no format")
     found, version = told["format"], told.get("version")
@@ -243,20 +248,20 @@ Members = Mapping[str, Any] | Iterable[tuple[str, Any]]
 """Arrays by their names, bytes by their names with an extension; one after another where they come as pairs."""
 
 
-def seal(kind: Kind, head: Mapping[str, Any], members: Members = ()) -> bytes:
+def seal(kind: Kind[Any], head: Mapping[str, Any], members: Members = ()) -> bytes:
     """The file's bytes, the same from the same content. `head`: the fields of the kind's schema."""
     buffer = io.BytesIO()
     _seal(buffer, kind, head, members)
     return buffer.getvalue()
 
 
-def write_sealed(path: Path, kind: Kind, head: Mapping[str, Any], members: Members = ()) -> None:
+def write_sealed(path: Path, kind: Kind[Any], head: Mapping[str, Any], members: Members = ()) -> None:
     """The file, all or nothing: written beside its place, then renamed."""
     with disk.written(path) as handle:
         _seal(handle, kind, head, members)
 
 
-def _seal(handle: io.BufferedIOBase, kind: Kind, head: Mapping[str, Any], members: Members) -> None:
+def _seal(handle: BinaryIO | io.BufferedIOBase, kind: Kind[Any], head: Mapping[str, Any], members: Members) -> None:
     manifest = {"format": kind.format, "version": kind.version, "members": {}, **head}
     if not kind.members:
         handle.write(_document_of(manifest | {"digest": _digested(manifest)[0]}))
@@ -276,7 +281,7 @@ def _seal(handle: io.BufferedIOBase, kind: Kind, head: Mapping[str, Any], member
     zipped.close()
 
 
-def _compressed(kind: Kind, name: str) -> bool:
+def _compressed(kind: Kind[Any], name: str) -> bool:
     return bool(kind.compressed and re.fullmatch(kind.compressed, name))
 
 

@@ -182,7 +182,7 @@ class Certificate(BaseModel, strict=True, extra="allow"):
 
 def _certificate(path: Path, told: str) -> dict[str, Any]:
     try:
-        found = parse(told.encode(), MOST_CERTIFICATE)
+        found: dict[str, Any] = parse(told.encode(), MOST_CERTIFICATE)
         Certificate.model_validate(found)
         rank = found.get("rank")
         expect(rank is None or (isinstance(rank, int) and found["kind"] == "affine"), "the rank")

@@ -181,9 +181,9 @@ def unpacked(source: Path | bytes | BufferedIOBase, name: str) -> Maps | Replace
         notes = certificate.get("notes", [])
         expect(isinstance(notes, list) and all(isinstance(note, str) for note in notes), "its notes")
         expect(set(arrays) == {f.name for f in fields(kind)} - {"certificate"}, "its arrays")
-        scalars = {key: values.item() for key, values in arrays.items() if values.ndim == 0}
-        curves = {key: np.asarray(values, np.float64) for key, values in arrays.items() if values.ndim}
-        found = kind(**scalars, **curves, certificate=certificate)
+        parts: dict[str, Any] = {key: values.item() for key, values in arrays.items() if values.ndim == 0}
+        parts |= {key: np.asarray(values, np.float64) for key, values in arrays.items() if values.ndim}
+        found = kind(**parts, certificate=certificate)
         expect(found.sound(), "its arrays are not as large as the models")
         return found
 

@@ -148,7 +148,7 @@ class Added:
     def __getitem__(self, name: str) -> np.ndarray:
         if name == "next":
             return np.asarray(self.n_prompts)
-        total = 0
+        total: np.ndarray | int = 0
         for file in self.files:
             with open_sealed(file, SHARD) as sealed:
                 total = total + sealed.array(name)

@@ -66,7 +66,7 @@ def unpack(data: bytes) -> ProbeResult:
         return result_of(sealed)
 
 
-def result_of(sealed: Sealed) -> ProbeResult:
+def result_of(sealed: Sealed[Header]) -> ProbeResult:
     """The result in an open container of this kind."""
     header, arrays = sealed.head, sealed.arrays()
     expect(0 < len(header.token_ids) == len(header.tokens), "tokens")

@@ -123,7 +123,8 @@ def write(out: str | Path, file: str | Path) -> str:
         write_sealed(file, KIND, head, _members(folder, head["measures"]))
     except OSError as error:
         raise StudyError(f"{file} cannot be written: {disk.why(error)}") from error
-    return head["measures"]
+    measures: str = head["measures"]
+    return measures
 
 
 def packed(out: str | Path) -> bytes:
@@ -198,7 +199,7 @@ def _reading(file: str | Path | BufferedIOBase) -> Iterator[None]:
         raise StudyError(f"The study cannot be written: {disk.why(error)}") from error
 
 
-def _unpack(sealed: Sealed, part: Path) -> str:
+def _unpack(sealed: Sealed[Header], part: Path) -> str:
     expect({STUDY, PLAN} <= set(sealed.names), f"{STUDY} or {PLAN} is missing")
     disk.require_room("The study", sum(map(sealed.size, sealed.names)), part, "--out")
     content = {}
