@@ -507,7 +507,7 @@ def test_of_three_hundred_case_studies_none_is_opened_for_the_list(folder, monke
     for i in range(300):
         copy = replace(first, id=new_id(), title=f"Number {i:03}")
         (folder.path / f"{copy.id}.edcase").write_bytes(bundle.encode(copy))
-    for name in ("decode", "unpack"):
+    for name in ("decode", "result_of"):
         monkeypatch.setattr(bundle, name, None)
     test = app(GALLERY)
     assert len(test.get("page_link")) == 12
