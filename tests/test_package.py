@@ -48,6 +48,13 @@ def test_the_lock_holds_what_app_and_tests_need_inside_the_ranges():
         assert name not in needed or version in needed[name].specifier, f"{name}: {version} is outside its range"
 
 
+def test_the_image_has_what_the_app_needs():
+    """The image and a Space install the lock down to its tests."""
+    head = (ROOT / "requirements.txt").read_text(encoding="utf-8").partition("# --- tests")[0].splitlines()
+    there = {canonicalize_name(Requirement(line).name) for line in head if line and line[0] != "#"}
+    assert ranges("app", "quantized", "adapters", "remote").keys() <= there
+
+
 def test_a_user_of_the_library_installs_nothing_at_an_exact_version():
     pinned = [str(r) for r in ranges(*PROJECT["optional-dependencies"].keys() - {"test", "docs"}).values()]
     assert not [text for text in pinned if "==" in text]
