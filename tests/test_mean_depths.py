@@ -15,6 +15,7 @@ from pyarrow import parquet
 
 import ed_core
 from ed_core.commands import main
+from ed_core.depth.criteria import COSINES
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import tables, words
 from ed_core.studies.folder import open_folder
@@ -134,7 +135,7 @@ def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
     model, twin = folder.models
     assert tables.twins_of(folder, model) == [twin] and tables.twins_of(folder, twin) == []
     turning: tuple[str, ...] = ()
-    made = {f"{name}.sum": np.tile(np.where(np.arange(30) < 10, -1.0, 1.0), (100, 1)) for name in tables.COSINES}
+    made = {f"{name}.sum": np.tile(np.where(np.arange(30) < 10, -1.0, 1.0), (100, 1)) for name in COSINES}
     whole, (name,) = type(folder).sums, folder.sets
 
     def sums(self, label, of):

@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
 from ..errors import ParameterError, TooLarge
 from ..memory import ROOM, free_memory, gigabytes
 from ..sources.precision import QUANTIZED
 from ..types import ModelSpec
+from .modules import Pretrained
 
 
 def pick(device: str) -> str:
@@ -82,7 +82,7 @@ def plan(spec: ModelSpec, needed: int) -> dict[str, Any]:
     return {"device_map": "auto", "max_memory": memory} | ({"offload_folder": spec.offload} if spec.offload else {})
 
 
-def main_device(hf_model: nn.Module) -> torch.device:
+def main_device(hf_model: Pretrained) -> torch.device:
     """Where a spread model's streams are kept and its inputs are put: where its embeddings run."""
     spread = getattr(hf_model, "hf_device_map", None) or {}
     computing = [place for place in spread.values() if place not in ("cpu", "disk")]
