@@ -10,5 +10,6 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_the_engine_is_typed_strictly():
-    found = subprocess.run([sys.executable, "-m", "mypy", "--no-error-summary"], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-m", "mypy", "--no-error-summary"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
