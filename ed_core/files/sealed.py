@@ -175,6 +175,7 @@ def _opened(file: io.BufferedIOBase, kind: Kind[H], name: str) -> Sealed[H]:
     bounds = kind.bounds
     file.seek(0)
     if file.read(2) != b"PK":
+        expect(not kind.members, "it is no zip file")
         return _document(file, kind, name)
     entries = archive.entries(file, bounds.members + 1)
     most = min(bounds.unpacked, bounds.ratio * file.seek(0, 2))
