@@ -213,7 +213,9 @@ def _document(file: io.BufferedIOBase, kind: Kind[H], name: str) -> Sealed[H]:
     expect(isinstance(told, dict) and "members" not in told, "no JSON object")
     if old := "digest" not in told:
         return Sealed(kind, file, {}, _head(before.document(told), b"", kind, name), old)
-    expect({"format", "version"} <= told.keys() and _document_of(told) == text, "it is spelled in another way")
+    later = type(told.get("version")) is int and told["version"] > kind.version  # how it is spelled is not known here
+    same = later or ({"format", "version"} <= told.keys() and _document_of(told) == text)
+    expect(same, "it is spelled in another way")
     told["members"] = {}
     return Sealed(kind, file, {}, _head(told, canonical_json(told).encode(), kind, name), old)
 
