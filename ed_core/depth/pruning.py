@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -66,8 +67,8 @@ def by_loss(
     return said
 
 
-def _answers(n_prompts: int) -> Callable[[float | np.ndarray], str]:
-    def told(share: int | float | np.ndarray) -> str:
+def _answers(n_prompts: int) -> Callable[[float | np.floating[Any] | np.ndarray], str]:
+    def told(share: float | np.floating[Any] | np.ndarray) -> str:
         if n_prompts == 1:
             return "writes the answer" if share else "does not write the answer"
         return f"writes {round(float(share) * n_prompts)} of {n_prompts} answers"

@@ -153,7 +153,8 @@ MAPS = Kind(
 def packed(found: Maps | Replacement) -> bytes:
     """The file's bytes, the same from the same numbers."""
     arrays = {f.name: np.asarray(getattr(found, f.name)) for f in fields(found)}
-    arrays["certificate"] = np.asarray(json.dumps(dict(found.certificate), sort_keys=True, allow_nan=False))
+    told = {name: value for name, value in found.certificate.items() if name not in OF_BEFORE}
+    arrays["certificate"] = np.asarray(json.dumps(told, sort_keys=True, allow_nan=False))
     return seal(MAPS, {"kind": found.kind}, arrays)
 
 
