@@ -68,7 +68,7 @@ def by_loss(
 
 
 def _answers(n_prompts: int) -> Callable[[float | np.floating[Any] | np.ndarray], str]:
-    def told(share: float | np.floating[Any] | np.ndarray) -> str:
+    def told(share: int | float | np.floating[Any] | np.ndarray) -> str:
         if n_prompts == 1:
             return "writes the answer" if share else "does not write the answer"
         return f"writes {round(float(share) * n_prompts)} of {n_prompts} answers"

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import atexit
 import gc
-import os
 import sys
 from pathlib import Path
 
 from ..errors import EffectiveDepthError
 from . import queue
 from .execute import execute
-from .launch import FILE, NICE, Run
+from .launch import FILE, Run
 from .status import FAILED, Statuses
 
 
 def main(folder: Path) -> int:
     """Wait for the turn of the folder's run, and carry it out."""
-    os.nice(NICE)
     atexit.register(gc.freeze)  # as the shell does: Python ends a second earlier
     spec, statuses = Run(folder).spec, Statuses(folder)
     if spec is None:

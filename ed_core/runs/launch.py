@@ -154,7 +154,10 @@ def _start(folder: Path) -> psutil.Process:
             env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"},
         )
     status.Statuses(folder).add(status.WAITING)
-    return psutil.Process(started.pid)
+    process = psutil.Process(started.pid)
+    with contextlib.suppress(psutil.Error):  # it has ended already
+        process.nice(min(19, process.nice() + NICE))  # before it starts a thread
+    return process
 
 
 def note(folder: Path, spec: Spec, process: psutil.Process) -> None:
