@@ -28,35 +28,16 @@ def add(commands: Commands) -> None:
     p = commands.add_parser(
         "claims", help="check published statements about depth on a model and a prompt set; resumable"
     )
-    p.add_argument("--model", required=True, help="a bundled name, a folder, or a hub id")
-    p.add_argument(
-        "--set",
-        default="",
-        metavar="S",
-        help=SET_HELP,
-    )
+    _asks(p)
     p.add_argument("--claim", action="append", default=[], metavar="ID", help="one of them; all unless given")
-    p.add_argument("--also", action="append", default=[], metavar="M", help="further models of the family, repeatable")
     p.add_argument("--prompts", type=int, default=0, metavar="N", help="at most so many prompts for any of them")
-    p.add_argument("--precision", default="fp32", metavar="P", help="fp32 (unless given), bf16, fp16, int8 or 4bit")
-    p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
-    p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
-    p.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap over prompts")
     p.add_argument("--out", required=True, metavar="FOLDER", help="what lies there is not computed anew")
-    add_processes(p)
-    p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
     p.set_defaults(run=claims)
     p = commands.add_parser(
         "card",
         help="a depth card: rules, lenses, claims, cuts, sinks, precisions of a model in one document; resumable",
     )
-    p.add_argument("--model", required=True, help="a bundled name, a folder, or a hub id")
-    p.add_argument(
-        "--set",
-        default="",
-        metavar="S",
-        help=SET_HELP,
-    )
+    _asks(p)
     p.add_argument(
         "--prompts",
         type=int,
@@ -70,15 +51,21 @@ def add(commands: Commands) -> None:
         metavar="P,P",
         help="held against the card's own (%(default)s unless given); empty for none",
     )
+    p.add_argument("--out", metavar="FOLDER", help="what lies there is not computed anew; the app's own unless given")
+    p.set_defaults(run=card)
+
+
+def _asks(p: argparse.ArgumentParser) -> None:
+    """The options that both have."""
+    p.add_argument("--model", required=True, help="a bundled name, a folder, or a hub id")
+    p.add_argument("--set", default="", metavar="S", help=SET_HELP)
     p.add_argument("--also", action="append", default=[], metavar="M", help="further models of the family, repeatable")
     p.add_argument("--precision", default="fp32", metavar="P", help="fp32 (unless given), bf16, fp16, int8 or 4bit")
     p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
     p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
     p.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap over prompts")
-    p.add_argument("--out", metavar="FOLDER", help="what lies there is not computed anew; the app's own unless given")
     add_processes(p)
     p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
-    p.set_defaults(run=card)
 
 
 def claims(args: argparse.Namespace) -> int:
