@@ -254,7 +254,7 @@ class _Cluster:
             ) from None
         self.ray = ray
         try:
-            told = dict(log_to_driver=False, configure_logging=False, logging_level="error")
+            told: dict[str, Any] = dict(log_to_driver=False, configure_logging=False, logging_level="error")
             if address:
                 _answers(address)
                 ray.init(address=address, **told)
