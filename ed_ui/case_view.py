@@ -72,7 +72,7 @@ def judged(page: str) -> dict[str, float | bool]:
 
 def open_live(case: Case) -> str:
     """Put what a case study was kept from into the boxes of its page, and give the page's file; only from a callback.
-    Its first model that is no control is the one in the sidebar."""
+    Its first model that is no control is the one that is chosen."""
     requests = [item.result.request for item in case.items]
     first = next((item for item in case.items if not item.result.request.models[0].control), case.items[0])
     shown_of = first.result.request

@@ -82,9 +82,7 @@ def open_run(request: Request) -> None:
     if _is_chosen(spec):
         return
     if picker.current().spec is None or picker.current().missing is not None:
-        link.trouble(
-            f"The linked run is of {spec.name}, which is not here now, so it is not shown; the sidebar says more."
-        )
+        link.trouble(f"The linked run is of {spec.name}, which is not here now, so it is not shown.")
     else:
         link.trouble(
             f"The linked run was made with other weights than {spec.name} has now, so it is not shown. Run "
@@ -93,7 +91,7 @@ def open_run(request: Request) -> None:
 
 
 def _is_chosen(spec: ModelSpec) -> bool:
-    """Whether the sidebar's model, or this control of it, is the one of a run."""
+    """Whether the chosen model, or this control of it, is the one of a run."""
     try:
         now = picker.current().spec
         now = twin(now, spec.control, spec.control_seed) if now is not None and spec.control else now

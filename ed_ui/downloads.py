@@ -40,7 +40,7 @@ def absent(source: str) -> ModelSpec | None:
 
 
 def section(spec: ModelSpec) -> None:
-    """What stands in the sidebar while the model is not on this machine."""
+    """What stands on the page while the model is not on this machine."""
     if off := permits.why_not(permits.download, spec.source):
         st.warning(show.plain(off), icon=":material/cloud_off:")
         _offer_small(spec)
@@ -62,7 +62,7 @@ def _live(spec: ModelSpec, name: str, asked: Future, was_busy: bool) -> None:
         if download is not None and download.spec:
             _running().pop(name, None)
         st.rerun()
-    st.markdown(f"**{show.plain(spec.name)}** is not here yet.")
+    st.markdown(f"**{show.plain(spec.name)}** is not here yet: nothing can run.")
     entry = catalogue.find(spec.source)
     if entry is not None and entry.gated and not os.environ.get("HF_TOKEN"):
         st.caption(show.plain(f"It is gated: {hub.TOKEN}, then start the app again."))

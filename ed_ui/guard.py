@@ -20,11 +20,17 @@ FAILED = (
 )
 
 
+class Said(EffectiveDepthError):
+    """What stands in the way is on the page already, and is not said twice."""
+
+
 def guarded(draw: Callable[[], object]) -> bool:
     """Draw, and say in one sentence what goes wrong; False where nobody foresaw it. Streamlit's own stops and reruns
     are no `Exception` and pass."""
     try:
         draw()
+    except Said:
+        pass
     except EffectiveDepthError as error:
         show.error(error)
     except Exception as error:

@@ -61,7 +61,7 @@ def take(parameters: Iterable[Input], reset: bool = True) -> None:
 
 def own(parameters: Iterable[Input]) -> None:
     """A page's own parameters: call it before their boxes are drawn. Where the URL decided in a run that was begun anew
-    before it came to the page, as the sidebar does when the hub answers, it decides on these now."""
+    before it came to the page, as the download box does when the hub answers, it decides on these now."""
     link = state()
     link.own = tuple(parameters)
     link.arrived, link.due = link.arrived or link.due, False

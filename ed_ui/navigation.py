@@ -1,4 +1,5 @@
-"""The pages: under which heading, in which file, and under which name a case study remembers where it was kept from."""
+"""The six rooms and their tabs: each tab is a page with an address of its own, so every link that exists leads to where
+it led."""
 
 from __future__ import annotations
 
@@ -7,47 +8,90 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Entry:
-    """A page in the navigation. `kept_as`: its name in a case study, a probe's for that probe's own page; "" where
-    nothing is kept from. `url`: its path, where that is not the file's name. `model`: it is about the model that is
-    chosen in the sidebar."""
+    """A tab of a room. `kept_as`: its name in a case study, a probe's for that probe's own page; "" where nothing is
+    kept from. `url`: its path, where that is not the file's name. `hidden`: no tab leads there. `model`: it is about
+    the model that is chosen on top."""
 
     file: str
     title: str
-    icon: str
     kept_as: str = ""
     url: str | None = None
     hidden: bool = False
     model: bool = True
 
 
-PAGES: dict[str, tuple[Entry, ...]] = {
-    "Look": (
-        Entry("pages/look/home.py", "Home", "layers", "home"),
-        Entry("pages/look/contributions.py", "Contributions", "stacked_bar_chart", "contributions"),
-        Entry("pages/look/logit_lens.py", "Logit lens", "center_focus_strong", "logit_lens"),
-        Entry("pages/look/lenses.py", "Lenses", "filter_center_focus", "lenses"),
-        Entry("pages/look/writing.py", "Writing", "edit_note", "generation"),
-        Entry("pages/look/numerics.py", "Sanity checks", "rule", "numerics"),
+@dataclass(frozen=True)
+class Room:
+    """One question; its tabs answer it in different ways, the first of them where the sidebar's link leads."""
+
+    title: str
+    question: str
+    icon: str
+    tabs: tuple[Entry, ...]
+
+
+ROOMS = (
+    Room(
+        "Prompt",
+        "Where does this answer form?",
+        "layers",
+        (
+            Entry("pages/look/home.py", "All maps", "home"),
+            Entry("pages/look/contributions.py", "Contributions", "contributions"),
+            Entry("pages/look/logit_lens.py", "Logit lens", "logit_lens"),
+            Entry("pages/look/lenses.py", "Fitted lenses", "lenses"),
+            Entry("pages/look/writing.py", "Writing", "generation"),
+        ),
     ),
-    "Intervene": (
-        Entry("pages/intervene/skip.py", "Layer skip", "content_cut", "layer_skip"),
-        Entry("pages/intervene/erase.py", "Erase", "ink_eraser", "residual_erasure"),
-        Entry("pages/intervene/gradients.py", "Gradients", "trending_down", "integrated_gradients"),
-        Entry("pages/intervene/prune.py", "Prune and exit", "compress", "prune"),
-        Entry("pages/intervene/surgery.py", "Surgery", "healing", "surgery"),
+    Room(
+        "Intervene",
+        "What breaks without it?",
+        "content_cut",
+        (
+            Entry("pages/intervene/skip.py", "Skip", "layer_skip"),
+            Entry("pages/intervene/erase.py", "Erase", "residual_erasure"),
+            Entry("pages/intervene/gradients.py", "Gradients", "integrated_gradients"),
+            Entry("pages/intervene/prune.py", "Prune and exit", "prune"),
+            Entry("pages/intervene/surgery.py", "Surgery", "surgery"),
+        ),
     ),
-    "Compare": (
-        Entry("pages/compare/two.py", "Compare two", "compare_arrows", "two"),
-        Entry("pages/compare/studies.py", "Studies", "science", model=False),
-        Entry("pages/compare/claims.py", "Claims", "gavel"),
-        Entry("pages/compare/cards.py", "Depth cards", "badge"),
-        Entry("pages/compare/difficulty.py", "Depth and difficulty", "stairs", model=False),
-        Entry("pages/compare/maps.py", "Maps", "map"),
-        Entry("pages/compare/audit.py", "Precision audit", "balance", "audit"),
+    Room(
+        "Compare",
+        "What differs?",
+        "compare_arrows",
+        (
+            Entry("pages/compare/two.py", "A | B", "two"),
+            Entry("pages/compare/audit.py", "Precisions", "audit"),
+            Entry("pages/compare/maps.py", "Linear maps"),
+        ),
     ),
-    "Keep": (
-        Entry("pages/keep/gallery.py", "Case studies", "collections_bookmark", url="cases", model=False),
-        Entry("pages/keep/case.py", "Case study", "bookmark", url="case", hidden=True, model=False),
+    Room(
+        "Studies",
+        "Does it hold over many prompts and models?",
+        "science",
+        (
+            Entry("pages/compare/studies.py", "Studies", model=False),
+            Entry("pages/compare/difficulty.py", "Difficulty", model=False),
+        ),
     ),
-}
-KEPT_FROM = {entry.kept_as: entry.file for entries in PAGES.values() for entry in entries if entry.kept_as}
+    Room(
+        "Model",
+        "What is known about this model's depth?",
+        "badge",
+        (
+            Entry("pages/compare/cards.py", "Depth card"),
+            Entry("pages/compare/claims.py", "Claims"),
+            Entry("pages/look/numerics.py", "Sanity checks", "numerics"),
+        ),
+    ),
+    Room(
+        "Case studies",
+        "What did we keep?",
+        "collections_bookmark",
+        (
+            Entry("pages/keep/gallery.py", "Case studies", url="cases", model=False),
+            Entry("pages/keep/case.py", "Case study", url="case", hidden=True, model=False),
+        ),
+    ),
+)
+KEPT_FROM = {entry.kept_as: entry.file for room in ROOMS for entry in room.tabs if entry.kept_as}

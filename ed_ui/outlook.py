@@ -12,7 +12,6 @@ from ed_core.service import admission, estimate
 from ed_core.sources import hub, permits, precision, sizes
 from ed_core.sources.specs import config_of
 from ed_core.types import ModelSpec, Request
-from ed_ui import downloads
 
 DEFAULT = "default speeds ('python -m ed_core estimate --calibrate' measures this device)"
 
@@ -21,17 +20,24 @@ DEFAULT = "default speeds ('python -m ed_core estimate --calibrate' measures thi
 class Outlook:
     """`needs`: memory and time in a few words ("" where the size is not known), `details`: the same with what it is
     made of, `obstacle`: why nothing can run, or "", `seconds`: for the requests that are still to be run, by the
-    estimate."""
+    estimate; `said`: the obstacle stands on the page already."""
 
     needs: str
     details: str
     obstacle: str
     seconds: float | None
+    said: bool = False
 
 
-def of(requests: Collection[Request], todo: Collection[Request], n_tokens: int | None, free: int) -> Outlook:
+def of(
+    requests: Collection[Request],
+    todo: Collection[Request],
+    n_tokens: int | None,
+    free: int,
+    absent: ModelSpec | None = None,
+) -> Outlook:
     """Of a page's requests, of which `todo` are not stored yet; the largest model of several counts. `free`: bytes on
-    their device."""
+    their device; `absent`: the model of which the page says already that it is not here."""
     asked_tokens, n_tokens = n_tokens, n_tokens or estimate.TOKENS
     specs = list(dict.fromkeys(request.models[0] for request in requests))
     asked = {
@@ -45,9 +51,11 @@ def of(requests: Collection[Request], todo: Collection[Request], n_tokens: int |
         _refused(requests),
         *(_too_large(spec, e, probes[spec], n_tokens) or _missing(spec) for spec, e in found.items()),
     ]
+    obstacle = next(filter(None, obstacles), "")
+    said = bool(obstacle) and absent is not None and obstacle == _missing(absent)
     known = [(_peak(e), e) for e in found.values() if e is not None]
     if len(known) < len(specs):
-        return Outlook("", "", next(filter(None, obstacles), ""), None)
+        return Outlook("", "", obstacle, None, said)
     peak, largest = max(known, key=lambda pair: pair[0])
     needed = {spec: dict(zip(asked[spec], found[spec].needs)) for spec in specs}
     seconds = sum(needed[r.models[0]][_asked(r)].seconds for r in todo)
@@ -61,7 +69,7 @@ def of(requests: Collection[Request], todo: Collection[Request], n_tokens: int |
         f"at {n_tokens} tokens, of {gigabytes(free)} free on {specs[0].device}; {estimate.duration(all_of_it)} to "
         f"measure all of this page, by {speed}."
     )
-    return Outlook(needs, details, next(filter(None, obstacles), ""), seconds)
+    return Outlook(needs, details, obstacle, seconds, said)
 
 
 def _asked(request: Request) -> tuple[str, tuple]:
@@ -100,8 +108,7 @@ def _refused(requests: Collection[Request]) -> str:
 def _missing(spec: ModelSpec) -> str:
     if hub.is_here(spec):
         return ""
-    instead = " or take a small model there," if downloads.small(spec) else ""
-    return f"{spec.name} is not here yet: download it in the sidebar,{instead} then Run."
+    return f"{spec.name} is not here yet: download it first, in the box of the model."
 
 
 def _too_large(spec: ModelSpec, found: estimate.Estimate | None, probes: Sequence[Probe], n_tokens: int) -> str:

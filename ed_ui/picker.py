@@ -1,4 +1,5 @@
-"""The sidebar's model: which one, at which precision, on which device; and what is known of it before it is loaded."""
+"""The model on top of the page: which one, at which precision, on which device; and what is known of it before it is
+loaded."""
 
 from __future__ import annotations
 
@@ -19,13 +20,14 @@ from ed_core.sources.bundled import MODELS
 from ed_core.sources.precision import WIDEST_FIRST, stored
 from ed_core.sources.wheels import WHEELS
 from ed_core.types import ModelSpec
-from ed_ui import downloads, model_card, remembered, running, session, show
+from ed_ui import downloads, guard, model_card, remembered, running, session, show
 
 NOTHING_ELSE = (
     "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders are off in "
     "its settings)."
 )
 AUTO = "auto"
+SHORT = 28  # characters of a name on top of the page
 PRECISIONS = (AUTO, "fp32", "bf16", "fp16", "int8", "4bit")
 ABOUT_PRECISION = """auto takes the widest that fits the free memory with room for the probes. int8: LLM.int8; 4bit:
 nf4, doubly quantized. A checkpoint that is stored quantized opens as it is with auto."""
@@ -41,16 +43,17 @@ class Choice:
     trouble: str = ""
 
 
-def sidebar() -> None:
-    """Model, precision and device, on every page and in the URL; below them what the model is."""
-    with st.sidebar:
+def box() -> None:
+    """The model's name, and behind it model, precision and device, the same on every page and in the URL; below them
+    what the model is."""
+    with st.popover(_named(), icon=":material/neurology:", key="model-box"):
         about = dict(options=names(), accept_new_options=True, help=about_model())
         remembered.widget(st.selectbox, "Model", "model", model() or None, **about)
-        with st.popover("Catalogue", icon=":material/list:", type="tertiary", key="catalogue"):
-            _catalogue()
         about = dict(options=PRECISIONS, required=True, help=ABOUT_PRECISION)
         remembered.widget(st.segmented_control, "Precision", "precision", AUTO, **about)
         place = st.container(key="model-says", gap="xxsmall")
+        with st.expander("Catalogue", icon=":material/list:"):
+            _catalogue()
         with st.expander("Adapter, revision, device"):
             _more()
         choice = current()
@@ -61,22 +64,50 @@ def sidebar() -> None:
                 model_card.card(choice.spec)
 
 
+def _named() -> str:
+    """The model in a few words: name, precision, layers."""
+    spec = current().spec
+    if spec is None:
+        return show.plain(_short(model())) or "Choose a model"
+    layers = specs.n_layers(spec)
+    return show.plain(" · ".join([_short(spec.name), spec.precision, *[f"{layers} layers"] * (layers is not None)]))
+
+
+def _short(name: str) -> str:
+    """The end of a path or hub id, at most so many characters of it."""
+    end = name.rstrip("/").rsplit("/", 1)[-1]
+    return end if len(end) <= SHORT else f"{end[: SHORT - 1]}…"
+
+
+def trouble() -> None:
+    """What stands in the way of the chosen model, on the page itself: nothing can be run until it is dealt with."""
+    choice = current()
+    with st.container(key="model-trouble"):
+        if said := lookup.trouble():
+            st.warning(show.plain(said), icon=":material/database_off:")
+        if choice.spec is None and (choice.missing is None or specs.config_of(choice.missing)):
+            st.error(show.plain(choice.trouble), icon=":material/error:")
+        session.current().absent = choice.missing
+        if choice.missing is not None:
+            downloads.section(choice.missing)
+
+
 def current() -> Choice:
-    """The model chosen in the sidebar."""
+    """The model that is chosen."""
     adapter, device, precision = (remembered.value(key) or "" for key in ("adapter", "device", "precision"))
     asked = source(), precision or AUTO, device or "cpu", adapter.strip()
     return session.once_a_run(("model", *asked), lambda: chosen(*asked))
 
 
 def required() -> ModelSpec:
-    """The model chosen in the sidebar, for what cannot do without; an `EffectiveDepthError` says why there is none."""
+    """The chosen model, for what cannot do without; `guard.Said` where there is none, as `trouble` has said why."""
     if (choice := current()).spec is None:
-        raise EffectiveDepthError(choice.trouble)
+        raise guard.Said(choice.trouble)
     return choice.spec
 
 
 def model() -> str:
-    """What the sidebar's box holds."""
+    """What the box of models holds."""
     return remembered.value("model") or next(iter(names()), "")
 
 
@@ -232,19 +263,13 @@ def _how(spec: ModelSpec) -> str:
 
 
 def _says(choice: Choice) -> None:
-    """What the choice comes to, and what stands in its way."""
-    if trouble := lookup.trouble():
-        st.warning(show.plain(trouble), icon=":material/database_off:")
+    """What the choice comes to."""
     if choice.spec is not None:
         _described(choice.spec)
         session.current().needs = st.container()  # filled by the page, which knows its probes
-    elif choice.missing is None or specs.config_of(choice.missing):
-        st.error(show.plain(choice.trouble), icon=":material/error:")
-    if choice.missing is not None:
-        downloads.section(choice.missing)
 
 
-UNKNOWN = "is neither here nor in the catalogue, so its size is not known: download it in the sidebar."
+UNKNOWN = "is neither here nor in the catalogue, so its size is not known: download it first."
 NO_ADAPTERS = "No adapters here: the settings of this installation do not allow them."
 NO_REVISIONS = "This installation takes the main branch only (hub_ids is off in its settings)."
 ABOUT_ADAPTER = "Its folder, as peft writes it, in safetensors; it is merged into the weights."

@@ -3,7 +3,7 @@ prompt compares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 import streamlit as st
@@ -76,7 +76,6 @@ class Page:
     def show(self) -> None:
         """Everything on such a page; what is below the map may come and go, the map itself stays where it is."""
         probe = self.probe
-        st.subheader(probe.title, anchor=False)
         link.own(
             (
                 *of_probe(probe),
@@ -87,17 +86,21 @@ class Page:
         )
         common_link.say_troubles()
         prompt_box.draw()
-        chosen, asked = picker.current(), self.ask() if self.ask is not None else form(probe)
+        place = running.row_begins()
+        more = options(place, of_probe(probe))
+        with more:
+            asked = self.ask() if self.ask is not None else form(probe, row=more)
+        chosen = picker.current()
         if chosen.spec is None:
-            show.error(chosen.trouble)
+            texts(self.texts)
         elif self.needs_answer(asked) and not prompt_box.prompt().answer:
-            _ask_for_answer(chosen.spec)
+            _ask_for_answer(chosen.spec, place)
             texts(self.texts)
         else:
             request = asked.request(chosen.spec, prompt_box.prompt())
             requests = {probe.name: request}
             batch = running.batch(probe.name, control_model.with_control(requests) if self.controlled else requests)
-            top_row(probe.name, batch, self.controlled)
+            top_row(probe.name, batch, place=place, with_control=more if self.controlled else None)
             live.follow(batch, self._panels)
             result = batch.complete(probe.name)
             if result is not None and self.sound(result):
@@ -148,13 +151,21 @@ class Page:
             show.picture(f"more-{i}", one, result, seen)
 
 
-def top_row(page: str, batch: running.Batch, with_control: bool = True, **more):
-    """Run and Cancel, the control, Save; gives the row. `more`: what `running.run_row` is told in place of what the
-    prompt box says."""
+def options(place, own: Iterable[Input] = ()):
+    """A popover beside Run for what most people leave as it is; its label says how many of the page's `own` inputs are
+    off their defaults."""
+    changed = sum(one.value != one.default for one in own)
+    label = f"Options ({changed} changed)" if changed else "Options"
+    return place[-1].popover(label, icon=":material/tune:", type="tertiary", key="options")
+
+
+def top_row(page: str, batch: running.Batch, with_control=None, **more):
+    """Run and Cancel, Save; gives the row. `with_control`: where the control is chosen, where there can be one. `more`:
+    what `running.run_row` is told in place of what the prompt box says."""
     told = {"ready": prompt_box.ready(), "n_tokens": prompt_box.n_tokens()} | more
     row = running.run_row(page, batch, **told)
-    if with_control:
-        control_model.picker(row, batch)
+    if with_control is not None:
+        control_model.picker(with_control, batch)
     case_studies.save_button(row, page, batch)
     return row
 
@@ -250,14 +261,14 @@ def window(result: ProbeResult, seen: View, over_sinks: bool = False) -> None:
         inputs.COUNT_SINKS.draw(row.toggle, "Count the sinks (◆) in the means")
 
 
-def _ask_for_answer(spec: ModelSpec) -> None:
+def _ask_for_answer(spec: ModelSpec, place) -> None:
     """This probe reads the answer's tokens: type one, or take what the model itself would write."""
     st.info(NO_ANSWER, icon=":material/help:")
     label, key = "Tokens of the model's continuation", "continuation.n_tokens"
     n_tokens = st.number_input(label, min_value=1, max_value=16, value=2, key=key, width=260)
     request = Continuation(n_tokens=n_tokens).request(spec, prompt_box.prompt())
     batch = running.batch("continuation", {"continuation": request})
-    running.run_row("continuation", batch, prompt_box.ready(), prompt_box.n_tokens())
+    running.run_row("continuation", batch, prompt_box.ready(), prompt_box.n_tokens(), place)
     live.follow(batch, _offer_answer)
 
 

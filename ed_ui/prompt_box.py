@@ -116,8 +116,9 @@ def boxes(side: str, label: str, answer: str, help_: tuple[str, str], bare: bool
 
 def draw() -> None:
     """Prompt, answer and example pills, as most pages have them."""
-    draw_boxes()
-    draw_examples()
+    with st.container(key="asked"):
+        draw_boxes(bare=True)
+        draw_examples()
 
 
 def draw_boxes(bare: bool = False) -> None:

@@ -264,27 +264,34 @@ def _left(batch: Batch, name: str, running_one: Job) -> float | None:
 def outlook_of(batch: Batch, n_tokens: int | None) -> outlook.Outlook:
     """What a batch needs, and what stands in its way."""
     requests, todo = list(batch.requests.values()), [batch.requests[name] for name in batch.missing]
-    return outlook.of(requests, todo, n_tokens, free(requests[0].models[0].device))
+    return outlook.of(requests, todo, n_tokens, free(requests[0].models[0].device), session.current().absent)
 
 
 def _about(seconds: float) -> str:
     return f"about {max(seconds, 1):.0f} s" if seconds < 120 else f"about {duration(seconds)}"
 
 
-def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, named: bool = True):
-    """Run and Cancel, side by side and always in the same place; beside them the model (`named`), and how long it will
-    take. What it takes stands in the sidebar; what cannot run here is said above Run, which is then off. Returns the
+def row_begins():
+    """The place of a page's Run, Cancel and what else belongs to the question: whatever is drawn in it before `run_row`
+    stands behind the two."""
+    obstacle = (
+        st.empty()
+    )  # always there, so that Run keeps its place among the page's elements and is never drawn twice
+    row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
+    return obstacle, row.container(horizontal=True, width="content", key="run-buttons"), row
+
+
+def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, place=None):
+    """Run and Cancel, side by side and always in the same `place` (`row_begins`); beside them how long it will take.
+    What it takes stands in the box of the model; what cannot run here is said above Run, which is then off. Returns the
     row."""
-    models = list(dict.fromkeys(request.models[0] for request in batch.requests.values()))
+    obstacle, buttons, row = place or row_begins()
     todo = [batch.requests[name] for name in batch.missing]
     expected = outlook_of(batch, n_tokens)
     if expected.needs:
-        (session.current().needs or st.sidebar).caption(expected.needs, help=show.plain(expected.details))
-    # always there, so that Run keeps its place among the page's elements and is never drawn twice
-    obstacle = st.empty()
-    if expected.obstacle:
+        (session.current().needs or st).caption(expected.needs, help=show.plain(expected.details))
+    if expected.obstacle and not expected.said:
         obstacle.warning(show.plain(expected.obstacle), icon=":material/block:")
-    row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
     off = batch.running or not ready or bool(expected.obstacle)
     pressed = st.session_state.get(f"run.{page}")  # looked at before it is drawn, so that one run is enough
     known = session.current()
@@ -293,10 +300,12 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, n
     if (pressed or quick) and not off:
         submit(batch)
         off, todo = batch.running, [batch.requests[name] for name in batch.missing]
-    look = {"type": "primary", "icon": ":material/play_arrow:", "width": 110 if named else 92}
-    row.button("Run", key=f"run.{page}", disabled=off, **look)
+    look = {"type": "primary", "icon": ":material/play_arrow:", "width": 92}
+    buttons.button("Run", key=f"run.{page}", disabled=off, **look)
     how = {"icon": ":material/stop:", "width": look["width"], "on_click": cancel, "args": (batch,)}
-    row.button("Cancel", key=f"cancel.{page}", disabled=not batch.running, **how)  # drawn once, when it has happened
+    buttons.button(
+        "Cancel", key=f"cancel.{page}", disabled=not batch.running, **how
+    )  # drawn once, when it has happened
     seconds = lookup.estimate(todo, n_tokens) if todo else 0.0
     if not todo:
         told = "" if batch.running else "stored"
@@ -306,9 +315,6 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, n
         told = "not timed on this machine yet"
     else:
         told = f"{_about(expected.seconds)} by the estimate"
-    names, precisions = dict.fromkeys(m.name for m in models), dict.fromkeys(m.precision for m in models)
-    what = show.plain(f"{', '.join(names)} · {', '.join(precisions)}") if named else ""
-    badges = (f":blue-badge[{what}]" if what else "", f":gray-badge[{told}]" if told else "")
-    row.markdown(" ".join(filter(None, badges)), width="content")
+    row.markdown(f":gray-badge[{told}]" if told else "", width="content")
     link.share(row)
     return row

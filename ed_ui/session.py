@@ -18,7 +18,7 @@ from ed_core.depth.verdict import Verdict
 from ed_core.errors import EffectiveDepthError
 from ed_core.service.job import Job
 from ed_core.sources.hub import Plan
-from ed_core.types import ProbeResult, Request
+from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_ui import streamlit_edges
 
 KEY = "session"
@@ -138,7 +138,8 @@ class Session:
     viewer: str = field(default_factory=lambda: uuid4().hex)  # this session, for jobs it shares with others
     free: dict[str, int] = field(default_factory=dict)  # bytes on a device when the worker started
     batches: dict[str, Batch] = field(default_factory=dict)  # by page
-    needs: DeltaGenerator | None = None  # where the sidebar says what a page needs
+    needs: DeltaGenerator | None = None  # where the box of the model says what a page needs
+    absent: ModelSpec | None = None  # the chosen model, where the page says that it is not here
     plans: dict[str, Future[Plan]] = field(default_factory=dict)  # what the hub was asked, by model
     ghost: Verdict | None = None  # Home's former verdict
     audited: tuple[list[str], Audit] | None = None  # the audit of these runs

@@ -1,4 +1,4 @@
-"""Side B of Compare two: its own model, prompt or parameters beside the sidebar's and the prompt box's, remembered over
+"""Side B of Compare two: its own model, prompt or parameters beside the chosen one's and the prompt box's, remembered over
 page changes and in the URL (names, ids and settings; never a prompt's text)."""
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def mode() -> str:
 
 
 def sides(spec: ModelSpec) -> tuple[Side, Side]:
-    """Both sides, from this page's inputs: the sidebar's model on the prompt in the box, and side B. An
+    """Both sides, from this page's inputs: the chosen model on the prompt in the box, and side B. An
     `EffectiveDepthError` says what is wrong with side B."""
     prompt, mode_ = prompt_box.prompt(), value("two.mode")
     if mode_ == "parameters":

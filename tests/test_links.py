@@ -230,13 +230,13 @@ def test_what_a_link_set_is_told_to_the_browser_again(stored):
         adapter="/no/such",
     )
     for _ in range(2):
-        model, precision = test.sidebar.selectbox(key="model"), test.sidebar.button_group(key="precision")
+        model, precision = test.selectbox(key="model"), test.button_group(key="precision")
         assert model.proto.set_value and model.proto.raw_value == "ed-demo-8"
         assert precision.proto.set_value and precision.value == "fp32"
         test.run()
-    assert not test.sidebar.text_input(key="adapter").proto.set_value, "what is being typed there would be lost"
+    assert not test.text_input(key="adapter").proto.set_value, "what is being typed there would be lost"
     session_of(test).link.under_way = True  # as a run leaves it that was cut short
-    assert test.run().sidebar.text_input(key="adapter").proto.set_value
+    assert test.run().text_input(key="adapter").proto.set_value
 
 
 SHARED = {

@@ -241,7 +241,7 @@ def test_sinks_are_counted_where_one_says_so(page, n):
 
 
 class AtOnce(Future):
-    """An answer of the hub that comes while the sidebar is being drawn: not there at the first look, then it is."""
+    """An answer of the hub that comes while the download box is being drawn: not there at the first look, then it is."""
 
     def __init__(self):
         super().__init__()
@@ -255,7 +255,7 @@ class AtOnce(Future):
 
 @pytest.mark.parametrize("page", ["pages/look/home.py", "pages/look/contributions.py"])
 def test_a_link_holds_where_the_hub_answers_during_its_first_run(page, monkeypatch):
-    """The sidebar then begins the run anew, before the page has come to its own parameters."""
+    """It then begins the run anew, before the page has come to its own parameters."""
     monkeypatch.setattr(downloads, "_asking", lambda: SimpleNamespace(submit=lambda *_: AtOnce()))
     test = app(page, prompt=None, model="Qwen/Qwen2.5-1.5B", sinks="true", first_token="false")
     assert next(iter(session_of(test).plans.values())).looks > 2, "it was drawn twice"
@@ -294,7 +294,7 @@ def test_a_link_brings_model_and_parameters_along(stored):
     result = computed(probe.request(spec, PROMPT))
     lookup.store().put(result)
     test = app("pages/intervene/skip.py", model="ed-demo-16", run=result.request.key)
-    assert test.sidebar.selectbox(key="model").value == "small"
+    assert test.selectbox(key="model").value == "small"
     assert test.segmented_control(key="layer_skip.mode").value == "future"
     assert test.text_input(key="layer_skip.boundaries").value == "4,8"
     assert holds(plotted(test), result["effect"])
@@ -330,10 +330,10 @@ def test_a_bad_prompt_is_said_beside_the_box(stored, text, words):
     "model, words",
     [("/no/such/folder", "no folder"), ("x y z", "not a hub id"), ("![x](http://127.0.0.1/x.png)", "no folder")],
 )
-def test_a_model_that_cannot_be_had_is_one_sentence_in_the_sidebar(stored, model, words):
+def test_a_model_that_cannot_be_had_is_one_sentence_on_top(stored, model, words):
     test = app(model=model)
     assert not test.exception
-    errors = [e.value for e in test.sidebar.error]
+    errors = [e.value for e in test.error]
     assert len(errors) == 1 and words in errors[0] and "Traceback" not in errors[0]
     assert "![" not in errors[0].replace("\\!\\[", ""), "a stranger's Markdown is shown, not rendered"
 
@@ -480,9 +480,7 @@ def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(sto
     session_of(test).inputs["model"] = "/nowhere/at/all"
     test.run()
     assert len(before) == len(plotted(test)) >= 4 and all(holds(plotted(test), z) for z in before)
-    assert [i.value for i in test.info] == [
-        "Still shown\\: small. The chosen model is unavailable, as the sidebar says."
-    ]
+    assert [i.value for i in test.info] == ["Still shown\\: small. The chosen model is unavailable, as said above."]
     assert len(test.error) == 1 and "nowhere" in test.error[0].value
     session_of(test).inputs["model"] = "small"
     assert not test.run().info and not test.error
@@ -575,7 +573,7 @@ def test_without_a_usable_store_the_pages_still_work_and_say_so(stored, tmp_path
     try:
         test = app()
         assert not test.exception
-        assert any(str(blocked) in w.value.replace("\\", "") for w in test.sidebar.warning)
+        assert any(str(blocked) in w.value.replace("\\", "") for w in test.warning)
     finally:
         lookup.store.cache_clear()
 
@@ -594,7 +592,7 @@ def test_a_page_that_fails_says_one_sentence_and_keeps_everything(stored, monkey
     with monkeypatch.context() as patch:
         patch.setattr("ed_ui.common_link.say_troubles", lambda: 1 / 0)
         test.run()
-        assert test.run().sidebar.selectbox(key="model").value == "small", "the sidebar stays"
+        assert test.run().selectbox(key="model").value == "small", "the box of models stays"
     assert not test.exception and not test.text_area
     (record,) = failures  # the same failure is logged once
     failures.clear()

@@ -72,10 +72,10 @@ def said(test) -> str:
 
 def test_auto_says_what_it_came_to_and_what_is_needed_in_a_line_each(stored):
     test = opened()
-    captions = [c.value for c in test.sidebar.caption]
+    captions = [c.value for c in test.caption]
     assert "auto: **fp32**, the widest there is" in captions
     assert sum(c.startswith("needs ") for c in captions) == 1
-    assert not test.sidebar.error and not test.sidebar.warning and not run_button(test).disabled
+    assert not test.error and not test.warning and not run_button(test).disabled
     assert any(
         Contributions().request(resolve("small", "auto"), PROMPT).key[:12] in str(v)
         for v in test.run().query_params.values()
@@ -91,7 +91,7 @@ def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started(s
     free = int(estimate.estimate(size, "bf16", device="cpu").peak / ROOM) + 1
     assert estimate.fitting(size, free) and estimate.fitting(size, free)[0] == "bf16"
     test = opened(free={"cpu": free})
-    assert "auto: **bf16**, the widest that fits" in [c.value for c in test.sidebar.caption]
+    assert "auto: **bf16**, the widest that fits" in [c.value for c in test.caption]
 
 
 def test_too_large_is_said_before_run_with_what_would_fit(stored):
@@ -105,7 +105,7 @@ def test_too_large_is_said_before_run_with_what_would_fit(stored):
 
 def test_what_is_too_large_in_every_precision_says_so_before_it_is_downloaded(stored):
     test = opened(model="meta-llama/Llama-3.1-70B", free={"cpu": 20_000_000_000})
-    assert "auto: **4bit**, the narrowest, and too large" in [c.value for c in test.sidebar.caption]
+    assert "auto: **4bit**, the narrowest, and too large" in [c.value for c in test.caption]
     assert "too large in 4bit" in said(test) and "no precision fits" in said(test) and run_button(test).disabled
 
 
@@ -135,9 +135,9 @@ def test_a_family_that_is_no_plain_sum_is_refused_by_name_at_once(stored, tmp_pa
     monkeypatch.setitem(MODELS, "other", tmp_path)
     test = opened(model="other")
     assert (
-        len(test.sidebar.error) == 1
-        and f"family '{model_type}'" in test.sidebar.error[0].value.replace("\\", "")
-        and words in test.sidebar.error[0].value
+        len(test.error) == 1
+        and f"family '{model_type}'" in test.error[0].value.replace("\\", "")
+        and words in test.error[0].value
     )
     assert not any(b.label == "Run" for b in test.button)
 
@@ -160,23 +160,23 @@ def test_a_config_that_makes_no_sense_breaks_no_page(stored, tmp_path, monkeypat
     monkeypatch.setitem(MODELS, "other", tmp_path)
     test = opened(model="other", precision="fp32")
     assert not test.exception
-    shown = " ".join(c.value for c in [*test.sidebar.caption, *test.sidebar.error])
+    shown = " ".join(c.value for c in [*test.caption, *test.error])
     assert "![" not in shown, "a stranger's Markdown is shown, not rendered"
 
 
 def test_a_hub_model_that_is_not_here_is_estimated_and_offline_is_one_sentence(stored):
     test = opened(model=ABSENT, free={"cpu": 60_000_000_000})
-    assert "auto: **fp32**, the widest there is" in [c.value for c in test.sidebar.caption]
-    assert any(c.value.startswith("needs 30.9 GB") and "of 60.0 GB free" in c.value for c in test.sidebar.caption)
-    assert "is not here yet: download it in the sidebar" in said(test) and run_button(test).disabled
-    offline = [w.value for w in test.sidebar.warning]
+    assert "auto: **fp32**, the widest there is" in [c.value for c in test.caption]
+    assert any(c.value.startswith("needs 30.9 GB") and "of 60.0 GB free" in c.value for c in test.caption)
+    assert said(test).count("is not here yet") == 1 and run_button(test).disabled, "said once"
+    offline = [w.value for w in test.warning]
     assert len(offline) == 1 and "offline mode is on" in offline[0]
     assert not test.exception
     assert not run_button(test.selectbox(key="model").set_value("small").run()).disabled, "everything else goes on"
 
 
 def offered_small(test) -> list[str]:
-    return [b.label for b in test.sidebar.button if b.label.startswith("Take ")]
+    return [b.label for b in test.button if b.label.startswith("Take ")]
 
 
 @pytest.mark.parametrize("downloads", ["true", "false"])
@@ -184,9 +184,9 @@ def test_a_small_model_is_offered_in_place_of_one_out_of_a_wheel(stored, monkeyp
     monkeypatch.setenv("ED_DOWNLOADS", downloads)
     test = opened(model="smollm2")
     assert run_button(test).disabled and not test.exception and offered_small(test) == ["Take ed-demo-16"]
-    assert (downloads == "true") == any(b.label == "Download" for b in test.sidebar.button)
-    assert (downloads == "true") == ("download it in the sidebar, or take a small model there, then Run" in said(test))
-    test.sidebar.button(key="download.small").click().run()
+    assert (downloads == "true") == any(b.label == "Download" for b in test.button)
+    assert (downloads == "true") == ("is not here yet" in said(test))
+    test.button(key="download.small").click().run()
     assert test.selectbox(key="model").value == "ed-demo-16" and not run_button(test).disabled
     for allowed, label in {"smollm2,ed-demo-8": ["Take ed-demo-8"], "smollm2": []}.items():
         monkeypatch.setenv("ED_MODELS", allowed)
@@ -200,11 +200,11 @@ def test_a_download_of_unknown_size_is_not_said_to_be_nothing(stored, monkeypatc
     monkeypatch.setattr(disk, "free", lambda folder: disk.SPARE_BYTES - 1)
     test = opened(model="unsized")
     assert "set ED_CACHE to a folder on another disk" in said(test)
-    assert next(b for b in test.sidebar.button if b.label == "Download").disabled
+    assert next(b for b in test.button if b.label == "Download").disabled
 
 
 def test_the_terms_of_a_wheels_model_stand_beside_the_button(stored):
-    told = {name: [c.value for c in opened(model=name).sidebar.caption if "Terms" in c.value] for name in wheels.WHEELS}
+    told = {name: [c.value for c in opened(model=name).caption if "Terms" in c.value] for name in wheels.WHEELS}
     assert not told["smollm2"] and len(told["gemma3-270m"]) == 1
     assert told["gemma3-270m"][0].endswith(" [Gemma Terms of Use](https://ai.google.dev/gemma/terms)")
     assert "238 MB to download" in said(opened(model="gemma3-270m"))
@@ -217,28 +217,26 @@ def test_a_gated_model_says_which_token_and_where(stored, monkeypatch):
     assert "HF_TOKEN" not in said(opened(model="meta-llama/Llama-3.2-1B"))
 
 
-def test_an_adapter_for_another_base_is_refused_in_the_sidebar(stored, tmp_path):
+def test_an_adapter_for_another_base_is_refused_on_top(stored, tmp_path):
     (tmp_path / "adapter_config.json").write_text(
         json.dumps({"peft_type": "LORA", "base_model_name_or_path": "org/other"})
     )
     save_file({"w": np.zeros(2, np.float32)}, str(tmp_path / "adapter_model.safetensors"))
     test = opened(model=ABSENT, adapter=str(tmp_path))
-    assert any("was trained on org/other" in e.value.replace("\\", "") for e in test.sidebar.error)
+    assert any("was trained on org/other" in e.value.replace("\\", "") for e in test.error)
     assert not any(b.label == "Run" for b in test.button)
 
 
 def test_the_model_card_holds_the_figures_of_the_latest_result(stored):
     made = stored["fp32"][0].provenance
-    card = next(c.value for c in opened().sidebar.caption if "**Family**" in c.value)
+    card = next(c.value for c in opened().caption if "**Family**" in c.value)
     assert (
         f"sums are off by {made['identities']['miss']:.1g}" in card
         and "**Layers**: 5" in card
         and "**Heads**: 4" in card
     )
     assert "**Chat template**: none" in card and "not opened yet" not in card
-    assert "not opened yet" in next(
-        c.value for c in opened(precision="fp16").sidebar.caption if "**Family**" in c.value
-    )
+    assert "not opened yet" in next(c.value for c in opened(precision="fp16").caption if "**Family**" in c.value)
 
 
 def test_special_tokens_and_what_is_added_come_from_the_tokenizers_files(tmp_path):
@@ -270,7 +268,7 @@ def test_the_catalogue_lists_models_by_group_and_takes_one(stored):
     test.selectbox(key="catalogue.group").set_value("GPT-2").run()
     assert "12 × 768 · 124.4 M parameters" in said(test)
     assert (
-        test.button(key="take.openai-community/gpt2").click().run().sidebar.selectbox(key="model").value
+        test.button(key="take.openai-community/gpt2").click().run().selectbox(key="model").value
         == "openai-community/gpt2"
     )
 

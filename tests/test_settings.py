@@ -415,7 +415,7 @@ def test_without_a_login_a_visitor_is_a_session(write):
 
 
 def sidebar_says(test) -> str:
-    return plainly([*test.sidebar.error, *test.sidebar.warning])
+    return plainly([*test.error, *test.warning])
 
 
 def plainly(elements) -> str:
@@ -436,11 +436,11 @@ def test_a_page_says_what_is_not_allowed_and_why(stored, write):
         assert not charts(test)
     test = app_typed("small")
     assert not sidebar_says(test) and charts(test)
-    assert list(test.sidebar.selectbox(key="model").options) == ["ed-demo-8", "small"]
-    assert test.sidebar.text_input(key="adapter").disabled and "settings" in test.sidebar.text_input(key="adapter").help
-    assert test.sidebar.text_input(key="revision").disabled
+    assert list(test.selectbox(key="model").options) == ["ed-demo-8", "small"]
+    assert test.text_input(key="adapter").disabled and "settings" in test.text_input(key="adapter").help
+    assert test.text_input(key="revision").disabled
     test = app_typed("small", adapter="/etc")
-    assert "adapters = false" in sidebar_says(test) and not test.sidebar.text_input(key="adapter").disabled, (
+    assert "adapters = false" in sidebar_says(test) and not test.text_input(key="adapter").disabled, (
         "what a link put there can be taken out"
     )
 
@@ -513,7 +513,7 @@ def test_with_wrong_settings_nothing_is_served(stored, monkeypatch):
     monkeypatch.setenv("ED_LOCAL_FOLDERS", "perhaps")
     test = app()
     assert not test.exception and "ED_LOCAL_FOLDERS is 'perhaps'" in plainly(test.error)
-    assert not test.text_area and not test.sidebar.selectbox
+    assert not test.text_area and not test.selectbox
 
 
 def test_title_and_banner_are_plain_text(stored, write):

@@ -64,6 +64,7 @@ from ed_ui import probe_page
 
 probe_page.Page(Toy, "Not computed yet.").show()
 '''
+WRITING = '            Entry("pages/look/writing.py", "Writing", "generation"),'
 EDITS = {  # the two lines
     "ed_core/probes/__init__.py": (
         (
@@ -72,9 +73,7 @@ EDITS = {  # the two lines
         ),
         ("\n)\n\n\ndef find", "\n    Toy,\n)\n\n\ndef find"),
     ),
-    "ed_ui/navigation.py": (
-        ('    "Look": (', '    "Look": (\n        Entry("pages/look/toy.py", "Toy", "toys", "toy"),'),
-    ),
+    "ed_ui/navigation.py": ((WRITING, f'{WRITING}\n            Entry("pages/look/toy.py", "Toy", "toy"),'),),
 }
 WALK = """
 import io, json, sys

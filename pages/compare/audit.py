@@ -17,7 +17,6 @@ from ed_ui.inputs import several
 
 
 def page() -> None:
-    st.subheader("Precision audit", anchor=False)
     link.own([*prompt_set.parameters(), several("precisions", "audit.precisions", [], CHOICES)])
     common_link.say_troubles()
     if not (prompts := prompt_set.choose()):
@@ -31,7 +30,7 @@ def page() -> None:
         for i, request in enumerate(of_one)
     }
     batch = running.batch("audit", requests)
-    probe_page.top_row("audit", batch, with_control=False, **known)
+    probe_page.top_row("audit", batch, **known)
     common_link.write()
     live.follow(batch, panels, list(plan), len(prompts))
     with st.expander("The same from the command line"):

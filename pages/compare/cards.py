@@ -26,7 +26,6 @@ FILES = {
 
 
 def main() -> None:
-    st.subheader("Depth cards", anchor=False)
     link.own(PARAMETERS)
     common_link.say_troubles()
     remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})

@@ -24,7 +24,6 @@ BADGES = {
 
 
 def page() -> None:
-    st.subheader("Claims", anchor=False)
     link.own(PARAMETERS)
     common_link.say_troubles()
     remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})

@@ -11,7 +11,6 @@ from ed_ui.inputs import choice, text
 
 
 def page() -> None:
-    st.subheader("Depth and difficulty", anchor=False)
     names = [text(name, f"difficulty.{name}") for name in ("study", "set")]
     link.own([*names, choice("effect", "difficulty.kind", "kl", tuple(SHORT))])
     common_link.say_troubles()

@@ -31,7 +31,6 @@ SHOWN = {"error": "Relative error", "r2": "R²", "shuffled": "Error of the shuff
 
 
 def page() -> None:
-    st.subheader("Maps", anchor=False)
     link.own(PARAMETERS)
     common_link.say_troubles()
     remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})

@@ -19,7 +19,6 @@ from ed_ui.inputs import text
 
 
 def page() -> None:
-    st.subheader("Studies", anchor=False)
     own = [text(name, f"studies.{name}") for name in ("study", "set", "models", "curve")]
     link.own([*own, *literature.LINKED])
     common_link.say_troubles()

@@ -15,7 +15,6 @@ PLACES = ("first", "second")  # of the inputs; which of them is A is the swap bu
 
 
 def page() -> None:
-    st.subheader("Compare two", anchor=False)
     side_b.open_link()
     mode = side_b.mode()
     prompt_box.draw()
@@ -33,7 +32,7 @@ def page() -> None:
         st.info(SAME[mode], icon=":material/compare_arrows:")
         return
     n_tokens = max((len(t) for t in side_b.previews(*both) if t), default=None)
-    probe_page.top_row("two", batch, with_control=False, n_tokens=n_tokens)
+    probe_page.top_row("two", batch, n_tokens=n_tokens)
     live.follow(batch, panels, both)
     with st.expander("What is compared, exactly"):
         st.markdown(f"{side_by_side.__doc__}\n\n{pair_panel.RELATIVE}")

@@ -14,7 +14,6 @@ PROBES = (Prune, EarlyExit, LogitLens)
 
 
 def page() -> None:
-    st.subheader(Prune.title, anchor=False)
     link.own([*prompt_set.parameters(), *(p for probe in PROBES for p in of_probe(probe, PARAMETERS[probe.name]))])
     common_link.say_troubles()
     if not (prompts := prompt_set.choose()):
@@ -31,7 +30,7 @@ def page() -> None:
         f"{name}.{i}": probe.request(spec, prompt) for i, prompt in enumerate(prompts) for name, probe in asked.items()
     } | {f"{written.name}.{i}": written.request(spec, prompts[i]) for i in answered}
     batch = running.batch("prune", control_model.with_control(requests))
-    probe_page.top_row("prune", batch, **known)
+    control_model.picker(probe_page.top_row("prune", batch, **known), batch)
     stored = len(prompts) == 1 and "prune.0" in batch.results and not batch.running
     common_link.write(requests["prune.0"].key if stored else "")
     live.follow(batch, panels, asked, written, len(prompts))

@@ -28,7 +28,6 @@ from ed_ui.inputs import choice, number, of_probe
 
 
 def page() -> None:
-    st.subheader(Surgery.title, anchor=False)
     link.own([*prompt_set.parameters(), *of_probe(Surgery), *VIEW])
     common_link.say_troubles()
     if not (prompts := prompt_set.choose()):
@@ -40,7 +39,7 @@ def page() -> None:
     known = prompt_set.run_when(spec, prompts)
     requests = {f"surgery.{i}": asked.request(spec, prompt) for i, prompt in enumerate(prompts)}
     batch = running.batch("surgery", control_model.with_control(requests))
-    probe_page.top_row("surgery", batch, **known)
+    control_model.picker(probe_page.top_row("surgery", batch, **known), batch)
     stored = len(prompts) == 1 and "surgery.0" in batch.results and not batch.running
     common_link.write(requests["surgery.0"].key if stored else "")
     live.follow(batch, panels, asked, len(prompts))

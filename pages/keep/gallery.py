@@ -17,7 +17,6 @@ SORT_NAMES = {"changed": "last changed", "created": "newest", "title": "title", 
 
 
 def page() -> None:
-    st.subheader("Case studies", anchor=False)
     kept, barrier = case_studies.kept(), case_studies.why_not()
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-gallery")
     search = row.text_input(

@@ -87,7 +87,6 @@ def page() -> None:
             batch = asked()
         # above the inputs on the screen, after them for the keyboard: Run is a few steps away
         with st.container(horizontal=True, vertical_alignment="center", key="home-title"):
-            st.subheader("Effective depth", anchor=False, width="content")
             prompt_box.draw_examples()
     live.follow(batch, panels)
     welcome()
@@ -95,13 +94,13 @@ def page() -> None:
 
 def asked() -> running.Batch:
     """The batch of what stands in the boxes, with Run and Options; where the chosen model is unavailable, the
-    batch shown last and a word on it: why is said in the sidebar."""
+    batch shown last and a word on it: why is said above."""
     if picker.current().spec is None and (last := session.current().batches.get("home")) is not None:
         shown = next(iter(last.requests.values())).models[0].name
         st.info(show.plain(STILL.format(shown)), icon=":material/history:")
         return last
     batch = running.batch("home", wanted(picker.required()))
-    row = probe_page.top_row("home", batch, with_control=False, named=False)
+    row = probe_page.top_row("home", batch)
     options(row, batch)
     return batch
 
@@ -434,13 +433,13 @@ DIAGRAM = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 330 46" width=
 fill="#D55E00"/><g font-family="sans-serif" font-size="11"><text x="10" y="18" fill="#fff">compose</text>
 <text x="210" y="18" fill="#141414">refine</text><path d="M200 2v24" stroke="#808080" stroke-width="2"/>
 <text x="200" y="40" fill="#808080" text-anchor="middle">effective depth</text></g></svg>"""
-STEPS = """1. Choose a model on the left, and a prompt or an example above.
+STEPS = """1. Choose a model on top, and a prompt or an example below it.
 2. **Run**, or Ctrl+Enter in the prompt.
 3. Click a token in a map to follow it.
 
 The page says from which depth the answer leads for good, and around which depth the *lens*, what the model would say if
 it ended there, settles. *Why?* gives the papers' rules, and how sure they are."""
-STILL = "Still shown: {}. The chosen model is unavailable, as the sidebar says."
+STILL = "Still shown: {}. The chosen model is unavailable, as said above."
 TEACH = """Not computed yet. **Run** traces this prompt through the model: what each layer adds and in which direction,
 what it would predict at each depth, and what breaks without it."""
 page()

@@ -16,13 +16,12 @@ PROBES = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens"
 
 
 def page() -> None:
-    st.subheader(Numerics.title, anchor=False)
     link.own([span("tokens", "window.page")])
     common_link.say_troubles()
     prompt_box.draw()
     spec = picker.required()
     batch = running.batch("numerics", {n: probe.request(spec, prompt_box.prompt()) for n, probe in PROBES.items()})
-    probe_page.top_row("numerics", batch, with_control=False)
+    probe_page.top_row("numerics", batch)
     live.follow(batch, panels)
     with st.expander("What this measures, exactly", expanded=False):
         st.markdown(Numerics.__doc__)
