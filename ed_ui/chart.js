@@ -28,6 +28,7 @@ class Chart {
     this.box.className = 'ed-chart';
     this.box.setAttribute('role', 'figure');
     parent.append(this.box);
+    join(this);
     this.resized = new ResizeObserver(() => this.box.clientWidth !== this.width && this.soon());
     this.resized.observe(this.box);
   }
@@ -79,7 +80,9 @@ class Chart {
       this.box.textContent = FAILED;
       return;
     }
+    this.along = layout.meta?.along;
     this.reach();
+    redrawn(this);
     if (!this.listens) this.box.on('plotly_click', ({ points: [point] }) => this.clicked(point));
     this.listens = true;
   }
@@ -89,7 +92,7 @@ class Chart {
     const around = this.box.closest('[class*="st-key-tall-"], [class*="st-key-wide-"]');
     const scrolls = around && (around.scrollHeight > around.clientHeight || around.scrollWidth > around.clientWidth);
     if (scrolls) this.box.tabIndex = 0;
-    else this.box.removeAttribute('tabindex');
+    else if (!this.along?.tokens) this.box.removeAttribute('tabindex');
   }
 
   clicked({ fullData, customdata, y, x }) {
@@ -98,6 +101,7 @@ class Chart {
 
   async end() {
     waiting.delete(this);
+    leave(this);
     this.resized.disconnect();
     this.figure = null;
     await this.drawn; // plotly must not lose a figure that it draws

@@ -23,9 +23,15 @@ from ed_ui import streamlit_edges
 
 HELD = 32 << 20  # bytes of figures that stay ready
 
+
+def _script(name: str) -> str:
+    return (Path(__file__).parent / name).read_text("utf-8")
+
+
 _mount = st.components.v2.component(
     "figure",
-    js=(Path(__file__).parent / "chart.js").read_text("utf-8").replace("PLOTLY", streamlit_edges.plotly_script()),
+    js=_script("chart.js").replace("PLOTLY", streamlit_edges.plotly_script())
+    + _script("cursor.js").replace("export ", ""),
     isolate_styles=False,  # plotly writes its own rules into the page's head, where a shadow root does not see them
 )
 

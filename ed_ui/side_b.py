@@ -1,4 +1,4 @@
-"""Side B of Compare two: its own model, prompt or parameters beside the chosen one's and the prompt box's, remembered over
+"""Side B of a comparison: its own model, prompt or parameters beside those of side A, remembered over
 page changes and in the URL (names, ids and settings; never a prompt's text)."""
 
 from __future__ import annotations

@@ -184,3 +184,37 @@ def test_the_card_for_newcomers_is_closed_for_good(server, page):
     page.locator(".st-key-box-ruler").wait_for()
     settled(page)
     assert not page.locator(".st-key-welcome").is_visible()
+
+
+MARKED = """key => {
+  const box = document.querySelector(`.st-key-box-${key} .ed-chart`), full = box._fullLayout;
+  const { axis, of } = box._fullLayout.meta.along, mark = box.querySelector('.ed-cursor-depth').style;
+  if (mark.display === 'none') return null;
+  const [at, length] = axis === 'y' ? [mark.top, mark.height] : [mark.left, mark.width];
+  const place = (parseFloat(at) + parseFloat(length) / 2) - full[`${axis}axis`]._offset;
+  return Math.round(full[`${axis}axis`].p2l(place)) + (of === 'layer' ? 1 : 0);
+}"""
+
+
+def test_one_depth_is_marked_in_all_figures_by_pointer_and_keys(server, page):
+    """And what the lens reads there is said: of the model's own words at the top."""
+    page.set_viewport_size({"width": 1440, "height": 1000})
+    opened(page, f"{server}/?model={MODEL}&example=sum-mod10-5-a")
+    figures = ("ruler", "norms", "cosine", "skip", "token", "lens")
+    box = page.locator(".st-key-box-cosine .js-plotly-plot").bounding_box()
+    page.mouse.move(box["x"] + 120, box["y"] + 100)
+    told = page.locator(".ed-cursor-says")
+    told.get_by_text("After layer").wait_for()
+    depth = int(told.inner_text().split("(depth ")[1].split(" ")[0])
+    assert 1 <= depth <= 8 and {page.evaluate(MARKED, key) for key in figures} == {depth}
+    assert "the lens reads" in told.inner_text() and "at " in told.inner_text()
+    page.mouse.move(5, 700)
+    told.wait_for(state="hidden")
+    page.locator(".st-key-box-lens .ed-chart").focus()
+    for press in ("ArrowUp", "ArrowDown", "ArrowDown", "ArrowLeft"):
+        page.keyboard.press(press)  # the first shows the output
+    told.get_by_text("After layer 5").wait_for()
+    assert {page.evaluate(MARKED, key) for key in figures} == {6}
+    page.keyboard.press("Escape")
+    told.wait_for(state="hidden")
+    assert {page.evaluate(MARKED, key) for key in figures} == {None}

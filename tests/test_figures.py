@@ -204,12 +204,12 @@ def told(fig) -> dict[tuple[int, int], str]:
 def test_every_cell_that_is_shown_tells_its_place():
     fig = draw("contributions", fake("contributions"), window=(1, 2))
     assert sorted(told(fig)) == [(layer, token) for layer in range(4) for token in (1, 2)]
-    assert fig.data[0].hovertemplate.startswith("layer %{y} · token %{x}")
+    assert fig.data[0].hovertemplate.startswith("layer %{y} · token %{x:d}")
 
 
 def test_a_panel_that_fills_says_place_and_value_alone():
     heatmap = draw("contributions", replace(fake("contributions", filled=0.5), complete=False)).data[0]
-    assert heatmap.text is None and "token %{x}<br>%{z:.3g}" in heatmap.hovertemplate
+    assert heatmap.text is None and "token %{x:d}<br>%{z:.3g}" in heatmap.hovertemplate
 
 
 def test_the_lens_lists_five_tokens_on_hover():

@@ -241,7 +241,7 @@ def test_sinks_are_counted_where_one_says_so(page, n):
 
 
 class AtOnce(Future):
-    """An answer of the hub that comes while the download box is being drawn: not there at the first look, then it is."""
+    """An answer of the hub that comes while its box is being drawn: not there at the first look, then it is."""
 
     def __init__(self):
         super().__init__()

@@ -101,6 +101,13 @@ class Canvas:
         font = dict(size=size, color=colour) if colour else dict(size=size)
         self.annotations.append(dict(text=text, font=font, showarrow=False, borderpad=1, **place))
 
+    def along(self, axis: str, of: str, n_layers: int, **more: Any) -> None:
+        """Say on which axis the depth runs, for the cursor that marks one depth in all figures of a page: `of` layers
+        0 to L - 1, or of depths 0 to L. `more`: what else the browser needs to know (`cursor.js`)."""
+        if of in ("layer", "depth") or of.endswith(" layer"):
+            of = "depth" if of == "depth" else "layer"
+            self.layout["meta"]["along"] = dict(axis=axis, of=of, n=n_layers, **more)
+
     def figure(self) -> go.Figure:
         return go.Figure(data=self.data, layout=dict(self.layout, shapes=self.shapes, annotations=self.annotations))
 

@@ -277,6 +277,7 @@ def _frame(n: int, view: View, x: str, unit: str) -> Canvas:
         yaxis={**PLAIN, "title": axis_title(unit), "showgrid": True, "gridcolor": colours.FAINT},
     )
     canvas.draw_depths(view.depth_lines, layer_px, upright=True)
+    canvas.along("x", x, n - (x == "depth"))
     return canvas
 
 

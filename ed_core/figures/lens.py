@@ -81,6 +81,8 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
         return "<br>".join(lines if shade == "prob" else [f"{number(z[depth, token])} {unit}", *lines])
 
     def on_cells(canvas: Canvas) -> None:
+        at = view.answer_start - 1 if view.answer_start else result.n_tokens - 1
+        canvas.layout["meta"]["along"]["says"] = dict(at=at, first=shade == "prob")
         best = ids.values[..., 0] if ids is not None else np.full(shape(result), -1)
         cell_letters(canvas, result, view, best if text else np.full_like(best, -1), colour, z, above)
         _predicted(canvas, result, view, best[-1])

@@ -172,6 +172,7 @@ def token_panel(
     canvas = frame(view, result.n_layers, row, above)
     n_tokens, (first, last) = z.shape[1], view.span(z.shape[1])
     row_px = (view.plot_height - above) / (result.n_layers + 1)
+    canvas.layout["meta"].get("along", {})["tokens"] = True
     add_heatmap(canvas, z, shade, unit, HEATMAP, gap=min(view.column_px(n_tokens), row_px) >= 8, above=above)
     more(canvas)
     names = [
@@ -180,7 +181,7 @@ def token_panel(
     ]
     add_hover(
         canvas,
-        row + " %{y} · token %{x}",
+        row + " %{y} · token %{x:d}",
         lambda y, x: f" {names[x]}{hover(y, x)}{beyond(shade, z[y, x])}",
         f"<br>%{{z:.3g}} {unit}",
         range(first, last + 1),
@@ -200,6 +201,7 @@ def frame(view: View, n_layers: int, row: str, above: int = 0) -> Canvas:
     fit = (view.plot_height - above) / ROW_LABEL
     rows = list(range(0, n_layers + (row == "depth"), tick_step(n_layers + 1, fit)))
     canvas.layout["yaxis"] = dict(PLAIN, range=[-0.5, n_layers + 0.5], tickvals=rows, title=axis_title(row, 6))
+    canvas.along("y", row, n_layers)
     return canvas
 
 

@@ -65,8 +65,9 @@ def depth_ruler(
         said = f"layers turn from erasing to strengthening after layer {turn.layer} of {n_layers}"
         _mark(canvas, "cosine", turn.layer + 0.5, f"turn {turn.layer}", said, n_layers)
     ticks = list(range(0, n_layers, tick_step(n_layers, NUMBERS)))
-    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n_layers - 0.5], tickvals=ticks)
+    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n_layers - 0.5], tickvals=ticks, tickangle=0)
     canvas.layout["yaxis"] = dict(PLAIN, range=[-0.85, 4.6], visible=False)
+    canvas.along("x", "layer", n_layers)
     return canvas.figure()
 
 
