@@ -85,7 +85,7 @@ def signed(bound: float = 1.0) -> Shade:
     return Shade(-bound, bound, [[float(p), c] for p, c in zip(at, sample_colorscale(DIVERGING, (u + 1) / 2))])
 
 
-def logarithmic(low: int, high: int, reverse: bool = False) -> Shade:
+def logarithmic(low: float | int, high: float | int, reverse: bool = False) -> Shade:
     """From `10**low` to `10**high`: the stops are spaced by logarithm, so the values themselves stay as they are."""
     u = np.linspace(0, 1, 41)
     bottom, top = 10.0**low, 10.0**high
@@ -108,6 +108,23 @@ def decades(values: np.ndarray, at_least: tuple[int, int], at_most: tuple[int, i
     low, high = np.floor(np.log10(held.min())), np.ceil(np.log10(held.max()))
     low, high = max(min(low, at_least[0]), at_most[0]), min(max(high, at_least[1]), at_most[1])
     return int(low), int(high)
+
+
+def spread(values: np.ndarray, otherwise: tuple[int, int]) -> tuple[float, float]:
+    """Powers of ten around the middle 96 % of `values`, at steps of 1, 2 and 5, at least a factor of four apart: what a
+    few cells hold must not take the colours from all others. `otherwise`: where no value is above 0."""
+    held = values[np.isfinite(values) & (values > 0)]
+    if not held.size:
+        return float(otherwise[0]), float(otherwise[1])
+    low, high = np.log10(np.quantile(held, (0.02, 0.98)))
+    middle, apart = (low + high) / 2, np.log10(4) / 2
+    low, high = min(low, middle - apart) + 1e-9, max(high, middle + apart) - 1e-9
+    steps = np.log10([1, 2, 5, 10])
+    first, last = np.floor(low), np.floor(high)
+    return (
+        float(first + max(step for step in steps[:3] if step <= low - first)),
+        float(last + min(step for step in steps if step >= high - last)),
+    )
 
 
 def ceiling(values: np.ndarray, steps: tuple[float, ...]) -> float:

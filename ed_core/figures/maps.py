@@ -60,15 +60,17 @@ def contribution_norms(
 ) -> go.Figure:
     """How much each block adds, layers × tokens, colour by logarithm.
 
-    The colour range leaves out the first token, whose norm is huge in many models, and the sinks; `first_token` says
-    whether the strip's mean counts it."""
+    The colour range is that of the middle 96 % of the cells (whole decades while they fill), without the first token,
+    whose norm is huge in many models, and the sinks; `first_token` says whether the strip's mean counts it."""
 
     def values(r: ProbeResult) -> np.ndarray:
         return values_of(r, measure, (r.n_layers, r.n_tokens))
 
     z = values(result)
     limits = NORM_DECADES if measure.endswith("norm") else RATIO_DECADES
-    shade = colours.logarithmic(*colours.decades(view.coloured(result, values, first_token=False), *limits))
+    coloured = view.coloured(result, values, first_token=False)
+    ends = colours.spread(coloured, limits[0]) if result.complete else colours.decades(coloured, *limits)
+    shade = colours.logarithmic(*ends)
 
     def curve(r: ProbeResult) -> np.ndarray:
         return view.mean(values(r), first_token)

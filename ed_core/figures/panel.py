@@ -229,9 +229,9 @@ def add_heatmap(
     scale = dict(zmin=shade.low, zmax=shade.high, colorscale=shade.colours, showscale=not shade.log, colorbar=bar)
     canvas.add("heatmap", z=z, name="z", xgap=int(gap), ygap=int(gap), **scale)
     if shade.log:
-        low, high = (round(float(np.log10(end))) for end in (shade.low, shade.high))
-        powers = range(low, high + 1)
-        bar |= _ends(shade, z, [10.0**t for t in powers]) | dict(tickvals=list(powers))
+        low, high = (float(np.log10(end)) for end in (shade.low, shade.high))
+        at = _logarithmic(low, high)
+        bar |= _ends(shade, z, [10.0**t for t in at]) | dict(tickvals=at)
         even = [[i / (len(shade.colours) - 1), colour] for i, (_, colour) in enumerate(shade.colours)]
         marker = dict(color=[low], cmin=low, cmax=high, colorscale=even, showscale=True, colorbar=bar)
         canvas.add("scatter", x=[None], y=[None], mode="markers", name="scale", hoverinfo="skip", marker=marker)
@@ -254,6 +254,14 @@ def _even(shade: Shade) -> list[float]:
     if shade.high == 2**0.5:
         return [0.0, 0.5, 1.0, shade.high]
     return [float(at) for at in np.linspace(shade.low, shade.high, 5)]
+
+
+def _logarithmic(low: float, high: float) -> list[float]:
+    """The same for a logarithmic one, as powers of ten: both ends, and between them powers, where these are few 1, 2
+    and 5 of each."""
+    steps = (1, 2, 5) if high - low < 2 else (1,)
+    every = (p + float(np.log10(s)) for p in range(int(np.floor(low)), int(np.ceil(high)) + 1) for s in steps)
+    return [low, *(at for at in every if low + 0.15 < at < high - 0.15), high]
 
 
 def _ends(shade: Shade, z: np.ndarray, at: list[float]) -> dict[str, Any]:
