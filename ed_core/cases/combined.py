@@ -14,8 +14,8 @@ from .. import figures
 from ..depth import among_others, audit, pruning, surgery, writing
 from ..figures import View
 from ..figures.pictures import CURVES_HEIGHT, WIDTH
-from ..probes.early_exit import EarlyExit
-from ..probes.exact_answers import ExactAnswers
+from ..probes.answers import ExactAnswers
+from ..probes.lenses import EarlyExit
 from ..probes.prune import PROXIES, Prune
 from ..probes.surgery import Surgery
 from ..results.aggregate import aggregate, probe_of
