@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 Lens = Callable[[int, Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_model"]]
 ROW_BYTES = 6 * 4  # float32 tensors of [pos, vocab] alive at once while one depth is measured
 
+MEASURES = (
+    *("kl", "jsd", "entropy", "overlap", "top1_match", "agreement", "rank", "confidence"),
+    *("top_ids", "top_probs", "settle_depth"),
+)
+
 
 def read(
     model: LanguageModel,
@@ -37,8 +42,7 @@ def read(
     divergence of its prediction."""
     n_depths, n_tokens, k = model.n_layers + 1, len(encoding), min(k, model.d_vocab)
     sizes = {"depth": n_depths, "pos": n_tokens, "rank": k}
-    written = ("kl", "jsd", "entropy", "overlap", "top1_match", "agreement", "rank", "confidence")
-    written = (*written, "top_ids", "top_probs", "settle_depth", *["token_rank"] * (follow >= 0))
+    written = [*MEASURES, *["token_rank"] * (follow >= 0)]
     names = [prefix + name for prefix in lenses for name in written if prefix + name in record.specs]
     for name in (*names, *["constant_kl"] * (constant is not None)):
         record.allocate(name, tuple(sizes[dim] for dim in record.specs[name].dims))
