@@ -101,7 +101,6 @@ class ExactAnswers(Probe):
     name: ClassVar[str] = "exact_answers"
     title: ClassVar[str] = "Exact answers"
     version: ClassVar[int] = 2  # 2: where a token straddles question and answer, the question's end is not missed
-    over_several: ClassVar[str] = "answers"
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec(

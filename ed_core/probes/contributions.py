@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
 from .base import Probe, parameter
-from .description import Curve, Picture, Score
+from .description import CosineMap, Curve, NormMap, Picture, Score
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -58,9 +58,8 @@ class Contributions(Probe):
     audit_curves: ClassVar[tuple[Curve, ...]] = curves
     thumbnail: ClassVar[tuple[int, str]] = (1, "layer_ratio")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        Picture(
+        NormMap(
             "Contribution norms",
-            "contribution_norms",
             ("{branch}_ratio",),
             "size of what is added, against the stream",
             "Large early and small late is the usual picture: in Llama 3.1 70B the ratio stays above 0.15 in the first "
@@ -70,9 +69,8 @@ class Contributions(Probe):
             "How much each layer adds to the residual stream, token by token.",
             "size",
         ),
-        Picture(
+        CosineMap(
             "Cosine with the stream",
-            "cosine_map",
             ("{branch}_cos",),
             "below 0 erases, above 0 strengthens",
             "In large models the first half is zero or negative (features are written and erased), then the sign "

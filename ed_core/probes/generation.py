@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
 from .base import Probe, parameter
-from .description import Curve, Picture, Score, Shape
+from .description import Curve, Picture, Score, Shape, WritingMap
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -85,9 +85,8 @@ class Generation(Probe):
     score: ClassVar[Score] = Score("The mean settle depth", value="mean_depth")
     further_tokens: ClassVar[int] = TYPICAL_TOKENS - 1
     pictures: ClassVar[tuple[Picture, ...]] = (
-        Picture(
+        WritingMap(
             "While the model writes",
-            "writing_map",
             ("jsd", "best_ids", "settle_depth", "exit_depth"),
             "columns are written tokens, cells what the lens would say; line: settled, cross: early exit",
             "The line steps to the depth from which the best token stays; a column is bright from there. A cross marks "

@@ -16,7 +16,7 @@ from ..errors import ParameterError
 from ..fits import Fit, find, is_name, of_model
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
 from .base import Probe, parameter
-from .description import Curve, Picture, Score, Shape
+from .description import Curve, LensMap, Picture, Score, Shape
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -73,9 +73,8 @@ class LogitLens(Probe):
     audit_curves: ClassVar[tuple[Curve, ...]] = (*curves, Curve("entropy", "Uncertainty of the lens", "nats", "depth"))
     thumbnail: ClassVar[tuple[int, str]] = (3, "kl")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        Picture(
+        LensMap(
             "Logit lens",
-            "lens_map",
             ("{shade}", "top_ids"),
             "columns are input tokens, cells predict the next token",
             "Row 0 is the embedding, the top row the model's own output, which stands over the map too; a token is "
@@ -220,9 +219,8 @@ class Lenses(Probe):
         ),
     )
     pictures: ClassVar[tuple[Picture, ...]] = tuple(
-        Picture(
+        LensMap(
             title,
-            "lens_map",
             (f"{lens}_{{shade}}", f"{lens}_top_ids"),
             f"{title}: columns are input tokens, cells predict the next token",
             "Row 0 is the embedding, the top row the model's own output; a token is written where it is another than "
@@ -304,7 +302,6 @@ class EarlyExit(Probe):
 
     name: ClassVar[str] = "early_exit"
     title: ClassVar[str] = "Early exit"
-    over_several: ClassVar[str] = "exits"
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec(
             "confidence", ("depth", "pos"), "probability", "probability of the lens' best token", 0.0, 1.0, "token_mean"
