@@ -11,9 +11,9 @@ from test_browser import ANSWER, TEXT, fill, settled, wait
 from ed_core.cards import words
 from ed_core.claims import find
 from ed_core.commands import main
-from ed_core.depth.statistics import FEWEST
 from ed_core.prompts import to_jsonl
 from ed_core.sources.bundled import mixed_prompts
+from ed_core.statistics import FEWEST
 from ed_core.types import Prompt
 
 pytestmark = pytest.mark.browser

@@ -47,12 +47,12 @@ from ed_core.depth import (
 )
 from ed_core.depth.continuous import MeanDepth, Turn
 from ed_core.depth.criteria import Criterion
-from ed_core.depth.statistics import Interval, units
 from ed_core.depth.wording import Reading, Twins
 from ed_core.probes import Contributions, LayerSkip, LogitLens, Numerics
 from ed_core.probes.description import Curve
 from ed_core.results import lookup
 from ed_core.sources.bundled import FITS, STUDIES
+from ed_core.statistics import Interval, units
 from ed_core.studies import reproduce
 from ed_core.studies.study import SetEntry
 from ed_core.types import Measure, ProbeResult

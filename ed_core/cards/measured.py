@@ -1,7 +1,7 @@
 """What a card says of depth, read off the sums over prompts that its parts hold. Numpy only.
 
 Every value stands with its 5 and 95 % over the forms of the prompts where enough are known, else over the prompts
-(`depth.statistics`); None where there are too few of them."""
+(`statistics`); None where there are too few of them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from .. import statistics
 from ..claims.evidence import Part, part_of
 from ..claims.running import CONTROL, MODEL, PARTS
-from ..depth import continuous, statistics, wording
+from ..depth import continuous, wording
 from ..depth.criteria import COSINES, OF_LENS, RULES, depths
 from ..depth.lenses import UNCALIBRATED, ByLens, certified
-from ..depth.statistics import Resampled, Units
 from ..errors import StudyError
 from ..fits import Fit
 from ..probes.generation import Generation
 from ..probes.lenses import LENSES
 from ..probes.scores import rank_correlation
+from ..statistics import Resampled, Units
 from ..studies import report, tables
 from ..studies.folder import Folder, open_folder
 

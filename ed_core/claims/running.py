@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from .. import disk
-from ..depth.statistics import FEWEST, FEWEST_FORMS, units
 from ..errors import ClaimRefused, EffectiveDepthError, StudyError
 from ..files import open_sealed, seal
 from ..fits import checkpoint
@@ -23,6 +22,7 @@ from ..probes import find as find_probe
 from ..service.resolve import resolve
 from ..sources.bundled import SETS
 from ..sources.specs import config_of, n_layers
+from ..statistics import FEWEST, FEWEST_FORMS, units
 from ..studies import plan as planning
 from ..studies import running, sets
 from ..studies.folder import open_folder

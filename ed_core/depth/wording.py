@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..statistics import FEWEST, Interval, Units
 from .answer import number
 from .continuous import TENTH, MeanDepth, Turn
 from .criteria import RULES, Criterion, depths
-from .statistics import FEWEST, Interval, Units
 
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them has no clear one
 FIVE = 5  # untrained twins that a sentence rests on

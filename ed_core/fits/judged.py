@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..depth.statistics import mean, units
 from ..errors import FitRefused
 from ..models.language_model import LanguageModel
+from ..statistics import mean, units
 from ..sweeps import metrics
 from ..types import Prompt
 from .checkpoint import of_prompts
@@ -120,7 +120,7 @@ def told(sums: Mapping[str, np.ndarray], counts: Sequence[int], forms: Sequence[
     prompts were written in; "lens" and "constant" are among the names. By name and `[depth]`:
 
     - `kl`: the means over tokens
-    - `kl_low`, `kl_high`: 5–95 % over prompts, by bootstrap-t over `kl_over` (`depth.statistics`)
+    - `kl_low`, `kl_high`: 5–95 % over prompts, by bootstrap-t over `kl_over` (`statistics`)
     - `kl_minus`: `low` and `high` of the lens' divergence less that of each other, over the same prompts in pairs
     - `says`: the share of depths at which the whole interval of the lens less the constant lies below 0
 

@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from ..depth import continuous, statistics
+from .. import statistics
+from ..depth import continuous
 from ..depth.continuous import MEAN_DEPTH
 from ..depth.criteria import OF_LENS, RULES, depths
-from ..depth.statistics import Resampled, Units
 from ..errors import EffectiveDepthError
 from ..sources import catalogue, sizes
 from ..sources.bundled import MODELS as BUNDLED
 from ..sources.published import Published, published, training
 from ..sources.specs import size_of
+from ..statistics import Resampled, Units
 from . import tables, words
 from .folder import Folder
 from .study import LEVEL_MARK

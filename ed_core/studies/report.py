@@ -11,8 +11,8 @@ import pyarrow
 
 from .. import disk
 from ..depth.criteria import RULES
-from ..depth.statistics import FEWEST, FEWEST_FORMS, RESAMPLES
 from ..errors import StudyError
+from ..statistics import FEWEST, FEWEST_FORMS, RESAMPLES
 from . import agreement, items, tables, words
 from .folder import Folder, open_folder
 from .running import failures
