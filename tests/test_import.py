@@ -22,7 +22,7 @@ from ed_core.cases.case_study import edited
 from ed_core.cases.kept import Kept
 from ed_core.claims import running as claims
 from ed_core.errors import EffectiveDepthError, ImportRefused
-from ed_core.figures.thumbnail import thumbnail
+from ed_core.figures.images import thumbnail
 from ed_core.files import Bounds
 from ed_core.fits import file as lens
 from ed_core.fits import measured, shards

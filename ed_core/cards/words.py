@@ -10,9 +10,9 @@ from ..claims.finding import between, counted, number, standing, table_row
 from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
+from ..depth.wording import mean_depth
 from ..depth.writing import usable
 from ..studies import report
-from ..studies import words as of_depth
 from .card import Card, Cut, Depth, Mean, Moved, MovedMean, Value, depth_of, mean_depth_of
 
 NEVER = "The papers' three rules read different things and are never averaged."
@@ -63,7 +63,7 @@ def ranges(told: Card) -> str:
 
 def mean(row: Mean | None) -> str:
     """A mean depth with its range: "18.3 (18.0 to 18.6)"; "–" where there is none."""
-    return "–" if row is None else of_depth.plain(row.depth, row.low, row.high)
+    return "–" if row is None else mean_depth(row.depth, row.low, row.high)
 
 
 def turn(told: Card) -> str:
@@ -216,7 +216,7 @@ def precision(told: Card) -> Iterator[str]:
 
 def _mean_moved(row: MovedMean, own: str) -> str:
     """A mean depth in another precision, and that in the card's own with its range."""
-    return f"{of_depth.plain(row.depth)} by {RULES[row.of].label}, in {own} {mean(row.own)}"
+    return f"{mean_depth(row.depth)} by {RULES[row.of].label}, in {own} {mean(row.own)}"
 
 
 def _moved(row: Moved) -> str:

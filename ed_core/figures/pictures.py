@@ -27,12 +27,11 @@ from ..probes.description import (
 )
 from ..types import ProbeResult
 from .curves import layer_curves, output_bars
-from .lens import lens_map
+from .lens import lens_map, writing_map
 from .maps import contribution_norms, cosine_map, token_map
 from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
 from .panel import View
 from .skips import skip_map
-from .writing import writing_map
 
 HEIGHT, CURVES_HEIGHT, WIDTH = 420, 280, 760  # pixels, where no page tells them
 BRANCHES = {"layer": "both", "attn": "attention", "mlp": "MLP"}

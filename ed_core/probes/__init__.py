@@ -8,9 +8,8 @@ from __future__ import annotations
 from ..errors import ParameterError
 from .answers import Answers, ExactAnswers
 from .base import Probe as Probe
-from .continuation import Continuation
-from .contributions import Contributions
-from .generation import Generation
+from .contributions import Contributions, Turns
+from .generation import Continuation, Generation
 from .integrated_gradients import IntegratedGradients
 from .layer_skip import LayerSkip
 from .lenses import EarlyExit, Lenses, LogitLens
@@ -18,7 +17,6 @@ from .numerics import Numerics
 from .prune import Prune
 from .residual_erasure import ResidualErasure
 from .surgery import Surgery
-from .turns import Turns
 
 PROBES: tuple[type[Probe], ...] = (
     Contributions,

@@ -271,7 +271,7 @@ class Lenses(Probe):
         return request
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        from ..fits.lens import Reader
+        from ..fits.judged import Reader
         from ..sweeps import lenses
 
         if self.follow >= model.d_vocab:

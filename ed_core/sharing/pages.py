@@ -20,7 +20,7 @@ from ..cases.drawings import Drawing
 from ..cases.kept import SUFFIX, Kept
 from ..cases.notes import to_html
 from ..errors import PublishError
-from ..figures.thumbnail import data_uri
+from ..figures.images import data_uri
 from ..studies import bundle as study_bundle
 from ..studies import export, items, tables
 from ..studies import report as study_report

@@ -27,8 +27,7 @@ from ..statistics import FEWEST, Units
 from ..types import Prompt
 from . import difficulty, points, report, tables
 from .folder import Folder
-from .formats import FORMATS
-from .sets import load
+from .sets import FORMATS, load
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from .trends import signed
 
