@@ -13,6 +13,7 @@ from typing import Any
 from ed_core import settings
 from ed_core.cards import card, making
 from ed_core.claims import running as claims
+from ed_core.claims.record import Report
 from ed_core.errors import FitRefused, StudyError
 from ed_core.fits import ENDING, Fit, checkpoint, measured
 from ed_core.fits import file as fit_files
@@ -96,10 +97,10 @@ class Claims:
         """Start it, for all claims unless some are named."""
         self._begin(ClaimsRun(asked=replace(self.asked, claims=names)))
 
-    def found(self) -> Mapping[str, Any]:
-        """What was found so far, empty while there is nothing. An `EffectiveDepthError` for a damaged file."""
+    def found(self) -> Report | None:
+        """What was found so far, None while there is nothing. An `EffectiveDepthError` for a damaged file."""
         place = self.out / claims.FOUND
-        return _claims(place, place.stat().st_mtime_ns) if place.is_file() else {}
+        return _claims(place, place.stat().st_mtime_ns) if place.is_file() else None
 
     def _asked(self) -> dict[str, Any]:
         model, prompts = self.model, self.bundled or str(self.out / PROMPTS)
@@ -128,18 +129,18 @@ class Card(Claims):
     def begin(self, names: tuple[str, ...] = ()) -> None:
         self._begin(CardRun(asked=self.asked))
 
-    def found(self) -> Mapping[str, Any]:
+    def found(self) -> card.Card | None:
         place = self.out / card.FILE
-        return read_card(place, place.stat().st_mtime_ns) if place.is_file() else {}
+        return read_card(place, place.stat().st_mtime_ns) if place.is_file() else None
 
 
 @lru_cache(maxsize=8)
-def _claims(place: Path, changed: int) -> Mapping[str, Any]:
+def _claims(place: Path, changed: int) -> Report | None:
     return claims.read(place.parent)
 
 
 @lru_cache(maxsize=32)
-def read_card(place: Path, changed: int) -> dict[str, Any]:
+def read_card(place: Path, changed: int) -> card.Card:
     """The card in a file that was written at a time."""
     return card.read(place)
 

@@ -9,12 +9,12 @@ import pytest
 from ed_core.commands import main
 from ed_core.depth import audit
 from ed_core.depth.continuous import MeanDepth
-from ed_core.depth.statistics import Interval
 from ed_core.errors import ParameterError
 from ed_core.probes import find
 from ed_core.results.aggregate import summarize
 from ed_core.service.resolve import in_precisions, resolve
 from ed_core.sources.precision import WIDEST_FIRST
+from ed_core.statistics import Interval
 from ed_core.types import Measure, Prompt
 
 PROMPTS = [

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from test_browser import ANSWER, TEXT, fill, settled, wait
 
-from ed_core.cards import words
+from ed_core.cards import card, words
 from ed_core.claims import find
 from ed_core.commands import main
-from ed_core.depth.statistics import FEWEST
 from ed_core.prompts import to_jsonl
 from ed_core.sources.bundled import mixed_prompts
+from ed_core.statistics import FEWEST
 from ed_core.types import Prompt
 
 pytestmark = pytest.mark.browser
@@ -243,8 +243,8 @@ def test_a_card_is_made_from_the_page_and_goes_on_where_it_was_stopped(server, p
     settled(page)
     with page.expect_download() as download:
         page.get_by_role("button", name="JSON", exact=True).click()
-    told = json.loads(download.value.path().read_text(encoding="utf-8"))
-    assert [one["text"] for one in told["set"]["prompts"]] == [p.text for p in prompts]
+    told = card.read(download.value.path())
+    assert [one.text for one in told.set.prompts] == [p.text for p in prompts]
     shown = page.locator(".st-key-card-whole").inner_text()
-    assert words.headline(told) in shown and all(one["title"] in shown for one in told["claims"])
-    assert page.get_by_text(f"{MODEL} · fp32 · {told['set']['name']} ({FEWEST})").count() >= 1
+    assert words.headline(told) in shown and all(one.title in shown for one in told.claims)
+    assert page.get_by_text(f"{MODEL} · fp32 · {told.set.name} ({FEWEST})").count() >= 1

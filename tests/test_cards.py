@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -61,7 +60,7 @@ def out(model, prompts, tmp_path_factory):
 
 @pytest.fixture
 def told(out):
-    return deepcopy(card.read(out / card.FILE))
+    return card.read(out / card.FILE)
 
 
 def made(model, prompts, out, *more: str) -> int:
@@ -90,36 +89,36 @@ def test_the_depths_are_those_of_the_prompts_run_one_by_one(told, alone):
         "kl": by_kl(lens["kl"][:-1]),
         "overlap": by_overlap(lens["overlap"][:-1]),
     }
-    assert [row["rule"] for row in told["depths"]] == list(expected)
+    assert [row.rule for row in told.depths] == list(expected)
     for rule, criterion in expected.items():
         row = card.depth_of(told, rule, "logit")
-        assert row["depth"] == criterion.depth and row["variants"]["stable"] == criterion.stable
-        assert row["ratio"] == pytest.approx(criterion.ratio, rel=1e-5) and row["prompts"] == 12
-        assert row["twin"] is not None and row["sentence"] and isinstance(row["clear"], bool)
+        assert row.depth == criterion.depth and row.variants["stable"] == criterion.stable
+        assert row.ratio == pytest.approx(criterion.ratio, rel=1e-5) and row.prompts == 12
+        assert row.twin is not None and row.sentence and isinstance(row.clear, bool)
     for of in ("kl", "overlap"):
         mean = card.mean_depth_of(told, of)
-        assert mean["depth"] == pytest.approx(continuous.of_curve(of, lens[of]).depth, rel=1e-5)
-        assert mean["ratio"] == pytest.approx(mean["depth"] / told["model"]["layers"], rel=1e-5)
-        assert mean["low"] <= mean["depth"] <= mean["high"] and mean["over"] == "12 prompts" and mean["twin"]["depth"]
+        assert mean.depth == pytest.approx(continuous.of_curve(of, lens[of]).depth, rel=1e-5)
+        assert mean.ratio == pytest.approx(mean.depth / told.model.layers, rel=1e-5)
+        assert mean.low <= mean.depth <= mean.high and mean.over == "12 prompts" and mean.twin.depth
     turned = continuous.fit(RULES["cosine"].curve(added))
-    assert told["turn"]["p"] == pytest.approx(turned.p) and "turn" in words.turn(told).lower()
-    curve = told["curves"]["kl"]["model"]
-    np.testing.assert_allclose(curve["values"], lens["kl"], rtol=1e-4, atol=1e-6)
-    assert all(low <= value + 1e-6 for low, value in zip(curve["low"], curve["values"]))
-    assert told["sinks"]["named"] == sinks.summary([sinks.of_result(r) for r in results[:10]])
-    assert told["sinks"]["named_of"] == 10
+    assert told.turn.p == pytest.approx(turned.p) and "turn" in words.turn(told).lower()
+    curve = told.curves["kl"]["model"]
+    np.testing.assert_allclose(curve.values, lens["kl"], rtol=1e-4, atol=1e-6)
+    assert all(low <= value + 1e-6 for low, value in zip(curve.low, curve.values))
+    assert told.sinks.named == sinks.summary([sinks.of_result(r) for r in results[:10]])
+    assert told.sinks.named_of == 10
 
 
 def test_the_cuts_are_the_cheapest_stretches(told, alone):
-    for one, n in zip(told["cuts"], (1, max(1, round(told["model"]["layers"] / 4))), strict=True):
+    for one, n in zip(told.cuts, (1, max(1, round(told.model.layers / 4))), strict=True):
         _, lost = alone(Prune(n=n), 12)
         start = int(np.argmin(lost["kl"]))
-        assert (one["layers"], one["start"]) == (n, start)
-        assert one["kl"]["value"] == pytest.approx(lost["kl"][start], rel=1e-4)
-        assert one["loss"]["value"] == pytest.approx(lost["nll"][start] - lost["nll_whole"], abs=1e-5)
-        assert one["kept"]["value"] == pytest.approx(lost["top1_kept"][start], rel=1e-5)
-        assert one["kl"]["low"] <= one["kl"]["value"] <= one["kl"]["high"]
-        assert one["by_angle"]["start"] == int(np.argmin(lost["angular_distance"]))
+        assert (one.layers, one.start) == (n, start)
+        assert one.kl.value == pytest.approx(lost["kl"][start], rel=1e-4)
+        assert one.loss.value == pytest.approx(lost["nll"][start] - lost["nll_whole"], abs=1e-5)
+        assert one.kept.value == pytest.approx(lost["top1_kept"][start], rel=1e-5)
+        assert one.kl.low <= one.kl.value <= one.kl.high
+        assert one.by_angle.start == int(np.argmin(lost["angular_distance"]))
 
 
 def test_under_a_fitted_lens_the_rules_are_those_of_its_prompts(tmp_path, monkeypatch):
@@ -135,18 +134,18 @@ def test_under_a_fitted_lens_the_rules_are_those_of_its_prompts(tmp_path, monkey
     )
     assert not running.measure(text, parts, "cpu", lambda share: None)
     found = Measured(tmp_path, "copy", 0, (open_folder(parts), tuple(fits)), None, (), "fp32")
-    rows = {(row["rule"], row["lens"]): row for row in found._by_fitted_lens()}
+    rows = {(row.rule, row.lens): row for row in found._by_fitted_lens()}
     assert list(rows) == [("kl", "affine"), ("overlap", "affine")]
     columns = open_folder(parts).sums(running.MODEL, "copy").probe("lenses")
     for rule, judge in (("kl", by_kl), ("overlap", by_overlap)):
         curve = columns[f"affine_{rule}.sum"].sum(0) / columns["n_tokens"].sum()
         row, expected = rows[rule, "affine"], judge(curve[:-1])
-        assert (row["depth"], row["variants"]) == (expected.depth, {"stable": expected.stable})
-        assert row["prompts"] == 9 and (row["undefined"] < 0.5) == (row["depth"] is not None) and row["twin"] is None
+        assert (row.depth, row.variants) == (expected.depth, {"stable": expected.stable})
+        assert row.prompts == 9 and (row.undefined < 0.5) == (row.depth is not None) and row.twin is None
         mean = continuous.of_curve(rule, curve)
         told = next(measured._mean(read, rule, "affine") for _, _, read in found._fitted())
         assert told["depth"] == pytest.approx(mean.depth) and told["low"] < told["depth"] < told["high"]
-    sentence = found._lenses()["sentence"]
+    sentence = found._lenses().sentence
     assert "logit" in sentence and "affine" in sentence
 
 
@@ -163,22 +162,20 @@ def test_a_depth_that_another_precision_loses_is_not_the_same(out, told, monkeyp
     original = measured._rows
     monkeypatch.setattr(measured, "_rows", rows)
     other = open_folder(out / making.PRECISIONS)
-    found = Measured(out / "claims", "sums", 0, None, other, ("bf16",), "fp32")._precisions()["rows"]
-    gone = next(row for row in found if row["rule"] == "kl")
-    assert gone["moved"] is None and gone["same"] is False
-    assert "no depth any more" in " ".join(words.precision({"precision": {"own": "fp32", "rows": found}}))
+    found = Measured(out / "claims", "sums", 0, None, other, ("bf16",), "fp32")._precisions()
+    gone = next(row for row in found.rows if row.rule == "kl")
+    assert gone.moved is None and gone.same is False
+    assert "no depth any more" in " ".join(words.precision(told.but(precision=found)))
 
 
 def test_it_says_what_the_model_is_and_what_was_not_measured(told, model):
-    assert [one["id"] for one in told["claims"]] == [claim.id for claim in CLAIMS]
-    assert told["identities"]["failures"] == [] and told["identities"]["miss"] <= told["identities"]["miss_limit"]
-    assert told["model"]["layers"] == len(told["curves"]["cosine"]["model"]["values"])
-    assert [p["text"] for p in told["set"]["prompts"]] == QUESTIONS and told["set"]["levels"] == ["0", "1"]
-    assert (
-        sum(why.startswith(("No Affine lens is fitted", "No Jacobian lens is fitted")) for why in told["missing"]) == 2
-    )
-    assert {row["precision"] for row in told["precision"]["rows"]} == {"bf16"} and len(told["precision"]["rows"]) == 3
-    command = told["commands"][0]
+    assert [one.id for one in told.claims] == [claim.id for claim in CLAIMS]
+    assert told.identities.failures == () and told.identities.miss <= told.identities.miss_limit
+    assert told.model.layers == len(told.curves["cosine"]["model"].values)
+    assert [p.text for p in told.set.prompts] == QUESTIONS and told.set.levels == ("0", "1")
+    assert sum(why.startswith(("No Affine lens is fitted", "No Jacobian lens is fitted")) for why in told.missing) == 2
+    assert {row.precision for row in told.precision.rows} == {"bf16"} and len(told.precision.rows) == 3
+    command = told.commands[0]
     assert command.startswith("python -m ed_core card --model") and "--set sums.jsonl --precisions bf16" in command
 
 
@@ -202,10 +199,10 @@ def test_prompts_without_answers_and_levels_make_a_card_too(model, tmp_path, mon
     (tmp_path / "bare.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in QUESTIONS[:8]))
     assert made(model, tmp_path / "bare.jsonl", tmp_path / "out") == 0
     told = card.read(tmp_path / "out" / card.FILE)
-    verdicts = {one["id"]: one["verdict"] for one in told["claims"]}
-    assert verdicts["no-harder-deeper"] == "not applicable" and len(told["depths"]) == 3 and len(told["cuts"]) == 2
-    assert {rule for rule, drawn in told["curves"].items() if drawn} == {"cosine", "kl", "overlap", "loss"}
-    assert not told["set"]["answers"] and told["exit"]["prompts"] == 8
+    verdicts = {one.id: one.verdict for one in told.claims}
+    assert verdicts["no-harder-deeper"] == "not applicable" and len(told.depths) == 3 and len(told.cuts) == 2
+    assert {rule for rule, drawn in told.curves.items() if drawn} == {"cosine", "kl", "overlap", "loss"}
+    assert not told.set.answers and told.exit.prompts == 8
 
 
 def test_the_page_asks_nobody_and_says_what_the_document_says(out, told):
@@ -214,20 +211,22 @@ def test_the_page_asks_nobody_and_says_what_the_document_says(out, told):
     assert not [name for name, _ in found.tags if name in ("script", "link", "iframe", "object", "img")]
     assert "default-src 'none'" in text and len(text) < card.MOST_BYTES
     assert not re.search(r"(?:src|href)\s*=\s*[\"']?(?:https?:)?//", text)
-    for said in (words.headline(told), words.identities(told), *(one["title"] for one in told["claims"])):
+    for said in (words.headline(told), words.identities(told), *(one.title for one in told.claims)):
         assert said.replace("'", "&#39;").replace(">", "&gt;") in text
     assert text.count('viewBox="0 0 330') == 4
     lines = (out / card.MARKDOWN).read_text(encoding="utf-8").split("---\n")
     data = yaml.safe_load(lines[1])
     ratios = {m["type"]: m["value"] for r in data["model-index"][0]["results"] for m in r["metrics"]}
-    expected = {f"effective_depth_ratio_{rule}": card.depth_of(told, rule, "logit")["ratio"] for rule in RULES}
-    expected |= {f"mean_depth_ratio_{of}": card.mean_depth_of(told, of)["ratio"] for of in ("kl", "overlap")}
+    expected = {f"effective_depth_ratio_{rule}": card.depth_of(told, rule, "logit").ratio for rule in RULES}
+    expected |= {f"mean_depth_ratio_{of}": card.mean_depth_of(told, of).ratio for of in ("kl", "overlap")}
     assert ratios == {metric: ratio for metric, ratio in expected.items() if ratio is not None}
-    assert words.headline(told) in lines[2] and told["commands"][0] in lines[2]
+    assert words.headline(told) in lines[2] and told.commands[0] in lines[2]
 
 
 def test_words_of_a_stranger_are_only_words(told):
-    told["model"]["name"] = told["set"]["prompts"][0]["text"] = told["commands"][0] = told["missing"][0] = EVIL
+    prompts = (told.set.prompts[0].but(text=EVIL), *told.set.prompts[1:])
+    evil = {"model": told.model.but(name=EVIL), "set": told.set.but(prompts=prompts)}
+    told = told.but(**evil, commands=(EVIL, *told.commands[1:]), missing=(EVIL, *told.missing[1:]))
     text = page.html(told).decode() + page.fragment(told, "dark")
     assert EVIL not in text and text.count("&lt;script&gt;") >= 8
     assert 'style="color-scheme: dark"' in text and page.fragment(told, EVIL).count("color-scheme:") == 2
@@ -268,46 +267,46 @@ def test_the_command_refuses_in_one_sentence(model, prompts, tmp_path, capsys, m
 
 
 def row(depth, low=None, high=None, **more):
-    return {"rule": "kl", "lens": "logit", "depth": depth, "low": low, "high": high, **more}
+    return card.Depth(**({"rule": "kl", "lens": "logit", "depth": depth, "low": low, "high": high} | more))
 
 
 def test_the_headline_is_the_mean_depth_and_of_an_older_card_the_rules(told):
-    told["model"] |= {"name": "m", "layers": 30}
-    told["mean_depths"] = [
-        {"of": "kl", "lens": "logit", "depth": 18.34, "low": 18.02, "high": 18.63},
-        {"of": "overlap", "lens": "logit", "depth": 23.1, "low": None, "high": None},
-    ]
+    means = (
+        card.Mean(of="kl", lens="logit", depth=18.34, low=18.02, high=18.63),
+        card.Mean(of="overlap", lens="logit", depth=23.1, low=None, high=None),
+    )
+    told = told.but(model=told.model.but(name="m", layers=30), mean_depths=means)
     assert words.headline(told) == (
         "In m the lens settles around depth 18.3 (18.0 to 18.6) by KL and 23.1 by overlap, of 30 (means over all "
         "thresholds)."
     )
-    del told["mean_depths"], told["turn"]
-    assert card.mean_depth_of(told, "kl") is None and words.turn(told) == ""
-    told["depths"] = [
-        row(20, 19, 21, clear=True) | {"rule": "cosine", "lens": ""},
+    rules = (
+        row(20, 19, 21, clear=True, rule="cosine", lens=""),
         row(9, 9, 9, clear=False),
-        row(None, clear=False) | {"rule": "overlap"},
-    ]
+        row(None, clear=False, rule="overlap"),
+    )
+    told = told.without("mean_depths", "turn").but(depths=rules)
+    assert card.mean_depth_of(told, "kl") is None and words.turn(told) == ""
     assert words.headline(told) == (
         "m, 30 layers. Papers' rules: layer 20 (19–21) (cosine), layer 9 (KL), no layer (overlap)."
     )
     assert "the definitions of its time" in words.of_its_time(told) and "clear" not in words.rules(told)
-    told["mean_depths"] = []
+    told = told.but(mean_depths=())
     assert words.of_its_time(told) == "" and words.rules(told).endswith("no layer (overlap); clear: cosine.")
 
 
 def test_a_depth_in_words():
     assert words.depth(row(20, 19, 21)) == "20 (19–21)" and words.depth(row(5, 5.0, 5.0)) == "5"
     assert words.depth(row(None)) == "–" and words.depth(row(3)) == "3" and words.depth(None) == "–"
-    assert words.rule(row(3)) == "KL, logit lens" and words.rule(row(3) | {"rule": "cosine", "lens": ""}) == "Cosine"
-    assert words.value({"value": 0.5, "low": 0.25, "high": 0.75}, percent=True) == "50 % (25 to 75)"
-    assert words.value({"value": 1.25, "low": None, "high": None}) == "1.25" and words.value(None) == "–"
+    assert words.rule(row(3)) == "KL, logit lens" and words.rule(row(3, rule="cosine", lens="")) == "Cosine"
+    assert words.value(card.Value(value=0.5, low=0.25, high=0.75), percent=True) == "50 % (25 to 75)"
+    assert words.value(card.Value(value=1.25, low=None, high=None)) == "1.25" and words.value(None) == "–"
 
 
-def test_a_precision_that_moves_a_depth_says_so():
+def test_a_precision_that_moves_a_depth_says_so(told):
     def moved(depth, by, same, order=0.9996):
-        of = {"rule": "kl", "precision": "int8", "depth": depth, "moved": by, "same": same, "order": order}
-        return next(words.precision({"precision": {"own": "fp32", "rows": [of]}}))
+        of = card.Moved(rule="kl", precision="int8", depth=depth, moved=by, same=same, order=order)
+        return next(words.precision(told.but(precision=card.Precision(own="fp32", rows=(of,)))))
 
     assert moved(5, 0, True) == (
         "int8 keeps the papers' layers within one of fp32's: KL 5 (same); the curves' order agrees with ρ ≥ 0.999."
@@ -318,17 +317,18 @@ def test_a_precision_that_moves_a_depth_says_so():
 
 def test_the_cut_says_what_the_proxy_would_have_chosen():
     def price(value):
-        return {"value": value, "low": value - 0.1, "high": value + 0.1}
+        return card.Value(value=value, low=value - 0.1, high=value + 0.1)
 
-    one = {"layers": 4, "start": 20, "prompts": 9, "kl": price(0.3), "loss": price(0.5), "kept": price(0.8)}
-    said = words.cut(one | {"by_angle": {"start": 2, "loss": price(4.0)}})
+    other = card.ByAngle(start=2, loss=price(4.0))
+    cut = card.Cut(layers=4, start=20, prompts=9, kl=price(0.3), loss=price(0.5), kept=price(0.8), by_angle=other)
+    said = words.cut(cut)
     assert "layers 20–23" in said and "changes by 0.50 (0.40 to 0.60) nats" in said and "80 % (70 to 90)" in said
     assert "would have chosen 2–5, which changes it by 4.00 (3.90 to 4.10)" in said
-    assert "chooses the same" in words.cut(one | {"by_angle": {"start": 20, "loss": price(0.5)}})
+    assert "chooses the same" in words.cut(cut.but(by_angle=card.ByAngle(start=20, loss=price(0.5))))
 
 
 def test_a_drawing_holds_every_value_within_its_frame():
-    curve = {"values": [0.0, 2.0, 4.0], "low": [-1.0, 1.0, 3.0], "high": [1.0, 3.0, None]}
+    curve = card.Curve(values=(0.0, 2.0, 4.0), low=(-1.0, 1.0, 3.0), high=(1.0, 3.0, None))
     svg = page.drawing({"model": curve}, "layer", [1])
     (line,) = re.findall(r'<polyline points="([^"]*)"', svg)
     at = [tuple(map(float, point.split(","))) for point in line.split()]
@@ -338,14 +338,13 @@ def test_a_drawing_holds_every_value_within_its_frame():
     (mark,) = re.findall(r'class="mark" x1="([\d.]+)"', svg)
     assert float(mark) == pytest.approx(at[1][0], abs=0.06)
     assert re.findall(r'text-anchor="end">([^<]*)<', svg) == ["−1", "0", "1", "2", "3", "4"]
-    bent = page.drawing(
-        {"model": {"values": [0.0, 0.05, 20.0], "low": [0.0] * 3, "high": [20.0] * 3}}, "layer", (), 0.05
-    )
+    steep = card.Curve(values=(0.0, 0.05, 20.0), low=(0.0,) * 3, high=(20.0,) * 3)
+    bent = page.drawing({"model": steep}, "layer", (), 0.05)
     (line,) = re.findall(r'<polyline points="([^"]*)"', bent)
     up = [page.HEIGHT - page.BOTTOM - float(point.split(",")[1]) for point in line.split()]
     assert up == pytest.approx([0.0, inner * np.arcsinh(1) / np.arcsinh(400), inner], abs=0.06)
     assert re.findall(r'text-anchor="end">([^<]*)<', bent) == ["0", "0.1", "1", "10"]
-    flat = page.drawing({"model": {"values": [1.0, 1.0], "low": [1.0, 1.0], "high": [1.0, 1.0]}}, "depth")
+    flat = page.drawing({"model": card.Curve(values=(1.0, 1.0), low=(1.0, 1.0), high=(1.0, 1.0))}, "depth")
     assert "nan" not in flat and "inf" not in flat
 
 
@@ -367,7 +366,7 @@ def test_a_card_is_published_with_its_files(out, tmp_path):
 def test_a_shipped_card_is_what_the_program_writes_and_says(file):
     told = card.read(file)
     assert card.to_json(told) == file.read_bytes()
-    assert not told["identities"]["failures"] and len(told["claims"]) == len(CLAIMS)
+    assert not told.identities.failures and len(told.claims) == len(CLAIMS)
     written = settings.ROOT / "docs" / "cards"
     assert (written / f"{file.stem}.md").read_text(encoding="utf-8") == words.markdown(told)
     assert (written / f"{file.stem}.html").read_bytes() == page.html(told)
@@ -410,7 +409,7 @@ def test_the_page_lists_all_cards_and_shows_one(tmp_path, monkeypatch):
     said = " ".join(w.value for w in test.markdown)
     shipped = [card.read(file) for file in card.shipped()]
     for told in shipped:
-        assert f"**{told['model']['name']}**" in said and words.claims(told) in said
+        assert f"**{told.model.name}**" in said and words.claims(told) in said
         for rule in RULES:
             assert show.plain(words.depth(card.depth_of(told, rule, "logit"))) in said
     test.button(key="run.cards").click().run()

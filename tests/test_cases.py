@@ -23,7 +23,7 @@ from ed_core.cases.case_study import Item, Shown
 from ed_core.cases.drawings import drawings
 from ed_core.depth import criteria, verdict
 from ed_core.errors import CaseError, ImportRefused, NewerSchema
-from ed_core.figures.thumbnail import data_uri, png, thumbnail
+from ed_core.figures.images import data_uri, png, thumbnail
 from ed_core.files import before
 from ed_core.results.aggregate import summarize
 

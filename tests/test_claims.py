@@ -30,6 +30,7 @@ from ed_core.claims.claim import (
 )
 from ed_core.claims.evidence import Evidence, Part
 from ed_core.claims.means import line, reliability
+from ed_core.claims.record import Found
 from ed_core.commands import main
 from ed_core.depth import sinks
 from ed_core.depth.continuous import mean_depth_kl
@@ -257,12 +258,12 @@ def test_verdicts_reached_together_are_fewer():
 def test_limits_chosen_here_are_named_with_the_distance_and_with_others():
     def limits(draws, holds=(-np.inf, 0.5), chosen=True):
         found = finding.Finding(one_quantity(holds, chosen=chosen), "m", "s", of_draws(np.asarray(draws))).told()
-        return found["quantities"][0]["limits"]
+        return found.quantities[0].limits
 
     sure, close = limits(np.linspace(0.1, 0.3, 1000)), limits(np.linspace(0.41, 0.45, 1000))
-    assert sure["distance"] == pytest.approx(0.3) and not sure["turns"] and "With 0.40 or 0.60 the" in sure["told"]
-    assert close["turns"] and [one["verdict"] for one in close["moved"]] == [DOES_NOT, HOLDS]
-    assert "with 0.40 the verdict by itself is “does not hold here”" in close["told"]
+    assert sure.distance == pytest.approx(0.3) and not sure.turns and "With 0.40 or 0.60 the" in sure.told
+    assert close.turns and [one.verdict for one in close.moved] == [DOES_NOT, HOLDS]
+    assert "with 0.40 the verdict by itself is “does not hold here”" in close.told
     assert limits(np.linspace(0.1, 0.3, 1000), chosen=False) is None
     assert Quantity("", "", (0.35, 0.75), "", "").moved(0.2) == pytest.approx((0.31, 0.79))
     assert Quantity("", "", (-np.inf, 0.02), "", "").moved(-0.2) == pytest.approx((-np.inf, 0.016))
@@ -425,7 +426,7 @@ def test_a_level_whose_answers_never_come_cannot_be_told():
     found = claim.of(replace(adaptive, parts={"answers": replace(part, columns={"stays_depth": depth})}))
     assert judged(claim, found).verdict == CANNOT_BE_TOLD
     told_of = finding.Finding(claim, "m", "s", found).told()
-    assert told_of["p"] is None and "only 0 prompts with a value" in " ".join(told_of["reasons"])
+    assert told_of.p is None and "only 0 prompts with a value" in " ".join(told_of.reasons)
 
 
 # ---------------------------------------------------------------- words
@@ -435,50 +436,47 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
     claim = find("one-layer-robust")
     mine, twins = claim.of(keeping(0.9)), claim.of(keeping(0.95))
     one = finding.Finding(claim, "this-model", "these", mine, control=twins).told()
-    assert one["sentence"].startswith("Holds here: most best guesses stay, whichever inner layer is left out (this-")
+    assert one.sentence.startswith("Holds here: most best guesses stay, whichever inner layer is left out (this-")
     assert (
-        "(this-model on these). Best guesses kept without the worst inner layer: 0.90 (0.899 to 0.900)."
-        in one["sentence"]
+        "(this-model on these). Best guesses kept without the worst inner layer: 0.90 (0.899 to 0.900)." in one.sentence
     )
-    said = " ".join(one["reasons"])
+    said = " ".join(one.reasons)
     for words in ("5–95 % over 24 prompts.", "The paper found, best", "0.72 to 0.95", "needs no training to appear"):
         assert words in said, words
     other = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.5))).told()
-    assert (
-        other["sentence"].startswith("Does not hold here: most") and "there it does not hold." in other["reasons"][-1]
-    )
+    assert other.sentence.startswith("Does not hold here: most") and "there it does not hold." in other.reasons[-1]
     apart = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.9))).told()
-    assert apart["reasons"][-1].endswith("there the statement holds.")
+    assert apart.reasons[-1].endswith("there the statement holds.")
     none = finding.Finding(claim, "m", "s", None, "It has no prompts.").told()
-    assert none["verdict"] == NOT_APPLICABLE and none["sentence"].startswith("Not applicable here: most")
-    assert none["sentence"].endswith("(m on s). It has no prompts.") and none["p"] is None
+    assert none.verdict == NOT_APPLICABLE and none.sentence.startswith("Not applicable here: most")
+    assert none.sentence.endswith("(m on s). It has no prompts.") and none.p is None
 
 
 def test_no_turn_is_said_with_the_condition_that_failed():
     one = finding.Finding(find("turn"), "m", "s", find("turn").of(cosine(np.full(30, 0.3)))).told()
-    assert one["verdict"] == DOES_NOT and one["quantities"][0]["value"]["value"] is None
-    assert one["sentence"].endswith("the turn: no turn.") and "no two levels" in one["beside"]
+    assert one.verdict == DOES_NOT and one.quantities[0].value.value is None
+    assert one.sentence.endswith("the turn: no turn.") and "no two levels" in one.beside
 
 
 def test_findings_are_judged_together_and_the_report_says_how_many_stand():
     claim = one_quantity((0.0, np.inf))
     sure, less = np.linspace(0.1, 1, 1000), np.linspace(-0.025, 1, 1000)
     found = [finding.Finding(claim, "m", "s", of_draws(draws)).told() for draws in (sure, less, less)]
-    after = finding.adjusted([*found, {"id": "old", "verdict": HOLDS}])
-    assert [one["verdict"] for one in found] == [HOLDS] * 3
-    assert [one["verdict"] for one in after] == [HOLDS, CANNOT_BE_TOLD, CANNOT_BE_TOLD, HOLDS]
-    assert after[1]["alone"] == HOLDS and after[1]["sentence"].startswith("Cannot be told here whether it is so")
-    assert any("By itself it holds here" in one and "among 3 claims" in one for one in after[1]["reasons"])
+    after = finding.adjusted([*found, Found(id="old", verdict=HOLDS)])
+    assert [one.verdict for one in found] == [HOLDS] * 3
+    assert [one.verdict for one in after] == [HOLDS, CANNOT_BE_TOLD, CANNOT_BE_TOLD, HOLDS]
+    assert after[1].alone == HOLDS and after[1].sentence.startswith("Cannot be told here whether it is so")
+    assert any("By itself it holds here" in one and "among 3 claims" in one for one in after[1].reasons)
     assert (
         finding.standing(after)
         == "3 verdicts by themselves; 1 stands after Holm's adjustment for 3 claims tested together"
     )
-    assert finding.adjusted(after) == after and finding.standing([{"verdict": HOLDS}]) == ""
+    assert finding.adjusted(after) == after and finding.standing([Found(id="old", verdict=HOLDS)]) == ""
 
 
 def test_verdicts_are_counted_in_grammar():
     verdicts = [HOLDS] * 2 + [DOES_NOT] + [NOT_APPLICABLE] * 3
-    assert finding.counted([{"verdict": v} for v in verdicts]) == (
+    assert finding.counted([Found(id="", verdict=v) for v in verdicts]) == (
         "2 hold here, 1 does not hold here, 3 are not applicable"
     )
 
@@ -632,7 +630,7 @@ def test_a_set_that_is_not_there_and_a_damaged_file_are_refused(model, tmp_path,
     (tmp_path / running.FOUND).write_text("{")
     with pytest.raises(StudyError, match="damaged"):
         running.read(tmp_path)
-    assert running.read(tmp_path / "nowhere") == {}
+    assert running.read(tmp_path / "nowhere") is None
 
 
 def test_prompts_without_an_answer_are_left_out_of_the_parts_that_need_one():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ed_core.depth import continuous
-from ed_core.depth.statistics import units
+from ed_core.statistics import units
 
 L = 20
 KL_LINE, OVERLAP_LINE = 1 - np.arange(L + 1) / L, np.arange(L + 1) / L

@@ -4,8 +4,9 @@ bootstrap."""
 import numpy as np
 import pytest
 
+from ed_core import statistics
 from ed_core.cases import export
-from ed_core.depth import criteria, statistics, verdict
+from ed_core.depth import criteria, verdict
 from ed_core.probes import Contributions, LogitLens
 from ed_core.types import ProbeResult, Prompt, Request
 

@@ -16,8 +16,8 @@ from ed_core.commands import main
 from ed_core.errors import ModelNotFound, ParameterError
 from ed_core.memory import free_memory
 from ed_core.probes import Continuation, Surgery
-from ed_core.probes.continuation import TYPICAL_TOKENS
 from ed_core.probes.description import Shape
+from ed_core.probes.generation import TYPICAL_TOKENS
 from ed_core.service import estimate
 from ed_core.sources import catalogue, sizes
 from ed_core.sources.precision import WIDEST_FIRST

@@ -92,16 +92,16 @@ def test_a_study(tmp_path):
 
 def test_a_card(tmp_path):
     found = card.read(BEFORE / "card.json")
-    assert of_json(found) == NUMBERS["card.json"]
+    assert of_json(found.fields()) == NUMBERS["card.json"]
     (tmp_path / "card.json").write_bytes(card.to_json(found))
-    assert card.read(tmp_path / "card.json") == found
+    assert card.read(tmp_path / "card.json").fields() == found.fields()
 
 
 def test_claims(tmp_path):
     found = claims.read(BEFORE)
-    assert of_json(found) == NUMBERS["claims.json"]
+    assert of_json(found.fields()) == NUMBERS["claims.json"]
     claims.write(found, tmp_path)
-    assert claims.read(tmp_path) == found
+    assert claims.read(tmp_path).fields() == found.fields()
 
 
 @pytest.mark.parametrize("name", ["maps.npz", "replacement.npz"])

@@ -26,7 +26,7 @@ from ed_core.probes import (
     ResidualErasure,
     Surgery,
 )
-from ed_core.probes.continuation import Continuation
+from ed_core.probes.generation import Continuation
 from ed_core.results.wire import unpack
 from ed_core.service import compute, worker
 from ed_core.service.resolve import resolve

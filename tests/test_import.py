@@ -22,10 +22,11 @@ from ed_core.cases.case_study import edited
 from ed_core.cases.kept import Kept
 from ed_core.claims import running as claims
 from ed_core.errors import EffectiveDepthError, ImportRefused
-from ed_core.figures.thumbnail import thumbnail
+from ed_core.figures.images import thumbnail
 from ed_core.files import Bounds
 from ed_core.fits import file as lens
 from ed_core.fits import measured, shards
+from ed_core.probes import EarlyExit
 from ed_core.sources import adapters, specs, weights
 from ed_core.studies.folder import open_folder
 
@@ -134,7 +135,7 @@ def test_what_cannot_be_drawn_is_refused(folder, monkeypatch):
     def broken(*_):
         raise IndexError("index 5 is out of bounds")
 
-    monkeypatch.setitem(combined.OVER_SEVERAL, "exits", broken)
+    monkeypatch.setitem(combined.OVER_SEVERAL, EarlyExit, broken)
     with pytest.raises(ImportRefused, match="out of bounds"):
         folder.take_in(bundle.encode(small()))
     assert left_behind(folder) == []

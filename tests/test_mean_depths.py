@@ -15,9 +15,10 @@ from pyarrow import parquet
 
 import ed_core
 from ed_core.commands import main
+from ed_core.depth import wording
 from ed_core.depth.criteria import COSINES
 from ed_core.sources.bundled import STUDIES
-from ed_core.studies import tables, words
+from ed_core.studies import tables
 from ed_core.studies.folder import open_folder
 
 L, MODEL = 8, "ed-demo-8"
@@ -206,5 +207,5 @@ def test_a_notebooks_result_has_them(tmp_path):
 
 
 def test_a_mean_depth_in_a_cell():
-    assert words.plain(18.34, 18.02, 18.63) == "18.3 (18.0 to 18.6)" and words.plain(18.34) == "18.3"
-    assert words.plain(None) == "–"
+    assert wording.mean_depth(18.34, 18.02, 18.63) == "18.3 (18.0 to 18.6)" and wording.mean_depth(18.34) == "18.3"
+    assert wording.mean_depth(None) == "–"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from charts import charts
@@ -14,6 +16,7 @@ from ed_core.cards import making
 from ed_core.cards import words as card_words
 from ed_core.claims import CLAIMS, find, finding, running
 from ed_core.claims.claim import HOLDS
+from ed_core.claims.record import Found, Report
 from ed_core.commands import main
 from ed_core.probes import Contributions
 from ed_core.prompts import read_jsonl
@@ -55,7 +58,7 @@ def words(test: AppTest) -> str:
     return " ".join(w.value for w in (*test.markdown, *test.caption, *test.info, *test.error))
 
 
-def stored(of: runs.Claims) -> dict:
+def stored(of: runs.Claims) -> dict[str, Found]:
     """Three findings where the page looks for them."""
     robust, turn, adaptive = (find(name) for name in ("one-layer-robust", "turn", "adaptive"))
     found = [
@@ -63,11 +66,11 @@ def stored(of: runs.Claims) -> dict:
         finding.Finding(adaptive, "ed-demo-8", "copy", None, "It has <b>no</b> answers."),
         finding.Finding(robust, "ed-demo-8", "copy", robust.of(keeping(0.5)), control_reason="no twin."),
     ]
-    told = {"about": "x", "model": "ed-demo-8", "precision": "fp32", "set": "copy", "prompts": 24, "command": "it"}
-    told["findings"] = [one.told() for one in found]
+    about = {"about": "x", "model": "ed-demo-8", "precision": "fp32", "set": "copy", "prompts": 24, "command": "it"}
+    told = Report(**about, findings=tuple(one.told() for one in found))
     of.out.mkdir(parents=True)
     running.write(told, of.out)
-    return {one["id"]: one for one in told["findings"]}
+    return {one.id: one for one in told.findings}
 
 
 def test_before_a_run_every_claim_is_listed_with_what_the_paper_found(cache):
@@ -89,21 +92,21 @@ def test_what_was_found_is_listed_drawn_and_quoted(cache):
     said = words(test)
     assert "1 holds here, 1 does not hold here, 1 not applicable" in said and said.count("not run") == len(CLAIMS) - 3
     for one in found.values():
-        for quantity in one["quantities"]:
-            if quantity["value"] and not quantity["beside"]:
-                assert show.plain(quantity["value"]["short"]) in said
+        for quantity in one.judging:
+            if quantity.value:
+                assert show.plain(quantity.value.short) in said
     assert show.plain("It has <b>no</b> answers.") in said and "<b>no</b>" not in said
-    assert test.code[0].value == found["turn"]["sentence"]
-    assert all(show.plain(reason) in said for reason in found["turn"]["reasons"])
+    assert test.code[0].value == found["turn"].sentence
+    assert all(show.plain(reason) in said for reason in found["turn"].reasons)
     (figure,) = charts(test)
     for trace, label in zip(figure["data"], ("model", "untrained twin"), strict=True):
-        curve = found["turn"]["curves"][label]
-        assert trace["name"] == label and np.allclose(numbers(trace["y"]), curve["values"])
+        curve = found["turn"].curves[label]
+        assert trace["name"] == label and np.allclose(numbers(trace["y"]), curve.values)
         up, down = (numbers(trace["error_y"][way]) for way in ("array", "arrayminus"))
-        assert np.allclose(up, np.subtract(curve["high"], curve["values"]))
-        assert np.allclose(down, np.subtract(curve["values"], curve["low"]))
+        assert np.allclose(up, np.subtract(curve.high, curve.values))
+        assert np.allclose(down, np.subtract(curve.values, curve.low))
     other = page(claim="one-layer-robust")
-    assert other.code[0].value == found["one-layer-robust"]["sentence"]
+    assert other.code[0].value == found["one-layer-robust"].sentence
     assert show.plain("Without a control: no twin.") in words(other) and len(charts(other)[0]["data"]) == 1
     assert not charts(page(claim="adaptive"))
 
@@ -118,9 +121,10 @@ def test_while_no_set_is_chosen_a_model_has_its_own(cache, small_folder, monkeyp
     known = chosen.selectbox(key="claims.set").options
     assert known[0] == "mixed" and sorted(known) == running.bundled()
     asked = []
-    found = {"findings": [{"id": "turn", "verdict": HOLDS, "quantities": [], "reason": ""}]}
+    about = {"about": "", "model": "", "set": "", "command": ""}
+    found = Report(**about, findings=(Found(id="turn", verdict=HOLDS),))
     monkeypatch.setattr(running, "run", lambda one, *_, **__: asked.append(one.prompts) or found)
-    monkeypatch.setattr(making, "make", lambda one, *_, **__: asked.append(one.prompts) or {"claims": []})
+    monkeypatch.setattr(making, "make", lambda one, *_, **__: asked.append(one.prompts) or SimpleNamespace(claims=()))
     monkeypatch.setattr(card_words, "headline", lambda told: "")
     monkeypatch.setattr(card_words, "claims", lambda told: "")
     for model in ("ed-demo-8", str(small_folder)):
@@ -182,15 +186,13 @@ def test_findings_of_the_format_before_open_as_they_were(cache):
     """Without errors, reasons and what stands beside."""
     of, found = wanted(), stored(wanted())
     new = ("of", "alone", "p", "adjusted", "together", "over", "reasons")
-    old = [{k: v for k, v in one.items() if k not in new} for one in found.values()]
-    for one in old:
-        one["quantities"] = [
-            {k: v for k, v in q.items() if k not in ("beside", "chosen", "limits")} for q in one["quantities"]
-        ]
-    told = running.read(of.out) | {"findings": old}
-    running.write(told, of.out)
+    old = tuple(
+        one.without(*new).but(quantities=tuple(q.without("beside", "chosen", "limits") for q in one.quantities))
+        for one in found.values()
+    )
+    running.write(running.read(of.out).but(findings=old), of.out)
     test = page(claim="one-layer-robust")
     assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
     assert "1 holds here, 1 does not hold here, 1 not applicable" in words(test)
-    assert test.code[0].value == found["one-layer-robust"]["sentence"] and "stand" not in words(test).split("|")[0]
-    assert all(one["sentence"] in (of.out / running.REPORT).read_text() for one in old)
+    assert test.code[0].value == found["one-layer-robust"].sentence and "stand" not in words(test).split("|")[0]
+    assert all(one.sentence in (of.out / running.REPORT).read_text() for one in old)

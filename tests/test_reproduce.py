@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from ed_core.commands import main
-from ed_core.depth.statistics import units
 from ed_core.errors import StudyError
 from ed_core.probes.scores import layer_effect
 from ed_core.runs import execute
 from ed_core.sources.published import Published, published
+from ed_core.statistics import units
 from ed_core.studies import difficulty, reproduce, study, tables
 from ed_core.studies.folder import open_folder
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ed_core.depth import continuous, statistics
-from ed_core.depth.statistics import units
+from ed_core import statistics
+from ed_core.depth import continuous
+from ed_core.statistics import units
 
 DRAWS = {
     "normal": (lambda rng, n: rng.normal(size=n), 0.0, 0.87),

@@ -19,7 +19,7 @@ from ed_core.depth import criteria, sinks
 from ed_core.depth import verdict as verdict_of
 from ed_core.errors import StudyError
 from ed_core.sources.bundled import load_prompts
-from ed_core.studies import formats, items, plan, report, running, sets, study, tables
+from ed_core.studies import items, plan, report, running, sets, study, tables
 from ed_core.studies.folder import open_folder
 
 HEAD = 'name = "mine"\nmodels = ["ed-demo-8"]\nprobes = ["contributions", "logit_lens"]\n'
@@ -124,33 +124,33 @@ def test_what_is_written_is_read_as_the_same_study():
 
 def test_the_papers_formats_are_written_as_the_papers_write_them():
     gsm = {"question": "How many?", "answer": "2 + 3 = <<2+3=5>>5\nSo 5.\n#### 5"}
-    assert formats.gsm8k(gsm) == (
+    assert sets.gsm8k(gsm) == (
         "Given the following problem, reason and give a final answer to the problem.\nProblem: How many?\n"
         'Your response should end with "The final answer is [answer]" where [answer] is the response to the problem.\n',
         "\n2 + 3 = <<2+3=5>>5\nSo 5.\nThe final answer is 5",
         "",
     )
     endings = ["x", ", then", "goes on."]
-    assert formats.hellaswag({"ctx": "A man", "endings": endings, "label": "2"})[:2] == ("A man", " goes on.")
-    assert formats.hellaswag({"ctx": "A man", "endings": endings, "label": "1"})[:2] == ("A man", ", then")
-    text, answer, _ = formats.aime24({"Problem": "Find n.", "Solution": "It is 7."})
+    assert sets.hellaswag({"ctx": "A man", "endings": endings, "label": "2"})[:2] == ("A man", " goes on.")
+    assert sets.hellaswag({"ctx": "A man", "endings": endings, "label": "1"})[:2] == ("A man", ", then")
+    text, answer, _ = sets.aime24({"Problem": "Find n.", "Solution": "It is 7."})
     assert 'end with "\\boxed{[answer]}" where' in text and answer == "\nIt is 7."
     row = {"problem": "x?", "solution": "y.", "level": "Level 4"}
-    assert formats.math(row) == ("Problem: x?\nAnswer:", " y.", "4")
+    assert sets.math(row) == ("Problem: x?\nAnswer:", " y.", "4")
     hops = {"questions": ["Who?", "Other?"], "answer": "Ann", "orig_triples": [[1, 2, 3], [4, 5, 6], [7, 8, 9]]}
-    assert formats.mquake(hops) == ("Question: Who?\nAnswer:", " Ann", "3")
-    made = list(formats.arithmetic("direct_multiplication"))
-    assert len(made) == 500 and made == list(formats.arithmetic("direct_multiplication"))
+    assert sets.mquake(hops) == ("Question: Who?\nAnswer:", " Ann", "3")
+    made = list(sets.arithmetic("direct_multiplication"))
+    assert len(made) == 500 and made == list(sets.arithmetic("direct_multiplication"))
     for text, answer, digits in made:
         a, b = text.removeprefix("Give the answer directly: ").removesuffix(" =").split(" * ")
         assert len(a) == len(b) == int(digits) and answer == f" {int(a) * int(b)}"
 
 
 def test_split_points_stand_at_the_answer():
-    assert formats.split_points("answer", 7, 20) == (7,)
-    inside = formats.split_points("within_answer", 7, 40)  # 33 tokens: of 7, 11, …, 35
+    assert sets.split_points("answer", 7, 20) == (7,)
+    inside = sets.split_points("within_answer", 7, 40)  # 33 tokens: of 7, 11, …, 35
     assert len(inside) == 4 and set(inside) <= set(range(7, 36, 4)) and len(set(inside)) == 4
-    assert formats.split_points("within_answer", 7, 11) == () != formats.split_points("within_answer", 7, 12)
+    assert sets.split_points("within_answer", 7, 11) == () != sets.split_points("within_answer", 7, 12)
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from counted import curves_at, seen_over
 
+from ed_core import statistics
 from ed_core.cases import bundle, case_study
 from ed_core.commands import main
-from ed_core.depth import among_others, audit, criteria, sinks, statistics, together, verdict
+from ed_core.depth import among_others, audit, criteria, sinks, together, verdict
 from ed_core.probes import Contributions, LogitLens
 from ed_core.results.aggregate import summarize
 from ed_core.service import compute

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..types import MeasureSpec
 from .base import Probe, parameter
-from .description import Curve, Picture, Score
+from .description import Curve, Picture, Score, TokenMap
 from .scores import depth_score
 
 
@@ -37,7 +37,7 @@ class Toy(Probe):
     curves: ClassVar[tuple[Curve, ...]] = (Curve("product", "Mean product", "toys"),)
     score: ClassVar[Score] = Score("its centre", "centre", share=("product", "product"))
     pictures: ClassVar[tuple[Picture, ...]] = (
-        Picture("Toy map", "token_map", ("product",), "a product", "Read it as it is.", "Would show a product."),
+        TokenMap("Toy map", ("product",), "a product", "Read it as it is.", "Would show a product."),
     )
     thumbnail: ClassVar[tuple[int, str]] = (9, "product")
     measures: ClassVar[tuple[MeasureSpec, ...]] = (

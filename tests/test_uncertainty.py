@@ -12,8 +12,8 @@ from statsmodels.regression.mixed_linear_model import MixedLM
 from test_trends import made
 
 from ed_core.depth.criteria import depths
-from ed_core.depth.statistics import ENDS, interval, percentile, units
 from ed_core.sources.bundled import STUDIES
+from ed_core.statistics import ENDS, interval, percentile, units
 from ed_core.studies import difficulty, tables, trends
 from ed_core.studies.folder import open_folder
 

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from counted import Rule, curves_at, lasting, seen_over
 
-from ed_core.depth import answer, continuous, statistics, verdict, wording
+from ed_core import statistics
+from ed_core.depth import answer, continuous, verdict, wording
 from ed_core.depth.criteria import Criterion, by_cosine, by_kl, by_overlap, depths
-from ed_core.depth.statistics import units
 from ed_core.depth.wording import Reading, Twins
 from ed_core.results.lookup import EXAMPLES, TWINS, by_key
 from ed_core.results.wire import unpack
+from ed_core.statistics import units
 from ed_core.types import Measure, MeasureSpec, ProbeResult, Request
 
 WRITTEN = tomllib.loads((Path(__file__).parent / "wording.toml").read_text(encoding="utf-8"))

@@ -24,10 +24,12 @@ from typing import Any
 import numpy as np
 
 from ed_core.cards import words
+from ed_core.cards.card import Card
 from ed_core.claims import CLAIMS, finding
 from ed_core.claims.claim import Claim, Estimate, Measured
 from ed_core.claims.claim import Curve as ClaimCurve
 from ed_core.claims.finding import Finding, adjusted
+from ed_core.claims.record import Found
 from ed_core.depth import (
     among_others,
     answer,
@@ -47,12 +49,12 @@ from ed_core.depth import (
 )
 from ed_core.depth.continuous import MeanDepth, Turn
 from ed_core.depth.criteria import Criterion
-from ed_core.depth.statistics import Interval, units
 from ed_core.depth.wording import Reading, Twins
 from ed_core.probes import Contributions, LayerSkip, LogitLens, Numerics
 from ed_core.probes.description import Curve
 from ed_core.results import lookup
 from ed_core.sources.bundled import FITS, STUDIES
+from ed_core.statistics import Interval, units
 from ed_core.studies import reproduce
 from ed_core.studies.study import SetEntry
 from ed_core.types import Measure, ProbeResult
@@ -61,6 +63,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "sentences.md"
 ROOMS = (
     "ed_core/depth/*.py",
+    "ed_core/statistics.py",
     "ed_core/claims/finding.py",
     "ed_core/cards/words.py",
     "ed_core/studies/agreement.py",
@@ -437,44 +440,42 @@ def audits(say: Callable[[audit.Audit], Any]) -> Iterator[str]:
         yield from [said] if isinstance(said, str) else said
 
 
-def cards() -> Iterator[Mapping[str, Any]]:
+def cards() -> Iterator[Card]:
     """The shipped depth cards, and made-up ones as cards are made now: where leaving early is of use, where sinks
     cannot be told, where identities fail, and where another precision moves a layer."""
     from ed_core.cards import card
 
     shipped = [card.read(file) for file in sorted(card.shipped())]
     yield from shipped
-    told, twin = shipped[0], {"depth": 6.1, "low": 5.9, "high": 6.4}
-    means = [
-        {"of": of, "lens": "logit", "depth": at, "ratio": at / 16, "low": at - 0.4, "high": at + 0.3, "twin": twin}
-        | {"over": "40 prompts of 8 forms"}
-        for of, at in (("kl", 9.6), ("overlap", 10.8))
-    ]
-    same = {"value": 0.97, "low": 0.96, "high": 0.98}
-    moved = [{"of": one["of"], "precision": "int8", "depth": one["depth"] + 0.1, "own": one} for one in means]
-    row = {"precision": "int8", "moved": 4, "same": False, "order": 0.99}
-    new = dict(told) | {
-        "mean_depths": means,
-        "turn": {"sentence": "No cosine turn: no two levels apart."},
-        "exit": told["exit"] | {"mean_agreement": same},
-        "sinks": told["sinks"] | {"tokens": None},
-        "identities": told["identities"] | {"failures": ["layer 3: the sums miss by 0.1"]},
-        "precision": {"own": "fp32", "rows": [row | {"rule": "kl", "depth": 9.0}], "means": moved},
-        "claims": findings(),
-    }
+    told, twin = shipped[0], card.Mean(depth=6.1, low=5.9, high=6.4)
+    means = tuple(
+        card.Mean(of=of, lens="logit", depth=at, ratio=at / 16, low=at - 0.4, high=at + 0.3, twin=twin, over=over)
+        for of, at, over in (("kl", 9.6, "40 prompts of 8 forms"), ("overlap", 10.8, "40 prompts of 8 forms"))
+    )
+    moved = tuple(card.MovedMean(of=one.of, precision="int8", depth=one.depth + 0.1, own=one) for one in means)
+    row = card.Moved(rule="kl", precision="int8", depth=9.0, moved=4, same=False, order=0.99)
+    new = told.but(
+        mean_depths=means,
+        turn=card.Turn(sentence="No cosine turn: no two levels apart."),
+        exit=told.exit.but(mean_agreement=card.Value(value=0.97, low=0.96, high=0.98)),
+        sinks=told.sinks.but(tokens=None),
+        identities=told.identities.but(failures=("layer 3: the sums miss by 0.1",)),
+        precision=card.Precision(own="fp32", rows=(row,), means=moved),
+        claims=findings(),
+    )
     yield new
-    turns = {"sentence": "Layers turn from erasing to strengthening after layer 7."}
-    yield new | {"turn": turns, "sinks": told["sinks"] | {"tokens": 0.0}}
+    turn = card.Turn(sentence="Layers turn from erasing to strengthening after layer 7.")
+    yield new.but(turn=turn, sinks=told.sinks.but(tokens=0.0))
 
 
-def of_cards(say: Callable[[Mapping[str, Any]], Any]) -> Iterator[str]:
+def of_cards(say: Callable[[Card], Any]) -> Iterator[str]:
     for told in cards():
         said = say(told)
         yield from [said] if isinstance(said, str) else said
 
 
 @cache
-def findings() -> list[Mapping[str, Any]]:
+def findings() -> tuple[Found, ...]:
     """Of every claim one, judged together: of made-up values that lie within its limits, outside, on them and nowhere,
     by turns; with a twin of the same values. Last, one that cannot be applied."""
     nothing, made = ClaimCurve("", "", (), (), (), ()), []
@@ -505,7 +506,7 @@ def findings() -> list[Mapping[str, Any]]:
     return adjusted(made)
 
 
-def of_findings(say: Callable[[Mapping[str, Any]], Any]) -> Iterator[str]:
+def of_findings(say: Callable[[Found], Any]) -> Iterator[str]:
     for told in findings():
         said = say(told)
         yield from [said] if isinstance(said, str) else said
@@ -701,11 +702,11 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         "reproduce.differences": differing,
     },
     "Claims": {
-        "finding.sentence": lambda: of_findings(lambda told: told["sentence"]),
-        "finding.reasons": lambda: of_findings(lambda told: told["reasons"]),
+        "finding.sentence": lambda: of_findings(lambda told: told.sentence),
+        "finding.reasons": lambda: of_findings(lambda told: told.reasons),
         "finding.standing": lambda: [finding.standing(findings())],
     },
-    "Depth cards": {"words.cut": lambda: of_cards(lambda told: map(words.cut, told["cuts"]))}
+    "Depth cards": {"words.cut": lambda: of_cards(lambda told: map(words.cut, told.cuts))}
     | {
         f"words.{name}": lambda name=name: of_cards(getattr(import_module("ed_core.cards.words"), name))
         for name in CARD
@@ -726,9 +727,9 @@ PARTS = {  # by module: what gives no sentence of its own
     "surgery": "kinds_of Choice.layers",
     "together": "Together.lead Together.lines Together.sentence told",
     "verdict": "Verdict.lead Verdict.sentence where",
-    "wording": "Twins.called apart doubts drawn over_prompts sure",
+    "wording": "Twins.called apart doubts drawn mean_depth over_prompts sure",
     "writing": "leaving",
-    "finding": "between valued number counted markdown",
+    "finding": "between valued number counted markdown table_row",
     "criteria": "Rule.heading",
     "words": "parameters depth mean mean_row ratio rule variants value claim markdown metadata",
     "agreement": "Estimate.label",

@@ -1,19 +1,15 @@
-"""The card as data: a JSON document that page, Markdown and comparison are made of. Numpy only.
-
-What it holds, by key: `model`, `identities`, `set`, `mean_depths` (a row for KL and overlap under each lens: the depth
-without a threshold, with interval and the untrained twin's) and `turn` (of the cosine), both missing from older cards,
-`depths` (a row for each rule of the papers under each lens, with interval, variants and the twin's), `lenses`,
-`curves`, `claims`, `cuts`, `exit`, `sinks`, `precision`, `commands`, `missing` (what could not be measured, and why),
-and `about`, a digest of model, prompts and settings."""
+"""The card as data: a JSON document that page, Markdown and comparison are made of. Numpy only."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from .. import disk, settings
+from ..claims.record import Found, Number, Record
 from ..errors import CardError
 from ..files import Bounds, Head, Kind, open_sealed, seal
 from ..fits import checkpoint
@@ -25,26 +21,224 @@ MOST_BYTES = 3 << 20  # of a card, in each of its forms
 DIGITS = 6  # significant ones of a number
 PROMPTS, OTHERS = 50, ("bf16", "int8")  # what a card is of unless something else is asked for
 
-Table = list[dict[str, Any]]
+
+class Model(Record):
+    """What the model is."""
+
+    name: str
+    family: str
+    layers: int
+    width: int
+    mlp: int
+    heads: int
+    key_value_heads: int
+    vocabulary: int
+    tied: bool
+    parameters: int
+    precision: str
+    content: str
+    revision: str
+    adapter: str
 
 
-class Header(Head, extra="allow"):
-    """The document. What later cards brought in may be missing."""
+class Identities(Record):
+    """Largest errors of the sums (`models.identities`), with their limits."""
+
+    dtype: str
+    miss: int | float
+    slope_error: Number
+    slopes_checked: int = 0
+    closure: int | float
+    replay: int | float
+    suffix: Number = None
+    tokens: int
+    miss_limit: int | float
+    slope_limit: int | float
+    failures: tuple[str, ...]
+
+
+class Asked(Record):
+    """A prompt."""
+
+    text: str
+    answer: str = ""
+    level: str = ""
+
+
+class PromptSet(Record):
+    """The prompts; `n`: how many."""
+
+    name: str
+    digest: str
+    n: int
+    answers: bool
+    levels: tuple[str, ...]
+    prompts: tuple[Asked, ...]
+
+
+class Mean(Record):
+    """The depth without a threshold, of KL or overlap, under a lens; with 5 and 95 % `over` the prompts or their forms;
+    the untrained twin's."""
+
+    of: str = ""
+    lens: str = ""
+    depth: Number
+    ratio: Number = None
+    low: Number
+    high: Number
+    over: str = ""
+    prompts: int = 0
+    twin: Mean | None = None
+
+
+class Turn(Record):
+    """The cosine's turn (`depth.continuous`)."""
+
+    layer: Number = None
+    ratio: Number = None
+    p: Number = None
+    failed: str = ""
+    before: Number = None
+    after: Number = None
+    sentence: str
+
+
+class Depth(Record):
+    """What a rule of the papers gives under a lens, "" for the cosine, which reads none; by its variants; whether it is
+    clear, None where it is not judged."""
+
+    rule: str = ""
+    lens: str = ""
+    depth: Number
+    ratio: Number = None
+    low: Number = None
+    high: Number = None
+    undefined: Number = None
+    prompts: int = 0
+    variants: dict[str, Number] = Field(default_factory=dict)
+    twin: Depth | None = None
+    clear: bool | None = None
+    sentence: str = ""
+
+
+class Lenses(Record):
+    """Whether the verdict changes with the lens; settle depths; what the certificates say."""
+
+    sentence: str
+    settle: dict[str, int | float] = Field(default_factory=dict)
+    certificates: dict[str, str]
+
+
+class Curve(Record):
+    """A curve over layers or depths, with 5 and 95 %."""
+
+    values: tuple[Number, ...]
+    low: tuple[Number, ...]
+    high: tuple[Number, ...]
+
+
+class Value(Record):
+    """A number with 5 and 95 %."""
+
+    value: Number
+    low: Number
+    high: Number
+
+
+class ByAngle(Record):
+    """The stretch that the angular distance chooses."""
+
+    start: int
+    loss: Value
+
+
+class Cut(Record):
+    """What leaving out the cheapest stretch of so many layers costs."""
+
+    layers: int
+    start: int
+    prompts: int
+    kl: Value
+    loss: Value
+    kept: Value
+    by_angle: ByAngle
+
+
+class Exit(Record):
+    """Where written tokens settle, and whether leaving at a confidence changes them."""
+
+    tokens: int
+    threshold: int | float
+    prompts: int
+    mean_depth: Value | None
+    mean_ratio: Value | None
+    mean_agreement: Value | None
+
+
+class Sinks(Record):
+    """Shares of tokens and of first tokens that are sinks; those of the first `named_of` prompts, in words."""
+
+    tokens: Number
+    first: Number
+    named: str
+    named_of: int
+
+
+class Moved(Record):
+    """A rule's depth in another precision, by how much it moved, whether it counts as the same, and the rank
+    correlation of the curves."""
+
+    rule: str
+    precision: str
+    depth: Number
+    moved: Number
+    same: bool
+    order: Number
+
+
+class MovedMean(Record):
+    """A mean depth in another precision, beside the card's own."""
+
+    of: str
+    precision: str
+    depth: Number
+    own: Mean
+
+
+class Precision(Record):
+    """The card's own precision, and what others change."""
+
+    own: str
+    rows: tuple[Moved, ...]
+    means: tuple[MovedMean, ...] = ()
+
+
+class Card(Record):
+    """The document. `mean_depths`, `turn`: missing from older cards; `missing`: what could not be measured, and why;
+    `about`: a digest of model, prompts and settings."""
 
     about: str
-    model: dict[str, Any]
-    identities: dict[str, Any]
-    set: dict[str, Any]
-    depths: Table
-    lenses: dict[str, Any] | None
-    curves: dict[str, Any]
-    claims: Table
-    cuts: Table
-    exit: dict[str, Any] | None
-    sinks: dict[str, Any]
-    precision: dict[str, Any] | None
-    commands: list[str]
-    missing: list[str]
+    made: str = ""
+    engine: int = 0
+    model: Model
+    identities: Identities
+    set: PromptSet
+    claims: tuple[Found, ...]
+    sinks: Sinks
+    commands: tuple[str, ...]
+    missing: tuple[str, ...]
+    mean_depths: tuple[Mean, ...] | None = None
+    turn: Turn | None = None
+    depths: tuple[Depth, ...]
+    lenses: Lenses
+    curves: dict[str, dict[str, Curve]]
+    cuts: tuple[Cut, ...]
+    exit: Exit | None
+    precision: Precision
+
+
+class Header(Card, Head, extra="allow"):
+    """The file."""
 
 
 CARD = Kind(
@@ -85,30 +279,30 @@ def made_here() -> list[Path]:
     return sorted(folder().glob(f"*/{FILE}"), key=lambda file: -file.stat().st_mtime)
 
 
-def to_json(told: Mapping[str, Any]) -> bytes:
+def to_json(told: Card) -> bytes:
     """The document: numbers with six significant digits, null for what is not a finite number."""
-    return seal(CARD, rounded(told))
+    return seal(CARD, rounded(told.fields()))
 
 
-def read(file: str | Path) -> dict[str, Any]:
+def read(file: str | Path) -> Card:
     """The card in a file. `CardError` for one that is missing, damaged, or of a later version."""
     place = Path(file)
     try:
         with open_sealed(place, CARD) as sealed:
-            return sealed.head.fields()
+            return sealed.head
     except OSError as error:
         raise CardError(f"The card {place} cannot be read: {disk.why(error)}") from error
 
 
-def depth_of(told: Mapping[str, Any], rule: str, lens: str = "") -> Mapping[str, Any] | None:
+def depth_of(told: Card, rule: str, lens: str = "") -> Depth | None:
     """A row of `depths`; None where the card has none. `lens`: "" for the cosine rule, which reads none."""
-    found = (row for row in told["depths"] if row["rule"] == rule and row["lens"] == (lens if rule != "cosine" else ""))
+    found = (row for row in told.depths if row.rule == rule and row.lens == (lens if rule != "cosine" else ""))
     return next(found, None)
 
 
-def mean_depth_of(told: Mapping[str, Any], of: str, lens: str = "logit") -> Mapping[str, Any] | None:
+def mean_depth_of(told: Card, of: str, lens: str = "logit") -> Mean | None:
     """A row of `mean_depths`; None where the card has none, or is older than they are."""
-    return next((row for row in told.get("mean_depths", ()) if (row["of"], row["lens"]) == (of, lens)), None)
+    return next((row for row in told.mean_depths or () if (row.of, row.lens) == (of, lens)), None)
 
 
 def rounded(value: Any) -> Any:
@@ -118,5 +312,5 @@ def rounded(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [rounded(one) for one in value]
     if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+        return float(f"{value:.{DIGITS}g}")
     return value

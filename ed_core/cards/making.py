@@ -27,7 +27,7 @@ from ..studies.folder import Folder, open_folder
 from ..studies.study import ModelEntry, ProbeEntry, Study
 from ..types import ENGINE_VERSION, ModelSpec
 from . import card, page, words
-from .card import OTHERS, PROMPTS
+from .card import OTHERS, PROMPTS, Card
 from .measured import READ, Measured
 
 LENSES, PRECISIONS = "lenses", "precisions"
@@ -110,9 +110,9 @@ def make(
     out: Path,
     tell: Tell = lambda share, what: None,
     engine: Callable[..., running.Engine] | None = None,
-) -> dict[str, Any]:
-    """Measure what is missing and write the card in its three forms; returns what the JSON holds. `engine`: who
-    computes, this process unless given."""
+) -> Card:
+    """Measure what is missing and write the card in its three forms. `engine`: who computes, this process unless
+    given."""
     asked.check()
     spec = resolve(asked.model, asked.precision, asked.device, asked.adapter)
 
@@ -126,25 +126,25 @@ def make(
     parts = _Beside(asked, out, spec, entry, tell, engine)
     measured = Measured(out / CLAIMS, entry.name, asked.seed, parts.lenses(), *parts.precisions(), spec.precision)
     model = parts.opened.get(spec)
-    told = {
-        "about": checkpoint.digest(found["about"], asked.others, asked.most),
-        "made": time.strftime("%Y-%m-%d", time.gmtime()),
-        "engine": ENGINE_VERSION,
-        "model": _model(spec),
-        "identities": _identities(model),
-        "set": _set(entry.name, used),
-        "claims": [{name: value for name, value in one.items() if name != "curves"} for one in found["findings"]],
-        "sinks": measured.sinks() | {"named": parts.named_sinks(model, used), "named_of": min(NAMED, len(used))},
-        "commands": [asked.command, found["command"], shlex.join(["python", "-m", "ed_core", "verify", asked.model])],
-        "missing": parts.missing,
+    told = Card(
+        about=checkpoint.digest(found.about, asked.others, asked.most),
+        made=time.strftime("%Y-%m-%d", time.gmtime()),
+        engine=ENGINE_VERSION,
+        model=_model(spec),
+        identities=_identities(model),
+        set=_set(entry.name, used),
+        claims=tuple(one.without("curves") for one in found.findings),
+        sinks=measured.sinks(parts.named_sinks(model, used), min(NAMED, len(used))),
+        commands=(asked.command, found.command, shlex.join(["python", "-m", "ed_core", "verify", asked.model])),
+        missing=tuple(parts.missing),
         **measured.told(),
-    }
+    )
     write(told, out)
     tell(1.0, "")
     return card.read(out / card.FILE)
 
 
-def write(told: Mapping[str, Any], out: Path) -> None:
+def write(told: Card, out: Path) -> None:
     """The card as JSON, as a page, and as Markdown."""
     try:
         data = card.to_json(told)
@@ -231,43 +231,43 @@ class _Beside:
             raise CardError(f"The card's {name} cannot be measured: {error}") from error
 
 
-def _model(spec: ModelSpec) -> dict[str, Any]:
+def _model(spec: ModelSpec) -> card.Model:
     size = sizes.read(config_of(spec))
-    return {
-        "name": spec.name,
-        "family": size.family,
-        "layers": size.n_layers,
-        "width": size.d_model,
-        "mlp": size.d_mlp,
-        "heads": size.n_heads,
-        "key_value_heads": size.n_kv_heads,
-        "vocabulary": size.d_vocab,
-        "tied": size.tied,
-        "parameters": size.parameters,
-        "precision": spec.precision,
-        "content": spec.content_hash,
-        "revision": spec.revision,
-        "adapter": Path(spec.adapter).name,
-    }
+    return card.Model(
+        name=spec.name,
+        family=size.family,
+        layers=size.n_layers,
+        width=size.d_model,
+        mlp=size.d_mlp,
+        heads=size.n_heads,
+        key_value_heads=size.n_kv_heads,
+        vocabulary=size.d_vocab,
+        tied=size.tied,
+        parameters=size.parameters,
+        precision=spec.precision,
+        content=spec.content_hash,
+        revision=spec.revision,
+        adapter=Path(spec.adapter).name,
+    )
 
 
-def _identities(model: Any) -> dict[str, Any]:
+def _identities(model: Any) -> card.Identities:
     found = model.identities
-    told: dict[str, Any] = found.to_json() | {
-        "tokens": found.n_tokens,
-        "miss_limit": found.miss_limit,
-        "slope_limit": found.slope_limit,
-        "failures": found.failures(),
-    }
-    return told
+    return card.Identities(
+        **found.to_json(),
+        tokens=found.n_tokens,
+        miss_limit=found.miss_limit,
+        slope_limit=found.slope_limit,
+        failures=tuple(found.failures()),
+    )
 
 
-def _set(name: str, used: Sequence[sets.Example]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "digest": checkpoint.of_prompts([e.prompt for e in used]),
-        "n": len(used),
-        "answers": all(e.prompt.answer for e in used),
-        "levels": list(dict.fromkeys(e.level for e in used if e.level)),
-        "prompts": [{"text": e.prompt.text, "answer": e.prompt.answer, "level": e.level} for e in used],
-    }
+def _set(name: str, used: Sequence[sets.Example]) -> card.PromptSet:
+    return card.PromptSet(
+        name=name,
+        digest=checkpoint.of_prompts([e.prompt for e in used]),
+        n=len(used),
+        answers=all(e.prompt.answer for e in used),
+        levels=tuple(dict.fromkeys(e.level for e in used if e.level)),
+        prompts=tuple(card.Asked(text=e.prompt.text, answer=e.prompt.answer, level=e.level) for e in used),
+    )

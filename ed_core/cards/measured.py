@@ -1,11 +1,11 @@
 """What a card says of depth, read off the sums over prompts that its parts hold. Numpy only.
 
 Every value stands with its 5 and 95 % over the forms of the prompts where enough are known, else over the prompts
-(`depth.statistics`); None where there are too few of them."""
+(`statistics`); None where there are too few of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,19 +13,21 @@ from typing import Any
 
 import numpy as np
 
+from .. import statistics
 from ..claims.evidence import Part, part_of
 from ..claims.running import CONTROL, MODEL, PARTS
-from ..depth import continuous, statistics, wording
+from ..depth import continuous, wording
 from ..depth.criteria import COSINES, OF_LENS, RULES, depths
 from ..depth.lenses import UNCALIBRATED, ByLens, certified
-from ..depth.statistics import Resampled, Units
 from ..errors import StudyError
 from ..fits import Fit
 from ..probes.generation import Generation
 from ..probes.lenses import LENSES
 from ..probes.scores import rank_correlation
+from ..statistics import Resampled, Units
 from ..studies import report, tables
 from ..studies.folder import Folder, open_folder
+from .card import ByAngle, Curve, Cut, Depth, Exit, Lenses, Mean, Moved, MovedMean, Precision, Sinks, Turn, Value
 
 READ = ("contributions", "logit_lens", "one", "stretch", "writing")  # parts, whatever claims apply to the set
 SAME_DEPTH = 1  # layers that a depth may move by in another precision and still count as the same
@@ -61,13 +63,14 @@ class Read:
         (loss, tokens), (whole, _) = self.sums("nll"), self.sums("nll_whole")
         return statistics.mean(loss - whole, tokens, self.over, self.seed)
 
-    def value(self, found: Resampled, at: int | tuple[()] = ()) -> dict[str, float | None]:
+    def value(self, found: Resampled, at: int | tuple[()] = ()) -> Value:
         low, high = found.ends[(slice(None), at) if at != () else slice(None)] if self.over.enough else (None, None)
-        return {"value": float(found.value[at]), "low": low, "high": high}
+        return Value(value=float(found.value[at]), low=low, high=high)
 
-    def drawn(self, found: Resampled) -> dict[str, Sequence[float]]:
+    def drawn(self, found: Resampled) -> Curve:
         low, high = found.ends if self.over.enough else np.full((2, len(found.value)), np.nan)
-        return {"values": found.value.tolist(), "low": low.tolist(), "high": high.tolist()}
+        values, low, high = (tuple(of.tolist()) for of in (found.value, low, high))
+        return Curve(values=values, low=low, high=high)
 
 
 def opened(folder: Folder, label: str, name: str, probe: str, seed: int) -> Read:
@@ -90,11 +93,11 @@ class Measured:
     own: str
 
     def told(self) -> dict[str, Any]:
-        """Everything, as the card holds it."""
+        """The fields of the card that are read off the parts, but for its sinks."""
         return {
-            "mean_depths": list(self._mean_depths()),
+            "mean_depths": tuple(self._mean_depths()),
             "turn": self._turn(),
-            "depths": [*self._by_rule(), *self._by_fitted_lens()],
+            "depths": (*self._by_rule(), *self._by_fitted_lens()),
             "lenses": self._lenses(),
             "curves": self._curves(),
             "cuts": self._cuts(),
@@ -102,16 +105,15 @@ class Measured:
             "precision": self._precisions(),
         }
 
-    def sinks(self) -> dict[str, Any]:
+    def sinks(self, named: str, named_of: int) -> Sinks:
         """Share of the tokens that are sinks, and of the prompts whose first token is one; None where a prompt's sinks
         cannot be told."""
         part = self._part("contributions", MODEL).part
-        if "n_no_sinks" not in part.columns or not np.isfinite(part["n_no_sinks"]).all():
-            return {"tokens": None, "first": None}
-        return {
-            "tokens": float(1 - part["n_no_sinks"].sum() / part["n_tokens"].sum()),
-            "first": float(part["first_is_sink"].mean()),
-        }
+        tokens = first = None
+        if "n_no_sinks" in part.columns and np.isfinite(part["n_no_sinks"]).all():
+            tokens = float(1 - part["n_no_sinks"].sum() / part["n_tokens"].sum())
+            first = float(part["first_is_sink"].mean())
+        return Sinks(tokens=tokens, first=first, named=named, named_of=named_of)
 
     @cached_property
     def _read(self) -> dict[tuple[str, str], Read]:
@@ -130,15 +132,15 @@ class Measured:
         except StudyError:
             return None  # this model has no untrained twin
 
-    def _mean_depths(self) -> Iterator[dict[str, Any]]:
+    def _mean_depths(self) -> Iterator[Mean]:
         """The depth without a threshold under the logit lens, with the untrained twin's; then under each fitted one."""
         own, twin = self._part("logit_lens", MODEL), self._twin("logit_lens")
         for of in continuous.MEAN_DEPTH:
-            yield {"of": of, "lens": "logit", **_mean(own, of), "twin": _mean(twin, of) if twin else None}
+            yield Mean(of=of, lens="logit", **_mean(own, of), twin=Mean(**_mean(twin, of)) if twin else None)
         for of, lens, read in self._fitted():
-            yield {"of": of, "lens": lens, **_mean(read, of, lens), "twin": None}
+            yield Mean(of=of, lens=lens, **_mean(read, of, lens), twin=None)
 
-    def _turn(self) -> dict[str, Any] | None:
+    def _turn(self) -> Turn | None:
         """The cosine's turn, and what is said of it beside the untrained twin's; None where there is nothing to fit."""
         folder = open_folder(self.claims / "parts" / "contributions")
         some = folder.sums(MODEL, self.set)
@@ -146,9 +148,9 @@ class Measured:
         if found is None:
             return None
         told = {name: getattr(found, name) for name in ("layer", "ratio", "p", "failed", "before", "after")}
-        return told | {"sentence": wording.turned(found, tables.twins(folder, MODEL, self.set, some))}
+        return Turn(**told, sentence=wording.turned(found, tables.twins(folder, MODEL, self.set, some)))
 
-    def _by_rule(self) -> Iterator[dict[str, Any]]:
+    def _by_rule(self) -> Iterator[Depth]:
         """The three rules as the papers have them."""
         for rule, of in RULES.items():
             folder = open_folder(self.claims / "parts" / of.probe)
@@ -156,29 +158,29 @@ class Measured:
             own = rows[MODEL, rule]
             twin = rows.get((CONTROL, rule))
             said = tables.statements(folder, MODEL, self.set)[rule]
-            yield {
-                "rule": rule,
-                "lens": "logit" if of.of_lens else "",
+            yield Depth(
+                rule=rule,
+                lens="logit" if of.of_lens else "",
                 **_depth(own["paper"]),
-                "variants": {name: row["depth"] for name, row in own.items() if name in report.SHOWN},
-                "twin": _depth(twin["paper"]) if twin else None,
-                "clear": said.clear,
-                "sentence": said.sentence,
-            }
+                variants={name: row["depth"] for name, row in own.items() if name in report.SHOWN},
+                twin=Depth(**_depth(twin["paper"])) if twin else None,
+                clear=said.clear,
+                sentence=said.sentence,
+            )
 
-    def _by_fitted_lens(self) -> Iterator[dict[str, Any]]:
+    def _by_fitted_lens(self) -> Iterator[Depth]:
         """The rules that read a lens, under each fitted one; the Jacobian lens' divergence enters none."""
         for rule, lens, read in self._fitted():
             curve = read.mean(f"{lens}_{rule}").value[:-1]
-            yield {
-                "rule": rule,
-                "lens": lens,
+            yield Depth(
+                rule=rule,
+                lens=lens,
                 **_judged(rule, curve, read, f"{lens}_{rule}"),
-                "variants": {"stable": RULES[rule].judge(curve).stable},
-                "twin": None,
-                "clear": None,
-                "sentence": "",
-            }
+                variants={"stable": RULES[rule].judge(curve).stable},
+                twin=None,
+                clear=None,
+                sentence="",
+            )
 
     def _fitted(self) -> Iterator[tuple[str, str, Read]]:
         if self.lenses is None:
@@ -189,10 +191,10 @@ class Measured:
             if lens in {fit.kind for fit in fits}:
                 yield from ((rule, lens, read) for rule in OF_LENS if not (rule == "kl" and lens == UNCALIBRATED))
 
-    def _lenses(self) -> dict[str, Any]:
+    def _lenses(self) -> Lenses:
         """Whether the verdict changes with the lens, and what each fitted lens' certificate says."""
         if self.lenses is None:
-            return {"sentence": "", "certificates": {}}
+            return Lenses(sentence="", certificates={})
         folder, fits = self.lenses
         read = opened(folder, MODEL, self.set, "lenses", self.seed)
         kinds = [lens for lens in LENSES if lens == "logit" or lens in {fit.kind for fit in fits}]
@@ -207,15 +209,15 @@ class Measured:
         }
         settle = {lens: float(read.mean(f"{lens}_settle_depth").value.item()) for lens in kinds}
         n_layers = len(curves["kl"]["logit"]) - 1
-        return {
-            "sentence": ByLens(criteria, curves, {}, settle, n_layers).sentence,
-            "settle": settle,
-            "certificates": {fit.kind: certified(fit.kind, fit.certificate) for fit in fits},
-        }
+        return Lenses(
+            sentence=ByLens(criteria, curves, {}, settle, n_layers).sentence,
+            settle=settle,
+            certificates={fit.kind: certified(fit.kind, fit.certificate) for fit in fits},
+        )
 
-    def _curves(self) -> dict[str, dict[str, Any]]:
+    def _curves(self) -> dict[str, dict[str, Curve]]:
         """What the rules read, by rule and then by what it is of; and the loss that leaving out one layer adds."""
-        drawn: dict[str, dict[str, Any]] = {name: {} for name in (*RULES, "loss")}
+        drawn: dict[str, dict[str, Curve]] = {name: {} for name in (*RULES, "loss")}
         for label in (MODEL, CONTROL):
             for name, probe in (*((name, rule.probe) for name, rule in RULES.items()), ("loss", "one")):
                 if (read := self._twin(probe) if label == CONTROL else self._part(probe, MODEL)) is not None:
@@ -224,7 +226,7 @@ class Measured:
             drawn[rule][lens] = read.drawn(read.mean(f"{lens}_{rule}"))
         return drawn
 
-    def _cuts(self) -> list[dict[str, Any]]:
+    def _cuts(self) -> tuple[Cut, ...]:
         """The cheapest stretch of each length that was measured, by divergence from the whole model, and what it costs;
         chosen and judged on the same prompts. Beside it what the angular distance would have chosen."""
         found = []
@@ -234,38 +236,37 @@ class Measured:
             added, n = read.added, self._n_layers - len(divergence.value) + 1
             start, chosen = int(divergence.value.argmin()), int(angle.value.argmin())
             found.append(
-                {
-                    "layers": n,
-                    "start": start,
-                    "prompts": len(read.part),
-                    "kl": read.value(divergence, start),
-                    "loss": read.value(added, start),
-                    "kept": read.value(kept, start),
-                    "by_angle": {"start": chosen, "loss": read.value(added, chosen)},
-                }
+                Cut(
+                    layers=n,
+                    start=start,
+                    prompts=len(read.part),
+                    kl=read.value(divergence, start),
+                    loss=read.value(added, start),
+                    kept=read.value(kept, start),
+                    by_angle=ByAngle(start=chosen, loss=read.value(added, chosen)),
+                )
             )
-        return found
+        return tuple(found)
 
-    def _exit(self) -> dict[str, Any]:
+    def _exit(self) -> Exit:
         """Of the tokens that the model writes: where they settle, and how many an early exit would have said alike."""
         read = self._part("writing", MODEL)
         probe = open_folder(self.claims / "parts" / "writing").probe("generation")
         assert isinstance(probe, Generation)
-        found: dict[str, Any] = {"tokens": probe.n_tokens, "threshold": probe.threshold, "prompts": len(read.part)}
+        found: dict[str, Value | None] = {}
         for name in ("mean_depth", "mean_ratio", "mean_agreement"):
             values = read.part[name].astype(np.float64)
             there = np.isfinite(values)
             mean = statistics.mean(np.where(there, values, 0.0), there.astype(float), read.over, self.seed)
             found[name] = read.value(mean) if there.any() else None
-        return found
+        return Exit(tokens=probe.n_tokens, threshold=probe.threshold, prompts=len(read.part), **found)
 
-    def _precisions(self) -> dict[str, Any]:
+    def _precisions(self) -> Precision:
         """The rules' depths in every precision, how far each moved, and Spearman's correlation of the curve with that
         in the card's own precision; the mean depths beside the card's own."""
-        rows: list[dict[str, Any]] = []
         if self.others is None:
-            return {"own": self.own, "rows": rows, "means": []}
-        there = _rows(self.others, self.set)
+            return Precision(own=self.own, rows=(), means=())
+        rows, there = [], _rows(self.others, self.set)
         for rule, of in RULES.items():
             here = _rows(open_folder(self.claims / "parts" / of.probe), self.set)[MODEL, rule]["paper"]["depth"]
             curve = self._part(of.probe, MODEL).curve(rule).value
@@ -274,23 +275,23 @@ class Measured:
                 other = opened(self.others, precision, self.set, of.probe, self.seed).curve(rule).value
                 moved = None if depth is None or here is None else depth - here
                 rows.append(
-                    {
-                        "rule": rule,
-                        "precision": precision,
-                        "depth": depth,
-                        "moved": moved,
-                        "same": depth == here if moved is None else abs(moved) <= SAME_DEPTH,
-                        "order": rank_correlation(*(c[:-1] if of.of_lens else c for c in (curve, other))),
-                    }
+                    Moved(
+                        rule=rule,
+                        precision=precision,
+                        depth=depth,
+                        moved=moved,
+                        same=depth == here if moved is None else abs(moved) <= SAME_DEPTH,
+                        order=rank_correlation(*(c[:-1] if of.of_lens else c for c in (curve, other))),
+                    )
                 )
         own = self._part("logit_lens", MODEL)
-        means = [
-            {"of": of, "precision": precision, "depth": _mean(there_read, of)["depth"], "own": _mean(own, of)}
+        means = tuple(
+            MovedMean(of=of, precision=precision, depth=_mean(there_read, of)["depth"], own=Mean(**_mean(own, of)))
             for precision in self.precisions
             for there_read in [opened(self.others, precision, self.set, "logit_lens", self.seed)]
             for of in continuous.MEAN_DEPTH
-        ]
-        return {"own": self.own, "rows": rows, "means": means}
+        )
+        return Precision(own=self.own, rows=tuple(rows), means=means)
 
     @cached_property
     def _n_layers(self) -> int:

@@ -14,7 +14,7 @@ from ..claims.running import CONTROL, MODEL
 from ..depth.criteria import RULES
 from ..figures import colours
 from . import words
-from .card import depth_of, mean_depth_of
+from .card import Card, Curve, depth_of, mean_depth_of
 
 FOLDER = Path(__file__).parent
 WIDTH, HEIGHT = 330, 150  # of a curve's drawing, in its own units
@@ -35,12 +35,12 @@ LINES = {MODEL: "solid", CONTROL: "dashed", "affine": "dotted", "jacobian": "das
 DASHES = {MODEL: "", CONTROL: "5 3", "affine": "2 2", "jacobian": "7 2 2 2"}
 
 
-def html(told: Mapping[str, Any], template: str = "card.html", folder: Path = FOLDER, **more: object) -> bytes:
+def html(told: Card, template: str = "card.html", folder: Path = FOLDER, **more: object) -> bytes:
     """The page. `template`, `folder`, `more`: another page around the same card, as the site has."""
     return report.templates(folder, FOLDER).get_template(template).render(**contents(told), **more).encode()
 
 
-def fragment(told: Mapping[str, Any], scheme: str = "") -> str:
+def fragment(told: Card, scheme: str = "") -> str:
     """The card's style and body, to stand within another page; `scheme`: "light" or "dark" where that is known."""
     templates = report.templates(FOLDER)
     style, body = (FOLDER / "card.css").read_text(encoding="utf-8"), templates.get_template("body.html")
@@ -54,28 +54,28 @@ def fragment(told: Mapping[str, Any], scheme: str = "") -> str:
     return f'<style>{style}</style><div class="card"{own}>{body.render(**found)}</div>'
 
 
-def contents(told: Mapping[str, Any]) -> dict[str, Any]:
+def contents(told: Card) -> dict[str, Any]:
     """What `card.html` is told."""
     panels = [
         {
             "title": title,
-            "svg": drawing(told["curves"][name], axis, _marks(told, name), BENT.get(name, 0.0)),
-            "lines": [{"name": NAMES[of], "colour": COLOURS[of], "line": LINES[of]} for of in told["curves"][name]],
+            "svg": drawing(told.curves[name], axis, _marks(told, name), BENT.get(name, 0.0)),
+            "lines": [{"name": NAMES[of], "colour": COLOURS[of], "line": LINES[of]} for of in told.curves[name]],
         }
         for name, (title, axis) in PANELS.items()
-        if told["curves"][name]
+        if told.curves[name]
     ]
     return dict(card=told, words=words, panels=panels)
 
 
-def _marks(told: Mapping[str, Any], name: str) -> list[float]:
+def _marks(told: Card, name: str) -> list[int | float]:
     """Where the mean depth stands under the logit lens; of what has none, where the papers' rule puts the depth."""
     row = mean_depth_of(told, name) or depth_of(told, name, "logit")
-    return [row["depth"]] if row and row["depth"] is not None else []
+    return [row.depth] if row and row.depth is not None else []
 
 
 def drawing(
-    curves: Mapping[str, Mapping[str, Sequence[float | None]]],
+    curves: Mapping[str, Curve],
     axis: str,
     marks: Sequence[float | int] = (),
     bent: float = 0.0,
@@ -83,8 +83,8 @@ def drawing(
     """Curves over layers or depths as SVG, each with its range over prompts; a vertical line at each of `marks`.
 
     `bent`: the axis of values is `asinh(value / bent)`, linear up to about that and logarithmic beyond; 0: linear."""
-    n = max(len(curve["values"]) for curve in curves.values())
-    there = [v for c in curves.values() for of in ("values", "low", "high") for v in c[of] if v is not None]
+    n = max(len(curve.values) for curve in curves.values())
+    there = [v for c in curves.values() for of in (c.values, c.low, c.high) for v in of if v is not None]
     least, most = min(there, default=0.0), max(there, default=1.0)
     if most - least < 1e-12:
         least, most = least - 0.5, most + 0.5
@@ -116,11 +116,11 @@ def drawing(
     for mark in marks:
         parts.append(f'<line class="mark" x1="{x(mark):.1f}" x2="{x(mark):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
     for of, curve in reversed(list(curves.items())):
-        band = f"{points(curve['low'])} {points(curve['high'], backwards=True)}"
+        band = f"{points(curve.low)} {points(curve.high, backwards=True)}"
         parts.append(f'<polygon points="{band}" fill="{COLOURS[of]}" fill-opacity=".18"/>')
         dash = f' stroke-dasharray="{DASHES[of]}"' if DASHES[of] else ""
         line = f'stroke="{COLOURS[of]}" stroke-width="1.6"{dash}'
-        parts.append(f'<polyline points="{points(curve["values"])}" fill="none" {line}/>')
+        parts.append(f'<polyline points="{points(curve.values)}" fill="none" {line}/>')
     return "".join([*parts, "</svg>"])
 
 

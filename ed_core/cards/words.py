@@ -3,48 +3,48 @@ model card takes it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from ..claims.claim import NOT_APPLICABLE
-from ..claims.finding import between, counted, number, standing
+from ..claims.finding import between, counted, number, standing, table_row
+from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
+from ..depth.wording import mean_depth
 from ..depth.writing import usable
 from ..studies import report
-from ..studies import words as of_depth
-from .card import depth_of, mean_depth_of
+from .card import Card, Cut, Depth, Mean, Moved, MovedMean, Value, depth_of, mean_depth_of
 
 NEVER = "The papers' three rules read different things and are never averaged."
 MEAN = "mean over all thresholds of the depth from which the lens stays within the threshold of the output"
 CHOSEN = "Chosen and judged on the same prompts, and nothing is trained afterwards."
 
 
-def headline(told: Mapping[str, Any]) -> str:
+def headline(told: Card) -> str:
     """The answer: where the logit lens settles without a threshold; of an older card, what the papers' rules give."""
-    model, layers = told["model"]["name"], told["model"]["layers"]
-    means = [(rule.label, row) for of, rule in OF_LENS.items() if (row := mean_depth_of(told, of)) and row["depth"]]
+    model, layers = told.model.name, told.model.layers
+    means = [(rule.label, row) for of, rule in OF_LENS.items() if (row := mean_depth_of(told, of)) and row.depth]
     if not means:
         return f"{model}, {layers} layers. {rules(told)}"
     each = " and ".join(f"{mean(row)} by {by}" for by, row in means)
     return f"In {model} the lens settles around depth {each}, of {layers} (means over all thresholds)."
 
 
-def rules(told: Mapping[str, Any]) -> str:
+def rules(told: Card) -> str:
     """What the papers' rules give, and which of them are clear; an older card judged that by other rules."""
     rows = {rule: row for rule in RULES if (row := depth_of(told, rule, "logit")) is not None}
     each = [
-        f"{'no layer' if row['depth'] is None else f'layer {depth(row)}'} ({RULES[rule].label})"
+        f"{'no layer' if row.depth is None else f'layer {depth(row)}'} ({RULES[rule].label})"
         for rule, row in rows.items()
     ]
-    clear = [RULES[rule].label for rule, row in rows.items() if row["clear"]]
-    how = f"; clear: {', '.join(clear) or 'none'}" if "mean_depths" in told else ""
+    clear = [RULES[rule].label for rule, row in rows.items() if row.clear]
+    how = f"; clear: {', '.join(clear) or 'none'}" if told.mean_depths is not None else ""
     return f"Papers' rules: {', '.join(each)}{how}."
 
 
-def of_its_time(told: Mapping[str, Any]) -> str:
+def of_its_time(told: Card) -> str:
     """What an older card has to be read with; "" for others."""
-    if "mean_depths" in told:
+    if told.mean_depths is not None:
         return ""
     return (
         "This card was made before mean depths were measured: what it says of rules, sinks, lenses and claims follows "
@@ -52,35 +52,35 @@ def of_its_time(told: Mapping[str, Any]) -> str:
     )
 
 
-def ranges(told: Mapping[str, Any]) -> str:
+def ranges(told: Card) -> str:
     """What the ranges are over."""
-    over = next((row["over"] for row in told.get("mean_depths", ())), "the prompts")
+    over = next((row.over for row in told.mean_depths or ()), "the prompts")
     return (
         f"Ranges are 5 to 95 % over {over}. A layer without a range is the same in at least 90 % of resamples, or has "
         "too few prompts."
     )
 
 
-def mean(row: Mapping[str, Any] | None) -> str:
+def mean(row: Mean | None) -> str:
     """A mean depth with its range: "18.3 (18.0 to 18.6)"; "–" where there is none."""
-    return "–" if row is None else of_depth.plain(row["depth"], row["low"], row["high"])
+    return "–" if row is None else mean_depth(row.depth, row.low, row.high)
 
 
-def turn(told: Mapping[str, Any]) -> str:
+def turn(told: Card) -> str:
     """Whether the cosine turns; "" where the card does not say."""
-    found = told.get("turn")
-    return found["sentence"] if found else ""
+    found = told.turn
+    return found.sentence if found else ""
 
 
-def facts(told: Mapping[str, Any]) -> str:
+def facts(told: Card) -> str:
     """What the model is, in a line."""
-    m = told["model"]
-    shared = f", {m['key_value_heads']} for keys and values" if m["key_value_heads"] != m["heads"] else ""
-    tied = "tied" if m["tied"] else "untied"
+    m = told.model
+    shared = f", {m.key_value_heads} for keys and values" if m.key_value_heads != m.heads else ""
+    tied = "tied" if m.tied else "untied"
     return (
-        f"{m['family']}, {m['layers']} layers of width {m['width']:,}, {m['heads']} heads{shared}, "
-        f"{m['vocabulary']:,} tokens ({tied} head), {parameters(m['parameters'])} parameters, computed in "
-        f"{m['precision']}"
+        f"{m.family}, {m.layers} layers of width {m.width:,}, {m.heads} heads{shared}, "
+        f"{m.vocabulary:,} tokens ({tied} head), {parameters(m.parameters)} parameters, computed in "
+        f"{m.precision}"
     )
 
 
@@ -90,208 +90,199 @@ def parameters(n: int) -> str:
     return f"{value:.3g} {unit}"
 
 
-def on(told: Mapping[str, Any]) -> str:
+def on(told: Card) -> str:
     """On which prompts, in a line."""
-    s = told["set"]
-    levels = f" of {len(s['levels'])} levels" if s["levels"] else ""
-    return f"{s['n']} prompts{levels} of {s['name']}"
+    s = told.set
+    levels = f" of {len(s.levels)} levels" if s.levels else ""
+    return f"{s.n} prompts{levels} of {s.name}"
 
 
-def identities(told: Mapping[str, Any]) -> str:
+def identities(told: Card) -> str:
     """Whether the sums of this model hold, with the figures."""
-    found = told["identities"]
-    if found["failures"]:
-        return f"The identities do not hold: {found['failures'][0]}."
-    slopes = "" if found["slope_error"] is None else f"; slopes {found['slope_error']:.1g} from 1"
+    found = told.identities
+    if found.failures:
+        return f"The identities do not hold: {found.failures[0]}."
+    slopes = "" if found.slope_error is None else f"; slopes {found.slope_error:.1g} from 1"
     return (
-        f"The identities hold on {found['tokens']} tokens in {found['dtype']}. Largest errors: sums of the layers' "
-        f"parts {found['miss']:.1g}, output made from the last residual {found['closure']:.1g}, layers run by hand "
-        f"{found['replay']:.1g} (limit {found['miss_limit']:.0e}){slopes}."
+        f"The identities hold on {found.tokens} tokens in {found.dtype}. Largest errors: sums of the layers' "
+        f"parts {found.miss:.1g}, output made from the last residual {found.closure:.1g}, layers run by hand "
+        f"{found.replay:.1g} (limit {found.miss_limit:.0e}){slopes}."
     )
 
 
-def depth(row: Mapping[str, Any] | None) -> str:
+def depth(row: Depth | None) -> str:
     """A depth with its range, "20 (19–21)", or without where that has no width; "–" where there is none."""
-    if row is None or (row["depth"] is None and not row.get("low")):
+    if row is None or (row.depth is None and not row.low):
         return "–"
-    low_high = ""
-    if row.get("low") is not None:
-        ends = [report.number(row[end]) for end in ("low", "high")]
-        low_high = f" ({ends[0]}–{ends[1]})" if ends[0] != ends[1] else ""
-    return report.number(row["depth"]) + low_high
+    low, high = report.number(row.low), report.number(row.high)
+    return report.number(row.depth) + (f" ({low}–{high})" if row.low is not None and low != high else "")
 
 
-def ratio(row: Mapping[str, Any]) -> str:
-    return "–" if row["ratio"] is None else f"{row['ratio']:.2f}"
+def ratio(row: Depth | Mean) -> str:
+    return "–" if row.ratio is None else f"{row.ratio:.2f}"
 
 
-def rule(row: Mapping[str, Any]) -> str:
+def rule(row: Depth) -> str:
     """Which rule, under which lens."""
-    return f"{RULES[row['rule']].heading}, {called(row['lens'])}" if row["lens"] else RULES[row["rule"]].heading
+    return f"{RULES[row.rule].heading}, {called(row.lens)}" if row.lens else RULES[row.rule].heading
 
 
-def mean_row(row: Mapping[str, Any]) -> str:
+def mean_row(row: Mean) -> str:
     """Which mean depth, under which lens."""
-    return f"Mean depth, {RULES[row['of']].label}, {called(row['lens'])}"
+    return f"Mean depth, {RULES[row.of].label}, {called(row.lens)}"
 
 
-def variants(row: Mapping[str, Any]) -> str:
+def variants(row: Depth) -> str:
     """The variants of a rule, in a cell."""
     shown = report.SHOWN
-    return "; ".join(f"{shown[name]}: {report.number(value)}" for name, value in row["variants"].items())
+    return "; ".join(f"{shown[name]}: {report.number(value)}" for name, value in row.variants.items())
 
 
-def value(found: Mapping[str, Any] | None, digits: int = 2, percent: bool = False) -> str:
+def value(found: Value | None, digits: int = 2, percent: bool = False) -> str:
     """A value with its range, as percentages or plain."""
-    if found is None or found["value"] is None:
+    if found is None or found.value is None:
         return "–"
 
     scale, digits, unit = (100, 0, " %") if percent else (1, digits, "")
-    said = f"{number(scale * found['value'], digits)}{unit}"
-    if found["low"] is None:
+    said = f"{number(scale * found.value, digits)}{unit}"
+    if found.low is None or found.high is None:
         return said
-    return f"{said} ({between(scale * found['low'], scale * found['high'], digits)})"
+    return f"{said} ({between(scale * found.low, scale * found.high, digits)})"
 
 
-def cut(one: Mapping[str, Any]) -> str:
+def cut(one: Cut) -> str:
     """What leaving out the cheapest stretch costs, as a sentence."""
-    n, start = one["layers"], one["start"]
+    n, start = one.layers, one.start
     what = f"layer {start}" if n == 1 else f"layers {start}–{start + n - 1}"
     of = "Of single layers" if n == 1 else f"Of {n} layers in a row"
     said = (
-        f"{of}, the predictions change least, by KL, without {what}: the loss changes by {value(one['loss'])} nats per "
-        f"token, and {value(one['kept'], percent=True)} of the best guesses are kept."
+        f"{of}, the predictions change least, by KL, without {what}: the loss changes by {value(one.loss)} nats per "
+        f"token, and {value(one.kept, percent=True)} of the best guesses are kept."
     )
-    angle = one["by_angle"]
-    if angle["start"] == start:
+    angle = one.by_angle
+    if angle.start == start:
         return f"{said} The angular distance chooses the same."
-    there = f"layer {angle['start']}" if n == 1 else f"{angle['start']}–{angle['start'] + n - 1}"
-    return f"{said} The angular distance would have chosen {there}, which changes it by {value(angle['loss'])}."
+    there = f"layer {angle.start}" if n == 1 else f"{angle.start}–{angle.start + n - 1}"
+    return f"{said} The angular distance would have chosen {there}, which changes it by {value(angle.loss)}."
 
 
-def leaving(told: Mapping[str, Any]) -> str:
+def leaving(told: Card) -> str:
     """Where the tokens settle that the model writes, and how many of them leaving early would change."""
-    found = told["exit"]
-    if not found or found["mean_depth"] is None or found["mean_agreement"] is None:
+    found = told.exit
+    if not found or found.mean_depth is None or found.mean_agreement is None:
         return ""
-    same = found["mean_agreement"]
-    low, high = (None if same[end] is None else 1 - same[end] for end in ("high", "low"))
-    changed = value({"value": 1 - same["value"], "low": low, "high": high}, percent=True)
-    leaving = f"Leaving at {found['threshold']:g} confidence"
+    same = found.mean_agreement
+    lost, low, high = (None if end is None else 1 - end for end in (same.value, same.high, same.low))
+    changed = value(Value(value=lost, low=low, high=high), percent=True)
+    leaving = f"Leaving at {found.threshold:g} confidence"
     early = (
         f"{leaving} would change {changed} of the tokens"
-        if usable(1, 1 - same["value"])
+        if lost is not None and usable(1, lost)
         else f"{leaving} is not usable here: {changed} of the tokens would change"
     )
     return (
-        f"Over the tokens it writes, up to {found['tokens']} a prompt, the best guess settles at depth "
-        f"{value(found['mean_depth'], 1)} of {told['model']['layers']} on average. {early}."
+        f"Over the tokens it writes, up to {found.tokens} a prompt, the best guess settles at depth "
+        f"{value(found.mean_depth, 1)} of {told.model.layers} on average. {early}."
     )
 
 
-def sinks(told: Mapping[str, Any]) -> str:
+def sinks(told: Card) -> str:
     """How many tokens are sinks, and which."""
-    found = told["sinks"]
-    if found["tokens"] is None:
+    found = told.sinks
+    if found.tokens is None or found.first is None:
         return "Whether there are sinks cannot be told."
-    named = f"In the first {found['named_of']} prompts: {found['named']}."
-    if not found["tokens"]:
+    named = f"In the first {found.named_of} prompts: {found.named}."
+    if not found.tokens:
         return f"No token is a sink. {named}"
-    tokens, first = 100 * found["tokens"], 100 * found["first"]
+    tokens, first = 100 * found.tokens, 100 * found.first
     older = "As older cards counted, tokens long at the output alone with them: " if of_its_time(told) else ""
     most = f"{tokens:.3g} % of the tokens are sinks; the first token is one in {first:.0f} % of the prompts."
     return f"{older}{most} {named}"
 
 
-def precision(told: Mapping[str, Any]) -> Iterator[str]:
+def precision(told: Card) -> Iterator[str]:
     """What another precision changes, a sentence each."""
-    own, rows = told["precision"]["own"], told["precision"]["rows"]
-    for name in dict.fromkeys(row["precision"] for row in rows):
-        of = [row for row in rows if row["precision"] == name]
-        depths = ", ".join(f"{RULES[row['rule']].heading} {_moved(row)}" for row in of)
-        orders = [row["order"] for row in of if row["order"] is not None]
+    own, rows = told.precision.own, told.precision.rows
+    for name in dict.fromkeys(row.precision for row in rows):
+        of = [row for row in rows if row.precision == name]
+        depths = ", ".join(f"{RULES[row.rule].heading} {_moved(row)}" for row in of)
+        orders = [row.order for row in of if row.order is not None]
         least = f"; the curves' order agrees with ρ ≥ {_down(min(orders))}" if orders else ""
-        held = "keeps" if all(row["same"] for row in of) else "does not keep"
-        means = [row for row in told["precision"].get("means", ()) if row["precision"] == name]
+        held = "keeps" if all(row.same for row in of) else "does not keep"
+        means = [row for row in told.precision.means if row.precision == name]
         yield from ([f"Mean depth in {name}: {'; '.join(_mean_moved(row, own) for row in means)}."] if means else [])
         yield f"{name} {held} the papers' layers within one of {own}'s: {depths}{least}."
 
 
-def _mean_moved(row: Mapping[str, Any], own: str) -> str:
+def _mean_moved(row: MovedMean, own: str) -> str:
     """A mean depth in another precision, and that in the card's own with its range."""
-    return f"{of_depth.plain(row['depth'])} by {RULES[row['of']].label}, in {own} {mean(row['own'])}"
+    return f"{mean_depth(row.depth)} by {RULES[row.of].label}, in {own} {mean(row.own)}"
 
 
-def _moved(row: Mapping[str, Any]) -> str:
-    if row["depth"] is None:
-        return "no depth" if row["same"] else "no depth any more"
-    if row["moved"] is None:
-        return f"{report.number(row['depth'])}, none before"
-    return (
-        f"{report.number(row['depth'])} ({row['moved']:+.0f})"
-        if row["moved"]
-        else f"{report.number(row['depth'])} (same)"
-    )
+def _moved(row: Moved) -> str:
+    if row.depth is None:
+        return "no depth" if row.same else "no depth any more"
+    if row.moved is None:
+        return f"{report.number(row.depth)}, none before"
+    return f"{report.number(row.depth)} ({row.moved:+.0f})" if row.moved else f"{report.number(row.depth)} (same)"
 
 
 def _down(value: float) -> str:
     return f"{int(value * 1000) / 1000:.3f}"
 
 
-def claim(one: Mapping[str, Any]) -> tuple[str, str]:
+def claim(one: Found) -> tuple[str, str]:
     """A claim's values here, and the twin's."""
-    if one["verdict"] == NOT_APPLICABLE:
-        return one["reason"], "–"
-    judging = [q for q in one["quantities"] if not q.get("beside")]
-    here = [f"{q['name']}: {q['value']['short']}" if q["value"] else "–" for q in judging]
-    twin = [q["control"]["short"] if q["control"] else "–" for q in judging]
+    if one.verdict == NOT_APPLICABLE:
+        return one.reason, "–"
+    here = [f"{q.name}: {q.value.short}" if q.value else "–" for q in one.judging]
+    twin = [q.control.short if q.control else "–" for q in one.judging]
     return "; ".join(here), "; ".join(twin)
 
 
-def claims(told: Mapping[str, Any]) -> str:
+def claims(told: Card) -> str:
     """How the claims came out."""
-    return counted(told["claims"])
+    return counted(told.claims)
 
 
-def stand(told: Mapping[str, Any]) -> str:
+def stand(told: Card) -> str:
     """How many of the claims' verdicts stand when all are judged together; "" in a card of an older format."""
-    return standing(told["claims"])
+    return standing(told.claims)
 
 
-def markdown(told: Mapping[str, Any]) -> str:
+def markdown(told: Card) -> str:
     """A section for a model card, with its YAML in front."""
     lines = ["---", *metadata(told).splitlines(), "---", "", "## Effective depth", "", headline(told), ""]
-    lines += [f"{facts(told)}. Measured on {on(told)}, {told['made']}. {ranges(told)} {NEVER}", ""]
+    lines += [f"{facts(told)}. Measured on {on(told)}, {told.made}. {ranges(told)} {NEVER}", ""]
     lines += [f"{old}", ""] if (old := of_its_time(told)) else []
     lines += ["| | depth | share | variants | untrained twin |", "|---|---|---|---|---|"]
-    for row in told.get("mean_depths", ()):
-        twin = mean(row["twin"]) if row["twin"] else "not measured"
-        lines.append(f"| {mean_row(row)} | {mean(row)} | {ratio(row)} | | {twin} |")
-    for row in told["depths"]:
-        twin = depth(row["twin"]) if row["twin"] else "not measured"
+    for at in told.mean_depths or ():
+        twin = mean(at.twin) if at.twin else "not measured"
+        lines.append(f"| {mean_row(at)} | {mean(at)} | {ratio(at)} | | {twin} |")
+    for row in told.depths:
+        twin = depth(row.twin) if row.twin else "not measured"
         lines.append(f"| {rule(row)} | {depth(row)} | {ratio(row)} | {variants(row)} | {twin} |")
     lines += ["", *(f"- {said}" for said in (turn(told), rules(told)) if said)]
-    lines += [f"  - {row['sentence']}" for row in told["depths"] if row["sentence"]]
-    lines += [f"- {told['lenses']['sentence']}"] if told["lenses"]["sentence"] else []
-    lines += ["", "### Where depth can be cut", "", *(f"- {cut(one)}" for one in told["cuts"])]
+    lines += [f"  - {row.sentence}" for row in told.depths if row.sentence]
+    lines += [f"- {told.lenses.sentence}"] if told.lenses.sentence else []
+    lines += ["", "### Where depth can be cut", "", *(f"- {cut(one)}" for one in told.cuts)]
     lines += [f"- {CHOSEN}", *(f"- {said}" for said in [leaving(told)] if said)]
     lines += ["", "### Published claims", "", f"{claims(told)}.", ""]
     lines += [f"{stand(told)}.", ""] if stand(told) else []
     lines += ["| claim | source | verdict | here | untrained twin |", "|---|---|---|---|---|"]
-    for one in told["claims"]:
-        cells = (one["title"], one["source"], f"**{one['verdict']}**", *claim(one))
-        lines.append("| " + " | ".join(_cell(c) for c in cells) + " |")
+    for one in told.claims:
+        lines.append(table_row(one.title, one.source, f"**{one.verdict}**", *claim(one)))
     lines += ["", "### What to know of the numbers", "", f"- {identities(told)}", f"- {sinks(told)}"]
-    lines += [f"- {said}" for said in (*precision(told), *told["lenses"]["certificates"].values(), *told["missing"])]
-    lines += ["", "Made by:", "", *(f"    {command}" for command in told["commands"]), ""]
+    lines += [f"- {said}" for said in (*precision(told), *told.lenses.certificates.values(), *told.missing)]
+    lines += ["", "Made by:", "", *(f"    {command}" for command in told.commands), ""]
     return "\n".join(lines)
 
 
-def metadata(told: Mapping[str, Any]) -> str:
+def metadata(told: Card) -> str:
     """The YAML of a model card: the ratios as evaluation results."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    found = [
+    found: list[tuple[str, str, Mean | Depth | None]] = [
         (f"mean_depth_ratio_{of}", f"Mean depth / layers, {rule.label}", mean_depth_of(told, of))
         for of, rule in OF_LENS.items()
     ]
@@ -306,18 +297,14 @@ def metadata(told: Mapping[str, Any]) -> str:
     results = [
         EvalResult(
             task_type="text-generation",
-            dataset_type=told["set"]["name"],
-            dataset_name=f"{told['set']['name']} ({told['set']['n']} prompts)",
+            dataset_type=told.set.name,
+            dataset_name=f"{told.set.name} ({told.set.n} prompts)",
             metric_type=metric,
             metric_name=named,
-            metric_value=row["ratio"],
+            metric_value=row.ratio,
         )
         for metric, named, row in found
-        if row and row["ratio"] is not None
+        if row and row.ratio is not None
     ]
     tags = ["effective-depth"]
-    return ModelCardData(model_name=told["model"]["name"], eval_results=results or None, tags=tags).to_yaml()
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return ModelCardData(model_name=told.model.name, eval_results=results or None, tags=tags).to_yaml()

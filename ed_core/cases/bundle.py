@@ -139,7 +139,7 @@ def _check_times(sealed: Sealed[Header]) -> None:
 
 
 def _make_card(case: Case) -> dict[str, Any]:
-    from ..figures.thumbnail import thumbnail  # figures bring plotly, and what only opens a case study needs none
+    from ..figures.images import thumbnail  # figures bring plotly, and what only opens a case study needs none
 
     first = case.items[0].result
     models = dict.fromkeys(m for view in case.views for m in view.models)

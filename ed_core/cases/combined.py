@@ -14,8 +14,9 @@ from .. import figures
 from ..depth import among_others, audit, pruning, surgery, writing
 from ..figures import View
 from ..figures.pictures import CURVES_HEIGHT, WIDTH
-from ..probes.early_exit import EarlyExit
-from ..probes.exact_answers import ExactAnswers
+from ..probes import Probe
+from ..probes.answers import ExactAnswers
+from ..probes.lenses import EarlyExit
 from ..probes.prune import PROXIES, Prune
 from ..probes.surgery import Surgery
 from ..results.aggregate import aggregate, probe_of
@@ -180,12 +181,13 @@ def layers_moved(results: Sequence[ProbeResult]) -> Iterator[Together]:
 
 
 SURGERY = {"drop": "Loss without a stretch", "swap": "Loss with two exchanged", "repeat": "Loss with a stretch twice"}
-OVER_SEVERAL: dict[str, Callable[[Sequence[ProbeResult]], Iterator[Together]]] = {
-    "stretches": prune,
-    "exits": early_exit,
-    "answers": answers,
-    "surgery": layers_moved,
+OVER_SEVERAL: dict[type[Probe], Callable[[Sequence[ProbeResult]], Iterator[Together]]] = {
+    Prune: prune,
+    Surgery: layers_moved,
+    EarlyExit: early_exit,
+    ExactAnswers: answers,
 }
+"""Probes whose results are drawn together, over prompts, in place of their pictures."""
 
 
 def audited(by_precision: Mapping[str, Sequence[ProbeResult]]) -> tuple[list[str], list[Together]]:

@@ -16,10 +16,10 @@ import plotly.graph_objects as go
 from .. import figures
 from ..depth.verdict import Verdict, right
 from ..figures import View
-from ..figures.pictures import CURVES, CURVES_HEIGHT, HEIGHT, WIDTH, Look, beside, draw, measures, pictures
+from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, beside, draw, measures, pictures
 from ..figures.pictures import caption as picture_caption
 from ..figures.text import shown
-from ..probes import PROBES, Probe, find
+from ..probes import Probe, find
 from ..probes.base import told
 from ..results.aggregate import aggregate, probe_of
 from ..sources import controls
@@ -108,12 +108,16 @@ def _of_page(case: Case) -> Section | None:
     kind = {item.shown.page for item in case.items}
     says: list[str] = []
     drawn: list[Together] = []
-    if len(kind & set(by_probe)) == len(kind) == 1 and find(*kind).over_several and len(series) == len(by_probe):
+    if (
+        len(kind & set(by_probe)) == len(kind) == 1
+        and find(*kind) in combined.OVER_SEVERAL
+        and len(series) == len(by_probe)
+    ):
         drawn = [
             one
-            for probe in PROBES
-            if probe.over_several and probe.name in by_probe
-            for one in combined.OVER_SEVERAL[probe.over_several](by_probe[probe.name])
+            for probe, together in combined.OVER_SEVERAL.items()
+            if probe.name in by_probe
+            for one in together(by_probe[probe.name])
         ]
     elif (
         kind == {"audit"}
@@ -192,8 +196,8 @@ def _of_item(case: Case, item: Item, found: Verdict | None, twin: case_study.Vie
     )
     probe = find(result.request.probe)
     asked = "".join(f" · {words}" for words in _asked(probe_of(result)))
-    if probe.over_several:
-        yield from map(_over, combined.OVER_SEVERAL[probe.over_several]([result]))
+    if probe in combined.OVER_SEVERAL:
+        yield from map(_over, combined.OVER_SEVERAL[probe]([result]))
         return
     for title, caption, fig, *shows in _drawn(case, item, view):
         caption += asked
@@ -216,7 +220,7 @@ def _drawn(case: Case, item: Item, view: View) -> Iterator[tuple[Any, ...]]:
         case.first_token,
     )
     for picture in pictures(result, look):
-        fig = draw(picture, result, SMALL if picture.draw in CURVES else view, look)
+        fig = draw(picture, result, SMALL if picture.low else view, look)
         said = picture_caption(picture, result, look) + beside(picture, view, look)
         yield picture.title, said, fig, *measures(picture, look)
 

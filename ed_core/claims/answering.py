@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..depth import statistics
+from .. import statistics
 from ..errors import ClaimRefused
 from ..probes.scores import depth_score
 from .claim import Claim, Curve, Estimate, Measured, Quantity, by_draws, enough

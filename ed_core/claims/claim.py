@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..depth.statistics import FEWEST, FEWEST_FORMS, Resampled, beyond, ends, holm, interval
 from ..errors import ClaimRefused
+from ..statistics import FEWEST, FEWEST_FORMS, Resampled, beyond, ends, holm, interval
 from .evidence import Evidence, Part
 
 HOLDS, DOES_NOT, CANNOT_BE_TOLD, NOT_APPLICABLE = (

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..depth import statistics
+from .. import statistics
 from ..errors import StudyError
 from ..studies.folder import Folder
 from ..studies.points import Point

@@ -1,15 +1,12 @@
-"""What became of a claim on one model and set: its verdict, the sentence that can be quoted, its reasons, and the
-same as JSON and Markdown. Numpy only."""
+"""What became of a claim on one model and set: its verdict, the sentence that can be quoted, its reasons, as a record
+and as Markdown. Numpy only."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from ..errors import StudyError
-from ..files import Bounds, Head, Kind
 from .claim import (
     ALONE,
     CANNOT_BE_TOLD,
@@ -28,6 +25,7 @@ from .claim import (
     judged,
     together,
 )
+from .record import Drawn, Found, Judged, Limits, Moved, Report, Valued
 
 FORMAT = 2  # of the JSON
 OPENS = {
@@ -50,27 +48,6 @@ SEVERAL = {
 NOT_LEARNED = "there the statement holds too, so it needs no training to appear"
 
 
-class Header(Head, extra="allow"):
-    """The document that a run of claims writes. What later runs brought in may be missing."""
-
-    about: str
-    model: str
-    set: str
-    command: str
-    findings: list[dict[str, Any]]
-
-
-KIND = Kind(
-    "claims",
-    "a file of claims",
-    2,
-    Header,
-    "delete it and run the claims again: what was measured stays",
-    bounds=Bounds(head=64 << 20),
-    refuses=StudyError,
-)
-
-
 @dataclass(frozen=True)
 class Finding:
     """A claim, and what was measured of the model and of its control; `reason` and `control_reason`: why nothing
@@ -89,46 +66,47 @@ class Finding:
         """The verdict of this claim by itself, before others that were checked with it are taken into account."""
         return Judgement(NOT_APPLICABLE, math.nan) if self.measured is None else judged(self.claim, self.measured)
 
-    def told(self) -> dict[str, Any]:
-        """As JSON, the claim by itself: what is not a finite number is null. `adjusted` judges several at once."""
-        claim, alone = self.claim, self.alone
-        about = {
-            name: getattr(claim, name)
-            for name in ("id", "title", "statement", "source", "formula", "protocol", "contradicted")
-        }
-        found = about | {
-            "of": f"{self.model} on {self.set}",
-            "verdict": alone.verdict,
-            "alone": alone.verdict,
-            "p": alone.p,
-            "adjusted": alone.p,
-            "together": 1,
-            "reason": self.reason,
-            "prompts": self.measured.prompts if self.measured else 0,
-            "over": self.measured.over if self.measured else "",
-            "beside": self.measured.beside if self.measured else "",
-            "quantities": [self._quantity(q) for q in claim.quantities],
-            "control": judged(claim, self.control).verdict if self.control else "",
-            "control_reason": self.control_reason,
-            "curves": {
-                name: asdict(measured.curve)
-                for name, measured in (("model", self.measured), ("untrained twin", self.control))
-                if measured is not None
+    def told(self) -> Found:
+        """The claim by itself, as it is kept. `adjusted` judges several at once."""
+        claim, alone, measured = self.claim, self.alone, self.measured
+        found = Found(
+            id=claim.id,
+            title=claim.title,
+            statement=claim.statement,
+            source=claim.source,
+            formula=claim.formula,
+            protocol=claim.protocol,
+            contradicted=claim.contradicted,
+            of=f"{self.model} on {self.set}",
+            verdict=alone.verdict,
+            alone=alone.verdict,
+            p=alone.p,
+            adjusted=alone.p,
+            together=1,
+            reason=self.reason,
+            prompts=measured.prompts if measured else 0,
+            over=measured.over if measured else "",
+            beside=measured.beside if measured else "",
+            quantities=tuple(map(self._quantity, claim.quantities)),
+            control=judged(claim, self.control).verdict if self.control else "",
+            control_reason=self.control_reason,
+            curves={
+                name: Drawn(**asdict(of.curve))
+                for name, of in (("model", measured), ("untrained twin", self.control))
+                if of is not None
             },
-        }
-        told: dict[str, Any] = _plain(found | {"sentence": sentence(found), "reasons": reasons(found)})
-        return told
+        )
+        return _said(found)
 
-    def _quantity(self, q: Quantity) -> dict[str, Any]:
-        one: dict[str, Any] = asdict(q) | {"value": None, "control": None, "limits": None}
-        for key, measured in (("value", self.measured), ("control", self.control)):
-            if measured is not None and q.name in measured.estimates:
-                one[key] = _estimate(measured.estimates[q.name], q)
-        if q.chosen and not q.beside and one["value"]:
-            one["limits"] = self._limits(q)
-        return one
+    def _quantity(self, q: Quantity) -> Judged:
+        value, control = (
+            _valued(of.estimates[q.name], q) if of is not None and q.name in of.estimates else None
+            for of in (self.measured, self.control)
+        )
+        limits = self._limits(q) if q.chosen and not q.beside and value else None
+        return Judged(**asdict(q), value=value, control=control, limits=limits)
 
-    def _limits(self, q: Quantity) -> dict[str, Any]:
+    def _limits(self, q: Quantity) -> Limits:
         """How far the value lies from the limits that were chosen here, and the verdict with others."""
         assert self.measured is not None
         value = self.measured.estimates[q.name].value
@@ -144,111 +122,103 @@ class Finding:
         else:
             others = " or ".join(_between(holds, q.digits) for holds, _ in moved)
             said = f"{said}. With {others} the verdict is the same."
-        return {
-            "distance": apart[0],
-            "moved": [{"holds": list(holds), "verdict": found.verdict} for holds, found in moved],
-            "turns": bool(turned),
-            "told": said,
-        }
+        return Limits(
+            distance=apart[0],
+            moved=tuple(Moved(holds=holds, verdict=found.verdict) for holds, found in moved),
+            turns=bool(turned),
+            told=said,
+        )
 
 
-def _estimate(found: Estimate, q: Quantity) -> dict[str, Any]:
+def _valued(found: Estimate, q: Quantity) -> Valued:
     holds, fails = found.errors(q.holds)
-    verdict = HOLDS if holds <= ALONE else DOES_NOT if fails <= ALONE else CANNOT_BE_TOLD
-    return {
-        "value": found.value,
-        "low": found.low,
-        "high": found.high,
-        "undefined": found.undefined,
-        "layers": found.layers,
-        "why": found.why,
-        "verdict": verdict,
-        "told": valued(found, q),
-        "short": valued(found, q, ""),
-    }
-
-
-def adjusted(findings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Findings judged together: verdicts after Holm's adjustment over all that were tested, sentences and reasons with
-    them. Findings of an older format stay as they are."""
-    new = [f for f in findings if "alone" in f]
-    p = [math.nan if f["p"] is None else f["p"] for f in new]
-    after = iter(together([f["alone"] for f in new], p))
-    tested, out = sum(math.isfinite(one) for one in p), []
-    for finding in findings:
-        if "alone" not in finding:
-            out.append(dict(finding))
-            continue
-        verdict, one = next(after)
-        found = dict(finding) | {"verdict": verdict, "adjusted": one, "together": tested}
-        out.append(_plain(found | {"sentence": sentence(found), "reasons": reasons(found)}))
-    return out
-
-
-def sentence(told: Mapping[str, Any]) -> str:
-    """The one that can be quoted: never more than this model and these prompts."""
-    verdict, of = told["verdict"], told["of"]
-    if verdict == NOT_APPLICABLE:
-        return f"{OPENS[verdict]} {told['statement']} ({of}). {told['reason']}"
-    values = "; ".join(f"{q['name']}: {q['value']['short']}" for q in _judging(told) if q["value"])
-    return f"{OPENS[verdict]} {told['statement']} ({of}). {values[:1].upper()}{values[1:]}."
-
-
-def reasons(told: Mapping[str, Any]) -> list[str]:
-    """Why the verdict is what it is, a sentence or two each."""
-    if told["verdict"] == NOT_APPLICABLE:
-        return []
-    return list(filter(None, _reasons(told)))
-
-
-def _reasons(told: Mapping[str, Any]) -> Iterable[str]:
-    judging = _judging(told)
-    over = f"Intervals are 5–95 % over {told['over']}"
-    layered = [q for q in judging if q["value"] and q["value"]["layers"]]
-    agree = "; a verdict needs the interval over layers to agree" if layered else ""
-    yield f"{over}{agree}."
-    for q in layered:
-        low, high = (number(end, q["digits"]) for end in q["value"]["layers"])
-        yield f"Over layers, {q['name']}: {low} to {high}."
-    for q in judging:
-        if not q["value"] or q["value"]["why"]:
-            why = q["value"]["why"] if q["value"] else "it was not measured"
-            yield f"Not to be judged, {q['name']}: {why}."
-    yield told["beside"]
-    yield _of_several(told)
-    for q in judging:
-        yield f"The paper found, {q['name']}: {q['found']}."
-        yield q["limits"]["told"] if q["limits"] else ""
-    for q in told["quantities"]:
-        if q["beside"] and q["value"]:
-            yield f"Beside it, {q['name']}: {q['value']['short']}."
-    if told["control"]:
-        theirs = "; ".join(f"{q['name']}: {q['control']['short']}" for q in judging if q["control"])
-        means = NOT_LEARNED if told["control"] == told["verdict"] == HOLDS else OF_CONTROL[told["control"]]
-        yield f"The untrained twin: {theirs}; {means}."
-    elif told["control_reason"]:
-        yield f"Without a control: {told['control_reason']}"
-
-
-def _of_several(told: Mapping[str, Any]) -> str:
-    """What the adjustment for several claims made of the verdict."""
-    p, one = told["p"], told["adjusted"]
-    if p is None or not math.isfinite(p):
-        return "A quantity is not defined, so nothing was tested."
-    if told["alone"] == CANNOT_BE_TOLD:
-        return f"The error of the likelier verdict would be {_p(p)}, and {ALONE} is allowed."
-    if told["together"] < 2:
-        return f"Error of the verdict: {_p(p)}."
-    among = f"among {told['together']} claims that were tested together"
-    if told["verdict"] == told["alone"]:
-        return f"Error of the verdict: {_p(p)}, {among} {_p(one)} (Holm)."
-    return (
-        f"By itself it {told['alone']} (error {_p(p)}); {among} the error is {_p(one)} (Holm), and {LEVEL} is allowed."
+    return Valued(
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        undefined=found.undefined,
+        layers=found.layers,
+        why=found.why,
+        verdict=HOLDS if holds <= ALONE else DOES_NOT if fails <= ALONE else CANNOT_BE_TOLD,
+        told=valued(found, q),
+        short=valued(found, q, ""),
     )
 
 
-def _judging(told: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [q for q in told["quantities"] if not q.get("beside")]
+def _said(found: Found) -> Found:
+    """With the sentence and the reasons of its verdict."""
+    return found.but(sentence=sentence(found), reasons=tuple(reasons(found)))
+
+
+def adjusted(findings: Sequence[Found]) -> tuple[Found, ...]:
+    """Findings judged together: verdicts after Holm's adjustment over all that were tested, sentences and reasons with
+    them. Findings of an older format stay as they are."""
+    new = [f for f in findings if f.alone]
+    p = [math.nan if f.p is None else f.p for f in new]
+    after = iter(together([f.alone for f in new], p))
+    tested, out = sum(math.isfinite(one) for one in p), []
+    for found in findings:
+        if found.alone:
+            verdict, one = next(after)
+            found = _said(found.but(verdict=verdict, adjusted=one, together=tested))
+        out.append(found)
+    return tuple(out)
+
+
+def sentence(found: Found) -> str:
+    """The one that can be quoted: never more than this model and these prompts."""
+    if found.verdict == NOT_APPLICABLE:
+        return f"{OPENS[found.verdict]} {found.statement} ({found.of}). {found.reason}"
+    values = "; ".join(f"{q.name}: {q.value.short}" for q in found.judging if q.value)
+    return f"{OPENS[found.verdict]} {found.statement} ({found.of}). {values[:1].upper()}{values[1:]}."
+
+
+def reasons(found: Found) -> list[str]:
+    """Why the verdict is what it is, a sentence or two each."""
+    return [] if found.verdict == NOT_APPLICABLE else list(filter(None, _reasons(found)))
+
+
+def _reasons(found: Found) -> Iterable[str]:
+    layered = [(q, q.value.layers) for q in found.judging if q.value and q.value.layers]
+    agree = "; a verdict needs the interval over layers to agree" if layered else ""
+    yield f"Intervals are 5–95 % over {found.over}{agree}."
+    for q, ends in layered:
+        low, high = (number(math.nan if end is None else end, q.digits) for end in ends)
+        yield f"Over layers, {q.name}: {low} to {high}."
+    for q in found.judging:
+        if not q.value or q.value.why:
+            yield f"Not to be judged, {q.name}: {q.value.why if q.value else 'it was not measured'}."
+    yield found.beside
+    yield _of_several(found)
+    for q in found.judging:
+        yield f"The paper found, {q.name}: {q.found}."
+        yield q.limits.told if q.limits else ""
+    for q in found.quantities:
+        if q.beside and q.value:
+            yield f"Beside it, {q.name}: {q.value.short}."
+    if found.control:
+        theirs = "; ".join(f"{q.name}: {q.control.short}" for q in found.judging if q.control)
+        means = NOT_LEARNED if found.control == found.verdict == HOLDS else OF_CONTROL[found.control]
+        yield f"The untrained twin: {theirs}; {means}."
+    elif found.control_reason:
+        yield f"Without a control: {found.control_reason}"
+
+
+def _of_several(found: Found) -> str:
+    """What the adjustment for several claims made of the verdict."""
+    if found.p is None or found.adjusted is None:
+        return "A quantity is not defined, so nothing was tested."
+    if found.alone == CANNOT_BE_TOLD:
+        return f"The error of the likelier verdict would be {_p(found.p)}, and {ALONE} is allowed."
+    if found.together < 2:
+        return f"Error of the verdict: {_p(found.p)}."
+    among = f"among {found.together} claims that were tested together"
+    if found.verdict == found.alone:
+        return f"Error of the verdict: {_p(found.p)}, {among} {_p(found.adjusted)} (Holm)."
+    return (
+        f"By itself it {found.alone} (error {_p(found.p)}); {among} the error is {_p(found.adjusted)} (Holm), and "
+        f"{LEVEL} is allowed."
+    )
 
 
 def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over prompts: ") -> str:
@@ -288,17 +258,17 @@ def _p(value: float) -> str:
     return f"{value:.3f}" if value >= 0.001 else "below 0.001"
 
 
-def counted(findings: Sequence[Mapping[str, Any]]) -> str:
+def counted(findings: Sequence[Found]) -> str:
     """How many claims came out how: "1 holds here, 2 do not hold here"."""
-    counts = {verdict: sum(f["verdict"] == verdict for f in findings) for verdict in VERDICTS}
+    counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in VERDICTS}
     return ", ".join(f"{n} {verdict if n == 1 else SEVERAL[verdict]}" for verdict, n in counts.items() if n)
 
 
-def standing(findings: Sequence[Mapping[str, Any]]) -> str:
+def standing(findings: Sequence[Found]) -> str:
     """How many verdicts stand before and after the adjustment for several; "" where that was not made."""
-    new = [f for f in findings if "alone" in f]
-    before, after = (sum(f[key] in (HOLDS, DOES_NOT) for f in new) for key in ("alone", "verdict"))
-    tested = max((f["together"] for f in new), default=0)
+    new = [f for f in findings if f.alone]
+    before, after = (sum(getattr(f, name) in (HOLDS, DOES_NOT) for f in new) for name in ("alone", "verdict"))
+    tested = max((f.together for f in new), default=0)
     if tested < 2:
         return ""
     verdicts = "1 verdict" if before == 1 else f"{before} verdicts"
@@ -306,37 +276,27 @@ def standing(findings: Sequence[Mapping[str, Any]]) -> str:
     return f"{verdicts} by themselves; {stand} after Holm's adjustment for {tested} claims tested together"
 
 
-def markdown(told: Mapping[str, Any]) -> str:
-    """The report of a run, as `running.run` writes it in JSON: a table, then each sentence with its reasons."""
-    findings = told["findings"]
-    lines = [f"# Claims: {told['model']} on {told['set']}", "", f"{counted(findings)}.", ""]
-    lines += [f"{stand}.", ""] if (stand := standing(findings)) else []
+def markdown(told: Report) -> str:
+    """The report of a run: a table, then each sentence with its reasons."""
+    lines = [f"# Claims: {told.model} on {told.set}", "", f"{counted(told.findings)}.", ""]
+    lines += [f"{stand}.", ""] if (stand := standing(told.findings)) else []
     lines += ["| claim | verdict | value (5–95 % over prompts) | the paper | untrained twin |", "|---|---|---|---|---|"]
-    for finding in findings:
-        told_of = finding["quantities"] if finding["verdict"] != NOT_APPLICABLE else finding["quantities"][:1]
-        for i, q in enumerate(told_of):
-            head = (f"`{finding['id']}`", f"**{finding['verdict']}**") if not i else ("", "")
-            value = f"{q['name']}: {q['value']['short']}" if q["value"] else (finding["reason"] if not i else "–")
-            twin = q["control"]["short"] if q["control"] else "–"
-            lines.append("| " + " | ".join(_cell(c) for c in (*head, value, q["found"], twin)) + " |")
+    for found in told.findings:
+        quantities = found.quantities if found.verdict != NOT_APPLICABLE else found.quantities[:1]
+        for i, q in enumerate(quantities):
+            head = (f"`{found.id}`", f"**{found.verdict}**") if not i else ("", "")
+            value = f"{q.name}: {q.value.short}" if q.value else (found.reason if not i else "–")
+            lines.append(table_row(*head, value, q.found, q.control.short if q.control else "–"))
     lines += ["", "A verdict is of this model and these prompts, and allows an error of 5 %, all verdicts together."]
-    for finding in findings:
-        lines += ["", f"## {finding['title']}", "", finding["sentence"], ""]
-        lines += [f"- {said}" for said in finding.get("reasons", [finding["beside"]]) if said]
-        lines += [f"- formula: {finding['formula']}", f"- protocol: {finding['protocol']}"]
-        lines += [f"- contradicted by: {finding['contradicted']}"]
-        lines += [f"- holds where {q['name']} is {q['limit']}" for q in _judging(finding)]
-    return "\n".join([*lines, "", "Measured by:", "", f"    {told['command']}", ""])
+    for found in told.findings:
+        lines += ["", f"## {found.title}", "", found.sentence, ""]
+        lines += [f"- {said}" for said in found.reasons or [found.beside] if said]
+        lines += [f"- formula: {found.formula}", f"- protocol: {found.protocol}"]
+        lines += [f"- contradicted by: {found.contradicted}"]
+        lines += [f"- holds where {q.name} is {q.limit}" for q in found.judging]
+    return "\n".join([*lines, "", "Measured by:", "", f"    {told.command}", ""])
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-def _plain(value: Any) -> Any:
-    """As JSON can hold it."""
-    if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def table_row(*cells: str) -> str:
+    """A row of a Markdown table."""
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

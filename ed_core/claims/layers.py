@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..depth import statistics
+from .. import statistics
 from ..depth.matching import RAISED
-from ..depth.statistics import all_above, permuted_correlation, rank_correlations, some_below
+from ..statistics import all_above, permuted_correlation, rank_correlations, some_below
 from .claim import Claim, Curve, Estimate, Measured, Quantity, enough
 from .evidence import Evidence
 from .means import fisher, over_layers, per_token, read_off

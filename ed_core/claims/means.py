@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..depth import statistics
-from ..depth.statistics import Resampled
+from .. import statistics
+from ..statistics import Resampled
 from ..studies.difficulty import slope_of
 from .claim import Estimate, enough
 from .evidence import Part

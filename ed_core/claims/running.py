@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from .. import disk
-from ..depth.statistics import FEWEST, FEWEST_FORMS, units
 from ..errors import ClaimRefused, EffectiveDepthError, StudyError
 from ..files import open_sealed, seal
 from ..fits import checkpoint
@@ -23,6 +22,7 @@ from ..probes import find as find_probe
 from ..service.resolve import resolve
 from ..sources.bundled import SETS
 from ..sources.specs import config_of, n_layers
+from ..statistics import FEWEST, FEWEST_FORMS, units
 from ..studies import plan as planning
 from ..studies import running, sets
 from ..studies.folder import open_folder
@@ -33,6 +33,7 @@ from . import CLAIMS, finding
 from .claim import Claim, Measured
 from .evidence import Evidence, Part, part_of
 from .finding import Finding
+from .record import KIND, Report
 
 MODEL, CONTROL, REPLACEMENT = "model", "untrained twin", "replacement"
 TWINS = {CONTROL: 0} | {f"{CONTROL} {i}": i for i in range(1, 5)}  # of the contributions, by the seed of their weights
@@ -155,8 +156,8 @@ def run(
     cancelled: Callable[[], bool] = lambda: False,
     more: Collection[str] = (),
     engine: Callable[..., running.Engine] | None = None,
-) -> dict[str, Any]:
-    """Measure what is missing, judge the claims, and write both files; returns what the JSON holds. A claim that does
+) -> Report:
+    """Measure what is missing, judge the claims, and write both files; returns the report. A claim that does
     not apply is told; what makes all of them impossible is refused. `more`: parts that are measured even where no
     claim needs them. `engine`: who computes, this process unless given."""
     spec = resolve(asked.model, asked.precision, asked.device, asked.adapter)
@@ -205,51 +206,51 @@ def run(
         else _finding(claim, spec.name, asked.set_name, mine, twins)
         for claim in claims
     ]
-    told: dict[str, Any] = {
-        "about": about,
-        "model": spec.name,
-        "precision": spec.precision,
-        "set": asked.set_name,
-        "prompts": len(prompts),
-        "command": asked.command,
-        "findings": [one.told() for one in findings],
-    }
+    told = Report(
+        about=about,
+        model=spec.name,
+        precision=spec.precision,
+        set=asked.set_name,
+        prompts=len(prompts),
+        command=asked.command,
+        findings=tuple(one.told() for one in findings),
+    )
     told = _with_earlier(told, asked, out)
-    told["findings"] = finding.adjusted(told["findings"])
+    told = told.but(findings=finding.adjusted(told.findings))
     tell(1.0, "")
     write(told, out)
     return told
 
 
-def read(out: Path) -> dict[str, Any]:
-    """What a run wrote; empty where there is none. `StudyError` where it is damaged."""
+def read(out: Path) -> Report | None:
+    """What a run wrote; None where there is none. `StudyError` where it is damaged."""
     try:
-        with open_sealed(out / FOUND, finding.KIND) as sealed:
-            return sealed.head.fields()
+        with open_sealed(out / FOUND, KIND) as sealed:
+            return sealed.head
     except FileNotFoundError:
-        return {}
+        return None
     except OSError as error:
         raise StudyError(f"{out / FOUND} cannot be read: {disk.why(error)}") from error
 
 
-def _with_earlier(told: dict[str, Any], asked: Asked, out: Path) -> dict[str, Any]:
+def _with_earlier(told: Report, asked: Asked, out: Path) -> Report:
     """Beside these findings those of earlier runs on the same model and prompts."""
     try:
         earlier = read(out)
     except StudyError:
-        earlier = {}
-    if earlier.get("about") != told["about"]:
+        earlier = None
+    if earlier is None or earlier.about != told.about:
         return told
-    by_id = {one["id"]: one for one in (*earlier["findings"], *told["findings"])}
-    findings = [by_id[claim.id] for claim in CLAIMS if claim.id in by_id]
-    names = () if len(findings) == len(CLAIMS) else tuple(one["id"] for one in findings)
-    return told | {"findings": findings, "command": replace(asked, claims=names).command}
+    by_id = {one.id: one for one in (*earlier.findings, *told.findings)}
+    findings = tuple(by_id[claim.id] for claim in CLAIMS if claim.id in by_id)
+    names = () if len(findings) == len(CLAIMS) else tuple(one.id for one in findings)
+    return told.but(findings=findings, command=replace(asked, claims=names).command)
 
 
-def write(told: Mapping[str, Any], out: Path) -> None:
+def write(told: Report, out: Path) -> None:
     """The JSON and the report of a run."""
     try:
-        disk.write(out / FOUND, seal(finding.KIND, told))
+        disk.write(out / FOUND, seal(KIND, told.fields()))
         disk.write(out / REPORT, finding.markdown(told).encode())
     except OSError as error:
         raise StudyError(f"The folder {out} cannot be written: {disk.why(error)}") from error

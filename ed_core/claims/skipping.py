@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..depth import statistics
-from ..depth.statistics import all_above, permuted_correlation, rank_correlations, some_below
+from .. import statistics
 from ..probes.scores import layer_effect
+from ..statistics import all_above, permuted_correlation, rank_correlations, some_below
 from ..studies.reproduce import second_over_first
 from .claim import Claim, Curve, Errors, Estimate, Measured, Quantity, Range, by_draws, enough
 from .evidence import Evidence, Part

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..depth import continuous, statistics
+from .. import statistics
+from ..depth import continuous
 from ..depth.criteria import COSINES, RULES, depths
-from ..depth.statistics import beyond
 from ..errors import ClaimRefused, StudyError
+from ..statistics import beyond
 from ..studies import trends
 from ..studies.points import Point, combined
 from .claim import ALONE, Claim, Curve, Errors, Estimate, Measured, Quantity, Range, by_draws, enough

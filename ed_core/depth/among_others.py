@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .. import statistics
 from ..probes import Probe, find
 from ..probes.description import Curve, Score
 from ..probes.scores import rank_correlation
 from ..results import lookup
 from ..results.aggregate import Summary, aggregate, summary_without
 from ..types import ProbeResult
-from . import continuous, criteria, sinks, statistics, wording
+from . import continuous, criteria, sinks, wording
 
 FEWEST = 3  # other prompts that make a spread
 QUANTILES = (0.1, 0.5, 0.9)

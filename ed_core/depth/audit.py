@@ -21,10 +21,10 @@ from ..probes import Probe, find
 from ..probes.scores import rank_correlation
 from ..results.aggregate import aggregate, probe_of
 from ..sources.precision import WIDEST_FIRST
+from ..statistics import Interval
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .continuous import MeanDepth
 from .criteria import RULES, Criterion
-from .statistics import Interval
 from .together import Together, of_prompts
 from .verdict import READS
 from .wording import apart

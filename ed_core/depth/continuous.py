@@ -13,8 +13,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import statistics
-from .statistics import Interval, Resampled, Units
+from .. import statistics
+from ..statistics import Interval, Resampled, Units
 
 TENTH = 0.1  # of the layers: what counts as another place
 ORDERS = 2000  # random orders of the layers that a turn is held against

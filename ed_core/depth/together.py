@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..statistics import Interval, Units, units
 from ..types import ProbeResult
 from . import answer, continuous, verdict, wording
 from .criteria import KL_THRESHOLD, OVERLAP_THRESHOLD, Criterion
-from .statistics import Interval, Units, units
 from .wording import Twins
 
 

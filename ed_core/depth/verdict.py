@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .. import statistics
 from ..prompts import exact, seamed
+from ..statistics import Interval, Units, units
 from ..types import ProbeResult
-from . import answer, continuous, statistics, wording
+from . import answer, continuous, wording
 from .criteria import COSINES, KL_THRESHOLD, OVERLAP_THRESHOLD, RULES, Criterion, Rule, depths, threshold_band
 from .sinks import Sink, of_result
-from .statistics import Interval, Units, units
 from .wording import Reading, Twins
 
 READS = ("contributions", "logit_lens")  # the probes it is made of

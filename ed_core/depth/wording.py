@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..statistics import FEWEST, Interval, Units
 from .answer import number
 from .continuous import TENTH, MeanDepth, Turn
 from .criteria import RULES, Criterion, depths
-from .statistics import FEWEST, Interval, Units
 
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them has no clear one
 FIVE = 5  # untrained twins that a sentence rests on
@@ -332,3 +332,10 @@ def _ends(interval: Interval | None) -> str:
 def _and(words: Sequence[str]) -> str:
     words = [word for word in words if word]
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def mean_depth(depth: float | None, low: float | None = None, high: float | None = None) -> str:
+    """A mean depth in a cell: "18.3 (18.0 to 18.6)"; "–" where there is none."""
+    if depth is None:
+        return "–"
+    return f"{depth:.1f}" + ("" if low is None or high is None else f" ({apart(low, high, 1)})")

@@ -5,21 +5,18 @@ Trace 0 of every map is named "z" and holds the measure's array as it is; what m
 
 from ..sources.published import Published, published, published_marks
 from .between import best_errors, best_matches, map_between, map_height, replacement_bars
-from .claims import claim_curves
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
 from .curves import curves_over_each_other, layer_curves, limit_bars, output_bars, spread_curve, token_profile
 from .describe import describe, describe_curves
-from .lens import lens_height, lens_map, rank_curve
+from .lens import first_position, lens_height, lens_map, rank_curve, writing_map
 from .maps import contribution_norms, cosine_map, output_by_token, token_map
 from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
 from .pair import PAIR_RULER_HEIGHT, difference_map, pair_curves, pair_ruler
 from .panel import View
 from .ruler import depth_ruler
-from .skips import boundary_map, effect_on_layers, skip_map
-from .studies import VARIANTS, study_curves, study_depths, study_levels, study_sizes
-from .surgery import DONE, added_curves, order_ruler, surgery_map
+from .skips import DONE, added_curves, boundary_map, effect_on_layers, order_ruler, skip_map, surgery_map
+from .studies import VARIANTS, claim_curves, study_curves, study_depths, study_levels, study_sizes
 from .text import shown, visible
-from .writing import first_position, writing_map
 
 __all__ = [
     "ATTENTION",

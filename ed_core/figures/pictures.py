@@ -11,15 +11,27 @@ import plotly.graph_objects as go
 from ..depth import exactness
 from ..errors import ParameterError
 from ..probes import find
-from ..probes.description import Picture
+from ..probes.description import (
+    CosineMap,
+    FirstTokenNorm,
+    LensMap,
+    MissCurves,
+    MissMap,
+    NormMap,
+    OutputBars,
+    Picture,
+    SkipMap,
+    SlopeCurves,
+    TokenMap,
+    WritingMap,
+)
 from ..types import ProbeResult
 from .curves import layer_curves, output_bars
-from .lens import lens_map
+from .lens import lens_map, writing_map
 from .maps import contribution_norms, cosine_map, token_map
 from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
 from .panel import View
 from .skips import skip_map
-from .writing import writing_map
 
 HEIGHT, CURVES_HEIGHT, WIDTH = 420, 280, 760  # pixels, where no page tells them
 BRANCHES = {"layer": "both", "attn": "attention", "mlp": "MLP"}
@@ -51,7 +63,7 @@ def measures(picture: Picture, look: Look) -> tuple[str, ...]:
     """What a picture shows, the first one in front."""
     shade = "top_probs" if look.shade == "prob" else look.shade  # what is drawn is also what Details and its CSV hold
     named = tuple(name.format(branch=look.branch, shade=shade) for name in picture.measures)
-    if picture.draw == "skip_map" and look.boundary is not None and named[0] == "effect":
+    if isinstance(picture, SkipMap) and look.boundary is not None and named[0] == "effect":
         return ("effect_by_boundary",)
     return named
 
@@ -65,16 +77,16 @@ def pictures(result: ProbeResult, look: Look = Look()) -> Iterator[Picture]:
 
 def caption(picture: Picture, result: ProbeResult, look: Look) -> str:
     """What is seen, with what the reader chose."""
-    if picture.draw in SAID:
-        return SAID[picture.draw](result).text
+    if (said := SAID.get(type(picture))) is not None:
+        return said(result).text
     if picture.measures[0].startswith("{branch}"):
         return f"{BRANCHES[look.branch]}: {picture.caption}"
     if picture.measures[0].endswith("{shade}"):
         return f"{picture.caption}, shaded by {SHADES[look.shade]}"
-    if picture.draw == "skip_map" and picture.measures[0] == "effect":
+    if isinstance(picture, SkipMap) and picture.measures[0] == "effect":
         behind = "" if look.boundary is None else f", behind token {int(result['boundaries'][look.boundary])} only"
         return f"{picture.caption}{behind}: 0 = unaffected, 1 = changes by as much as its own update, ringed: more"
-    if (at := find(result.request.probe).left_out(result)) and picture.draw == "token_map":
+    if (at := find(result.request.probe).left_out(result)) and isinstance(picture, TokenMap):
         return f"{picture.caption}; beside it the largest of a row, without token {at[0]}, which predicts the answer"
     crossed = "; crossed out: completeness fails" if find(result.request.probe).broken_layers(result) else ""
     return picture.caption + crossed
@@ -83,19 +95,16 @@ def caption(picture: Picture, result: ProbeResult, look: Look) -> str:
 def beside(picture: Picture, view: View, look: Look = Look()) -> str:
     """What the strip of a map does with the sinks, for its caption; "" where there are none, or no strip over tokens
     is drawn."""
-    measure, reads = measures(picture, look)[0], picture.draw in ("cosine_map", "lens_map")
-    if not view.sinks or picture.draw not in ("contribution_norms", "cosine_map", "lens_map", "token_map"):
-        return ""
-    if picture.draw == "token_map" and measure == "attribution":
+    if not view.sinks or not picture.strip or picture.measures[0] == "attribution":  # which counts every token
         return ""
     if view.count_sinks:
         return " · beside: sinks (◆) counted"
-    return f" · beside: without sinks (◆){', dotted: with them' * reads}"
+    return f" · beside: without sinks (◆){', dotted: with them' * picture.read}"
 
 
 def draw(picture: Picture, result: ProbeResult, view: View, look: Look = Look()) -> go.Figure:
     """The figure, partial or complete."""
-    return DRAW[picture.draw](result, view, measures(picture, look)[0], look)
+    return DRAW[type(picture)](result, view, measures(picture, look)[0], look)
 
 
 def figure(result: ProbeResult, measure: str = "") -> go.Figure:
@@ -104,7 +113,7 @@ def figure(result: ProbeResult, measure: str = "") -> go.Figure:
     view, low = (View(height=px, width_px=WIDTH, answer_start=result.answer_start) for px in (HEIGHT, CURVES_HEIGHT))
     for picture, look in product(pictures(result), LOOKS):
         if not measure or measure in measures(picture, look):
-            return draw(picture, result, low if picture.draw in CURVES else view, look)
+            return draw(picture, result, low if picture.low else view, look)
     if measure:
         spec, values = result.measures[measure].spec, result[measure]
         if values.ndim == 2 and spec.dims[1] == "pos":
@@ -135,24 +144,21 @@ def _alone(view: View) -> View:
     return replace(view, depth_lines={}, control=None, control_name="")
 
 
-DRAW: dict[str, Callable[[ProbeResult, View, str, Look], go.Figure]] = {
-    "contribution_norms": lambda result, view, measure, look: contribution_norms(
-        result, view, measure, look.first_token
-    ),
-    "cosine_map": lambda result, view, measure, look: cosine_map(result, view, measure, look.first_token),
-    "lens_map": _lens_map,
-    "skip_map": _skip_map,
-    "output_bars": lambda result, view, measure, look: output_bars(result, view),
-    "token_map": _token_map,
-    "writing_map": lambda result, view, measure, look: writing_map(result, replace(view, window=None, selected=None)),
-    "miss_map": lambda result, view, measure, look: miss_map(result, _alone(view)),
-    "miss_curves": lambda result, view, measure, look: miss_curves(result, view.height),
-    "slope_curves": lambda result, view, measure, look: slope_curves(result, view.height),
-    "first_token_norm": lambda result, view, measure, look: first_token_norm(result, view.height),
+DRAW: dict[type[Picture], Callable[[ProbeResult, View, str, Look], go.Figure]] = {
+    NormMap: lambda result, view, measure, look: contribution_norms(result, view, measure, look.first_token),
+    CosineMap: lambda result, view, measure, look: cosine_map(result, view, measure, look.first_token),
+    LensMap: _lens_map,
+    SkipMap: _skip_map,
+    OutputBars: lambda result, view, measure, look: output_bars(result, view),
+    TokenMap: _token_map,
+    WritingMap: lambda result, view, measure, look: writing_map(result, replace(view, window=None, selected=None)),
+    MissMap: lambda result, view, measure, look: miss_map(result, _alone(view)),
+    MissCurves: lambda result, view, measure, look: miss_curves(result, view.height),
+    SlopeCurves: lambda result, view, measure, look: slope_curves(result, view.height),
+    FirstTokenNorm: lambda result, view, measure, look: first_token_norm(result, view.height),
 }
-CURVES = {"output_bars", "miss_curves", "slope_curves", "first_token_norm"}  # over layers: lower than a map
-SAID: dict[str, Callable[[ProbeResult], exactness.Said]] = {  # captions that a result's own figures make
-    "miss_map": exactness.sums,
-    "slope_curves": exactness.logits,
-    "first_token_norm": exactness.sink,
+SAID: dict[type[Picture], Callable[[ProbeResult], exactness.Said]] = {  # captions that a result's own figures make
+    MissMap: exactness.sums,
+    SlopeCurves: exactness.logits,
+    FirstTokenNorm: exactness.sink,
 }

@@ -19,8 +19,7 @@ from ..types import Prompt
 from . import checkpoint, shards
 from .file import Fit, anew, write
 from .grams import RIDGE, Sums
-from .judged import Lens, judge, require_same
-from .lens import Reader
+from .judged import Lens, Reader, judge, require_same
 from .measured import BYTES, plan_of_affine
 from .streams import Streams, Tick, about, silent, split
 

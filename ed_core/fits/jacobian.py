@@ -26,8 +26,7 @@ from ..sweeps.budget import Budget
 from ..types import Prompt
 from . import checkpoint, shards
 from .file import Fit, anew, write
-from .judged import judge, require_same
-from .lens import Reader
+from .judged import Reader, judge, require_same
 from .streams import Streams, Tick, about, silent, split
 
 FIRST = 16  # positions that are not valid: they are read like no other

@@ -26,7 +26,7 @@ from . import checkpoint, measured, shards
 from .file import weights_of
 from .grams import RIDGE, Sums
 from .measured import Maps, Plan
-from .resumed import Rows
+from .shards import Rows
 from .streams import Streams, Tick, same_tokens, silent, split
 
 ENOUGH = 10  # tokens per dimension of A below which maps are said to be of few

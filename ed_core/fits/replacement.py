@@ -25,7 +25,7 @@ from . import checkpoint, measured, shards
 from .grams import RIDGE, Sums
 from .maps import few, free_bytes, require_tokens, told
 from .measured import Plan, Replacement
-from .resumed import Rows
+from .shards import Rows
 from .streams import Streams, Tick, silent, split
 
 Map = tuple[Tensor, Tensor]  # (A [d, d], b [d]), float64

@@ -85,9 +85,9 @@ class Result(ProbeResult):
         from ..figures.pictures import figure
         from ..probes import find
 
-        over_several = find(self.request.probe).over_several
-        if over_several and not measure:
-            return next(OVER_SEVERAL[over_several]([self])).figure
+        together = OVER_SEVERAL.get(find(self.request.probe))
+        if together and not measure:
+            return next(together([self])).figure
         return figure(self, self._measure(measure).name if measure else "")
 
     def _measure(self, name: str) -> Measure:

@@ -6,22 +6,17 @@ spreads, case studies, export and command line read what the probe declares; CON
 from __future__ import annotations
 
 from ..errors import ParameterError
-from .answers import Answers
+from .answers import Answers, ExactAnswers
 from .base import Probe as Probe
-from .continuation import Continuation
-from .contributions import Contributions
-from .early_exit import EarlyExit
-from .exact_answers import ExactAnswers
-from .generation import Generation
+from .contributions import Contributions, Turns
+from .generation import Continuation, Generation
 from .integrated_gradients import IntegratedGradients
 from .layer_skip import LayerSkip
-from .lenses import Lenses
-from .logit_lens import LogitLens
+from .lenses import EarlyExit, Lenses, LogitLens
 from .numerics import Numerics
 from .prune import Prune
 from .residual_erasure import ResidualErasure
 from .surgery import Surgery
-from .turns import Turns
 
 PROBES: tuple[type[Probe], ...] = (
     Contributions,

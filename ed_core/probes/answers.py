@@ -1,4 +1,4 @@
-"""At which depth the known answer appears, and without which layer it is lost."""
+"""At which depth the known answer appears, and without which layers it is lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..errors import PromptError
 from ..types import MeasureSpec
 from .base import Probe, parameter
 from .description import ANSWER_TOKENS, Shape
-from .prune import Prune
+from .prune import Prune, check_stretch
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -76,3 +76,56 @@ class Answers(Probe):
         from ..sweeps.dropping import answer_sweep
 
         answer_sweep(model, encoding, record, self.k)
+
+
+@dataclass(frozen=True)
+class ExactAnswers(Probe):
+    """The model writes freely and greedily behind the question, and the known answer is there or not: once whole, and
+    once without each stretch of `n` consecutive layers, on all tokens. The answer is **exact** where the text begins
+    with it and does not run on in the same word, spaces in front left aside, as on *Home*. Over prompts it is a share.
+
+    One token more than the answer has is written at most, and a text ends as soon as it can no longer become the
+    answer. As long as what is written is the answer's own tokens, one pass over question and answer tells every next
+    token: the same tokens as if they were written one by one. A text that comes to the answer by other tokens is read
+    in passes of its own.
+
+    Log-loss tells how likely the given text is; what is written hangs on every best token in a row, and the two can
+    tell different stories of the same layer.
+
+    Source: likelihood against generation, arXiv 2510.02091; the stretches as on *Prune and exit*."""
+
+    n: int = parameter(
+        1, "how many consecutive layers are taken out together", low=1, high=256, label="Consecutive layers removed"
+    )
+
+    name: ClassVar[str] = "exact_answers"
+    title: ClassVar[str] = "Exact answers"
+    version: ClassVar[int] = 2  # 2: where a token straddles question and answer, the question's end is not missed
+    min_tokens: ClassVar[int] = 2
+    measures: ClassVar[tuple[MeasureSpec, ...]] = (
+        MeasureSpec(
+            "exact", ("start",), "0 or 1", "whether the answer is written without this stretch", 0.0, 1.0, "mean"
+        ),
+        MeasureSpec("exact_whole", (), "0 or 1", "whether the whole model writes the answer", 0.0, 1.0, "mean"),
+    )
+
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 1) * (ANSWER_TOKENS + 1)
+
+    def holds(self, shape: Shape) -> int:
+        return min(
+            shape.n_layers * shape.stream, max(shape.stream, shape.half)
+        )  # else walked in pieces, of one row at least
+
+    def check(self, n_tokens: int, answer_start: int | None) -> None:
+        super().check(n_tokens, answer_start)
+        if answer_start is None:
+            raise PromptError(
+                "exact_answers compares what is written with the known answer, and there is none; give one."
+            )
+
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        from ..sweeps.dropping import write_without
+
+        check_stretch(self.name, self.n, model.n_layers)
+        write_without(model, encoding, record, self.n)

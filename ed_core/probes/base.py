@@ -91,11 +91,7 @@ class Probe:
     audited: ClassVar[tuple[str, ...]] = ()  # aggregates over layers that every precision should give alike
     audit_curves: ClassVar[tuple[Curve, ...]] = ()  # which of them are drawn
     pictures: ClassVar[tuple[Picture, ...] | None] = None  # None: its aggregates, over whatever the layers are called
-    over_several: ClassVar[str] = ""  # how results over several prompts are drawn (`cases.combined`), in place of those
-    thumbnail: ClassVar[tuple[int, str]] = (
-        0,
-        "",
-    )  # the measure whose map stands for a case study in lists; the highest does
+    thumbnail: ClassVar[tuple[int, str]] = (0, "")  # rank and measure of its thumbnail; a case study shows the highest
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         """Fill the record's arrays, calling `record.step` often: that is where progress, partial results and cancelling

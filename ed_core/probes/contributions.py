@@ -1,4 +1,4 @@
-"""How much each sub-layer writes into the residual stream, and in which direction."""
+"""How much each sub-layer writes into the residual stream, in which direction, and how far a layer turns it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
 from .base import Probe, parameter
-from .description import Curve, Picture, Score
+from .description import CosineMap, Curve, NormMap, Picture, Score
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..models.language_model import LanguageModel
     from ..models.trace import Trace
     from ..sweeps.recorder import Recorder
@@ -58,9 +60,8 @@ class Contributions(Probe):
     audit_curves: ClassVar[tuple[Curve, ...]] = curves
     thumbnail: ClassVar[tuple[int, str]] = (1, "layer_ratio")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        Picture(
+        NormMap(
             "Contribution norms",
-            "contribution_norms",
             ("{branch}_ratio",),
             "size of what is added, against the stream",
             "Large early and small late is the usual picture: in Llama 3.1 70B the ratio stays above 0.15 in the first "
@@ -70,9 +71,8 @@ class Contributions(Probe):
             "How much each layer adds to the residual stream, token by token.",
             "size",
         ),
-        Picture(
+        CosineMap(
             "Cosine with the stream",
-            "cosine_map",
             ("{branch}_cos",),
             "below 0 erases, above 0 strengthens",
             "In large models the first half is zero or negative (features are written and erased), then the sign "
@@ -169,5 +169,56 @@ class Contributions(Probe):
             if layer == n_layers - 1:
                 record.write("resid_norm", n_layers, metrics.norm(h + d))
             record.step((layer + 1) / n_layers)
+
+        model.trace(model.tensor(encoding), on_block=measure, keep=1)
+
+
+@dataclass(frozen=True)
+class Turns(Probe):
+    """Every layer turns the residual stream by an angle, `arccos cos(h[l], h[l+1])`. Small angles of much the same size
+    from layer to layer are what many layers doing nearly the same thing look like; whether neighbouring updates then
+    point the same way is told by the angle between them, `arccos cos(D[l], D[l+1])`, which is 90 degrees where they
+    have nothing in common.
+
+    Source: *Inverse Depth Scaling From Most Layers Being Similar*, arXiv 2602.05970."""
+
+    name: ClassVar[str] = "turns"
+    title: ClassVar[str] = "Turns"
+    measures: ClassVar[tuple[MeasureSpec, ...]] = (
+        MeasureSpec(
+            "stream_angle",
+            ("layer", "pos"),
+            "degrees",
+            "angle by which a layer turns the stream: arccos cos(h, h_next)",
+            0.0,
+            180.0,
+            "token_mean",
+        ),
+        MeasureSpec(
+            "update_angle",
+            ("start", "pos"),
+            "degrees",
+            "angle between what a layer adds and what the next one adds: arccos cos(D, D_next)",
+            0.0,
+            180.0,
+            "token_mean",
+        ),
+    )
+
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        from ..sweeps import metrics
+
+        record.allocate("stream_angle", (model.n_layers, len(encoding)))
+        record.allocate("update_angle", (model.n_layers - 1, len(encoding)))
+        before: Tensor | None = None
+
+        def measure(layer: int, trace: Trace) -> None:
+            nonlocal before
+            h, update = trace.resid[layer][0].float(), trace.update(layer)[0].float()
+            record.write("stream_angle", layer, metrics.cosine(h, h + update).arccos().rad2deg())
+            if before is not None:
+                record.write("update_angle", layer - 1, metrics.cosine(before, update).arccos().rad2deg())
+            before = update
+            record.step((layer + 1) / model.n_layers)
 
         model.trace(model.tensor(encoding), on_block=measure, keep=1)

@@ -1,4 +1,4 @@
-"""At which depth the tokens settle that the model itself writes."""
+"""What the model writes: its continuation, and at which depth the tokens that it writes settle."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
 from .base import Probe, parameter
-from .description import Curve, Picture, Score, Shape
+from .description import Curve, Picture, Score, Shape, WritingMap
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..models.language_model import LanguageModel
     from ..sweeps.recorder import Recorder
     from ..types import Encoding
 
-TYPICAL_TOKENS = 32  # what an estimate counts with
+
+WRITTEN_TOKENS = 32  # what an estimate counts with
 
 
 def _per_token(name: str, unit: str, meaning: str, high: float | None = None, dtype: str = "float32") -> MeasureSpec:
@@ -83,11 +86,10 @@ class Generation(Probe):
         Curve("mean_jsd", "Divergence between lens and output", "bits", "depth"),
     )
     score: ClassVar[Score] = Score("The mean settle depth", value="mean_depth")
-    further_tokens: ClassVar[int] = TYPICAL_TOKENS - 1
+    further_tokens: ClassVar[int] = WRITTEN_TOKENS - 1
     pictures: ClassVar[tuple[Picture, ...]] = (
-        Picture(
+        WritingMap(
             "While the model writes",
-            "writing_map",
             ("jsd", "best_ids", "settle_depth", "exit_depth"),
             "columns are written tokens, cells what the lens would say; line: settled, cross: early exit",
             "The line steps to the depth from which the best token stays; a column is bright from there. A cross marks "
@@ -117,13 +119,65 @@ class Generation(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        return n_layers, (n_layers + 1) * TYPICAL_TOKENS
+        return n_layers, (n_layers + 1) * WRITTEN_TOKENS
+
+    def holds(self, shape: Shape) -> int:
+        """The cache: a key and a value per layer and token, each at most as wide as the stream."""
+        return 2 * shape.n_layers * shape.stream * (shape.n_tokens + WRITTEN_TOKENS) // shape.n_tokens
+
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        from ..sweeps.writing import write
+
+        write(model, encoding, record, self.n_tokens, self.temperature, self.seed, self.threshold, self.g, self.rho)
+
+
+TYPICAL_TOKENS = 16  # what an estimate counts with
+
+
+@dataclass(frozen=True)
+class Continuation(Probe):
+    """The model's own greedy continuation of the question (the answer, where one is given, is left out), with the best
+    k tokens at each step and their probabilities. It tells whether the model knows what the curves are read for; a
+    longer answer is continued to its end."""
+
+    n_tokens: int = parameter(8, "tokens to continue for, at least", low=1, high=64, label="Tokens continued")
+    k: int = parameter(5, "best tokens listed at each step", low=1, high=20, label="Best tokens listed")
+
+    name: ClassVar[str] = "continuation"
+    title: ClassVar[str] = "Continuation"
+    first_page: ClassVar[bool] = True
+    traces: ClassVar[bool] = False
+    further_tokens: ClassVar[int] = TYPICAL_TOKENS - 1
+    pictures: ClassVar[tuple[Picture, ...]] = ()  # words
+    measures: ClassVar[tuple[MeasureSpec, ...]] = (
+        MeasureSpec("ids", ("step",), "token id", "the greedy continuation", dtype="int32"),
+        MeasureSpec("top_ids", ("step", "rank"), "token id", "the best tokens at each step", dtype="int32"),
+        MeasureSpec("top_probs", ("step", "rank"), "probability", "their probabilities", 0.0, 1.0),
+    )
+
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        return n_layers, TYPICAL_TOKENS
 
     def holds(self, shape: Shape) -> int:
         """The cache: a key and a value per layer and token, each at most as wide as the stream."""
         return 2 * shape.n_layers * shape.stream * (shape.n_tokens + TYPICAL_TOKENS) // shape.n_tokens
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        from ..sweeps.writing import write
+        start = encoding.answer_start or len(encoding)
+        k, n_steps = min(self.k, model.d_vocab), max(self.n_tokens, len(encoding) - start + 1)
+        record.allocate("ids", (n_steps,))
+        record.allocate("top_ids", (n_steps, k))
+        record.allocate("top_probs", (n_steps, k))
 
-        write(model, encoding, record, self.n_tokens, self.temperature, self.seed, self.threshold, self.g, self.rho)
+        def on_token(step: int, logits: Tensor) -> None:
+            best = logits.softmax(-1).topk(k)
+            record.write("ids", step, best.indices[0])
+            record.write("top_ids", step, best.indices)
+            record.write("top_probs", step, best.values)
+            record.name_tokens(model, best.indices)
+            record.step((step + 1) / n_steps)
+
+        model.continuation(model.tensor(encoding.ids[:start]), n_steps, on_token)
+        record.provenance["continuation"] = model.tokenizer.decode(
+            record.arrays["ids"].tolist(), clean_up_tokenization_spaces=False
+        )

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import PromptError
 from ..types import MeasureSpec, ProbeResult
 from .base import PARTS, Probe, parameter
-from .description import ANSWER_TOKENS, Curve, Picture, Score, Shape
+from .description import ANSWER_TOKENS, Curve, Picture, Score, Shape, TokenMap
 from .scores import depth_score
 
 if TYPE_CHECKING:
@@ -68,9 +68,8 @@ class IntegratedGradients(Probe):
     score: ClassVar[Score] = Score("its centre", "center", share=("attribution", "attribution"))
     thumbnail: ClassVar[tuple[int, str]] = (4, "attribution")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        Picture(
+        TokenMap(
             "Integrated gradients",
-            "token_map",
             ("attribution",),
             "share of the answer's probability that rests on this token",
             "Blue takes probability from the answer, orange gives it. Every row adds up to F(activation) - "

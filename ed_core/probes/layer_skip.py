@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import ParameterError
 from ..types import MeasureSpec
 from .base import PARTS, Probe, parameter
-from .description import Curve, Picture, Score, Shape
+from .description import Curve, OutputBars, Picture, Score, Shape, SkipMap
 from .scores import depth_score, layer_effect
 
 if TYPE_CHECKING:
@@ -86,9 +86,8 @@ class LayerSkip(Probe):
     audit_curves: ClassVar[tuple[Curve, ...]] = (Curve("output_mean", "Change of the prediction", "change"),)
     thumbnail: ClassVar[tuple[int, str]] = (2, "effect")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        Picture(
+        SkipMap(
             "Layer skip",
-            "skip_map",
             ("effect",),
             "row left out, column affected",
             "Bright columns right of a row: those layers build on the skipped one. The triangle below the diagonal is "
@@ -98,17 +97,15 @@ class LayerSkip(Probe):
             "token.",
             "How much each later layer changes when one is left out.",
         ),
-        Picture(
+        SkipMap(
             "Layer skip, direct effect",
-            "skip_map",
             ("effect_direct",),
             "nothing in between passes the change on",
             "What is bright here reads the skipped layer itself; what is bright above and dark here reaches it through "
             "the layers between.",
         ),
-        Picture(
+        OutputBars(
             "Layer skip, output",
-            "output_bars",
             ("output", "top1_kept"),
             "change of the prediction, and share of tokens whose best guess stays",
         ),

@@ -1,17 +1,22 @@
-"""What the stream holds at every depth, read with several lenses."""
+"""What the stream would predict if the model ended at a depth: the logit lens, fitted lenses, and leaving early.
+
+Three probes and one walk (`sweeps.lenses`); each declares what it keeps of it."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from ..errors import ParameterError
 from ..fits import Fit, find, is_name, of_model
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
 from .base import Probe, parameter
-from .description import Picture, Shape
-from .logit_lens import LOGIT_BYTES, ROW_BYTES
+from .description import Curve, LensMap, Picture, Score, Shape
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -19,54 +24,158 @@ if TYPE_CHECKING:
     from ..types import Encoding
 
 LENSES = {"logit": "Logit lens", "affine": "Affine lens", "jacobian": "Jacobian lens"}
-ROW_LENSES = 3  # that an estimate counts with
+ROW_LENSES = 3  # lenses that an estimate counts
 
 
-def _measures(lens: str) -> tuple[MeasureSpec, ...]:
-    title = LENSES[lens]
+def _per_depth(
+    name: str, title: str, unit: str, meaning: str, low: float | None = 0.0, high: float | None = None
+) -> MeasureSpec:
+    return MeasureSpec(name, ("depth", "pos"), unit, meaning, low, high, reduce="token_mean", title=title)
 
-    def per_depth(
-        name: str, said: str, unit: str, meaning: str, low: float | None = 0.0, high: float | None = None
-    ) -> MeasureSpec:
-        told = f"{title}: {said}"
-        return MeasureSpec(
-            f"{lens}_{name}", ("depth", "pos"), unit, meaning, low, high, reduce="token_mean", title=told
-        )
 
-    listed = ("depth", "pos", "rank")
-    return (
-        per_depth("kl", "KL to the output", "nats", f"divergence of the {title.lower()} from the output"),
-        per_depth("jsd", "Jensen–Shannon divergence", "bits", "the same, symmetric and base 2", 0.0, 1.0),
-        per_depth(
+@dataclass(frozen=True)
+class LogitLens(Probe):
+    """The **logit lens** applies the model's own final norm and head to the residual stream at every depth: row l has l
+    layers behind it, row L is the model's output. Where its distribution becomes the final one, the output has settled.
+
+    **KL** falls to 0 as the lens approaches the output, the **overlap** of the best k tokens rises to 1. `settle_depth`
+    is the first depth from which the best token stays the final one. The deep-thinking ratio is the share of tokens
+    whose Jensen–Shannon divergence first falls below g only in the late part, from ceil(rho L) on.
+
+    Source: nostalgebraist 2020; Csordás et al. 2025 §3.3; deep-thinking ratio: Chen et al. 2026, arXiv 2602.13517.
+    """
+
+    k: int = parameter(5, "best tokens compared and listed", low=1, high=50, label="Best tokens compared")
+    g: float = parameter(
+        0.5,
+        "divergence below which a token counts as settled, for the deep-thinking ratio",
+        low=0.0,
+        high=1.0,
+        label="Divergence limit",
+    )
+    rho: float = parameter(
+        0.85,
+        "where the late part begins, as a share of the depth",
+        low=0.0,
+        high=1.0,
+        label="“late” starts at (share of depth)",
+    )
+
+    name: ClassVar[str] = "logit_lens"
+    title: ClassVar[str] = "Logit lens"
+    first_page: ClassVar[bool] = True
+    curves: ClassVar[tuple[Curve, ...]] = (
+        Curve("kl", "Divergence from the output", "nats", "depth"),
+        Curve("overlap", "Best tokens shared with the output", "share", "depth"),
+    )
+    score: ClassVar[Score] = Score("The mean depth", mean_depth="kl")
+    audited: ClassVar[tuple[str, ...]] = ("kl", "jsd", "entropy", "overlap", "top1_match", "mrr")
+    audit_curves: ClassVar[tuple[Curve, ...]] = (*curves, Curve("entropy", "Uncertainty of the lens", "nats", "depth"))
+    thumbnail: ClassVar[tuple[int, str]] = (3, "kl")
+    pictures: ClassVar[tuple[Picture, ...]] = (
+        LensMap(
+            "Logit lens",
+            ("{shade}", "top_ids"),
+            "columns are input tokens, cells predict the next token",
+            "Row 0 is the embedding, the top row the model's own output, which stands over the map too; a token is "
+            "written where it is\nanother than in the row below. The best token settles at some depth; KL falls and "
+            "top-5 overlap rises from there.",
+            "What the model would predict if it ended at each depth.",
+        ),
+    )
+    measures: ClassVar[tuple[MeasureSpec, ...]] = (
+        _per_depth(
+            "kl",
+            "KL to the output",
+            "nats",
+            "divergence of the lens from the output: sum_v p_lens (log p_lens - log p_out)",
+        ),
+        _per_depth(
+            "jsd",
+            "Jensen–Shannon divergence",
+            "bits",
+            "Jensen–Shannon divergence between lens and output, base 2",
+            0.0,
+            1.0,
+        ),
+        _per_depth("entropy", "Uncertainty of the lens", "nats", "uncertainty of the lens' distribution"),
+        _per_depth(
             "overlap",
-            "best tokens shared",
+            "Best tokens shared",
             "share",
             "share of the lens' best k tokens that are among the output's",
             0.0,
             1.0,
         ),
-        MeasureSpec(
-            f"{lens}_rank", ("depth", "pos"), "rank", "rank of the output's best token in the lens", 1.0, dtype="int32"
+        _per_depth(
+            "top1_match",
+            "Best token as the output's",
+            "0 or 1",
+            "whether the lens' best token is the output's",
+            0.0,
+            1.0,
         ),
-        MeasureSpec(f"{lens}_top_ids", listed, "token id", "the lens' best tokens", dtype="int32"),
-        MeasureSpec(f"{lens}_top_probs", listed, "probability", "their probabilities", 0.0, 1.0),
         MeasureSpec(
-            f"{lens}_settle_depth",
+            "rank", ("depth", "pos"), "rank", "rank of the output's best token in the lens", 1.0, dtype="int32"
+        ),
+        MeasureSpec("top_ids", ("depth", "pos", "rank"), "token id", "the lens' best tokens", dtype="int32"),
+        MeasureSpec("top_probs", ("depth", "pos", "rank"), "probability", "their probabilities", 0.0, 1.0),
+        MeasureSpec(
+            "mrr",
+            ("depth",),
+            "1 / rank",
+            "mean reciprocal rank of the output's best token",
+            0.0,
+            1.0,
+            "token_mean",
+            True,
+            title="Rank of the output's best token, 1 / rank",
+        ),
+        MeasureSpec(
+            "settle_depth",
             ("pos",),
             "depth",
-            "first depth from which the lens' best token stays the final one",
+            "first depth from which the best token stays the final one",
             0.0,
             None,
             "token_mean",
         ),
         MeasureSpec(
-            f"{lens}_token_rank",
-            ("depth", "pos"),
-            "rank",
-            "rank of the followed token in the lens",
+            "deep_thinking_ratio",
+            (),
+            "share",
+            "share of tokens that settle only in the late part",
+            0.0,
             1.0,
-            dtype="int32",
+            "token_mean",
+            True,
         ),
+    )
+
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        return n_layers, (n_layers + 2) * n_tokens
+
+    def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
+        jsd = values["jsd"]
+        settled = np.minimum.accumulate(jsd, axis=0) <= self.g
+        deep = math.ceil(self.rho * (jsd.shape[0] - 1))
+        return {"mrr": 1.0 / values["rank"], "deep_thinking_ratio": (settled.argmax(0) >= deep).astype(np.float32)}
+
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        from ..sweeps import lenses
+
+        lenses.read(model, encoding, record, {"": None}, self.k)
+
+
+def _through(lens: str) -> tuple[MeasureSpec, ...]:
+    """The logit lens' measures as they are read through a lens of that name."""
+    followed = MeasureSpec(
+        "token_rank", ("depth", "pos"), "rank", "rank of the followed token in the lens", 1.0, dtype="int32"
+    )
+    names = ("kl", "jsd", "overlap", "rank", "top_ids", "top_probs", "settle_depth")
+    return tuple(
+        replace(spec, name=f"{lens}_{spec.name}", title=spec.title and f"{LENSES[lens]}: {spec.title}")
+        for spec in (*map(LogitLens.spec, names), followed)
     )
 
 
@@ -97,7 +206,7 @@ class Lenses(Probe):
     title: ClassVar[str] = "Lenses"
     thumbnail: ClassVar[tuple[int, str]] = (2, "logit_kl")
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        *(spec for lens in LENSES for spec in _measures(lens)),
+        *(spec for lens in LENSES for spec in _through(lens)),
         MeasureSpec(
             "constant_kl",
             ("pos",),
@@ -110,9 +219,8 @@ class Lenses(Probe):
         ),
     )
     pictures: ClassVar[tuple[Picture, ...]] = tuple(
-        Picture(
+        LensMap(
             title,
-            "lens_map",
             (f"{lens}_{{shade}}", f"{lens}_top_ids"),
             f"{title}: columns are input tokens, cells predict the next token",
             "Row 0 is the embedding, the top row the model's own output; a token is written where it is another than "
@@ -163,67 +271,81 @@ class Lenses(Probe):
         return request
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        import torch
+        from ..fits.judged import Reader
+        from ..sweeps import lenses
 
-        from ..fits.lens import Reader
-        from ..sweeps import metrics
-
-        n_depths, n_tokens, k = model.n_layers + 1, len(encoding), min(self.k, model.d_vocab)
         if self.follow >= model.d_vocab:
             raise ParameterError(f"lenses.follow is {self.follow}; this model's ids are 0 to {model.d_vocab - 1}.")
         fits = self.fits()
         for fit in fits:
             fit.require(model.spec)
-        readers: dict[str, Reader | None] = {"logit": None} | {
-            fit.kind: Reader(fit, model) for fit in sorted(fits, key=lambda f: f.kind)
-        }
-        for lens in readers:
-            for name in ("kl", "jsd", "overlap", "rank"):
-                record.allocate(f"{lens}_{name}", (n_depths, n_tokens))
-            for name in ("top_ids", "top_probs"):
-                record.allocate(f"{lens}_{name}", (n_depths, n_tokens, k))
-            record.allocate(f"{lens}_settle_depth", (n_tokens,))
-            if self.follow >= 0:
-                record.allocate(f"{lens}_token_rank", (n_depths, n_tokens))
-        mean = next(
-            (reader.mean for reader in readers.values() if reader is not None and reader.mean is not None), None
-        )
-        if mean is not None:
-            record.allocate("constant_kl", (n_tokens,))
+        readers = {fit.kind: Reader(fit, model) for fit in sorted(fits, key=lambda f: f.kind)}
+        constant = next((reader.mean for reader in readers.values() if reader.mean is not None), None)
         record.provenance["fits"] = [fit.told for fit in fits]
-        trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
-        chunk = max(1, min(LOGIT_BYTES, record.budget.bytes) // (ROW_BYTES * model.d_vocab))
-        chunks = [slice(i, min(i + chunk, n_tokens)) for i in range(0, n_tokens, chunk)]
-        for done, at in enumerate(chunks):
-            out = model.unembed(trace.resid[-1][0, at])
-            against = metrics.Against(out, k)
-            final = against.best[1]
-            if mean is not None:
-                same = model.unembed(mean.to(model.dtype).expand(at.stop - at.start, -1))
-                record.write("constant_kl", at, against.measure(same)["kl"])
-            for number, (lens, reader) in enumerate(readers.items()):
-                top1 = []
-                for depth in range(n_depths):
-                    if depth == model.n_layers:
-                        logits = out
-                    else:
-                        h = trace.resid[depth][0, at]
-                        logits = model.unembed(h if reader is None else reader(depth, h).to(model.dtype))
-                    read = against.measure(logits)
-                    top1.append(read["ids"][:, 0])
-                    row = {
-                        "kl": read["kl"],
-                        "jsd": read["jsd"],
-                        "overlap": metrics.overlap(read["ids"], final),
-                        "rank": read["rank"],
-                        "top_ids": read["ids"],
-                        "top_probs": read["best"].exp(),
-                    }
-                    if self.follow >= 0:
-                        target = torch.full((len(logits),), self.follow, device=logits.device)
-                        row["token_rank"] = metrics.rank(logits, target)
-                    for name, values in row.items():
-                        record.write(f"{lens}_{name}", (depth, at), values)
-                    record.name_tokens(model, read["ids"])
-                    record.step((done + (number + (depth + 1) / n_depths) / len(readers)) / len(chunks))
-                record.write(f"{lens}_settle_depth", at, metrics.settle_depth(torch.stack(top1)))
+        through = {"logit_": None} | {f"{kind}_": reader for kind, reader in readers.items()}
+        lenses.read(model, encoding, record, through, self.k, self.follow, constant)
+
+
+@dataclass(frozen=True)
+class EarlyExit(Probe):
+    """Early exit through the logit lens: a token leaves at the first depth where the lens' best token has at least the
+    threshold's probability, at the latest at the output. Agreement is whether it then says what the whole model would
+    have said. No exit is trained here: the figures are what the model's own head makes of its own stream."""
+
+    threshold: float = parameter(
+        0.9,
+        "probability of the lens' best token at which a token leaves",
+        low=0.0,
+        high=1.0,
+        label="Exit confidence",
+    )
+
+    name: ClassVar[str] = "early_exit"
+    title: ClassVar[str] = "Early exit"
+    measures: ClassVar[tuple[MeasureSpec, ...]] = (
+        MeasureSpec(
+            "confidence", ("depth", "pos"), "probability", "probability of the lens' best token", 0.0, 1.0, "token_mean"
+        ),
+        MeasureSpec(
+            "agreement",
+            ("depth", "pos"),
+            "0 or 1",
+            "whether the lens' best token is the output's",
+            0.0,
+            1.0,
+            "token_mean",
+        ),
+        MeasureSpec(
+            "exit_depth",
+            ("pos",),
+            "depth",
+            "first depth whose confidence reaches the threshold",
+            0.0,
+            None,
+            "token_mean",
+        ),
+        MeasureSpec(
+            "exit_agrees",
+            ("pos",),
+            "0 or 1",
+            "whether the token leaves with the output's best token",
+            0.0,
+            1.0,
+            "token_mean",
+        ),
+    )
+
+    def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
+        return n_layers, (n_layers + 2) * n_tokens
+
+    def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        from ..sweeps import lenses
+
+        for name in ("exit_depth", "exit_agrees"):
+            record.allocate(name, (len(encoding),))
+        lenses.read(model, encoding, record, {"": None}, k=1)
+        leaves = record.arrays["confidence"] >= self.threshold
+        leaves[-1] = True
+        exit_depth = leaves.argmax(0)
+        record.write("exit_depth", ..., exit_depth)
+        record.write("exit_agrees", ..., record.arrays["agreement"][exit_depth, np.arange(len(encoding))])

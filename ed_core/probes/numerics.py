@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
 from .base import Probe
-from .description import Picture, Shape
+from .description import FirstTokenNorm, MissCurves, MissMap, Picture, Shape, SlopeCurves
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -44,15 +44,14 @@ class Numerics(Probe):
     name: ClassVar[str] = "numerics"
     title: ClassVar[str] = "Sanity checks"
     pictures: ClassVar[tuple[Picture, ...]] = (
-        Picture("Error of every layer's sum", "miss_map", ("miss",), ""),
-        Picture(
+        MissMap("Error of every layer's sum", ("miss",), ""),
+        MissCurves(
             "Error against rounding",
-            "miss_curves",
             ("rounding",),
             "largest of each layer, with the limit from which a model is refused",
         ),
-        Picture("Slopes", "slope_curves", ("slope_attn", "slope_mlp"), ""),
-        Picture("Length of the stream", "first_token_norm", ("resid_norm",), ""),
+        SlopeCurves("Slopes", ("slope_attn", "slope_mlp"), ""),
+        FirstTokenNorm("Length of the stream", ("resid_norm",), ""),
     )
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (

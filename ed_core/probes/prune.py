@@ -57,7 +57,6 @@ class Prune(Probe):
 
     name: ClassVar[str] = "prune"
     title: ClassVar[str] = "Prune and exit"
-    over_several: ClassVar[str] = "stretches"
     version: ClassVar[int] = 3  # 2: update_cosine; 3: the angle at the last token, and without sinks
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         _per_start("kl", "nats", "divergence from the whole model without this stretch: KL(whole || pruned)"),

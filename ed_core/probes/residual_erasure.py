@@ -14,7 +14,7 @@ from ..errors import PromptError
 from ..prompts import read_jsonl
 from ..types import MeasureSpec, ProbeResult, Prompt, canonical_json
 from .base import Probe, parameter
-from .description import ANSWER_TOKENS, Curve, Picture, Score, Shape
+from .description import ANSWER_TOKENS, Curve, Picture, Score, Shape, TokenMap
 from .scores import depth_score
 
 if TYPE_CHECKING:
@@ -65,9 +65,8 @@ class ResidualErasure(Probe):
     version: ClassVar[int] = 2  # 2: effect_elsewhere in the summary
     thumbnail: ClassVar[tuple[int, str]] = (5, "effect")
     pictures: ClassVar[tuple[Picture, ...]] = (
-        Picture(
+        TokenMap(
             "Erase",
-            "token_map",
             ("effect",),
             "change of the prediction when this token is erased at this depth",
             "Row l erases the stream before layer l. Where a column fades, that token's information has been moved "

@@ -94,7 +94,6 @@ class Surgery(Probe):
 
     name: ClassVar[str] = "surgery"
     title: ClassVar[str] = "Surgery"
-    over_several: ClassVar[str] = "surgery"
     min_tokens: ClassVar[int] = 2
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("kl_without", "Divergence without one layer", "nats"),

@@ -190,15 +190,13 @@ def _claims(spec: ClaimsRun, out: Path, statuses: Statuses) -> int:
         opened.fetch(source)
     with computing as engine:
         told = running.run(asked, out, statuses.tell, engine=engine)
-    width = max(len(f["id"]) for f in told["findings"])
-    for one in told["findings"]:
-        values = "; ".join(
-            f"{q['name']} {q['value']['told']}" for q in one["quantities"] if q["value"] and not q["beside"]
-        )
-        print(f"{one['id']:<{width}}  {one['verdict']:<19}  {values or one['reason']}")
-    if stand := standing(told["findings"]):
+    width = max(len(f.id) for f in told.findings)
+    for one in told.findings:
+        values = "; ".join(f"{q.name} {q.value.told}" for q in one.judging if q.value)
+        print(f"{one.id:<{width}}  {one.verdict:<19}  {values or one.reason}")
+    if stand := standing(told.findings):
         print(f"{stand}.")
-    _said(statuses, f"Checked: {counted(told['findings'])}; {out / running.REPORT}, {out / running.FOUND}")
+    _said(statuses, f"Checked: {counted(told.findings)}; {out / running.REPORT}, {out / running.FOUND}")
     return 0
 
 
@@ -213,7 +211,7 @@ def _card(spec: CardRun, out: Path, statuses: Statuses) -> int:
     with computing as engine:
         told = making.make(asked, out, statuses.tell, engine=engine)
     print(words.headline(told))
-    print(f"{words.claims(told)} of {len(told['claims'])} claims")
+    print(f"{words.claims(told)} of {len(told.claims)} claims")
     _said(statuses, f"Card: {out / card.HTML}, {out / card.MARKDOWN}, {out / card.FILE}")
     return 0
 

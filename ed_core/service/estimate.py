@@ -25,7 +25,6 @@ from ..sweeps import budget
 
 TOKENS = 64
 FIRST_PAGE = tuple(probe.name for probe in PROBES if probe.first_page)
-LOGIT_BYTES = 150 << 20
 DEFAULT_RATES = {  # seconds per weight: (a, b). Two cores of 2020, one GPU of 2020
     "cpu": {
         "fp32": (5e-10, 2.5e-11),
@@ -157,7 +156,7 @@ def _need(probe: Probe, size: Size, precision: str, n_tokens: int, kind: str, ra
     unpacked = 0 if precision in BYTES else unit * max(outputs * inputs for outputs, inputs, _ in size.maps)
     graph = T * L * (6 * d + 4 * width + 4 * size.d_mlp) * unit
     states = probe.holds(Shape(L, T, stream, 8 * T * d, graph, half, max(T, most_tokens) / T))
-    logits = min(LOGIT_BYTES, unembedded * size.d_vocab * 24)
+    logits = min(budget.LENS_BYTES, unembedded * size.d_vocab * 24)
     trace = (3 * L + 1) * stream if probe.traces else 0
     held = trace + states + inside + logits + unpacked
     measuring = unembedded * size.d_vocab * probe.seconds_per_logit / (1 if kind == "cpu" else 200)

@@ -20,7 +20,7 @@ from ..cases.drawings import Drawing
 from ..cases.kept import SUFFIX, Kept
 from ..cases.notes import to_html
 from ..errors import PublishError
-from ..figures.thumbnail import data_uri
+from ..figures.images import data_uri
 from ..studies import bundle as study_bundle
 from ..studies import export, items, tables
 from ..studies import report as study_report
@@ -126,19 +126,19 @@ def _nobodys(made: list[Path]) -> tuple[list[Path], int]:
 def of_card(file: Path) -> Page:
     """A depth card as a page, with its document and its Markdown. `CardError` where it cannot be read."""
     told = cards.read(file)
-    model, on = told["model"]["name"], told["set"]["name"]
-    name = re.sub(r"[^\w.+-]", "-", f"{model}-{told['model']['precision']}-{on}-{told['about'][:6]}")
+    model, on = told.model.name, told.set.name
+    name = re.sub(r"[^\w.+-]", "-", f"{model}-{told.model.precision}-{on}-{told.about[:6]}")
     beside = {f"{name}.json": cards.to_json(told), f"{name}.md": card_words.markdown(told).encode()}
     about = dict(zip(beside, ("the card's numbers (.json)", "a section for a model card (.md)")))
     site = settings.current().title
     page = card_page.html(told, "card_page.html", FOLDER, here="../", site=site, files=about)
-    verdicts = "\n".join(one["sentence"] for one in told["claims"])
+    verdicts = "\n".join(one.sentence for one in told.claims)
     return Page(
         OF_CARDS,
         f"cards/{name}.html",
         f"Depth card: {model}",
         card_words.headline(told),
-        f"{told['model']['precision']} · {card_words.on(told)} · {card_words.claims(told)}",
+        f"{told.model.precision} · {card_words.on(told)} · {card_words.claims(told)}",
         f"{model}\n{on}\n{verdicts}",
         files={f"cards/{name}.html": page} | {f"cards/{file}": data for file, data in beside.items()},
     )

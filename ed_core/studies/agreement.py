@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ..depth import statistics
+from .. import statistics
 from ..depth.continuous import TENTH
 from ..depth.criteria import OF_LENS, RULES, depths
-from ..depth.statistics import FEWEST, Units
 from ..depth.wording import apart
+from ..statistics import FEWEST, Units
 from . import difficulty, tables
 from .folder import Folder, Sums
 

@@ -28,8 +28,8 @@ from ..files import Bounds, Head, Kind, Sealed, expect, open_sealed, parse, seal
 from ..probes import find
 from . import items, report, tables
 from .folder import Folder, open_folder
-from .formats import FORMATS
 from .plan import FAILURES, FORMAT, ITEMS, PLAN, STUDY
+from .sets import FORMATS
 from .study import NAME, SPLIT_POINTS
 from .study import parse as parse_study
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..depth import statistics
+from .. import statistics
 from ..depth.continuous import LOWEST, MEAN_DEPTH
 from ..depth.criteria import OF_LENS
-from ..depth.statistics import FEWEST, Resampled, Units
 from ..errors import StudyError
 from ..probes.scores import depth_score, layer_effect
+from ..statistics import FEWEST, Resampled, Units
 from .folder import Folder, Sums
 from .tables import units_of
 from .trends import signed

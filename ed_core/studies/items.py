@@ -27,8 +27,8 @@ from ..depth.criteria import COSINES, OF_LENS
 from ..depth.verdict import prompt_sums
 from ..errors import InputError, PromptError, StudyError
 from ..types import ProbeResult, Prompt
-from .formats import split_points
 from .plan import ITEMS, Chunk, Item, Plan
+from .sets import split_points
 from .study import ProbeEntry
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from ..service.resolve import resolve
 from ..sources import controls, sizes, tokens
 from ..sources.specs import config_of, n_layers, size_of
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
-from .formats import FORMATS
-from .sets import Example, PromptSet, load
+from .sets import FORMATS, Example, PromptSet, load
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest, write
 
 FORMAT = 1  # raise when an item's file is written otherwise: older ones are then computed anew

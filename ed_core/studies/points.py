@@ -10,16 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from ..depth import continuous, statistics
+from .. import statistics
+from ..depth import continuous
 from ..depth.continuous import MEAN_DEPTH
 from ..depth.criteria import OF_LENS, RULES, depths
-from ..depth.statistics import Resampled, Units
+from ..depth.wording import mean_depth
 from ..errors import EffectiveDepthError
 from ..sources import catalogue, sizes
 from ..sources.bundled import MODELS as BUNDLED
 from ..sources.published import Published, published, training
 from ..sources.specs import size_of
-from . import tables, words
+from ..statistics import Resampled, Units
+from . import tables
 from .folder import Folder
 from .study import LEVEL_MARK
 
@@ -181,7 +183,7 @@ def in_words(p: Point) -> str:
     if not np.isfinite(p.ratio):
         return "–"
     if p.criterion in MEANS:
-        return words.plain(p.depth, *((p.at(p.low), p.at(p.high)) if np.isfinite(p.low) else ()))
+        return mean_depth(p.depth, *((p.at(p.low), p.at(p.high)) if np.isfinite(p.low) else ()))
     if not np.isfinite(p.low):
         return f"{p.depth:.0f}"
     low, high = (round(p.at(end), 2) for end in (p.low, p.high))

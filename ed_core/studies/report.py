@@ -11,9 +11,10 @@ import pyarrow
 
 from .. import disk
 from ..depth.criteria import RULES
-from ..depth.statistics import FEWEST, FEWEST_FORMS, RESAMPLES
+from ..depth.wording import mean_depth
 from ..errors import StudyError
-from . import agreement, items, tables, words
+from ..statistics import FEWEST, FEWEST_FORMS, RESAMPLES
+from . import agreement, items, tables
 from .folder import Folder, open_folder
 from .running import failures
 
@@ -85,7 +86,7 @@ def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping[str, Any]]
             within = "" if mean["low"] is None else f"{mean['low']:.1f} to {mean['high']:.1f}"
             cells = [
                 f"**Mean depth, {RULES[criterion].label}**",
-                words.plain(mean["depth"]),
+                mean_depth(mean["depth"]),
                 _ratio(mean["ratio"]),
                 within,
             ]

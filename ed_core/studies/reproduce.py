@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import extras
-from ..depth import statistics
+from .. import extras, statistics
 from ..depth.criteria import RULES
-from ..depth.statistics import FEWEST, Units
 from ..errors import ParameterError, StudyError
 from ..probes.scores import layer_effect
 from ..sources import tokens
@@ -25,11 +23,11 @@ from ..sources.bundled import MODELS
 from ..sources.precision import QUANTIZED, asked
 from ..sources.published import CAVEATS, CITATION
 from ..sources.specs import named
+from ..statistics import FEWEST, Units
 from ..types import Prompt
 from . import difficulty, points, report, tables
 from .folder import Folder
-from .formats import FORMATS
-from .sets import load
+from .sets import FORMATS, load
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from .trends import signed
 

@@ -87,7 +87,7 @@ class Columns(_Strict):
 class SetEntry(_Strict):
     """A prompt set of a study: exactly one of `file`, `bundled` and `hub`.
 
-    `format`: a published set's way of writing a prompt (`formats.FORMATS`), for a file with that set's columns.
+    `format`: a published set's way of writing a prompt (`sets.FORMATS`), for a file with that set's columns.
     `columns`: for any other table. `levels`: those that are taken, in this order. `limit`: prompts in all, the first
     ones; `per_level`: of each level. `seed`: shuffles before the limits are applied, each level by itself; the order
     of the set unless given. `max_tokens`: longer prompts are left out before the limits, counted with `tokenizer` (a

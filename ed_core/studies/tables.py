@@ -1,7 +1,7 @@
 """What a study comes to: the depth without a threshold, the turn, the papers' criteria with their variants, and the
 aggregates, with their uncertainty. Numpy and pyarrow; no torch.
 
-Uncertainty is a seeded bootstrap over what is independent (`depth.statistics`: the forms of the prompts where enough
+Uncertainty is a seeded bootstrap over what is independent (`statistics`: the forms of the prompts where enough
 are known, else the prompts; 1 000 resamples, 5 to 95 %): bootstrap-t for what is smooth, percentiles for the papers'
 rules, which return whole layers."""
 
@@ -18,14 +18,14 @@ import numpy as np
 import pyarrow
 from pyarrow import csv, parquet
 
-from .. import disk
-from ..depth import continuous, statistics, wording
+from .. import disk, statistics
+from ..depth import continuous, wording
 from ..depth import verdict as verdict_of
 from ..depth.continuous import MeanDepth, Turn
 from ..depth.criteria import RULES, depths
-from ..depth.statistics import Units
 from ..probes import Probe
 from ..results.aggregate import MEANS, aggregate, counts_first
+from ..statistics import Units
 from .folder import Folder, Sums
 
 VERSION = 2  # of how tables are made; those that an earlier one wrote are made anew from the sums

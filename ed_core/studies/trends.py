@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..depth import statistics
+from .. import statistics
 from ..depth.criteria import OF_LENS, RULES
-from ..depth.statistics import FEWEST, Interval, interval
 from ..errors import StudyError
+from ..statistics import FEWEST, Interval, interval
 from .points import MEANS, MEASURED, Point, combined
 
 CALLED = {f"mean_{name}": f"mean depth ({rule.label})" for name, rule in OF_LENS.items()}

@@ -18,12 +18,11 @@ from ..errors import OutOfMemory, ParameterError
 
 T = TypeVar("T")
 BYTES = {"cpu": 1 << 30}  # what a probe may hold above the model and its trace; elsewhere 4 GiB
-TOKENS_PER_CALL = {
-    "cpu": 768
-}  # rows x positions of one block call; larger batches gain nothing on a CPU and leave its cache; elsewhere 16 384
-LOGIT_BYTES = {
-    "cpu": 32 << 20
-}  # what logits compared at once may take; larger arrays cost a page fault per 4 KB, each time anew
+# Rows x positions of one block call; larger batches gain nothing on a CPU and leave its cache; elsewhere 16 384
+TOKENS_PER_CALL = {"cpu": 768}
+# What logits compared at once may take; larger arrays cost a page fault per 4 KB, each time anew; elsewhere 256 MiB
+LOGIT_BYTES = {"cpu": 32 << 20}
+LENS_BYTES = 150 << 20  # the same where a lens is read; the logits of all depths and positions never exist together
 
 
 class Budget:

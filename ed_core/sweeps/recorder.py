@@ -43,7 +43,7 @@ class Recorder:
     ):
         self.budget = budget or Budget(what=request.probe)
         self.request, self.encoding, self.n_layers = request, encoding, n_layers
-        self._specs = {spec.name: spec for spec in measures}
+        self.specs = {spec.name: spec for spec in measures}
         self.arrays: dict[str, np.ndarray] = {}
         self.token_text: dict[int, str] = {}
         self.provenance: dict[str, Any] = {}
@@ -55,7 +55,7 @@ class Recorder:
 
     def allocate(self, name: str, shape: tuple[int, ...]) -> None:
         """An empty measure: NaN, or -1 for integers."""
-        dtype = self._specs[name].dtype
+        dtype = self.specs[name].dtype
         self.arrays[name] = np.full(shape, np.nan if dtype == "float32" else -1, dtype)
 
     def write(self, name: str, at: Any, values: Any) -> None:
@@ -95,7 +95,7 @@ class Recorder:
 
     def result(self, complete: bool = False) -> ProbeResult:
         """A snapshot, without a summary."""
-        measures = {name: Measure(self._specs[name], values.copy()) for name, values in self.arrays.items()}
+        measures = {name: Measure(self.specs[name], values.copy()) for name, values in self.arrays.items()}
         return ProbeResult(
             request=self.request,
             measures=measures,

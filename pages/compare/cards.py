@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import streamlit as st
 
@@ -79,7 +78,7 @@ def run(wanted: Card) -> None:
         st.code(wanted.command(), language="bash")
 
 
-def known() -> tuple[dict[str, tuple[Path, Mapping[str, Any]]], list[str]]:
+def known() -> tuple[dict[str, tuple[Path, card.Card]], list[str]]:
     """All cards by name, those made here first, and what is wrong with those that cannot be read."""
     found, damaged = {}, []
     for file in (*card.made_here(), *card.shipped()):
@@ -95,12 +94,12 @@ def name_of(file: Path) -> str:
     return file.parent.name if file.name == card.FILE else file.stem
 
 
-def titled(told: Mapping[str, Any]) -> str:
+def titled(told: card.Card) -> str:
     """A card among others: model, precision and prompts."""
-    return f"{told['model']['name']} · {told['model']['precision']} · {told['set']['name']} ({told['set']['n']})"
+    return f"{told.model.name} · {told.model.precision} · {told.set.name} ({told.set.n})"
 
 
-def side_by_side(found: Mapping[str, tuple[Path, Mapping[str, Any]]]) -> None:
+def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
     """What the cards say, a line each; the rules' depths; one of the curves over relative depth."""
     cards = {titled(told): told for _, told in reversed(found.values())}
     means, rules = (
@@ -111,26 +110,24 @@ def side_by_side(found: Mapping[str, tuple[Path, Mapping[str, Any]]]) -> None:
     for told in cards.values():
         rules = [card.depth_of(told, rule, "logit") for rule in RULES]
         cells = [words.mean(card.mean_depth_of(told, of)) for of in OF_LENS]
-        cells += [f"{words.depth(row)} of {told['model']['layers']}" for row in rules]
-        cuts = [cut(one) for one in told["cuts"]]
-        model = (
-            f"**{told['model']['name']}** {told['model']['precision']}, {words.parameters(told['model']['parameters'])}"
-        )
-        over = f"{told['set']['n']} of {told['set']['name']}"
+        cells += [f"{words.depth(row)} of {told.model.layers}" for row in rules]
+        cuts = [cut(one) for one in told.cuts]
+        model = f"**{told.model.name}** {told.model.precision}, {words.parameters(told.model.parameters)}"
+        over = f"{told.set.n} of {told.set.name}"
         lines.append([show.plain(cell) for cell in (model, over, *cells, words.claims(told), *cuts)])
         lines[-1][0] = model
     with st.container(key="cards-table"):
         st.markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
     rows = [
-        {"title": title, "criterion": of, "variant": "mean", "n_layers": told["model"]["layers"], "undefined": None}
-        | {name: row[name] for name in ("depth", "ratio", "low", "high", "prompts")}
+        {"title": title, "criterion": of, "variant": "mean", "n_layers": told.model.layers, "undefined": None}
+        | {name: getattr(row, name) for name in ("depth", "ratio", "low", "high", "prompts")}
         for title, told in cards.items()
         for of in OF_LENS
         if (row := card.mean_depth_of(told, of))
     ]
     rows += [
-        {"title": title, "criterion": rule, "variant": "paper", "n_layers": told["model"]["layers"]}
-        | {name: row[name] for name in ("depth", "ratio", "low", "high", "undefined", "prompts")}
+        {"title": title, "criterion": rule, "variant": "paper", "n_layers": told.model.layers}
+        | {name: getattr(row, name) for name in ("depth", "ratio", "low", "high", "undefined", "prompts")}
         for title, told in cards.items()
         for rule in RULES
         if (row := card.depth_of(told, rule, "logit"))
@@ -141,28 +138,26 @@ def side_by_side(found: Mapping[str, tuple[Path, Mapping[str, Any]]]) -> None:
     )
     curves, layers = {}, {}
     for title, told in cards.items():
-        for of, curve in told["curves"][which].items():
+        for of, curve in told.curves[which].items():
             if of in (running.MODEL, running.CONTROL):
                 label = title if of == running.MODEL else f"Twin of {title}"
-                curves[label] = tuple(curve[name] for name in ("values", "low", "high"))
-                layers[label] = told["model"]["layers"]
+                curves[label] = tuple(map(list, (curve.values, curve.low, curve.high)))
+                layers[label] = told.model.layers
     fig = figures.study_curves(curves, layers, CURVES[which])
     show.figure("cards-curves", fig, f"**{CURVES[which]}** over relative depth; {BAND}", about=lambda: st.json(curves))
 
 
-def cut(one: Mapping[str, Any]) -> str:
+def cut(one: card.Cut) -> str:
     """The cheapest stretch and its price, in a cell."""
-    n, start = one["layers"], one["start"]
+    n, start = one.layers, one.start
     where = f"layer {start}" if n == 1 else f"{start}–{start + n - 1}"
-    return f"{where}: {one['loss']['value']:+.2f} nats, {one['kept']['value']:.0%} kept".replace("-", "−")
+    return f"{where}: {one.loss.value:+.2f} nats, {one.kept.value:.0%} kept".replace("-", "−")
 
 
-def whole(found: Mapping[str, tuple[Path, Mapping[str, Any]]], wanted: Card | None) -> None:
+def whole(found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None) -> None:
     """One card as it is shared, and its files."""
     own = name_of(wanted.out / card.FILE) if wanted else ""
-    first = next(
-        (name for name, (_, told) in found.items() if wanted and told["model"]["name"] == wanted.model.name), ""
-    )
+    first = next((name for name, (_, told) in found.items() if wanted and told.model.name == wanted.model.name), "")
     usual = own if own in found else first or next(iter(found))
     if remembered.value("cards.card") not in found:
         remembered.put({"cards.card": usual})
@@ -182,7 +177,7 @@ def whole(found: Mapping[str, tuple[Path, Mapping[str, Any]]], wanted: Card | No
         row.download_button(
             label,
             lambda make=made[file]: make(told),
-            f"{told['model']['name'].replace('/', '-')}-{file}",
+            f"{told.model.name.replace('/', '-')}-{file}",
             mime,
             icon=":material/download:",
             on_click="ignore",

@@ -1,7 +1,6 @@
 """Which published statements about depth hold for this model, on these prompts?"""
 
 from collections.abc import Mapping
-from typing import Any
 
 import streamlit as st
 
@@ -9,6 +8,7 @@ from ed_core import figures
 from ed_core.claims import CLAIMS, Claim, find, running
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ed_core.claims.finding import counted, standing
+from ed_core.claims.record import Found
 from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, run_panel, show
 from ed_ui.inputs import choice, text
 from ed_ui.runs import Claims
@@ -63,31 +63,31 @@ def body(wanted: Claims) -> None:
         "claim": (f"Run “{chosen.id}” alone", lambda: wanted.begin((chosen.id,))),
     }
     run_panel.draw(wanted.run, "claims", begin)
-    by_id = {one["id"]: one for one in found.get("findings", ())}
+    by_id = {one.id: one for one in found.findings} if found else {}
     if found:
-        of = show.plain(f"{found['model']} on {found['set']}")
-        stand = standing(found["findings"])
-        st.markdown(f"**{of}** · {counted(found['findings'])}{f' · {stand}' if stand else ''}")
+        of = show.plain(f"{found.model} on {found.set}")
+        stand = standing(found.findings)
+        st.markdown(f"**{of}** · {counted(found.findings)}{f' · {stand}' if stand else ''}")
     listed(by_id)
     detail(wanted, by_id)
 
 
-def listed(found: Mapping[str, Any]) -> None:
+def listed(found: Mapping[str, Found]) -> None:
     """All claims, with verdict, value, the paper's figure and the control's value; of quantities that judge nothing
     the details tell."""
     lines = [["claim", "verdict", "here (5–95 % over prompts)", "the paper found", "untrained twin"], ["---"] * 5]
     for claim in CLAIMS:
         one = found.get(claim.id)
-        silent = one is not None and one["verdict"] == NOT_APPLICABLE
-        stored = {q["name"]: q for q in one["quantities"]} if one else {}
+        silent = one is not None and one.verdict == NOT_APPLICABLE
+        stored = {q.name: q for q in one.quantities} if one else {}
         for i, quantity in enumerate(claim.judging[:1] if silent else claim.judging):
-            measured = stored.get(quantity.name, {"value": None, "control": None})
-            values = [measured[key]["short"] if measured[key] else "" for key in ("value", "control")]
+            measured = stored.get(quantity.name)
+            values = [of.short if of else "" for of in (measured and measured.value, measured and measured.control)]
             title = f"**{show.plain(claim.title)}** {show.plain(claim.source)}"
-            head = [title, badge(one["verdict"]) if one else "not run"] if not i else ["", ""]
+            head = [title, badge(one.verdict) if one else "not run"] if not i else ["", ""]
             here = f"{show.plain(quantity.name)}: **{show.plain(values[0])}**" if values[0] else "–"
-            if not i and one and one["reason"]:
-                here = show.plain(one["reason"])
+            if not i and one and one.reason:
+                here = show.plain(one.reason)
             lines.append([*head, here, show.plain(quantity.found), show.plain(values[1]) or "–"])
     with st.container(key="claims-table"):
         st.markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
@@ -97,7 +97,7 @@ def badge(verdict: str) -> str:
     return BADGES[verdict].format(verdict)
 
 
-def detail(wanted: Claims, found: Mapping[str, Any]) -> None:
+def detail(wanted: Claims, found: Mapping[str, Found]) -> None:
     """One claim: the sentence and its figure; why, and how it is measured, behind a click."""
     titles = {claim.id: claim.title for claim in CLAIMS}
     name = remembered.widget(
@@ -107,13 +107,13 @@ def detail(wanted: Claims, found: Mapping[str, Any]) -> None:
     if one is None:
         show.empty(claim.title, TEACH, None, first=True)
     else:
-        st.markdown(badge(one["verdict"]))
-        st.code(one["sentence"], language=None, wrap_lines=True)
+        st.markdown(badge(one.verdict))
+        st.code(one.sentence, language=None, wrap_lines=True)
         with st.expander("Why"):
-            said = one.get("reasons") or [one["beside"]]  # findings of an older format have none
+            said = one.reasons or [one.beside]  # findings of an older format have none
             st.markdown("\n".join(f"- {show.plain(reason)}" for reason in said if reason))
-        if one["curves"]:
-            fig = figures.claim_curves(one["curves"])
+        if one.curves:
+            fig = figures.claim_curves(one.curves)
             show.figure(f"claim-{name}", fig, CAPTION.format(show.plain(claim.title)), about=lambda: about(claim, one))
     told = {
         "It says": f"{claim.statement[0].upper()}{claim.statement[1:]} ({claim.source}).",
@@ -130,10 +130,10 @@ def detail(wanted: Claims, found: Mapping[str, Any]) -> None:
         st.code(wanted.command((name,)), language="bash")
 
 
-def about(claim: Claim, one: Mapping[str, Any]) -> None:
+def about(claim: Claim, one: Found) -> None:
     """What the figure's numbers are, and the numbers."""
     st.markdown(show.plain(claim.formula))
-    st.json(dict(one["curves"]), expanded=False)
+    st.json({name: curve.fields() for name, curve in one.curves.items()}, expanded=False)
 
 
 PARAMETERS = (

@@ -6,10 +6,10 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth.criteria import RULES
-from ed_core.depth.statistics import FEWEST, FEWEST_FORMS
 from ed_core.errors import EffectiveDepthError
 from ed_core.runs.launch import Run
 from ed_core.sources.published import CAVEATS, CITATION, published, published_marks
+from ed_core.statistics import FEWEST, FEWEST_FORMS
 from ed_core.studies import agreement as estimators
 from ed_core.studies import bundle, export, items, report, running, study, tables
 from ed_core.studies.folder import Folder, home

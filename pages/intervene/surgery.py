@@ -5,7 +5,7 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import among_others, pruning, surgery
 from ed_core.figures import View
-from ed_core.figures.surgery import VALUES
+from ed_core.figures.skips import VALUES
 from ed_core.probes import Surgery
 from ed_core.probes.surgery import parse_order, toggled
 from ed_core.results import aggregate

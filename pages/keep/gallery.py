@@ -9,7 +9,7 @@ from ed_core.cases import case_study
 from ed_core.cases.bundle import MAX_BYTES, Card
 from ed_core.cases.kept import SORTS
 from ed_core.errors import EffectiveDepthError
-from ed_core.figures.thumbnail import data_uri
+from ed_core.figures.images import data_uri
 from ed_ui import case_studies, session, show
 
 AT_ONCE, COLUMNS = 12, 3
