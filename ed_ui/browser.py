@@ -1,5 +1,5 @@
 """What the browser keeps and hears for the app: a prompt that was typed survives a reload (in this tab alone, never in
-the link or on the server), Ctrl+Enter in it presses Run, and a card that was closed stays closed."""
+the link or on the server), Ctrl+Enter in it presses Run, and a card that was closed stays so until it is asked for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import streamlit as st
 from ed_ui import link, remembered, session
 
 SCRIPT = """(() => {
-const [typed, answered, fresh, welcomed] = %s;
+const [typed, answered, fresh, welcomed, asked] = %s;
 window.edTold = [typed, answered];
 const box = kind => document.querySelector(`.st-key-prompt-box ${kind}`);
 const idle = () => document.querySelector('.stApp').dataset.testScriptState === 'notRunning';
@@ -57,6 +57,7 @@ else if (!window.edBringing) delete sessionStorage.edPrompt;
 const said = () => document.querySelector('.st-key-headline');
 when(said, () => { said().tabIndex = 0; }, 50);  // it scrolls, so the keyboard must reach it
 if (welcomed) localStorage.edWelcomed = 1;
+if (asked) document.documentElement.classList.remove('ed-welcomed');
 })()"""
 
 
@@ -66,5 +67,5 @@ def listen() -> None:
     typed = bool(remembered.value("text", "")) and not remembered.value("example", "")
     known = session.current()
     answered = bool(remembered.value("answer", ""))
-    told = json.dumps([typed, answered, link.state().open, known.welcomed])
+    told = json.dumps([typed, answered, link.state().open, known.welcomed, known.asked_what])
     st.html(f"<script>{SCRIPT % told}</script>", unsafe_allow_javascript=True)

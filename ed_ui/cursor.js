@@ -4,6 +4,7 @@
 
 const STEPS = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] };
 const known = (window.edCursor ??= { charts: new Set(), at: null, due: 0 });
+known.go = (at) => set(at); // for whoever else leads through the depths (`story.js`)
 
 // Where a depth of a model with n layers lies on a figure's own axis, and back. Of models of other depth: the same share.
 const onAxis = (along, { depth, n }) => {

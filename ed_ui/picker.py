@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 import streamlit as st
@@ -12,6 +13,7 @@ import streamlit as st
 from ed_core import settings
 from ed_core.architectures.refused import REFUSED
 from ed_core.errors import EffectiveDepthError
+from ed_core.memory import gigabytes
 from ed_core.results import lookup
 from ed_core.service import estimate
 from ed_core.service.resolve import resolve
@@ -206,7 +208,11 @@ def _catalogue() -> None:
 def _in_short(name: str, entry: catalogue.Entry | None) -> str:
     try:
         size = specs.size_of(name)
-        told = [f"{size.n_layers} × {size.d_model}", f"{estimate.count(size.parameters)} parameters"]
+        told = [
+            f"{size.n_layers} × {size.d_model}",
+            f"{estimate.count(size.parameters)} parameters",
+            _cost(size, *_asked_for()),
+        ]
     except EffectiveDepthError:
         told = []  # a damaged folder: choosing it says what is wrong
     if entry is not None and entry.gated:
@@ -216,6 +222,25 @@ def _in_short(name: str, entry: catalogue.Entry | None) -> str:
     if downloads.absent(name) is None:
         told.append("here")
     return " · ".join(told)
+
+
+def _asked_for() -> tuple[str, str, int]:
+    """The chosen precision and device, and what is free there."""
+    device = remembered.value("device") or devices()[0]
+    return remembered.value("precision") or AUTO, device, running.free(device)
+
+
+@lru_cache(256)
+def _cost(size: sizes.Size, precision: str, device: str, free: int) -> str:
+    """What a model takes here: memory, and time for the first page."""
+    if precision == AUTO:
+        precision = estimate.choose(size, device=device, free=free)[0]
+    found = estimate.estimate(size, precision, device=device, free=free)
+    if not found.fits:
+        return f"too large here: {gigabytes(found.peak)} in {precision}, {gigabytes(free)} free"
+    seconds = sum(need.seconds for need in found.needs if need.probe in estimate.FIRST_PAGE)
+    time = "under 1 s" if seconds < 1 else f"about {estimate.duration(seconds)}"
+    return f"{gigabytes(found.peak)} in {precision}, {time}"
 
 
 def _take(name: str) -> None:

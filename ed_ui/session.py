@@ -146,6 +146,7 @@ class Session:
     lines_trouble: str = ""  # why an uploaded list of prompts was not taken
     picked: bool = False  # an example was just chosen: what takes little time runs by itself
     welcomed: bool = False  # the card for newcomers was closed
+    asked_what: bool = False  # and is asked for
     undo: Undo | None = None  # the way back to what was typed
     replaced: dict[str, tuple[Any, float]] = field(default_factory=dict)  # by input: what it held, and when that was
     boxes: dict[str, list[Any]] = field(default_factory=dict)  # what those of a name held, which the page sets too

@@ -218,3 +218,28 @@ def test_one_depth_is_marked_in_all_figures_by_pointer_and_keys(server, page):
     page.keyboard.press("Escape")
     told.wait_for(state="hidden")
     assert {page.evaluate(MARKED, key) for key in figures} == {None}
+
+
+def test_the_story_leads_the_prompt_through_the_depths_and_comes_back_when_it_is_asked_for(server, page):
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(server)
+    slider = page.get_by_label("Depth", exact=True)
+    slider.wait_for()
+    settled(page)
+    said, guess = page.locator(".ed-story-said"), page.locator(".ed-story-guess")
+    last = int(slider.get_attribute("max"))
+    final = guess.inner_text()
+    assert f"(depth {last} of {last})" in said.inner_text() and "its final word." in said.inner_text()
+    slider.focus()
+    page.keyboard.press("Home")
+    assert f"(depth 0 of {last})" in said.inner_text() and guess.inner_text() != final
+    wait(page, lambda: page.evaluate(MARKED, "lens") == 0)
+    page.keyboard.press("ArrowRight")
+    assert f"After layer 0 (depth 1 of {last})" in said.inner_text()
+    page.get_by_role("button", name="Play").click()
+    page.get_by_role("button", name="Stop").wait_for()
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Got it").click()
+    page.locator(".st-key-welcome").wait_for(state="detached")
+    page.get_by_role("button", name="What is this?").click()
+    slider.wait_for()

@@ -33,6 +33,7 @@ from ed_ui import (
     running,
     session,
     show,
+    story,
     token_drawer,
     written,
 )
@@ -88,8 +89,12 @@ def page() -> None:
         # above the inputs on the screen, after them for the keyboard: Run is a few steps away
         with st.container(horizontal=True, vertical_alignment="center", key="home-title"):
             prompt_box.draw_examples()
+            about = dict(
+                icon=":material/help:", type="tertiary", help="What is this? How a word forms, depth by depth."
+            )
+            st.button("What is this?", key="what", on_click=_ask_what, **about)
     live.follow(batch, panels)
-    welcome()
+    welcome(batch)
 
 
 def asked() -> running.Batch:
@@ -133,21 +138,25 @@ def maps_of(batch: running.Batch) -> list[tuple[str, str, Picture]]:
     return [*MAPS[:-1], ("lens", "lenses", one)]
 
 
-def welcome() -> None:
-    """What this is, for whoever came without a link; gone once it was closed, in this browser for good."""
+def welcome(batch: running.Batch) -> None:
+    """What this is, and how the next word forms in this very prompt, for whoever came without a link or asks for it;
+    gone once it was closed, in this browser until it is asked for."""
     known = session.current()
-    if known.welcomed or not link.state().bare:
+    if not known.asked_what and (known.welcomed or not link.state().bare):
         return
     with st.container(key="welcome", border=True):
         st.markdown(WELCOME)
-        st.image(
-            DIAGRAM,
-            alt="Lower layers compose, upper ones refine; the effective depth is where one turns into the other",
-        )
+        if (lens := batch.complete("logit_lens")) is not None:
+            beside, _ = control_model.twins(batch)
+            story.draw(lens, beside[0][1] if beside else None, judged(batch))
         st.markdown(STEPS)
         if st.button("Got it", key="welcomed", type="tertiary", icon=":material/check:"):
-            known.welcomed = True
+            known.welcomed, known.asked_what = True, False
             st.rerun()
+
+
+def _ask_what() -> None:
+    session.current().asked_what = True
 
 
 def _harder(example: str, batch: running.Batch) -> None:
@@ -425,20 +434,13 @@ give a layer within a tenth of the depth, it lasts, and fewer than half of five 
 READ_RANK = """Read at the token before the answer. The curve reaches 1 where the model's own best guess leads the
 lens' list, and is the answer's where the model is right. A click on a cell shows that token's cosines here instead."""
 WELCOME = """**How much of its depth does a language model use?** Every layer adds to a stream that carries each token
-upwards. In the models that two papers measured, the lower layers compose new features and the upper ones mostly
-refine a prediction that is there already. *Effective depth* is their name for the part that still composes; this page
-shows what one prompt says of it."""
-DIAGRAM = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 330 46" width="330" height="46">
-<rect x="2" y="6" width="196" height="16" rx="3" fill="#0072B2"/><rect x="202" y="6" width="126" height="16" rx="3"
-fill="#D55E00"/><g font-family="sans-serif" font-size="11"><text x="10" y="18" fill="#fff">compose</text>
-<text x="210" y="18" fill="#141414">refine</text><path d="M200 2v24" stroke="#808080" stroke-width="2"/>
-<text x="200" y="40" fill="#808080" text-anchor="middle">effective depth</text></g></svg>"""
+upwards. Move through the depths, and see what the model would say if it ended there."""
 STEPS = """1. Choose a model on top, and a prompt or an example below it.
 2. **Run**, or Ctrl+Enter in the prompt.
-3. Click a token in a map to follow it.
+3. Point at a map to mark a depth in all of them; click a token to follow it.
 
-The page says from which depth the answer leads for good, and around which depth the *lens*, what the model would say if
-it ended there, settles. *Why?* gives the papers' rules, and how sure they are."""
+*Effective depth* is the papers' name for the part of the depth that still composes; *Why?* gives their rules, and how
+sure they are."""
 STILL = "Still shown: {}. The chosen model is unavailable, as said above."
 TEACH = """Not computed yet. **Run** traces this prompt through the model: what each layer adds and in which direction,
 what it would predict at each depth, and what breaks without it."""

@@ -1,0 +1,87 @@
+// The depth story (`story.py`): a slider lifts the prompt through the depths, and its next word changes in place. It
+// leads the depth cursor through the maps. It plays on request, once.
+
+const STEP = 260, PAUSE = 1200; // milliseconds a depth
+const stories = new WeakMap();
+
+export default function ({ data, parentElement }) {
+  if (!stories.has(parentElement)) stories.set(parentElement, new Story(parentElement));
+  const story = stories.get(parentElement);
+  story.tell(new TextDecoder().decode(data));
+  return () => parentElement.isConnected || story.stop();
+}
+
+const made = (kind, name, more = {}) => Object.assign(document.createElement(kind), { className: `ed-story-${name}` }, more);
+
+class Story {
+  constructor(parent) {
+    this.box = made('div', 'box');
+    this.sentence = made('p', 'sentence');
+    this.said = made('p', 'said');
+    this.twin = made('p', 'twin');
+    this.legend = made('p', 'legend');
+    this.marks = made('div', 'marks');
+    this.slider = made('input', 'slider', { type: 'range', min: 0, step: 1 });
+    this.play = made('button', 'play', { type: 'button' });
+    const row = made('div', 'row'), track = made('div', 'track');
+    track.append(this.slider, this.marks);
+    row.append(this.play, track);
+    this.box.append(this.sentence, this.said, row, this.legend, this.twin);
+    parent.append(this.box);
+    this.slider.setAttribute('aria-label', 'Depth');
+    this.slider.addEventListener('input', () => (this.stop(), this.show(Number(this.slider.value))));
+    this.play.addEventListener('click', () => (this.timer ? this.stop() : this.begin()));
+  }
+
+  tell(text) {
+    if (text === this.text) return;
+    this.text = text;
+    this.told = JSON.parse(text);
+    const last = this.told.steps.length - 1;
+    this.slider.max = last;
+    this.marks.replaceChildren(...Object.entries(this.told.marks).map(([words, depth]) => {
+      const mark = made('span', 'mark', { textContent: '▲', title: words });
+      mark.style.left = `${(100 * depth) / last}%`;
+      return mark;
+    }));
+    this.legend.textContent = Object.keys(this.told.marks).length ? `▲ ${Object.keys(this.told.marks).join(', ')}` : '';
+    this.stop();
+    this.show(last, false);
+  }
+
+  show(depth, lead = true) {
+    const { before, final, steps, at } = this.told, last = steps.length - 1, step = steps[depth];
+    const share = `${step.share < 0.01 ? 'under 1' : Math.round(100 * step.share)} %`;
+    this.slider.value = depth;
+    this.sentence.replaceChildren(before, made('mark', 'guess', { textContent: seen(step.word) }));
+    const where = depth ? `After layer ${depth - 1} (depth ${depth} of ${last})` : `Before any layer (depth 0 of ${last})`;
+    const rank = step.rank === 1 ? 'its final word' : `its final word ‘${seen(final)}’ is number ${step.rank.toLocaleString('en')}`;
+    this.said.textContent = `${where}: ${share}, ${step.echo && step.rank !== 1 ? 'the word just read, repeated; ' : ''}${rank}.`;
+    this.twin.textContent = step.twin === undefined ? '' : `An untrained twin reads ‘${seen(step.twin)}’ here.`;
+    this.slider.setAttribute('aria-valuetext', `${where}: ${seen(step.word)}, ${share}`);
+    if (lead) window.edCursor?.go?.({ depth, n: last, token: at });
+  }
+
+  begin() {
+    const last = this.told.steps.length - 1;
+    const on = (depth) => {
+      this.show(depth);
+      if (depth >= last) return this.stop();
+      const changes = this.told.steps[depth + 1].word !== this.told.steps[depth].word;
+      this.timer = setTimeout(on, changes && !matchMedia('(prefers-reduced-motion: reduce)').matches ? STEP * 2 : depth ? STEP : PAUSE, depth + 1);
+    };
+    this.play.textContent = 'Stop';
+    on(0);
+  }
+
+  stop() {
+    clearTimeout(this.timer);
+    this.timer = 0;
+    this.play.textContent = 'Play';
+  }
+}
+
+// A word as it is seen: its spaces and line ends, too.
+function seen(word) {
+  return word.replace(/^ /, '').replaceAll('\n', '⏎') || '␣';
+}

@@ -1,0 +1,53 @@
+"""The depth story: the prompt as a sentence whose next word forms while a slider lifts it through the depths."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from ed_core.depth import verdict
+from ed_core.depth.verdict import ANSWER, Verdict
+from ed_core.types import ProbeResult
+
+LAST = 60  # characters of the prompt before the guess
+HEIGHT, TWIN = 160, 20  # pixels, and those of the line on a twin
+
+_mount = st.components.v2.component(
+    "story", js=(Path(__file__).parent / "story.js").read_text("utf-8"), isolate_styles=False
+)
+
+
+def told(lens: ProbeResult, twin: ProbeResult | None, reached: Verdict | None) -> dict[str, Any]:
+    """What the lens reads at the token before the answer, depth by depth: guess, its share, whether it only repeats the
+    token just read, and the rank of the model's own word; below it the guess of an untrained twin; and the depths that
+    the verdict names."""
+    at = min(verdict.positions(lens, ANSWER))
+    final = int(lens["top_ids"][-1, at, 0])
+    before = "".join(lens.tokens[: at + 1])
+    steps = []
+    for depth in range(lens.n_layers + 1):
+        guess, share = int(lens["top_ids"][depth, at, 0]), float(lens["top_probs"][depth, at, 0])
+        word = lens.token_text[guess]
+        step = {"word": word, "share": share, "rank": int(lens["rank"][depth, at]), "echo": word == lens.tokens[at]}
+        if twin is not None and "top_ids" in twin.measures:  # shipped twins have their curves alone
+            step["twin"] = twin.token_text[int(twin["top_ids"][depth, at, 0])]
+        steps.append(step)
+    marks: dict[str, float] = {}
+    if reached is not None:
+        kl, here = reached.means.get("kl"), next((one for one in reached.seen if one.pos == at), None)
+        if kl is not None and kl.depth is not None:
+            marks[f"settles around {kl.depth:.1f}"] = kl.depth
+        if here is not None and here.best is not None:
+            marks[f"best guess for good from {here.best}"] = float(here.best)
+    before = before if len(before) <= LAST else f"…{before[-LAST:]}"
+    return {"before": before, "final": lens.token_text[final], "at": at, "steps": steps, "marks": marks}
+
+
+def draw(lens: ProbeResult, twin: ProbeResult | None, reached: Verdict | None) -> None:
+    """The story of this prompt, from what is measured."""
+    found = told(lens, twin, reached)
+    height = HEIGHT + TWIN * ("twin" in found["steps"][0])
+    _mount(key="story", data=json.dumps(found).encode(), height=height)
