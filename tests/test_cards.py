@@ -372,8 +372,8 @@ def test_a_shipped_card_is_what_the_program_writes_and_says(file):
     assert (written / f"{file.stem}.html").read_bytes() == page.html(told)
 
 
-def test_both_small_models_and_the_real_one_have_a_card():
-    assert {file.stem for file in card.shipped()} == {"ed-demo-8", "ed-demo-16", "smollm2"}
+def test_the_small_models_and_the_real_ones_have_a_card():
+    assert {file.stem for file in card.shipped()} == {"ed-demo-8", "ed-demo-16", "smollm2", "gemma3-270m"}
 
 
 @pytest.mark.browser

@@ -12,7 +12,7 @@ from test_claims import cosine, keeping
 from test_pages import numbers
 
 from ed_core import settings
-from ed_core.cards import making
+from ed_core.cards import card, making
 from ed_core.cards import words as card_words
 from ed_core.claims import CLAIMS, find, finding, running
 from ed_core.claims.claim import HOLDS
@@ -73,7 +73,8 @@ def stored(of: runs.Claims) -> dict[str, Found]:
     return {one.id: one for one in told.findings}
 
 
-def test_before_a_run_every_claim_is_listed_with_what_the_paper_found(cache):
+def test_before_a_run_every_claim_is_listed_with_what_the_paper_found(cache, monkeypatch):
+    monkeypatch.setattr(card, "shipped", list)
     test = page(claim="usefulness")
     assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
     said = words(test)
@@ -83,6 +84,20 @@ def test_before_a_run_every_claim_is_listed_with_what_the_paper_found(cache):
     assert said.count("not run") == len(CLAIMS) and not charts(test)
     assert show.plain(find("usefulness").formula) in said
     assert "--claim usefulness" in test.code[-1].value and "--set copy" in test.code[-1].value
+
+
+def test_before_a_run_the_claims_of_the_models_card_are_shown(cache):
+    test = page(claim="usefulness")
+    assert not test.exception and not test.error
+    (shipped,) = (told for told in map(card.read, card.shipped()) if told.model.name == "ed-demo-8")
+    said = words(test)
+    assert (
+        "not run" not in said and f"on {shipped.set.name.replace('_', chr(92) + '_')}" in said and "depth card" in said
+    )
+    for one in shipped.claims:
+        assert (
+            not one.quantities or one.verdict == "not applicable" or show.plain(one.quantities[0].value.short) in said
+        )
 
 
 def test_what_was_found_is_listed_drawn_and_quoted(cache):

@@ -89,9 +89,9 @@ def logarithmic(low: float | int, high: float | int, reverse: bool = False) -> S
     """From `10**low` to `10**high`: the stops are spaced by logarithm, so the values themselves stay as they are."""
     u = np.linspace(0, 1, 41)
     bottom, top = 10.0**low, 10.0**high
-    return Shade(
-        bottom, top, _stops(u, reverse, at=(10 ** (low + u * (high - low)) - bottom) / (top - bottom)), log=True
-    )
+    at = np.clip((10 ** (low + u * (high - low)) - bottom) / (top - bottom), 0, 1)
+    at[0], at[-1] = 0, 1  # which rounding may miss
+    return Shade(bottom, top, _stops(u, reverse, at=at), log=True)
 
 
 def without_zero(shade: Shade) -> Shade:

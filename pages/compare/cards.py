@@ -10,6 +10,7 @@ from ed_core.cards import card, page, words
 from ed_core.claims import running
 from ed_core.depth.criteria import OF_LENS, RULES
 from ed_core.errors import EffectiveDepthError
+from ed_core.types import ModelSpec
 from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, run_panel, show
 from ed_ui.inputs import choice, text
 from ed_ui.runs import Card, read_card
@@ -29,6 +30,17 @@ def main() -> None:
     common_link.say_troubles()
     remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})
     model = picker.required()
+    with st.expander(f"Make a card of {show.plain(model.name)}", icon=":material/add_chart:", expanded=not of(model)):
+        wanted = form(model)
+        if wanted:
+            guard.fragment(lambda: run(wanted), run_panel.pause(wanted.run))()
+    common_link.write()
+    guard.fragment(lambda: body(model, wanted), run_panel.pause(wanted.run) if wanted else None)()
+    probe_page.texts(TEXTS)
+
+
+def form(model: ModelSpec) -> Card | None:
+    """The prompts of a card that is to be made."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-cards")
     source = remembered.widget(
         row.segmented_control,
@@ -44,23 +56,27 @@ def main() -> None:
         name = prompt_set.bundled(row, "cards.set", model)
     else:
         prompts = tuple(prompt_set.lines(MOST))
-    common_link.write()
-    wanted = Card(model, name, prompts) if name or prompts else None
-    guard.fragment(lambda: body(wanted), run_panel.pause(wanted.run) if wanted else None)()
-    probe_page.texts(TEXTS)
+    return Card(model, name, prompts) if name or prompts else None
 
 
-def body(wanted: Card | None) -> None:
-    """Make one, how far it is, all cards side by side, and one of them whole; drawn again every second while one is
+def of(model: ModelSpec) -> list[card.Card]:
+    """The cards of this model."""
+    return [told for _, told in known()[0].values() if told.model.name == model.name]
+
+
+def body(model: ModelSpec, wanted: Card | None) -> None:
+    """What the model's card says, all cards side by side, and one of them whole; drawn again every second while one is
     made."""
-    if wanted:
-        run(wanted)
     found, damaged = known()
     for trouble in damaged:
         show.error(trouble)
     if not found:
         show.empty("No cards yet", TEACH, None, first=True)
         return
+    if own := of(model):
+        st.markdown(f"**{show.plain(words.headline(own[0]))}**")
+    else:
+        st.markdown(f"No card of {show.plain(model.name)} yet; those of other models:")
     side_by_side(found)
     whole(found, wanted)
 
@@ -74,8 +90,8 @@ def run(wanted: Card) -> None:
 
     label = f"Make the card of {show.plain(wanted.model.name)}{' again' if wanted.found() else ''}"
     run_panel.draw(wanted.run, "cards", {"cards": (label, wanted.begin)}, ended=ended)
-    with st.expander("The same from the command line"):
-        st.code(wanted.command(), language="bash")
+    st.caption("The same from the command line:")
+    st.code(wanted.command(), language="bash", wrap_lines=True)
 
 
 def known() -> tuple[dict[str, tuple[Path, card.Card]], list[str]]:

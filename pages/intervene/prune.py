@@ -18,8 +18,9 @@ def page() -> None:
     common_link.say_troubles()
     if not (prompts := prompt_set.choose()):
         return
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prune")
-    asked = {probe.name: probe_page.form(probe, PARAMETERS[probe.name], row) for probe in PROBES}
+    place = running.row_begins()
+    more = probe_page.options(place, (p for probe in PROBES for p in of_probe(probe, PARAMETERS[probe.name])))
+    asked = {probe.name: probe_page.form(probe, PARAMETERS[probe.name], more) for probe in PROBES}
     spec = picker.required()
     if (n_layers := specs.n_layers(spec)) is not None:
         asked["prune"].check_layers(n_layers)
@@ -30,7 +31,7 @@ def page() -> None:
         f"{name}.{i}": probe.request(spec, prompt) for i, prompt in enumerate(prompts) for name, probe in asked.items()
     } | {f"{written.name}.{i}": written.request(spec, prompts[i]) for i in answered}
     batch = running.batch("prune", control_model.with_control(requests))
-    control_model.picker(probe_page.top_row("prune", batch, **known), batch)
+    probe_page.top_row("prune", batch, more, place=place, **known)
     stored = len(prompts) == 1 and "prune.0" in batch.results and not batch.running
     common_link.write(requests["prune.0"].key if stored else "")
     live.follow(batch, panels, asked, written, len(prompts))

@@ -32,14 +32,16 @@ def page() -> None:
     common_link.say_troubles()
     if not (prompts := prompt_set.choose()):
         return
-    asked, spec = probe_page.form(Surgery), picker.required()
+    place = running.row_begins()
+    more = probe_page.options(place, of_probe(Surgery))
+    asked, spec = probe_page.form(Surgery, row=more), picker.required()
     if (n_layers := specs.n_layers(spec)) is not None:
         ruler(asked, n_layers)
         asked.blocks(n_layers)
     known = prompt_set.run_when(spec, prompts)
     requests = {f"surgery.{i}": asked.request(spec, prompt) for i, prompt in enumerate(prompts)}
     batch = running.batch("surgery", control_model.with_control(requests))
-    control_model.picker(probe_page.top_row("surgery", batch, **known), batch)
+    probe_page.top_row("surgery", batch, more, place=place, **known)
     stored = len(prompts) == 1 and "surgery.0" in batch.results and not batch.running
     common_link.write(requests["surgery.0"].key if stored else "")
     live.follow(batch, panels, asked, len(prompts))
@@ -57,7 +59,7 @@ def ruler(asked: Surgery, n_layers: int) -> None:
     order = parse_order(asked.order, n_layers)
     st.caption(RULER)
     fig = figures.order_ruler(order or range(n_layers), n_layers)
-    said = f"Order of layers: {asked.order or f'all {n_layers}, as they are'}. The box above takes the same."
+    said = f"Order of layers: {asked.order or f'all {n_layers}, as they are'}. Options take it, too."
     if (cell := chart.draw("order-ruler", chart.made(fig), said, clickable=True)) is not None:
         remembered.put({"surgery.order": toggled(order, int(cell[1]), n_layers)})
         st.rerun()
@@ -217,7 +219,7 @@ def typed_order(curves: dict, results: list, asked: Surgery, ready: bool) -> Non
 
 HEIGHT = 460
 RULER = """**Order** · click a layer to leave it out, and once more to put it back; exchanges and repeats are typed
-above, like 0-7,4-7,8"""
+under Options, like 0-7,4-7,8"""
 KINDS = {"drop": "Without a stretch", "swap": "Two exchanged", "repeat": "A stretch twice"}
 LABELS = {"loss": "Loss", "kl": "KL", "top1_kept": "Best guesses kept"}
 VIEW = (
