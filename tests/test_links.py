@@ -324,3 +324,40 @@ def test_a_value_of_a_link_has_a_longest_length():
     assert model.read("x" * inputs.LONGEST) == "x" * inputs.LONGEST
     with pytest.raises(ParameterError, match="at most"):
         model.read("x" * (inputs.LONGEST + 1))
+
+
+ROOMS = {  # every address that ever was, and where it leads
+    "Prompt": ("home", "contributions", "logit_lens", "lenses", "writing"),
+    "Intervene": ("skip", "erase", "gradients", "prune", "surgery"),
+    "Compare": ("two", "audit", "maps"),
+    "Studies": ("studies", "difficulty"),
+    "Model": ("cards", "claims", "numerics"),
+    "Case studies": ("cases", "case"),
+}
+
+
+def test_every_address_leads_to_its_room():
+    from ed_ui.navigation import KEPT_FROM
+    from ed_ui.navigation import ROOMS as rooms
+
+    found = {
+        room.title: tuple(tab.url or tab.file.rsplit("/", 1)[1].removesuffix(".py") for tab in room.tabs)
+        for room in rooms
+    }
+    assert found == ROOMS and all((ROOT / tab.file).is_file() for room in rooms for tab in room.tabs)
+    assert {"home", "contributions", "two", "audit", "prune", "surgery", "generation", "numerics"} <= KEPT_FROM.keys()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_frame_says_which_room_is_open(stored, room):
+    from ed_ui.navigation import ROOMS as rooms
+
+    (here,) = (one for one in rooms if one.title == room)
+    tab = here.tabs[min(1, len(here.tabs) - 1)]
+    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).switch_page(tab.file).run()
+    assert not test.exception and (tab.hidden or here.question in [one.value for one in test.subheader])
+    links = [link.proto.label for link in test.sidebar.get("page_link")]
+    assert links == [one.title for one in rooms], "six rooms and nothing else"
+    tabs = [one.title for one in here.tabs if not one.hidden]
+    shown = [link.proto.label for link in test.main.get("page_link")]
+    assert (tabs if len(tabs) > 1 else []) == [label for label in shown if label in tabs]
