@@ -26,6 +26,7 @@ FILES = (  # what the image needs, as its Dockerfile copies it
     ".dockerignore",
     "LICENSE",
     "requirements.txt",
+    "requirements.lock",
     "app.py",
     ".streamlit/config.toml",
     "cache/README.md",
