@@ -15,8 +15,8 @@ SHORT, LOCK = ROOT / "requirements.txt", ROOT / "requirements.lock"
 BIN = Path(sys.executable).parent
 TESTS = "# --- tests (the container image leaves these out)"
 HEAD = """\
-# Everything that is installed, with the hashes of its files on the package registry, for every system and Python from 3.11 on.
-# Made from requirements.txt by `make lock`. torch is apart: its build and the packages of CUDA differ by index.
+# Everything that is installed, with the hashes of its files on the package registry, for every system and Python from
+# 3.11 on. Made from requirements.txt by `make lock`. torch is apart: its build and CUDA packages differ by index.
 """
 OF_TORCH = re.compile(r"(torch|triton|nvidia-|cuda-)")  # what begins like this comes with torch's own build
 UNREACHED = 3  # exit code
