@@ -112,7 +112,7 @@ def test_compose_starts_the_image_behind_the_shipped_proxy():
 @pytest.mark.parametrize("name", ["Caddyfile", "nginx.conf"])
 def test_the_proxies_list_every_page_and_hide_what_they_do_not_list(name):
     text = (ROOT / "deploy" / name).read_text(encoding="utf-8")
-    entries = [one for found in navigation.PAGES.values() for one in found]
+    entries = [tab for room in navigation.ROOMS for tab in room.tabs]
     pages = {"" if one.kept_as == "home" else one.url or Path(one.file).stem for one in entries}
     shown = [re.compile(one) for one in re.findall(r"\^/depth/\S+", text)]
     assert set(re.search(r"\^/depth/\(([\w|]*)\)\$", text)[1].split("|")) == pages
