@@ -114,6 +114,15 @@ class Uploads:
         return ""
 
 
+async def drop(receive: Receive, most: int) -> None:
+    """Read what is being sent, and keep nothing: a browser that still sends does not hear why it is refused."""
+    while most > 0:
+        message = await receive()
+        if not message.get("more_body"):
+            return
+        most -= len(message["body"])
+
+
 def asked_in_time(receive: Receive, send: Send, seconds: float | None = None) -> Receive:
     """A page's messages; where none comes in time after it has connected, the connection is closed."""
     heard = False

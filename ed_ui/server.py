@@ -131,6 +131,7 @@ class Door:
         try:
             with self.uploads.room(scope, self.largest_upload) as refused:
                 if refused:
+                    await limits.drop(receive, self.largest_upload)
                     await PlainTextResponse(refused, 413)(scope, receive, answer)
                 elif (own := self.own.get(scope["path"])) and scope["raw_path"] == scope["path"].encode():
                     allowed = scope["method"] in ("GET", "HEAD")

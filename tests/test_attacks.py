@@ -246,6 +246,25 @@ def test_no_message_of_a_browser_stalls_the_server(app):
         assert found[-1][1] <= 0.8e9, (name, found)
 
 
+@pytest.mark.parametrize("box", ["text", "answer"])
+def test_no_words_in_a_box_stall_the_server(app, box):
+    """They are refused by their number of characters, before a tokenizer sees them."""
+    pytest.importorskip("ed_core.bounds")
+    size = settings.Settings.model_fields["max_message"].default - 10_000
+
+    async def run():
+        async with Session(app.address, "", "model=ed-demo-8") as tab:
+            await tab.type(box, "a" * size)
+            assert tab.done
+
+    found = []
+    for _ in range(3):  # on a machine that is busy with other tests
+        found.append(watched(app, lambda: asyncio.run(run())))
+        if found[-1][0] <= 0.5:
+            break
+    assert found[-1][0] <= 0.5 and found[-1][1] <= 0.8e9, found
+
+
 def test_a_message_above_the_limit_ends_the_connection_unread(app):
     async def run():
         async with Session(app.address, "", "model=ed-demo-8") as tab:
