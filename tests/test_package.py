@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import tomllib
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,11 +20,12 @@ from packaging.utils import canonicalize_name
 
 from ed_core import __version__, extras
 from ed_core.errors import ParameterError
+from tools import dependencies
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NAME = PROJECT["name"]
-UNLOCKED = {"ray", "docs"}  # extras whose packages neither the app nor `make test` needs
+UNLOCKED = {"ray", "docs", "audit"}  # extras whose packages neither the app nor `make test` needs
 
 
 def lock() -> dict[str, Requirement]:
@@ -46,6 +49,46 @@ def test_the_lock_holds_what_app_and_tests_need_inside_the_ranges():
     for name, pinned in locked.items():
         (version,) = (one.version for one in pinned.specifier)
         assert name not in needed or version in needed[name].specifier, f"{name}: {version} is outside its range"
+
+
+def test_the_lock_holds_every_line_of_the_short_list_and_a_hash_for_all():
+    """torch apart, with what belongs to its build; the app's packages first, which the image takes."""
+    app, _, tests = (ROOT / "requirements.lock").read_text(encoding="utf-8").partition("\n# --- tests")
+    held = {}
+    for text, of in ((app, "app"), (tests, "tests")):
+        for one in dependencies.entries(text).values():
+            held.setdefault(canonicalize_name(one.split("==")[0]), []).append(
+                (Requirement(one.split("\\")[0]), of, one)
+            )
+    short = (ROOT / "requirements.txt").read_text(encoding="utf-8").partition("\n# --- tests")
+    for text, of in ((short[0], "app"), (short[2], "tests")):
+        for wanted in map(Requirement, (line for line in text.splitlines() if re.match(r"[\w-]+==", line))):
+            if wanted.name != "torch":
+                (found,) = held[canonicalize_name(wanted.name)]
+                assert (str(found[0].specifier), found[0].marker, found[1]) == (str(wanted.specifier), None, of), wanted
+    assert not [name for name in held if dependencies.OF_TORCH.match(name)]
+    for name, found in held.items():
+        assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", one) for _, _, one in found), name
+    assert "://" not in app + tests, "no index is named, so that any will do"
+    for name in ("starlette", "uvicorn", "websockets", "cryptography", "h11"):
+        assert name in held
+
+
+def test_the_audit_tells_none_from_unknown(monkeypatch, capsys):
+    answers = {}
+
+    def run(command, **_):
+        return SimpleNamespace(returncode=1, stderr="WARNING: x\nERROR: no route to host\n", **answers)
+
+    monkeypatch.setattr(dependencies.subprocess, "run", run)
+    answers["stdout"] = ""
+    assert dependencies.audit() == dependencies.UNREACHED and "no route to host" in capsys.readouterr().out
+    sound = {"name": "numpy", "version": "2", "vulns": []}
+    answers["stdout"] = json.dumps({"dependencies": [sound]})
+    assert dependencies.audit() == 0 and "No vulnerability is known of 1 packages" in capsys.readouterr().out
+    bad = {"name": "h11", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}
+    answers["stdout"] = json.dumps({"dependencies": [sound, bad]})
+    assert dependencies.audit() == 1 and "h11 1: CVE-1, mended in 2" in capsys.readouterr().out
 
 
 def test_the_image_has_what_the_app_needs():
@@ -131,6 +174,7 @@ def test_an_installation_serves_the_app_and_computes(tmp_path):
         assert b"</html>" in page
         walk = """
 from pathlib import Path
+from types import SimpleNamespace
 import ed_ui
 from streamlit.testing.v1 import AppTest
 app = AppTest.from_file(str(Path(ed_ui.__file__).parent / "app" / "app.py"), default_timeout=120).run()

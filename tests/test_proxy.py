@@ -146,6 +146,19 @@ def test_liveness_is_passed_on_readiness_to_this_machine_alone_and_metrics_to_no
     until(lambda: ask(tls, "/depth/_stcore/health").read() == b"ok")
     for hidden in ("/depth/_stcore/metrics", "/depth/metrics"):
         assert ask(tls, hidden).status == 404
+    for hidden in (
+        "x/metrics",
+        "x/ready",
+        "skip/",
+        "//metrics",
+        "%2Fmetrics",
+        "x",
+        "_stcore/agent/interact",
+        "static/",
+    ):
+        assert ask(tls, f"/depth/{hidden}").status in (400, 404), hidden
+    for hidden in ("/", "/ready", "/metrics", "/depthx", "/depth/skip/../metrics", "/depth%2Fmetrics"):
+        assert ask(tls, hidden).status in (400, 404), hidden
     by_caddy = "Caddy" in ask(tls, "/depth/").headers.get_all("Server")
     until(lambda: ask(tls, "/depth/ready").status == (404 if by_caddy else 200))  # nginx lets this machine in
 

@@ -30,6 +30,16 @@ EDGES = {
     "streamlit.runtime.scriptrunner_utils.script_requests.ScriptRequests.request_rerun": "afefe32a10a6",
     "streamlit.runtime.fragment.MemoryFragmentStorage.resolve_target": "3b7d1cf433a2",
     "streamlit.runtime.pages_manager.PagesManager.get_pages": "f508616d8c92",
+    "streamlit.runtime.app_session.AppSession._create_new_session_message": "25b6e2114fbb",
+    "streamlit.runtime.app_session.AppSession._handle_file_urls_request": "42b1765676f3",
+    "streamlit.runtime.runtime_util.serialize_forward_msg": "8e29da3ee7a7",
+    "streamlit.runtime.memory_uploaded_file_manager.MemoryUploadedFileManager.remove_file": "1a391ebb0754",
+    "streamlit.web.server.starlette.starlette_server._get_uvicorn_config_kwargs": "40282eb42b52",
+    "uvicorn.middleware.proxy_headers._TrustedHosts.get_trusted_client_address": "b04559069218",
+    "uvicorn.protocols.http.h11_impl.H11Protocol.connection_made": "90cf013eb407",
+    "uvicorn.protocols.http.h11_impl.H11Protocol.data_received": "98f8b4defbd3",
+    "uvicorn.protocols.http.h11_impl.H11Protocol.handle_websocket_upgrade": "7fc94ab6dbae",
+    "uvicorn.protocols.http.h11_impl.H11Protocol.connection_lost": "d17adb97a2ff",
     "uvicorn.protocols.websockets.websockets_sansio_impl.WebSocketsSansIOProtocol.connection_made": "09b35f5f0826",
 }
 

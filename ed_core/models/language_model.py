@@ -21,6 +21,7 @@ from ..errors import IdentityFailed, NotFinite, PromptError
 from ..prompts import check_text, too_long
 from ..sources import controls
 from ..sources.precision import QUANTIZED
+from ..sources.specs import foreign
 from ..types import Encoding, ModelSpec, Prompt
 from . import suffix
 from .identities import Identities
@@ -116,7 +117,8 @@ class LanguageModel:
             raise PromptError(why)
         if not ids:
             raise PromptError("The prompt has no tokens under this tokenizer; type some text.")
-        start, notes = None, [note for note in (controls.note(self.spec), self.architecture.note) if note]
+        found = (controls.note(self.spec), self.architecture.note, foreign(self.spec))
+        start, notes = None, [note for note in found if note]
         if prompt.answer:
             start = next((i for i, (_, end) in enumerate(offsets) if end > len(text)), None)
             if start is None or start == 0:

@@ -3,12 +3,13 @@ own code."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedTokenizerFast
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
 from .. import extras
@@ -31,6 +32,7 @@ from . import conversion, placement, quantized
 from .lora import merge
 from .modules import Config, Pretrained, Tokenizer
 
+os.environ["USE_HUB_KERNELS"] = "NO"  # transformers looks when the first model is made
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 transformers_logging.disable_progress_bar()
 transformers_logging.set_verbosity_error()
@@ -44,6 +46,13 @@ def load(
     """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device` or spread from
     there; the architecture is None where nobody described the family (a shuffled twin of such a model has its blocks in
     their own order yet)."""
+    with quantized.no_kernels():
+        return _load(spec, architecture)
+
+
+def _load(
+    spec: ModelSpec, architecture: Architecture | None
+) -> tuple[Pretrained, Tokenizer, Architecture | None, ModelSpec]:
     controls.check(spec)
     spec = hub.ensure(spec)
     if packed := of_gguf(spec):
@@ -62,7 +71,7 @@ def load(
             f"Refused: {spec.name} is of the family '{family}', and {refusal}. `python -m ed_core models --families` "
             "lists what is read."
         )
-    model = _pretrained(spec, options) if controls.needs_weights(spec) else _untrained(spec, config)
+    model = _pretrained(spec, config, options) if controls.needs_weights(spec) else _untrained(spec, config)
     quantized.cure(model)
     if spec.adapter:
         model = merge(model, Path(spec.adapter))
@@ -73,11 +82,13 @@ def load(
     return model, _tokenizer(spec, options), architecture, spec
 
 
-def _pretrained(spec: ModelSpec, options: Options) -> Pretrained:
+def _pretrained(spec: ModelSpec, config: Config, options: Options) -> Pretrained:
     """The model with its own weights, all of them."""
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             location(spec),
+            config=config,
+            attn_implementation=_attention(config),
             dtype=DTYPES[precision.compute_name(spec.precision)],
             use_safetensors=True,
             output_loading_info=True,
@@ -109,7 +120,9 @@ def _untrained(spec: ModelSpec, config: Config) -> Pretrained:
     Drawn in float32 on the CPU and rounded then, so that a seed is one twin in every precision and on every device."""
 
     def drawn(dtype: torch.dtype) -> Pretrained:
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+        return AutoModelForCausalLM.from_config(
+            config, attn_implementation=_attention(config), dtype=dtype, trust_remote_code=False
+        )
 
     dtype = DTYPES[spec.precision]
     with torch.device("meta"):
@@ -197,7 +210,9 @@ def _refuse_own_code(spec: ModelSpec) -> None:
 
 def _config(spec: ModelSpec, options: Options) -> Config:
     try:
-        return AutoConfig.from_pretrained(location(spec), **options)
+        config: Config = AutoConfig.from_pretrained(location(spec), **options)
+        config._attn_implementation = config._experts_implementation = None  # and in the parts it has; see `foreign`
+        return config
     except Exception as error:  # whatever a stranger's config provokes inside the library
         if "does not recognize this architecture" in str(error) or "model_type" in str(error):
             raise UnknownFamily(
@@ -206,6 +221,13 @@ def _config(spec: ModelSpec, options: Options) -> Config:
         raise ModelNotFound(
             f"The config.json of {spec.name} cannot be used: {_one_line(error)} Give a model folder or a hub id."
         ) from error
+
+
+def _attention(config: Config) -> str:
+    """How attention is computed, whatever the folder asks for: torch's own function, or the family's where it has no
+    other."""
+    family: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    return "sdpa" if getattr(family, "_supports_sdpa", False) else "eager"
 
 
 def _tokenizer(spec: ModelSpec, options: Options) -> Tokenizer:
@@ -233,4 +255,6 @@ def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())[:300] or type(error).__name__
     if "ignore_mismatched_sizes" in text:
         text = "they have other shapes than its config.json says."
+    if "kernels" in text:
+        text = "they need compiled code from a hub, which is never fetched here."
     return text if text.endswith(".") else text + "."

@@ -6,25 +6,32 @@ import importlib
 import logging
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
+@contextmanager
+def no_kernels() -> Iterator[None]:
+    """Without the package `kernels`, by which libraries fetch compiled code from a hub: bitsandbytes when it is
+    imported, transformers when a model's family or its config asks for it."""
+    before = {name: sys.modules[name] for name in ("kernels",) if name in sys.modules}
+    sys.modules["kernels"] = None  # type: ignore[assignment]  # which makes its import fail
+    try:
+        yield
+    finally:
+        del sys.modules["kernels"]
+        sys.modules.update(before)
+
+
 def prepare() -> None:
-    """Import the library quietly, and without letting it fetch compiled code from a hub, which it does on import where
-    the package `kernels` is installed."""
+    """Import the library quietly, and without letting it fetch compiled code."""
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     if "bitsandbytes" not in sys.modules:
-        kernels = sys.modules.get("kernels")
-        sys.modules["kernels"] = None  # type: ignore[assignment]  # which makes its import fail
-        try:
+        with no_kernels():
             importlib.import_module("bitsandbytes")
-        finally:
-            del sys.modules["kernels"]
-            if kernels is not None:
-                sys.modules["kernels"] = kernels
 
 
 def cure(hf_model: nn.Module) -> None:

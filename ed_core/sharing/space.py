@@ -26,6 +26,7 @@ FILES = (  # what the image needs, as its Dockerfile copies it
     ".dockerignore",
     "LICENSE",
     "requirements.txt",
+    "requirements.lock",
     "app.py",
     ".streamlit/config.toml",
     "cache/README.md",
@@ -43,6 +44,7 @@ VARIABLES = {  # strangers come, one queue serves all, and a Space is shown insi
     "ED_MAX_TOKENS_LAYERS": "4096",
     "ED_MAX_JOBS_PER_VISITOR": "8",
     "ED_MAX_JOBS": "40",
+    "ED_MAX_SESSIONS_PER_ADDRESS": "0",  # all visitors come from the addresses of the hub's proxies
     "ED_GALLERY": "read-only",
     "ED_FRAMES": "https://huggingface.co,https://*.hf.space",
 }

@@ -187,6 +187,23 @@ def config_of(spec: ModelSpec) -> dict[str, Any]:
     return dict(fields) if isinstance(fields, dict) else {}
 
 
+FOREIGN = ("_attn_implementation", "attn_implementation", "_experts_implementation", "experts_implementation")
+OURS = (None, "", "sdpa")
+
+
+def foreign(spec: ModelSpec) -> str:
+    """A note where the model's config asks for an implementation of its own, which is not used; "" for most models."""
+    config = config_of(spec)
+    parts = [config, *(part for part in config.values() if isinstance(part, dict))]
+    asked = [part[name] for part in parts for name in FOREIGN if part.get(name) not in OURS]
+    if not asked:
+        return ""
+    told = ", ".join(dict.fromkeys(repr(str(one)[:60]) for one in asked))
+    return (
+        f"Its config.json asks for {told} to compute with; a model folder does not choose code, so torch's own is used."
+    )
+
+
 @lru_cache(maxsize=64)
 def _read(file: str, *state: int) -> object:
     """A JSON file, read anew where its `state` is another: a page asks for one a dozen times."""

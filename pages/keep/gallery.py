@@ -10,9 +10,10 @@ from ed_core.cases.bundle import MAX_BYTES, Card
 from ed_core.cases.kept import SORTS
 from ed_core.errors import EffectiveDepthError
 from ed_core.figures.images import data_uri
-from ed_ui import case_studies, session, show
+from ed_ui import case_studies, session, show, streamlit_edges
 
 AT_ONCE, COLUMNS = 12, 3
+WORDS = 200  # characters of a search
 SORT_NAMES = {"changed": "last changed", "created": "newest", "title": "title", "model": "model"}
 
 
@@ -22,6 +23,7 @@ def page() -> None:
     search = row.text_input(
         "Search",
         key="gallery.search",
+        max_chars=WORDS,
         placeholder="title, notes, tags, prompt, model, verdict",
         icon=":material/search:",
     )
@@ -157,6 +159,7 @@ def taken(key: str) -> None:
             told.append(("done" if new else "here", f"“{case.title}” {came}", case.id))
         except EffectiveDepthError as error:
             told.append(("error", f"{file.name} was not taken in, and nothing of it was kept. {error}", ""))
+        streamlit_edges.forget_upload(file)
     gallery = session.current().gallery
     gallery.said, gallery.imports = told, gallery.imports + 1
 

@@ -53,7 +53,11 @@ def ask() -> Probe:
             on_change=lambda: remembered.put({"lenses.fit": ",".join(st.session_state["lenses.box"])}),
             help="Beside the logit lens. What a fitted lens is worth stands in its certificate, below the maps.",
         )
-    more = {"width": 190, "help": "Its rank in every lens, by depth and token; the first token of what is typed."}
+    more = {
+        "width": 190,
+        "max_chars": 100,
+        "help": "Its rank in every lens, by depth and token; the first token of what is typed.",
+    }
     typed = remembered.widget(
         row.text_input, "Follow a token", "lenses.text", "", words=True, changed=forget_token, **more
     )
