@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from . import settings
+from . import bounds, outside, settings
 from .errors import PromptError, PromptFileError
 from .types import Prompt, from_json
 
@@ -20,6 +20,25 @@ FIELDS = {"text", "answer", "id", "template", "special_tokens", "form"}
 def max_tokens() -> int:
     """The longest prompt accepted, in tokens: the setting `max_tokens`."""
     return settings.current().max_tokens
+
+
+def max_characters() -> int:
+    """The longest prompt, answer included, that is given to a tokenizer, in characters."""
+    return max(bounds.LEAST_CHARACTERS, bounds.CHARACTERS * max_tokens())
+
+
+def fits(prompt: Prompt) -> bool:
+    """Whether a prompt is short enough to be tokenized."""
+    return len(prompt.text) + len(prompt.answer) <= max_characters()
+
+
+def check_length(prompt: Prompt) -> None:
+    """Refuse a prompt by its characters, before the time that tokenizing it takes."""
+    if not fits(prompt):
+        raise PromptError(
+            f"The prompt has {len(prompt.text) + len(prompt.answer)} characters and at most {max_characters()} are "
+            "read; shorten it or raise the limit of tokens (ED_MAX_TOKENS)."
+        )
 
 
 def too_long(n: int, most: int | None, positions: int | None) -> str:
@@ -57,23 +76,23 @@ def read_jsonl(path: str | Path) -> list[Prompt]:
 
     Refuses the whole file with a `PromptFileError` that names the line: nothing is skipped in silence.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise PromptFileError(f"There is no prompts file {path}; give the path of a .jsonl file.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise PromptFileError(
-            f"{path} cannot be read as UTF-8 text ({error}); expected one JSON object a line."
-        ) from None
-    return parse_jsonl(text, str(path))
+    return parse_jsonl(outside.text(path, bounds.PROMPTS, PromptFileError, "prompts file"), str(path))
 
 
 def parse_jsonl(text: str, name: str) -> list[Prompt]:
     """The same of text that is there already; `name` stands for it in what is refused."""
-    prompts = [_parse(name, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    prompts = [_parse(name, number, line) for number, line in lines(text)]
+    if len(prompts) > bounds.LINES:
+        raise PromptFileError(f"{name} holds {len(prompts)} prompts; at most {bounds.LINES} are read from one file.")
     if not prompts:
         raise PromptFileError(f"{name} holds no prompts; expected one JSON object a line with a 'text'.")
     return prompts
+
+
+def lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that are not empty, with their numbers. Only a line feed ends one: JSON has other separators, like
+    U+2028, inside its strings."""
+    return ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
 
 
 def to_jsonl(prompts: Sequence[Prompt]) -> str:
@@ -101,7 +120,14 @@ def _parse(path: str, number: int, line: str) -> Prompt:
         )
     prompt = Prompt(**known)
     try:
+        check_length(prompt)
         check_text(prompt)
+        for label in (prompt.id, prompt.form):
+            label.encode()
+    except UnicodeEncodeError:
+        raise PromptFileError(
+            f"{path}, line {number}: half of a surrogate pair in 'id' or 'form'; remove it."
+        ) from None
     except PromptError as error:
         raise PromptFileError(f"{path}, line {number}: {error}") from None
     return prompt

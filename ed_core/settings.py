@@ -15,16 +15,16 @@ import json
 import logging
 import os
 import re
-import tomllib
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from stat import S_ISREG
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from . import bounds, outside
 from .errors import SettingsError
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ HOME = Path.home() / ".effective-depth" if (ROOT / "ed_ui" / "app").is_dir() els
 PREFIX = "ED_"
 ELSEWHERE = (
     "ED_CONFIG",
+    "ED_DEBUG",
     "ED_TEST_",
     "ED_BENCH_",
 )  # prefixes reserved for tests and benchmarks, which are no settings
@@ -48,7 +49,9 @@ def _listed(value: Any) -> Any:
 
 def in_bytes(text: str) -> int:
     """Bytes from "2G", "500M" or a plain number; `ValueError` for anything else."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    found = re.fullmatch(
+        rf"\s*([0-9]{{1,{bounds.SIZE}}}(?:\.[0-9]{{1,{bounds.SIZE}}})?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE
+    )
     if found is None:
         raise ValueError("bytes, like 500M or 2G")
     return int(float(found[1]) * UNITS[found[2].upper()])
@@ -89,6 +92,17 @@ Frames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_frames)]
 Networks = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_networks)]
 Bytes = Annotated[int, BeforeValidator(lambda value: in_bytes(value) if isinstance(value, str) else value)]
 Limit = Annotated[int, Field(ge=0)]
+
+
+def _folder(path: Path) -> Path:
+    if len(os.fsencode(path)) > bounds.PATH or any(len(os.fsencode(part)) > bounds.NAME for part in path.parts):
+        raise ValueError(f"a path of at most {bounds.PATH} bytes, and {bounds.NAME} for each name in it")
+    if "\0" in str(path):
+        raise ValueError("a path")
+    return path
+
+
+Folder = Annotated[Path, AfterValidator(_folder)]
 
 
 class Settings(BaseSettings):
@@ -209,7 +223,7 @@ class Settings(BaseSettings):
     )
 
     # where, and how much of the machine
-    cache: Path = Field(HOME / "cache", description="the folder of results and case studies")
+    cache: Folder = Field(HOME / "cache", description="the folder of results and case studies")
     cache_limit: Bytes = Field(
         2 << 30, ge=0, description="bytes of results (like 2G), beyond which the least used are dropped"
     )
@@ -290,7 +304,7 @@ def file() -> Path | None:
     except (FileNotFoundError, NotADirectoryError):
         there = False
     except OSError as error:
-        raise _unreadable(place, error) from None
+        raise _unreadable(place, error.strerror or str(error)) from None
     if named and not there:
         raise SettingsError(
             f"ED_CONFIG names {named!r}, and there is no such file; expected a TOML file like docs/lab.example.toml: "
@@ -335,20 +349,16 @@ def _read(environment: tuple[tuple[str, str], ...]) -> Settings:
 
 def _table(place: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(place.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise _unreadable(place, error) from None
+        return outside.toml(outside.text(place, bounds.TOML, partial(_unreadable, place)))
     except ValueError as error:
         raise SettingsError(
             f"The settings in {place} are not TOML: {error}; expected lines like those of docs/lab.example.toml."
         ) from None
 
 
-def _unreadable(place: Path, error: OSError) -> SettingsError:
-    return SettingsError(
-        f"The settings in {place} cannot be read: {error.strerror or error}. Fix that, or set ED_CONFIG to another "
-        "file."
-    )
+def _unreadable(place: Path, why: str) -> SettingsError:
+    why = why.removeprefix(f"{place} ").removeprefix("cannot be read: ").rstrip(".")
+    return SettingsError(f"The settings in {place} cannot be read: {why}. Fix that, or set ED_CONFIG to another file.")
 
 
 def unknown_variables(names: Iterable[str]) -> list[str]:

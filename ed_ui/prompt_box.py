@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from ed_core.errors import PromptError
-from ed_core.prompts import check_text
+from ed_core.prompts import check_length, check_text
 from ed_core.sources import tokens
 from ed_core.sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, MODELS, load_prompts
 from ed_core.types import Prompt
@@ -213,6 +213,7 @@ def _too_long(texts: list[str] | None) -> str:
 
 def _trouble() -> str:
     try:
+        check_length(prompt())
         check_text(prompt())
     except PromptError as error:
         return str(error)

@@ -11,7 +11,7 @@ from ed_core.depth.side_by_side import COMPARED, Side
 from ed_core.depth.verdict import READS
 from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.probes import LayerSkip, Probe, find
-from ed_core.prompts import check_text
+from ed_core.prompts import check_length, check_text
 from ed_core.results import lookup
 from ed_core.service.resolve import twin
 from ed_core.sources import controls, tokens
@@ -187,6 +187,7 @@ def _prompt() -> Prompt:
     )
     chosen = replace(prompt_box.prompt(), text=value("two.text", ""), answer=value("two.answer", ""))
     try:
+        check_length(chosen)
         check_text(chosen)
     except PromptError as error:
         raise PromptError(f"Second prompt: {error}") from None

@@ -81,13 +81,13 @@ def test_export_by_ending_and_import_elsewhere(folder, tmp_path, monkeypatch, ca
     assert main(["case", "export", one.id, str(tmp_path / "y.csv")]) == 2 and "logit_lens.kl" in said(capsys)[1]
     assert (
         main(["case", "export", one.id, str(tmp_path / "no" / "x.html")]) == 2
-        and "cannot be written" in said(capsys)[1]
+        and "does not exist; make it first" in said(capsys)[1]
     )
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "there"))
     assert main(["case", "import", str(out["edcase"])]) == 0 and Kept(shipped=None).open(one.id)[0] == one
     assert main(["case", "import", str(out["edcase"])]) == 0 and "already" in said(capsys)[0]
     assert main(["case", "import", str(out["html"])]) == 2 and "not a case study" in said(capsys)[1]
-    assert main(["case", "import", str(tmp_path / "none")]) == 2 and "cannot be read" in said(capsys)[1]
+    assert main(["case", "import", str(tmp_path / "none")]) == 2 and "There is no file" in said(capsys)[1]
 
 
 def test_a_backup_brings_everything_back_and_overwrites_nothing(folder, tmp_path, monkeypatch, capsys):

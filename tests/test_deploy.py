@@ -40,7 +40,7 @@ def test_the_table_is_that_of_the_settings():
 
 
 def test_every_name_it_uses_exists():
-    known = {settings.PREFIX + name.upper() for name in settings.Settings.model_fields} | {"ED_CONFIG"}
+    known = {settings.PREFIX + name.upper() for name in settings.Settings.model_fields} | {"ED_CONFIG", "ED_DEBUG"}
     assert set(re.findall(r"\bED_[A-Z_]+[A-Z]\b", TEXT)) <= known
     space = dict(re.findall(r"\| `(ED_\w+)` \| `([^`]*)` \|", TEXT))
     assert "ED_FRAMES" in space

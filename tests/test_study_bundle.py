@@ -161,6 +161,12 @@ DAMAGE = {
     "a plan of another study": (_plan(lambda p: p.update(seed=7)), True, "is not the plan of study.toml"),
     "a plan with more": (_plan(lambda p: p.update(more=1)), True, "'more': extra inputs"),
     "a plan of other types": (_plan(lambda p: p["sets"][0].update(left_out="0")), True, "left_out"),
+    "a label": (_plan(lambda p: p["models"][0].update(label="another")), True, "is not the plan of study.toml"),
+    "a model's name": (
+        _plan(lambda p: p["models"][0].update(name="ed-demo", label="ed-demo")), True, "is not the plan of study.toml",
+    ),
+    "a precision": (_plan(lambda p: p["models"][0].update(precision="bf16")), True, "is of another model"),
+    "more layers": (_plan(lambda p: p["models"][0].update(n_layers=80)), True, "is of another model"),
     "a pair of nobody's": (_plan(lambda p: p["pairs"].append(["a", "b"])), True, "is not the plan of study.toml"),
     "too few chunks": (_plan(lambda p: p["sets"][0]["chunks"].pop()), True, "the chunks of sums"),
     "levels": (_plan(lambda p: p["sets"][0]["levels"].pop()), True, "the levels, pairs or forms of sums"),
@@ -224,6 +230,14 @@ def test_what_unpacks_to_too_much_is_not_unpacked(good, tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "content", None)
     with pytest.raises(ImportRefused, match="unpacked; at most"):
         bundle.unpack(io.BytesIO(good), tmp_path / "there")
+
+
+def test_a_report_holds_no_html(computed, tmp_path):
+    """Its Markdown may be shown by anything, and a study's note and labels are anybody's."""
+    folder = open_folder(computed)
+    folder.plan["note"] = "<script>alert(1)</script>"
+    found = report.markdown(folder, tables.stored(folder, "verdict"), "")
+    assert "&lt;script>" in found and "<" not in found
 
 
 def test_a_full_disk_is_not_blamed_on_the_file(good, tmp_path, monkeypatch):

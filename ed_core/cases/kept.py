@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import settings
+from .. import outside, settings
 from ..disk import why
 from ..errors import CaseChanged, CaseError, ImportRefused, NewerSchema, StoreError
 from . import bundle
@@ -88,8 +88,8 @@ class Kept:
         """The file of a case study as it lies there: what an export is a copy of."""
         own = self._file(id)
         for file in (own, self.shipped / own.name) if self.shipped else (own,):
-            with contextlib.suppress(FileNotFoundError), self._folder.disk("read"):
-                return file.read_bytes()
+            with contextlib.suppress(FileNotFoundError), self._folder.disk("read"), outside.regular(file) as handle:
+                return handle.read(bundle.MAX_BYTES + 1)
         raise CaseError(f"There is no case study {id} here; it may have been deleted, or be on another installation.")
 
     def owner(self, id: str) -> str:

@@ -278,7 +278,8 @@ def standing(findings: Sequence[Found]) -> str:
 
 def markdown(told: Report) -> str:
     """The report of a run: a table, then each sentence with its reasons."""
-    lines = [f"# Claims: {told.model} on {told.set}", "", f"{counted(told.findings)}.", ""]
+    title = f"# Claims: {told.model} on {told.set}".replace("<", "&lt;")
+    lines = [title, "", f"{counted(told.findings)}.", ""]
     lines += [f"{stand}.", ""] if (stand := standing(told.findings)) else []
     lines += ["| claim | verdict | value (5–95 % over prompts) | the paper | untrained twin |", "|---|---|---|---|---|"]
     for found in told.findings:

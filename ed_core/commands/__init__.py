@@ -10,19 +10,28 @@ import argparse
 import atexit
 import gc
 import os
+import re
 import sys
+import traceback
 from collections.abc import Callable
+from hashlib import sha256
 from importlib import import_module
-from pathlib import Path
+from io import TextIOWrapper
 
-from .. import extras
+from .. import disk, extras
 from ..errors import EffectiveDepthError, ParameterError
 from ..memory import gigabytes
 from ..notebook.model import Model
 from ..probes import PROBES
+from ..settings import current
 from ..sources import gguf_files, permits
+from ..sweeps.budget import ran_out
 from . import cases, claims, deploy, fits, models, publish, studies
 from .models import how_to_open, opened_as
+from .runs import STORED, whole
+
+UNSAID = re.compile("[\ud800-\udfff]")  # what stands for bytes that are no UTF-8
+LOG = "shell.log"  # in the cache's folder: what went wrong for a reason nobody foresaw
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -35,25 +44,63 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has gone, as in `| head`; what is still buffered has nowhere to go
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as the shell reports a command that SIGPIPE ended
+    except OSError as error:  # what was printed could not be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _refused(f"The output cannot be written: {error.strerror or error}.")
 
 
 def _main(argv: list[str] | None) -> int:
-    args = parser().parse_args(argv)
+    stopped = "stopped."
     try:
+        given = sys.argv[1:] if argv is None else argv
+        if wrong := next((one for one in given if not one.isascii() and UNSAID.search(one)), None):
+            return _refused(f"The argument {wrong!r} is not UTF-8 text; name it in other characters.")
+        args = parser().parse_args(given)
+        stopped = "stopped; nothing was stored." if getattr(args, "no_cache", False) else args.stopped
         return args.run(args) or 0
     except EffectiveDepthError as error:
-        print(f"ed_core: {error}", file=sys.stderr)
-        return 2
+        return _refused(str(error))
     except KeyboardInterrupt:
-        print(
-            "ed_core: stopped; finished prompts are in the store, the same command goes on from there.", file=sys.stderr
-        )
+        print(f"ed_core: {stopped}", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        return _unforeseen(error)
+
+
+def _refused(why: str) -> int:
+    print(f"ed_core: {why}", file=sys.stderr)
+    return 2
+
+
+def _unforeseen(error: Exception) -> int:
+    """One sentence; the traceback goes to a file, or is shown where `ED_DEBUG` is set."""
+    if os.environ.get("ED_DEBUG", "") not in ("", "0"):
+        traceback.print_exception(error)
+        return 70
+    if isinstance(error, OSError) and error.errno in (*disk.DISK_FULL, *disk.NO_PERMISSION):
+        return _refused(f"{error.filename or 'The output'} cannot be written: {disk.why(error)}")
+    if ran_out(error):
+        return _refused("The memory ran out; take a smaller model, a narrower precision, or fewer prompts at once.")
+    told = "".join(traceback.format_exception(error))
+    id = sha256(told.encode(errors="replace")).hexdigest()[:8]
+    try:
+        place = disk.log(LOG, f"{id}\n{told}\n", current().cache)
+    except (OSError, EffectiveDepthError):
+        place = None
+    where = f"{place} tells more under {id}" if place else f"it could not be logged ({id})"
+    print(f"ed_core: failed for a reason nobody foresaw; {where}, and ED_DEBUG=1 shows it.", file=sys.stderr)
+    return 70
 
 
 def shell() -> int:
-    """`main` as whoever has a shell on the machine, who may do what the shell may."""
+    """`main` as whoever has a shell on the machine, who may do what the shell may. Characters that the terminal's
+    encoding lacks are escaped."""
     permits.as_owner()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     return main()
 
 
@@ -61,9 +108,10 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="effective-depth", description="Effective depth of language models, from the shell."
     )
+    top.set_defaults(stopped="stopped.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     p = commands.add_parser("app", help="serve the pages")
-    p.add_argument("--port", type=int, default=8501)
+    p.add_argument("--port", type=whole(1, 65535), default=8501)
     p.add_argument("--address", default="127.0.0.1", help="where to listen; read docs/deploy.md first")
     p.set_defaults(run=app)
     p = commands.add_parser("run", help="run probes over the prompts of a file and write one .npz")
@@ -84,7 +132,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--memory", default="", metavar="SIZE", help="what a probe may hold above model and trace, like 500M or 2G"
     )
-    p.set_defaults(run=run)
+    p.set_defaults(run=run, stopped=STORED)
     p = commands.add_parser("verify", help="open a model and print its residual identities, layer by layer")
     p.add_argument("model")
     how_to_open(p)
@@ -94,7 +142,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--precision", default="auto", metavar="P", help="auto (unless given), fp32, bf16, fp16, int8 or 4bit"
     )
-    p.add_argument("--tokens", type=int, default=64, help="length of the prompt")
+    p.add_argument("--tokens", type=whole(1), default=64, help="length of the prompt")
     p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
     p.add_argument(
         "--calibrate", action="store_true", help="measure this device's speed first (a second or two), and keep it"
@@ -118,7 +166,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--prompts", metavar="FILE.jsonl", help="every fourth of the bundled ones unless given")
     p.add_argument("--device", default="cpu")
     p.add_argument("--out", metavar="FILE.npz", help="write curves, correlations and verdicts")
-    p.set_defaults(run=models.audit)
+    p.set_defaults(run=models.audit, stopped=STORED)
     p = commands.add_parser("models", help="list the catalogue and the supported families")
     p.add_argument(
         "--families",
@@ -162,7 +210,7 @@ def app(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> None:
     from ..cases.export import arrays
     from ..depth import sinks, together, verdict
-    from ..disk import written
+    from ..disk import require_out, written
     from ..probes import find
     from ..prompts import read_jsonl
     from ..results.aggregate import counts_first
@@ -171,9 +219,8 @@ def run(args: argparse.Namespace) -> None:
 
     settings = _settings(args.set, args.probes)
     probes = [find(name).make(settings.get(name, {})) for name in dict.fromkeys(args.probes)]
-    out = Path(args.out)
-    if not out.parent.is_dir():
-        raise ParameterError(f"The folder {out.parent} of --out does not exist; make it first.")
+    named = [value for of_one in settings.values() for value in of_one.values()]
+    out = require_out(args.out, [args.prompts, args.model, *named])
     prompts, spec = read_jsonl(args.prompts), opened_as(args)
     for probe in probes:
         probe.check_precision(spec.precision)

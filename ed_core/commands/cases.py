@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .. import disk
+from .. import disk, outside
 from ..cases.case_study import Case
 from ..cases.kept import SORTS, Kept
 from ..errors import ParameterError, StoreError
@@ -99,11 +99,12 @@ def export(args: argparse.Namespace) -> None:
     if out.suffix not in EXPORTS:
         raise ParameterError(f"{out.name} ends in {out.suffix!r}; expected one of {', '.join(EXPORTS)}.")
     which = args.figure if out.suffix in (".png", ".svg") else args.measure
+    disk.require_out(out, [kept.path / f"{args.id}{out.suffix}"], "FILE")
     data = EXPORTS[out.suffix](case, which) if out.suffix != ".edcase" else kept.read(args.id)
     try:
         disk.write(out, data)
     except OSError as error:
-        raise StoreError(f"{out} cannot be written: {error.strerror or error}.") from None
+        raise StoreError(f"{out} cannot be written: {disk.why(error, 'FILE')}") from None
     print(f"{out}: {len(data)} bytes")
 
 
@@ -129,7 +130,7 @@ def empty_trash(args: argparse.Namespace) -> None:
 def backup(args: argparse.Namespace) -> int:
     from ..cases.backup import write
 
-    n, problems = write(Kept(), Path(args.file))
+    n, problems = write(Kept(), disk.require_out(args.file, name="FILE"))
     return _told(f"{args.file}: {n} case studies", problems)
 
 
@@ -167,11 +168,7 @@ def _read(file: Path) -> bytes:
     """A file that may be a bundle; one far too large is not read."""
     from ..cases.bundle import MAX_BYTES
 
-    try:
-        with file.open("rb") as handle:
-            return handle.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ParameterError(f"{file} cannot be read: {error.strerror or error}.") from None
+    return outside.content(file, MAX_BYTES, ParameterError)
 
 
 def _html(case: Case, measure: str) -> bytes:

@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
+from .. import bounds, disk
 from ..errors import ParameterError
 from ..notebook.model import fetch
 from ..runs.execute import device_of
 from ..runs.spec import CardRun, ClaimsRun
 from ..sources.bundled import MIXED, default_set
-from .runs import Commands, run
+from .runs import RESUMED, Commands, run, whole
 from .studies import add_processes
 
 SET_HELP = (
@@ -30,9 +30,11 @@ def add(commands: Commands) -> None:
     )
     _asks(p)
     p.add_argument("--claim", action="append", default=[], metavar="ID", help="one of them; all unless given")
-    p.add_argument("--prompts", type=int, default=0, metavar="N", help="at most so many prompts for any of them")
+    p.add_argument(
+        "--prompts", type=whole(-bounds.WHOLE), default=0, metavar="N", help="at most so many prompts for any of them"
+    )
     p.add_argument("--out", required=True, metavar="FOLDER", help="what lies there is not computed anew")
-    p.set_defaults(run=claims)
+    p.set_defaults(run=claims, stopped=RESUMED)
     p = commands.add_parser(
         "card",
         help="a depth card: rules, lenses, claims, cuts, sinks, precisions of a model in one document; resumable",
@@ -40,7 +42,7 @@ def add(commands: Commands) -> None:
     _asks(p)
     p.add_argument(
         "--prompts",
-        type=int,
+        type=whole(-bounds.WHOLE),
         default=PROMPTS,
         metavar="N",
         help="prompts per measurement, balanced across levels (default: %(default)s)",
@@ -52,7 +54,7 @@ def add(commands: Commands) -> None:
         help="held against the card's own (%(default)s unless given); empty for none",
     )
     p.add_argument("--out", metavar="FOLDER", help="what lies there is not computed anew; the app's own unless given")
-    p.set_defaults(run=card)
+    p.set_defaults(run=card, stopped=RESUMED)
 
 
 def _asks(p: argparse.ArgumentParser) -> None:
@@ -63,7 +65,7 @@ def _asks(p: argparse.ArgumentParser) -> None:
     p.add_argument("--precision", default="fp32", metavar="P", help="fp32 (unless given), bf16, fp16, int8 or 4bit")
     p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
     p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
-    p.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap over prompts")
+    p.add_argument("--seed", type=whole(-bounds.WHOLE), default=0, metavar="N", help="of the bootstrap over prompts")
     add_processes(p)
     p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
 
@@ -74,7 +76,7 @@ def claims(args: argparse.Namespace) -> int:
     if args.prompts < 0 or args.seed < 0:
         raise ParameterError("--prompts and --seed are counts; expected 0 or more.")
     asked = Asked(claims=tuple(args.claim), most=args.prompts, **_asked(args))
-    return run(ClaimsRun(asked=asked, processes=args.processes), Path(args.out), args.progress)
+    return run(ClaimsRun(asked=asked, processes=args.processes), disk.require_out_folder(args.out), args.progress)
 
 
 def card(args: argparse.Namespace) -> int:
@@ -85,10 +87,10 @@ def card(args: argparse.Namespace) -> int:
     others = tuple(name.strip() for name in args.precisions.split(",") if name.strip())
     asked = Asked(most=args.prompts, others=others, **_asked(args))
     asked.check()
-    if not args.out:
+    if args.out is None:
         fetch(args.model)  # its content names the folder
     spec = CardRun(asked=asked, processes=args.processes)
-    return run(spec, Path(args.out) if args.out else asked.place, args.progress)
+    return run(spec, asked.place if args.out is None else disk.require_out_folder(args.out), args.progress)
 
 
 def _asked(args: argparse.Namespace) -> dict[str, Any]:

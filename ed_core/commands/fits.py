@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 
+from .. import bounds
 from ..errors import ParameterError
 from ..runs.spec import JACOBIAN_TOKENS, FitRun, Opened
 from ..sources.precision import asked
 from .models import how_to_open
-from .runs import Commands, run
+from .runs import RESUMED, Commands, run, whole
 from .studies import shard_of
 
 SAME = "the same as A's unless given"
@@ -22,12 +23,19 @@ def add(commands: Commands) -> None:
     kinds = p.add_subparsers(required=True, metavar="KIND")
     p = kinds.add_parser("affine", help="the affine lens: least squares from the stream at every depth to the last")
     p.add_argument(
-        "--rank", type=int, metavar="R", help="keep the matrices to this rank, in half precision: small files"
+        "--rank",
+        type=whole(-bounds.WHOLE),
+        metavar="R",
+        help="keep the matrices to this rank, in half precision: small files",
     )
     _of_all_kinds(p, "affine", ".safetensors")
     p = kinds.add_parser("jacobian", help="the Jacobian lens: how the last residual answers to changes, on average")
     p.add_argument(
-        "--max-tokens", type=int, default=JACOBIAN_TOKENS, metavar="N", help="read so many of a prompt's tokens"
+        "--max-tokens",
+        type=whole(-bounds.WHOLE),
+        default=JACOBIAN_TOKENS,
+        metavar="N",
+        help="read so many of a prompt's tokens",
     )
     _of_all_kinds(p, "jacobian", ".safetensors")
     p = kinds.add_parser(
@@ -36,7 +44,7 @@ def add(commands: Commands) -> None:
     p.add_argument("--other", required=True, metavar="B", help="the second model, with the same tokenizer")
     p.add_argument("--other-precision", metavar="P", help=SAME)
     p.add_argument("--other-control", default="", metavar="KIND", help="a twin in B's place: untrained or shuffled")
-    p.add_argument("--other-seed", type=int, metavar="N", help="which twin of B (0 unless given)")
+    p.add_argument("--other-seed", type=whole(0), metavar="N", help="which twin of B (0 unless given)")
     _of_all_kinds(p, "maps", ".npz")
     p = kinds.add_parser("replacement", help="within one model: the loss with each layer replaced by a linear map")
     _of_all_kinds(p, "replacement", ".npz")
@@ -63,7 +71,7 @@ def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
     p.add_argument("--memory", default="", metavar="SIZE", help="what the sums may hold at once, like 500M or 20G")
     p.add_argument("--dry-run", action="store_true", help="say what the sums take and in how many passes, and stop")
     p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
-    p.set_defaults(run=fit, kind=kind)
+    p.set_defaults(run=fit, kind=kind, stopped=RESUMED)
 
 
 def fit(args: argparse.Namespace) -> int:

@@ -6,13 +6,14 @@ from __future__ import annotations
 import argparse
 import sys
 
+from .. import disk
 from ..errors import BrokenWeights, ParameterError
 from ..memory import gigabytes
 from ..notebook import model as opened
 from ..runs.spec import AuditRun
 from ..sources import gguf_files
 from ..types import ModelSpec
-from .runs import run
+from .runs import run, whole
 
 
 def how_to_open(p: argparse.ArgumentParser) -> None:
@@ -28,7 +29,7 @@ def how_to_open(p: argparse.ArgumentParser) -> None:
         metavar="KIND",
         help="a twin in the model's place: untrained (random weights) or shuffled (its layers in random order)",
     )
-    p.add_argument("--seed", type=int, metavar="N", help="which twin (0 unless given)")
+    p.add_argument("--seed", type=whole(0), metavar="N", help="which twin (0 unless given)")
 
 
 def opened_as(args: argparse.Namespace) -> ModelSpec:
@@ -69,6 +70,8 @@ def local(args: argparse.Namespace) -> None:
 
 
 def audit(args: argparse.Namespace) -> int:
+    if args.out is not None:
+        disk.require_out(args.out, filter(None, (args.prompts, args.model)))
     precisions = tuple(dict.fromkeys(args.precisions.split(",")))
     spec = AuditRun(
         model=args.model, precisions=precisions, prompts=args.prompts or "", device=args.device, out=args.out or ""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from .. import disk
 from ..errors import EffectiveDepthError, PublishError
 from .runs import Commands
 
@@ -41,6 +42,7 @@ def static(args: argparse.Namespace) -> int:
     from ..sharing import pages, site
     from ..studies import folder
 
+    disk.require_out_folder(args.out)
     kept, problems = Kept(), []
     cases, studies, cards = list(args.case), list(map(Path, args.study)), list(map(Path, args.card))
     told, left = ["those named"] if cases or studies or cards else [], []

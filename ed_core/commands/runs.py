@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,10 +12,25 @@ from typing import Any, Protocol, runtime_checkable
 
 import psutil
 
+from .. import bounds, disk
 from ..runs import launch, queue
 from ..runs.execute import execute
 from ..runs.spec import Spec
 from ..runs.status import RUNNING, Status, Statuses
+
+STORED = "stopped; finished prompts are in the store, the same command goes on from there."
+RESUMED = "stopped; the same command goes on from what was finished."
+
+
+def whole(least: int, most: int = bounds.WHOLE) -> Callable[[str], int]:
+    """The type of an option that is a whole number within bounds."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,12}", text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number from {least} to {most}")
+        return int(text)
+
+    return read
 
 
 @runtime_checkable
@@ -28,6 +44,9 @@ class Commands(Protocol):
 def run(spec: Spec, folder: Path | None = None, lines: bool = False, kept: bool = True) -> int:
     """Carry out a run at once, in this process; returns the exit code. `lines`: every per cent on a line of its own;
     `kept`: write its spec and its statuses into the folder."""
+
+    if folder is not None:
+        disk.require_out_folder(folder)
 
     def first() -> None:
         if folder is not None and not launch.Run(folder).running:

@@ -8,9 +8,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import bounds, disk
 from ..errors import ParameterError, StudyError
 from ..runs.spec import ReproduceRun, StudyRun
-from .runs import Commands, run
+from .runs import RESUMED, Commands, run, whole
 
 if TYPE_CHECKING:
     from ..studies.folder import Folder
@@ -35,7 +36,7 @@ def add(commands: Commands) -> None:
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
     add_engine(p)
-    p.set_defaults(run=study)
+    p.set_defaults(run=study, stopped=RESUMED)
     p = commands.add_parser(
         "reproduce", help="measure a paper's figures anew by its protocol, and say for each entry how it compares"
     )
@@ -57,14 +58,17 @@ def add(commands: Commands) -> None:
         help="these of the paper's sets alone, from the hub or from a local file with its columns; all unless given",
     )
     p.add_argument(
-        "--limit", type=int, metavar="N", help="prompts of each set or level, in place of the paper's number"
+        "--limit",
+        type=whole(-bounds.WHOLE),
+        metavar="N",
+        help="prompts of each set or level, in place of the paper's number",
     )
     p.add_argument("--precision", metavar="P", help="the paper's where it can be had, unless given: int8, float32, …")
     p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
     add_engine(p)
     p.add_argument("--out", metavar="DIR", help="where it is kept and goes on from; a folder of the paper's name here")
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
-    p.set_defaults(run=reproduce)
+    p.set_defaults(run=reproduce, stopped=RESUMED)
 
 
 def add_engine(p: argparse.ArgumentParser) -> None:
@@ -78,7 +82,7 @@ def add_processes(p: argparse.ArgumentParser) -> None:
     """The argument that says how many processes of this machine compute."""
     p.add_argument(
         "--processes",
-        type=int,
+        type=whole(1, 1024),
         default=1,
         metavar="N",
         help="so many processes of this machine compute, each with the models in its own memory: on a CPU one for "
@@ -108,7 +112,7 @@ def reproduce(args: argparse.Namespace) -> int:
         device=args.device,
         **_computed(args),
     )
-    return run(spec, Path(args.out or args.paper), kept=not args.dry_run)
+    return run(spec, disk.require_out_folder(args.paper if args.out is None else args.out), kept=not args.dry_run)
 
 
 def _computed(args: argparse.Namespace) -> dict[str, Any]:
@@ -125,18 +129,19 @@ def open_bundle(file: Path, out: Path) -> int:
 
 def export(folder: Path, files: list[str]) -> int:
     """Write a study's folder as each of these files; what is written stands in its name."""
-    from ..disk import why, write
     from ..studies.folder import open_folder
 
     opened = open_folder(folder)
     made: dict[Path, bytes] = {}
+    for name in files:
+        disk.require_out(name, folder.rglob("*"), "--export")
     for name in files:  # all are made before one is written
         made[Path(name)] = _made(opened, Path(name))
     for file, data in made.items():
         try:
-            write(file, data)
+            disk.write(file, data)
         except OSError as error:
-            raise StudyError(f"{file} cannot be written: {why(error)}") from error
+            raise StudyError(f"{file} cannot be written: {disk.why(error, '--export')}") from error
         print(f"{file}: {len(data)} bytes")
     return 0
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from ..bounds import DIGITS, NESTING, TEXT
 from ..types import canonical_json
 
-NESTING, DIGITS, TEXT = 32, 32, 1 << 20  # most levels of lists and objects, digits of a number, bytes of a string
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 LONG = re.compile(rb"[0-9]{%d}" % (DIGITS + 1))
 NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))

@@ -24,11 +24,12 @@ from typing import Annotated, Any, BinaryIO, Generic, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from .. import disk
+from .. import disk, outside
+from ..bounds import NESTING
 from ..errors import ImportRefused, NewerSchema, StoreError, TooLarge
 from ..types import canonical_json
 from . import archive, arrays, before
-from .checked import NESTING, exactly_of, expect, parse
+from .checked import exactly_of, expect, parse
 
 MANIFEST, ARRAY = "manifest.json", ".npy"
 MAKER = "effective-depth "  # how every format begins
@@ -155,7 +156,7 @@ def open_sealed(source: Path | bytes | io.BufferedIOBase, kind: Kind[H], name: s
     name = name or (source.name if isinstance(source, Path) else "This")
     with contextlib.ExitStack() as opened, kind.refusing(name):
         if isinstance(source, Path):
-            file: io.BufferedIOBase = opened.enter_context(source.open("rb"))
+            file: io.BufferedIOBase = opened.enter_context(outside.regular(source))
         else:
             file = io.BytesIO(source) if isinstance(source, (bytes, bytearray)) else source
         if (size := file.seek(0, 2)) > kind.bounds.file:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, PositiveInt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from .. import disk, settings
+from .. import bounds, disk, settings
 from ..errors import BrokenWeights, FitRefused, ParameterError
 from ..files import expect, parse
 from ..sources import weights
@@ -143,6 +143,11 @@ def _read(path: Path, changed: int, size: int) -> Fit:
         raise FitRefused(f"{path.name} is damaged or no safetensors file; {AGAIN}.") from error
     certificate = _certificate(path, told)
     kind, n_layers, d = certificate["kind"], certificate["n_layers"], certificate["d_model"]
+    if n_layers > len(shapes):
+        raise FitRefused(
+            f"{path.name} does not hold what its certificate says: {n_layers} layers, and {len(shapes)} tensors; "
+            f"{AGAIN}."
+        )
     shape = {"A": (d, d), "J": (d, d), "b": (d,)}
     names: tuple[str, ...] = TENSORS[kind]
     if rank := certificate.get("rank"):
@@ -185,8 +190,9 @@ def _certificate(path: Path, told: str) -> dict[str, Any]:
         found: dict[str, Any] = parse(told.encode(), MOST_CERTIFICATE)
         Certificate.model_validate(found)
         rank = found.get("rank")
-        expect(rank is None or (isinstance(rank, int) and found["kind"] == "affine"), "the rank")
-    except ValueError as error:
+        right = type(rank) is int and 0 < rank <= found["d_model"] and found["kind"] == "affine"
+        expect(rank is None or right, "the rank")
+    except (ValueError, TypeError) as error:
         raise FitRefused(
             f"{path.name} has no certificate of this program in its header, so nobody can tell which model and prompts "
             f"it was fitted to; {AGAIN}."
@@ -237,7 +243,7 @@ def _content(path: Path, changed: int, size: int) -> str:
 
 def _header(handle: BinaryIO) -> bytes:
     """A safetensors file's header: JSON, behind its length in eight bytes."""
-    return handle.read(int.from_bytes(handle.read(8), "little"))
+    return handle.read(min(int.from_bytes(handle.read(8), "little"), bounds.HEADER))
 
 
 def _with(header: bytes, certificate: str) -> bytes:

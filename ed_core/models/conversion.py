@@ -21,12 +21,15 @@ from typing import Any, TextIO, TypeVar
 from .. import disk, errors
 from ..errors import BrokenWeights, Cancelled, RefusedFamily, TooLarge
 from ..memory import ROOM, free_memory, gigabytes
-from ..sources import gguf_files
+from ..sources import gguf_files, sizes
 from ..sources.gguf_files import CONVERTER, RECORD, Header, Held
+from .apart import limit_memory
 
 T = TypeVar("T")
 COPIES = 2.5  # float32 copies of the weights that are held at once, at most
 BESIDE_WEIGHTS = 64 << 20  # tokenizer and config
+BESIDE_MEMORY = 3 << 29  # what the libraries and the tokenizer take while they convert
+NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
 Progress = Callable[[int, int], None]
 
 
@@ -39,7 +42,7 @@ def ensure(held: Held, progress: Progress | None = None, cancelled: Callable[[],
         return held.place
     header = gguf_files.read(held.file)
     held.place.parent.mkdir(parents=True, exist_ok=True)
-    _require_room(held, header)
+    memory = _require_room(held, header)
     with FileLock(held.place.parent / "lock"):  # one at a time: each takes much memory
         if held.converted:  # by another process, meanwhile
             return held.place
@@ -48,7 +51,7 @@ def ensure(held: Held, progress: Progress | None = None, cancelled: Callable[[],
         part = held.place.with_name(f"{held.place.name}.{secrets.token_hex(4)}{disk.UNFINISHED}")
         try:
             part.mkdir()
-            _convert_alone(held.file, part, progress, cancelled)
+            _convert_alone(held.file, part, progress, cancelled, memory)
             record = {"file": held.file.name, "packing": next(iter(header.packing)), "weights": header.packing}
             (part / RECORD).write_text(json.dumps(record | {"converter": CONVERTER}, indent=1), encoding="utf-8")
             disk.move(part, held.place)
@@ -57,18 +60,35 @@ def ensure(held: Held, progress: Progress | None = None, cancelled: Callable[[],
     return held.place
 
 
-def _require_room(held: Held, header: Header) -> None:
-    weights = 4 * header.parameters
+def _require_room(held: Held, header: Header) -> int:
+    """Refuse what disk or memory has no room for; returns the bytes of memory that the conversion may take."""
+    weights = 4 * max(header.parameters, _promised(held.file, header))
     disk.require_room(f"{held.file.name}, converted to float32,", weights + BESIDE_WEIGHTS, held.place.parent)
     if COPIES * weights > ROOM * free_memory():
         raise TooLarge(
             f"Converting {held.file.name} takes {gigabytes(COPIES * weights)} of memory, and "
             f"{gigabytes(free_memory())} are free; convert it on a larger machine, or take a smaller model."
         )
+    return int(COPIES * weights) + BESIDE_MEMORY
 
 
-def _convert_alone(file: Path, folder: Path, progress: Progress | None, cancelled: Callable[[], bool]) -> None:
-    command = [sys.executable, "-m", "ed_core.models.conversion", str(file), str(folder)]
+def _promised(file: Path, header: Header) -> int:
+    """Weights of the model that the header's sizes make, however few of them the file holds. A size that is not there
+    is refused: the library would take its own for it."""
+    if missing := [name for name in NEEDED if not header.config.get(name)]:
+        raise BrokenWeights(
+            f"{file.name} does not tell its model's {missing[0]}, so nobody knows what memory it takes; take the same "
+            "model as safetensors."
+        )
+    told = {name: 1 if value == gguf_files.PER_BLOCK else value for name, value in header.config.items()}
+    return sizes.read(told).parameters
+
+
+def _convert_alone(
+    file: Path, folder: Path, progress: Progress | None, cancelled: Callable[[], bool], memory: int = 0
+) -> None:
+    """`memory`: bytes that the process may take; 0 is no limit."""
+    command = [sys.executable, "-m", "ed_core.models.conversion", str(file), str(folder), str(memory)]
     root = str(Path(__file__).parents[2])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
     with tempfile.TemporaryFile("w+") as said:
@@ -143,7 +163,7 @@ def convert(file: Path, folder: Path) -> None:
     shutil.rmtree(source)
 
 
-def _main(file: str, folder: str) -> int:
+def _main(file: str, folder: str, memory: str = "0") -> int:
     """Convert; print "done/all" as it goes, and at the end what went wrong."""
     from transformers import modeling_gguf_pytorch_utils as library
 
@@ -153,6 +173,8 @@ def _main(file: str, folder: str) -> int:
             yield tensor
 
     library.tqdm = counted  # type: ignore[attr-defined]  # in the place of its progress bar
+    if int(memory):
+        limit_memory(int(memory))
     try:
         convert(Path(file), Path(folder))
     except errors.EffectiveDepthError as error:

@@ -16,14 +16,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from .. import bounds
 from ..architectures import Architecture
 from ..errors import IdentityFailed, NotFinite, PromptError
-from ..prompts import check_text, too_long
+from ..prompts import check_length, check_text, max_characters, too_long
 from ..sources import controls
 from ..sources.precision import QUANTIZED
 from ..sources.specs import foreign
 from ..types import Encoding, ModelSpec, Prompt
 from . import suffix
+from .apart import Unfinished, rendered
 from .identities import Identities
 from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, hooked, replace_first, split_call
 from .placement import main_device
@@ -81,6 +83,7 @@ class LanguageModel:
         self.block_order: tuple[int, ...] | None = getattr(hf_model, "block_order", None)  # of a shuffled twin
         self.identities: Identities | None = None
         self._lock = Calls()
+        self._chats: dict[str, str] = {}  # messages through the chat template
 
     @property
     def busy(self) -> bool:
@@ -102,15 +105,12 @@ class LanguageModel:
     def encode(self, prompt: Prompt, max_tokens: int | None = None) -> Encoding:
         """Tokens of `text + answer`, encoded once and jointly; refuses with a `PromptError`, never truncates."""
         check_text(prompt)
+        check_length(prompt)
         text, special = prompt.text, prompt.special_tokens
         if prompt.template == "chat":
             if not getattr(self.tokenizer, "chat_template", None):
                 raise PromptError(f"{self.spec.name} has no chat template; use the prompt as raw text instead.")
-            message = [{"role": "user", "content": text}]
-            text, special = (
-                self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True),
-                False,
-            )
+            text, special = self._in_chat(text), False
         encoded = self.tokenizer(text + prompt.answer, add_special_tokens=special, return_offsets_mapping=True)
         ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
         if why := too_long(len(ids), max_tokens, getattr(self.config, "max_position_embeddings", None)):
@@ -129,6 +129,24 @@ class LanguageModel:
                     "answer's first."
                 )
         return Encoding(tuple(ids), tuple(self.token_text(i) for i in ids), start, tuple(notes))
+
+    def _in_chat(self, text: str) -> str:
+        """One user message through the chat template, a stranger's program: in a process of its own, with limits."""
+        if text not in self._chats:
+            message = [{"role": "user", "content": text}]
+            try:
+                self._chats[text] = rendered(
+                    lambda: self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True),
+                    bounds.TEMPLATE_SECONDS,
+                    bounds.TEMPLATE_MEMORY,
+                    max_characters() + bounds.TEMPLATE,
+                )
+            except Unfinished as error:
+                raise PromptError(
+                    f"The chat template of {self.spec.name} cannot be used: {error}; use the prompt as raw text "
+                    "instead."
+                ) from None
+        return self._chats[text]
 
     def tensor(self, encoding: Encoding | tuple[int, ...]) -> Int[Tensor, "1 pos"]:
         """An encoding, or token ids, as a batch of one on the model's device."""

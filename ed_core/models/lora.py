@@ -36,5 +36,9 @@ def merge(hf_model: nn.Module, folder: Path) -> nn.Module:
         prepare()  # peft imports it
     from peft import PeftModel
 
-    merged: nn.Module = PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True).merge_and_unload()
+    try:
+        merged: nn.Module = PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True).merge_and_unload()
+    except Exception as error:  # whatever a stranger's settings provoke inside the library
+        told = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+        raise BrokenWeights(f"The adapter {folder.name} cannot be merged: {told}; save it again with peft.") from error
     return merged

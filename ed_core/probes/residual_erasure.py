@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from .. import bounds, outside
 from ..errors import PromptError
 from ..prompts import read_jsonl
 from ..types import MeasureSpec, ProbeResult, Prompt, canonical_json
@@ -148,7 +149,7 @@ class ResidualErasure(Probe):
 
     def content_hash(self, parameter: str) -> str:
         if self.background != "bundled" and Path(self.background).is_file():
-            return hashlib.sha256(Path(self.background).read_bytes()).hexdigest()
+            return hashlib.sha256(outside.content(self.background, bounds.PROMPTS)).hexdigest()
         return hashlib.sha256(canonical_json([p.identity() for p in self.background_prompts()]).encode()).hexdigest()
 
     def check(self, n_tokens: int, answer_start: int | None) -> None:

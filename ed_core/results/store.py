@@ -26,7 +26,7 @@ import diskcache
 import numpy as np
 
 from .. import settings
-from ..disk import BUSY_SECONDS, is_damage, reason
+from ..disk import BUSY_SECONDS, is_damage, not_a_file, reason
 from ..errors import StoreError
 from ..shelf import Shelf
 from ..types import ENGINE_VERSION, ProbeResult, canonical_json
@@ -208,6 +208,11 @@ class Store:
                 hidden = isinstance(error, diskcache.Timeout) or "rollback" in str(error)
                 cause = (error.__context__ if hidden else None) or error
                 moved = _identity(self.path) != seen  # somebody deleted the folder or set it aside just now
+                if (kind := not_a_file(self.path / diskcache.core.DBNAME)) and not moved:
+                    raise StoreError(
+                        f"The results in {self.path} cannot be used: {diskcache.core.DBNAME} is {kind} there. Remove "
+                        "it, or set ED_CACHE to another folder."
+                    ) from error
                 if last or not (moved or is_damage(cause)):
                     raise StoreError(f"The results in {self.path} cannot be used: {reason(cause)}") from error
                 self._set_aside(seen, cause)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .. import disk
 from ..errors import EffectiveDepthError, ParameterError, StudyError
 from ..notebook import model as opened
+from ..sources.precision import PRECISIONS
 from ..types import ModelSpec, Prompt
 from .spec import AuditRun, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, Spec, StudyRun
 from .status import Statuses
@@ -225,8 +226,8 @@ def _fit(spec: FitRun, statuses: Statuses) -> int:
     out, ending = Path(spec.out), ".safetensors" if spec.fit in ("affine", "jacobian") else ".npz"
     if out.suffix != (expected := shards.ENDING if spec.shard else ending):
         raise ParameterError(f"--out is {spec.out!r}; expected a file that ends in {expected}.")
-    if not out.parent.is_dir():
-        raise ParameterError(f"The folder {out.parent} of --out does not exist; make it first.")
+    sources = [one.source for one in (spec.model, spec.other) if one is not None]
+    disk.require_out(out, [spec.prompts, spec.test, *spec.merge, *sources])
     fits = {"affine": _affine, "jacobian": _jacobian, "maps": _maps, "replacement": _replacement}
     return fits[spec.fit](spec, out, statuses)
 
@@ -367,6 +368,8 @@ def _audit(spec: AuditRun, statuses: Statuses) -> int:
     from ..service.resolve import in_precisions, resolve
     from ..sources.bundled import load_prompts
 
+    if wrong := [name for name in spec.precisions if name not in ("auto", *PRECISIONS)]:
+        raise ParameterError(f"--precisions has {wrong[0]!r}; expected two or more of {', '.join(PRECISIONS)}.")
     bundled = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()[::4]]
     prompts = read_jsonl(spec.prompts) if spec.prompts else bundled
     device = device_of(spec.device)
@@ -381,7 +384,8 @@ def _audit(spec: AuditRun, statuses: Statuses) -> int:
         results[precision] = [found[r.key] for r in of_one]
     outcome = auditing.compare(results, auditing.reference_of(list(spec.precisions)))
     if spec.out:
-        np.savez(spec.out, allow_pickle=False, **outcome.arrays())
+        with disk.written(Path(spec.out)) as handle:
+            np.savez(handle, allow_pickle=False, **outcome.arrays())
     _said(statuses, f"{spec.model}: {len(prompts)} prompts through {', '.join(spec.precisions)}")
     print("\n".join(auditing.table(outcome)))
     return 0

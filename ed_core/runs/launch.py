@@ -18,9 +18,8 @@ import filelock
 import psutil
 from pydantic import ValidationError
 
-from .. import disk, settings
+from .. import disk, outside, settings
 from ..errors import NotAllowed, StudyError
-from ..types import from_json
 from . import queue, status
 from .spec import SPEC, Spec
 
@@ -173,7 +172,7 @@ def _write(folder: Path, spec: Spec, **more: Any) -> None:
 def _read(folder: Path) -> dict[str, Any]:
     """What `run.json` tells; empty where it tells nothing."""
     try:
-        told = from_json((folder / FILE).read_text(encoding="utf-8"))
+        told = outside.json_of(folder / FILE)
     except (OSError, ValueError):
         return {}
     return told if isinstance(told, dict) else {}

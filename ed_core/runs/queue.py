@@ -16,7 +16,7 @@ from pathlib import Path
 import filelock
 import psutil
 
-from .. import disk, settings
+from .. import disk, outside, settings
 from ..errors import EffectiveDepthError, QueueFull
 from ..memory import ROOM, free_memory
 from ..sources.specs import size_of
@@ -163,7 +163,7 @@ def _tickets() -> dict[Path, Ticket]:
     for file in sorted(_folder().glob("*.json")):
         with contextlib.suppress(OSError):
             try:
-                ticket = Ticket(**from_json(file.read_text(encoding="utf-8")))
+                ticket = Ticket(**from_json(outside.regular(file).read()))
             except (ValueError, TypeError):
                 ticket = None
             if ticket is not None and alive(ticket.pid, ticket.created):

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from .. import outside
 from ..errors import Cancelled, EffectiveDepthError
 from ..types import from_json
 
@@ -104,7 +105,7 @@ def _append(file: Path, line: str) -> None:
 def read(folder: Path) -> list[Status]:
     """The last statuses of a run, oldest first; a line that is torn or not one of ours is left out."""
     try:
-        with (folder / FILE).open("rb") as handle:
+        with outside.regular(folder / FILE) as handle:
             start = max(0, handle.seek(0, os.SEEK_END) - TAIL)
             handle.seek(start)
             lines = handle.read().split(b"\n")

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from .. import disk, settings
+from .. import disk, outside, settings
 from ..cases import report
 from ..errors import PublishError
+from ..types import from_json
 
 FOLDER = Path(__file__).parent
 MARKER, FORMAT = ".effective-depth-site.json", "effective-depth site"
@@ -46,24 +45,21 @@ def write(pages: Iterable[Page], out: Path) -> list[Page]:
     their files. All of it is made before the folder is touched; then each file is replaced all or nothing, the index
     last, and pages that are gone are removed. `PublishError` says why not."""
     before = _published(out)
-    made = out.absolute().with_name(f".{secrets.token_hex(4)}{disk.UNFINISHED}")
+    told: list[Page] = []
+    names: set[str] = set()
     try:
-        made.mkdir(parents=True)
-        told: list[Page] = []
-        names: set[str] = set()
-        for name, data in _all(pages, told):
-            if name.lower() in names:
-                raise PublishError(f"Two files of the site would be called {name}; rename one of the two studies.")
-            names.add(name.lower())
-            place = made / name
-            place.parent.mkdir(exist_ok=True)
-            disk.write(place, data)
-        files = [file.relative_to(made).as_posix() for file in made.rglob("*") if file.is_file()]
-        _put(made, out, sorted(files, key=lambda name: (name == INDEX, name)), before)
+        with disk.hidden(out) as made:
+            for name, data in _all(pages, told):
+                if name.lower() in names:
+                    raise PublishError(f"Two files of the site would be called {name}; rename one of the two studies.")
+                names.add(name.lower())
+                place = made / name
+                place.parent.mkdir(exist_ok=True)
+                disk.write(place, data)
+            files = [file.relative_to(made).as_posix() for file in made.rglob("*") if file.is_file()]
+            _put(made, out, sorted(files, key=lambda name: (name == INDEX, name)), before)
     except OSError as error:
-        raise PublishError(f"The site {out} cannot be written: {disk.why(error)}") from error
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+        raise PublishError(f"The site {out} cannot be written: {disk.why(error, '--out')}") from error
     return told
 
 
@@ -96,7 +92,7 @@ def _published(out: Path) -> list[str]:
     try:
         if not out.exists() or (out.is_dir() and not any(out.iterdir())):
             return []
-        told = json.loads(marker.read_text(encoding="utf-8"))
+        told = from_json(outside.regular(marker).read())
         files: list[str] = told["files"]
         if told["format"] == FORMAT and all(NAME.fullmatch(name) for name in files):
             return files

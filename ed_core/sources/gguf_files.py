@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import settings
-from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
-from ..types import from_json
+from .. import bounds, outside, settings
+from ..errors import BrokenWeights, EffectiveDepthError, InputError, ModelNotFound
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
@@ -115,9 +114,9 @@ def packed(model: Held) -> str:
     """How most of its weights are packed in the file, like "Q4_1"; "" where neither file nor conversion is here."""
     try:
         if model.converted:
-            return str(from_json((model.place / RECORD).read_text(encoding="utf-8"))["packing"])
+            return str(outside.json_of(model.place / RECORD)["packing"])
         return next(iter(read(model.file).packing)) if model.file.is_file() else ""
-    except (OSError, ValueError, KeyError, EffectiveDepthError):
+    except (OSError, ValueError, KeyError, TypeError, EffectiveDepthError):
         return ""
 
 
@@ -126,8 +125,8 @@ def conversions() -> list[tuple[str, int, Path]]:
     found = []
     for record in sorted((settings.current().cache / "converted").glob(f"*/{RECORD}")):
         try:
-            name = str(from_json(record.read_text(encoding="utf-8"))["file"])
-        except (OSError, ValueError, KeyError):
+            name = str(outside.json_of(record)["file"])
+        except (ValueError, KeyError, TypeError):
             continue
         found.append((name, sum(f.stat().st_size for f in record.parent.iterdir()), record.parent))
     return found
@@ -149,24 +148,24 @@ def _of_ollama(folder: Path) -> Iterator[Path]:
     """Ollama keeps files by their SHA-256; its manifests say which of them are models."""
     for manifest in sorted((folder / "manifests").glob("*/*/*/*")):
         try:
-            layers = from_json(manifest.read_text(encoding="utf-8"))["layers"]
+            layers = outside.json_of(manifest)["layers"]
             digests = [str(one["digest"]) for one in layers if str(one["mediaType"]).endswith("image.model")]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             continue
         yield from (folder / "blobs" / d.replace(":", "-") for d in digests if re.fullmatch("sha256:[0-9a-f]{64}", d))
 
 
 def _is_gguf(file: Path) -> bool:
     try:
-        with file.open("rb") as handle:
+        with outside.opened(file, bounds.WEIGHTS) as handle:
             return handle.read(4) == MAGIC or file.suffix == ".gguf"
-    except OSError:
+    except (OSError, InputError):
         return False
 
 
 @functools.lru_cache(maxsize=64)
 def _digest(file: str, *_stat: int) -> str:
-    with open(file, "rb") as handle:
+    with outside.opened(file, bounds.WEIGHTS, BrokenWeights) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
@@ -176,7 +175,8 @@ def _digest(file: str, *_stat: int) -> str:
 def read(file: Path) -> Header:
     """The header of a file. `BrokenWeights` says in one sentence what is damaged, cut off, or compressed in a way that
     cannot be unpacked (with type and tensor)."""
-    stat = file.stat()
+    with outside.opened(file, bounds.WEIGHTS, BrokenWeights) as handle:
+        stat = os.fstat(handle.fileno())
     return _read(str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
 
 
@@ -184,7 +184,10 @@ def read(file: Path) -> Header:
 def _read(path: str, size: int, *_stat: int) -> Header:
     file = Path(path)
     try:
-        with file.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            outside.opened(file, bounds.WEIGHTS, BrokenWeights) as handle,
+            mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
             return _parsed(file, _Reader(data), size)
     except (ValueError, TypeError, struct.error, OverflowError, IndexError) as error:
         told = " ".join(str(error).split())[:120] or type(error).__name__
@@ -245,6 +248,8 @@ def _parsed(file: Path, reader: _Reader, size: int) -> Header:
     if (version := reader.take("<I")) not in VERSIONS:
         raise ValueError(f"its version is {version}, and {' and '.join(map(str, VERSIONS))} are known")
     n_tensors, n_fields = reader.take("<Q"), reader.take("<Q")
+    if n_tensors > bounds.GGUF_TENSORS or n_fields > bounds.GGUF_FIELDS:
+        raise ValueError(f"its header promises {n_tensors} tensors and {n_fields} fields")
     fields: dict[str, Any] = {}
     for _ in range(n_fields):
         key = reader.text()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from .. import bounds
 from ..errors import ParameterError
 from .precision import BYTES, compute_name
 
@@ -126,7 +127,10 @@ def _quantized(outputs: int, inputs: int, precision: str) -> int:
 
 def _whole(name: str, value: Any) -> int:
     try:
-        return int(value)
+        whole = int(value)
+        if not 0 <= whole <= bounds.WHOLE:
+            raise ValueError
+        return whole
     except (TypeError, ValueError, OverflowError):
         raise ParameterError(f"The config's {name} is {str(value)[:40]!r}; expected a whole number.") from None
 
@@ -176,6 +180,8 @@ def read(config: Mapping[str, Any]) -> Size:
     qk = {"": 0, "head": 2 * head_dim, "all": q + kv}[layout.qk_norm]
     tied = bool(config.get("tie_word_embeddings", layout.tied))
     positions = d_model * (number("n_positions", "max_position_embeddings") or 1024) if layout.positions else 0
+    if n_layers > bounds.LAYERS:
+        raise ParameterError(f"The config has {n_layers} layers; at most {bounds.LAYERS} are opened.")
     return Size(
         family,
         n_layers,

@@ -10,8 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from .. import outside
 from ..errors import ModelNotFound
-from ..types import ModelSpec, from_json
+from ..types import ModelSpec
 from . import adapters, catalogue, gguf_files, permits, sizes, wheels
 from .bundled import MODELS as BUNDLED
 from .hub_cache import cached_commit, hub_cache
@@ -38,6 +39,8 @@ def named(source: str) -> ModelSpec:
     """What a name refers to, without a look at the content: a bundled model, a folder, a GGUF file, a wheel that holds
     one, or a hub id with the commit that is here."""
     source = source.strip()
+    if not source:
+        raise ModelNotFound("No model is named; give a bundled name, a folder, or a hub id.")
     permits.model(*_name_and_revision(source))
     if wheels.find(source):
         return ModelSpec(source)
@@ -45,6 +48,9 @@ def named(source: str) -> ModelSpec:
         return ModelSpec(str(file))
     if source in BUNDLED and os.path.isdir(BUNDLED[source]):
         return ModelSpec(source)
+    bundled, at, revision = source.partition("@")
+    if at and bundled in BUNDLED:
+        raise ModelNotFound(f"{bundled} comes with the program and has no revision {revision!r}; leave it out.")
     folder = Path(os.path.expanduser(source))
     if os.path.isdir(folder):  # unlike the path's own method it takes any text
         return ModelSpec(
@@ -207,4 +213,4 @@ def foreign(spec: ModelSpec) -> str:
 @lru_cache(maxsize=64)
 def _read(file: str, *state: int) -> object:
     """A JSON file, read anew where its `state` is another: a page asks for one a dozen times."""
-    return from_json(Path(file).read_text(encoding="utf-8"))
+    return outside.json_of(file)

@@ -7,8 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import prompts
-from ..types import ModelSpec, Prompt, from_json
+from .. import bounds, outside, prompts
+from ..errors import BrokenWeights
+from ..types import ModelSpec, Prompt
 from . import sizes
 from .specs import config_of, location
 
@@ -26,14 +27,20 @@ def _file(spec: ModelSpec) -> Path | None:
 def _tokenizer(file: str, mtime_ns: int) -> Tokenizer:
     from tokenizers import Tokenizer
 
-    return Tokenizer.from_file(file)
+    try:
+        return Tokenizer.from_str(outside.text(file, bounds.TOKENIZER, BrokenWeights))
+    except BrokenWeights:
+        raise
+    except Exception as error:  # whatever the library says of a stranger's file
+        told = " ".join(str(error).split())[:120]
+        raise BrokenWeights(f"The tokenizer.json of this model cannot be used ({told}); download it again.") from None
 
 
 def preview(spec: ModelSpec, prompt: Prompt) -> list[str] | None:
     """Texts of the tokens of `text + answer`; None where only the model itself could tell (no tokenizer.json, or a chat
     template)."""
     file = _file(spec)
-    if file is None or prompt.template != "raw":
+    if file is None or prompt.template != "raw" or not prompts.fits(prompt):
         return None
     tokenizer = _tokenizer(str(file), file.stat().st_mtime_ns)
     ids = tokenizer.encode(prompt.text + prompt.answer, add_special_tokens=prompt.special_tokens).ids
@@ -103,8 +110,8 @@ def added(spec: ModelSpec) -> tuple[list[str], list[str]] | None:
 
 def _settings(spec: ModelSpec, name: str) -> dict[str, Any]:
     try:
-        found = from_json((Path(location(spec)) / name).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = outside.json_of(Path(location(spec)) / name)
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 

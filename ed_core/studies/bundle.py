@@ -11,8 +11,6 @@ import contextlib
 import json
 import math
 import re
-import secrets
-import shutil
 from collections.abc import Iterator, Mapping
 from io import BufferedIOBase
 from pathlib import Path
@@ -30,7 +28,7 @@ from . import items, report, tables
 from .folder import Folder, open_folder
 from .plan import FAILURES, FORMAT, ITEMS, PLAN, STUDY
 from .sets import FORMATS
-from .study import NAME, SPLIT_POINTS
+from .study import NAME, SPLIT_POINTS, ModelEntry
 from .study import parse as parse_study
 
 ENDING = ".edstudy"
@@ -146,17 +144,12 @@ def unpack(file: str | Path | BufferedIOBase, out: str | Path) -> str:
     out = Path(out)
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise ImportRefused(f"{out} is there already; give --out a folder that is not there yet, or an empty one.")
-    hidden = out.absolute().with_name(f".{secrets.token_hex(4)}{disk.UNFINISHED}")
-    part = hidden / "study"  # one folder further in, where nobody takes it for a study
-    with _reading(file):
-        try:
-            with open_sealed(_source(file), KIND) as sealed:
-                part.mkdir(parents=True)
-                measures = _unpack(sealed, part)
-            part.replace(out)
-            disk.sync_folder(hidden.parent)
-        finally:
-            shutil.rmtree(hidden, ignore_errors=True)
+    with _reading(file), open_sealed(_source(file), KIND) as sealed, disk.hidden(out) as hidden:
+        part = hidden / "study"  # one folder further in, where nobody takes it for a study
+        part.mkdir()
+        measures = _unpack(sealed, part)
+        part.replace(out)
+        disk.sync_folder(hidden.parent)
     return measures
 
 
@@ -238,6 +231,7 @@ def _plan(content: Mapping[str, bytes]) -> _Plan:
     same &= {name for pair in plan.pairs for name in pair} <= {model.label for model in plan.models}
     same &= [one.of in ("", *FORMATS) for one in plan.sets] == [True] * len(study.sets)
     same &= len(plan.models) == len(study.models) == len({model.label for model in plan.models})
+    same &= all(_called(model, entry) for model, entry in zip(plan.models, study.models))
     same &= [(p.name, p.limit) for p in plan.probes] == [(p.name, p.limit) for p in study.probes]
     same &= [p.parameters for p in plan.probes] == [_as_json(p.parameters) for p in study.probes]
     expect(same and plan.format == FORMAT, f"{PLAN} is not the plan of {STUDY}")
@@ -247,6 +241,14 @@ def _plan(content: Mapping[str, bytes]) -> _Plan:
         told = (one.levels, one.pairs, one.forms)
         expect(all(len(marks) in (0, n) for marks in told), f"the levels, pairs or forms of {one.name}")
     return plan
+
+
+def _called(model: _Model, entry: ModelEntry) -> bool:
+    """Whether a model of the plan has the label that its entry gives it."""
+    if entry.label or model.trouble:
+        named = model.label.startswith(entry.source.rstrip("/").rsplit("/", 1)[-1])
+        return model.label == entry.label or (not entry.label and named)
+    return bool(model.name) and model.label.startswith(model.name)
 
 
 def _as_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,18 +271,36 @@ def _check_items(plan: _Plan, part: Path, names: list[str]) -> None:
     for one in plan.sets:
         for i, chunk in enumerate(one.chunks):
             rows[chunk] = min(plan.chunk, len(one.ids) - i * plan.chunk)
-    known, digests = set(_columns(plan)), {model.digest for model in plan.models}
+    known, models = set(_columns(plan)), {model.digest: model for model in plan.models}
     shapes: dict[tuple[str, str], tuple[int, ...]] = {}
     for name in names:
         _, digest, file = name.split("/")
         chunk = file.removesuffix(".parquet")
-        expect(digest in digests and chunk in rows, f"{name} is of no part of the plan")
+        expect(digest in models and chunk in rows, f"{name} is of no part of the plan")
         _check_size(part / name, name, rows[chunk], len(known))
         table, found = items.read(part / name)
+        _check_model(models[digest], table, found, name)
         for column, shape in found.items():
             expect(column in known, f"{name} has a column {column!r} that no probe of the study writes")
             _check_column(table[column].combine_chunks(), shape, f"{name}, {column}")
             expect(shapes.setdefault((digest, column), shape) == shape, f"{name}, {column}: another shape than before")
+
+
+def _check_model(model: _Model, table: pyarrow.Table, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
+    """The plan's model is the one that the item's certificate names, with as many layers as its columns have."""
+    told: Any = parse((table.schema.metadata or {}).get(b"certificate", b"{}"), MAX_HEAD)
+    expect(isinstance(told, dict) and isinstance(told.get("model", {}), dict), f"{where} has no certificate")
+    of_model: dict[str, Any] = told.get("model", {})
+    names = {"precision": model.precision, "control": model.control, "control_seed": model.seed}
+    same = all(of_model.get(name, value) == value for name, value in names.items())
+    source = str(of_model.get("source", model.name)).rstrip("/").rsplit("/", 1)[-1]
+    same &= source == model.name and told.get("n_layers", model.n_layers) in (model.n_layers, None)
+    expect(same, f"{where} is of another model than the plan's {model.label!r}")
+    for probe in ("contributions", "logit_lens"):
+        for spec in find(probe).measures:
+            shape = shapes.get(f"{probe}.{spec.name}.sum", ())
+            if len(shape) == 1 and spec.dims[0] in ("layer", "depth") and model.n_layers:
+                expect(shape[0] == model.n_layers + (spec.dims[0] == "depth"), f"{where}: {model.n_layers} layers")
 
 
 def _check_size(file: Path, name: str, rows: int, most: int) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow
+from pydantic import BaseModel, Field, model_validator
 
-from .. import settings
+from .. import bounds, outside, settings
 from ..errors import StudyError
 from ..probes import Probe, find
 from ..sources.bundled import STUDIES
@@ -45,6 +46,49 @@ class Sums:
             return {}
         ran = np.isfinite(own["n_tokens"])
         return {n: v[ran] for n, v in own.items()} if ran.any() else {}
+
+
+class _Model(BaseModel):
+    label: str
+    digest: str = Field(pattern="^[0-9a-f]{16}$")
+    n_layers: int | None = Field(None, ge=1, le=bounds.LAYERS)
+
+
+class _Probe(BaseModel):
+    name: str
+    parameters: dict[str, Any]
+
+
+class _Set(BaseModel):
+    name: str
+    left_out: int
+    ids: list[str]
+    levels: list[str]
+    pairs: list[str]
+    forms: list[str] = []
+    chunks: list[Annotated[str, Field(pattern="^[0-9a-f]{16}$")]]
+
+
+class _Plan(BaseModel):
+    """What is read of a plan; a bundle's is held to more (`bundle`)."""
+
+    name: str
+    note: str = ""
+    seed: int = Field(ge=0)
+    chunk: int = Field(ge=1, le=1000)
+    models: list[_Model]
+    probes: list[_Probe]
+    sets: list[_Set]
+    pairs: list[list[str]] = []
+
+    @model_validator(mode="after")
+    def _whole(self) -> _Plan:
+        for one in self.sets:
+            n = len(one.ids)
+            marks = (one.levels, one.pairs, one.forms)
+            if len(one.chunks) != -(-n // self.chunk) or any(len(of_all) not in (0, n) for of_all in marks):
+                raise ValueError(one.name)
+        return self
 
 
 @dataclass(frozen=True)
@@ -138,11 +182,12 @@ def open_folder(out: str | Path) -> Folder:
     """A study's folder. `StudyError` where there is none, or one of a later version."""
     file = Path(out) / PLAN
     try:
-        plan = from_json(file.read_text(encoding="utf-8"))
+        plan = from_json(outside.regular(file).read())
         if plan["format"] != FORMAT:
             raise StudyError(
                 f"The study in {out} is of format {plan['format']}; expected {FORMAT}. Run it again with this program."
             )
+        _Plan.model_validate(plan, strict=True)
         return Folder(Path(out), plan)
     except OSError:
         raise StudyError(f"There is no study in {out}: it has no {PLAN}; run one into it first.") from None

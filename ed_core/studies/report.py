@@ -54,7 +54,7 @@ def markdown(folder: Folder, verdict: pyarrow.Table, measures: str) -> str:
         f"Measures: SHA-256 {measures}.",
         "",
     ]
-    return "\n".join(lines)
+    return "\n".join(lines).replace("<", "&lt;")  # names and notes are anybody's, and Markdown passes HTML on
 
 
 def _extent(folder: Folder) -> Iterator[str]:

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from .. import disk
+from .. import disk, outside
 from ..errors import Cancelled, EffectiveDepthError, StoreError, StudyError
-from ..types import from_json
 from . import items
 from .plan import FAILURES, Chunk, Item, Plan, StudyModel
 
@@ -181,8 +180,8 @@ def failures(out: Path) -> dict[str, str]:
     """What went wrong in the runs of a study, by the label of the model."""
     found = {}
     for file in sorted((out / FAILURES).glob("*.json")):
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            told = from_json(file.read_text(encoding="utf-8"))
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            told = outside.json_of(file)
             found[told["model"]] = told["why"]
     return found
 

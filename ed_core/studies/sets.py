@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import extras
+from .. import bounds, extras, outside
 from ..errors import HubUnreachable, ParameterError, PromptError, PromptFileError, StudyError
-from ..prompts import check_text, read_jsonl
+from ..prompts import check_length, check_text, fits, read_jsonl
+from ..prompts import lines as written_lines
 from ..sources import permits, tokens
 from ..sources.bundled import SETS, set_names
 from ..sources.hub_cache import ensure_reachable
@@ -119,6 +120,8 @@ class _Counted:
     def _too_long(self, prompt: Prompt) -> bool:
         if self.spec is None or self.entry.max_tokens is None:
             return False
+        if not fits(prompt):
+            return True
         found = tokens.preview(self.spec, prompt)
         if found is None:
             raise StudyError(
@@ -174,7 +177,8 @@ def _own_lines(file: Path, entry: SetEntry) -> Iterator[Example]:
         prompts = read_jsonl(file)
     except PromptFileError as error:
         raise StudyError(f"The set {entry.name}: {error}") from None
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    text = outside.text(file, bounds.PROMPTS, StudyError)
+    lines = [json.loads(line) for _, line in written_lines(text)]
     for i, (prompt, line) in enumerate(zip(prompts, lines, strict=True)):
         template = prompt.template if "template" in line else entry.template
         prompt = replace(prompt, id=prompt.id or str(i), template=template)
@@ -232,6 +236,7 @@ def _format(entry: SetEntry) -> Format:
 
 
 def _table(entry: SetEntry, file: Path) -> Any:
+    outside.opened(file, bounds.SET, StudyError).close()
     extras.require("datasets", f"The set {entry.name}")
     import datasets
 
@@ -275,6 +280,8 @@ def _example(entry: SetEntry, row: Mapping[str, Any], known: Format | None, colu
     text, answer, level = known.write(row) if known else (of(columns.text), of(columns.answer), of(columns.level))
     prompt = Prompt(text, answer, of(columns.id) or str(i), entry.template, form=of(columns.form))
     check_text(prompt)
+    if not entry.max_tokens:
+        check_length(prompt)
     return Example(prompt, level, of(columns.pair))
 
 

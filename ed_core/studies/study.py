@@ -14,13 +14,13 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from .. import bounds, outside
 from ..errors import ParameterError, StudyError
 from ..probes import PROBES, Probe, find
 
@@ -168,19 +168,14 @@ class Study(_Strict):
 
 def read(file: str | Path) -> Study:
     """The study of a file; `StudyError` says what is wrong with it, and where."""
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise StudyError(f"The study {file} cannot be read ({reason}); give the path of a TOML file.") from None
-    return parse(text, Path(file).name)
+    return parse(outside.text(file, bounds.TOML, StudyError), Path(file).name)
 
 
 def parse(text: str, name: str = "the study") -> Study:
     """The same of text that is there already; `name` stands for it in what is refused."""
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        data = outside.toml(text)
+    except ValueError as error:
         raise StudyError(f"{name} is not TOML: {error}. Fix that place.") from None
     try:
         study = Study.model_validate(data, strict=True)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hostile import MANIFEST, _files, _zip, mutated, sealed_anew
 from test_files_before import ABOUT, BEFORE, of_arrays, of_case, of_maps, of_result
 
 from ed_core.cards import card
@@ -27,6 +26,7 @@ from ed_core.files import Bounds, Head, Kind, before, open_sealed, seal, write_s
 from ed_core.fits import checkpoint, measured, shards
 from ed_core.results.wire import pack, unpack
 from ed_core.studies import bundle as study
+from hostile import MANIFEST, _files, _zip, mutated, sealed_anew
 
 BOMB = 264 << 20  # bytes of zeros, a thousandth of that when compressed
 MEMORY = 40 << 20  # bytes that refusing a file may take at most

@@ -1,0 +1,31 @@
+"""What may come from outside at most. Bytes unless said otherwise; a bound is checked before anything of that size is
+read or made. Sealed containers have theirs in `files.sealed.Bounds`, models the free memory (`service.admission`)."""
+
+from __future__ import annotations
+
+PROMPTS = 64 << 20  # a file of prompts
+LINES = 100_000  # prompts of one file
+TOML = 1 << 20  # a study's file, the settings
+CONFIG = 16 << 20  # a JSON file of a model's folder, an adapter or a fit
+TOKENIZER = 256 << 20  # tokenizer.json
+WEIGHTS = 1 << 46  # a file of weights, which is never read whole
+HEADER = 100 << 20  # the header of a .safetensors file, as the library has it
+SET = 1 << 30  # a table that a study's set reads
+STATUS = 4 << 20  # what a run notes of itself
+
+NESTING = 32  # levels of lists, objects and tables
+DIGITS = 32  # of a number in JSON
+TEXT = 1 << 20  # a string in JSON
+SIZE = 12  # digits of a size in bytes, like 500M
+PATH, NAME = 4096, 255  # a path, and each name in it
+
+CHARACTERS = 100  # of a prompt for each token that may be: longer ones are refused before they are tokenized
+LEAST_CHARACTERS = 10_000  # of a prompt that are read whatever `max_tokens` is
+
+WHOLE = 10**9  # any size that a config names: layers, width, vocabulary
+LAYERS = 10_000
+RANK = 1 << 16  # of an adapter's matrices
+GGUF_FIELDS, GGUF_TENSORS = 100_000, 1_000_000
+
+TEMPLATE = 1 << 18  # characters of a chat template
+TEMPLATE_SECONDS, TEMPLATE_MEMORY = 5.0, 512 << 20  # what rendering one may take

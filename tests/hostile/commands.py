@@ -1,0 +1,115 @@
+"""Every command with good arguments, and what may be put in the place of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SET = '{"text": "12 + 30 = ", "answer": "42"}\n{"text": "2 + 3 = ", "answer": "5"}\n' * 3
+STUDY = """name = "s"
+models = ["ed-demo-8"]
+probes = ["contributions"]
+[[sets]]
+name = "a"
+bundled = "mixed"
+limit = 2
+"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """`argv` when all is well; `{in}` stands for the prompts' file. `out`: the option whose value is written, "" for
+    the last argument, None where nothing is; `name`: of a good output."""
+
+    argv: tuple[str, ...]
+    out: str | None = None
+    name: str = ""
+    folder: bool = False
+
+    def with_out(self, out: str) -> list[str]:
+        return [*self.argv, *([self.out] if self.out else []), out]
+
+
+MODEL = ("--model", "ed-demo-8")
+QUICK = {
+    "estimate": Command(("estimate", "ed-demo-8", "--tokens", "64", "--precision", "fp32")),
+    "settings": Command(("settings",)),
+    "cache": Command(("cache", "info")),
+    "models": Command(("models",)),
+    "local": Command(("local",)),
+    "case list": Command(("case", "list", "--sort", "changed", "word")),
+    "case show": Command(("case", "show", "abcdefghij")),
+    "case import": Command(("case", "import", "none.edcase")),
+    "case restore": Command(("case", "restore", "abcdefghij")),
+    "restore": Command(("restore", "none.zip")),
+    "study": Command(("study", "s.toml", "--dry-run", "--shard", "1/2", "--processes", "1"), "--out", "folder", True),
+    "fit, planned": Command(
+        ("fit", "affine", *MODEL, "--set", "{in}", "--memory", "1G", "--dry-run", "--seed", "1"),
+        "--out",
+        "l.safetensors",
+    ),
+    "run, no prompts": Command(
+        ("run", "contributions", *MODEL, "--prompts", "none", "--memory", "1G"), "--out", "r.npz"
+    ),
+    "fetch": Command(("fetch", "ed-demo-8")),
+    "reproduce": Command(
+        ("reproduce", "hu2025", "--models", "ed-demo-8", "--sets", "none", "--limit", "1", "--dry-run"),
+        "--out",
+        "f",
+        True,
+    ),
+}
+WRITERS = {
+    "run": Command(("run", "contributions", *MODEL, "--prompts", "{in}", "--no-cache"), "--out", "r.npz"),
+    "audit": Command(("audit", "ed-demo-8", "--prompts", "{in}", "--precisions", "fp32,bf16"), "--out", "a.npz"),
+    "fit": Command(("fit", "affine", *MODEL, "--set", "{in}"), "--out", "l.safetensors"),
+    "backup": Command(("backup",), "", "b.zip"),
+    "case export": Command(("case", "export", "{case}"), "", "c.html"),
+    "study export": Command(("study", "{study}", "--export"), "", "n.npz"),
+    "claims": Command(
+        ("claims", *MODEL, "--set", "{in}", "--claim", "usefulness", "--prompts", "1"), "--out", "f", True
+    ),
+    "card": Command(("card", *MODEL, "--set", "{in}", "--prompts", "1"), "--out", "f", True),
+    "publish": Command(("publish", "static", "--card", "{card}"), "--out", "f", True),
+    "study": Command(("study", "s.toml"), "--out", "f", True),
+}
+WORDS = (
+    "", "x", "-1", "0", "0.5", "1e999", "9" * 400, "9" * 5000, "nan", "x" * 300, "x" * 5000, "../../etc/passwd",
+    "/dev/zero", "/dev/null", "/proc/self/mem", "/", ".", "~",
+    "~nobody/x", "a\nb", "\x1b[2J", "\u2028", "\udce4", "<script>", "{}",
+    "{0.__class__}", "%s%n", "--", "-h", "fp32,zz", ",", "1/0", "0/0", "2/1", "1/999999", "cuda:99", "cpu", "org/name",
+    "org/name@" + "a/" * 40, "ed-demo-8@nosuchbranch", "pypi:x==1", "a=b", "a.b=c",
+    "residual_erasure.background=/dev/zero",
+    "in.jsonl", "pipe", "link", "folder",
+)  # fmt: skip
+
+
+def lay(folder: Path) -> None:
+    """What the commands find in their folder."""
+    import os
+
+    (folder / "in.jsonl").write_text(SET)
+    (folder / "s.toml").write_text(STUDY)
+    (folder / "folder").mkdir()
+    (folder / "full").mkdir()
+    (folder / "full" / "x").write_text("x")
+    os.mkfifo(folder / "pipe")
+    (folder / "precious").write_text("precious")
+    (folder / "link").symlink_to(folder / "precious")
+    (folder / "nowhere").symlink_to("/nowhere/at/all")
+
+
+OUTS = (
+    "",
+    "in.jsonl",
+    "./in.jsonl",
+    "pipe",
+    "link",
+    "nowhere",
+    "folder",
+    "/dev/null",
+    "/dev/full",
+    "no/such/folder/x",
+    "x" * 300,
+)
+NO_FOLDERS = ("", "in.jsonl", "pipe", "nowhere", "link", "/dev/null", "in.jsonl/x", "x" * 300)

@@ -1,0 +1,170 @@
+"""Commands and readers tried one by one, each in a fork of a process that has imported everything: its own folder,
+environment and streams, 3 GB of address space, 20 s of processor time. `Trials` is this side of it; run as a program
+this file is the other."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent.parent
+MEMORY, SECONDS, WALL = 3 << 30, 20, 60.0
+MORE = 300 << 20  # bytes of memory that a hostile case may take above a good one
+CODES = (0, 1, 2, 130, 141)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a trial. `code`: the exit code, negative for a signal; `bytes`: the most memory it had."""
+
+    code: int
+    said: str
+    bytes: int
+    seconds: float
+
+    def wrong(self, good: int = 0) -> str:
+        """What must not be, or "". `good`: the memory of a good case."""
+        if "Traceback" in self.said:
+            return f"a traceback: {self.said[-1500:]}"
+        if self.code not in CODES:
+            kind = "a hang" if self.code in (-signal.SIGKILL, -signal.SIGXCPU) else f"exit code {self.code}"
+            return f"{kind}: {self.said[-500:]}"
+        if "memory ran out" in self.said or (good and self.bytes > good + MORE):
+            return f"{self.bytes >> 20} MiB: {self.said[-300:]}"
+        if self.code == 2 and not self.said.strip():
+            return "refused without a sentence"
+        return ""
+
+
+class Trials:
+    """The process that forks, started anew where it has ended."""
+
+    def __init__(self):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("ED_")}
+        environment |= {"PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent))), "HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, "-m", "hostile.forks"]
+        self._server = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=TESTS.parent, env=environment
+        )
+
+    def __enter__(self) -> Trials:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stdin.close()
+        self._server.wait()
+
+    def command(self, *argv: str, cwd: Path, out: str = "", encoding: str = "utf-8", **environment: str) -> Outcome:
+        """`effective-depth …`. `out`: where its output goes, unless that is looked at."""
+        return self._tried({"argv": argv, "out": out, "encoding": encoding}, cwd, environment)
+
+    def reader(self, name: str, file: Path, **environment: str) -> Outcome:
+        """A reader of `hostile.readers` on a file."""
+        return self._tried({"reader": name, "file": str(file)}, file.parent, environment)
+
+    def _tried(self, asked: dict, cwd: Path, environment: dict[str, str]) -> Outcome:
+        environment = {"ED_CACHE": str(cwd / "cache"), "HOME": str(cwd)} | environment
+        print(json.dumps(asked | {"cwd": str(cwd), "environment": environment}), file=self._server.stdin, flush=True)
+        return Outcome(**json.loads(self._server.stdout.readline()))
+
+
+# ---------------------------------------------------------------- the other side
+
+
+def _serve() -> None:
+    import warnings
+
+    warnings.simplefilter("ignore")
+    import ed_core.models.opening
+    import ed_core.service.compute  # noqa: F401
+    from ed_core.commands import parser
+    from hostile import readers
+
+    parser(), readers.READERS
+    answers = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        asked = json.loads(line)
+        with tempfile.TemporaryFile("w+b") as said:
+            began = time.monotonic()
+            if not (child := os.fork()):
+                _try(asked, said.fileno())
+            code, usage = _awaited(child, began + WALL)
+            said.seek(0)
+            told = said.read(1 << 20).decode(errors="replace")
+        outcome = {"code": code, "said": told, "bytes": usage.ru_maxrss << 10, "seconds": time.monotonic() - began}
+        print(json.dumps(outcome), file=answers, flush=True)
+
+
+def _awaited(child: int, until: float):
+    while True:
+        pid, status, usage = os.wait4(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status), usage
+        if time.monotonic() > until:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
+        time.sleep(0.003)
+
+
+def _try(asked: dict, said: int) -> None:
+    import resource
+
+    code = 70
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(asked["out"], os.O_WRONLY) if asked.get("out") else said, 1)
+        os.dup2(said, 2)
+        encoding = asked.get("encoding", "utf-8")
+        sys.stdin = os.fdopen(0, closefd=False)
+        sys.stdout, sys.stderr = (os.fdopen(n, "w", encoding=encoding, closefd=False) for n in (1, 2))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.chdir(asked["cwd"])
+        for name, value in asked["environment"].items():
+            os.environ[name] = value
+            if not value and name == "HOME":
+                del os.environ[name]
+        code = _carried_out(asked)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+
+def _carried_out(asked: dict) -> int:
+    from ed_core import commands
+    from ed_core.errors import EffectiveDepthError
+    from hostile.readers import READERS
+
+    if "argv" in asked:
+        os.environ["ED_DEBUG"] = "1"
+        sys.argv = ["effective-depth", *asked["argv"]]
+        return commands.shell()
+    try:
+        READERS[asked["reader"]].read(Path(asked["file"]))
+    except EffectiveDepthError as error:
+        assert str(error).strip() and "\n" not in str(error), f"not one sentence: {error}"
+        print(error)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    _serve()

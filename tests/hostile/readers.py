@@ -1,0 +1,313 @@
+"""Every reader of something from outside: what it reads when all is well, and the function that reads it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from ed_core.cards import card
+from ed_core.cases import backup, bundle
+from ed_core.cases.kept import Kept
+from ed_core.claims import running as claims
+from ed_core.errors import BrokenWeights, ImportRefused
+from ed_core.fits import file as lens
+from ed_core.fits import measured, shards
+from ed_core.models import conversion
+from ed_core.prompts import read_jsonl
+from ed_core.results import wire
+from ed_core.runs import launch
+from ed_core.sharing import site
+from ed_core.sources import adapters, gguf_files, sizes, specs, tokens, weights
+from ed_core.sources.bundled import FITS, MODELS
+from ed_core.studies import bundle as study_bundle
+from ed_core.studies import folder as study_folder
+from ed_core.studies import sets, study
+from ed_core.types import ModelSpec, Prompt
+
+BEFORE = Path(__file__).parent.parent / "data" / "before" / "files"
+DEMO = MODELS["ed-demo-8"]
+STUDY = FITS.parent / "studies" / "toys"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """`make(folder)`: the path of a good file in a folder of its own; `read(file)`: what reads it. `kind`: how hostile
+    ones are made of it: "json", "zip", "header" (safetensors), "text", "bytes"."""
+
+    make: Callable[[Path], Path]
+    read: Callable[[Path], object]
+    kind: str
+
+
+def _written(name: str, text: str | bytes) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        return folder / name
+
+    return make
+
+
+def _copied(source: Path) -> Callable[[Path], Path]:
+    return lambda folder: Path(shutil.copy(source, folder / source.name))
+
+
+def _of_model(name: str, more: str = "") -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        for file in DEMO.iterdir():
+            shutil.copy(file, folder / file.name)
+        if more:
+            (folder / name).write_text(more)
+        return folder / name
+
+    return make
+
+
+def _of_chat(name: str) -> Callable[[Path], Path]:
+    """A model's file beside a chat template."""
+
+    def make(folder: Path) -> Path:
+        _of_model("chat_template.jinja", CHAT)(folder)
+        return folder / name
+
+    return make
+
+
+def adapter(folder: Path) -> Path:
+    config = json.loads((DEMO / "config.json").read_text())
+    wide, rank = config["hidden_size"], 2
+    path = "base_model.model.model.layers.0.mlp.gate_proj"
+    save_file(
+        {
+            f"{path}.lora_A.weight": np.zeros((rank, wide), np.float32),
+            f"{path}.lora_B.weight": np.zeros((config["intermediate_size"], rank), np.float32),
+        },
+        folder / adapters.WEIGHTS,
+    )
+    told = {
+        "peft_type": "LORA",
+        "r": rank,
+        "lora_alpha": 4,
+        "target_modules": ["gate_proj"],
+        "task_type": "CAUSAL_LM",
+        "rank_pattern": {},
+        "alpha_pattern": {},
+        "base_model_name_or_path": None,
+    }
+    (folder / adapters.CONFIG).write_text(json.dumps(told))
+    return folder / adapters.CONFIG
+
+
+def gguf(folder: Path) -> Path:
+    """A small file of llama's fields, written here; `one_tensor` gives its bytes."""
+    fields = {
+        "general.architecture": "llama",
+        "llama.block_count": 1,
+        "llama.embedding_length": 32,
+        "llama.feed_forward_length": 64,
+        "llama.attention.head_count": 2,
+        "llama.vocab_size": 64,
+    }
+    (folder / "m.gguf").write_bytes(one_tensor(fields))
+    return folder / "m.gguf"
+
+
+def one_tensor(fields: dict[str, str | int]) -> bytes:
+    """A GGUF file with these fields and one tensor of 32 zeros."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    out = b"GGUF" + struct.pack("<IQQ", 3, 1, len(fields))
+    for key, value in fields.items():
+        out += text(key) + (
+            struct.pack("<I", 8) + text(value) if isinstance(value, str) else struct.pack("<II", 4, value)
+        )
+    out += text("token_embd.weight") + struct.pack("<IQIQ", 1, 32, 0, 0)
+    return out + bytes(-len(out) % 32) + bytes(128)
+
+
+def _gguf(file: Path) -> None:
+    header = gguf_files.read(file)
+    if held := gguf_files.held(file):
+        conversion._require_room(held, header)
+
+
+def _lens(file: Path) -> None:
+    """By its path, by its name, and beside others in the cache, where no page may fail for it."""
+    place = lens.folder()
+    place.mkdir(parents=True, exist_ok=True)
+    if file.is_file():
+        shutil.copy(file, place / "own.safetensors")
+    spec = ModelSpec("ed-demo-8", content_hash=specs.content_of(specs.named("ed-demo-8")))
+    assert lens.of_model(spec), "the bundled ones are there still"
+    read = lens.read(file)
+    str(read.told), read.content
+
+
+def _claims(file: Path) -> None:
+    claims.read(file.parent)
+
+
+def _added(file: Path) -> None:
+    about = {
+        "kind": "affine",
+        "model": {"name": "m", "precision": "fp32", "identity": {"content_hash": "1"}},
+        "prompts": {"n": 5, "digest": "d"},
+    }
+    np.asarray(shards.Added([file], about, 5)["0.xx"])
+
+
+def _result(file: Path) -> None:
+    try:
+        wire.unpack(file.read_bytes() if file.is_file() else b"")
+    except ValueError as error:  # which the store makes a sentence of
+        raise ImportRefused(" ".join(str(error).split()) or "nothing") from None
+
+
+def _config(file: Path) -> None:
+    spec = ModelSpec(str(file.parent))
+    specs.describe(spec), specs.n_layers(spec), tokens.too_long(spec, 5), specs.content_of(spec)
+    sizes.read(specs.config_of(spec)).weight_bytes("4bit")
+
+
+def _tokenizer(file: Path) -> None:
+    spec = ModelSpec(str(file.parent))
+    for prompt in (Prompt("12 + 30 = ", "42"), Prompt("a" * 5000)):
+        tokens.preview(spec, prompt)
+    tokens.special(spec), tokens.added(spec), tokens.ids(spec, "a"), tokens.special_roles(spec), tokens.chats(spec)
+
+
+def _verified(file: Path) -> None:
+    """The model opened, and a prompt through its chat template."""
+    from ed_core.models.opening import open_model
+    from ed_core.service.resolve import resolve
+
+    model = open_model(resolve(str(file.parent)))
+    model.encode(Prompt("12 + 30", template="chat"))
+
+
+def _merged(file: Path) -> None:
+    from ed_core.models.opening import open_model
+    from ed_core.service.resolve import resolve
+
+    adapters.content_hash(file.parent)
+    open_model(resolve("ed-demo-8", adapter=str(file.parent)))
+
+
+def _settings(file: Path) -> None:
+    import os
+
+    from ed_core import settings
+
+    os.environ["ED_CONFIG"] = str(file)
+    settings.current()
+
+
+def _study(file: Path) -> None:
+    found = study.read(file)
+    study.parse(study.write(found))
+
+
+def _set(file: Path) -> None:
+    sets.load(study.SetEntry(name="s", file=file.name), file.parent, "ed-demo-8")
+
+
+def _folder(file: Path) -> None:
+    from ed_core.studies import report
+
+    opened = study_folder.open_folder(file.parent)
+    opened.progress()
+    report.write(file.parent)
+
+
+def _studied(folder: Path) -> Path:
+    shutil.copytree(STUDY, folder, dirs_exist_ok=True)
+    return folder / "plan.json"
+
+
+def _run(file: Path) -> None:
+    found = launch.Run(file.parent)
+    str(found.status), found.running, found.waiting
+
+
+def _site(file: Path) -> None:
+    site._published(file.parent)
+
+
+def _index(folder: Path) -> Path:
+    _of_model("config.json")(folder)
+    file = folder / "model.safetensors.index.json"
+    file.write_text(json.dumps({"metadata": {}, "weight_map": {"a": "model.safetensors"}}))
+    return file
+
+
+def _weights(file: Path) -> None:
+    weights.check(file.parent, "m")
+    for one in file.parent.glob("*.safetensors"):
+        weights.header(one)
+
+
+LINES = '{"text": "12 + 30 = ", "answer": "42", "id": "a"}\n{"text": "2 + 3 = ", "answer": "5", "template": "raw"}\n'
+TOML = """name = "s"
+models = ["ed-demo-8", {source = "ed-demo-16", label = "big"}]
+probes = ["contributions", {name = "logit_lens", k = 3}]
+chunk = 4
+[[sets]]
+name = "a"
+bundled = "mixed"
+limit = 4
+"""
+LAB = 'max_tokens = 128\nmodels = ["ed-demo-*"]\ncache_limit = "2G"\ntitle = "Lab"\n'
+CHAT = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+READERS = {
+    "prompts": Reader(_written("p.jsonl", LINES), read_jsonl, "json"),
+    "set": Reader(_written("s.jsonl", LINES), _set, "json"),
+    "study": Reader(_written("s.toml", TOML), _study, "text"),
+    "settings": Reader(_written("lab.toml", LAB), _settings, "text"),
+    "card": Reader(_copied(BEFORE / "card.json"), card.read, "json"),
+    "claims": Reader(_copied(BEFORE / "claims.json"), _claims, "json"),
+    "case": Reader(_copied(BEFORE / "beforebefo.edcase"), lambda f: Kept(f.parent / "k").take_in(_bytes(f)), "zip"),
+    "backup": Reader(_copied(BEFORE / "cases.zip"), lambda f: backup.restore(Kept(f.parent / "k"), f), "zip"),
+    "edstudy": Reader(_copied(BEFORE / "before.edstudy"), lambda f: study_bundle.unpack(f, f.parent / "out"), "zip"),
+    "lens": Reader(_copied(FITS / "ed-demo-8-jacobian.safetensors"), _lens, "header"),
+    "maps": Reader(_copied(BEFORE / "maps.npz"), measured.read, "zip"),
+    "replacement": Reader(_copied(BEFORE / "replacement.npz"), measured.read, "zip"),
+    "shard": Reader(_copied(BEFORE / "0.sums"), _added, "zip"),
+    "result": Reader(_copied(BEFORE / "result.npz"), _result, "zip"),
+    "adapter": Reader(adapter, lambda f: adapters.content_hash(f.parent), "json"),
+    "config": Reader(_of_model("config.json"), _config, "json"),
+    "tokenizer": Reader(_of_model("tokenizer.json"), _tokenizer, "json"),
+    "tokenizer settings": Reader(_of_model("tokenizer_config.json"), _tokenizer, "json"),
+    "index": Reader(_index, _weights, "json"),
+    "weights": Reader(_of_model("model.safetensors"), _weights, "header"),
+    "gguf": Reader(gguf, _gguf, "bytes"),
+    "study's folder": Reader(_studied, _folder, "json"),
+    "run": Reader(_written("run.json", '{"spec": {}, "pid": 1, "created": 1.0}'), _run, "json"),
+    "status": Reader(
+        _written("status.jsonl", '{"state": "running", "share": 0.5, "what": "x", "time": 1.0}\n'), _run, "json"
+    ),
+    "site": Reader(_written(site.MARKER, json.dumps({"format": site.FORMAT, "files": ["index.html"]})), _site, "json"),
+}
+SLOW = {  # a model is opened each time
+    "opened config": Reader(_of_chat("config.json"), _verified, "json"),
+    "opened tokenizer": Reader(_of_chat("tokenizer_config.json"), _verified, "json"),
+    "chat template": Reader(_of_model("chat_template.jinja", CHAT), _verified, "text"),
+    "merged adapter": Reader(adapter, _merged, "json"),
+}
+READERS |= SLOW
+
+
+def _bytes(file: Path) -> bytes:
+    from ed_core import outside
+
+    return outside.content(file, bundle.MAX_BYTES, ImportRefused)
+
+
+__all__ = ["READERS", "SLOW", "BrokenWeights", "Reader", "adapter", "one_tensor"]

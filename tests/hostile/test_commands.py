@@ -1,0 +1,168 @@
+"""Every command with hostile arguments, outputs and surroundings: an exit code that means something, one sentence, and
+nothing changed but the output."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hostile.commands import NO_FOLDERS, OUTS, QUICK, WORDS, WRITERS, lay
+from hostile.forks import Trials
+from hostile.readers import FITS, STUDY
+
+
+@pytest.fixture(scope="module")
+def trials():
+    with Trials() as made:
+        yield made
+
+
+@pytest.fixture
+def place(tmp_path):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    lay(folder)
+    return folder
+
+
+def filled(argv) -> list[str]:
+    from ed_core.sources.bundled import CASES
+
+    card = FITS.parent / "cards" / "ed-demo-8.json"
+    case = next(CASES.glob("*.edcase")).stem
+    told = {"{in}": "in.jsonl", "{case}": case, "{study}": str(STUDY), "{card}": str(card)}
+    return [told.get(one, one) for one in argv]
+
+
+def snapshot(folder: Path) -> dict[str, str]:
+    """What lies in a folder, but for the cache: kind and content of each."""
+    found = {}
+    for file in sorted(folder.rglob("*")):
+        name = file.relative_to(folder)
+        if name.parts[0] == "cache" or name.parts[:2] == (".cache",):
+            continue
+        mode = file.lstat().st_mode
+        content = hashlib.sha256(file.read_bytes()).hexdigest() if stat.S_ISREG(mode) else ""
+        found[str(name)] = f"{stat.S_IFMT(mode)} {content}{os.readlink(file) if stat.S_ISLNK(mode) else ''}"
+    return found
+
+
+def tried(trials: Trials, place: Path, argv: list[str], **more) -> list[str]:
+    """What is wrong with how a command ended, where its output is none of what lies there."""
+    before = snapshot(place)
+    outcome = trials.command(*argv, cwd=place, **more)
+    after = snapshot(place)
+    lost = [name for name, what in before.items() if after.get(name) != what]
+    wrong = [outcome.wrong()] if outcome.wrong() else []
+    wrong += [f"changed: {lost}"] if lost else []
+    wrong += [f"left: {name}" for name in after if name.endswith(".unfinished")]
+    return [f"{' '.join(argv)[:300]}: {one}" for one in wrong]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_an_output_is_never_an_input_a_folder_or_a_special_file(trials, place, name):
+    """Said before the work: nothing is computed, so nothing lies in the cache."""
+    command, wrong = WRITERS[name], []
+    outs = NO_FOLDERS if command.folder else OUTS
+    for out in outs if "{in}" in command.argv or command.folder else [one for one in outs if "in.jsonl" not in one]:
+        argv = filled(command.with_out(out))
+        before = snapshot(place)
+        outcome = trials.command(*argv, cwd=place)
+        if outcome.code != 2 or outcome.wrong() or snapshot(place) != before:
+            wrong.append(f"{argv}: {outcome}")
+        if any((place / "cache" / "results").rglob("*.val")):
+            wrong.append(f"{argv}: refused after the work")
+    assert not wrong
+
+
+def test_an_output_may_be_a_new_file_or_one_that_is_replaced_with_its_permissions(trials, place):
+    argv = filled(WRITERS["run"].with_out("r.npz"))
+    assert trials.command(*argv, cwd=place).code == 0 and (place / "r.npz").is_file()
+    (place / "r.npz").write_bytes(b"old")
+    (place / "r.npz").chmod(0o600)
+    (place / "r.00000000.unfinished").write_bytes(b"of a run that was killed")
+    assert trials.command(*argv, cwd=place).code == 0
+    assert stat.S_IMODE((place / "r.npz").stat().st_mode) == 0o600 and (place / "r.npz").stat().st_size > 3
+    assert not list(place.glob("*.unfinished"))
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_hostile_arguments_are_refused_in_a_sentence(trials, place, name):
+    rng, wrong = random.Random(name), []
+    for word in rng.sample(WORDS, 5):
+        argv = filled(QUICK[name].argv)
+        at = rng.randrange(1, len(argv)) if len(argv) > 1 else len(argv)
+        argv[at : at + 1] = [word]
+        wrong += tried(trials, place, argv + (["--out", QUICK[name].name] if QUICK[name].out else []))
+    assert not wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_any_hostile_arguments_are_refused_in_a_sentence(trials, tmp_path, name):
+    place = tmp_path / "here"
+    place.mkdir()
+    lay(place)
+    command = QUICK[name]
+    good = filled(command.argv)
+    words = st.sampled_from(WORDS) | st.text(
+        st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20
+    )
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(st.tuples(st.integers(1, len(good)), words), min_size=1, max_size=2), st.sampled_from(OUTS))
+    def holds(changes, out):
+        argv = list(good)
+        for at, word in changes:
+            argv[at : at + 1] = [word]
+        assert not tried(trials, place, argv + ([command.out, out] if command.out else []))
+
+    holds()
+
+
+SURROUNDINGS = {
+    "no HOME": {"HOME": ""},
+    "an empty PATH": {"PATH": "/nowhere"},
+    "a cache that is a file": {"ED_CACHE": "in.jsonl"},
+    "a cache that cannot be": {"ED_CACHE": "/proc/x"},
+    "a long cache": {"ED_CACHE": "x" * 300},
+    "a cache of a long path": {"ED_CACHE": "x/" * 3000},
+    "many digits": {"ED_CACHE_LIMIT": "9" * 400},
+    "many digits of memory": {"ED_PROBE_MEMORY": "9" * 5000},
+    "many tokens": {"ED_MAX_TOKENS": "9" * 5000},
+    "settings that are a pipe": {"ED_CONFIG": "pipe"},
+    "settings that are a device": {"ED_CONFIG": "/dev/zero"},
+    "settings that are a folder": {"ED_CONFIG": "folder"},
+    "a name that is no UTF-8": {"ED_TITLE": "\udce4"},
+}
+
+
+@pytest.mark.parametrize("name", SURROUNDINGS)
+@pytest.mark.parametrize("command", ["settings", "cache", "case list"])
+def test_hostile_surroundings_are_one_sentence(trials, place, name, command):
+    assert not tried(trials, place, list(QUICK[command].argv), **SURROUNDINGS[name])
+
+
+@pytest.mark.parametrize("command", ["settings", "models", "case list", "estimate"])
+def test_an_output_that_is_full_and_one_of_ascii(trials, place, command):
+    argv = list(QUICK[command].argv)
+    outcome = trials.command(*argv, cwd=place, out="/dev/full")
+    assert outcome.code == 2 and "No space left" in outcome.said and not outcome.wrong()
+    outcome = trials.command(*argv, cwd=place, encoding="ascii")
+    assert outcome.code == 0 and not outcome.wrong()
+
+
+@pytest.mark.parametrize("what", ["folder", "link"])
+def test_a_database_that_is_no_file(trials, place, what):
+    folder = place / "cache" / "results"
+    folder.mkdir(parents=True)
+    (folder / "cache.db").mkdir() if what == "folder" else (folder / "cache.db").symlink_to("/nowhere/x")
+    outcome = trials.command("cache", "info", cwd=place)
+    assert outcome.code == 2 and "cache.db is a" in outcome.said and "permission" not in outcome.said

@@ -1,0 +1,374 @@
+"""What was found once, each as the file or the command line that did it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from ed_core import disk, outside
+from ed_core.commands import main, runs
+from ed_core.errors import BrokenWeights, FitRefused, ModelNotFound, ParameterError, PromptError, PromptFileError
+from ed_core.fits import file as lens
+from ed_core.models import apart, conversion
+from ed_core.prompts import check_length, max_characters, parse_jsonl, read_jsonl, to_jsonl
+from ed_core.sources import adapters, gguf_files, tokens, weights
+from ed_core.sources.specs import named
+from ed_core.studies import study
+from ed_core.types import ModelSpec, Prompt
+from hostile.commands import lay
+from hostile.readers import DEMO, adapter, one_tensor
+
+LONG = "x" * 10_000_000
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    lay(folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+# ---------------------------------------------------------------- models
+
+
+@pytest.mark.parametrize("fields", [{}, {"block_count": 32}, {"embedding_length": 4096, "block_count": 32}])
+def test_a_gguf_file_of_one_tensor_is_measured_by_the_model_it_promises(tmp_path, fields):
+    """The library fills in what the file does not say: 166 bytes became 20.8 GB."""
+    told = {"general.architecture": "llama"} | {f"llama.{name}": value for name, value in fields.items()}
+    file = tmp_path / "m.gguf"
+    file.write_bytes(one_tensor(told))
+    with pytest.raises(BrokenWeights, match="does not tell its model's"):
+        conversion.ensure(gguf_files.held(file))
+
+
+def test_a_gguf_file_that_promises_a_large_model_needs_its_memory(tmp_path, monkeypatch):
+    sizes = {"block_count": 32, "embedding_length": 4096, "feed_forward_length": 11008, "attention.head_count": 32}
+    told = {"general.architecture": "llama"} | {f"llama.{name}": value for name, value in sizes.items()}
+    file = tmp_path / "m.gguf"
+    file.write_bytes(one_tensor(told | {"llama.vocab_size": 32000}))
+    monkeypatch.setattr(conversion.disk, "require_room", lambda *_: None)
+    monkeypatch.setattr(conversion, "free_memory", lambda: 16 << 30)
+    with pytest.raises(conversion.TooLarge, match=r"takes 6\d\.\d GB of memory"):
+        conversion.ensure(gguf_files.held(file))
+
+
+def test_a_conversion_has_a_limit_of_memory_of_its_own():
+    """In a fork, which keeps the limit."""
+
+    def work() -> str:
+        apart.limit_memory(64 << 20)
+        return str(len(np.ones(1 << 25)))
+
+    with pytest.raises(apart.Unfinished, match="memory"):
+        apart.rendered(work, 20.0, 1 << 40, 100)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("r", "x"),
+        ("r", 0),
+        ("r", 10**9),
+        ("r", True),
+        ("r", 3),
+        ("lora_alpha", "1"),
+        ("rank_pattern", [1]),
+        ("rank_pattern", {"a": 10**9}),
+        ("alpha_pattern", {"a": "x"}),
+    ],
+    ids=str,
+)
+def test_the_numbers_of_an_adapter_are_checked_before_peft_sees_them(tmp_path, key, value):
+    file = adapter(tmp_path)
+    assert adapters.content_hash(tmp_path)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
+    with pytest.raises(ParameterError, match="The adapter .* (rank|alpha)"):
+        adapters.content_hash(tmp_path)
+
+
+@pytest.mark.parametrize("shards", [{"a": 1}, {"a": None}, {"a": "../../x"}, {"a": []}, [1], "x", {"a": "/etc/passwd"}])
+def test_a_weight_map_names_files_of_its_folder(tmp_path, shards):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    with pytest.raises(BrokenWeights, match="is damaged"):
+        weights.check(tmp_path, "m")
+
+
+def test_a_bundled_model_has_no_revision_and_nothing_is_no_model(capsys):
+    with pytest.raises(ModelNotFound, match="ed-demo-8 comes with the program and has no revision 'nosuchbranch'"):
+        named("ed-demo-8@nosuchbranch")
+    assert main(["fetch", ""]) == 2
+    assert "No model is named" in capsys.readouterr().err
+
+
+def test_a_chat_template_says_why_it_refuses_and_renders_as_the_library_does(model_of):
+    model = model_of("llama")
+    model._chats.clear()
+    try:
+        model.tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m.content | tojson }}{% endfor %}"
+        message = [{"role": "user", "content": 'é "\n'}]
+        expected = model.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        assert model._in_chat('é "\n') == expected
+        for template, says in {
+            "{{ raise_exception('no\nsystem') }}": "cannot be used: no system; use the prompt as raw",
+            "{{ 'a' * 3000000000 }}": "cannot be used: it takes too much memory",
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "takes more than 5 s",
+            "{{ 'a' * 9000000 }}": "writes more than",
+        }.items():
+            model.tokenizer.chat_template = template
+            with pytest.raises(PromptError, match=says):
+                model.encode(Prompt(f"x{len(template)}", template="chat"))
+    finally:
+        model.tokenizer.chat_template = None
+        model._chats.clear()
+
+
+# ---------------------------------------------------------------- prompts
+
+
+def test_a_prompt_of_ten_megabytes_is_refused_by_its_characters(tmp_path, model_of):
+    began = time.process_time()
+    for refused in (lambda: check_length(Prompt(LONG)), lambda: check_length(Prompt("x", LONG))):
+        with pytest.raises(PromptError, match="has 1000000. characters|has 10000000 characters"):
+            refused()
+    with pytest.raises(PromptError, match="characters"):
+        model_of("llama").encode(Prompt(LONG))
+    (tmp_path / "p.jsonl").write_text(json.dumps({"text": LONG}))
+    with pytest.raises(PromptFileError, match="line 1: The prompt has 10000000 characters"):
+        read_jsonl(tmp_path / "p.jsonl")
+    assert tokens.preview(ModelSpec("ed-demo-8"), Prompt(LONG)) is None
+    assert time.process_time() - began < 5
+    check_length(Prompt("x" * max_characters()))
+
+
+def test_a_line_ends_with_a_line_feed_alone(tmp_path):
+    prompts = [Prompt("a\u2028b"), Prompt("second", id="\u2029")]
+    assert parse_jsonl(to_jsonl(prompts), "own") == prompts
+    assert parse_jsonl('{"text": "a"}\r\n{"text": "b"}\r\n', "x") == [Prompt("a"), Prompt("b")]
+    (tmp_path / "s.jsonl").write_text(to_jsonl(prompts))
+    from ed_core.studies import sets
+
+    found = sets.load(study.SetEntry(name="s", file="s.jsonl"), tmp_path, "ed-demo-8")
+    assert [one.prompt.text for one in found.examples] == [one.text for one in prompts]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path, monkeypatch):
+    from ed_core import settings
+
+    mark = "\ufeff"
+    (tmp_path / "p.jsonl").write_text(mark + '{"text": "a"}\n')
+    assert read_jsonl(tmp_path / "p.jsonl") == [Prompt("a")]
+    (tmp_path / "s.toml").write_text(
+        mark
+        + 'name = "s"\nmodels = ["ed-demo-8"]\nprobes = ["contributions"]\n[[sets]]\nname = "a"\nbundled = "mixed"\n'
+    )
+    assert study.read(tmp_path / "s.toml").name == "s"
+    (tmp_path / "lab.toml").write_text(mark + "max_tokens = 99\n")
+    monkeypatch.setenv("ED_CONFIG", str(tmp_path / "lab.toml"))
+    assert settings.current().max_tokens == 99
+
+
+# ---------------------------------------------------------------- lenses
+
+
+BASE = {
+    "format": "effective-depth fit",
+    "version": 1,
+    "kind": "affine",
+    "n_layers": 2,
+    "d_model": 4,
+    "model": {"name": "x", "identity": {}},
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"n_layers": 50_000_000}, {"kind": [1]}, {"rank": [1]}, {"rank": 10**12}, {"n_layers": 10**30}, {"model": []}],
+    ids=str,
+)
+def test_a_lens_that_lies_is_refused_and_does_no_harm_beside_others(cache, change):
+    place = cache / "fits"
+    place.mkdir(parents=True)
+    told = {"certificate": json.dumps(BASE | change)}
+    save_file({"A.0": np.zeros((4, 4), np.float32)}, place / "bad.safetensors", told)
+    began = time.process_time()
+    with pytest.raises(FitRefused):
+        lens.read(place / "bad.safetensors")
+    assert time.process_time() - began < 2
+    from ed_core.sources.specs import content_of
+
+    spec = ModelSpec("ed-demo-8", content_hash=content_of(named("ed-demo-8")))
+    assert [fit.path.stem for fit in lens.of_model(spec)] == ["ed-demo-8-affine", "ed-demo-8-jacobian"]
+
+
+# ---------------------------------------------------------------- commands
+
+
+def refused(capsys, argv: list[str], *words: str) -> None:
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("ed_core: ") and said.count("\n") == 1, said
+    assert all(word in said for word in words), said
+
+
+RUN = ["run", "contributions", "--model", "ed-demo-8", "--prompts", "in.jsonl", "--no-cache", "--out"]
+FIT = ["fit", "affine", "--model", "ed-demo-8", "--set"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ([*RUN, "in.jsonl"], "which is read as well"),
+        ([*RUN, "pipe"], "a pipe"),
+        ([*RUN, "link"], "a link to"),
+        ([*RUN, "nowhere"], "a link to"),
+        ([*RUN, "folder"], "a folder"),
+        ([*FIT, "set.safetensors", "--out", "set.safetensors"], "which is read as well"),
+        (["audit", "ed-demo-8", "--precisions", "fp32,zz"], "--precisions has 'zz'"),
+        (["audit", "ed-demo-8", "--out", "no/such/a.npz"], "does not exist"),
+        (["backup", ""], "FILE is empty"),
+        (["backup", "pipe"], "a pipe"),
+        (["case", "import", "pipe"], "a pipe"),
+        (["restore", "pipe"], "a pipe"),
+        ([*FIT, "in.jsonl", "--dry-run", "--out", "x.safetensors", "--memory", "9" * 400], "The memory budget is"),
+        (["study", "deep.toml", "--out", "f"], "nested more than"),
+        (["study", "named.toml", "--out", "f"], "has more than 32 parts"),
+        (["study", "digits.toml", "--out", "f"], "is not TOML"),
+    ],
+    ids=lambda x: " ".join(x)[:60] if isinstance(x, list) else "",
+)  # fmt: skip
+def test_a_command_line_is_refused_before_the_work_and_nothing_is_lost(place, capsys, argv, says):
+    (place / "set.safetensors").write_text((place / "in.jsonl").read_text())
+    (place / "deep.toml").write_text("a = " + "[" * 3000 + "]" * 3000)
+    (place / "named.toml").write_text("a" + ".a" * 100_000 + " = 1")
+    (place / "digits.toml").write_text("chunk = " + "9" * 5000)
+    before = {file.name: file.read_bytes() for file in place.iterdir() if file.is_file()}
+    refused(capsys, argv, says)
+    assert {file.name: file.read_bytes() for file in place.iterdir() if file.is_file()} == before
+    assert (place / "link").is_symlink() and (place / "nowhere").is_symlink() and (place / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("tokens", ["0", "-1", "x", "9" * 30])
+def test_an_estimate_is_of_one_token_at_least(capsys, tokens):
+    with pytest.raises(SystemExit) as ended:
+        main(["estimate", "ed-demo-8", f"--tokens={tokens}"])
+    assert ended.value.code == 2 and "is no whole number from 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["ED_CACHE_LIMIT", "ED_MODEL_MEMORY"])
+def test_a_size_has_few_digits(monkeypatch, capsys, name):
+    monkeypatch.setenv(name, "9" * 400)
+    refused(capsys, ["cache", "info"], "expected bytes, like 500M or 2G")
+
+
+def test_the_folder_of_the_cache_has_a_name_that_a_disk_can_have(monkeypatch, capsys):
+    monkeypatch.setenv("ED_CACHE", "x" * 300)
+    refused(capsys, ["cache", "info"], "ED_CACHE", "255 for each name")
+
+
+# ---------------------------------------------------------------- what is unforeseen
+
+
+def broken(error: BaseException):
+    def report(*_):
+        raise error
+
+    return report
+
+
+def test_what_nobody_foresaw_is_one_sentence_with_an_id_and_a_log(cache, monkeypatch, capsys):
+    monkeypatch.setattr("ed_core.service.estimate.report", broken(RuntimeError("the secret prompt")))
+    assert main(["estimate", "ed-demo-8"]) == 70
+    said = capsys.readouterr().err
+    id = said.split(" under ")[1].split(",")[0]
+    assert said.count("\n") == 1 and "shell.log" in said and "secret" not in said
+    log = cache / "shell.log"
+    assert id in log.read_text() and "RuntimeError" in log.read_text() and log.stat().st_mode & 0o077 == 0
+    monkeypatch.setenv("ED_DEBUG", "1")
+    assert main(["estimate", "ed-demo-8"]) == 70
+    assert "RuntimeError: the secret prompt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (MemoryError(), "The memory ran out"),
+        (OSError(28, "No space left on device", "/x"), "the disk is full"),
+        (PermissionError(13, "Permission denied", "/x"), "may not write there"),
+    ],
+    ids=str,
+)
+def test_what_the_machine_lacks_is_refused(monkeypatch, capsys, error, says):
+    monkeypatch.setattr("ed_core.service.estimate.report", broken(error))
+    refused(capsys, ["estimate", "ed-demo-8"], says)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [([], runs.STORED), (["--no-cache"], "stopped; nothing was stored.")],
+)
+def test_an_interrupt_says_what_is_true(place, monkeypatch, capsys, more, says):
+    monkeypatch.setattr("ed_core.prompts.read_jsonl", broken(KeyboardInterrupt()))
+    argv = [one for one in RUN if one != "--no-cache"] + ["r.npz", *more]
+    assert main(argv) == 130
+    assert capsys.readouterr().err == f"ed_core: {says}\n"
+    monkeypatch.setattr("ed_core.service.estimate.report", broken(KeyboardInterrupt()))
+    assert main(["estimate", "ed-demo-8"]) == 130
+    assert capsys.readouterr().err == "ed_core: stopped.\n"
+
+
+# ---------------------------------------------------------------- leftovers
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next_and_what_lives_is_not(tmp_path):
+    out = tmp_path / "site"
+    dead = tmp_path / f".00000000{disk.UNFINISHED}"
+    dead.mkdir()
+    (dead / "x").write_text("x")
+    with disk.hidden(out) as first:
+        assert not dead.exists()
+        with disk.hidden(out) as second:
+            assert first.is_dir() and second.is_dir()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / f"r.11111111{disk.UNFINISHED}").write_text("x")
+    with disk.written(tmp_path / "r.npz") as handle:
+        handle.write(b"x")
+        disk.require_out(tmp_path / "r.npz")
+        assert len(list(tmp_path.iterdir())) == 1, "the one that is being written"
+    assert [file.name for file in tmp_path.iterdir()] == ["r.npz"]
+
+
+def test_a_file_that_is_replaced_keeps_its_permissions_and_a_new_one_has_the_usual(tmp_path):
+    file = tmp_path / "x"
+    before = os.umask(0o027)
+    try:
+        disk.write(file, b"x")
+        assert file.stat().st_mode & 0o777 == 0o640
+        file.chmod(0o600)
+        disk.write(file, b"y")
+    finally:
+        os.umask(before)
+    assert file.stat().st_mode & 0o777 == 0o600 and file.read_bytes() == b"y"
+
+
+def test_only_a_regular_file_of_its_size_is_opened(tmp_path):
+    (tmp_path / "x").write_bytes(b"x" * 100)
+    assert outside.content(tmp_path / "x", 100) == b"x" * 100
+    with pytest.raises(ParameterError, match=r"x has 100 bytes; at most 99 bytes are read"):
+        outside.content(tmp_path / "x", 99, ParameterError)
+    for path in ("/dev/zero", tmp_path, Path("/proc/self/mem"), "a\0b", "", DEMO / "nothing"):
+        with pytest.raises(ParameterError):
+            outside.content(path, 99, ParameterError)

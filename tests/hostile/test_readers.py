@@ -1,0 +1,108 @@
+"""Every reader on hostile files: refused in one sentence or read, with bounded time and memory, and nothing else on the
+disk is changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hostile.forks import Trials
+from hostile.made import TEMPLATES, WRONG, Json, changed, hostile, paths, special
+from hostile.readers import READERS, SLOW
+
+FEW, MANY = 12, 120
+QUICK = [name for name in READERS if name not in SLOW]
+
+
+@pytest.fixture(scope="module")
+def trials():
+    with Trials() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def goods(tmp_path_factory):
+    """Every reader's good file, in a folder of its own."""
+    return {name: one.make(tmp_path_factory.mktemp("good")) for name, one in READERS.items()}
+
+
+class Tried:
+    """One reader's file, made hostile in a folder that is set up anew for each trial."""
+
+    def __init__(self, trials: Trials, name: str, good: Path, place: Path):
+        self.trials, self.name, self.good, self.place, self.counts = trials, name, good, place, Counter()
+        outcome = self(None)
+        assert outcome.code == 0, outcome.said
+        self.bytes = outcome.bytes
+
+    def __call__(self, data: bytes | None):
+        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.copytree(self.good.parent, self.place, copy_function=os.link)
+        file = self.place / self.good.name
+        if data is not None:
+            file.unlink()
+            file.write_bytes(data)
+        return self.trials.reader(self.name, file)
+
+    def check(self, what: str, outcome) -> list[str]:
+        self.counts[outcome.code] += 1
+        wrong = outcome.wrong(self.bytes)
+        return [f"{self.name}, {what}: {wrong}"] if wrong else []
+
+
+@pytest.fixture
+def tried(trials, goods, tmp_path):
+    return lambda name: Tried(trials, name, goods[name], tmp_path / "case")
+
+
+def all_of(one: Tried, n: int) -> list[str]:
+    kind, data = READERS[one.name].kind, one.good.read_bytes()
+    found = [wrong for what, bad in hostile(kind, data, n) for wrong in one.check(what, one(bad))]
+    one(None)
+    for what, _ in special(one.place / one.good.name):
+        found += one.check(what, one.trials.reader(one.name, one.place / one.good.name))
+    assert one.good.read_bytes() == data
+    return found
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_hostile_file_is_refused_or_read(tried, name):
+    assert not all_of(tried(name), FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
+def test_many_hostile_files_are_refused_or_read(tried, name):
+    assert not all_of(tried(name), MANY if name not in SLOW else MANY // 4)
+
+
+ANY = st.recursive(st.sampled_from(WRONG), lambda one: st.lists(one, max_size=3) | st.dictionaries(st.text(), one))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in QUICK if READERS[name].kind in ("json", "header", "zip")])
+def test_whatever_stands_at_a_place_of_the_json(tried, name):
+    one = tried(name)
+    told = Json(READERS[name].kind, one.good.read_bytes())
+    at = list(paths(told.value))
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(at), ANY)
+    def holds(where, new):
+        assert not one.check(f"{where} = {repr(new)[:60]}", one(told.with_(changed(told.value, where, new))))
+
+    holds()
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda text: text[:30])
+def test_a_hostile_chat_template_ends_in_time(tried, template):
+    one = tried("chat template")
+    outcome = one(template.encode())
+    assert not outcome.wrong(one.bytes) and outcome.code in (0, 2)
+    assert outcome.code == 2 or "3000000000" not in template
