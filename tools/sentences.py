@@ -729,7 +729,7 @@ PARTS = {  # by module: what gives no sentence of its own
     "verdict": "Verdict.lead Verdict.sentence where",
     "wording": "Twins.called apart doubts drawn mean_depth over_prompts sure",
     "writing": "leaving",
-    "finding": "between valued number counted markdown table_row",
+    "finding": "between valued number counted markdown",
     "criteria": "Rule.heading",
     "words": "parameters depth mean mean_row ratio rule variants value claim markdown metadata",
     "agreement": "Estimate.label",

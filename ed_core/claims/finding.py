@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
+from ..studies.report import table_row
 from .claim import (
     ALONE,
     CANNOT_BE_TOLD,
@@ -295,8 +296,3 @@ def markdown(told: Report) -> str:
         lines += [f"- contradicted by: {found.contradicted}"]
         lines += [f"- holds where {q.name} is {q.limit}" for q in found.judging]
     return "\n".join([*lines, "", "Measured by:", "", f"    {told.command}", ""])
-
-
-def table_row(*cells: str) -> str:
-    """A row of a Markdown table."""
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
