@@ -26,7 +26,7 @@ from .claim import (
     judged,
     together,
 )
-from .record import Drawn, Found, Judged, Limits, Moved, Report, Valued
+from .record import Found, Judged, Limits, Moved, Report, Valued
 
 FORMAT = 2  # of the JSON
 OPENS = {
@@ -92,9 +92,7 @@ class Finding:
             control=judged(claim, self.control).verdict if self.control else "",
             control_reason=self.control_reason,
             curves={
-                name: Drawn(**asdict(of.curve))
-                for name, of in (("model", measured), ("untrained twin", self.control))
-                if of is not None
+                name: of.curve for name, of in (("model", measured), ("untrained twin", self.control)) if of is not None
             },
         )
         return _said(found)
